@@ -1,14 +1,14 @@
-"""LOOP. ``DirArrivals``: dirs that come to, come back to, or leave a log manager that runs.
+"""LOOP. ``DirArrivals``: log directories that are added to, return to, or leave a running log
+manager.
 
-* A dir is loaded and recovered on its own, while all others go on; only then is it one of the
-  node's.
-* What it holds joins the registry in one step, with no ``await``. A replica that is here already or
-  is being made, stays what is served: the copy that came goes, and is kept as ``-stray`` if it is
-  another's or holds more.
-* Moves that were under way are sorted out as at a start.
+* A directory is loaded and recovered while the others are in use. It joins the node's directories
+  when that is complete.
+* Its replicas join the registry in one step, without an ``await``. If a replica is already served
+  or being created elsewhere, the copy in the new directory is removed. It is kept as ``-stray`` if
+  it belongs to another topic or has more records.
+* Unfinished moves are handled as at a start.
 
-Whether a dir may come is for whoever opened it to say; what metadata thinks of the copies, for the
-caller.
+The caller decides whether a directory may be added, and what the metadata says about its replicas.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from kraftjbod.storage.replicas.swap_recovery import SwapRecovery
 
 
 class Arrival(NamedTuple):
-    """What came with a dir, and what of it nobody needs."""
+    """A loaded directory, and the copies in it that are not needed."""
 
     loaded: LoadedDir
     superseded: list[LogHandle]
@@ -40,7 +40,11 @@ class Arrival(NamedTuple):
 
 
 class DirArrivals:
-    """``begin`` and ``end`` start and stop the chores of a dir. For the loop's thread."""
+    """Adds and removes directories. All methods run on the event loop.
+
+    :param begin: starts the periodic tasks of a directory.
+    :param end: stops them.
+    """
 
     def __init__(
         self,
@@ -71,10 +75,10 @@ class DirArrivals:
         self._log = get_logger()
 
     async def load(self, log_dir: LogDir, report: Callable[[LoadProgress], None]) -> LoadedDir:
-        """Everything in ``log_dir``, recovered as after a crash where it was not closed.
+        """Load and recover all replicas in ``log_dir``, with a scan if it was not closed cleanly.
 
-        :raises KafkaStorageError: it goes offline meanwhile; nothing has changed.
-        :raises LogDirImpairedError: it does not answer; nothing has changed.
+        :raises KafkaStorageError: the directory goes offline; nothing has changed.
+        :raises LogDirImpairedError: the directory does not respond; nothing has changed.
         """
         self._equip(log_dir)
         return await self._loading.load(log_dir, report)
@@ -86,9 +90,10 @@ class DirArrivals:
         replaces: LogDir | None,
         is_taken: Callable[[TopicPartition], bool],
     ) -> Arrival:
-        """Have the dir among the node's; :meth:`settle` has to follow.
+        """Add the directory to the node's. :meth:`settle` has to follow.
 
-        ``is_taken`` says whether a replica is served, or being made, from elsewhere.
+        :param replaces: the offline object of the same directory, if there is one.
+        :param is_taken: returns whether a replica is served, or being created, elsewhere.
         """
         log_dir = loaded.log_dir
         superseded = []
@@ -101,7 +106,7 @@ class DirArrivals:
         old = [
             future
             for future in loaded.futures
-            # Of two moves the one that was ordered last counts.
+            # Of two moves of one replica, the one that was requested last wins.
             if future.topic_partition in self._registry.futures
             and self._registry.has_current(future.topic_partition)
         ]
@@ -120,10 +125,11 @@ class DirArrivals:
     async def settle(
         self, arrival: Arrival, disowned_by: Callable[[TopicId], Uuid | None] = lambda _: None
     ) -> None:
-        """Sort out copies and moves; a dir that dies over this is OFFLINE, and the rest goes on.
+        """Remove unneeded copies and resume moves. If a directory fails meanwhile, it is OFFLINE.
 
-        :param disowned_by: the metadata log that does not know the topic of that id, if it does
-            not: what is set aside says so, and goes after a while.
+        :param disowned_by: returns the id of the metadata log that does not contain a topic id, or
+            None. The mark of the set-aside copy names it, so that the copy is deleted after a
+            while.
         """
         try:
             await self._recovery.settle([arrival.loaded])
@@ -156,9 +162,9 @@ class DirArrivals:
             self._log.warning("superseded_copy_not_removed", log_dir=where, reason=e.message)
 
     def take_out(self, log_dir: LogDir) -> None:
-        """The dir is none of this node's any more; it must hold no replica.
+        """Remove the directory from the node's. It must not hold any replica.
 
-        :raises KafkaStorageError: it holds some, or one is on its way into it.
+        :raises KafkaStorageError: it holds replicas, or is the target of a move.
         """
         if self._registry.every_handle_in(log_dir) or self._registry.futures_in(log_dir):
             raise KafkaStorageError(f"{log_dir.path} holds replicas", path=log_dir.path)

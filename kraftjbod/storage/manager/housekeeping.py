@@ -1,12 +1,11 @@
-"""LOOP. ``Housekeeping``: what goes on in one log dir beside the requests: retention, flushes,
-purges.
+"""LOOP. ``Housekeeping``: periodic tasks of one log directory: retention, flushes, purges.
 
-* One per dir, so that a disk that hangs holds up the chores of no other.
-* One coroutine per job, all ended by cancelling :meth:`Housekeeping.run`. An error that nobody
-  expected costs a job the replica that it was busy with, or its turn (core/loop/job_guard.py).
-* A dir that goes offline has nothing more to do: its failure has been logged by the dir itself.
-* A saturated one (KIP-928) is relieved: retention is applied at once and again and again, and what
-  was to be purged after a while goes now. Nothing of that waits for space.
+* Each directory has its own, so that a hung disk does not delay the tasks of another.
+* Each job has one coroutine, and cancelling :meth:`Housekeeping.run` ends all. After an unexpected
+  error a job skips the current replica, or waits for its next turn (core/loop/job_guard.py).
+* An offline directory has nothing to do. The directory itself has logged its failure.
+* In a saturated directory (KIP-928), retention runs at once and often, and delayed purges run now.
+  These operations need no free space.
 """
 
 from __future__ import annotations
@@ -37,12 +36,12 @@ from kraftjbod.storage.segments.segment_cache import (
 _PURGE_CHECK_MS: Final = 500
 _FILES_CHECK_MS: Final = 500
 _RETENTION_INITIAL_DELAY_MS: Final = 30_000
-#: How often retention is applied while the disk is full.
+#: Interval of retention while the disk is full, in ms.
 _RELIEF_INTERVAL_MS: Final = 3_000
 
 
 class _Purge(NamedTuple):
-    """Something to remove at ``due_ms``; ``order`` keeps equal instants apart."""
+    """A delayed removal, due at ``due_ms``. ``order`` makes entries with equal times comparable."""
 
     due_ms: int
     order: int
@@ -50,7 +49,7 @@ class _Purge(NamedTuple):
 
 
 class Housekeeping:
-    """The chores of one dir. All methods are for the loop's thread."""
+    """Periodic tasks of one directory. All methods run on the event loop."""
 
     def __init__(
         self,
@@ -78,14 +77,14 @@ class Housekeeping:
         self.segment_cache: SegmentCache[LogSegment] = SegmentCache(cache_limits)
         self._purges: list[_Purge] = []
         self._order = count()
-        #: When to apply retention next if the dir is saturated then.
+        #: When retention runs next if the directory is saturated.
         self._relief_due_ms = 0
-        #: Handles that rolled a segment, oldest request first; each once.
+        #: Handles that rolled a segment, oldest request first, without duplicates.
         self._wants_flush: dict[LogHandle, None] = {}
         self._flush_wanted = asyncio.Event()
 
     async def run(self) -> None:
-        """Do every job at its interval until cancelled."""
+        """Run every job at its interval until cancelled."""
         retain_ms = self._retention_check_interval_ms
         first_retention_ms = min(_RETENTION_INITIAL_DELAY_MS, retain_ms)
         checkpoint_ms, flush_ms = self._checkpoint_interval_ms, self._flush_check_interval_ms
@@ -101,7 +100,7 @@ class Housekeeping:
             ):
                 jobs.create_task(self._log_dir.jobs.keep(name, job))
 
-    # -- asked for --------------------------------------------------------------------------
+    # -- requests ---------------------------------------------------------------------------
 
     def request_flush(self, handle: LogHandle) -> None:
         self._wants_flush[handle] = None
@@ -113,7 +112,7 @@ class Housekeeping:
         self._purge_at(delay_ms, lambda: handle.purge(segments))
 
     def purge_replica(self, path: str, handle: LogHandle | None, delay_ms: int) -> None:
-        """Remove the directory ``path``; ``handle``, if it was loaded, lets go of it first."""
+        """Remove the directory ``path`` after closing the files of ``handle``, if it was loaded."""
         log_dir = self._log_dir
 
         async def purge() -> None:
@@ -124,15 +123,15 @@ class Housekeeping:
         self._purge_at(delay_ms, purge)
 
     def try_again(self, removal: Callable[[], Awaitable[object]]) -> None:
-        """Do what the dir did not take, soon, and again until it takes it or dies."""
+        """Retry a removal that the directory refused, until it succeeds or the directory fails."""
         self._purge_at(0, removal)
 
     def retain_soon(self) -> None:
-        """What may be kept has changed: a saturated dir does not wait to let go of the rest."""
+        """After a change of the configuration, run retention soon if the directory is saturated."""
         self._relief_due_ms = 0
 
     def forget(self) -> None:
-        """Nothing more is to be done here."""
+        """Drop all pending work."""
         self._purges = []
         self._wants_flush = {}
         self.segment_cache = SegmentCache(self._cache_limits)
@@ -149,18 +148,18 @@ class Housekeeping:
             await self._unless_offline(handle.apply_retention)
 
     async def flush_overdue(self) -> None:
-        """Flush logs whose ``flush.ms`` has passed, and those that could not be flushed before."""
+        """Flush logs whose ``flush.ms`` has passed, and logs whose last flush was refused."""
         if self._wants_flush:
             self._flush_wanted.set()
         now_ms = self._clock.now_ms()
         for handle in self._handles():
-            # The time comes first: with the default flush.ms it is never over.
+            # Check the time first: with the default flush.ms it never passes.
             is_due = now_ms - handle.last_flush_ms >= handle.flush_ms
             if is_due and handle.recovery_point < handle.log_end_offset:
                 await self._unless_offline(handle.flush)
 
     async def close_idle_files(self) -> None:
-        """Close files of segments that were not read lately, while too many are open."""
+        """Close segment files that were not read lately, while too many are open."""
         cache, log_dir = self.segment_cache, self._log_dir
         while cache.has_too_many_open and log_dir.is_online:
             before = cache.open_segments
@@ -171,10 +170,10 @@ class Housekeeping:
                 if segments := by_directory.pop(handle.directory, None):
                     await self._unless_offline(partial(handle.close_idle, segments))
             if cache.open_segments >= before:
-                return  # The open segments hold bytes that are not flushed yet.
+                return  # The remaining open segments hold bytes that are not flushed yet.
 
     async def reclaim_space(self) -> None:
-        """Purge what is due; in a saturated dir let go of all that may go, and purge that too."""
+        """Purge what is due. In a saturated directory, apply retention and purge everything."""
         if not self._is_saturated:
             self._relief_due_ms = 0
         elif self._clock.now_ms() >= self._relief_due_ms:
@@ -187,9 +186,9 @@ class Housekeeping:
         return self._log_dir.state is LogDirState.SATURATED
 
     async def purge_due(self) -> None:
-        """Remove what has waited long enough, or all if the disk is full.
+        """Purge what is due, or all if the disk is full.
 
-        What the dir does not take now waits for next time.
+        Removals that the directory refuses now stay queued.
         """
         while self._purges and (
             self._is_saturated or self._purges[0].due_ms <= self._clock.now_ms()
@@ -223,7 +222,7 @@ class Housekeeping:
             await asyncio.sleep(interval_ms / 1000)
 
     async def _unless_offline(self, work: Callable[[], Awaitable[object]]) -> OperatingError | None:
-        """Do ``work``; what goes wrong with it is logged, and leaves the other work alone."""
+        """Run ``work``. Its errors are logged and do not affect other work."""
         if not self._log_dir.is_online:
             return None
         try:

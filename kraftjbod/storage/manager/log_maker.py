@@ -1,11 +1,10 @@
-"""LOOP. ``LogMaker``: makes the logs of new replicas, in the dir asked for or in one that is
-chosen.
+"""LOOP. ``LogMaker``: creates the logs of new replicas, in a given or a chosen log directory.
 
-* Two wishes for one replica are one creation; whoever gives up waiting does not stop it.
-* From the moment that a dir is decided on, the replica counts there.
-* Nothing that a dir remembers of an earlier replica of that name is believed of the new one.
+* Concurrent requests for one replica share one creation, which continues if a caller is cancelled.
+* A replica counts for its directory from the moment that the directory is chosen.
+* Checkpoint entries of an earlier replica of the same name are removed first.
 
-Whether there shall be a replica, and in which dir metadata wants it, is not known here.
+The callers decide whether a replica should exist, and which directory the metadata assigns.
 """
 
 from __future__ import annotations
@@ -30,14 +29,14 @@ from kraftjbod.storage.moves.future_replica import FutureReplica
 from kraftjbod.storage.replicas.offset_checkpoints import OffsetCheckpoints
 from kraftjbod.storage.replicas.replica_registry import ReplicaRegistry
 
-#: How many replicas may be on their way into one dir.
+#: Most concurrent creations in one directory.
 _AT_ONCE: Final = 2
-#: How long the count of what each dir has promised is good for.
+#: How long the promised bytes of the directories are valid before they are counted again.
 _COUNTED_FOR_MS: Final = 1_000
 
 
 class LogMaker:
-    """All methods are for the loop's thread."""
+    """Creates logs. All methods run on the event loop."""
 
     def __init__(
         self,
@@ -56,9 +55,9 @@ class LogMaker:
         self._clock = clock
         self._producer_limits = producer_limits
         self._making: dict[TopicPartition, asyncio.Future[LogHandle]] = {}
-        #: Where they are being made.
+        #: Directories of the replicas that are being created.
         self._making_in: dict[TopicPartition, LogDir] = {}
-        #: A dir's thread must not be busy with new replicas only, while old ones are written to.
+        #: Limits creations, so that appends to existing replicas get their turn in the thread.
         self._slots: dict[LogDir, asyncio.Semaphore] = {}
         self._chooser = DirChooser(registry=registry, clock=clock, being_made=self._making_in)
 
@@ -75,13 +74,13 @@ class LogMaker:
         directory_id: DirectoryId | None = None,
         config: TopicConfig | None = None,
     ) -> LogHandle:
-        """The replica, made in ``directory_id``, or else where most space is free, if it is new.
+        """Return the replica, creating it in ``directory_id`` or else where most space is free.
 
-        One that is here already is given as it is: the caller compares its ``topic_id``.
+        An existing replica is returned unchanged. The caller compares its ``topic_id``.
 
-        :raises LogDirImpairedError: if that dir, or every dir, takes no new replica now.
-        :raises KafkaStorageError: if that dir, or every dir, is offline; or if several copies
-            wait to be resolved.
+        :raises LogDirImpairedError: that directory, or every directory, accepts no new replica now.
+        :raises KafkaStorageError: that directory, or every directory, is offline, or there are
+            several copies that are not resolved yet.
         """
         if (handle := self._registry.handles.get(topic_partition)) is not None:
             return handle
@@ -109,7 +108,8 @@ class LogMaker:
 
         def make() -> LogHandle:
             if vfs.exists(f"{root}/{tp}") and not is_half_made(vfs, f"{root}/{tp}"):
-                # Not loaded, so not known: kept for a person to examine.
+                # The directory was not loaded as a replica, so it is kept for an operator to
+                # examine.
                 vfs.rename(f"{root}/{tp}", aside)
             log = create_log(
                 vfs,
@@ -127,7 +127,7 @@ class LogMaker:
             await self._cleaner_offsets.forget(log_dir, tp)
             handle = await log_dir.run(OpKind.CREATE, make, replica=tp)
         if not log_dir.is_online:
-            # It died after that, and was forgotten before there was something to forget.
+            # The directory failed before the registry contained the replica.
             raise log_dir.offline_error()
         self._registry.put(handle)
         return handle
@@ -136,18 +136,18 @@ class LogMaker:
         self._making.pop(topic_partition, None)
         self._making_in.pop(topic_partition, None)
         if not done.cancelled():
-            done.exception()  # Whoever wanted the log may have given up; that is no news then.
+            done.exception()  # Mark it as retrieved, because all callers may have been cancelled.
 
 
 class DirChooser:
-    """The dir for one more replica, by the bytes that each dir has left.
+    """Chooses the directory of a new replica by the free bytes after all promises.
 
-    What a dir has promised counts as used: the rest of a segment for each of its replicas, and what
-    is still to come of those that are on their way. That is counted anew from time to time only,
-    for a topic may bring thousands; what is decided in between is added to it at once, and whether
-    a dir takes new replicas at all is asked each time.
+    Promised bytes are the rest of a segment for each replica, and the remaining bytes of replicas
+    that are being moved or created. They are counted only from time to time, because a topic may
+    have thousands of replicas. Choices in between are added at once. Whether a directory accepts
+    new replicas is checked each time.
 
-    ``being_made`` says where replicas are on their way that the registry does not have yet.
+    :param being_made: directories of replicas that are being created and not in the registry yet.
     """
 
     def __init__(
@@ -164,10 +164,10 @@ class DirChooser:
         self._counted_until_ms = 0
 
     def choose(self, config: TopicConfig) -> LogDir:
-        """The dir for a replica with ``config``, which is promised its place there at once.
+        """Choose a directory for a replica with ``config``, and count its promised bytes.
 
-        :raises LogDirImpairedError: no dir takes a replica now.
-        :raises KafkaStorageError: every dir is offline.
+        :raises LogDirImpairedError: no directory accepts a replica now.
+        :raises KafkaStorageError: every directory is offline.
         """
         online = self._registry.online_dirs()
         if not online:
@@ -219,7 +219,7 @@ class DirChooser:
         )
 
     def _bytes_to_come(self, future: FutureReplica) -> int:
-        """What the rest of the move takes, and space for a segment as any replica's."""
+        """Return the remaining bytes of a move, plus a segment as for any replica."""
         source = self._registry.handles.get(future.topic_partition)
         rest = 0 if source is None else max(0, source.size_bytes - future.size_bytes)
         return rest + self._registry.config_of(future.topic_partition.topic).segment_bytes

@@ -1,13 +1,12 @@
-"""LOOP. ``LogManager``: every replica on this node, dir by dir.
+"""LOOP. ``LogManager``: all replicas of this node, by log directory.
 
-* Dirs are loaded in parallel, each in its own thread; a dir whose load fails for any reason is
+* Directories are loaded in parallel, each in its own thread. A directory that cannot be loaded is
   OFFLINE, and the others are served.
-* Two current copies of one partition are both held aside until the caller, who knows the
-  metadata, resolves which one wins.
-* ``.kafka_cleanshutdown`` is written only where everything was loaded and closed without an
-  error.
-* Moves between dirs are here as their files: future copies that come, go and take a replica's
-  place. Which move is wanted is not known here, nor are roles and cluster metadata.
+* If two current copies of one partition exist, neither is served until the caller resolves which
+  one wins, by the metadata.
+* ``.kafka_cleanshutdown`` is written only if every log was loaded and closed without an error.
+* This class handles the files of moves: future copies are created, removed and promoted. Other
+  components decide about moves, roles and cluster metadata.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ from kraftjbod.storage.vfs import write_atomically
 
 
 class LogManager:
-    """All current replicas of a node. All methods are for the loop's thread."""
+    """All current replicas of a node. All methods run on the event loop."""
 
     def __init__(
         self,
@@ -74,7 +73,7 @@ class LogManager:
         cleaner: CleanerLimits | None = None,
         cache_limits: CacheLimits = DEFAULT_CACHE_LIMITS,
     ) -> None:
-        """``cache_limits`` are those of each dir."""
+        """:param cache_limits: limits of each directory."""
         self._producer_limits = producer_limits
         self._clock = clock
         self._log = get_logger()
@@ -91,7 +90,7 @@ class LogManager:
             offsets=self._cleaner_offsets,
             handles_in=self.handles_in,
         )
-        #: Replicas on their way.
+        #: Replicas that are being created.
         self.maker = LogMaker(
             registry=self._registry,
             checkpoints=self._checkpoints,
@@ -100,11 +99,11 @@ class LogManager:
             clock=clock,
             producer_limits=producer_limits,
         )
-        #: Dirs whose logs are all known: only they may get a clean mark.
+        #: Directories whose logs are all known. Only they may get a clean shutdown mark.
         self._loaded: set[LogDir] = set()
-        #: Of every dir that there ever was; one that went OFFLINE has nothing to do.
+        #: For every directory so far. In an OFFLINE directory it has nothing to do.
         self._housekeeping: dict[LogDir, Housekeeping] = {}
-        #: The chores that run, while :meth:`run_background` does.
+        #: Running tasks of the directories, during :meth:`run_background`.
         self._chores: dict[LogDir, asyncio.Task[None]] = {}
         self._background: asyncio.TaskGroup | None = None
         self._make_housekeeping = partial(
@@ -120,7 +119,7 @@ class LogManager:
         self._make_moving_parts()
 
     def _make_moving_parts(self) -> None:
-        """What brings replicas and whole dirs in, and lets replicas change their dirs."""
+        """Create the components for moves, strays and directories added at run time."""
         self._loading = DirLoading(
             registry=self._registry,
             host=self,
@@ -150,7 +149,7 @@ class LogManager:
         self.strays = StrayReplicas(
             registry=self._registry, loading=self._loading, clock=self._clock
         )
-        #: Dirs that come and go while this runs.
+        #: Directories that are added and removed at run time.
         self.arrivals = DirArrivals(
             registry=self._registry,
             checkpoints=self._checkpoints,
@@ -165,7 +164,7 @@ class LogManager:
         )
 
     def _equip(self, log_dir: LogDir) -> None:
-        """What every dir has of its own, before anything of it is loaded."""
+        """Create the tasks of a directory, before it is loaded."""
         self._housekeeping[log_dir] = self._make_housekeeping(
             log_dir,
             handles=partial(self.handles_in, log_dir),
@@ -174,19 +173,19 @@ class LogManager:
         )
 
     def _begin(self, log_dir: LogDir) -> None:
-        """A dir came, loaded: it is one of ours like any other."""
+        """Start the tasks of a directory that was added and loaded."""
         self._loaded.add(log_dir)
         if self._background is not None:
             chores = self._housekeeping[log_dir].run()
             self._chores[log_dir] = self._background.create_task(chores)
 
     def _end(self, log_dir: LogDir) -> None:
-        """A dir is none of ours any more."""
+        """Stop the tasks of a directory that was removed."""
         self._loaded.discard(log_dir)
         if (chores := self._chores.pop(log_dir, None)) is not None:
             chores.cancel()
 
-    # -- what there is ----------------------------------------------------------------------
+    # -- state ------------------------------------------------------------------------------
 
     def get(self, topic_partition: TopicPartition) -> LogHandle | None:
         return self._registry.handles.get(topic_partition)
@@ -210,25 +209,25 @@ class LogManager:
         return self._registry.dir_by_id(directory_id)
 
     def remembers(self, topic_partition: TopicPartition) -> bool:
-        """Whether a dir that is online says that there is, or was, a log of that name."""
+        """Return whether an online directory's checkpoints name a log, existing or removed."""
         return self._checkpoints.remembers(topic_partition)
 
     @property
     def duplicates(self) -> Mapping[TopicPartition, Sequence[LogHandle]]:
-        """Partitions with several current copies, none of which :meth:`get` gives."""
+        """Partitions with several current copies, which :meth:`get` does not return."""
         return self._registry.held_aside
 
     # -- load -------------------------------------------------------------------------------
 
     async def load(self, on_progress: Callable[[LoadProgress], None] | None = None) -> None:
-        """Load every replica of every online dir; recover the dirs without a clean-shutdown mark.
+        """Load every replica of every online directory. Recover directories without a clean mark.
 
-        A dir whose load fails for any reason is OFFLINE: with an empty registry it would look like
-        an empty disk, and its replicas would be recreated without their records.
+        A directory whose load fails for any reason is OFFLINE. With an empty registry it would look
+        like an empty disk, and its replicas would be recreated without their records.
         """
         report = on_progress or (lambda progress: None)
         found = await asyncio.gather(*(self._load_dir(d, report) for d in self.online_dirs()))
-        # One may have died since, while others were still being loaded.
+        # A directory may have failed while others were still being loaded.
         loaded = [content for content in found if content and content.log_dir.is_online]
         for dir_content in loaded:
             for handle in dir_content.handles:
@@ -253,7 +252,7 @@ class LogManager:
             log_dir.go_offline(f"it could not be loaded: {e.message}")
             return None
         except Exception as e:
-            # A bug that one disk's content brings out must not stop the others.
+            # A bug that the content of one disk triggers must not stop the other directories.
             self._log.error("log_dir_load_crashed", log_dir=log_dir.path, exc_info=e)
             log_dir.go_offline(f"it could not be loaded: {e!r}")
             return None
@@ -261,10 +260,10 @@ class LogManager:
         return loaded
 
     async def resolve(self, topic_partition: TopicPartition, winner: LogHandle) -> None:
-        """Serve ``winner`` of several copies; the others become ``-delete``.
+        """Serve ``winner`` of several copies. The others become ``-delete``.
 
-        A copy whose dir does not let it be renamed stays where it is; what that says of the dir
-        the dir has judged.
+        If the directory of a copy refuses the rename, the copy stays as it is. The directory has
+        judged the error.
         """
         copies = self._registry.held_aside.pop(topic_partition)
         assert winner in copies, (winner, copies)
@@ -295,76 +294,77 @@ class LogManager:
     async def create_future(
         self, topic_partition: TopicPartition, target: LogDir, move_id: Uuid
     ) -> FutureReplica:
-        """An empty future copy in ``target`` of the replica that is here.
+        """Create an empty future copy in ``target`` of a current replica.
 
         :raises UnknownTopicOrPartitionError: there is no replica here.
-        :raises OperatingError: INVALID_TOPIC_EXCEPTION, the name is too long to be moved;
-            REASSIGNMENT_IN_PROGRESS, there is a future copy: drop it first; INVALID_REQUEST, the
-            replica lies in ``target``.
+        :raises OperatingError: INVALID_TOPIC_EXCEPTION if the name is too long to be moved,
+            REASSIGNMENT_IN_PROGRESS if a future copy exists (drop it first), INVALID_REQUEST if the
+            replica is in ``target``.
         :raises KafkaStorageError: ``target`` is offline or goes offline meanwhile.
         """
-        # From the moment that there is a future copy, it is what forbids compaction.
+        # Once the future copy exists, its existence forbids compaction.
         async with self._cleaning_pauses.paused(topic_partition, by="a move"):
             await self._cleaner_offsets.forget(target, topic_partition)
             if (source := self.get(topic_partition)) is not None:
-                # A copy reads the source's files by their names.
+                # A copy opens the source's files by name.
                 await source.name_compacted()
             return await self._swap.create_future(topic_partition, target, move_id)
 
     async def drop_future(self, topic_partition: TopicPartition) -> None:
-        """The move is off: the copy goes. Nothing happens if there is none.
+        """Cancel a move by removing its future copy. No effect if there is none.
 
-        On a dir that is offline its files stay as they are.
+        If its directory is offline, the files stay.
 
-        :raises OverloadedError: too much waits for its dir; nothing has changed.
-        :raises KafkaStorageError: its dir goes offline meanwhile; the copy is forgotten.
+        :raises OverloadedError: the queue of its directory is full; nothing has changed.
+        :raises KafkaStorageError: its directory goes offline meanwhile; the copy is forgotten.
         """
         await self._swap.drop_future(topic_partition)
 
     async def promote_future(
         self, topic_partition: TopicPartition, executor: LogDirExecutor
     ) -> LogHandle:
-        """Let the future copy take the replica's place; the new handle, which :meth:`get` gives.
+        """Replace the replica by its future copy. Return the new handle, as :meth:`get` does.
 
-        The caller sees to it that nobody appends or truncates meanwhile. What is not copied yet
-        is. The old handle can be read until its files go, after ``file.delete.delay.ms``.
-        Whatever is raised, the old handle is the replica still, unless its own dir is offline.
+        The missing bytes are copied first. The caller ensures that nothing is appended or truncated
+        meanwhile. The old handle can be read until its files are removed after
+        ``file.delete.delay.ms``. After an error the old handle is still the replica, unless its own
+        directory is offline.
 
         :raises UnknownTopicOrPartitionError: there is no replica, or no future copy.
-        :raises OverloadedError: the replica was appended to, or a dir is too busy: try again.
-        :raises KafkaStorageError: with the ``directory_id`` of the dir that went offline.
+        :raises OverloadedError: the replica was appended to, or a directory is busy: try again.
+        :raises KafkaStorageError: with the ``directory_id`` of the directory that went offline.
         """
         handle = await self._swap.promote_future(topic_partition, executor)
-        # What is known of the replica goes with it; should that fail it is cleaned once more.
+        # Store the clean offset before the move. If that fails, the log is only cleaned again.
         await each_online([self._cleaner_offsets.write(handle.log_dir)])
         return handle
 
     async def adopt_future(self, topic_partition: TopicPartition) -> LogHandle:
-        """KIP-113 §3: there is no current copy any more, so the future copy becomes the replica.
+        """Make the future copy the replica because no current copy exists (KIP-113 §3).
 
-        It is recovered as after a crash, and holds what had been copied when it was left.
+        It is recovered as after a crash, and contains the records that had been copied.
 
         :raises UnknownTopicOrPartitionError: there is no future copy.
         :raises OperatingError: INVALID_REQUEST, if there is a current copy.
-        :raises KafkaStorageError: its dir is offline or goes offline meanwhile.
+        :raises KafkaStorageError: its directory is offline or goes offline meanwhile.
         """
         return await self._swap.adopt_future(topic_partition)
 
     @property
     def orphans(self) -> Sequence[Orphan]:
-        """Copies on their way out, of partitions without any current copy; kept until asked for."""
+        """``-delete`` copies of partitions without a current copy, until the caller decides."""
         return tuple(self._recovery.orphans)
 
     async def restore_deleted(self, orphan: Orphan) -> LogHandle:
-        """Have a copy back that was on its way out; it may be older than what was lost.
+        """Restore a ``-delete`` copy as the replica. It may be older than the lost one.
 
-        :raises UnknownTopicOrPartitionError: it is not there any more.
-        :raises KafkaStorageError: its dir goes offline meanwhile.
+        :raises UnknownTopicOrPartitionError: the copy does not exist any more.
+        :raises KafkaStorageError: its directory goes offline meanwhile.
         """
         return await self._recovery.restore(orphan)
 
     async def discard_deleted(self, orphan: Orphan) -> None:
-        """Nobody needs it: it goes as any other does, if it is there still."""
+        """Remove a ``-delete`` copy that is not needed, if it still exists."""
         await self._recovery.discard(orphan)
 
     # -- create and delete ------------------------------------------------------------------
@@ -376,15 +376,15 @@ class LogManager:
         directory_id: DirectoryId | None = None,
         config: TopicConfig | None = None,
     ) -> LogHandle:
-        """The replica, made if there is none yet: see :meth:`LogMaker.create`."""
+        """Return the replica, creating it if necessary: see :meth:`LogMaker.create`."""
         return await self.maker.create(topic_partition, topic_id, directory_id, config)
 
     async def delete(self, topic_partition: TopicPartition) -> None:
-        """Out of sight at once; the files go after ``file.delete.delay.ms``.
+        """Remove the replica at once; its files are deleted after ``file.delete.delay.ms``.
 
-        :raises OverloadedError: too much waits for its dir; nothing has changed.
-        :raises UnknownTopicOrPartitionError: there is none; its dir may have been dropped.
-        :raises KafkaStorageError: its dir is offline or goes offline meanwhile.
+        :raises OverloadedError: the queue of its directory is full; nothing has changed.
+        :raises UnknownTopicOrPartitionError: there is none; its directory may have been dropped.
+        :raises KafkaStorageError: its directory is offline or goes offline meanwhile.
         """
         await self._remove(topic_partition, ReplicaDirKind.DELETE)
 
@@ -394,7 +394,7 @@ class LogManager:
         reason: StrayReason,
         metadata_log_id: Uuid | None = None,
     ) -> None:
-        """The metadata knows no such replica: keep its files under a ``-stray`` name.
+        """Keep the files of a replica that the metadata does not contain, under a ``-stray`` name.
 
         Raises as :meth:`delete`.
         """
@@ -437,9 +437,9 @@ class LogManager:
         return handle
 
     def drop(self, log_dir: LogDir) -> list[LogHandle]:
-        """Forget the replicas of a dir that went OFFLINE, without touching a file; which ones.
+        """Forget the replicas of an OFFLINE directory, without file operations. Return them.
 
-        A metadata dir that is not among the log dirs has none.
+        A metadata directory that is not among the log directories has none.
         """
         gone = self._registry.forget_all_in(log_dir)
         self._recovery.forget_all_in(log_dir)
@@ -451,13 +451,13 @@ class LogManager:
     # -- configuration ----------------------------------------------------------------------
 
     def set_default_config(self, config: TopicConfig) -> None:
-        """Of logs to come of topics that have nothing of their own."""
+        """Set the configuration of new logs of topics without their own configuration."""
         self._registry.set_default_config(config)
 
     def update_config(self, topic: str, config: TopicConfig, partitions: Iterable[int]) -> None:
-        """Let ``topic``'s replicas, present and future, follow ``config``.
+        """Apply ``config`` to the present and future replicas of ``topic``.
 
-        :param partitions: that it has.
+        :param partitions: the partitions of the topic.
         """
         followed = self._registry.set_config(topic, config, partitions)
         for log_dir in dict.fromkeys(handle.log_dir for handle in followed):
@@ -470,9 +470,10 @@ class LogManager:
         high_watermarks: Mapping[TopicPartition, int],
         is_gone: Callable[[TopicPartition], bool] = lambda _: False,
     ) -> None:
-        """Write them, dir by dir; dirs that are or go offline are passed over.
+        """Write the high watermarks of each directory; skip directories that are or go offline.
 
-        :param is_gone: whether nobody wants a log of that name here, so that it may be forgotten.
+        :param is_gone: returns whether a missing log is not needed here, so that it may be
+            forgotten.
         """
         await self._checkpoints.write_high_watermarks(high_watermarks, is_gone)
 
@@ -480,7 +481,7 @@ class LogManager:
         if log_dir in self._loaded:
             await self._checkpoints.write_recovery_points(log_dir)
 
-    # -- what handles ask for ---------------------------------------------------------------
+    # -- LogHost: called by the handles ------------------------------------------------------
 
     def request_flush(self, handle: LogHandle) -> None:
         self._housekeeping[handle.log_dir].request_flush(handle)
@@ -494,12 +495,12 @@ class LogManager:
 
     @property
     def index_cache_bytes(self) -> int:
-        """Indexes of segments in memory."""
+        """Size of the segment indexes in memory, in bytes."""
         return sum(self.segment_cache(log_dir).index_bytes for log_dir in self.dirs())
 
     @property
     def open_segments(self) -> int:
-        """Open files of segments."""
+        """Number of open segment files."""
         return sum(self.segment_cache(log_dir).open_segments for log_dir in self.dirs())
 
     async def lower_claims(self, handle: LogHandle) -> None:
@@ -526,7 +527,7 @@ class LogManager:
         self._housekeeping[log_dir].try_again(removal)
 
     def _forbids_cleaning(self, topic_partition: TopicPartition) -> str | None:
-        """What can be seen, and needs nobody to say it."""
+        """Return a visible reason not to clean the replica now, other than a pause; or None."""
         handle = self.get(topic_partition)
         if handle is None:
             return "there is no such replica here"
@@ -544,7 +545,7 @@ class LogManager:
             for log_dir in self.dirs():
                 chores = self._housekeeping[log_dir].run()
                 self._chores[log_dir] = self._background.create_task(chores)
-            # It goes on where all dirs are gone and another one may come.
+            # Keep running without directories, because one may be added later.
             await asyncio.Event().wait()
 
     async def close(
@@ -554,9 +555,10 @@ class LogManager:
         *,
         doubtful: Collection[TopicPartition] = (),
     ) -> None:
-        """Flush and close every log, and mark the dirs where all went well as clean.
+        """Flush and close every log, and write the clean shutdown marks.
 
-        But for those with ``doubtful`` replicas: they may lack records, and nobody knows it yet.
+        A directory gets no mark after an error, or if it holds ``doubtful`` replicas. They may lack
+        records, which no other broker knows yet.
         """
         stop = CleanShutdown(BrokerEpoch(broker_epoch), incarnation_id)
         await asyncio.gather(*(self._close_dir(d, stop, doubtful) for d in self.online_dirs()))
@@ -568,7 +570,7 @@ class LogManager:
     async def _close_dir(
         self, log_dir: LogDir, stop: CleanShutdown, doubtful: Collection[TopicPartition]
     ) -> None:
-        """One that cannot be closed keeps no other from it, but the dir from its clean mark."""
+        """Close a directory. If that fails, it gets no mark, and the others are still closed."""
         handles = self._registry.every_handle_in(log_dir)
         is_doubtful = any(handle.topic_partition in doubtful for handle in handles)
         failed = await close_logs(log_dir, handles)

@@ -447,7 +447,7 @@ class FutureLog:
     def become_current(
         self, carried: CarriedState, config: TopicConfig, producer_limits: ProducerLimits
     ) -> UnifiedLog:
-        """Rename to the replica's name, durably. Call :meth:`finish` before, with the same state."""
+        """Rename to the replica's name, durably. Call :meth:`finish` first, with that state."""
         view, producers = carried.view, ProducerState.from_snapshot(carried.producers)
         assert producers is not None, "a snapshot that was just made"
         self.close_files()

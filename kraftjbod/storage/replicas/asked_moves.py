@@ -1,13 +1,13 @@
-"""LOOP. ``AskedMoves``: moves between log dirs that the controller was, or is about to be, asked
-for.
+"""LOOP. ``AskedMoves``: moves between log directories that the controller was, or will be, asked to
+register.
 
-While one is noted here, the replica has been served from its source and from nowhere else: it is
-noted for good before the controller is asked to name the target, and forgotten for good before the
-replica gets a log in any other way. So a source that a crash left in its place is whole, although
-metadata may name the target, and that is dead. A file that is gone says nothing of anybody.
+While a move is noted here, the replica was served only from its source. The note is durable before
+the controller is asked to assign the target. It is durably removed before the replica gets a log in
+any other way. So after a crash a log in the source is complete, even if the metadata assigns a
+target that has failed. A lost file proves nothing about any replica.
 
-A note may outlive its move, for as long as it is true. They lie in ``asked-moves.json`` of the
-metadata dir, because what one disk says of another is worth nothing once it was away.
+A note may outlive its move while it is true. The notes are in ``asked-moves.json`` of the metadata
+directory. A note on one of the two disks could be outdated after that disk was detached.
 """
 
 from __future__ import annotations
@@ -35,24 +35,24 @@ class AskedMove(NamedTuple):
 
 
 class AskedMoves:
-    """One note per replica; all methods are for the loop's thread.
+    """One note per replica. All methods run on the event loop.
 
-    ``load`` first; until then nothing is noted.
+    Call :meth:`load` first. Until then there are no notes.
     """
 
     def __init__(self, metadata_dir: LogDir) -> None:
         self._dir = metadata_dir
         self._path = f"{metadata_dir.path}/{ASKED_MOVES}"
         self._notes: dict[TopicIdPartition, AskedMove] = {}
-        #: Counts changes; the file holds the notes as of ``_written``.
+        #: Number of changes. The file contains the first ``_written`` of them.
         self._changes = self._written = 0
         self._writing = asyncio.Lock()
         self._log = get_logger(component="asked_moves")
 
     async def load(self, is_true: Callable[[TopicIdPartition, AskedMove], bool]) -> None:
-        """Take over those notes of the last run that ``is_true`` says may still matter.
+        """Load the notes of the last run for which ``is_true`` returns True.
 
-        :raises KafkaStorageError: the metadata dir is or goes offline.
+        :raises KafkaStorageError: the metadata directory is or goes offline.
         """
         text = await self._dir.read_text(OpKind.LOAD, self._path)
         try:
@@ -64,14 +64,14 @@ class AskedMoves:
         self._changes += self._notes != notes
 
     def source_of(self, key: TopicIdPartition, target: DirectoryId) -> DirectoryId | None:
-        """Where the replica is whole, if it was being moved to ``target``."""
+        """Return the directory with the complete replica, if it was being moved to ``target``."""
         note = self._notes.get(key)
         return None if note is None or note.target != target else note.source
 
     async def note(self, key: TopicIdPartition, source: DirectoryId, target: DirectoryId) -> None:
-        """It is on the disk once this returns. At once if it is already.
+        """Store a note durably. No write is needed if it is stored already.
 
-        :raises OperatingError: the metadata dir does not take it.
+        :raises OperatingError: the metadata directory refused or failed the write.
         """
         note = AskedMove(source, target)
         if self._notes.get(key) != note:
@@ -80,16 +80,16 @@ class AskedMoves:
         await self._write()
 
     async def forget(self, key: TopicIdPartition) -> None:
-        """It is gone from the disk once this returns. At once if there was none.
+        """Remove a note durably. No write is needed if there is none.
 
-        :raises OperatingError: as :meth:`note`; nobody may count on it being gone.
+        :raises OperatingError: as :meth:`note`; the note may still be on the disk then.
         """
         if self._notes.pop(key, None) is not None:
             self._changes += 1
         await self._write()
 
     async def _write(self) -> None:
-        """One at a time; whoever waited meanwhile may find his change written."""
+        """Write the file, one write at a time. A waiting caller's change may be written already."""
         wanted = self._changes
         if self._written >= wanted:
             return

@@ -1,14 +1,16 @@
-"""LOOP. ``DirLoading``: brings what lies in one log dir to life when a daemon starts.
+"""LOOP. ``DirLoading``: loads the replicas of one log directory at the start of a daemon.
 
-* Nothing is served before ``.kafka_cleanshutdown`` is gone for good: it speaks of the last stop.
-* Names that are none of ours are skipped with one warning and never touched.
-* A replica that does not say whose records it holds is set aside as ``-stray``.
-* Loading frees space and takes none, so a full disk is loaded like any other. The one exception is
-  a replica whose making had broken off: it is left out, and made anew when there is space.
-* An operation that finds no descriptor or no memory is repeated: the directory is not to blame.
-* Future copies and strays are listed, not touched; what was deleted is listed, not removed.
+* ``.kafka_cleanshutdown`` is removed durably before any replica is served, because it describes the
+  previous stop.
+* Unknown names are skipped with one warning and never changed.
+* A replica without a readable topic id is set aside as ``-stray``.
+* Loading takes no space, so a full disk can be loaded. The exception is a replica whose creation
+  was interrupted: it is skipped, and recreated when there is space.
+* An operation without a free descriptor or memory is repeated, because the directory is not at
+  fault.
+* Future copies, strays and deleted replicas are listed and not changed.
 
-What to make of copies in several dirs is decided elsewhere.
+Other components decide about copies in several directories.
 """
 
 from __future__ import annotations
@@ -37,14 +39,14 @@ from kraftjbod.storage.replicas.stray_mark import FoundStray, StrayMark, examine
 from kraftjbod.storage.vfs import Vfs
 
 T = TypeVar("T")
-#: How long one operation is repeated while the process lacks descriptors or memory.
+#: How long one operation is repeated while the process lacks descriptors or memory, in ms.
 _LACK_LIMIT_MS: Final = 30_000
 _FIRST_RETRY_MS: Final = 10
 _MAX_RETRY_MS: Final = 1_000
 
 
 class LoadProgress(NamedTuple):
-    """One dir while it is loaded; ``scanned_bytes`` had to be checked after an unclean stop."""
+    """Progress of loading a directory; ``scanned_bytes`` were checked after an unclean stop."""
 
     log_dir: LogDir
     logs_done: int
@@ -53,7 +55,7 @@ class LoadProgress(NamedTuple):
 
 
 class OpenedReplica(NamedTuple):
-    """A replica that was loaded, and what :class:`LoadedLog` says of it."""
+    """A loaded replica, with results of :class:`LoadedLog`."""
 
     handle: LogHandle
     scanned_bytes: int
@@ -61,9 +63,9 @@ class OpenedReplica(NamedTuple):
 
 
 class Stray(NamedTuple):
-    """A copy that is kept and not served; ``topic_partition`` is None where its name was shortened.
+    """A copy that is kept and not served; ``topic_partition`` is None if its name was shortened.
 
-    ``known_since_ms`` is an instant of this process.
+    ``known_since_ms`` is in monotonic time of this process.
     """
 
     log_dir: LogDir
@@ -99,22 +101,22 @@ class Stray(NamedTuple):
 
 
 class LoadedDir(NamedTuple):
-    """What a dir holds."""
+    """The content of a directory."""
 
     log_dir: LogDir
     offsets: DirOffsets
     handles: list[LogHandle]
-    #: Those of the handles that became replicas by a move, and were not loaded since.
+    #: Handles that became replicas by a move and were loaded for the first time since.
     moved_here: list[LogHandle]
     futures: list[FutureReplica]
-    #: Future copies that do not say what they are.
+    #: Future copies whose checkpoint or topic id cannot be read.
     broken_futures: list[ReplicaDir]
     deleted: list[ReplicaDir]
     strays: list[Stray]
 
 
 class DirLoading:
-    """Loads dirs, each once. All methods are for the loop's thread."""
+    """Loads directories, each once. All methods run on the event loop."""
 
     def __init__(
         self,
@@ -131,10 +133,10 @@ class DirLoading:
         self._log = get_logger()
 
     async def load(self, log_dir: LogDir, report: Callable[[LoadProgress], None]) -> LoadedDir:
-        """Everything in ``log_dir``; ``report`` hears of the progress.
+        """Load everything in ``log_dir``, with progress reports to ``report``.
 
-        :raises KafkaStorageError: if the dir goes offline meanwhile.
-        :raises OverloadedError: if descriptors or memory were short for too long.
+        :raises KafkaStorageError: the directory goes offline meanwhile.
+        :raises OverloadedError: descriptors or memory were lacking for too long.
         """
         vfs = log_dir.vfs
         clean_mark = f"{log_dir.path}/{CLEAN_SHUTDOWN_FILE}"
@@ -166,7 +168,7 @@ class DirLoading:
         return loaded
 
     async def _load_one(self, loaded: LoadedDir, tp: TopicPartition, was_clean: bool) -> int:
-        """Load one replica; how many bytes had to be scanned."""
+        """Load one replica; return the number of bytes that had to be scanned."""
         log_dir = loaded.log_dir
         try:
             opened = await self.open_replica(
@@ -177,7 +179,7 @@ class DirLoading:
                 was_clean=was_clean and tp in loaded.offsets.recovery_points,
             )
         except CorruptCheckpointError as e:
-            # Whose records these are is not known any more; they are kept, not served.
+            # The topic of these records is unknown, so they are kept and not served.
             self._log.error("replica_set_aside_as_stray", partition=str(tp), reason=str(e))
             target = self._registry.doomed_path(log_dir, tp, ReplicaDirKind.STRAY)
             source = f"{log_dir.path}/{tp}"
@@ -204,11 +206,11 @@ class DirLoading:
         *,
         was_clean: bool,
     ) -> OpenedReplica:
-        """The replica that lies in ``directory``, recovered.
+        """Load and recover the replica in ``directory``.
 
-        :raises CorruptCheckpointError: if it does not say whose records it holds.
-        :raises KafkaStorageError: if the dir goes offline meanwhile.
-        :raises OverloadedError: if descriptors or memory were short for too long.
+        :raises CorruptCheckpointError: its topic id cannot be read.
+        :raises KafkaStorageError: the directory goes offline meanwhile.
+        :raises OverloadedError: descriptors or memory were lacking for too long.
         """
         recovery_point = offsets.recovery_points.get(tp, 0)
         config = self._registry.config_of(tp.topic)

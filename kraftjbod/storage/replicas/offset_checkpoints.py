@@ -1,8 +1,10 @@
-"""LOOP. ``OffsetCheckpoints``: the files of a log dir that say how far each of its replicas is.
+"""LOOP. ``OffsetCheckpoints``: the checkpoint files of log directories with offsets of replicas.
 
-Recovery points, log starts and high watermarks, one file each, replaced as a whole.
-A file may say less than is true, or nothing: then more is scanned. It may never say more.
-A file that holds what would be written is left alone: an idle broker flushes no checkpoints.
+Each directory has three: recovery points, log start offsets and high watermarks. Each is replaced
+as a whole.
+An offset in a file may be lower than the actual one, or missing: then more is scanned. It must
+never be higher.
+A file with unchanged content is not rewritten, so an idle broker writes no checkpoints.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from kraftjbod.storage.vfs import write_atomically
 
 
 class DirOffsets(NamedTuple):
-    """What the three files of a dir said; empty where a file was missing or damaged."""
+    """Content of the three files of a directory; empty for a missing or damaged file."""
 
     recovery_points: dict[TopicPartition, int]
     log_starts: dict[TopicPartition, int]
@@ -39,19 +41,19 @@ class DirOffsets(NamedTuple):
 
 
 class OffsetCheckpoints:
-    """Writes what the registry's replicas have come to. All methods are for the loop's thread."""
+    """Writes the offsets of the registry's replicas. All methods run on the event loop."""
 
     def __init__(self, registry: ReplicaRegistry) -> None:
         self._registry = registry
-        #: Of whom the files of each dir speak, or may speak.
+        #: Replicas that the files of each directory name, or may name.
         self._named: defaultdict[LogDir, set[TopicPartition]] = defaultdict(set)
-        #: The log starts of copies that are about to become replicas of a dir.
+        #: Log start offsets of copies that are about to become replicas of a directory.
         self._announced: defaultdict[LogDir, dict[TopicPartition, int]] = defaultdict(dict)
-        #: What each file holds; none of a file that is being written, or could not be.
+        #: Content of each file. Missing while a file is being written, or after a failed write.
         self._written: dict[tuple[LogDir, str], Mapping[TopicPartition, int]] = {}
-        #: The number of each file's latest write.
+        #: Number of the latest write of each file.
         self._writes: Counter[tuple[LogDir, str]] = Counter()
-        #: Held while log starts are written that somebody waits for.
+        #: Held during a write of log start offsets that callers wait for.
         self._keeping: defaultdict[LogDir, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def write_high_watermarks(
@@ -59,9 +61,9 @@ class OffsetCheckpoints:
         high_watermarks: Mapping[TopicPartition, int],
         is_gone: Callable[[TopicPartition], bool],
     ) -> None:
-        """Dir by dir; dirs that are or go offline are passed over.
+        """Write the file of each directory; skip directories that are or go offline.
 
-        What no log here has and ``is_gone`` is forgotten: a topic to come may have its name.
+        Entries without a log here are removed if ``is_gone``, because a new topic may get the name.
         """
         by_dir: defaultdict[LogDir, dict[TopicPartition, int]] = defaultdict(dict)
         for tp, high_watermark in high_watermarks.items():
@@ -87,9 +89,9 @@ class OffsetCheckpoints:
         return {tp for tp in named if tp not in here and is_gone(tp)}
 
     async def write_recovery_points(self, log_dir: LogDir) -> None:
-        """And log starts.
+        """Write the recovery points and the log start offsets of a directory.
 
-        :raises KafkaStorageError: if the dir is or goes offline.
+        :raises KafkaStorageError: the directory is or goes offline.
         """
         here = self._registry.every_handle_in(log_dir)
         for handle in here:
@@ -98,18 +100,18 @@ class OffsetCheckpoints:
         await self._write_log_starts(log_dir)
 
     async def keep_log_start(self, handle: LogHandle) -> None:
-        """As :meth:`LogHandle.keep_log_start`; who asks meanwhile shares the next time."""
+        """Implement :meth:`LogHandle.keep_log_start`. Waiting callers share the next write."""
         start = handle.log_start_offset
         async with self._keeping[handle.log_dir]:
             if handle.checkpointed_log_start < start:
                 await self._write_log_starts(handle.log_dir)
 
     async def _write_log_starts(self, log_dir: LogDir) -> None:
-        """As they are when that is asked of the dir, which does one thing after the other.
+        """Write the log start offsets as of the call.
 
-        Those at which the first segment begins are among them: until its dir is synced, a removed
-        segment comes back with a crash. Zeros are among them, too: a clean start knows by them
-        that the oldest segment is lost.
+        The file contains offsets at the start of the first segment too: until the directory is
+        synced, a removed segment may reappear after a crash. It also contains zeros, which show a
+        clean start that the oldest segment is lost.
         """
         here = self._registry.every_handle_in(log_dir)
         starts = {handle: handle.claimable_log_start for handle in here}
@@ -120,30 +122,29 @@ class OffsetCheckpoints:
             handle.checkpointed_log_start = start
 
     def found(self, log_dir: LogDir, offsets: DirOffsets) -> None:
-        """What the files said when the dir was loaded."""
+        """Record which replicas the files named when the directory was loaded."""
         for named in offsets:
             self._named[log_dir].update(named)
 
     def remembers(self, tp: TopicPartition) -> bool:
-        """Whether a dir that is online says that it has, or had, a log of that name.
+        """Return whether an online directory's files name a log, existing or removed.
 
-        Of what a run made the files say within seconds (``write_high_watermarks``).
+        New logs are named within seconds (``write_high_watermarks``).
         """
         return any(tp in named for log_dir, named in self._named.items() if log_dir.is_online)
 
     async def forget_earlier(self, log_dir: LogDir, tp: TopicPartition) -> None:
-        """Let the files say nothing of a replica that is about to be made.
+        """Remove the entries of an earlier replica of that name before a new one is created.
 
-        They may speak of an earlier one of that name, whose offsets would vouch for bytes of the
-        new one after a crash.
+        Their offsets would make a start after a crash trust bytes of the new replica.
 
-        :raises KafkaStorageError: if the dir is or goes offline.
+        :raises KafkaStorageError: the directory is or goes offline.
         """
         if tp in self._named[log_dir]:
             await self._forget(log_dir, {tp})
 
     async def _forget(self, log_dir: LogDir, gone: AbstractSet[TopicPartition]) -> None:
-        """Let the files of a dir speak of who is there, and of ``gone`` no more."""
+        """Rewrite the files of a directory with its present replicas, without ``gone``."""
         here = self._registry.every_handle_in(log_dir)
         watermarks = {handle.topic_partition: handle.high_watermark for handle in here}
         await self._write(log_dir, HIGH_WATERMARK_CHECKPOINT, watermarks)
@@ -154,12 +155,12 @@ class OffsetCheckpoints:
     async def announce(
         self, log_dir: LogDir, tp: TopicPartition, view: LogView, high_watermark: int
     ) -> None:
-        """Of a copy that is certain, and about to become a replica of ``log_dir``.
+        """Write entries for a durable copy that is about to become a replica of ``log_dir``.
 
-        What the files say of an earlier replica of that name must be gone by then. Where the log
-        starts they say until :meth:`arrived`, whatever else is written.
+        They replace those of an earlier replica of that name. The files keep the log start offset
+        until :meth:`arrived`, even if they are rewritten meanwhile.
 
-        :raises KafkaStorageError: if the dir is or goes offline.
+        :raises KafkaStorageError: the directory is or goes offline.
         """
         here = self._registry.every_handle_in(log_dir)
         points = _points(here) | {tp: view.log_end_offset}
@@ -172,7 +173,7 @@ class OffsetCheckpoints:
         await self._write(log_dir, HIGH_WATERMARK_CHECKPOINT, watermarks | {tp: high_watermark})
 
     def arrived(self, log_dir: LogDir, tp: TopicPartition) -> None:
-        """What was announced is a replica, or will be none."""
+        """End the announcement: the copy is a replica now, or was not promoted."""
         self._announced[log_dir].pop(tp, None)
 
     async def _write(
@@ -193,7 +194,10 @@ class OffsetCheckpoints:
 
 
 async def read_offsets(log_dir: LogDir) -> DirOffsets:
-    """:raises KafkaStorageError: if the dir is or goes offline."""
+    """Read the three files of a directory.
+
+    :raises KafkaStorageError: the directory is or goes offline.
+    """
     return DirOffsets(
         await read_offset_file(log_dir, RECOVERY_POINT_CHECKPOINT),
         await read_offset_file(log_dir, LOG_START_CHECKPOINT),
@@ -202,7 +206,7 @@ async def read_offsets(log_dir: LogDir) -> DirOffsets:
 
 
 async def each_online(work: Iterable[Awaitable[None]]) -> None:
-    """All of ``work``, one piece per dir; a dir that fails has judged itself already."""
+    """Run one piece of work per directory; a failed directory has judged its error already."""
     for outcome in await asyncio.gather(*work, return_exceptions=True):
         if isinstance(outcome, BaseException) and not isinstance(outcome, OperatingError):
             raise outcome
@@ -213,9 +217,9 @@ def _points(handles: Iterable[LogHandle]) -> dict[TopicPartition, int]:
 
 
 async def read_offset_file(log_dir: LogDir, name: str) -> dict[TopicPartition, int]:
-    """The file ``name`` of ``log_dir``; empty if it is missing or damaged.
+    """Read the file ``name`` of ``log_dir``; empty if it is missing or damaged.
 
-    :raises KafkaStorageError: if the dir is or goes offline.
+    :raises KafkaStorageError: the directory is or goes offline.
     """
     path = f"{log_dir.path}/{name}"
     text = await log_dir.read_text(OpKind.LOAD, path)
@@ -224,6 +228,6 @@ async def read_offset_file(log_dir: LogDir, name: str) -> dict[TopicPartition, i
     try:
         return parse_offsets(text, path)
     except CorruptCheckpointError as e:
-        # Everything it said can be found again, only more slowly.
+        # The content can be derived again, only more slowly.
         get_logger().warning("checkpoint_unreadable", path=path, reason=str(e))
         return {}

@@ -1,6 +1,6 @@
-"""LOOP. ``ReplicaRegistry``: which replicas this node has, current and future, and where.
+"""LOOP. ``ReplicaRegistry``: the current and future replicas of this node and their directories.
 
-Plain state of the loop, shared by those who change it: the log manager, and what moves replicas.
+It is plain state on the event loop, shared by the log manager and the components for moves.
 A partition is in ``handles``, or in ``held_aside``, or has no current copy that may be served.
 """
 
@@ -20,7 +20,7 @@ from kraftjbod.storage.moves.future_replica import FutureReplica
 
 
 class ReplicaRegistry:
-    """Replicas by partition. All methods are for the loop's thread."""
+    """Replicas by partition. All methods run on the event loop."""
 
     def __init__(
         self,
@@ -29,7 +29,7 @@ class ReplicaRegistry:
         default_config: TopicConfig,
         random_bytes: Callable[[int], bytes],
     ) -> None:
-        #: Another tuple whenever a dir comes or goes.
+        #: Replaced whenever a directory is added or removed.
         self.dirs = tuple(dirs)
         self._default_config = default_config
         self._random_bytes = random_bytes
@@ -40,14 +40,13 @@ class ReplicaRegistry:
         #: Partitions with several current copies, until they are resolved.
         self.held_aside: dict[TopicPartition, list[LogHandle]] = {}
         self.futures: dict[TopicPartition, FutureReplica] = {}
-        #: Copies that are served no more, or never were, and have their names until they are moved
-        #: aside.
+        #: Copies that are not served and keep the name of their directory until they are renamed.
         self._leaving: dict[tuple[LogDir, TopicPartition], asyncio.Event] = {}
 
     # -- replicas ---------------------------------------------------------------------------
 
     def take_in(self, handle: LogHandle) -> None:
-        """A current copy that was found; with others it is held aside."""
+        """Add a current copy that was found. If there are several, all are held aside."""
         tp = handle.topic_partition
         if tp in self.held_aside:
             self.held_aside[tp].append(handle)
@@ -60,9 +59,9 @@ class ReplicaRegistry:
         handle.set_config(self.config_of(tp.topic))
 
     def put(self, handle: LogHandle) -> None:
-        """The one current copy of its replica from now on.
+        """Set the one current copy of its replica.
 
-        Its log was opened by a configuration that may have changed since.
+        The configuration may have changed since its log was opened, so it is set again.
         """
         self.remove(handle.topic_partition)
         self._add(handle)
@@ -86,7 +85,7 @@ class ReplicaRegistry:
         return [future for future in self.futures.values() if future.log_dir is log_dir]
 
     def every_handle_in(self, log_dir: LogDir) -> list[LogHandle]:
-        """Current copies, those that are held aside among them."""
+        """Return the current copies in a directory, including those held aside."""
         aside = (copy for copies in self.held_aside.values() for copy in copies)
         return [*self.handles_in(log_dir), *(copy for copy in aside if copy.log_dir is log_dir)]
 
@@ -94,21 +93,21 @@ class ReplicaRegistry:
         return topic_partition in self.handles or topic_partition in self.held_aside
 
     def forget_all_in(self, log_dir: LogDir) -> list[LogHandle]:
-        """Nothing in this dir is here any more; which of the current ones could be served."""
+        """Forget everything in this directory. Return the current copies that were served."""
         gone = list(self._handles_by_dir.pop(log_dir, ()))
         for handle in gone:
             del self.handles[handle.topic_partition]
         for future in self.futures_in(log_dir):
             del self.futures[future.topic_partition]
         for tp, copies in list(self.held_aside.items()):
-            # The copies left stay aside: metadata may name the one that is gone.
+            # The remaining copies stay aside, because the metadata may assign the lost one.
             self.held_aside[tp] = [copy for copy in copies if copy.log_dir is not log_dir]
             if not self.held_aside[tp]:
                 del self.held_aside[tp]
         return gone
 
     def begin_leaving(self, handle: LogHandle) -> None:
-        """Nothing else gets the name of its directory until :meth:`left`."""
+        """Reserve the name of the copy's directory until :meth:`left`."""
         self._leaving[handle.log_dir, handle.topic_partition] = asyncio.Event()
 
     def left(self, handle: LogHandle) -> None:
@@ -117,14 +116,14 @@ class ReplicaRegistry:
             leaving.set()
 
     async def name_free(self, log_dir: LogDir, topic_partition: TopicPartition) -> None:
-        """Wait for whoever leaves it; as long as its disk hangs, if it does."""
+        """Wait until no leaving copy has that name. Hangs while its disk hangs."""
         while (leaving := self._leaving.get((log_dir, topic_partition))) is not None:
             await leaving.wait()
 
     # -- dirs -------------------------------------------------------------------------------
 
     def put_dir(self, log_dir: LogDir, replaces: LogDir | None = None) -> None:
-        """Have a dir that came, in the place of the one that it is the return of."""
+        """Add a directory, in place of the object that it replaces."""
         if replaces is None:
             self.dirs = (*self.dirs, log_dir)
         else:
@@ -132,7 +131,7 @@ class ReplicaRegistry:
             self.dirs = tuple(log_dir if d is replaces else d for d in self.dirs)
 
     def remove_dir(self, log_dir: LogDir) -> None:
-        """It must hold nothing any more."""
+        """Remove a directory, which must be empty."""
         assert not self.every_handle_in(log_dir), log_dir
         assert not self.futures_in(log_dir), log_dir
         self.dirs = tuple(d for d in self.dirs if d is not log_dir)
@@ -145,7 +144,10 @@ class ReplicaRegistry:
         return next((d for d in self.dirs if d.directory_id == directory_id), None)
 
     def require_online(self, directory_id: DirectoryId) -> LogDir:
-        """:raises KafkaStorageError: if it is none of this node's, or offline."""
+        """Return the directory.
+
+        :raises KafkaStorageError: it does not belong to this node, or is offline.
+        """
         log_dir = self.dir_by_id(directory_id)
         if log_dir is None:
             raise KafkaStorageError(
@@ -162,7 +164,7 @@ class ReplicaRegistry:
         kind: ReplicaDirKind,
         unique: Uuid | None = None,
     ) -> str:
-        """Where to put what goes away; ``unique`` is drawn if there is none to be kept."""
+        """Return the path for a removed or set-aside copy; ``unique`` is random by default."""
         if unique is None:
             unique = Uuid.random(self._random_bytes)
         return f"{log_dir.path}/{doomed_dir_name(topic_partition, kind, unique)}"
@@ -170,7 +172,7 @@ class ReplicaRegistry:
     # -- configuration ----------------------------------------------------------------------
 
     def set_default_config(self, config: TopicConfig) -> None:
-        """Of topics of which nothing is known."""
+        """Set the configuration of topics without their own."""
         self._default_config = config
 
     def config_of(self, topic: str) -> TopicConfig:
@@ -179,7 +181,7 @@ class ReplicaRegistry:
     def set_config(
         self, topic: str, config: TopicConfig, partitions: Iterable[int]
     ) -> list[LogHandle]:
-        """Let ``topic``'s replicas, present and future, follow ``config``; the present ones."""
+        """Apply ``config`` to present and future replicas of ``topic``; return the present ones."""
         self._configs[topic] = config
         followed: list[LogHandle] = []
         for partition in partitions:

@@ -1,14 +1,14 @@
-"""LOOP. ``ReplicaSwap``: future copies come, go, and take the places of the replicas they mirror.
+"""LOOP. ``ReplicaSwap``: creates, removes and promotes future copies.
 
-The order of a swap is KIP-113's, and each step is certain before the next one begins:
+The order of a swap is KIP-113's. Each step is durable before the next one starts:
 
-1. the copy is made whole and synced, and its dir's checkpoints name it,
-2. the replica's directory becomes ``-delete``, with the move's id in its name,
-3. the ``-future`` directory, whose name has the same id, gets the replica's name.
+1. The copy is completed and synced, and the checkpoints of its directory name it.
+2. The replica's directory becomes ``-delete``, with the id of the move in its name.
+3. The ``-future`` directory, whose name has the same id, gets the replica's name.
 
-Whatever fails, one copy is current: both ways back are taken, each in its own disk's time. A crash
-between 2 and 3 is mended when the dirs are loaded next. The old directory goes only after the copy
-is open, and after its last readers.
+After any failure one copy is current: both renames are undone, each when its disk permits. A crash
+between 2 and 3 is repaired when the directories are loaded. The old directory is removed only after
+the copy was opened and the last readers are done.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ from kraftjbod.storage.replicas.dir_loading import DirLoading
 from kraftjbod.storage.replicas.offset_checkpoints import DirOffsets, OffsetCheckpoints, each_online
 from kraftjbod.storage.replicas.replica_registry import ReplicaRegistry
 
-#: Steps that may be left when the gate is closed; more means that it is not closed.
+#: Most copy steps while appends wait. If they do not suffice, appends were not stopped.
 _LAST_STEPS: Final = 64
-#: How often a copy is given its name back by a dir that takes nothing now, and how fast: 30 s.
+#: Number and interval of tries to rename a copy back in an impaired directory: 30 s in all.
 _TAKE_BACK_TRIES: Final = 300
 _TAKE_BACK_PAUSE_MS: Final = 100
 
-#: How often it is seen whether the target still answers while appends wait.
+#: Interval of checks whether the target still responds while appends wait.
 _POLL_MS: Final = 100
 T = TypeVar("T")
 
@@ -58,7 +58,7 @@ TryAgain = Callable[[LogDir, Callable[[], Awaitable[object]]], None]
 
 
 class ReplicaSwap:
-    """Changes what the registry says of future copies. All methods are for the loop's thread."""
+    """Changes the registry's future copies. All methods run on the event loop."""
 
     def __init__(
         self,
@@ -82,22 +82,23 @@ class ReplicaSwap:
         self._try_again = try_again
         self._purge_now = purge_now
         self._producer_limits = producer_limits
-        #: Of future copies, whose dirs may take long; the next step of a move waits for them.
+        #: Renames of future copies that are being undone. The next step of the move waits for them.
         self._ways_back: set[asyncio.Future[bool]] = set()
-        #: Replicas that are changing places at this moment.
+        #: Running swaps.
         self._running: dict[TopicPartition, asyncio.Future[LogHandle]] = {}
-        #: Copies that are about to be replicas without a swap; set when they are, or will not be.
+        #: Copies that become replicas without a swap. The event is set when that has succeeded or
+        #: failed.
         self._opening: dict[TopicPartition, asyncio.Event] = {}
         self._log = get_logger()
 
-    # -- come and go ------------------------------------------------------------------------
+    # -- creation and removal ---------------------------------------------------------------
 
     async def create_future(
         self, tp: TopicPartition, target: LogDir, move_id: Uuid
     ) -> FutureReplica:
-        """As :meth:`LogManager.create_future`."""
+        """Implement :meth:`LogManager.create_future`."""
         source = self._require_current(tp)
-        future_dir_name(tp, move_id)  # Raises if there can be none of that name.
+        future_dir_name(tp, move_id)  # Raises an error if the name is too long.
         if target is source.log_dir:
             raise OperatingError(
                 f"{tp} lies in {target.path} already", code=ErrorCode.INVALID_REQUEST
@@ -113,7 +114,7 @@ class ReplicaSwap:
 
         def make() -> FutureLog:
             if vfs.exists(f"{root}/{tp}"):
-                # Not loaded, so not known, and in the way of what is to come.
+                # Not loaded as a replica, and in the way of the new one.
                 vfs.rename(f"{root}/{tp}", stray)
             return FutureLog.create(
                 vfs,
@@ -128,8 +129,8 @@ class ReplicaSwap:
         if not target.is_online:
             raise target.offline_error()
         future = FutureReplica(log=log, log_dir=target, move_id=move_id)
-        # Of two moves the one that was ordered last counts, though the other one came meanwhile,
-        # with a dir that is back.
+        # Another future copy may have come with a reattached directory meanwhile. The move that was
+        # requested last wins.
         former = self._registry.futures.get(tp)
         self._registry.futures[tp] = future
         if former is not None:
@@ -137,9 +138,9 @@ class ReplicaSwap:
         return future
 
     async def drop_future(self, tp: TopicPartition) -> None:
-        """As :meth:`LogManager.drop_future`."""
+        """Implement :meth:`LogManager.drop_future`."""
         if (opening := self._opening.get(tp)) is not None:
-            # Its directory has the replica's name already, or does not: nobody knows yet.
+            # Its directory is possibly being renamed to the replica's name now.
             await opening.wait()
         future = self._registry.futures.pop(tp, None)
         if future is not None and future.log_dir.is_online:
@@ -150,7 +151,9 @@ class ReplicaSwap:
                 raise
 
     async def remove_unneeded(self, future: FutureReplica) -> None:
-        """As :meth:`remove`; where the dir dies, the next start does it."""
+        """Implement :meth:`remove`, with retries. If the directory fails, the next start repeats
+        it.
+        """
         try:
             await self.remove(future)
         except OverloadedError:
@@ -159,7 +162,7 @@ class ReplicaSwap:
             self._log.info("future_copy_not_removed", reason=e.message)
 
     async def remove(self, future: FutureReplica) -> None:
-        """Take away a copy that is in the registry no more, unless somebody else does."""
+        """Remove a copy that left the registry, unless it is being removed already."""
         if future.is_over:
             return
         path = self._registry.doomed_path(
@@ -169,7 +172,7 @@ class ReplicaSwap:
         self._purge_now(future.log_dir, path)
 
     async def adopt_future(self, tp: TopicPartition) -> LogHandle:
-        """As :meth:`LogManager.adopt_future`."""
+        """Implement :meth:`LogManager.adopt_future`."""
         future = self._registry.futures.get(tp)
         if future is None:
             raise UnknownTopicOrPartitionError(f"there is no future copy of {tp} here")
@@ -183,9 +186,9 @@ class ReplicaSwap:
     async def open_as_current(
         self, future: FutureReplica, *, high_watermark: int, is_whole: bool
     ) -> LogHandle:
-        """Without a replica to take over from: what is on the disk is all there is.
+        """Make the copy the replica without a source, so only its files are known.
 
-        If it ``is_whole`` nothing needs to be scanned.
+        With ``is_whole`` no scan is needed.
         """
         opening = self._opening[future.topic_partition] = asyncio.Event()
         try:
@@ -214,20 +217,21 @@ class ReplicaSwap:
     # -- the swap ---------------------------------------------------------------------------
 
     async def promote_future(self, tp: TopicPartition, executor: LogDirExecutor) -> LogHandle:
-        """As :meth:`LogManager.promote_future`."""
+        """Implement :meth:`LogManager.promote_future`."""
         source, future = self._require_current(tp), self._registry.futures.get(tp)
         if future is None:
             raise UnknownTopicOrPartitionError(f"there is no future copy of {tp} here")
         running = asyncio.ensure_future(self._promote(source, future, executor))
         self._running[tp] = running
         running.add_done_callback(lambda _: self._running.pop(tp, None))
-        # A swap is carried to one of its ends, whoever waits for it.
+        # A swap runs to its end, even if the caller is cancelled.
         return await to_its_end(running)
 
     async def ended(self, replicas: Collection[TopicPartition]) -> None:
-        """Wait for the end of their swaps, which say themselves how far they have come.
+        """Wait for the end of the swaps of ``replicas``.
 
-        A dir that died under one may be back before an operation on the other dir ends.
+        A directory that failed during a swap may be back before an operation on the other directory
+        ends.
         """
         while running := {swap for tp, swap in self._running.items() if tp in replicas}:
             await asyncio.wait(running)
@@ -249,7 +253,9 @@ class ReplicaSwap:
     async def _make_whole(
         self, source: LogHandle, future: FutureReplica, executor: LogDirExecutor
     ) -> CarriedState:
-        """Up to here the copy is one: given up, it stays that, and the source goes on."""
+        """Complete the copy. After a failure here the copy is unchanged, and the source stays
+        current.
+        """
         carried = await self._copy_the_rest(source, future, executor)
         await future.finish(source, carried, executor)
         tp, high_watermark = source.topic_partition, source.high_watermark
@@ -280,12 +286,12 @@ class ReplicaSwap:
                 carried, self._registry.config_of(tp.topic), self._producer_limits
             )
             if not future.log_dir.is_online:
-                # It died after that, and the registry forgot it while it was no replica yet.
+                # The directory failed after the rename, before the registry knew the replica.
                 raise future.log_dir.offline_error()
         except OperatingError:
             self._in_its_own_time(self._take_back(future.log_dir, future.come_back))
             if not await self._take_back(source.log_dir, lambda: source.come_back(plain)):
-                # Under its present name a start may take it for removed, unless it sees why.
+                # A start could treat its ``-delete`` name as a removal, so the failure must show.
                 source.log_dir.go_offline("a swap of replicas could not be taken back")
             raise
         self._registry.futures.pop(tp, None)
@@ -304,7 +310,7 @@ class ReplicaSwap:
         return handle
 
     async def _take_back(self, log_dir: LogDir, come_back: Callable[[], Awaitable[None]]) -> bool:
-        """One of the two ways back, as far as its disk lets it; False if it is not there."""
+        """Undo one of the two renames, with retries on an impaired disk; False if it failed."""
         for _ in range(_TAKE_BACK_TRIES):
             if not log_dir.is_online:
                 return False
@@ -333,11 +339,11 @@ class ReplicaSwap:
 
 
 async def _unless_impaired(whole: asyncio.Future[T], target: LogDir) -> T:
-    """Wait for it, but not for a ``target`` that does not answer: appends wait meanwhile.
+    """Wait for ``whole``, unless ``target`` stops responding, because appends wait meanwhile.
 
-    What runs in a thread runs on; the next step of the move waits for it.
+    An operation in a thread continues, and the next step of the move waits for it.
 
-    :raises LogDirImpairedError: if the target is impaired before it is done.
+    :raises LogDirImpairedError: the target is impaired before ``whole`` is done.
     """
     while not whole.done():
         await asyncio.wait({whole}, timeout=_POLL_MS / 1000)
@@ -348,7 +354,7 @@ async def _unless_impaired(whole: asyncio.Future[T], target: LogDir) -> T:
 
 
 def _require_mirror(source: LogHandle, future: FutureReplica, carried: CarriedState) -> None:
-    """:raises OverloadedError: if ``source`` went on: nothing has changed, try again."""
+    """:raises OverloadedError: ``source`` has changed since; nothing was done, try again."""
     is_same = extents_of(source.view) == extents_of(carried.view)
     if not is_same or not future.is_caught_up(source):
         raise OverloadedError(

@@ -1,8 +1,8 @@
 """DISK. ``set-aside.json``: why and when a replica was set aside, in the stray's own directory.
 
-What cannot be known later any more is written while it is: by which metadata log the replica was
-unwanted, and where it began, which only the dir's checkpoints say of a replica that is served.
-A stray without a readable mark is from before marks, or from a disk that took no writes.
+The mark stores what cannot be found out later: the metadata log that did not contain the replica,
+and its log start offset, which otherwise only the checkpoints contain.
+A stray without a readable mark was set aside by an older version, or on a disk that refused writes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class StrayReason(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StrayMark:
-    """``metadata_log_id`` is None where no metadata decided; ``set_aside_ms`` is wall time."""
+    """``metadata_log_id`` is None if no metadata was consulted. ``set_aside_ms`` is wall time."""
 
     reason: StrayReason
     set_aside_ms: int
@@ -48,9 +48,9 @@ class StrayMark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundStray:
-    """What a stray's directory says; None where it does not.
+    """Content of a stray's directory; None for missing parts.
 
-    If it ``holds_nothing`` it is what a crash left of a replica's making: no record, no topic.
+    With ``holds_nothing`` it is the rest of an interrupted creation: no records and no topic id.
     """
 
     topic_id: TopicId | None
@@ -73,7 +73,7 @@ def write_stray_mark(vfs: Vfs, directory: str, mark: StrayMark) -> None:
 
 
 def parse_stray_mark(text: str) -> StrayMark | None:
-    """None if it cannot be understood: then nothing is known, and nothing follows from it."""
+    """Parse a mark; None if it is malformed, and then nothing is known about the stray."""
     try:
         document = json.loads(text)
         log_id = document["metadata_log_id"]

@@ -1,11 +1,10 @@
-"""LOOP. ``StrayReplicas``: copies in this node's dirs that are kept and not served, and their
-return.
+"""LOOP. ``StrayReplicas``: copies in this node's directories that are kept and not served.
 
-* A copy that nobody wants is marked with the reason, renamed, and remembered here.
-* It is opened again only when somebody who knows the metadata says so, and removed likewise.
-* A dir that goes OFFLINE takes its strays along; they are found anew when it comes back.
-* The mark that a full dir does not take is owed, and written when there is room. Until then the
-  stray's name says by which metadata it is one, for whoever finds it after a crash.
+* A copy that the metadata does not contain is marked with the reason, renamed, and listed here.
+* It is restored or removed only on request of a caller that knows the metadata.
+* The strays of an OFFLINE directory are forgotten, and found again when it is reattached.
+* On a full disk the mark is written later, when there is space. Until then the stray's name
+  contains the id of the metadata log, for a start after a crash.
 """
 
 from __future__ import annotations
@@ -40,14 +39,14 @@ _ASK_AGAIN_S: Final = 0.1
 
 
 class StrayReplicas:
-    """All methods are for the loop's thread."""
+    """The strays of all directories. All methods run on the event loop."""
 
     def __init__(self, *, registry: ReplicaRegistry, loading: DirLoading, clock: Clock) -> None:
         self._registry = registry
         self._loading = loading
         self._clock = clock
         self._strays: list[Stray] = []
-        #: By the strays' directories.
+        #: Marks that are not written yet, by the strays' directories.
         self._owed_marks: dict[str, StrayMark] = {}
         self._log = get_logger(component="stray_replicas")
 
@@ -55,7 +54,7 @@ class StrayReplicas:
         return tuple(self._strays)
 
     def of(self, key: TopicIdPartition) -> list[Stray]:
-        """Those that hold records of this partition of this very topic."""
+        """Return the strays of this partition of this topic id."""
         return [
             stray
             for stray in self._strays
@@ -65,7 +64,7 @@ class StrayReplicas:
         ]
 
     def unreadable(self, topic_partition: TopicPartition) -> list[Stray]:
-        """Those of that name that do not say of which topic they are."""
+        """Return the strays of that name without a readable topic id."""
         return [
             stray
             for stray in self._strays
@@ -84,11 +83,13 @@ class StrayReplicas:
     async def set_aside(
         self, handle: LogHandle, reason: StrayReason, metadata_log_id: Uuid | None
     ) -> None:
-        """Mark and rename a replica, which takes no more requests.
+        """Mark and rename a replica, which accepts no more requests.
 
-        :raises OverloadedError: too much waits for its dir, or it stands still; the replica is
-            what it was. Once it has its new name that is waited for.
-        :raises KafkaStorageError: its dir is offline or goes offline meanwhile.
+        After the rename, a busy or stalled directory is waited for.
+
+        :raises OverloadedError: the directory's queue is full, or it is stalled; nothing has
+            changed.
+        :raises KafkaStorageError: its directory is offline or goes offline meanwhile.
         """
         log_dir, directory = handle.log_dir, handle.directory
         mark = StrayMark(
@@ -109,7 +110,7 @@ class StrayReplicas:
         tp = handle.topic_partition
         target = self._stray_path(log_dir, tp, None if is_marked else metadata_log_id)
         await handle.move_aside(target)
-        # It is no replica any more, and so is waited for: until its dir answers, or is offline.
+        # It is no replica any more, so retry until the directory responds or is offline.
         await _until_taken(handle.close_files)
         found = await _until_taken(
             lambda: log_dir.run(OpKind.LOAD, lambda: examine_stray(log_dir.vfs, target))
@@ -119,7 +120,7 @@ class StrayReplicas:
             self._owed_marks[target] = mark
 
     def _stray_path(self, log_dir: LogDir, tp: TopicPartition, named_by: Uuid | None) -> str:
-        """Named after ``named_by`` if the name is free, and whole: a shortened one may be two's."""
+        """Return a path with ``named_by`` if that is free and not shortened; else a random one."""
         if named_by is not None:
             path = self._registry.doomed_path(log_dir, tp, ReplicaDirKind.STRAY, named_by)
             is_free = all(stray.directory != path for stray in self._strays)
@@ -128,10 +129,11 @@ class StrayReplicas:
         return self._registry.doomed_path(log_dir, tp, ReplicaDirKind.STRAY)
 
     def owe_lost_marks(self, metadata_log_id: Uuid) -> None:
-        """Owe a mark, as of now, to strays without one that are named after this metadata log.
+        """Queue a mark, as of now, for strays without one that have this metadata log's id in the
+        name.
 
-        The node died before there was room for it. Why they were set aside is not known any more:
-        the reason is the one from which least follows.
+        The node stopped before there was space for the mark. The original reason is unknown, so the
+        mark has the most cautious one.
         """
         for stray in self._strays:
             if stray.mark is not None or stray.directory in self._owed_marks:
@@ -144,7 +146,7 @@ class StrayReplicas:
                 )
 
     async def write_owed_marks(self) -> None:
-        """Where there is room by now; a stray without a mark would stay for ever."""
+        """Write queued marks if there is space. A stray without a mark would never be removed."""
         for stray in self.all():
             mark = self._owed_marks.get(stray.directory)
             if mark is None:
@@ -153,16 +155,16 @@ class StrayReplicas:
             try:
                 await stray.log_dir.run(OpKind.CHECKPOINT, write)
             except OperatingError:
-                continue  # It is full still, or has gone, and its strays with it.
+                continue  # The directory is still full, or offline.
             self._owed_marks.pop(stray.directory, None)
             if stray in self._strays:
                 self._strays[self._strays.index(stray)] = stray._replace(mark=mark)
 
     async def take_back(self, stray: Stray) -> LogHandle:
-        """Let a stray be the replica again, recovered as after a crash; there must be none.
+        """Restore a stray as the replica, recovered as after a crash. No replica may exist.
 
-        :raises KafkaStorageError: its dir is offline or goes offline meanwhile.
-        :raises OperatingError: it does not say any more whose records it holds.
+        :raises KafkaStorageError: its directory is offline or goes offline meanwhile.
+        :raises OperatingError: its topic id cannot be read any more.
         """
         tp, log_dir = stray.topic_partition, stray.log_dir
         assert tp is not None, stray
@@ -187,10 +189,10 @@ class StrayReplicas:
         return handle
 
     async def remove(self, stray: Stray) -> None:
-        """Remove its files, one by one; it can not be restored from the first one on.
+        """Remove its files, one by one. After the first one it cannot be restored.
 
-        :raises OverloadedError: too much waits for its dir; ask again.
-        :raises KafkaStorageError: its dir is offline or goes offline meanwhile.
+        :raises OverloadedError: the directory's queue is full; call again.
+        :raises KafkaStorageError: its directory is offline or goes offline meanwhile.
         """
         log_dir = stray.log_dir
         log_dir.require_allowed(OpKind.DELETE)
@@ -203,7 +205,7 @@ class StrayReplicas:
             raise
 
     def _forget(self, stray: Stray) -> None:
-        """By its name, for more may be known of it by now, or its dir may be gone."""
+        """Forget the stray with this directory; the listed object may differ, or be missing."""
         self._owed_marks.pop(stray.directory, None)
         self._strays = [one for one in self._strays if one.directory != stray.directory]
 

@@ -1,19 +1,18 @@
-"""LOOP. ``SwapRecovery``: what to make of the copies that a stop, a crash or a swap left in several
-dirs.
+"""LOOP. ``SwapRecovery``: repairs moves that a stop, a crash or a failed swap interrupted.
 
-Once all dirs are loaded there is one rule per case:
+Once all directories are loaded, one rule applies per case:
 
-* A current and a future copy: the move goes on, from what is certain and still the log's.
-* No current copy, but ``-delete`` and ``-future`` with the same move id: a crash came between the
-  two renames of a swap. The future copy becomes the replica if it holds all that the other one
-  holds; else the other one gets its name back, and the move goes on. A shorter copy never
-  replaces a longer one.
-* Two current copies, one of them by a move: the swap was undone while the other disk failed. The
-  longer one stays, and of equals the one that was there first.
-* A future copy alone: it stays, and whoever knows the metadata decides.
-* A ``-delete`` copy of a partition without a current one: it is an :class:`Orphan`, and stays
-  until whoever knows the metadata wants it back, or not.
-* Any other ``-delete``: it goes, now that the winner is open.
+* A current and a future copy: the move continues, from the durable bytes that agree with the log.
+* No current copy, but ``-delete`` and ``-future`` with the same move id: a crash happened between
+  the two renames of a swap. If the future copy holds everything that the other one holds, it
+  becomes the replica. Otherwise the other one gets its name back, and the move continues. A shorter
+  copy never replaces a longer one.
+* Two current copies, one of them created by a move: the swap was undone while the other disk
+  failed. The longer one stays. If both are equal, the older replica stays.
+* Only a future copy: it stays, and the caller decides by the metadata.
+* A ``-delete`` copy of a partition without a current one: it is an :class:`Orphan`, and stays until
+  the caller restores or discards it, by the metadata.
+* Any other ``-delete`` copy is removed.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ from kraftjbod.storage.replicas.replica_swap import PurgeLater, ReplicaSwap, Try
 
 
 class Orphan(NamedTuple):
-    """A ``-delete`` copy of a partition that has no current copy in any dir that was loaded."""
+    """A ``-delete`` copy of a partition without a current copy in any loaded directory."""
 
     topic_partition: TopicPartition
     topic_id: TopicId
@@ -59,9 +58,9 @@ class Orphan(NamedTuple):
 
 
 class SwapRecovery:
-    """Used after loading: once for all dirs at start, and for each that comes later.
+    """Repairs moves after loading: once for all directories at the start, and for each later one.
 
-    What it leaves are the orphans. For the loop's thread.
+    The remaining state is the list of orphans. All methods run on the event loop.
     """
 
     def __init__(
@@ -85,7 +84,7 @@ class SwapRecovery:
         self.orphans: list[Orphan] = []
 
     async def settle(self, loaded: Sequence[LoadedDir]) -> None:
-        """Bring the registry in order. Dirs that fail meanwhile are OFFLINE; the rest goes on."""
+        """Apply the rules to loaded directories. A directory that fails meanwhile is OFFLINE."""
         self._offsets |= {found.log_dir: found.offsets for found in loaded}
         await self._swap.ended(_replicas_in(loaded))
         await self._settle_duplicates([h for found in loaded for h in found.moved_here])
@@ -108,7 +107,7 @@ class SwapRecovery:
                 await self._sort_out(found.log_dir, doomed)
 
     def _waiting_for(self, loaded: Sequence[LoadedDir]) -> list[FutureReplica]:
-        """Futures that were here before, and whose other copy has come only now."""
+        """Return registered future copies whose current or ``-delete`` copy was just loaded."""
         come = {handle.topic_partition for found in loaded for handle in found.handles}
         return [
             future
@@ -118,7 +117,7 @@ class SwapRecovery:
 
     async def _settle_duplicates(self, moved_here: Sequence[LogHandle]) -> None:
         for tp in list(self._registry.held_aside):
-            # A dir may have died over the last one, and its copies with it.
+            # A directory may have failed during the previous step.
             copies = self._registry.held_aside.get(tp, ())
             if (winner := _stayed(copies, moved_here)) is not None:
                 await self._resolve(tp, winner)
@@ -129,12 +128,12 @@ class SwapRecovery:
                 await self._forget_move(handle)
 
     async def restore(self, orphan: Orphan) -> LogHandle:
-        """As :meth:`LogManager.restore_deleted`."""
+        """Implement :meth:`LogManager.restore_deleted`."""
         tp, log_dir = orphan.topic_partition, orphan.log_dir
         assert not self._registry.has_current(tp), tp
         if orphan not in self.orphans:
             raise UnknownTopicOrPartitionError(f"{orphan.directory} is no orphan any more")
-        # Nobody else is to have it meanwhile, or to remove it.
+        # No other caller may restore or remove it meanwhile.
         self.orphans.remove(orphan)
         try:
             handle, *_ = await self._loading.open_replica(
@@ -149,20 +148,20 @@ class SwapRecovery:
         return handle
 
     async def discard(self, orphan: Orphan) -> None:
-        """As :meth:`LogManager.discard_deleted`."""
+        """Implement :meth:`LogManager.discard_deleted`."""
         if orphan not in self.orphans:
-            return  # Its dir died, or somebody else was faster.
+            return  # Its directory failed, or another caller was faster.
         self.orphans.remove(orphan)
         await self._doom(orphan.log_dir, orphan.directory, orphan.topic_partition)
 
     def forget_all_in(self, log_dir: LogDir) -> None:
-        """The dir is offline: nothing in it can be had back by this process."""
+        """Forget the orphans of an offline directory."""
         self.orphans = [orphan for orphan in self.orphans if orphan.log_dir is not log_dir]
 
     # -- futures ----------------------------------------------------------------------------
 
     async def _best_of(self, copies: list[FutureReplica]) -> FutureReplica:
-        """The one to keep; the others go."""
+        """Return the copy to keep, and remove the others."""
         copies.sort(key=lambda copy: (copy.size_bytes, copy.log_dir.path))
         best = copies.pop()
         for copy in copies:
@@ -177,7 +176,7 @@ class SwapRecovery:
         return best
 
     async def _resume(self, future: FutureReplica) -> None:
-        """Into the registry with it; beside a current copy, only what that one confirms."""
+        """Register a future copy. Compare it with the current copy first, if there is one."""
         tp = future.topic_partition
         if not future.log_dir.is_online or future.is_over:
             return
@@ -199,9 +198,9 @@ class SwapRecovery:
             if current is not None:
                 await future.resume(current.view)
         except KafkaStorageError:
-            return  # Logged as log_dir_offline; the copy is gone for this process.
+            return  # The event log_dir_offline was logged; the copy is forgotten.
         except LogDirImpairedError as e:
-            # It has to be compared with the replica before that goes on, and the disk is full.
+            # It must be compared before the replica is appended to, and the disk is full.
             where = future.log_dir.path
             self._log.warning(
                 "future_copy_not_resumed", partition=str(tp), log_dir=where, reason=e.message
@@ -210,12 +209,12 @@ class SwapRecovery:
             await self._swap.remove_unneeded(future)
             return
         except OverloadedError as e:
-            # A step of the move that ended hangs in its thread; the next one resumes first.
+            # An abandoned step hangs in its thread. The next step of the move resumes the copy.
             self._log.info("future_copy_resumed_later", partition=str(tp), reason=e.message)
         if future.is_over:
-            return  # Given up while it was compared with the replica.
+            return  # The copy was removed during the comparison.
         if self._registry.futures.setdefault(tp, future) is not future:
-            # Somebody ordered another move meanwhile.
+            # Another move was requested meanwhile.
             await self._swap.remove_unneeded(future)
 
     def _leave_out(self, future: FutureReplica) -> None:
@@ -223,7 +222,7 @@ class SwapRecovery:
             del self._registry.futures[future.topic_partition]
 
     async def _remove_broken(self, log_dir: LogDir, broken: ReplicaDir) -> None:
-        """Nothing says how much of it is sound; the move, if it still matters, starts over."""
+        """Remove an unreadable future copy. The move starts over if it is still requested."""
         assert broken.topic_partition is not None, broken
         path = self._registry.doomed_path(log_dir, broken.topic_partition, ReplicaDirKind.DELETE)
         source, vfs = f"{log_dir.path}/{broken.name}", log_dir.vfs
@@ -239,7 +238,7 @@ class SwapRecovery:
     def _replaced_by(
         self, future: FutureReplica, loaded: Sequence[LoadedDir]
     ) -> tuple[LoadedDir, ReplicaDir] | None:
-        """The copy that ``future`` was about to take the place of."""
+        """Return the ``-delete`` copy that ``future`` was about to replace, or None."""
         for found in loaded:
             for doomed in found.deleted:
                 is_same = doomed.topic_partition == future.topic_partition
@@ -248,7 +247,7 @@ class SwapRecovery:
         return None
 
     async def _mend(self, future: FutureReplica, found: LoadedDir, doomed: ReplicaDir) -> None:
-        """One of the two becomes the replica: the one that lacks nothing of the other."""
+        """Make one of the two the replica: the one that lacks nothing of the other."""
         tp, log_dir = future.topic_partition, found.log_dir
         try:
             replaced, *_ = await self._loading.open_replica(
@@ -278,7 +277,7 @@ class SwapRecovery:
         return True
 
     async def _forget_move(self, handle: LogHandle) -> None:
-        """It has been loaded as the replica, and is one like any other from now on."""
+        """Remove the state of the move from a replica that was loaded for the first time."""
         path, vfs = f"{handle.directory}/{FUTURE_CHECKPOINT}", handle.log_dir.vfs
         try:
             await handle.log_dir.run(OpKind.DELETE, lambda: vfs.unlink_if_exists(path))
@@ -295,17 +294,17 @@ class SwapRecovery:
             except (OperatingError, CorruptCheckpointError) as e:
                 self._log.info("deleted_replica_not_known", path=directory, reason=str(e))
                 if isinstance(e, OperatingError):
-                    return  # It may be all that there is.
+                    return  # It may be the only copy.
             else:
                 self.orphans.append(Orphan(tp, topic_id, log_dir, directory))
                 return
         await self._doom(log_dir, directory, tp)
 
     async def _doom(self, log_dir: LogDir, directory: str, tp: TopicPartition | None) -> None:
-        """It goes, and nobody is to take it for half of a swap.
+        """Remove a copy, under a new name that does not look like half of a swap.
 
-        The other half may come with a directory that is offline, and the move go on: it would give
-        the present replica this very name, and what is removed by that name would be that replica.
+        The other half may be in an offline directory. If that move continued later, it would rename
+        the present replica to this name, and the pending removal would delete that replica.
         """
         if tp is None:
             self._purge_later(log_dir, directory, None)
@@ -328,14 +327,14 @@ class SwapRecovery:
             self._log.info("leftover_copy_not_removed", path=path, reason=e.message)
 
     async def _topic_id(self, log_dir: LogDir, directory: str) -> TopicId:
-        """Raises as :meth:`LogDir.run` and :func:`parse_partition_metadata`."""
+        """Raise as :meth:`LogDir.run` and :func:`parse_partition_metadata`."""
         path = f"{directory}/{PARTITION_METADATA}"
         data = await log_dir.run(OpKind.LOAD, lambda: log_dir.vfs.read_if_exists(path))
         return parse_partition_metadata("" if data is None else data.decode(errors="replace"), path)
 
 
 def _replicas_in(loaded: Sequence[LoadedDir]) -> set[TopicPartition]:
-    """Of which these dirs hold a copy, whatever it is called."""
+    """Return the partitions with a copy of any kind in these directories."""
     come: set[TopicPartition] = set()
     for found in loaded:
         come.update(handle.topic_partition for handle in found.handles)
@@ -346,7 +345,7 @@ def _replicas_in(loaded: Sequence[LoadedDir]) -> set[TopicPartition]:
 
 
 def _stayed(copies: Sequence[LogHandle], moved_here: Sequence[LogHandle]) -> LogHandle | None:
-    """Which of two copies is the replica; None if it is not for us to say."""
+    """Return which of two copies stays; None if the caller has to decide."""
     stayed = [copy for copy in copies if copy not in moved_here]
     moved = [copy for copy in copies if copy in moved_here]
     if len(stayed) != 1 or len(moved) != 1:
