@@ -1,9 +1,9 @@
-"""Whole clusters in one process, under virtual time, broken at random from a seed.
+"""Whole clusters in one process, under virtual time, with random faults from a seed.
 
-`SimulatedCluster` builds the daemons as they are. Read first
+`SimulatedCluster` builds the real daemons. Read first
 `kraftjbod.testing.simulation.simulated_cluster`, then simulated_host.py and world.py.
-`kraftjbod.testing.simulation.search.seed_run` breaks one and judges it, search.shrink
-(`kraftjbod.testing.simulation.search.shrink`) says by which faults.
+`kraftjbod.testing.simulation.search.seed_run` plays faults and judges the cluster. search.shrink
+(`kraftjbod.testing.simulation.search.shrink`) finds the faults that are needed for a failure.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ __all__ = ["SimulatedCluster"]
 
 
 def __getattr__(name: str) -> Any:
-    """Imported when it is asked for: the disks in memory are of use without daemons, too."""
+    """Import lazily, so that the disks in memory can be used without importing the daemons."""
     if name in __all__:
         from kraftjbod.testing.simulation import simulated_cluster
 

@@ -1,7 +1,7 @@
-"""WIRE. ``ClusterView``: the insides of the daemons of a simulated cluster, for reading.
+"""WIRE. ``ClusterView``: read access to the internal state of the daemons of a simulated cluster.
 
-The one file that knows where daemons keep what laws ask for. Nothing here changes anything, waits,
-or takes virtual time.
+Only this file knows where daemons keep the state that invariants check. Nothing here changes
+state, waits, or takes virtual time.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from kraftjbod.testing.simulation.simulated_cluster import SimulatedCluster, Sim
 
 
 class NamedPartition(NamedTuple):
-    """A partition as metadata has it, with its topic's name and id."""
+    """A partition in the metadata, with its topic's name and id."""
 
     tp: TopicPartition
     registration: PartitionRegistration
@@ -37,7 +37,7 @@ class NamedPartition(NamedTuple):
 
 
 class ActingController(NamedTuple):
-    """A controller that would decide and answer a heartbeat now."""
+    """A controller that would act as the active one and answer a heartbeat now."""
 
     name: str
     term: int
@@ -46,7 +46,7 @@ class ActingController(NamedTuple):
 
 
 class BrokerSession(NamedTuple):
-    """What a broker that runs believes about its session with the controller."""
+    """The session with the controller as a running broker sees it."""
 
     name: str
     broker_id: BrokerId
@@ -58,7 +58,7 @@ class BrokerSession(NamedTuple):
 
 
 class ClusterView:
-    """:param cluster: may do anything meanwhile; each question is about this moment."""
+    """:param cluster: the cluster. Each method returns the state at the time of the call."""
 
     def __init__(self, cluster: SimulatedCluster) -> None:
         self._cluster = cluster
@@ -79,7 +79,7 @@ class ClusterView:
 
     @property
     def active_host(self) -> SimulatedController | None:
-        """Of the one that decides now, if one does; one that was voted out may not know it yet."""
+        """Host of the active controller, or None. A former leader may not know of its removal."""
         open_hosts = [
             host
             for host in self._quorum
@@ -96,7 +96,7 @@ class ClusterView:
 
     @property
     def controller(self) -> ControllerServer | None:
-        """The one that decides now, if one does."""
+        """The active controller, or None."""
         host = self.active_host
         return None if host is None else host.daemon
 
@@ -106,16 +106,16 @@ class ClusterView:
 
     @property
     def _quorum(self) -> list[SimulatedController]:
-        """Controllers that may vote in the cluster's quorum, without those of a separate quorum."""
+        """Return the voters of the cluster's quorum, without those of a separate quorum."""
         return [host for host in self._cluster.controllers if not host.is_standalone]
 
     @property
     def _all_controllers(self) -> list[SimulatedController]:
-        """Those that may vote, and observers."""
+        """Return voters and observers."""
         return [*self._quorum, *self._cluster.observers]
 
     def drivers(self) -> list[tuple[str, RaftDriver]]:
-        """Of all controllers and observers that run, by name."""
+        """Return the Raft drivers of all running controllers and observers, by name."""
         found = [(host.name, self._driver(host)) for host in self._all_controllers]
         return [(name, driver) for name, driver in found if driver is not None]
 
@@ -148,7 +148,7 @@ class ClusterView:
         return [(name, state) for name, state in found if state is not None]
 
     def controller_not_whole(self, host: SimulatedController) -> list[str]:
-        """What keeps it from following or leading, one sentence each."""
+        """Return the reasons why the controller cannot follow or lead, one sentence each."""
         driver, leader = self._driver(host), self.active_host
         leading = None if leader is None else self._driver(leader)
         if leader is None or leading is None:
@@ -166,7 +166,7 @@ class ClusterView:
         return []
 
     def not_voting(self) -> list[SimulatedController]:
-        """Whom the one that leads does not count, with the disks that they have now."""
+        """Return the controllers whose current disks the leader does not count as voters."""
         leading = None if self.active_host is None else self._driver(self.active_host)
         if leading is None:
             return []
@@ -179,7 +179,7 @@ class ClusterView:
         ]
 
     def decided(self) -> MetadataState | None:
-        """What the controller has decided; some of it may not be committed yet."""
+        """The active controller's metadata, of which the end may not be committed yet."""
         controller = self.controller
         if controller is None or controller._controller is None:
             return None
@@ -196,7 +196,7 @@ class ClusterView:
         return controller._controller._driver.committed_offset
 
     def entries_from(self, offset: int) -> Iterator[Entry]:
-        """Committed metadata entries that controllers have in memory."""
+        """Yield the committed metadata entries that controllers have in memory."""
         for _, driver in self.drivers():
             cache = driver.committed.cache
             while offset <= driver.committed_offset and offset in cache:
@@ -204,9 +204,11 @@ class ClusterView:
                 offset += 1
 
     def state_after(self, offset: int) -> MetadataState | None:
-        """The latest that a broker has, if it is later than ``offset``: brokers replay what is
-        committed. A controller that was killed between a snapshot and the next look has the
-        entries before it no more."""
+        """Return the newest metadata of any broker if it is newer than ``offset``, else None.
+
+        Brokers replay committed entries only. A controller that was killed after a snapshot no
+        longer has the entries before it.
+        """
         states = [self.state_of(broker_id) for broker_id in self.broker_ids]
         later = [state for state in states if state is not None and state.offset > offset]
         return max(later, key=lambda state: state.offset, default=None)
@@ -214,7 +216,7 @@ class ClusterView:
     # --- brokers ---------------------------------------------------------------------------------
 
     def server(self, broker_id: int) -> BrokerServer | None:
-        """The daemon, if it runs."""
+        """Return the daemon if it runs, else None."""
         host = self._cluster.brokers[broker_id]
         return host.daemon if host.is_up else None
 
@@ -226,7 +228,7 @@ class ClusterView:
         return server is not None and server.is_open
 
     def state_of(self, broker_id: int) -> MetadataState | None:
-        """The metadata as this broker has it."""
+        """Return the metadata that the broker has replayed, or None."""
         wiring = self.wiring(broker_id)
         return None if wiring is None else wiring.cluster.cache.state
 
@@ -257,11 +259,11 @@ class ClusterView:
         return list(server._disks.logs.dirs())
 
     def dir_state(self, broker_id: int, path: str) -> LogDirState | None:
-        """None if the broker does not run, or does not have it."""
+        """Return the state of a directory; None if the broker does not run or does not have it."""
         return next((d.state for d in self.dirs(broker_id) if d.path == path), None)
 
     def online_id(self, broker_id: int, path: str) -> DirectoryId | None:
-        """Of the directory there, if the broker runs and it is online."""
+        """Return the id of the directory if the broker runs and the directory is online."""
         return next(
             (d.directory_id for d in self.dirs(broker_id) if d.path == path and d.is_online), None
         )
@@ -285,9 +287,9 @@ class ClusterView:
     # --- together --------------------------------------------------------------------------------
 
     def partitions(self, names: Collection[str] | None = None) -> list[NamedPartition]:
-        """As the controller has decided, by name.
+        """Return the partitions in the active controller's metadata, sorted by name.
 
-        :param names: of the topics that are asked for; None: of all.
+        :param names: names of the topics; None: all topics.
         """
         state = self.decided()
         if state is None:
@@ -304,7 +306,7 @@ class ClusterView:
         return sorted(found, key=lambda one: one.tp)
 
     def not_whole(self, dirs: int) -> list[str]:
-        """What keeps the cluster from being as if nothing ever happened, one sentence each."""
+        """Return the reasons why the cluster is not fully recovered, one sentence each."""
         state = self.decided()
         if state is None:
             return ["no controller leads"]
@@ -320,7 +322,7 @@ class ClusterView:
         return missing
 
     def not_replayed(self) -> list[str]:
-        """Brokers that have not heard all that was decided, one sentence each."""
+        """Return the brokers that have not replayed all metadata, one sentence each."""
         state = self.decided()
         if state is None:
             return ["no controller leads"]
@@ -332,7 +334,7 @@ class ClusterView:
         ]
 
     def misconfigured(self) -> list[str]:
-        """Logs with another configuration than their topics have, one sentence each."""
+        """Return the logs whose configuration differs from their topic's, one sentence each."""
         wrong = []
         for broker_id in self.broker_ids:
             if (wiring := self.wiring(broker_id)) is None:
@@ -345,7 +347,7 @@ class ClusterView:
         return wrong
 
     def left_behind(self) -> list[str]:
-        """Partitions whose copies do not end at the same offset, one sentence each."""
+        """Return the partitions whose replicas have different end offsets, one sentence each."""
         missing = []
         for tp, one, _ in self.partitions():
             found = [self.replica(broker_id, tp) for broker_id in one.replicas]

@@ -1,7 +1,7 @@
-"""WIRE. ``DiskFaults``: all that may befall one simulated disk, until it is healed.
+"""WIRE. ``DiskFaults``: the faults of one simulated disk, each of which lasts until it is healed.
 
-Whatever has to be drawn is drawn from the disk's own generator. What is lost stays lost: that is
-:meth:`SimulatedDisk.power_cut`, and :meth:`DiskFaults.replace`.
+Random choices use the disk's own generator. Permanent losses are :meth:`SimulatedDisk.power_cut`
+and :meth:`DiskFaults.replace`.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from kraftjbod.testing.simulation.memory_file import MemFile
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from kraftjbod.testing.simulation.simulated_thread import Gate
 
-#: The latest operation of its kind that fails, if one does.
+#: The failing operation is at most the one with this number.
 _LATEST: Final = 12
-#: The latest sync, or write, after which writeback of dirty pages fails.
+#: Writeback fails at most after this number of syncs or writes.
 _LATEST_SYNC: Final = 4
-#: Share of the failed writebacks that the kernel did by itself, some time before a sync.
+#: Share of the failed writebacks that the kernel started in the background before a sync.
 _IN_BACKGROUND: Final = 0.5
-#: Share of the failed writebacks that lose records, and not what any other file has.
+#: Share of the failed writebacks that affect log files, and not other files.
 _OF_LOGS: Final = 0.7
 _SLOWNESS: Final = 40.0
-#: What a single operation may fail with: a sick medium, a file system that found itself damaged,
-#: and one that has gone read-only.
+#: Errors of a single operation: a bad medium, a file system that detects its own damage, and a
+#: read-only file system.
 _ERRNOS: Final = (errno.EIO, errno.EIO, errno.EUCLEAN, errno.EROFS)
-#: Names that backups, editors and network file systems make.
+#: Names that backups, editors and network file systems create.
 _CLUTTER: Final = (
     ".nfs0000000000a1b2c3",
     "core",
@@ -46,7 +46,7 @@ _CLUTTER: Final = (
 #: Operations that may also find that a listed name is gone. Only the process itself creates the
 #: files that it renames, so a rename that finds no file is reported as a bug.
 _NAME_KINDS: Final = frozenset({"list_dir", "remove_tree"})
-#: What a single error may hit.
+#: Kinds of operations that can fail once.
 _KINDS: Final = (
     "open",
     "write_at",
@@ -64,7 +64,7 @@ _KINDS: Final = (
 
 
 class DiskFault(StrEnum):
-    """What a disk does until :meth:`DiskFaults.heal`."""
+    """A fault of a disk, which lasts until :meth:`DiskFaults.heal`."""
 
     EIO = "eio"
     """Everything fails."""
@@ -94,7 +94,7 @@ class _OneError:
 
 
 class Breakable(Protocol):
-    """What of a disk breaks."""
+    """The parts of a disk that can fail."""
 
     path: str
     vfs: MemVfs
@@ -104,24 +104,24 @@ class Breakable(Protocol):
 
 
 class DiskFaults:
-    """Of one disk. Faults add up; ``heal`` ends them all, or those that are named."""
+    """The faults of one disk. Several can be active at once; ``heal`` ends all or the named ones."""
 
     def __init__(self, disk: Breakable) -> None:
         self._disk = disk
         self._fails_all = False
         self._one_error: _OneError | None = None
-        #: Syncs, or writes, of dirty files until writeback fails; 0: it does not.
+        #: Syncs or writes of dirty files until writeback fails; 0: it does not fail.
         self._syncs_left = 0
         self._fails_in_sync = True
-        #: How the names of their files end.
+        #: Suffix of the file names to which the count applies.
         self._syncs_of = ""
         #: The file whose writeback failed last.
         self._not_written: MemFile | None = None
         self._is_cluttered = False
-        #: Paths that the clutter made last; those of a directory with another name by now stay.
+        #: Paths that the clutter created last. Names in a renamed directory are not removed.
         self._clutter: list[str] = []
         self._hangs_at_swap = False
-        #: What is unmounted.
+        #: The content of the disk while it is unmounted.
         self._away: MemVfs | None = None
 
     def begin(self, fault: DiskFault) -> None:
@@ -153,8 +153,7 @@ class DiskFaults:
                 disk.vfs = self._empty()
 
     def heal(self, *only: DiskFault) -> None:
-        """No fault is left, or none of these; what hung goes on, and what was unmounted is
-        mounted."""
+        """End all faults, or those in ``only``. Hanging operations continue."""
         for fault in only or DiskFault:
             self._heal(fault)
 
@@ -195,17 +194,17 @@ class DiskFaults:
         self._clutter.clear()
 
     def replace(self) -> None:
-        """An empty disk takes its place for good."""
+        """Replace the disk permanently by an empty one."""
         self._away = None
         self._disk.vfs = self._empty()
 
     def power_cut(self) -> None:
-        """Of what is unmounted, too, only what was synced is certain."""
+        """Apply a power cut to an unmounted disk too: unsynced data may be lost."""
         if self._away is not None:
             self._away = self._away.crash_clone(self._disk.rng.getrandbits(32))
 
     def strike(self, kind: str, path: str) -> None:
-        """:raises OSError: EIO, if this operation fails."""
+        """:raises OSError: this operation fails."""
         if self._hangs_at_swap and kind == "rename" and self._is_replica(path):
             self._hangs_at_swap = False
             self._disk.gate.close()
@@ -249,7 +248,7 @@ class DiskFaults:
             self._not_written = file
 
     def _is_replica(self, path: str) -> bool:
-        """And not a file of the dir, of which there is a new one."""
+        """Return whether the file is in a replica's directory and exists on the current disk."""
         above, _, name = path.rpartition("/")
         return above == self._disk.path and not name.endswith(".tmp")
 
@@ -273,5 +272,5 @@ class DiskFaults:
         return files
 
 
-#: Far from the numbers of all other disks.
+#: Device numbers of replaced disks, which must differ from those of all others.
 _NEXT_DEVICE: Final = 1_000

@@ -23,7 +23,7 @@ from typing import Final
 from kraftjbod.protocol.framing import Buffer
 from kraftjbod.storage.vfs import VfsFile
 
-#: The bit that rots.
+#: The bit that is flipped.
 ONE_BIT: Final = 0x10
 #: A disk writes a sector whole or not at all. Pages have the same size, so that small files have
 #: several.
@@ -44,7 +44,7 @@ class MemFile:
     """The bytes of one file. All open files of its names are this object."""
 
     def __init__(self, free_bytes: Callable[[], int | None] = lambda: None) -> None:
-        #: As readers see it. A page that is not in memory is here as the disk has it.
+        #: The content for readers. A page that is not in memory is here as it is on the disk.
         self.data = bytearray()
         self.synced = b""
         self.syncs = 0
@@ -56,9 +56,9 @@ class MemFile:
         self._on_disk: dict[int, bytes] = {}
         #: Pages that are not in memory.
         self._absent: set[int] = set()
-        #: Failed writebacks so far, and how many of them a sync has reported.
+        #: Number of failed writebacks, and of those that a sync has reported.
         self.writeback_errors = self.reported_errors = 0
-        #: Pages that failed writebacks lost and that were not written since, as they were.
+        #: Former content of pages that a failed writeback lost and that were not written since.
         self._lost: dict[int, bytes] = {}
 
     def size(self) -> int:
@@ -103,7 +103,7 @@ class MemFile:
         self.data[position : position + len(whole)] = whole
 
     def _note_dirty(self, position: int, size: int) -> None:
-        """Whole pages are written: what the disk held of them does not matter any more."""
+        """Mark pages dirty. They are written whole, so their bytes on the disk do not matter."""
         if self._on_disk or self._absent or self._lost:
             for page in _pages(position, size):
                 self._on_disk.pop(page, None)
@@ -119,7 +119,7 @@ class MemFile:
         self.evict(position, size)
 
     def evict(self, position: int, size: int) -> None:
-        """Drop the clean ones of these pages from memory: the next read sees the disk."""
+        """Drop the clean pages of this range from memory, so that the next read sees the disk."""
         end = min(position + size, len(self.data))
         begin = position // SECTOR_BYTES * SECTOR_BYTES
         pages = _pages(begin, end - begin)
@@ -150,7 +150,7 @@ class MemFile:
 
     @property
     def is_dirty(self) -> bool:
-        """Whether a sync has something to write."""
+        """Whether a sync has pages to write."""
         return len(self.data) != len(self.synced) or any(
             self._is_dirty(page) for page in _pages(0, len(self.data))
         )
@@ -202,7 +202,7 @@ class MemFile:
             self.data[position] ^= ONE_BIT
 
     def on_disk(self) -> bytes:
-        """The file as a reader sees it once no page is in memory."""
+        """Return the content that a reader sees once no page is in memory."""
         return bytes(self._disk_image())
 
     def _disk_image(self) -> bytearray:
@@ -255,7 +255,7 @@ class MemFile:
         return data[part], self.synced[part].ljust(size, b"\0"), bytes(size)
 
     def _torn(self, data: bytearray, certain: int, rng: random.Random) -> bytearray:
-        """The size is the new one, and each sector since ``certain`` was written or was not."""
+        """Return the new size, with each sector after ``certain`` either written or not."""
         left = bytearray(data)
         for start in range(certain - certain % SECTOR_BYTES, len(left), SECTOR_BYTES):
             if rng.random() < 0.5:
@@ -264,7 +264,7 @@ class MemFile:
         return left
 
     def copied(self) -> MemFile:
-        """The same bytes, all of them certain."""
+        """Return a copy of which all bytes are durable."""
         copy = MemFile()
         copy.data = bytearray(self._disk_image())
         copy.synced = bytes(copy.data)

@@ -1,16 +1,15 @@
-"""WIRE. ``MemoryNetwork``: hosts with names, the links between them, and what goes wrong on those.
+"""WIRE. ``MemoryNetwork``: hosts with names, the links between them, and faults of the links.
 
-As TCP does it, seen from above:
+The model of TCP:
 
-* Bytes of one connection come in order, each piece after a delay of its own; pieces of different
+* Bytes of one connection arrive in order, each piece after its own delay. Pieces of different
   connections overtake each other.
-* A partition loses nothing of a connection: what is under way waits until it heals. Who connects
-  meanwhile hangs (a firewall that drops), or is refused at once (a firewall that rejects). One way
-  only: what goes the other way still arrives, but nothing says so, so it ends when the window is
-  full.
-* A process that dies closes its connections, and what it had handed over still arrives. A host that
-  loses its power says nothing: its peers hear of it from the host that comes back, once they send.
-* Where nobody listens, connections are refused; a name that nobody has is an error at once.
+* A partition loses no bytes of a connection: they wait until it heals. A connection attempt hangs
+  meanwhile (a firewall that drops), or is refused at once (a firewall that rejects). With a one-way
+  partition, bytes in the other direction arrive without acknowledgements, until the window is full.
+* A killed process closes its connections, and bytes that it had written still arrive. A host
+  without power sends nothing. After its return it resets the connections on which peers send.
+* A port without listener refuses connections. An unknown host name is an error at once.
 """
 
 from __future__ import annotations
@@ -36,12 +35,12 @@ _FIRST_EPHEMERAL_PORT: Final = 40_000
 _MOST_HOSTS: Final = 250
 _EVERYWHERE: Final = ("", "0.0.0.0", "::")  # noqa: S104 - what daemons bind to
 _CONNECT_TIMEOUT_US: Final = 127_000_000
-#: The answer of a firewall that rejects.
+#: Time until a firewall rejects a connection.
 _REJECT_US: Final = 100
 
 
 class MemoryNetwork:
-    """Of one world. ``a`` and ``b`` are names of hosts."""
+    """The network of one world. ``a`` and ``b`` are names of hosts."""
 
     def __init__(self, world: World) -> None:
         self.loop = virtual_loop(world, "network")
@@ -50,7 +49,7 @@ class MemoryNetwork:
         self._places: dict[str, Place] = {}
         self._links: dict[tuple[str, str], Link] = {}
         self._listeners: dict[tuple[str, int], MemoryServer] = {}
-        #: Of processes that live, every end that was not closed yet.
+        #: Open connection ends of living processes.
         self._ends: dict[MemoryTransport, None] = {}
         self._next_ports: dict[str, int] = {}
 
@@ -58,7 +57,7 @@ class MemoryNetwork:
         return f"<MemoryNetwork hosts={len(self._places)} ends={len(self._ends)}>"
 
     def add(self, name: str) -> Place:
-        """A host that is there from now on."""
+        """Add a host."""
         assert name not in self._places and len(self._places) < _MOST_HOSTS, name
         address = f"10.0.0.{len(self._places) + 1}"
         place = self._places[name] = Place(name, address)
@@ -68,7 +67,7 @@ class MemoryNetwork:
     # --- what goes wrong -------------------------------------------------------------------------
 
     def link(self, a: str, b: str) -> Link:
-        """The way from ``a`` to ``b``; it can be made slow."""
+        """Return the link from ``a`` to ``b``, which can be made slow."""
         found = self._links.get((a, b))
         if found is None:
             found = Link(self.loop, self._rng, self._places[a], self._places[b])
@@ -88,13 +87,13 @@ class MemoryNetwork:
             link.is_cut, link.rejects = True, rejects
 
     def isolate(self, a: str) -> None:
-        """From everybody."""
+        """Cut the links between ``a`` and all other hosts."""
         for name in self._places:
             if name != a:
                 self.partition(a, name)
 
     def heal(self, a: str | None = None, b: str | None = None) -> None:
-        """Between ``a`` and ``b``, between ``a`` and everybody, or everywhere."""
+        """Heal the links between ``a`` and ``b``, between ``a`` and all others, or all links."""
         self._say("heal", f"{a or 'all'} {b or 'all'}")
         for (source, target), link in list(self._links.items()):
             ends = {source, target}
@@ -103,9 +102,9 @@ class MemoryNetwork:
                 link.release()
 
     def delay(self, a: str, b: str, ms: float) -> Callable[[], None]:
-        """From now on it takes that long, or half as long more, there as well as back.
+        """Let each direction take ``ms``, or up to half as long more.
 
-        Until what is returned is called.
+        :return: a function that removes the delay.
         """
         self._say("delay", f"{a} <> {b} {ms} ms")
         links = (self.link(a, b), self.link(b, a))
@@ -118,7 +117,7 @@ class MemoryNetwork:
         return undo
 
     def reset_connections(self, a: str, b: str) -> int:
-        """Every connection between the two breaks; how many there were."""
+        """Reset every connection between the two hosts; return the number of connections."""
         found = [end for end in self._ends if {end.place.name, end.peer.place.name} == {a, b}]
         self._say("reset", f"{a} <> {b} {len(found)} ends")
         for end in found:
@@ -146,13 +145,13 @@ class MemoryNetwork:
     # --- what processes do -----------------------------------------------------------------------
 
     def sockets_of(self, place: Place, loop: VirtualLoop) -> ProcessSockets:
-        """The network, for one process on ``place``."""
+        """Return the network as one process on ``place`` sees it."""
         return ProcessSockets(self, place, loop)
 
     def place_of(self, host: str) -> Place:
-        """By name or address.
+        """Return the host with this name or address.
 
-        :raises OSError: nobody is called so.
+        :raises OSError: the host name is unknown.
         """
         found = self._places.get(host)
         for place in self._places.values():
@@ -179,7 +178,7 @@ class MemoryNetwork:
             del self._listeners[server.place.name, server.port]
 
     def listener(self, place: Place, port: int) -> MemoryServer | None:
-        """Who takes connections there; None: they are refused."""
+        """Return the listener on that port; None if connections are refused."""
         found = self._listeners.get((place.name, port))
         return found if found is not None and found.is_serving() else None
 
@@ -189,7 +188,7 @@ class MemoryNetwork:
             self._ends = {end: None for end in self._ends if not end.is_gone}
 
     def end_process(self, loop: VirtualLoop, *, says_so: bool) -> None:
-        """The process of ``loop`` is dead: killed, or its host has no power (not ``says_so``)."""
+        """End the connections of a dead process; without ``says_so`` peers are not notified."""
         for server in [one for one in self._listeners.values() if one.loop is loop]:
             self.unbind(server)
         for end in [end for end in self._ends if end.loop is loop]:
@@ -197,7 +196,7 @@ class MemoryNetwork:
             del self._ends[end]
 
     def set_power(self, place: Place, *, is_on: bool) -> None:
-        """What was sent to a host without power arrives when it has some again."""
+        """Switch a host's power. Bytes sent to a host without power arrive once power is back."""
         place.is_powered = is_on
         if is_on:
             for link in list(self._links.values()):
@@ -206,7 +205,7 @@ class MemoryNetwork:
 
 
 class ProcessSockets:
-    """The network, seen by one process; a :class:`~.virtual_loop.Sockets`."""
+    """The network as one process sees it; a :class:`~.virtual_loop.Sockets`."""
 
     def __init__(self, network: MemoryNetwork, place: Place, loop: VirtualLoop) -> None:
         self._network = network
@@ -216,7 +215,7 @@ class ProcessSockets:
     async def connect(
         self, factory: ProtocolFactory, host: str, port: int
     ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
-        """:raises OSError: refused, no such host, or no answer for as long as TCP waits."""
+        """:raises OSError: refused, unknown host, or no answer within the timeout of TCP."""
         target = self._network.place_of(host)
         attempt = _Attempt(self._network, self._loop, self._place, target, port)
         try:
@@ -231,7 +230,7 @@ class ProcessSockets:
     def listen(
         self, factory: ProtocolFactory, host: str, port: int, *, start_serving: bool
     ) -> MemoryServer:
-        """:raises OSError: the address is taken, or not of this host."""
+        """:raises OSError: the address is in use, or belongs to another host."""
         if host not in _EVERYWHERE and self._network.place_of(host) is not self._place:
             raise _error(errno.EADDRNOTAVAIL)
         port = port or self._network.free_port(self._place)
@@ -243,7 +242,7 @@ class ProcessSockets:
 
 
 class _Attempt:
-    """One connect: there and back, each when the link carries it."""
+    """One connection attempt: request and answer, each when its link carries it."""
 
     def __init__(
         self, network: MemoryNetwork, loop: VirtualLoop, source: Place, target: Place, port: int
@@ -264,7 +263,7 @@ class _Attempt:
             self._forth.carry(self._knock)
 
     def give_up(self) -> None:
-        """Nobody waits any more."""
+        """Abandon the attempt: its caller was cancelled."""
         self._is_over = True
         self._timer.cancel()
         if self.made.done() and not self.made.cancelled() and self.made.exception() is None:
@@ -282,7 +281,7 @@ class _Attempt:
         self._back.carry(lambda: self._answer(self._settle))
 
     def _answer(self, settle: Any) -> None:
-        """The answer has come: the process hears of it on its own loop, if it lives."""
+        """Deliver the answer to the process on its own loop, if the process is alive."""
         if not self._end.loop.is_dead:
             self._end.loop.call_soon(settle)
         else:
@@ -303,7 +302,7 @@ class _Attempt:
         self._is_over = True
 
     def _hang_up(self) -> None:
-        """The other side has a connection that nobody wants any more."""
+        """Close the other side's connection of an abandoned attempt."""
         if self._end.peer is not self._end:
             self._end.die(says_so=True)
 
@@ -335,7 +334,7 @@ class MemoryServer(asyncio.AbstractServer):
         return () if self._is_closed else (MemorySocket(self),)
 
     def accept(self, end: MemoryTransport) -> None:
-        """On the network's loop: somebody has come."""
+        """Accept a connection; called on the network's loop."""
         self._network.note(end)
         self.loop.call_soon(self._let_in, end)
 
@@ -356,7 +355,7 @@ class MemoryServer(asyncio.AbstractServer):
         self._network.unbind(self)
 
     async def serve_forever(self) -> None:
-        """Whoever is bound is served by itself: wait to be cancelled."""
+        """Wait to be cancelled. Bound protocols are served without this call."""
         await asyncio.get_running_loop().create_future()
 
     async def wait_closed(self) -> None:
@@ -367,7 +366,7 @@ class MemoryServer(asyncio.AbstractServer):
 
 
 class MemorySocket:
-    """As much of a listening socket as is asked for."""
+    """The used part of the interface of a listening socket."""
 
     def __init__(self, server: MemoryServer) -> None:
         self._server = server

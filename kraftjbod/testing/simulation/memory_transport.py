@@ -1,11 +1,11 @@
-"""WIRE. ``MemoryTransport``: one end of a connection in memory, with back pressure as TCP has it;
-and :class:`Link`, the way from one host to another that it is sent over.
+"""WIRE. ``MemoryTransport``: one end of a connection in memory, with flow control like TCP's.
+:class:`Link` is one direction between two hosts.
 
-A link takes time, and may be slow or cut. What a cut link should carry waits; once the link is
-whole it is sent again, in the order in which it came.
+A link has a delay, and may be slow or cut. Pieces for a cut link wait; once the link is whole they
+are sent again in order.
 
-What is written leaves while the window has room: bytes under way and bytes that the other end has
-not read. The rest waits here, and the protocol is told to pause, and to resume.
+Written bytes are sent while the window has space for bytes in flight and bytes that the other end
+has not read. The rest is buffered here, and the protocol is paused and resumed.
 """
 
 from __future__ import annotations
@@ -24,32 +24,32 @@ from typing import Any, Final
 from kraftjbod.protocol.framing import Buffer
 from kraftjbod.testing.simulation.virtual_loop import VirtualLoop
 
-#: Microseconds from one host to another, from and to, where nothing else is said.
+#: Default delay in microseconds from one host to another, minimum and maximum.
 DELAY_US: Final = (80, 600)
 DELAY_TO_ITSELF_US: Final = (5, 40)
-#: What waited is sent again within this after a link is whole.
+#: Delay in microseconds until waiting pieces are sent again after a link heals.
 _RESEND_US: Final = (1_000, 200_000)
 
 Arrival = Callable[[], None]
-#: Under way or not yet read, per direction.
+#: Limit of bytes in flight or not yet read, per direction.
 _WINDOW_BYTES: Final = 256 * 1024
-#: Of pieces, so many arrive in two.
+#: Share of pieces that arrive split in two.
 _SPLIT: Final = 0.05
 _DEFAULT_HIGH_BYTES: Final = 64 * 1024
 
 
 @dataclass(slots=True, eq=False)
 class Place:
-    """A host, as the network knows it."""
+    """A host as the network knows it."""
 
     name: str
     address: str
-    #: Without power nothing arrives, and nobody says so.
+    #: Packets to a host without power vanish without an answer.
     is_powered: bool = True
 
 
 class Link:
-    """:param loop: the network's own; it outlives every process."""
+    """:param loop: the network's own loop, which outlives every process."""
 
     def __init__(self, loop: VirtualLoop, rng: random.Random, source: Place, target: Place) -> None:
         self.source = source
@@ -68,26 +68,26 @@ class Link:
 
     @property
     def is_dark(self) -> bool:
-        """Nothing arrives now."""
+        """Whether no packet can arrive now."""
         return self.is_cut or not self.target.is_powered
 
     def slow(self, least_us: int, most_us: int) -> Callable[[], None]:
-        """From now on it takes that long, until what is returned is called.
+        """Set a delay between ``least_us`` and ``most_us``. Returns a function that removes it.
 
-        Of several of these the last one counts that is left.
+        The newest delay that was not removed applies.
         """
         delay_us = (least_us, most_us)
         self._delays_us.append(delay_us)
         return lambda: self._delays_us.remove(delay_us)
 
     def carry(self, arrive: Arrival, size: int = 0) -> None:
-        """Have ``arrive`` called on the network's loop when ``size`` bytes have come over."""
+        """Call ``arrive`` on the network's loop after the time that ``size`` bytes take."""
         low, high = self._delays_us[-1]  # Drawn in the cheapest way: this is done for every piece.
         took_us = low + int(self._rng.random() * (high - low) + size / self.bytes_per_us)
         self._loop.call_after_us(took_us, self._arrive, arrive)
 
     def release(self) -> None:
-        """What waited is sent again, if it can arrive now."""
+        """Send waiting pieces again if they can arrive now."""
         if self._waiting and not self.is_dark:
             after_us = self._rng.randint(*_RESEND_US)
             waiting, self._waiting = self._waiting, []
@@ -101,7 +101,7 @@ class Link:
             arrive()
 
     def draw(self) -> float:
-        """From 0 to 1, of the network's generator."""
+        """Return a random number from 0 to 1 of the network's generator."""
         return self._rng.random()
 
 
@@ -117,12 +117,12 @@ Item = bytes | Mark
 
 @dataclass(slots=True)
 class _Pipe:
-    """One direction: what is under way."""
+    """One direction of a connection: pieces in flight."""
 
     link: Link
     target: MemoryTransport
     flight: deque[Item]
-    #: Bytes sent that the other end has not read, or of which nothing has been heard.
+    #: Bytes sent that the other end has not read or acknowledged.
     open_bytes: int = 0
 
     def send(self, item: Item) -> None:
@@ -130,19 +130,19 @@ class _Pipe:
         self.link.carry(self.arrive, len(item) if isinstance(item, bytes) else 0)
 
     def arrive(self) -> None:
-        """Each arrival brings the oldest, whichever it was sent for: order holds."""
+        """Deliver the oldest piece, regardless of which one this arrival was for, to keep order."""
         self.target.take(self.flight.popleft())
 
 
 class MemoryTransport(asyncio.Transport):
-    """Made in pairs by :func:`connect_ends`. ``loop`` is that of the process that has this end."""
+    """One end, created by :func:`connect_ends`. ``loop`` is that of the process with this end."""
 
     def __init__(self, loop: VirtualLoop, place: Place, port: int) -> None:
         super().__init__()
         self.loop = loop
         self.place = place
         self.port = port
-        #: Its protocol has heard of the end, or its process is dead.
+        #: The protocol was notified of the end, or the process is dead.
         self.is_gone = False
         self._peer: MemoryTransport = self
         self._pipe: _Pipe
@@ -151,9 +151,9 @@ class MemoryTransport(asyncio.Transport):
         self._unread: deque[Item] = deque()
         self._is_feeding = False
         self._is_closing = False
-        #: The other end was told, or will be.
+        #: The end of this direction was sent or is scheduled.
         self._has_ended = False
-        #: Nothing arrives at the other end any more, and nothing from there is answered.
+        #: No byte reaches the other end any more, and none from there is acknowledged.
         self._is_cut_off = False
         self._is_reading = True
         self._is_write_paused = False
@@ -173,7 +173,7 @@ class MemoryTransport(asyncio.Transport):
         return self._peer
 
     def begin(self, protocol: asyncio.BaseProtocol) -> None:
-        """The connection is made; what has arrived is read from now on."""
+        """Attach the protocol of a new connection, and read what has arrived."""
         self._protocol = protocol
         protocol.connection_made(self)
         self._feed_soon()
@@ -266,14 +266,14 @@ class MemoryTransport(asyncio.Transport):
         self.loop.call_soon(self._lose, None)
 
     def _say_end(self) -> None:
-        """As a kernel does it: what was never read is answered with a reset."""
+        """Send the end. Like a kernel, send a reset if received bytes were never read."""
         if self._is_cut_off:
             return
         has_unread = any(isinstance(item, bytes) for item in self._unread)
         self._pipe.send(Mark.RST if has_unread else Mark.FIN)
 
     def acknowledge(self, size: int) -> None:
-        """The other end has read so much: there is room for more."""
+        """Free window space for ``size`` bytes that the other end has read."""
         self._pipe.open_bytes -= size
         if self._unsent and not self.loop.is_dead:
             self.loop.call_soon(self._go_on_sending)
@@ -291,7 +291,7 @@ class MemoryTransport(asyncio.Transport):
     # --- the way in ------------------------------------------------------------------------------
 
     def take(self, item: Item) -> None:
-        """On the network's loop: something came."""
+        """Take a piece that arrived; called on the network's loop."""
         if self._is_cut_off:
             return
         if self.is_gone:
@@ -304,7 +304,7 @@ class MemoryTransport(asyncio.Transport):
         else:
             self.loop.world.trace.note(self.place.name, "net", f"{self.label} {item.value}")
         if item is Mark.RST:
-            # What was not read is lost with it, as a kernel has it.
+            # Like in a kernel, a reset discards unread bytes.
             self.reset()
             return
         self._unread.append(item)
@@ -330,7 +330,7 @@ class MemoryTransport(asyncio.Transport):
                 self._hand_over(item)
 
     def _hand_over(self, data: bytes) -> None:
-        """As much of ``data`` as the protocol takes; the rest waits where it was."""
+        """Pass as much of ``data`` as the protocol takes; the rest stays in the buffer."""
         protocol, at = self._protocol, 0
         try:
             if not isinstance(protocol, asyncio.BufferedProtocol):
@@ -352,7 +352,7 @@ class MemoryTransport(asyncio.Transport):
             self._unread.appendleft(data[at:])
 
     def _acknowledge_to_peer(self, size: int) -> None:
-        """It does not cost a delay, but it needs the way back."""
+        """Acknowledge read bytes without delay, if the link back is not cut."""
         if self._pipe.link.is_dark:
             self._pipe.link.carry(lambda: self._peer.acknowledge(size))
         else:
@@ -361,21 +361,21 @@ class MemoryTransport(asyncio.Transport):
     # --- the end ---------------------------------------------------------------------------------
 
     def reset(self) -> None:
-        """From outside: the connection breaks, here and now."""
+        """Break the connection at once, as a fault."""
         if not self.is_gone and not self.loop.is_dead:
             self.loop.call_soon(self._lose, _reset())
 
     def cut_off(self, says: Mark) -> None:
-        """A middlebox forgets the connection, and tells only this end, by ``says``.
+        """Let a middlebox forget the connection, with ``says`` as the notice for this end only.
 
-        The other end keeps a connection on which everything that it writes gets lost.
+        The other end keeps a connection on which all written bytes are lost.
         """
         self.take(says)
         self._is_cut_off = True
         self._unsent.clear()
 
     def die(self, *, says_so: bool) -> None:
-        """Its process is dead; ``says_so``: the kernel lives and closes the connection."""
+        """Handle the death of the process; with ``says_so`` the kernel closes the connection."""
         if not self.is_gone:
             self.is_gone = True
             if says_so:

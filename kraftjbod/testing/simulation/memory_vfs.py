@@ -1,16 +1,17 @@
-"""WIRE. ``MemVfs``: a file system in memory that knows what a crash would leave of it.
+"""WIRE. ``MemVfs``: a file system in memory with a model of crashes.
 
-* What a crash leaves of a file's bytes is in memory_file.py.
-* A name is certain once its directory was synced, with the names of the directories above.
+* memory_file.py models which bytes of a file survive a crash.
+* A name is durable once its directory was synced, with the names of the directories above.
   Of later changes a crash keeps a prefix, as a journal replays them, and possibly names of files
   that were synced after a later change (btrfs logs a file with its name). A file that was renamed
   may have both names then.
 * The space of a file without a name is free once its last open descriptor is closed.
 
-``crash_clone(seed)`` gives one such outcome as a new ``MemVfs``. The files go on living.
+``crash_clone(seed)`` returns one possible state after a crash as a new ``MemVfs`` and leaves this
+one unchanged.
 
-``capacity_bytes`` and ``capacity_inodes`` can be set at any time: what would need more fails with
-ENOSPC, and what there was room for is written, as on a real disk.
+``capacity_bytes`` and ``capacity_inodes`` can be set at any time. Operations beyond them fail with
+ENOSPC after a partial write, as on a real disk.
 """
 
 from __future__ import annotations
@@ -27,17 +28,17 @@ from typing import Any, Final, NamedTuple
 from kraftjbod.storage.vfs import DirEntry, Extent, OpenMode, Space, sync_in_order
 from kraftjbod.testing.simulation.memory_file import MemFile, MemLock
 
-#: Share of the synced files whose names survive though an earlier change does not.
+#: Share of the synced files whose names survive although an earlier change does not.
 _LOGGED: Final = 0.3
-#: Share of their renames of which both names survive.
+#: Share of renames of these files after which both names survive.
 _BOTH_NAMES: Final = 0.1
-#: Changes of names that may be uncertain; beyond that the oldest become certain, as in a kernel
-#: that commits its journal every few seconds.
+#: Limit of name changes that may be lost. Beyond it the oldest become durable, as in a kernel that
+#: commits its journal every few seconds.
 _MOST_UNCERTAIN: Final = 256
 
 
 class MemLink:
-    """A symbolic link that leads nowhere."""
+    """A dangling symbolic link."""
 
 
 class MemDir:
@@ -47,12 +48,12 @@ class MemDir:
 
     def __init__(self) -> None:
         self.entries: dict[str, Node] = {}
-        #: The names that are certain.
+        #: The durable names.
         self.durable: dict[str, Node] = {}
 
 
 Node = MemFile | MemDir | MemLink
-#: A name in a directory, and what it stands for from then on; None: nothing.
+#: A name in a directory, and its new node; None removes the name.
 _Edit = tuple[MemDir, str, "Node | None"]
 
 
@@ -60,21 +61,21 @@ class _Change(NamedTuple):
     """Edits that survive a crash together or not at all."""
 
     edits: tuple[_Edit, ...]
-    #: The names that are changed, each with its directory.
+    #: The changed names, each with its directory.
     places: frozenset[tuple[MemDir, str]]
     directories: frozenset[MemDir]
-    #: How often the file had been synced by then.
+    #: Number of syncs of the file before the change.
     syncs: int
 
     @property
     def synced_file(self) -> MemFile | None:
-        """The file that is named, if it was synced since."""
+        """The named file if it was synced since the change, else None."""
         node = self.edits[-1][2]
         return node if isinstance(node, MemFile) and node.syncs > self.syncs else None
 
 
 class MemVfs:
-    """A whole tree of directories."""
+    """A tree of directories."""
 
     def __init__(self, *, usable_bytes: int = 1 << 30) -> None:
         self._root = MemDir()
@@ -85,16 +86,16 @@ class MemVfs:
         self._locks: set[str] = set()
         self._mutex = threading.RLock()
         self.usable_bytes = usable_bytes
-        #: All files together; None: nothing is ever full.
+        #: Capacity for all files together; None: unlimited.
         self.capacity_bytes: int | None = None
-        #: How many files and directories there may be; None: any number.
+        #: Limit of the number of files and directories; None: unlimited.
         self.capacity_inodes: int | None = None
         self.device_number = 1
 
     # -- what a crash leaves ----------------------------------------------------------------
 
     def crash_clone(self, seed: int) -> MemVfs:
-        """What is there after a power cut now, for this seed."""
+        """Return a possible state after a power cut now, for this seed."""
         rng = random.Random(seed)
         with self._mutex:
             left = _applied(self._surviving_edits(rng))
@@ -104,7 +105,7 @@ class MemVfs:
             )
 
     def names_after_crash(self, seed: int) -> dict[str, MemFile | None]:
-        """The paths after a power cut now, and the file as it is now; None for a directory."""
+        """Return the paths after a power cut now with their current files; None for a directory."""
         with self._mutex:
             left = _applied(self._surviving_edits(random.Random(seed)))
             found: dict[str, MemFile | None] = {}
@@ -120,7 +121,7 @@ class MemVfs:
             return found
 
     def clone(self) -> MemVfs:
-        """The same names and bytes, all of them certain, and nothing of it open."""
+        """Return a copy with the same names and bytes, all of them durable, without open files."""
         with self._mutex:
             return self._clone(lambda directory: directory.entries, MemFile.copied)
 
@@ -173,13 +174,13 @@ class MemVfs:
         return clone
 
     def drop_caches(self) -> None:
-        """Let all clean pages leave memory."""
+        """Drop all clean pages from memory."""
         with self._mutex:
             for file in [node for node in self._walk(self._root) if isinstance(node, MemFile)]:
                 file.evict(0, file.size())
 
     def mounted(self, *, was: str, now: str) -> MemVfs:
-        """The same disk, with what was below ``was`` below ``now``; all names are certain."""
+        """Return the disk with the content of ``was`` moved to ``now``; all names are durable."""
         moved = MemVfs(usable_bytes=self.usable_bytes)
         moved.make_dirs(_parent(now))
         parent, name = moved._place(now)
@@ -233,7 +234,7 @@ class MemVfs:
         return isinstance(self._find(path), MemDir)
 
     def real_path(self, path: str) -> str:
-        """Links lead nowhere."""
+        """Return ``path``: there are no links with a target."""
         return posixpath.normpath(path)
 
     def extent_if_exists(self, path: str) -> Extent | None:
@@ -266,7 +267,7 @@ class MemVfs:
                     self._change((parent, name, MemDir()))
 
     def make_link(self, path: str) -> None:
-        """A symbolic link that leads nowhere."""
+        """Create a dangling symbolic link."""
         with self._mutex:
             self._change((*self._place(path), MemLink()))
 
@@ -289,7 +290,7 @@ class MemVfs:
                 self._change((*self._place(path), None))
 
     def remove_tree(self, path: str) -> None:
-        """Name by name: a crash may leave some of them."""
+        """Remove name by name, so that a crash may leave some of them."""
         with self._mutex:
             directory = self._dir(path)
             for name, node in list(directory.entries.items()):
@@ -360,7 +361,7 @@ class MemVfs:
         )
 
     def used_bytes(self) -> int:
-        """All files that have a name or are open."""
+        """Return the bytes of all files that have a name or are open."""
         with self._mutex:
             self._unnamed = [file for file in self._unnamed if file.holders]
             nodes = (*self._walk(self._root), *self._unnamed)
@@ -375,7 +376,7 @@ class MemVfs:
         return any(one is file for one in self._unnamed)
 
     def names_in(self, path: str) -> int:
-        """How many names the directory ``path`` has; 0 if it is none."""
+        """Return the number of names in the directory ``path``; 0 if it is none."""
         found = self._find(path)
         return len(found.entries) if isinstance(found, MemDir) else 0
 
@@ -406,12 +407,12 @@ class MemVfs:
             self._locks = {path for path in self._locks if not path.startswith(f"{root}/")}
 
     def close_let_go(self, root: str) -> None:
-        """There are no descriptors here."""
+        """Do nothing: this class has no descriptors."""
 
     # -- paths ------------------------------------------------------------------------------
 
     def _walk(self, node: Node) -> Iterator[Node]:
-        """``node``, and all that is below it."""
+        """Yield ``node`` and all nodes below it."""
         yield node
         if isinstance(node, MemDir):
             for child in node.entries.values():
@@ -425,7 +426,7 @@ class MemVfs:
         return node
 
     def _place(self, path: str) -> tuple[MemDir, str]:
-        """The directory that ``path`` is a name in, and that name."""
+        """Return the parent directory of ``path`` and the name in it."""
         above, _, name = path.rpartition("/")
         return self._dir(above or "/"), name
 
@@ -441,7 +442,7 @@ class MemVfs:
 
 
 def _applied(edits: list[_Edit]) -> dict[MemDir, dict[str, Node]]:
-    """The certain names of the directories that ``edits`` are about, once these are certain."""
+    """Return the durable names of the edited directories after ``edits``."""
     found: dict[MemDir, dict[str, Node]] = {}
     for directory, name, node in edits:
         names = found.get(directory)

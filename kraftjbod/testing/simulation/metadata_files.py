@@ -1,7 +1,7 @@
 """WIRE. Read entries and snapshots from a controller's metadata disk, without virtual time.
 
-For checks that look at a cluster from outside: nothing here opens a file of the simulated process,
-takes a lock, or meets a simulated disk fault.
+For checks from outside the cluster: the functions open no file of the simulated process, take no
+lock, and meet no simulated disk fault.
 """
 
 from __future__ import annotations

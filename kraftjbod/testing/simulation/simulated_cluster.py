@@ -14,14 +14,14 @@
         cluster.run_for(10_000)
         print(cluster.trace.hash)
 
-* The daemons are those of ``daemon/``, unchanged, with everything that they are handed of the world
-  replaced: loop, clock, randomness, disks, threads, network. The same seed gives the same trace.
-* Hosts: ``controller-100``, ``broker-1`` and so on, and clients by the name that they are given.
-* Disks: ``/broker-1/d0`` and so on, one for each log directory, and ``/broker-1/meta`` for a node's
-  own notes.
-* Nothing happens but in :meth:`SimulatedCluster.run_for`, :meth:`SimulatedClient.run` and the like.
-  Between them everything stands still, and may be looked at or broken.
-* To look into a daemon: :attr:`SimulatedBroker.wiring` and :attr:`SimulatedController.state`.
+* The daemons are those of ``daemon/``, unchanged. Loop, clock, randomness, disks, threads and
+  network are replaced. The same seed gives the same trace.
+* Hosts: ``controller-100``, ``broker-1`` and so on, and clients by the names given to them.
+* Disks: ``/broker-1/d0`` and so on, one per log directory, and ``/broker-1/meta`` for the metadata
+  directory of a node.
+* Virtual time passes only in :meth:`SimulatedCluster.run_for`, :meth:`SimulatedClient.run` and
+  similar methods. Between them everything is paused, and may be inspected or broken.
+* :attr:`SimulatedBroker.wiring` and :attr:`SimulatedController.state` give access to a daemon.
 """
 
 from __future__ import annotations
@@ -64,20 +64,20 @@ OBSERVER_ID: Final = 200
 _PORT: Final = 9092
 _CONTROLLER_PORT: Final = 9093
 _METADATA: Final = "meta"
-#: What differs from the daemons' defaults: disks in memory are small.
+#: Differences from the daemons' defaults, for small disks in memory.
 SIMULATION_CONFIG: Final[Mapping[str, str]] = {
     "log.dir.reserve.bytes": "65536",
     "log.segment.bytes": "65536",
     "log.cleaner.dedupe.buffer.size": "1048576",
     "storage.telemetry.enable": "false",
     "group.telemetry.enable": "false",
-    # No name is resolved here, and clients change the voters.
+    # Host names are not resolved here, and clients change the voters.
     "cluster.action.allowed.hosts": "*",
 }
 
 
 class SimulationTimeoutError(KraftJbodError):
-    """What was waited for did not happen within that much virtual time."""
+    """An awaited condition was not met within the given virtual time."""
 
 
 class SimulatedNode(SimulatedHost, ABC):
@@ -96,17 +96,17 @@ class SimulatedNode(SimulatedHost, ABC):
 
     @abstractmethod
     async def _live(self, process: SimulatedProcess) -> int:
-        """Be the daemon, from its start on; its exit code."""
+        """Run the daemon and return its exit code."""
 
 
 class SimulatedController(SimulatedNode):
     """A host with a controller."""
 
-    #: Of the newest process.
+    #: The daemon of the newest process.
     daemon: ControllerServer | None = None
-    #: Of its metadata disk, as that was formatted last.
+    #: Directory id of the metadata disk since it was formatted last.
     directory_id: DirectoryId
-    #: Its disk was formatted with ``--standalone`` by mistake: it leads a quorum of its own.
+    #: Whether its disk was formatted with ``--standalone`` by mistake, so that it is its own quorum.
     is_standalone = False
 
     def start(self) -> None:
@@ -119,13 +119,13 @@ class SimulatedController(SimulatedNode):
 
     @property
     def is_active(self) -> bool:
-        """It decides, as far as it knows: one that was cut off may have been voted out."""
+        """Whether the controller considers itself active. It may have lost an election unnoticed."""
         controller = None if self.daemon is None or not self.is_up else self.daemon.controller
         return controller is not None and controller.is_active
 
     @property
     def state(self) -> MetadataState | None:
-        """The metadata as this controller has replayed it; None while it has none."""
+        """The metadata that this controller has replayed; None before that."""
         controller = None if self.daemon is None or not self.is_up else self.daemon.controller
         return None if controller is None else controller.state
 
@@ -139,7 +139,7 @@ class SimulatedController(SimulatedNode):
 class SimulatedBroker(SimulatedNode):
     """A host with a broker."""
 
-    #: Of the newest process.
+    #: The daemon of the newest process.
     daemon: BrokerServer | None = None
 
     def start(self) -> None:
@@ -148,18 +148,17 @@ class SimulatedBroker(SimulatedNode):
 
     @property
     def is_serving(self) -> bool:
-        """Clients are let in."""
+        """Whether the broker accepts clients."""
         return self.is_up and self.daemon is not None and self.daemon.is_open
 
     @property
     def wiring(self) -> BrokerWiring | None:
-        """Its parts (``daemon/wiring``), to be looked at: replicas, logs, metadata; None if it is
-        down or has none yet."""
+        """The parts of the broker (``daemon/wiring``), for inspection; None if it has none now."""
         return None if self.daemon is None or not self.is_up else self.daemon.wiring
 
     @property
     def log_dirs(self) -> tuple[str, ...]:
-        """The paths of its log directories, which are those of their disks."""
+        """The paths of its log directories, which are also the paths of their disks."""
         return tuple(self.properties["log.dirs"].split(","))
 
     async def _live(self, process: SimulatedProcess) -> int:
@@ -170,7 +169,7 @@ class SimulatedBroker(SimulatedNode):
 
 
 class SimulatedClient(SimulatedHost):
-    """A host on which tests run what they want."""
+    """A host that runs coroutines of a test."""
 
     def __init__(self, cluster: SimulatedCluster, name: str) -> None:
         super().__init__(cluster.world, cluster.network, name, self._wait)
@@ -179,32 +178,32 @@ class SimulatedClient(SimulatedHost):
 
     @property
     def kafka(self) -> ClusterClient:
-        """The client of ``cli/clients``, on this host; one for all who ask, until it is killed."""
+        """The host's client (``cli/clients``), shared by all users until the host is killed."""
         if self._kafka is None:
             self._kafka = self.new_kafka()
         return self._kafka
 
     def new_kafka(self, **options: Any) -> ClusterClient:
-        """One more, with connections of its own; ``options`` as :class:`ClusterClient` has them."""
+        """Return a new client with its own connections; ``options`` are :class:`ClusterClient`'s."""
         rng = self.world.rng_of(f"client {self.name}")
         options = {"client_id": self.name, "random_unit": rng.random, **options}
         return ClusterClient(self._cluster.bootstrap_servers, **options)
 
     def new_controller_client(self, *, timeout_ms: int = 10_000) -> ControllerClient:
-        """Of the RPC between brokers and controllers."""
+        """Return a client of the RPC between brokers and controllers."""
         rng = self.world.rng_of(f"rpc {self.name}")
         addresses = ",".join(f"{one.name}:{_CONTROLLER_PORT}" for one in self._cluster.controllers)
         return ControllerClient(addresses, timeout_ms=timeout_ms, random_unit=rng.random)
 
     def begin(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Let ``work`` run here whenever virtual time goes on."""
+        """Start ``work`` as a task, which proceeds whenever virtual time passes."""
         assert self.process is not None, f"{self.name} is down"
         return self.process.loop.create_task(work)
 
     def run(self, work: Coroutine[Any, Any, T], *, timeout_ms: int = 120_000) -> T:
-        """Let virtual time go on until ``work`` is done; what it returns or raises.
+        """Let virtual time pass until ``work`` is done; return its result or raise its exception.
 
-        :raises SimulationTimeoutError: it is not done after ``timeout_ms``.
+        :raises SimulationTimeoutError: ``work`` is not done after ``timeout_ms``.
         """
         return self._cluster.run_until(self.begin(work), timeout_ms=timeout_ms)
 
@@ -214,17 +213,17 @@ class SimulatedClient(SimulatedHost):
 
 
 class SimulatedCluster:
-    """See the module's own words.
+    """A cluster under virtual time; the module docstring has an example.
 
-    :param seed: of everything that is drawn.
-    :param controllers: 1, or an odd number that vote; the first is node 100.
+    :param seed: seed of all random choices.
+    :param controllers: number of voters, which is odd; the first is node 100.
     :param observers: controllers that follow the metadata and never vote; the first is node 200.
-        Start each once the metadata log names the voters (``kraft.version`` 1): before that the
-        others refuse a controller that no file names.
-    :param log_dirs: of each broker.
-    :param metadata_version: the level that controllers are formatted with.
-    :param config: keys for every daemon, on top of :data:`SIMULATION_CONFIG`.
-    :param trace: where lines go; the last ones are kept if it is not given.
+        Start them only once the metadata log names the voters (``kraft.version`` 1). Before that,
+        the others refuse a controller that no configuration file names.
+    :param log_dirs: number of log directories per broker.
+    :param metadata_version: the level with which controllers are formatted.
+    :param config: keys for every daemon, in addition to :data:`SIMULATION_CONFIG`.
+    :param trace: receives the lines; by default a trace that keeps the newest ones.
     """
 
     def __init__(
@@ -252,7 +251,7 @@ class SimulatedCluster:
         self.clients: dict[str, SimulatedClient] = {}
         self._disk_count = 0
         self.metadata_version = metadata_version
-        #: The metadata log names them (``kraft.version`` 1): whoever asked for it says so.
+        #: Whether the metadata log names the voters (``kraft.version`` 1); set by the test.
         self.names_voters = False
         self._voters = ",".join(
             f"{CONTROLLER_ID + i}@controller-{CONTROLLER_ID + i}:{_CONTROLLER_PORT}"
@@ -290,7 +289,7 @@ class SimulatedCluster:
 
     @property
     def bugs(self) -> list[str]:
-        """What must never be: exceptions that daemons or clients did not expect."""
+        """Exceptions that daemons or clients did not handle."""
         return self.trace.bugs
 
     @property
@@ -299,7 +298,7 @@ class SimulatedCluster:
 
     @property
     def hosts(self) -> dict[str, SimulatedHost]:
-        """All by name: controllers, observers, brokers, clients."""
+        """All hosts by name: controllers, observers, brokers, clients."""
         controllers = (*self.controllers, *self.observers)
         found: dict[str, SimulatedHost] = {one.name: one for one in controllers}
         found.update({one.name: one for one in self.brokers.values()})
@@ -308,15 +307,15 @@ class SimulatedCluster:
 
     @property
     def disks(self) -> dict[str, SimulatedDisk]:
-        """All by path."""
+        """All disks by path."""
         return {path: disk for host in self.hosts.values() for path, disk in host.disks.items()}
 
     def broker(self, node_id: int) -> SimulatedBroker:
-        """The broker of that node id, from 1."""
+        """Return the broker with that node id; ids start at 1."""
         return self.brokers[node_id]
 
     def controller(self, index: int = 0) -> SimulatedController:
-        """One of those that vote, by its index; whether it leads its ``is_active`` says."""
+        """Return a voter by its index; its ``is_active`` says whether it is the leader."""
         return self.controllers[index]
 
     def replace_metadata_disk(
@@ -326,10 +325,10 @@ class SimulatedCluster:
         is_voter: bool = False,
         is_standalone: bool = False,
     ) -> None:
-        """By an empty one, formatted for a controller that is added to the voters once it runs.
+        """Replace the disk by an empty one, formatted for a controller that is to be added.
 
-        :param is_voter: its file names the voters still, with itself among them.
-        :param is_standalone: formatted with ``--standalone`` by mistake.
+        :param is_voter: its configuration file still names the voters, including itself.
+        :param is_standalone: the disk is formatted with ``--standalone`` by mistake.
         """
         host.metadata_disk.faults.replace()
         self._format_controller(host, is_standalone=is_standalone)
@@ -337,14 +336,14 @@ class SimulatedCluster:
             self._follow_only(host)
 
     def _follow_only(self, host: SimulatedController) -> None:
-        """Let its file name no voters, but where controllers are."""
+        """Let the configuration file name bootstrap servers instead of voters."""
         host.properties.pop("controller.quorum.voters", None)
         host.properties["controller.quorum.bootstrap.servers"] = ",".join(
             f"{one.name}:{_CONTROLLER_PORT}" for one in self.controllers
         )
 
     def client(self, name: str) -> SimulatedClient:
-        """The client host of that name; made and started when it is first asked for."""
+        """Return the client host of that name; the first call creates and starts it."""
         if name not in self.clients:
             self.clients[name] = SimulatedClient(self, name)
             self.clients[name].start()
@@ -355,7 +354,7 @@ class SimulatedCluster:
     def start(self, *, timeout_ms: int = 60_000) -> None:
         """Start all daemons, and wait until brokers serve.
 
-        :raises SimulationTimeoutError: they do not.
+        :raises SimulationTimeoutError: a broker does not serve after ``timeout_ms``.
         """
         for controller in self.controllers:
             controller.start()
@@ -368,11 +367,11 @@ class SimulatedCluster:
         )
 
     def run_for(self, ms: int) -> None:
-        """Let that much virtual time go by."""
+        """Let ``ms`` milliseconds of virtual time pass."""
         self._run_to(self.world.now_us + ms * 1000)
 
     def run_until(self, task: asyncio.Task[T], *, timeout_ms: int = 120_000) -> T:
-        """Let virtual time go by until ``task`` is done; what it returned or raised."""
+        """Let virtual time pass until ``task`` is done; return its result or raise its exception."""
         self._run_to(self.world.now_us + timeout_ms * 1000, task)
         if not task.done():
             raise SimulationTimeoutError(f"{task!r} is not done after {timeout_ms} ms")
@@ -381,9 +380,9 @@ class SimulatedCluster:
     def wait_for(
         self, is_so: Callable[[], bool], what: str, *, timeout_ms: int = 60_000, step_ms: int = 20
     ) -> None:
-        """Let virtual time go by until ``is_so``, asked every ``step_ms``.
+        """Let virtual time pass until ``is_so`` is true, checked every ``step_ms``.
 
-        :raises SimulationTimeoutError: it is not after ``timeout_ms``.
+        :raises SimulationTimeoutError: it is not true after ``timeout_ms``; names ``what``.
         """
         until_ms = self.now_ms + timeout_ms
         while not is_so():
@@ -392,7 +391,7 @@ class SimulatedCluster:
             self.run_for(step_ms)
 
     def close(self) -> None:
-        """End all processes, and give up what they hold."""
+        """End all processes, and release their resources."""
         for host in self.hosts.values():
             host.kill()
         with telemetry.sent_to(lambda _event: None):
@@ -429,7 +428,7 @@ class SimulatedCluster:
         return host
 
     def _format_controller(self, host: SimulatedController, *, is_standalone: bool = False) -> None:
-        """A disk that is empty."""
+        """Format an empty disk of a controller."""
         vfs, path = host.metadata_disk.vfs, host.metadata_disk.path
         host.directory_id = self._format(host, path, [path])[path]
         host.is_standalone = is_standalone
@@ -466,7 +465,7 @@ class SimulatedCluster:
     def _format(
         self, host: SimulatedNode, metadata_dir: str, paths: list[str]
     ) -> dict[str, DirectoryId]:
-        """As the storage tool does it; the ids that it gave, by path."""
+        """Format as the storage tool does; return the new directory ids by path."""
         ids: dict[str, DirectoryId] = {}
         for path in paths:
             vfs = host.disks[path].vfs

@@ -1,9 +1,9 @@
 """WIRE. ``SimulatedDisk``: one disk, and :class:`ProcessVfs`, the disks as one process sees them.
 
-A file operation takes a time that is drawn from the seed, and takes effect at its end; while the
-disk hangs (:attr:`SimulatedDisk.gate`), none ends. What a process has open is useless after its
-death, its locks are free, and what it had begun and not ended never happens. The space of a removed
-file is free once the last descriptor of it is closed, and freeing takes time by the file's size.
+A file operation takes a random time and takes effect at its end. While the disk hangs
+(:attr:`SimulatedDisk.gate`), no operation ends. When a process dies, its files are closed, its
+locks are released, and its unfinished operations never take effect. The space of a removed
+file is free once its last descriptor is closed, and freeing takes time by the file's size.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from kraftjbod.testing.simulation.simulated_thread import Gate, pause
 from kraftjbod.testing.simulation.world import World
 
-#: Microseconds, from and to; what is not named takes as long as ``open``.
+#: Latencies in microseconds, minimum and maximum; other operations take as long as ``open``.
 _LATENCY_US: Final[Mapping[str, tuple[int, int]]] = {
     "open": (5, 40),
     "write_at": (20, 200),
@@ -44,7 +44,7 @@ _READ_BY_MISS: Final = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskCosts:
-    """What an operation costs beside its latency."""
+    """Costs of an operation in addition to its latency."""
 
     bytes_per_us: float = 200.0
     """How much the disk reads or writes in a microsecond."""
@@ -55,7 +55,7 @@ class DiskCosts:
 
 
 class SimulatedDisk:
-    """:param path: where it is mounted; each disk of a world has a path of its own.
+    """:param path: mount point; each disk of a world has a different path.
 
     :param number: its device number.
     """
@@ -68,15 +68,15 @@ class SimulatedDisk:
         self.vfs.device_number = number
         #: Closed while the disk hangs.
         self.gate = Gate()
-        #: All latencies times this.
+        #: Factor of all latencies.
         self.slowness = 1.0
         self.costs = DiskCosts()
-        #: What befalls it, and :meth:`DiskFaults.heal`.
+        #: The faults of the disk.
         self.faults = DiskFaults(self)
         self.rng = world.rng_of(f"disk {path}")
-        #: File operations so far, those that do not wait left out.
+        #: Number of file operations so far, without non-waiting ones.
         self.operations = 0
-        #: Called before each of them takes effect.
+        #: Called before each of these operations takes effect.
         self.on_operation: Callable[[], None] = lambda: None
 
     def __repr__(self) -> str:
@@ -85,7 +85,7 @@ class SimulatedDisk:
     def before(
         self, kind: str, path: str, size: int = 0, *, freed_bytes: int = 0, names: int = 0
     ) -> None:
-        """An operation of a thread begins: it takes its time, and is in the trace."""
+        """Let an operation of a thread take its time, add it to the trace, and apply faults."""
         low, high = _LATENCY_US.get(kind, _OTHER_LATENCY_US)
         took_us = low + self.rng.random() * (high - low) + size / self.costs.bytes_per_us
         took_us += freed_bytes / self.costs.freed_bytes_per_us + names * self.costs.us_per_name
@@ -114,13 +114,13 @@ class SimulatedDisk:
             raise
 
     def swap_with(self, other: SimulatedDisk) -> None:
-        """Each is mounted where the other was, with all that is on it."""
+        """Swap the contents of the two disks."""
         mine, theirs = self.vfs, other.vfs
         self.vfs = theirs.mounted(was=other.path, now=self.path)
         other.vfs = mine.mounted(was=self.path, now=other.path)
 
     def power_cut(self) -> None:
-        """What was not synced is lost, as the seed says: some of it, all of it, or rubbish."""
+        """Lose unsynced data: some of it, all of it, or replace it by garbage."""
         self.faults.power_cut()
         left = self.vfs.crash_clone(self.rng.getrandbits(32))
         left.device_number = self.vfs.device_number
@@ -134,26 +134,26 @@ class ProcessVfs:
         self, disks: Mapping[str, SimulatedDisk], *, may_open: Callable[[], bool] = lambda: True
     ) -> None:
         """
-        :param disks: by path; the mapping may change meanwhile.
-        :param may_open: whether the process has a descriptor left; asked before each open.
+        :param disks: by path; the mapping may change later.
+        :param may_open: whether the process has a descriptor left; called before each open.
         """
         self._disks = disks
         self._may_open = may_open
         self._given_up: list[str] = []
         #: Files that the process has open, in the order in which they were opened.
         self._open: dict[ProcessFile, None] = {}
-        #: Its process has ended.
+        #: Whether the process has ended.
         self.is_detached = False
 
     def detach(self) -> None:
-        """The process has ended: its descriptors are closed."""
+        """Close all descriptors of the ended process."""
         self.is_detached = True
         for file in list(self._open):
             self.forget(file)
 
     @property
     def open_files(self) -> list[tuple[str, MemFile]]:
-        """The files that are open, each with the path by which it was opened; locks left out."""
+        """Return the open files, each with the path by which it was opened, without locks."""
         return [
             (file.path, file.inner) for file in self._open if not isinstance(file.inner, MemLock)
         ]
@@ -163,7 +163,7 @@ class ProcessVfs:
         file.inner.holders += 1
 
     def forget(self, file: ProcessFile) -> None:
-        """The descriptor of ``file`` is closed, unless it was already."""
+        """Close the descriptor of ``file``, unless it is closed already."""
         if file in self._open:
             del self._open[file]
             file.inner.holders -= 1
@@ -180,7 +180,7 @@ class ProcessVfs:
         raise error(errno.ENOENT, path)
 
     def check(self, path: str, late: int) -> None:
-        """:raises OSError: ``late``, if what lies below has been given up."""
+        """:raises OSError: ``late``, if ``path`` was released by ``let_go``."""
         if self.is_detached or (self._given_up and path.startswith(tuple(self._given_up))):
             raise error(late, path)
 
@@ -283,7 +283,7 @@ class ProcessVfs:
             self.forget(file)
 
     def close_let_go(self, root: str) -> None:
-        """There are no descriptors here."""
+        """Do nothing: let_go closes the descriptors."""
 
 
 class ProcessFile:
@@ -293,7 +293,7 @@ class ProcessFile:
         self._vfs = vfs
         self.path = path
         self.inner = inner
-        #: As the kernel counts them (errseq_t): an unreported error is one for a new descriptor.
+        #: Like the kernel's errseq_t: an unreported error is reported to a new descriptor.
         self._errors = inner.reported_errors
         vfs.note_open(self)
 

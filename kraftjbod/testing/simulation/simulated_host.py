@@ -1,15 +1,15 @@
 """WIRE. ``SimulatedHost``: a machine with disks, and one process on it at a time.
 
-* :meth:`SimulatedHost.kill` ends the process here and now: nothing of it is cleaned up, its
-  connections close, the disks keep what was written.
-* :meth:`SimulatedHost.power_cut` takes the machine with it: nothing is said to anybody, and disks
-  lose what was not synced.
+* :meth:`SimulatedHost.kill` ends the process at once without cleanup. Its connections close, the
+  disks keep what was written.
+* :meth:`SimulatedHost.power_cut` switches the machine off: peers are not notified, and disks lose
+  unsynced data.
 * :meth:`SimulatedHost.stop` is SIGTERM, and :meth:`SimulatedHost.stand_still` SIGSTOP.
 
-What a process is handed of the world (:class:`~kraftjbod.daemon.process.environment.Environment`)
-comes from here: its clock, randomness, disks and threads. A wall clock can be set
-(:attr:`SimulatedHost.wall_offset_ms`); the monotonic one never jumps, but may go faster or slower
-than the world's (:meth:`SimulatedHost.drift`).
+A process gets its :class:`~kraftjbod.daemon.process.environment.Environment` from here: clock,
+randomness, disks and threads. The wall clock can be set (:attr:`SimulatedHost.wall_offset_ms`).
+The monotonic clock never jumps, but may go faster or slower than the world's
+(:meth:`SimulatedHost.drift`).
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from kraftjbod.testing.simulation.simulated_thread import SimulatedExecutor
 from kraftjbod.testing.simulation.virtual_loop import DriftingClock, virtual_loop
 from kraftjbod.testing.simulation.world import World
 
-#: When every world begins, by the wall clock: 2026-01-01 UTC.
+#: Wall clock time at which every world begins: 2026-01-01 UTC.
 WORLD_BEGAN_MS: Final = 1_767_225_600_000
-#: Coroutines that wait again while they are closed are closed again, so many times.
+#: Limit of close attempts for a coroutine that awaits again while it is closed.
 _LAST_RITES: Final = 20
 _MAX_OPEN_FILES: Final = 1_048_576
 
@@ -62,7 +62,7 @@ class HostClock:
 
 
 class SimulatedProcess:
-    """From its start to its end; made by its host."""
+    """One process of a host, from its start to its end."""
 
     def __init__(self, host: SimulatedHost, name: str) -> None:
         self.name = name
@@ -72,17 +72,17 @@ class SimulatedProcess:
         self.loop.us_per_byte = host.us_per_byte
         self.loop.sockets = host.network.sockets_of(host.place, self.loop)
         self._host = host
-        #: Files that it may still open; None: as many as it wants.
+        #: Number of files that it may still open; None: unlimited.
         self.spare_descriptors: int | None = None
         self._vfs: list[ProcessVfs] = []
         self._tasks: list[asyncio.Task[Any]] = []
-        #: Held here: a loop does not keep its tasks alive.
+        #: Referenced here, because a loop does not keep its tasks alive.
         self._main: asyncio.Task[int | None] | None = None
-        #: What the main coroutine returned, once it has ended by itself.
+        #: Result of the main coroutine once it has returned.
         self.exit_code: int | None = None
         #: Paths of files that were open at its end.
         self.left_open: list[str] = []
-        #: What it raised instead; a bug.
+        #: Exception of the main coroutine, which is a bug.
         self.error: BaseException | None = None
 
     def __repr__(self) -> str:
@@ -94,18 +94,18 @@ class SimulatedProcess:
 
     @property
     def thread_names(self) -> list[str]:
-        """Of those that have not ended."""
+        """Return the names of the threads that have not ended."""
         return [thread.name for thread in self.loop.threads]
 
     @property
     def tasks(self) -> list[str]:
-        """What those that have not ended do."""
+        """Return a description of each task that has not ended."""
         tasks = self._tasks if self.loop.is_dead else asyncio.all_tasks(self.loop)
         return [getattr(task.get_coro(), "__qualname__", "") for task in tasks]
 
     @property
     def open_files(self) -> list[tuple[str, MemFile]]:
-        """The files that are open, each with the path by which it was opened; locks left out."""
+        """Return the open files, each with the path by which it was opened, without locks."""
         return [opened for vfs in self._vfs for opened in vfs.open_files]
 
     def begin(self, main: Coroutine[Any, Any, int | None]) -> None:
@@ -113,13 +113,13 @@ class SimulatedProcess:
         self._main.add_done_callback(self._ended)
 
     def make_vfs(self) -> ProcessVfs:
-        """The host's disks, until this process ends."""
+        """Return the host's disks, usable until this process ends."""
         vfs = ProcessVfs(self._host.disks, may_open=self._take_descriptor)
         self._vfs.append(vfs)
         return vfs
 
     def _take_descriptor(self) -> bool:
-        """Whether a descriptor is left for one more file."""
+        """Return whether a descriptor is left for one more file."""
         spare = self.spare_descriptors
         if spare is None:
             return True
@@ -133,19 +133,19 @@ class SimulatedProcess:
         self._host.process_ended(self)
 
     def end(self) -> None:
-        """Nothing of it ever runs again."""
+        """End the process. None of its callbacks and threads runs again."""
         self._tasks = sorted(asyncio.all_tasks(self.loop), key=hash)
         for task in self._tasks:
             task._log_destroy_pending = False  # type: ignore[attr-defined] # as asyncio does it
         self.loop.is_dead = True
-        # A daemon that stops does not wait for a slow disk: files of unfinished jobs are no leak.
+        # A stopping daemon does not wait for a slow disk, so files of unfinished jobs are no leak.
         is_busy = any(thread.is_busy for thread in self.loop.threads)
         self.left_open = [] if is_busy else [path for path, _ in self.open_files]
         for vfs in self._vfs:
             vfs.detach()
 
     def bury(self) -> None:
-        """Give up what its tasks and threads hold, after all is over."""
+        """Release the resources of tasks and threads when the simulation is over."""
         outside = events._get_running_loop()
         events._set_running_loop(self.loop)  # A dead one: what is begun never runs.
         try:
@@ -158,7 +158,7 @@ class SimulatedProcess:
 
 
 def _close(task: asyncio.Task[Any]) -> None:
-    """Its ``finally`` blocks run, and nobody hears of them any more."""
+    """Run the ``finally`` blocks of the task, and discard its exceptions."""
     coroutine = task.get_coro()
     for _ in range(_LAST_RITES):
         try:
@@ -169,36 +169,36 @@ def _close(task: asyncio.Task[Any]) -> None:
 
 
 class Life(Protocol):
-    """What runs on a host: a daemon, or a client."""
+    """The function that a host's process runs: a daemon, or a client."""
 
     def __call__(self, process: SimulatedProcess) -> Coroutine[Any, Any, int | None]: ...
 
 
 class SimulatedHost:
-    """:param life: what its process does, from its start to its end."""
+    """:param life: the main coroutine function of its processes."""
 
     def __init__(self, world: World, network: MemoryNetwork, name: str, life: Life) -> None:
         self.world = world
         self.network = network
         self.name = name
         self.place = network.add(name)
-        #: By the path where each is mounted.
+        #: Disks by mount point.
         self.disks: dict[str, SimulatedDisk] = {}
         self.process: SimulatedProcess | None = None
-        #: By how much its wall clock is wrong.
+        #: Error of its wall clock.
         self.wall_offset_ms = 0
-        #: Its monotonic clock, once that has drifted.
+        #: Its monotonic clock, once it has drifted.
         self.clock: DriftingClock | None = None
-        #: Those that have ended, the newest last.
+        #: Ended processes, the newest last.
         self.past: list[SimulatedProcess] = []
-        #: Virtual time that one event loop iteration of its processes takes; 0: computing is free.
+        #: Virtual time of one event loop iteration of its processes; 0: computing takes no time.
         self.iteration_us = 0
-        #: Virtual time that a received byte takes, if iterations take some.
+        #: Virtual time per received byte, if iterations take time.
         self.us_per_byte = 0.0
-        #: Levels that its software says it supports, from its next start on.
+        #: Feature levels that its software supports from its next start on.
         self.features: dict[str, tuple[int, int]] = SUPPORTED_FEATURES
         self._life = life
-        #: Until ``_strike``; 0 if nothing is to strike.
+        #: Operations until ``_strike`` is called; 0 if none is planned.
         self._operations_left = 0
         self._strike: Callable[[], None] = self.kill
         self._rng = world.rng_of(f"host {name}")
@@ -208,12 +208,12 @@ class SimulatedHost:
 
     @property
     def is_up(self) -> bool:
-        """A process runs on it."""
+        """Whether a process runs on the host."""
         return self.process is not None
 
     @property
     def exit_code(self) -> int | None:
-        """Of the last process that ended by itself; None if it was killed, or none ended."""
+        """Exit code of the last process that ended normally; None if it was killed."""
         return self.past[-1].exit_code if self.past else None
 
     def add_disk(self, path: str, number: int) -> SimulatedDisk:
@@ -222,13 +222,13 @@ class SimulatedHost:
         return disk
 
     def at_operation(self, number: int, strike: Callable[[], None]) -> None:
-        """Call ``strike``, which is :meth:`kill` or :meth:`power_cut`, in the place of the
-        ``number``-th file operation from now, of whichever disk; a later call replaces this."""
+        """Call ``strike``, :meth:`kill` or :meth:`power_cut`, instead of the ``number``-th file
+        operation from now on any disk. A later call replaces this one."""
         assert number > 0, number
         self._operations_left, self._strike = number, strike
 
     def spare(self) -> None:
-        """Forget what :meth:`at_operation` was to do."""
+        """Cancel :meth:`at_operation`."""
         self._operations_left = 0
 
     def _count_operation(self) -> None:
@@ -238,7 +238,7 @@ class SimulatedHost:
                 self._strike()
 
     def drift(self, rate: float) -> None:
-        """Let its monotonic clock go ``rate`` times as fast as the world's, from now on."""
+        """Let its monotonic clock go ``rate`` times as fast as the world's from now on."""
         self._say(f"drift {rate:.3f}")
         if self.clock is None:
             self.clock = DriftingClock(lambda: self.world.now_us)
@@ -254,7 +254,7 @@ class SimulatedHost:
             self.process.loop.iteration_us = iteration_us
 
     def start(self) -> None:
-        """Begin a process, with the power on."""
+        """Start a process, and switch the power on if necessary."""
         assert self.process is None, f"{self.name} is up"
         self._say("start")
         if not self.place.is_powered:
@@ -266,7 +266,7 @@ class SimulatedHost:
         """Send SIGTERM: the process stops in order; a second SIGTERM ends it at once."""
         if self.process is not None:
             self._say("stop")
-            # A daemon would end the process, and that is the one of the test.
+            # The daemon's handler would raise the signal again and end the test's process.
             handler = self.process.loop.signal_handlers.pop(signal.SIGTERM, None)
             if handler is None:
                 self._end(says_so=True)  # So does one that knows nothing of signals.
@@ -274,13 +274,13 @@ class SimulatedHost:
                 self.process.loop.call_soon(handler)
 
     def kill(self) -> None:
-        """As kill -9 does it."""
+        """End the process as by SIGKILL."""
         if self.process is not None:
             self._say("kill")
             self._end(says_so=True)
 
     def power_cut(self) -> None:
-        """Process and machine are off at once; :meth:`start` brings both back."""
+        """End the process and switch the machine off; :meth:`start` brings both back."""
         self._say("power cut")
         if self.process is not None:
             self._end(says_so=False)
@@ -289,9 +289,9 @@ class SimulatedHost:
             disk.power_cut()
 
     def stand_still(self) -> Callable[[], None]:
-        """SIGSTOP. Its connections stay open, and its disks do what they were told.
+        """Pause the process as by SIGSTOP. Its connections stay open, its disks finish operations.
 
-        :return: SIGCONT, for that process alone.
+        :return: SIGCONT, for that process only.
         """
         self._say("stand still")
         if self.process is None:
@@ -301,7 +301,7 @@ class SimulatedHost:
         return loop.go_on
 
     def process_ended(self, process: SimulatedProcess) -> None:
-        """By itself."""
+        """Handle the normal end of the process."""
         if self.process is process:
             self._say(f"ended {process.exit_code}")
             if process.error is not None:
@@ -318,13 +318,13 @@ class SimulatedHost:
             disk.vfs.let_go(path)
 
     def environment(self, process: SimulatedProcess) -> Environment:
-        """What a daemon is handed."""
+        """Return the environment of a daemon."""
         return Environment(
             clock=HostClock(self),
             random_bytes=self._rng.randbytes,
             rng=self._rng,
             metrics=Metrics(),
-            # All of them have one level: that of the whole simulation.
+            # All processes of the simulation share one telemetry level.
             set_telemetry_level=lambda _: None,
             make_vfs=process.make_vfs,
             make_executor=SimulatedExecutor,
@@ -343,7 +343,7 @@ async def live(
     config: BrokerConfig | ControllerConfig,
     environment: Environment,
 ) -> int:
-    """A daemon's whole life, as ``run_daemon`` has it; its exit code."""
+    """Run a daemon as ``run_daemon`` does, and return its exit code."""
     loop = asyncio.get_running_loop()
     life = DaemonLife(
         name,

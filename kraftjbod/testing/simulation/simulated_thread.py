@@ -1,9 +1,9 @@
-"""WIRE. ``SimulatedThread``: what a process runs beside its loop, one thing at a time.
+"""WIRE. ``SimulatedThread``: a thread of a process beside its loop.
 
-A greenlet, not a thread: it runs until it waits, and while it waits virtual time goes on. It waits
-where a real one would: for its queue, and for the disk (:func:`pause`, :class:`Gate`). What happens
-between two file operations of one job, on the loop or in other threads, is so the seed's choice,
-the same in each run. A thread of a process that died never runs again.
+It is a greenlet that runs until it waits, and virtual time passes while it waits. It waits
+where a real thread would: for its queue, and for the disk (:func:`pause`, :class:`Gate`). So the
+seed decides which callbacks and threads run between two file operations of one job, and
+each run is the same. A thread of a dead process never runs again.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from kraftjbod.testing.simulation.virtual_loop import VirtualLoop
 
 
 class SimulatedThread:
-    """``work`` begins with the next turn of the loop; ``loop`` is the one of its process."""
+    """``work`` begins with the next event loop iteration; ``loop`` is the one of its process."""
 
-    #: The one that runs now; there is at most one.
+    #: The thread that runs now; there is at most one.
     running: SimulatedThread | None = None
 
     def __init__(self, loop: VirtualLoop, work: Callable[[], None], name: str) -> None:
@@ -44,16 +44,16 @@ class SimulatedThread:
         return f"<SimulatedThread {self.loop.name} {self.name}>"
 
     def go_on(self, after_us: int = 0) -> None:
-        """Let it run on, from where it waits."""
+        """Resume the thread after ``after_us`` microseconds."""
         if after_us:
             self.loop.call_after_us(after_us, self._switch)
         else:
             self.loop.call_soon(self._switch)
 
     def wait(self) -> None:
-        """In the thread: wait for :meth:`go_on`.
+        """Wait for :meth:`go_on`; called in the thread.
 
-        :raises GreenletExit: its process is dead, and it is being buried.
+        :raises GreenletExit: its process is dead, and its resources are released.
         """
         assert self._hub is not None and SimulatedThread.running is self, self
         if not self.loop.is_dead:
@@ -63,7 +63,7 @@ class SimulatedThread:
 
     def _switch(self) -> None:
         self._hub, SimulatedThread.running = getcurrent(), self
-        # What asks for the loop in a thread is a bug, here as there.
+        # A thread that uses the event loop is a bug, also in production.
         events._set_running_loop(None)
         try:
             self._greenlet.switch()
@@ -74,7 +74,7 @@ class SimulatedThread:
             self.loop.threads.pop(self, None)
 
     def bury(self) -> None:
-        """After the end of its process: give up what it holds."""
+        """Release the thread's resources after the end of its process."""
         if self._greenlet and not self._greenlet.dead:
             self._hub, SimulatedThread.running = getcurrent(), self
             try:
@@ -84,7 +84,7 @@ class SimulatedThread:
 
 
 def pause(us: int) -> None:
-    """Let ``us`` microseconds pass, if this is a simulated thread; nothing waits on a loop."""
+    """Let ``us`` microseconds pass in a simulated thread; return at once on an event loop."""
     thread = SimulatedThread.running
     if thread is not None:
         thread.go_on(us)
@@ -92,7 +92,7 @@ def pause(us: int) -> None:
 
 
 class Gate:
-    """What threads wait before while it is closed: a disk that hangs, for instance."""
+    """A gate before which threads wait while it is closed, for example for a hung disk."""
 
     def __init__(self) -> None:
         self.is_closed = False
@@ -105,13 +105,13 @@ class Gate:
         self.is_closed = True
 
     def open(self) -> None:
-        """Those that wait go on, in the order in which they came."""
+        """Resume the waiting threads in the order of their arrival."""
         self.is_closed = False
         while self._waiting:
             self._waiting.popleft().go_on()
 
     def pass_through(self) -> None:
-        """Return when it is open. On a loop it is: what runs there never waits for a disk."""
+        """Wait until the gate is open. An event loop never waits for a disk: return at once."""
         thread = SimulatedThread.running
         while self.is_closed and thread is not None:
             self._waiting.append(thread)
@@ -119,7 +119,7 @@ class Gate:
 
 
 class _Queue:
-    """The jobs of one thread, in the place of a ``SimpleQueue``."""
+    """The jobs of one thread, as a replacement of ``SimpleQueue``."""
 
     def __init__(self) -> None:
         self._items: deque[Any] = deque()
@@ -145,7 +145,7 @@ class _Queue:
 
 
 class SimulatedExecutor(LogDirExecutor):
-    """A :class:`LogDirExecutor` with a simulated thread; by ``Environment.make_executor``."""
+    """A :class:`LogDirExecutor` with a simulated thread, for ``Environment.make_executor``."""
 
     def _start(self) -> None:
         loop = self._loop = asyncio.get_running_loop()

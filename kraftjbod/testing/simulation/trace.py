@@ -1,8 +1,8 @@
-"""WIRE. ``Trace``: everything that happened in a simulation, in order, as lines and as one hash.
+"""WIRE. ``Trace``: all events of a simulation in order, as lines and as one hash.
 
-A line is ``<virtual seconds> <host> <what>``: a file operation, bytes that came over the network,
-an event that a daemon logged, a fault. The hash covers all of them and every step of time, so two
-runs with the same hash did the same. Of the lines only the last ones are kept.
+A line is ``<virtual seconds> <host> <kind> <text>``: a file operation, received bytes,
+an event that a daemon logged, a fault. The hash covers all lines and every step of time, so two
+runs with the same hash did the same. Only the newest lines are kept.
 """
 
 from __future__ import annotations
@@ -12,30 +12,30 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-#: Of an event: when it really was, and tracebacks, which name the files of this machine.
+#: Fields of events that differ between runs: real time, and tracebacks with paths of this machine.
 _NOT_HASHED: Final = frozenset({"timestamp", "exception"})
 _HASHED_AT_ONCE: Final = 2_000
 _LOUD: Final = frozenset({"warning", "error", "critical"})
 
 
 class Trace:
-    """:param keep: so many lines are kept, the newest ones.
+    """:param keep: number of lines to keep, the newest ones.
 
-    :param on_line: is given every line as it is written.
+    :param on_line: called with every line as it is written.
     """
 
     def __init__(self, *, keep: int = 20_000, on_line: Callable[[str], None] | None = None) -> None:
         self.lines: deque[str] = deque(maxlen=keep)
-        #: Events that daemons logged, as they are, with ``host`` and ``at_ms``; the newest ones.
+        #: The newest events that daemons logged, with ``host`` and ``at_ms``.
         self.events: deque[dict[str, Any]] = deque(maxlen=keep)
-        #: How often each kind of line was written, by its first word.
+        #: Number of lines by kind.
         self.counts: Counter[str] = Counter()
-        #: Lines about what must never be: exceptions that nobody expected.
+        #: Lines about unexpected exceptions.
         self.bugs: list[str] = []
         self.now_us: Callable[[], int] = lambda: 0
         self._on_line = on_line
         self._hash = hashlib.blake2b(digest_size=16)
-        #: What is to be hashed, in pieces.
+        #: Text that is not hashed yet.
         self._unhashed: list[str] = []
 
     def __repr__(self) -> str:
@@ -43,7 +43,7 @@ class Trace:
 
     @property
     def hash(self) -> str:
-        """Of everything so far, 32 hexadecimal digits."""
+        """Hash of everything so far, 32 hexadecimal digits."""
         self._hash_all()
         return self._hash.hexdigest()
 
@@ -52,7 +52,7 @@ class Trace:
         self._unhashed.clear()
 
     def note(self, host: str, kind: str, text: str) -> None:
-        """One line; ``kind`` is what it is counted as."""
+        """Add a line; ``kind`` is counted."""
         line = f"{self.now_us() / 1e6:.6f} {host} {kind} {text}"
         self.counts[kind] += 1
         self._unhashed.append(line)
@@ -63,13 +63,13 @@ class Trace:
             self._on_line(line)
 
     def step(self, now_us: int, callbacks: int) -> None:
-        """Time went on to ``now_us``; so many callbacks ran before."""
+        """Hash a step of time to ``now_us``, and the number of callbacks before it."""
         self._unhashed.append(f"{now_us}/{callbacks};")
         if len(self._unhashed) > _HASHED_AT_ONCE:
             self._hash_all()
 
     def event(self, host: str, event: Mapping[str, Any]) -> None:
-        """What a daemon logged."""
+        """Add an event that a daemon logged."""
         self.events.append({"host": host, "at_ms": self.now_us() // 1000, **event})
         name, level = event.get("event"), event.get("level", "info")
         fields = " ".join(

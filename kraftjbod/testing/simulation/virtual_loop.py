@@ -1,11 +1,11 @@
 """WIRE. ``VirtualLoop``: the event loop of one simulated process, in virtual time.
 
-Tasks, futures and timers are asyncio's own. Time and order are the :class:`World`'s; connections
-and listeners are the memory network's. A loop that is dead runs nothing any more, whatever was
-scheduled: so ends a process that is killed.
+Tasks, futures and timers are asyncio's own. Time and order come from the :class:`World`,
+connections and listeners from the memory network. A dead loop runs no scheduled callback: this is
+how a killed process ends.
 
-Tasks and futures are hashed by their number and not by where they lie in memory: a set of them is
-in the same order in each run.
+The hash of a task or future is its number and not its address, so that sets of them have the same
+order in each run.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ProtocolFactory = Callable[[], asyncio.BaseProtocol]
 
 
 class Sockets(Protocol):
-    """Where a process's connections and listeners come from: the network, seen by one process."""
+    """Source of a process's connections and listeners: the network as one process sees it."""
 
     async def connect(
         self, factory: ProtocolFactory, host: str, port: int
@@ -41,7 +41,7 @@ class Sockets(Protocol):
 
 
 class Thread(Protocol):
-    """What a process runs beside its loop."""
+    """A thread of a process beside its loop."""
 
     name: str
     is_busy: bool
@@ -51,7 +51,7 @@ class Thread(Protocol):
 
 
 class VirtualTask(asyncio.Task[T]):
-    """With a number for a hash."""
+    """A task whose hash is a number."""
 
     def __init__(
         self, coro: Coroutine[Any, Any, T], loop: VirtualLoop, name: str, context: Context | None
@@ -64,7 +64,7 @@ class VirtualTask(asyncio.Task[T]):
 
 
 class VirtualFuture(asyncio.Future[T]):
-    """With a number for a hash."""
+    """A future whose hash is a number."""
 
     number = 0
 
@@ -73,7 +73,7 @@ class VirtualFuture(asyncio.Future[T]):
 
 
 class VirtualHandle(asyncio.Handle):
-    """Made in a third of the time: nobody debugs the loop."""
+    """A handle without debug support, which is created in a third of the time."""
 
     __slots__ = ()
     _source_traceback = None
@@ -94,7 +94,7 @@ class VirtualHandle(asyncio.Handle):
 
 
 class VirtualTimer(VirtualHandle, asyncio.TimerHandle):
-    """A handle with a time, cancelled in one call: most waits cancel the timer of their limit."""
+    """A timer with a fast ``cancel``: most waits cancel the timer of their limit."""
 
     __slots__ = ()
     _loop: VirtualLoop
@@ -121,9 +121,9 @@ class VirtualTimer(VirtualHandle, asyncio.TimerHandle):
 class DriftingClock:
     """A host's monotonic clock that goes faster or slower than the world's.
 
-    It goes as that does until :meth:`set_rate`, and never jumps.
+    It goes like the world's clock until :meth:`set_rate`, and never jumps.
 
-    :param world_now_us: microseconds since the world began.
+    :param world_now_us: returns the microseconds since the world began.
     """
 
     def __init__(self, world_now_us: Callable[[], int]) -> None:
@@ -134,8 +134,7 @@ class DriftingClock:
         self._rate = 1.0
 
     def set_rate(self, rate: float) -> None:
-        """So many of its seconds go by in one of the world's; timers that are set already keep
-        their time by the world's."""
+        """Let ``rate`` seconds pass per second of the world. Existing timers do not change."""
         assert rate > 0, rate
         self._own_us, self._since_us, self._rate = self.now_us(), self._world_now_us(), rate
 
@@ -143,7 +142,7 @@ class DriftingClock:
         return self._at(self._world_now_us())
 
     def world_us(self, own_us: float) -> int:
-        """When it will show ``own_us`` at the earliest; never before that."""
+        """Return the earliest world time at which this clock shows at least ``own_us``."""
         at_us = self._since_us + math.ceil((own_us - self._own_us) / self._rate)
         while self._at(at_us) < own_us:
             at_us += 1
@@ -154,29 +153,29 @@ class DriftingClock:
 
 
 class VirtualLoop(asyncio.AbstractEventLoop):
-    """:param name: of the process, for error messages."""
+    """:param name: name of the process, for error messages."""
 
     def __init__(self, world: World, name: str) -> None:
         self.world = world
         self.name = name
         self.is_dead = False
-        #: What would have run since the process stands still; None while it does not.
+        #: Handles that became ready since the process was paused; None if it is not paused.
         self.held: list[asyncio.Handle] | None = None
         self.sockets: Sockets | None = None
-        #: Virtual time that one iteration of the event loop takes, its threads included.
+        #: Virtual time of one event loop iteration, including its threads.
         self.iteration_us = 0
-        #: Virtual time that a received byte takes, where iterations take some.
+        #: Virtual time per received byte, if iterations take time.
         self.us_per_byte = 0.0
         #: When the last iteration began, and when it ends, by the world's clock.
         self.iteration_began_us = -1
         self.busy_until_us = 0
-        #: Of its host, once that does not go as the world's does.
+        #: The host's clock, once it differs from the world's.
         self.clock: DriftingClock | None = None
-        #: By number, what the process wants to be called with.
+        #: Handlers of the process by signal number.
         self.signal_handlers: dict[int, Callable[[], object]] = {}
-        #: Those of this process, in the order in which they began.
+        #: Threads of this process in the order of their start.
         self.threads: dict[Thread, None] = {}
-        #: What no handler took: each is a bug.
+        #: Contexts of unhandled exceptions: each is a bug.
         self.complaints: list[dict[str, Any]] = []
         self._exception_handler: ExceptionHandler | None = None
         self._numbers = 0
@@ -189,18 +188,18 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         return self._numbers
 
     def spend_on(self, size_bytes: int) -> None:
-        """Let the iteration that runs take longer by what so many received bytes cost."""
+        """Extend the current iteration by the cost of ``size_bytes`` received bytes."""
         if self.us_per_byte:
             self.busy_until_us = max(self.busy_until_us, self.world.now_us)
             self.busy_until_us += int(size_bytes * self.us_per_byte)
 
     def stand_still(self) -> None:
-        """As by SIGSTOP: callbacks, timers and threads wait, and time goes on."""
+        """Pause as by SIGSTOP: callbacks, timers and threads wait while time passes."""
         if self.held is None:
             self.held = []
 
     def go_on(self) -> None:
-        """With all that waits, in the order in which it became ready."""
+        """Resume, and run everything that waits in the order in which it became ready."""
         held, self.held = self.held, None
         self.world.ready.extend(held or ())
 
@@ -242,7 +241,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         if not self.is_dead and self.clock is not None:
             self.world.push(self.clock.world_us(when * 1e6), timer)
         elif not self.is_dead:
-            # Never before its time: whoever asks for the rest of it would get it at once, for ever.
+            # Rounded up: an early callback would schedule the rest of its delay again and again.
             at_us = math.ceil(when * 1e6 - 1e-3)
             self.world.push(at_us if at_us / 1e6 >= when else at_us + 1, timer)
         return timer
@@ -250,7 +249,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def call_after_us(
         self, delay_us: int, callback: Callable[[*Ts], object], *args: *Ts
     ) -> asyncio.Handle:
-        """For the simulation itself, which counts in microseconds."""
+        """Schedule a callback of the simulation itself, which counts in microseconds."""
         handle = VirtualHandle(callback, args, self)
         if not self.is_dead:
             self.world.push(self.world.now_us + delay_us, handle)
@@ -280,7 +279,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         return VirtualTask(coro, self, str(name or f"Task-{self._numbers + 1}"), context)
 
     def close_agen(self, agen: AsyncGenerator[Any, Any]) -> None:
-        """Nobody will iterate over it any more."""
+        """Close a generator that is no longer iterated."""
         self.call_soon(lambda: self.create_task(agen.aclose()))
 
     def run_in_executor(
@@ -345,6 +344,6 @@ class VirtualLoop(asyncio.AbstractEventLoop):
 
 
 def virtual_loop(world: World, name: str) -> VirtualLoop:
-    """A loop for the process of that name. What asyncio's loops can and daemons do not need, such
-    as pipes, raises NotImplementedError."""
+    """Create the loop of the process ``name``. Functions of asyncio's loops that daemons do not
+    use, such as pipes, raise NotImplementedError."""
     return VirtualLoop(world, name)  # type: ignore[abstract] # see above

@@ -1,6 +1,6 @@
-"""WIRE. ``World``: virtual time, and whose turn it is.
+"""WIRE. ``World``: virtual time, and the order of all callbacks.
 
-One thread, no sleep, no real clock. Everything that will happen is a handle of some
+One thread, no sleep, no real clock. Every future action is a handle of a
 :class:`~kraftjbod.testing.simulation.virtual_loop.VirtualLoop`, of which each process has its own:
 
 * ready handles run in the order in which they became ready;
@@ -10,7 +10,7 @@ One thread, no sleep, no real clock. Everything that will happen is a handle of 
   ready at one instant are one iteration of its event loop, and handles that become ready meanwhile
   wait for its end.
 
-Randomness comes from the seed alone. Each user has a separate, named generator
+Randomness comes only from the seed. Each user has a separate, named generator
 (:meth:`World.rng_of`), so that its draws do not change those of other users.
 """
 
@@ -32,12 +32,12 @@ from kraftjbod.core import buggify
 from kraftjbod.core.errors import KraftJbodError
 from kraftjbod.testing.simulation.trace import Trace
 
-#: So many callbacks at one instant are an endless loop.
+#: Number of callbacks at one instant that counts as an endless loop.
 MAX_CALLBACKS_AT_ONCE: Final = 200_000
-#: Cyclic garbage is collected after so many callbacks and never in between, so that it goes at the
-#: same moment in each run.
+#: Number of callbacks between garbage collections. Collecting at no other time makes runs
+#: reproducible.
 _CALLBACKS_PER_COLLECTION: Final = 200_000
-#: Timers that were cancelled are taken out of the heap once they are so many, and most of it.
+#: Cancelled timers are removed from the heap once there are so many and they are the majority.
 _MANY_CANCELLED: Final = 1_000
 
 _Entry = tuple[int, int, asyncio.Handle]
@@ -57,13 +57,13 @@ class ProcessLoop(Protocol):
 
 
 class EndlessLoopError(KraftJbodError):
-    """Virtual time stands still: callbacks call each other for ever."""
+    """Virtual time does not advance, because callbacks schedule each other endlessly."""
 
 
 class World:
-    """What all hosts of a simulation share.
+    """The state that all hosts of a simulation share.
 
-    :param seed: of everything that is drawn.
+    :param seed: seed of all random choices.
     """
 
     def __init__(self, seed: int, trace: Trace | None = None) -> None:
@@ -72,9 +72,9 @@ class World:
         self.trace.now_us = lambda: self.now_us
         #: Microseconds since the world began.
         self.now_us = 0
-        #: Which points of the daemons fire (core/buggify.py); None: none does.
+        #: The active fault points of the daemons (core/buggify.py); None: none.
         self.points: buggify.Points | None = None
-        #: Callbacks that ran.
+        #: Number of callbacks that ran.
         self.callbacks = 0
         self.ready: deque[asyncio.Handle] = deque()
         self._due: list[_Entry] = []
@@ -83,23 +83,23 @@ class World:
         #: The process whose callback or thread runs now.
         self.running: ProcessLoop | None = None
         self._agens: dict[int, ProcessLoop] = {}
-        #: So many callbacks may have run before time has to go on.
+        #: Count of callbacks at which time must have advanced.
         self._most_callbacks = MAX_CALLBACKS_AT_ONCE
 
     def __repr__(self) -> str:
         return f"<World seed={self.seed} at {self.now_us / 1e6:.3f} s>"
 
     def rng_of(self, name: str) -> random.Random:
-        """A generator of its own for ``name``; the same for the same seed and name."""
+        """Return a separate generator for ``name``; the same for the same seed and name."""
         return random.Random(f"{self.seed}/{name}")
 
     def push(self, at_us: int, handle: asyncio.Handle) -> None:
-        """Let ``handle`` run at ``at_us``, or now if that is over."""
+        """Let ``handle`` run at ``at_us``, or now if that time has passed."""
         now_us = self.now_us
         heappush(self._due, (at_us if at_us > now_us else now_us, next(self._sequence), handle))
 
     def note_cancelled(self) -> None:
-        """A timer was cancelled that is in the heap still."""
+        """Count a cancelled timer that is still in the heap."""
         self._cancelled += 1
         if self._cancelled > _MANY_CANCELLED and self._cancelled > len(self._due) // 2:
             self._due = [entry for entry in self._due if not entry[2].cancelled()]
@@ -107,9 +107,9 @@ class World:
             self._cancelled = 0
 
     def run_until(self, until_us: int, stop: asyncio.Future[Any] | None = None) -> None:
-        """Let everything happen that is due by ``until_us``, or until ``stop`` is done.
+        """Run everything that is due by ``until_us``, or until ``stop`` is done.
 
-        :raises EndlessLoopError: time stands still.
+        :raises EndlessLoopError: time does not advance.
         """
         with self._running():
             while True:
@@ -192,7 +192,7 @@ class World:
             self._agens[id(agen)] = self.running
 
     def _close_agen(self, agen: AsyncGenerator[Any, Any]) -> None:
-        """It was given up before its end: its loop closes it, as every loop does."""
+        """Close an unfinished generator on its loop, as asyncio does."""
         loop = self._agens.pop(id(agen), None)
         if loop is not None and not loop.is_dead:
             loop.close_agen(agen)
