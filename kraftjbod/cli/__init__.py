@@ -1,4 +1,4 @@
-"""Operator tools, and the small Kafka client they share.
+"""Tools for operators, and the small Kafka client that they share.
 
 The tools speak Kafka's wire protocol only, so they work against any Kafka cluster; the storage
 tool alone reads disks.

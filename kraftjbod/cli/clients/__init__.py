@@ -1,1 +1,1 @@
-"""A small Kafka client, and what tools and tests ask of a cluster with it."""
+"""A small Kafka client, and functions for the requests of tools and tests."""

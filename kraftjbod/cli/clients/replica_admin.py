@@ -247,8 +247,8 @@ async def alter_replica_log_dirs(
     """Move replicas of one broker to other directories (KIP-113).
 
     ``moves`` maps an absolute path to replicas. kraftjbod also accepts ``"any"``, which ends a
-    move, and ``"dirid:<uuid>"``. The replica's present directory ends a move on any cluster. A started
-    move continues automatically. :func:`describe_log_dirs` shows its progress.
+    move, and ``"dirid:<uuid>"``. The replica's present directory ends a move on any cluster. A
+    started move continues automatically. :func:`describe_log_dirs` shows its progress.
 
     The error REPLICA_NOT_AVAILABLE means that the broker does not have the replica yet and
     remembers the directory.

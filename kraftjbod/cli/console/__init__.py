@@ -1,1 +1,1 @@
-"""Records as lines, and lines as records, as Kafka's console tools have them."""
+"""Conversion between records and lines, as in Kafka's console tools."""

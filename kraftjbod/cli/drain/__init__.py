@@ -1,1 +1,1 @@
-"""``kraftjbod-drain``: where the replicas of a directory or a broker go, until it is empty."""
+"""``kraftjbod-drain``: plan and run moves that empty a directory or a broker."""

@@ -1,13 +1,14 @@
-"""WIRE. Where the replicas of a directory or a broker go when it is emptied: rules by bytes.
+"""WIRE. Plan where the replicas of a drained directory or broker go, by their sizes.
 
-* The largest replica first, each to the directory with most free bytes after what is planned.
-* Nothing goes where it does not fit; what fits nowhere is reported, with the best that there is.
+* The largest replica comes first. Each goes to the directory with the most free bytes left.
+* A replica goes nowhere it does not fit. A replica without a place is reported with the largest
+  free space.
 * A broker never gets a second replica of a partition.
-* Within the broker first; to other brokers where that is asked for or the broker itself is left.
-  Among those, a broker in a rack that has no other replica of the partition comes first.
-* What is on its way already goes on, and its bytes are taken.
+* Directories of the same broker come first. Other brokers are used if that is requested or the
+  whole broker is drained. A broker in a rack without a replica of the partition comes first.
+* Moves in progress continue, and their bytes are subtracted.
 
-Plain values in, plain values out: no cluster is asked here, so other planners can use the rules.
+The input and output are plain values, and no cluster is contacted, so other planners can use this.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenPlace:
-    """A directory that takes new replicas, and how many bytes of them."""
+    """A directory that takes new replicas, and the bytes that it can take."""
 
     place: Place
     free_bytes: int
@@ -49,10 +50,10 @@ class OpenPlace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leaving:
-    """A replica that has to go.
+    """A replica that has to be moved.
 
-    ``holders`` are the brokers that have the partition, or are about to; ``under_way`` is where it
-    is moving already, with ``copied_bytes`` there.
+    ``holders`` are the brokers that have or will get the partition. ``under_way`` is the target of
+    a move in progress, with ``copied_bytes`` there.
     """
 
     replica: Replica
@@ -65,7 +66,7 @@ class Leaving:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
-    """One replica and its new place; ``shares_rack`` if the partition has a replica there."""
+    """A replica and its new place; ``shares_rack`` if that rack has another replica."""
 
     replica: Replica
     source: str
@@ -77,7 +78,7 @@ class Move:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Misfit:
-    """A replica for which there is no space; ``best_free_bytes`` is None where nothing is open."""
+    """A replica without a place; ``best_free_bytes`` is None if no directory is open."""
 
     replica: Replica
     size_bytes: int
@@ -91,7 +92,7 @@ class DrainPlan:
 
     @property
     def size_bytes(self) -> int:
-        """Of all moves."""
+        """Size of all moves."""
         return sum(move.size_bytes for move in self.moves)
 
 
@@ -99,7 +100,7 @@ _NO_RACK: Final = None
 
 
 class _FreeSpace:
-    """Free bytes by place, as the plan goes on."""
+    """Free bytes by place, as the plan grows."""
 
     def __init__(self, open_places: Iterable[OpenPlace], racks: Mapping[int, str | None]) -> None:
         self._free = {one.place: one.free_bytes for one in open_places}
@@ -110,7 +111,7 @@ class _FreeSpace:
             self._free[place] -= size_bytes
 
     def best(self, leaving: Leaving, *, is_same_broker: bool) -> tuple[Place, bool] | None:
-        """The place that comes first, and whether it shares a rack; None if nothing is open."""
+        """Return the best place, and whether it shares a rack; None if no directory is open."""
         ranked = [
             ((not self.fits(place, leaving), self._shares_rack(place, leaving), -free), place)
             for place, free in self._free.items()
@@ -125,7 +126,7 @@ class _FreeSpace:
         return self._free[place] >= leaving.size_bytes
 
     def most_free(self, leaving: Leaving, scope: Scope) -> int | None:
-        """Of all places where the replica might have gone."""
+        """Return the largest free space of all places that the replica may use."""
         free = [
             free
             for place, free in self._free.items()
@@ -147,7 +148,7 @@ class _FreeSpace:
         return rack is not _NO_RACK and rack in {self._racks.get(other) for other in others}
 
 
-#: Whether to search within the broker, by turns.
+#: Per scope: search within the broker (True) or on others, in this order.
 _ORDER: Final[Mapping[Scope, tuple[bool, ...]]] = {
     Scope.WITHIN_BROKER: (True,),
     Scope.BROKER_FIRST: (True, False),
@@ -162,9 +163,9 @@ def plan_drain(
     scope: Scope,
     racks: Mapping[int, str | None] | None = None,
 ) -> DrainPlan:
-    """A place for each replica of ``leaving`` in ``open_places``, or why there is none.
+    """Return a place in ``open_places`` for each replica, or the reason why it has none.
 
-    Each partition may be named once. The source itself must not be among them.
+    Each partition may be named once. ``open_places`` must not include the source.
     """
     everything = sorted(leaving, key=lambda one: (-one.size_bytes, one.replica))
     free = _FreeSpace(open_places, racks or {})

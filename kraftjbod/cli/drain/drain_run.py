@@ -1,12 +1,11 @@
-"""WIRE. What ``kraftjbod-drain`` does with a cluster: cordon, plan, move, check again, until it is
-empty.
+"""WIRE. Run ``kraftjbod-drain``: cordon, plan, move and check, repeatedly until all is moved.
 
-Every round reads the cluster anew, so that a run which was interrupted is resumed by the same
-order, and what appears or fails meanwhile is part of the next plan. Moves are made by the code of
-the reassignment tool; its lines go to standard error here.
+Every round reads the cluster again. So the same command resumes an interrupted drain, and later
+changes and failures become part of the next plan. The reassignment tool's code makes the moves; its
+lines go to standard error here.
 
-A whole broker is drained whether it is alive or not: its partitions are known from metadata, and
-their new replicas are copied from their leaders. Only a directory needs its broker.
+A whole broker can be drained whether it is alive or not: metadata has its partitions, and the new
+replicas are copied from the leaders. Draining a directory needs its broker.
 """
 
 from __future__ import annotations
@@ -71,7 +70,7 @@ from kraftjbod.core.errors import KraftJbodError, OperatingError
 from kraftjbod.core.ids import TopicPartition
 from kraftjbod.core.node_config import ALL_LOG_DIRS
 
-#: What each directory of a broker keeps free, by the broker's own configuration.
+#: Configuration keys with the space that each directory of a broker keeps free.
 _KEPT_FREE_KEYS: Final = ("log.dir.min.free.bytes", "log.dir.reserve.bytes")
 _ASK_FOR_MS: Final = 30_000
 _MAX_SHOWN: Final = 20
@@ -80,7 +79,7 @@ Configs = dict[str, ConfigEntry]
 
 
 class DoesNotFitError(KraftJbodError):
-    """Not everything has a place elsewhere; ``plan`` says what."""
+    """Not every replica has a place elsewhere; ``plan`` has the details."""
 
     def __init__(self, plan: DrainPlan) -> None:
         super().__init__(f"{len(plan.misfits)} replicas do not fit elsewhere")
@@ -88,15 +87,15 @@ class DoesNotFitError(KraftJbodError):
 
 
 class _GoneError(KraftJbodError):
-    """A broker that shall receive something is not there any more; another plan is needed."""
+    """A broker that should receive a replica is gone, so another plan is needed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrainOptions:
-    """``throttle`` is bytes per second and broker, None leaves the rates as they are.
+    """``throttle`` is in bytes per second and broker; None leaves the rates unchanged.
 
-    The cluster is read every ``poll_ms``; ``settle_ms`` is how long the cluster
-    may take for what needs no bytes: a cordon, a file that goes.
+    The cluster is read every ``poll_ms``. ``settle_ms`` is the time limit for changes that move no
+    bytes: a cordon, or the removal of a file.
     """
 
     throttle: int | None = None
@@ -106,12 +105,12 @@ class DrainOptions:
 
     @property
     def rounds(self) -> int:
-        """How often to read it before giving up."""
+        """How often to read the cluster before giving up."""
         return self.settle_ms // self.poll_ms
 
 
 class Drain:
-    """One order to empty ``source``; ``report`` gets lines for people."""
+    """A drain of ``source``; ``report`` prints lines of progress."""
 
     def __init__(
         self,
@@ -137,9 +136,9 @@ class Drain:
         *,
         report: Callable[[str], None],
     ) -> Drain:
-        """The order to empty what is named, if it can be emptied.
+        """Return the drain of the named source, after a check that it can be drained.
 
-        :raises ReassignmentError: naming what there is.
+        :raises ReassignmentError: it cannot; the message names the possible ones.
         """
         metadata = await client.retry(client.refresh_metadata)
         if broker_id not in metadata.brokers:
@@ -169,7 +168,7 @@ class Drain:
     # --- planning --------------------------------------------------------------------------------
 
     async def plan(self) -> DrainPlan:
-        """What would be moved now; changes nothing."""
+        """Return the moves that would be made now, without a change."""
         return self._planned(await self._read())
 
     def _planned(self, snapshot: Snapshot) -> DrainPlan:
@@ -181,7 +180,7 @@ class Drain:
         )
 
     async def _read(self) -> Snapshot:
-        """:raises RefusedError: the broker of the directory that is drained is not alive."""
+        """:raises RefusedError: the broker of a drained directory is not alive."""
         return await self._client.retry(self._read_once)
 
     async def _read_once(self) -> Snapshot:
@@ -215,11 +214,11 @@ class Drain:
     # --- draining --------------------------------------------------------------------------------
 
     async def run(self) -> int:
-        """Empty the source; how many replicas were moved.
+        """Drain the source, and return the number of moved replicas.
 
-        :raises DoesNotFitError: before anything was moved, with the cordon taken back that this
-            run set; or later, if space that there was is gone.
-        :raises KraftJbodError: what else stands against it; the same order resumes it.
+        :raises DoesNotFitError: before any move, after this run's cordon was removed; or later, if
+            free space disappeared.
+        :raises KraftJbodError: other failures; the same command resumes the drain.
         """
         take_back = await self._cordon()
         snapshot = await self._read()
@@ -253,7 +252,7 @@ class Drain:
         return len(moved)
 
     async def _advance(self, plan: DrainPlan, snapshot: Snapshot) -> None:
-        """Order what is new, and follow everything until it is over or has to be planned anew."""
+        """Start new moves, and follow all until they are over or another plan is needed."""
         order = as_reassignment(plan, self.source, snapshot)
         by_themselves = _leaving_by_themselves(self.source, snapshot)
         try:
@@ -269,7 +268,7 @@ class Drain:
         except StalledError:
             raise
         except KraftJbodError as e:
-            # A broker or a directory went away, or a topic; the next round shows what is left.
+            # A broker, a directory or a topic disappeared; the next round reads the rest.
             self._report(f"{e}; planning again")
 
     async def _order(self, order: ReassignmentPlan) -> None:
@@ -311,7 +310,7 @@ class Drain:
     # --- cordons ---------------------------------------------------------------------------------
 
     async def _cordon(self) -> Callable[[], Awaitable[None]] | None:
-        """Let the source take no new replicas; how to take that back, None if nothing changed."""
+        """Cordon the source, and return a function that undoes that; None if nothing changed."""
         source = self.source
         # A controller refuses new cordons of a broker that is not alive (KIP-1066). New replicas
         # go to such a broker only where too few others are alive, and the next round moves them.
@@ -338,8 +337,10 @@ class Drain:
         return take_back
 
     async def _drained_dirs(self) -> list[LogDirDescription]:
-        """The directories that are drained and not offline; of a broker that is not alive, those
-        that it registered."""
+        """Return the drained directories that are not offline.
+
+        For a broker that is not alive, return those that it registered.
+        """
         client, source = self._client, self.source
         if self.is_alive:
             found = await client.retry(lambda: describe_log_dirs(client, source.broker_id))
@@ -348,10 +349,9 @@ class Drain:
         return [] if registered is None else registered.log_dirs
 
     async def _own_cordons(self) -> str | None:
-        """The dynamic value of ``cordoned.log.dirs`` of exactly this broker, if any.
+        """Return this broker's own dynamic value of ``cordoned.log.dirs``, if any.
 
-        A broker that is not alive cannot be asked which of its cordons are dynamic, so all that
-        metadata has are.
+        For a broker that is not alive, all cordons in metadata count as dynamic.
         """
         if not self.is_alive:
             cordoned = [d.path for d in await self._drained_dirs() if d.is_cordoned]
@@ -369,7 +369,8 @@ class Drain:
     # --- the end, and the way back ---------------------------------------------------------------
 
     async def has_metadata(self) -> bool:
-        """Whether the broker keeps its own metadata in the directory, as far as it reports."""
+        """Return whether the directory holds the broker's own metadata, as far as it reports
+        that."""
         configs = await self._configs_of(self.source.broker_id)
         entry = configs.get("metadata.log.dir")
         if entry is not None and entry.value:
@@ -379,7 +380,8 @@ class Drain:
         return dirs[:1] == [self.source.path]
 
     async def cancel(self) -> int:
-        """Bring back what is on its way out, and lift the cordon; how many moves ended."""
+        """Cancel moves out of the source, lift the cordon, and return the number of cancelled
+        moves."""
         snapshot = await self._read()
         order = _on_the_way_out(self.source, snapshot)
         if order.replicas:
@@ -408,7 +410,7 @@ class Drain:
 
 
 def kept_free(configs: Configs) -> int:
-    """Bytes that each directory of a broker keeps; 0 where the broker knows no such keys."""
+    """Return the bytes that each directory keeps free; 0 if the broker has no such keys."""
     values = (configs[key].value or "0" for key in _KEPT_FREE_KEYS if key in configs)
     return sum(int(value) for value in values)
 
@@ -424,7 +426,7 @@ def _leaving_by_themselves(source: Source, snapshot: Snapshot) -> ReassignmentPl
 
 
 def _on_the_way_out(source: Source, snapshot: Snapshot) -> ReassignmentPlan:
-    """Moves that a drain of ``source`` may have begun."""
+    """Return the moves in progress that a drain of ``source`` may have started."""
     paths = {log_dir.path for log_dir in dirs_of(source, snapshot)}
     away = dict(_leaving_by_themselves(source, snapshot).replicas)
     log_dirs = {}

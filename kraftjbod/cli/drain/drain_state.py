@@ -1,7 +1,6 @@
-"""WIRE. What a cluster says about a directory or a broker that is being emptied.
+"""WIRE. A cluster's state as input for the drain planner, and its plan as a reassignment.
 
-From descriptions to what the planner needs, and from its plan to a reassignment. Nothing is asked
-here, and no rule of placing is known here.
+This file only converts values. It sends no requests and has no placement rules.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ _NO_LEADER: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """What is emptied: one directory, or a whole broker if ``path`` is None."""
+    """The drained directory, or a whole broker if ``path`` is None."""
 
     broker_id: int
     path: str | None = None
@@ -67,9 +66,9 @@ class Snapshot:
 
 
 def find_source(broker_id: int, text: str, log_dirs: LogDirs) -> Source:
-    """The directory that a path or an id names.
+    """Return the directory that a path or an id names.
 
-    :raises ReassignmentError: naming the directories that there are, or why it cannot be emptied.
+    :raises ReassignmentError: it does not exist or cannot be drained; the message has the reason.
     """
     found = log_dirs[broker_id]
     for log_dir in found:
@@ -91,7 +90,7 @@ def find_source(broker_id: int, text: str, log_dirs: LogDirs) -> Source:
 
 
 def dirs_of(source: Source, snapshot: Snapshot) -> list[LogDirDescription]:
-    """The directories that are emptied; none of a broker that is not alive."""
+    """Return the drained directories; none of a broker that is not alive."""
     return [
         log_dir
         for log_dir in snapshot.log_dirs.get(source.broker_id, ())
@@ -100,7 +99,7 @@ def dirs_of(source: Source, snapshot: Snapshot) -> list[LogDirDescription]:
 
 
 def open_places_for(source: Source, snapshot: Snapshot) -> list[OpenPlace]:
-    """Directories elsewhere that take new replicas, with what they may take."""
+    """Return other directories that take new replicas, and the bytes they can take."""
     return [
         OpenPlace(
             place=Place(broker, log_dir.path),
@@ -119,7 +118,7 @@ def scope_of(source: Source, *, across_brokers: bool) -> Scope:
 
 
 def leaving(source: Source, snapshot: Snapshot) -> list[Leaving]:
-    """Replicas that have to be moved; those that go by themselves are left out."""
+    """Return replicas that have to be moved, without those removed by a running reassignment."""
     located = locate(snapshot.log_dirs)
     if source.path is None:
         return list(_of_broker(source.broker_id, snapshot, located))
@@ -163,14 +162,14 @@ def _of_broker(
         yield Leaving(
             replica=Replica(broker, *partition),
             source=here.current_dir or "",
-            # A replica that lags will have it all.
+            # A lagging replica will have the full size.
             size_bytes=max(copy.size_bytes for copy in copies),
             holders=frozenset(holders),
         )
 
 
 def leaderless(source: Source, snapshot: Snapshot) -> list[TopicPartition]:
-    """Partitions of a whole broker that no replica can be copied of, for they have no leader."""
+    """Return partitions of a whole broker that cannot be copied because they have no leader."""
     if source.path is not None:
         return []
     metadata = snapshot.metadata
@@ -193,7 +192,7 @@ def _holders(partition: TopicPartition, snapshot: Snapshot) -> tuple[int, ...]:
 
 
 def _goes_by_itself(partition: TopicPartition, broker: int, snapshot: Snapshot) -> bool:
-    """Whether a reassignment under way takes the replica away, and can come to its end."""
+    """Return whether a running reassignment removes the replica and can complete."""
     ongoing = snapshot.ongoing.get(partition)
     if ongoing is None or broker not in ongoing.removing:
         return False
@@ -201,12 +200,12 @@ def _goes_by_itself(partition: TopicPartition, broker: int, snapshot: Snapshot) 
 
 
 def _lost(ongoing: OngoingReassignment, snapshot: Snapshot) -> set[int]:
-    """Brokers that shall get a replica and are not there."""
+    """Return brokers that should get a replica and are not alive."""
     return set(ongoing.adding) - snapshot.metadata.brokers.keys()
 
 
 def has_lost_targets(source: Source, snapshot: Snapshot) -> bool:
-    """Whether something on its way out waits for a broker that is gone."""
+    """Return whether a move out of the source waits for a broker that is gone."""
     return any(
         source.broker_id in ongoing.removing and _lost(ongoing, snapshot)
         for ongoing in snapshot.ongoing.values()
@@ -214,7 +213,7 @@ def has_lost_targets(source: Source, snapshot: Snapshot) -> bool:
 
 
 def as_reassignment(plan: DrainPlan, source: Source, snapshot: Snapshot) -> ReassignmentPlan:
-    """What to order and to follow for ``plan``; moves into the source are called back too."""
+    """Return the requests for ``plan``; they also cancel moves into the source."""
     replicas: dict[TopicPartition, tuple[int, ...]] = {}
     log_dirs: dict[Replica, str] = {}
     for move in plan.moves:
@@ -233,7 +232,7 @@ def as_reassignment(plan: DrainPlan, source: Source, snapshot: Snapshot) -> Reas
 
 
 def _settled(partition: TopicPartition, snapshot: Snapshot) -> tuple[int, ...]:
-    """The replicas once what is under way is over."""
+    """Return the replicas after the running reassignment."""
     ongoing = snapshot.ongoing.get(partition)
     removing = ongoing.removing if ongoing else ()
     return tuple(b for b in _holders(partition, snapshot) if b not in removing)
@@ -242,7 +241,7 @@ def _settled(partition: TopicPartition, snapshot: Snapshot) -> tuple[int, ...]:
 def _target_replicas(
     partition: TopicPartition, source: int, target: int, snapshot: Snapshot
 ) -> tuple[int, ...]:
-    """The target takes the source's turn, or that of a newcomer which is gone."""
+    """Return the replicas with the target in place of the source, or of a lost new replica."""
     settled = _settled(partition, snapshot)
     if target in settled:
         return settled
@@ -254,7 +253,7 @@ def _target_replicas(
 
 
 def obstacles(source: Source, snapshot: Snapshot) -> list[str]:
-    """What of the source is still in use; empty when it may go."""
+    """Return lines about remaining uses of the source; empty if it may be removed."""
     lines = [
         f"{replica.topic}-{replica.partition}"
         + (" is on its way into " if replica.is_future else " is in ")

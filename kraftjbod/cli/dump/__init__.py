@@ -1,1 +1,1 @@
-"""What lies on a disk, as lines: batches, indexes, snapshots, checkpoints; nothing is written."""
+"""Print files of a disk as lines: batches, indexes, snapshots, checkpoints. Read-only."""

@@ -1,1 +1,1 @@
-"""Offsets: which ones a reset of a group sets, the tables of groups, and where partitions end."""
+"""Offsets of resets, the tables of groups, and offsets of partitions."""

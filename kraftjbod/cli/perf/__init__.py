@@ -1,1 +1,1 @@
-"""Measuring a cluster from outside, as Kafka's own tools do."""
+"""Performance measurements of a cluster by clients, as with Kafka's tools."""

@@ -1,1 +1,1 @@
-"""The quorum of controllers as operators see it and change it."""
+"""Description and changes of the controllers' quorum."""

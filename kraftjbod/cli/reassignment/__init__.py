@@ -1,1 +1,1 @@
-"""``kraftjbod-reassign-partitions``: plans as files, moves as orders, and how far they are."""
+"""``kraftjbod-reassign-partitions``: plans as files, requests, and progress."""

@@ -1,10 +1,10 @@
-"""WIRE. Which brokers the partitions of a topic go to when a tool proposes: Kafka's round robin.
+"""WIRE. Kafka's round-robin assignment of a topic's partitions to brokers, for proposals.
 
-* Each broker leads as many partitions as any other, give or take one.
-* The followers of partitions with one leader spread over all other brokers.
-* Where brokers have racks (KIP-36), no rack holds two replicas before each rack holds one.
+* All brokers lead the same number of partitions, plus or minus one.
+* The followers of one leader's partitions are spread over all other brokers.
+* With racks (KIP-36), no rack has two replicas before each rack has one.
 
-What lies on the brokers already, and how big it is, does not count.
+Existing replicas and their sizes are not considered.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ def assign_replicas(
     replication_factor: int,
     random_below: Callable[[int], int],
 ) -> list[tuple[int, ...]]:
-    """The brokers of each partition from 0 on.
+    """Return the brokers of each partition from 0 on.
 
-    :param racks: by broker; all None where racks do not count.
-    :param random_below: a number >= 0 and below the one given: where to start, so that not every
+    :param racks: by broker; all None to ignore racks.
+    :param random_below: return a number from 0 to below the argument: the start, so that not every
         topic begins on the first broker.
-    :raises ReassignmentError: if there are too few brokers, or only some have a rack.
+    :raises ReassignmentError: too few brokers, or only some have a rack.
     """
     if replication_factor > len(racks):
         raise ReassignmentError(
@@ -44,7 +44,7 @@ def assign_replicas(
 
 
 def _by_alternating_rack(racks: Mapping[int, str | None]) -> list[int]:
-    """One broker of each rack in turn; just by id where there are no racks."""
+    """Return brokers alternating by rack; sorted by id if there are no racks."""
     rackless = sorted(broker for broker, rack in racks.items() if rack is None)
     if rackless and len(rackless) != len(racks):
         raise ReassignmentError(
@@ -62,10 +62,10 @@ def _by_alternating_rack(racks: Mapping[int, str | None]) -> list[int]:
 def _candidates(
     brokers: list[int], first: int, shift: int, racks: Mapping[int, str | None]
 ) -> Iterable[int]:
-    """The leader, then every other broker, over and over; ``shift`` says who follows first."""
+    """Yield the leader, then all other brokers repeatedly; ``shift`` selects the first."""
     yield brokers[first]
     others = len(brokers) - 1
-    # Shifting by one would put the next broker's rack where this one's was.
+    # A shift by one would use the next broker's rack, which may be the same as before.
     step = shift * len(set(racks.values()))
     for index in count() if others else ():
         yield brokers[(first + 1 + (step + index) % others) % len(brokers)]

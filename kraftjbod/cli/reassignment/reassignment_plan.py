@@ -1,13 +1,12 @@
-"""WIRE. The files that ``kraftjbod-reassign-partitions`` reads and writes: which replica goes
-where.
+"""WIRE. The files of ``kraftjbod-reassign-partitions``: the requested place of each replica.
 
-Kafka's JSON (KIP-113, "Scripts"), in which a directory is ``any``, an absolute path, or here also
-``dirid:`` and a directory id. Rules:
+The format is Kafka's JSON (KIP-113, "Scripts"). A directory is ``any``, an absolute path, or, with
+kraftjbod only, ``dirid:`` and a directory id.
 
-* what a file says is checked whole before anything is asked of a cluster;
-* every complaint names the place in the file.
+* A file is checked completely before any request is sent.
+* Every error message names the place in the file.
 
-Whether brokers, topics and directories exist is not known here.
+Whether brokers, topics and directories exist is checked elsewhere.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ _VERSION: Final = 1
 
 
 class ReassignmentError(KraftJbodError):
-    """The reassignment cannot be what was meant."""
+    """The reassignment is impossible or malformed."""
 
 
 class Replica(NamedTuple):
-    """A partition on a broker; sorts by broker first, as Kafka's tool lists them."""
+    """A partition on a broker; sorted by broker first, as by Kafka's tool."""
 
     broker_id: int
     topic: str
@@ -59,7 +58,7 @@ class ReassignmentPlan:
         return sorted({broker for brokers in self.replicas.values() for broker in brokers})
 
     def dirs_of(self, partition: TopicPartition) -> list[str]:
-        """Parallel to the partition's replicas."""
+        """Return directories parallel to the partition's replicas."""
         topic, index = partition
         return [
             self.log_dirs.get(Replica(broker, topic, index), ANY_DIRECTORY)
@@ -67,7 +66,7 @@ class ReassignmentPlan:
         ]
 
     def document(self) -> dict[str, Any]:
-        """Kafka's document, in the order of the partitions."""
+        """Return Kafka's document, sorted by partition."""
         partitions = [
             {
                 "topic": partition.topic,
@@ -80,15 +79,14 @@ class ReassignmentPlan:
         return {"version": _VERSION, "partitions": partitions}
 
     def as_json(self) -> str:
-        """The same as text, on one line."""
+        """Return the document as text on one line."""
         return json.dumps(self.document(), separators=(",", ":"))
 
 
 def parse_reassignment(text: str) -> ReassignmentPlan:
-    """What ``--reassignment-json-file`` holds.
+    """Parse the content of ``--reassignment-json-file``.
 
-    :raises ReassignmentError: for anything that is not a reassignment, in Kafka's words where it
-        has some.
+    :raises ReassignmentError: it is malformed; with Kafka's text if Kafka has one.
     """
     replicas: dict[TopicPartition, tuple[int, ...]] = {}
     log_dirs: dict[Replica, str] = {}
@@ -122,9 +120,9 @@ def parse_reassignment(text: str) -> ReassignmentPlan:
 
 
 def parse_topics(text: str) -> list[str]:
-    """The topics that ``--topics-to-move-json-file`` names.
+    """Parse the topics in ``--topics-to-move-json-file``.
 
-    :raises ReassignmentError: for anything that is not such a list.
+    :raises ReassignmentError: it is malformed.
     """
     topics: list[str] = [
         _field(entry, place, "topic", str) for place, entry in _entries(text, "topics")
@@ -136,9 +134,9 @@ def parse_topics(text: str) -> list[str]:
 
 
 def parse_broker_list(text: str) -> list[int]:
-    """``1,2,3``.
+    """Parse ``1,2,3``.
 
-    :raises ReassignmentError: naming the part that is no broker id.
+    :raises ReassignmentError: a part is not a broker id; the message names it.
     """
     parts = [part.strip() for part in text.split(",")]
     for part in parts:
@@ -150,7 +148,7 @@ def parse_broker_list(text: str) -> list[int]:
 
 
 def _entries(text: str, key: str) -> list[tuple[str, Mapping[str, Any]]]:
-    """The objects of a version 1 document's list, each with its place in the file."""
+    """Return the objects of a version 1 document's list, each with its place in the file."""
     try:
         document = json.loads(text)
     except ValueError as e:
@@ -186,7 +184,7 @@ def _list(entry: Mapping[str, Any], place: str, name: str, kind: type[Any]) -> l
 
 
 def _checked(value: Any, place: str, kind: type[Any]) -> Any:
-    # JSON's true is an int to Python.
+    # In Python, JSON's true is an int.
     is_bad_number = isinstance(value, bool) or (
         kind is int and isinstance(value, int) and value < 0
     )
@@ -196,7 +194,7 @@ def _checked(value: Any, place: str, kind: type[Any]) -> Any:
 
 
 def _log_dirs(entry: Mapping[str, Any], place: str, partition: TopicPartition) -> list[str]:
-    """Parallel to the entry's replicas."""
+    """Return directories parallel to the entry's replicas."""
     replicas = entry["replicas"]
     if "log_dirs" not in entry:
         return [ANY_DIRECTORY] * len(replicas)

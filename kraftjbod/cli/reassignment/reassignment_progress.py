@@ -1,8 +1,9 @@
-"""WIRE. How fast replicas are moving, for people who wait: bytes, rate and time left of each.
+"""WIRE. Progress of moving replicas: bytes, rate and remaining time of each.
 
-The bytes come from the brokers: a future copy beside the current one (a move between directories),
-or a new replica beside its leader's (a move between brokers). Everything goes to standard error;
-rich, which takes a tenth of a second to import, only where that is a terminal.
+Brokers report the bytes: those of a future copy compared with the current one (a move between
+directories), or those of a new replica compared with its leader's (a move between brokers). All
+output goes to standard error. rich, whose import takes a tenth of a second, is used on terminals
+only.
 """
 
 from __future__ import annotations
@@ -35,22 +36,22 @@ from kraftjbod.core.ids import TopicPartition
 from kraftjbod.core.text.size_text import size_text
 
 SAMPLE_MS: Final = 500
-#: Without a terminal: how often a line is worth reading.
+#: Interval of lines without a terminal.
 _LINES_EVERY_MS: Final = 5000
 _RATE_WINDOW_MS: Final = 10_000
-#: No byte of any replica in so long: the wait ends, the moves are left as they are.
+#: If no replica's size changes for this long, the wait ends. The moves continue.
 STALLED_AFTER_MS: Final = 300_000
 _MAX_SHOWN: Final = 20
 _WIDTH_WITH_BARS: Final = 120
 
 
 class StalledError(KraftJbodError):
-    """What was waited for has not come nearer for minutes."""
+    """No move has made progress for minutes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copying:
-    """One replica on its way; ``total_bytes`` may grow, as producers write on."""
+    """A replica being copied; ``total_bytes`` may grow, because producers continue."""
 
     label: str
     done_bytes: int
@@ -58,13 +59,13 @@ class Copying:
 
 
 Show = Callable[[Sequence[tuple[Copying, str]]], None]
-"""Shows each copy with its figures in words."""
+"""Shows each copy with its figures as text."""
 
 
 def copies(
     plan: ReassignmentPlan, ongoing: Ongoing, metadata: ClusterMetadata, found: LogDirs
 ) -> list[Copying]:
-    """What of ``plan`` is under way; empty when there is nothing to wait for.
+    """Return the copies of ``plan`` in progress; empty if all is done.
 
     :param found: the directories of :func:`brokers_to_ask`.
     """
@@ -81,7 +82,7 @@ def copies(
 def brokers_to_ask(
     plan: ReassignmentPlan, ongoing: Ongoing, metadata: ClusterMetadata
 ) -> list[int]:
-    """Those with a directory in ``plan``, and of those that send or receive who is alive."""
+    """Return brokers with a directory in ``plan``, and live brokers that send or receive."""
     busy: set[int] = set()
     for partition in plan.replicas.keys() & ongoing.keys():
         busy |= {*ongoing[partition].adding, _leader(metadata, partition)}
@@ -131,14 +132,14 @@ class Speed:
 
     def add(self, now_ms: int, done_bytes: int) -> None:
         if self._samples and done_bytes < self._samples[-1][1]:
-            self._samples.clear()  # Truncated, or begun anew.
+            self._samples.clear()  # The copy was truncated or restarted.
         self._samples.append((now_ms, done_bytes))
         while now_ms - self._samples[0][0] > _RATE_WINDOW_MS:
             self._samples.popleft()
 
     @property
     def bytes_per_second(self) -> float | None:
-        """None before there are two samples of it."""
+        """Return the rate; None before there are two samples."""
         (first_ms, first), (last_ms, last) = self._samples[0], self._samples[-1]
         return (last - first) / (last_ms - first_ms) * 1000 if last_ms > first_ms else None
 
@@ -170,9 +171,9 @@ async def follow(
     sample_ms: int = SAMPLE_MS,
     stalled_after_ms: int = STALLED_AFTER_MS,
 ) -> None:
-    """Show what ``sample`` finds, every ``sample_ms``, until that is nothing.
+    """Show what ``sample`` returns, every ``sample_ms``, until that is empty.
 
-    :raises StalledError: if no byte has moved for ``stalled_after_ms``.
+    :raises StalledError: no byte has moved for ``stalled_after_ms``.
     """
     speeds: dict[str, Speed] = {}
     last_seen: list[Copying] = []
@@ -183,7 +184,7 @@ async def follow(
             under_way = await sample()
             if is_quiet and not under_way:
                 return
-            # What was ordered a moment ago may not be seen yet: twice nothing is nothing.
+            # A move just requested may not be visible yet, so wait for two empty samples.
             is_quiet = not under_way
             now_ms = _now_ms()
             if under_way != last_seen:
@@ -200,7 +201,7 @@ async def follow(
 
 
 def show_once(under_way: Sequence[Copying]) -> None:
-    """One line per copy."""
+    """Print one line per copy."""
     _print_lines([(copying, figures(copying, None)) for copying in under_way])
 
 
@@ -234,13 +235,13 @@ def _screen() -> Iterator[Show]:
 
 @contextmanager
 def bars() -> Iterator[Show]:
-    """One bar for each copy, as long as it is under way."""
+    """Show one bar per copy while it is in progress."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskID, TextColumn
     from rich.table import Column
 
     console = Console(stderr=True)
-    # Where the terminal is too narrow for all, the figures stay whole.
+    # On a narrow terminal the figures are not shortened.
     name = TextColumn("{task.description}", table_column=Column(ratio=1, no_wrap=True))
     bar = (BarColumn(bar_width=20),) if console.width >= _WIDTH_WITH_BARS else ()
     words = TextColumn("{task.fields[text]}", table_column=Column(no_wrap=True))

@@ -1,7 +1,7 @@
-"""WIRE. What ``kraftjbod-reassign-partitions`` does with a cluster, one function per action.
+"""WIRE. The actions of ``kraftjbod-reassign-partitions``, one function each.
 
-Says Kafka's lines, and the same as facts. Everything that can be checked is checked before the
-first change; what was changed when a later step fails is reported before the error.
+The output is Kafka's lines, or the same values in JSON. All checks come before the first change. If
+a later step fails, completed changes are reported before the error.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ from kraftjbod.cli.terminal.command import Answer, report
 from kraftjbod.core.errors import ErrorCode, KraftJbodError, OperatingError
 from kraftjbod.core.ids import ANY_DIRECTORY, TopicPartition
 
-#: How often a broker is asked again for a replica that it does not have yet (KIP-113).
+#: Interval of requests for a replica that its broker does not have yet (KIP-113).
 _ASK_AGAIN_MS: Final = 100
 
 _EXISTING: Final = (
@@ -69,14 +69,14 @@ _EXISTING: Final = (
 
 
 class RefusedError(KraftJbodError):
-    """The cluster, or its state, stands against the order; the message says all."""
+    """The cluster refuses the request, or its state does not allow it; see the message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecuteOptions:
-    """Rates are bytes per second; None leaves them as they are.
+    """Options of --execute. Rates are in bytes per second; None leaves them unchanged.
 
-    ``timeout_ms`` is how long brokers are asked for replicas that they do not have yet.
+    ``timeout_ms`` limits the requests for replicas that their brokers do not have yet.
     """
 
     timeout_ms: int
@@ -95,7 +95,8 @@ async def generate(
     is_rack_aware: bool,
     random_below: Callable[[int], int],
 ) -> None:
-    """Say where the topics' replicas are, and where they would be spread over ``brokers``."""
+    """Print the present replicas of the topics, and a proposal that spreads them over
+    ``brokers``."""
     metadata = await client.retry(partial(client.refresh_metadata, topics))
     _require_brokers(brokers, metadata)
     current: dict[TopicPartition, tuple[int, ...]] = {}
@@ -127,13 +128,13 @@ async def generate(
 async def execute(
     client: ClusterClient, answer: Answer, plan: ReassignmentPlan, options: ExecuteOptions
 ) -> None:
-    """Begin everything that ``plan`` asks for: brokers first, then directories."""
+    """Start all moves of ``plan``: between brokers first, then between directories."""
     ongoing = await _ongoing(client)
     if ongoing and not options.is_additional:
         raise RefusedError(_EXISTING)
     metadata = await client.retry(partial(client.refresh_metadata, plan.topics))
     current = _current(metadata, plan)
-    # A replica on a broker that is away may stay there.
+    # An existing replica on a broker that is not alive may stay there.
     _require_brokers(_newcomers(plan, current), metadata)
     found = await _log_dirs(client, _brokers_with_targets(plan))
     plan = resolve(plan, found)
@@ -171,7 +172,7 @@ async def execute(
 async def verify(
     client: ClusterClient, answer: Answer, plan: ReassignmentPlan, *, preserve_throttles: bool
 ) -> None:
-    """Say how far everything is, and take the throttles off when all of it is done."""
+    """Print the progress of each move, and remove the throttles once all are done."""
     ongoing = await _ongoing(client)
     metadata = await client.retry(partial(client.refresh_metadata, plan.topics))
     answer.say("Status of partition reassignment:", partitions=[], moves=[])
@@ -191,7 +192,7 @@ async def cancel(
     preserve_throttles: bool,
     timeout_ms: int,
 ) -> None:
-    """Bring back what of ``plan`` is on its way."""
+    """Cancel the moves of ``plan`` that are in progress."""
     metadata = await client.retry(partial(client.refresh_metadata, plan.topics))
     active = sorted(plan.replicas.keys() & await _ongoing(client))
     if active:
@@ -208,7 +209,7 @@ async def cancel(
         )
     found = await _log_dirs(client, _brokers_with_targets(plan))
     moves = move_states(resolve(plan, found), found)
-    # Asking for the directory where a replica is ends its move.
+    # A request for the replica's present directory ends its move.
     back = {
         move.replica: move.located.current_dir
         for move in moves
@@ -224,7 +225,7 @@ async def cancel(
 
 
 async def copies_under_way(client: ClusterClient, plan: ReassignmentPlan) -> list[Copying]:
-    """What of ``plan`` is under way now, in bytes."""
+    """Return the copies of ``plan`` in progress, with bytes."""
     ongoing = await _ongoing(client)
     metadata = await client.retry(partial(client.refresh_metadata, plan.topics))
     brokers = brokers_to_ask(plan, ongoing, metadata)
@@ -233,7 +234,7 @@ async def copies_under_way(client: ClusterClient, plan: ReassignmentPlan) -> lis
 
 
 async def list_ongoing(client: ClusterClient, answer: Answer) -> None:
-    """Say what the controller is reassigning."""
+    """Print all running reassignments."""
     ongoing = await _ongoing(client)
     found = "Current partition reassignments:" if ongoing else "No partition reassignments found."
     answer.say(found, reassignments=[])
@@ -250,7 +251,7 @@ async def _ongoing(client: ClusterClient) -> Ongoing:
 
 
 async def _log_dirs(client: ClusterClient, brokers: Iterable[int]) -> LogDirs:
-    """Each broker is asked again by itself; the others' answers are kept."""
+    """Describe the directories of ``brokers``; a failed broker is retried separately."""
     asked = list(brokers)
     answers = await asyncio.gather(
         *(client.retry(partial(describe_log_dirs, client, broker)) for broker in asked)
@@ -266,7 +267,7 @@ async def _move_states(client: ClusterClient, plan: ReassignmentPlan) -> list[Mo
 async def _with_real_dirs(
     client: ClusterClient, current: Mapping[TopicPartition, tuple[int, ...]]
 ) -> ReassignmentPlan:
-    """``current`` with the directories of today, so that it brings everything back."""
+    """Return ``current`` with today's directories, for a rollback."""
 
     async def ask(broker: int) -> Sequence[LogDirDescription]:
         try:
@@ -294,7 +295,7 @@ def _brokers_with_targets(plan: ReassignmentPlan) -> list[int]:
 def _newcomers(
     plan: ReassignmentPlan, current: Mapping[TopicPartition, tuple[int, ...]]
 ) -> list[int]:
-    """Brokers that get a partition which they do not have, and those of directories."""
+    """Return brokers that get a partition they do not have, and those with target directories."""
     targets = {
         broker
         for partition, replicas in plan.replicas.items()
@@ -340,7 +341,7 @@ def _current(
 def _reassignments(
     plan: ReassignmentPlan, current: Mapping[TopicPartition, tuple[int, ...]], found: LogDirs
 ) -> list[Reassignment]:
-    """Each new replica with its directory, where the broker is known to listen to that."""
+    """Return the reassignments, with directory ids if the broker is known to support these."""
     ids = {broker: ids_by_path(log_dirs) for broker, log_dirs in found.items()}
 
     def target(partition: TopicPartition, broker: int) -> str:
@@ -363,7 +364,7 @@ def _reassignments(
 async def _start_moves(
     client: ClusterClient, answer: Answer, targets: Mapping[Replica, str], timeout_ms: int
 ) -> None:
-    """Ask for each replica until its broker has it and has begun (KIP-113)."""
+    """Request each move until the broker has the replica and has started it (KIP-113)."""
     pending = dict(targets)
     deadline = time.monotonic() + timeout_ms / 1000
     while pending:
@@ -384,9 +385,9 @@ async def _start_moves(
 
 
 async def _forget_wishes(client: ClusterClient, moves: Iterable[MoveState], found: LogDirs) -> None:
-    """A broker remembers the directory for a replica that it does not have; that shall end too.
+    """Clear target directories that brokers remember for replicas they do not have.
 
-    Kafka's brokers have no word for it.
+    Kafka's brokers have no request for that.
     """
     wishes = {
         move.replica: ANY_DIRECTORY
@@ -397,9 +398,9 @@ async def _forget_wishes(client: ClusterClient, moves: Iterable[MoveState], foun
 
 
 async def _ask_to_move(client: ClusterClient, targets: Mapping[Replica, str]) -> list[Replica]:
-    """Those that began.
+    """Request moves, and return those that have started.
 
-    :raises ReassignmentError: for the first that was refused for good.
+    :raises ReassignmentError: the first move that was refused permanently.
     """
     by_broker: dict[int, dict[str, list[TopicPartition]]] = defaultdict(lambda: defaultdict(list))
     for replica, target in targets.items():

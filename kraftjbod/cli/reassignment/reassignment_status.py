@@ -1,7 +1,7 @@
-"""WIRE. How far a reassignment is, from what a cluster says, and Kafka's sentence for it.
+"""WIRE. The progress of a reassignment, as values and as Kafka's sentences.
 
-Two stories per partition: the one that the controller reports (which brokers hold it), and the one
-that each broker reports (which directory holds it, and which shall). Nothing is asked here.
+For each partition there are two sources: the controller reports its brokers, and each broker
+reports present and future directories. This file sends no requests.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from kraftjbod.core.log_dir_state import LogDirState
 _IMPAIRED: Final = frozenset(state.value for state in LogDirState if state.is_impaired)
 
 LogDirs = Mapping[int, Sequence[LogDirDescription]]
-"""Every log directory of some brokers."""
+"""All log directories of some brokers."""
 Ongoing = Mapping[TopicPartition, OngoingReassignment]
-"""What the controller is reassigning."""
+"""The reassignments that the controller reports."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Located:
-    """Where a replica is on its broker, and where it is being moved to; sizes are bytes."""
+    """Present and future directory of a replica on its broker; sizes are in bytes."""
 
     current_dir: str | None = None
     future_dir: str | None = None
@@ -41,7 +41,7 @@ class Located:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionState:
-    """Brokers of one partition, as they are and as they shall be."""
+    """Present and target brokers of one partition."""
 
     partition: TopicPartition
     current: tuple[int, ...]
@@ -69,7 +69,7 @@ class PartitionState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoveState:
-    """One replica that shall be in a certain directory of its broker."""
+    """A replica with a target directory on its broker."""
 
     replica: Replica
     target_dir: str
@@ -82,7 +82,7 @@ class MoveState:
 
     @property
     def is_done(self) -> bool:
-        """Nothing is going to happen any more; maybe not what was wanted."""
+        """Whether the move is over, successfully or not."""
         return self.located.current_dir is not None and not self.is_active
 
     def document(self) -> dict[str, Any]:
@@ -124,7 +124,7 @@ class MoveState:
 def partition_states(
     plan: ReassignmentPlan, ongoing: Ongoing, metadata: ClusterMetadata
 ) -> list[PartitionState]:
-    """In the order of the partitions; one that does not exist has no replicas."""
+    """Return states sorted by partition; a partition that does not exist has no replicas."""
     states = []
     for partition, target in sorted(plan.replicas.items()):
         active = ongoing.get(partition)
@@ -141,14 +141,14 @@ def partition_states(
 
 
 def replicas_of(metadata: ClusterMetadata, partition: TopicPartition) -> tuple[int, ...]:
-    """As the metadata has them; none for a partition that does not exist."""
+    """Return the replicas in the metadata; none for a partition that does not exist."""
     topic = metadata.topics.get(partition.topic)
     found = topic.partitions.get(partition.partition) if topic else None
     return found.replicas if found else ()
 
 
 def move_states(plan: ReassignmentPlan, found: LogDirs) -> list[MoveState]:
-    """In Kafka's order: by broker, then by partition. ``plan`` names directories by path."""
+    """Return states in Kafka's order: by broker, then by partition. ``plan`` must have paths."""
     located = locate(found)
     return [
         MoveState(
@@ -162,7 +162,7 @@ def move_states(plan: ReassignmentPlan, found: LogDirs) -> list[MoveState]:
 
 
 def locate(found: LogDirs) -> dict[Replica, Located]:
-    """Every replica in some brokers' live directories."""
+    """Return the place of every replica in some brokers' live directories."""
     located: dict[Replica, Located] = {}
     for broker, log_dirs in found.items():
         for log_dir in log_dirs:
@@ -182,9 +182,9 @@ def is_offline(log_dir: LogDirDescription) -> bool:
 
 
 def resolve(plan: ReassignmentPlan, found: LogDirs) -> ReassignmentPlan:
-    """``plan`` with every directory id replaced by the path that the broker has for it.
+    """Replace every directory id in ``plan`` by the broker's path for it.
 
-    :raises ReassignmentError: naming the directories that the broker does have.
+    :raises ReassignmentError: unknown directory; the message names the existing ones.
     """
     return replace(
         plan,
@@ -215,11 +215,11 @@ def _path(target: str, replica: Replica, log_dirs: Sequence[LogDirDescription]) 
 
 
 def require_targets(plan: ReassignmentPlan, found: LogDirs) -> None:
-    """Whether each wanted path is a live directory of its broker that takes new replicas.
+    """Check that each target path is a live directory of its broker that takes new replicas.
 
-    Where a replica is already, it may be wanted whatever has become of the directory.
+    A replica's present directory is accepted in any state.
 
-    :raises ReassignmentError: for the first that is not.
+    :raises ReassignmentError: the first path that is not.
     """
     located = locate(found)
     for replica, target in sorted(plan.log_dirs.items()):
@@ -243,7 +243,7 @@ def require_targets(plan: ReassignmentPlan, found: LogDirs) -> None:
 
 
 def why_closed(log_dir: LogDirDescription) -> str | None:
-    """Why a directory takes no new replicas, as an adjective; None if it does."""
+    """Return why a directory takes no new replicas, as an adjective; None if it does."""
     if is_offline(log_dir):
         return "offline"
     if log_dir.is_cordoned:
@@ -259,7 +259,7 @@ def _choice(log_dirs: Iterable[LogDirDescription]) -> str:
 
 
 def ids_by_path(log_dirs: Iterable[LogDirDescription]) -> dict[str, DirectoryId]:
-    """Empty for a broker that does not report ids."""
+    """Return ids by path; empty for a broker that does not report ids."""
     return {
         log_dir.path: log_dir.directory_id
         for log_dir in log_dirs
@@ -268,22 +268,22 @@ def ids_by_path(log_dirs: Iterable[LogDirDescription]) -> dict[str, DirectoryId]
 
 
 def ongoing_line(partition: TopicPartition, ongoing: OngoingReassignment) -> str:
-    """What ``--list`` says of one partition."""
+    """Return the line of ``--list`` for one partition."""
     adding = f" adding: {joined(ongoing.adding)}." if ongoing.adding else ""
     removing = f" removing: {joined(ongoing.removing)}." if ongoing.removing else ""
     return f"{partition}: replicas: {joined(ongoing.replicas)}.{adding}{removing}"
 
 
 def named(partition: TopicPartition) -> dict[str, Any]:
-    """A partition in a JSON document."""
+    """Return a partition for a JSON document."""
     return {"topic": partition.topic, "partition": partition.partition}
 
 
 def named_replica(replica: Replica) -> dict[str, Any]:
-    """A replica in a JSON document."""
+    """Return a replica for a JSON document."""
     return {"broker": replica.broker_id} | named(replica.topic_partition)
 
 
 def joined(values: Iterable[object]) -> str:
-    """``1,2,3``."""
+    """Return ``1,2,3``."""
     return ",".join(map(str, values))

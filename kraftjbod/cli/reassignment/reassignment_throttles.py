@@ -1,8 +1,8 @@
-"""WIRE. Which replicas and brokers are slowed down while replicas move between brokers (KIP-73).
+"""WIRE. Throttles of replicas and brokers during moves between brokers (KIP-73).
 
-A throttle is a list of replicas per topic, read by leaders and by followers, and a rate per
-broker. Every broker that holds or receives a partition gets the rate, as Kafka's tool does it.
-They are set before anything moves, and taken off when nothing does.
+A throttle is a list of replicas per topic, for leaders and for followers, and a rate per broker. As
+with Kafka's tool, every broker that has or receives a partition gets the rate. Throttles are set
+before any move and removed when no move is left.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _MUST_VERIFY: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionMove:
-    """Brokers that hold a partition, and brokers that shall receive it."""
+    """Brokers that have a partition, and brokers that will receive it."""
 
     sources: frozenset[int]
     destinations: frozenset[int]
@@ -60,9 +60,9 @@ def plan_moves(
     proposed: Mapping[TopicPartition, Sequence[int]],
     current: Mapping[TopicPartition, Sequence[int]],
 ) -> dict[TopicPartition, PartitionMove]:
-    """What will move once ``proposed`` is under way, beside what is ``running`` already.
+    """Return all moves once ``proposed`` has started, including ``running`` ones.
 
-    A partition that is being reassigned has the sources that it had before that.
+    A partition that is being reassigned keeps its original sources.
     """
     moves = dict(running)
     for partition, brokers in proposed.items():
@@ -73,7 +73,7 @@ def plan_moves(
 
 
 def topic_throttles(moves: Moves) -> dict[str, dict[str, str]]:
-    """Configurations by topic: ``partition:broker,...`` of the senders and of the receivers."""
+    """Return configurations by topic: ``partition:broker,...`` of senders and of receivers."""
     leaders: dict[str, set[tuple[int, int]]] = defaultdict(set)
     followers: dict[str, set[tuple[int, int]]] = defaultdict(set)
     for (topic, partition), move in moves.items():
@@ -86,7 +86,7 @@ def topic_throttles(moves: Moves) -> dict[str, dict[str, str]]:
 
 
 def moving_brokers(moves: Moves) -> list[int]:
-    """Whoever sends or receives."""
+    """Return all brokers that send or receive."""
     return sorted(
         {broker for move in moves.values() for broker in move.sources | move.destinations}
     )
@@ -108,9 +108,10 @@ async def set_throttles(
     movers: Iterable[int],
     mover_rate: int | None,
 ) -> None:
-    """Slow ``moves`` between brokers down to ``rate``, and those within ``movers`` to the other.
+    """Throttle ``moves`` between brokers to ``rate``, and those within ``movers`` to
+    ``mover_rate``.
 
-    Rates are bytes per second; None leaves them as they are.
+    Rates are in bytes per second; None leaves them unchanged.
     """
     if rate is not None or mover_rate is not None:
         answer.say(_MUST_VERIFY)
@@ -131,7 +132,7 @@ async def set_throttles(
 async def clear_throttles(
     client: ClusterClient, answer: Answer, plan: ReassignmentPlan, metadata: ClusterMetadata
 ) -> None:
-    """Of all brokers: nothing shows which of them an earlier call has slowed down."""
+    """Remove the rates of all brokers, because it is unknown which brokers an earlier call set."""
     brokers = sorted({*metadata.brokers, *plan.brokers})
     answer.say(
         f"Clearing broker-level throttles on broker{_s(brokers)} {_joined(brokers)}",
@@ -159,7 +160,7 @@ async def _configure(
     kind: ResourceType,
     settings: Mapping[str, Mapping[str, str | None]],
 ) -> None:
-    """Set keys by resource name; None takes a key back."""
+    """Set keys by resource name; None deletes a key."""
     changes = {
         ConfigResource(kind, name): [
             ConfigChange(
@@ -174,9 +175,9 @@ async def _configure(
 
 
 async def _until_in_force(client: ClusterClient, settings: Mapping[str, Mapping[str, str]]) -> None:
-    """Brokers hear of their rates a moment after the controller has agreed; nothing moves before.
+    """Wait until all running brokers have their rates, before any move starts.
 
-    :raises OperatingError: REQUEST_TIMED_OUT, if a broker that runs does not take its rates over.
+    :raises OperatingError: REQUEST_TIMED_OUT: a running broker does not apply its rates.
     """
     metadata = await client.retry(client.refresh_metadata)
     running = {name: rates for name, rates in settings.items() if int(name) in metadata.brokers}

@@ -1,1 +1,1 @@
-"""What every tool does the same way before people: options, errors, progress, the end."""
+"""Common behaviour of the tools: options, errors, progress, exit codes."""

@@ -1,1 +1,1 @@
-"""Transactions before people: what is open, what hangs, and its end."""
+"""``kraftjbod-transactions``: open and hanging transactions, and their abort."""
