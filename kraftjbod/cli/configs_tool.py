@@ -1,9 +1,8 @@
-"""WIRE. ``kraftjbod-configs``: what topics, brokers and groups are configured to, as Kafka's tool
-shows it.
+"""WIRE. ``kraftjbod-configs``: show and change the configuration of topics, brokers and groups.
 
-Flags, output lines and exit codes are those of Kafka's ``kafka-configs.sh``, also against a real
-Kafka. ``--bootstrap-controller`` asks the controllers of kraftjbod instead of a broker: about
-themselves, or about a broker that is dead. Of brokers they know what was set, and take back
+Flags, output lines and exit codes are those of Kafka's ``kafka-configs.sh``, and the tool works
+with Kafka too. ``--bootstrap-controller`` sends requests to kraftjbod's controllers: about
+themselves, or about a dead broker. Of brokers they know only the dynamic values. They accept lifted
 cordons, but cannot check new ones.
 """
 
@@ -82,12 +81,12 @@ Described = dict[str, list[ConfigEntry]]
 
 
 class ConfigCommandError(KraftJbodError):
-    """The order makes no sense for what there is."""
+    """The command does not fit the present configuration."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """What was asked for; ``name`` is None for all of a kind, and empty for brokers' defaults."""
+    """The command; ``name`` is None for all of a kind, and empty for brokers' defaults."""
 
     kind: ResourceType
     name: str | None
@@ -98,7 +97,7 @@ class Order:
 
     @property
     def own_source(self) -> ConfigSource:
-        """Where a value comes from that was set for exactly this entity."""
+        """The source of values that were set for exactly this entity."""
         if self.kind is ResourceType.TOPIC:
             return ConfigSource.DYNAMIC_TOPIC_CONFIG
         if self.kind is ResourceType.GROUP:
@@ -176,9 +175,9 @@ def main(
 
 
 def parse_added(text: str) -> dict[str, str]:
-    """``a=1,b=[x,y]`` as a mapping; of a list the brackets go.
+    """Parse ``a=1,b=[x,y]`` to a mapping, without the brackets.
 
-    :raises click.BadParameter: for what is no pair.
+    :raises click.BadParameter: a part is not a pair.
     """
     pairs = {}
     for part in re.split(f",{_OUTSIDE_BRACKETS}", text):
@@ -250,7 +249,7 @@ async def _describe(client: ClusterClient, order: Order) -> None:
 
 
 async def _existing(client: ClusterClient, kind: ResourceType) -> Sequence[str]:
-    """All of a kind; of groups, also those that are only configured."""
+    """Return all names of a kind; of groups, also those that only have a configuration."""
     match kind:
         case ResourceType.TOPIC:
             return sorted(client.metadata.topics)
@@ -265,14 +264,14 @@ async def _existing(client: ClusterClient, kind: ResourceType) -> Sequence[str]:
 
 
 def _can_be_asked(client: ClusterClient, order: Order) -> bool:
-    """A dead broker cannot be; what is set for it, the controller knows alone."""
+    """Return whether brokers can answer; for a dead broker only the controller can."""
     if order.kind is not ResourceType.BROKER or order.name == "":
         return True
     return int(order.name or 0) in client.metadata.brokers
 
 
 async def _own_entries(client: ClusterClient, order: Order, names: Sequence[str]) -> Described:
-    """The entries to be shown, by name; with ``--all``, whatever is in force."""
+    """Return the entries to be shown, by name; with ``--all``, all values in force."""
     resources = [ConfigResource(order.kind, name) for name in names]
     found = await client.retry(lambda: describe_configs(client, resources))
     return {
@@ -296,7 +295,7 @@ def _is_own(entry: ConfigEntry, resource: ConfigResource) -> bool:
 
 
 def _require_present(order: Order, entries: Sequence[ConfigEntry]) -> None:
-    """:raises ConfigCommandError: naming the keys that are not set, as Kafka's tool does."""
+    """:raises ConfigCommandError: keys are not set; with Kafka's text, naming them."""
     present = {entry.name for entry in entries if entry.source is order.own_source}
     absent = [key for key in order.deletes if key not in present]
     if absent:
@@ -337,13 +336,13 @@ async def _at_controllers(addresses: str, timeout_ms: int, is_alter: bool, order
 
 
 def _by_id(described: tuple[str, object]) -> tuple[bool, int, str]:
-    """Nodes in their order, and what holds for all of them last, as Kafka's tool has it."""
+    """Return a sort key: nodes by id, then the defaults of all nodes, as in Kafka's tool."""
     name = described[0]
     return name == "", int(name) if name.isdecimal() else 0, name
 
 
 async def _committed(client: ControllerClient, order: Order) -> Described:
-    """What was set, by name; an empty list where only the name was given."""
+    """Return the dynamic values by name; an empty list for a requested name without values."""
     names = None if order.name is None else (order.name,)
     answer = await client.call(DescribeDynamicConfigsRequest(resource_type=order.kind, names=names))
     described = {
@@ -361,9 +360,9 @@ async def _committed(client: ControllerClient, order: Order) -> Described:
 async def _of_controllers(
     client: ControllerClient, order: Order, committed: Described, timeout_ms: int
 ) -> Described:
-    """What the wanted controllers go by, as they say themselves; by their ids.
+    """Return the values that controllers report of themselves, by controller id.
 
-    :raises ConfigCommandError: ``--all`` is asked of a broker, or of a controller that is away.
+    :raises ConfigCommandError: ``--all`` for a broker, or for a controller that does not answer.
     """
     cluster = await describe_controllers(client)
     controllers = {str(each.controller_id): each.listeners for each in cluster}
@@ -381,7 +380,7 @@ async def _of_controllers(
                 try:
                     answer = await one.call(DescribeControllerConfigsRequest())
                 except ConnectionLostError as e:
-                    # It is away: what is set for it is known all the same, but not its file.
+                    # It does not answer: its dynamic values are known, but not its file.
                     if order.shows_all:
                         raise ConfigCommandError(
                             f"controller {name} is away, and only itself knows its file: {e}"
@@ -438,7 +437,7 @@ def _report(order: Order, described: Described) -> None:
 
 
 def entry_line(entry: ConfigEntry) -> str:
-    """Kafka's line of one value."""
+    """Return Kafka's line for one value."""
     synonyms = ", ".join(
         f"{synonym.source.name}:{synonym.name}={_shown(synonym.value)}"
         for synonym in entry.synonyms

@@ -1,8 +1,8 @@
 """WIRE. ``kraftjbod-console-consumer``: prints the records of a topic, one per line.
 
-Without a group it reads all partitions, or one, from where its flags say, each time. With one, with
-a regular expression for topics, or where only what is committed shall be read, it is a consumer of
-librdkafka, with the settings and rules of Kafka's own tool.
+Without a group it reads all partitions, or one, from the given start. With a group, a regular
+expression for topics, or read_committed it is a consumer of librdkafka, with the settings and rules
+of Kafka's tool.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ _RESET: Final = "auto.offset.reset"
 
 
 class NothingToReadError(KraftJbodError):
-    """The topic or partition that was named does not exist."""
+    """The named topic or partition does not exist."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Asked:
-    """What shall be read, and until when."""
+    """What to read, and when to stop."""
 
     topic: str | None
     include: str | None
@@ -128,12 +128,12 @@ def main(cluster: ClusterAddress, **flags: Any) -> None:
         asyncio.run(_Reading(asked, printing).run(cluster))
     else:
         asyncio.run(_reach(cluster, asked, settings))
-        # From here on the library's own threads do all, and nothing else is to be done.
+        # The library's threads do the work from here on, so no event loop is needed.
         _read_as_member(asked, settings, printing)
 
 
 def _asked(flags: Mapping[str, Any]) -> _Asked:
-    """:raises click.UsageError: in the words of Kafka's tool, where it refuses too."""
+    """:raises click.UsageError: flags contradict each other; with Kafka's text if it has one."""
     topic, partition, offset = flags["topic"], flags["partition"], flags["offset"]
     if (topic is None) == (flags["include"] is None):
         if partition is not None and topic is None:
@@ -162,7 +162,7 @@ def _asked(flags: Mapping[str, Any]) -> _Asked:
 
 
 def _settings(cluster: ClusterAddress, flags: Mapping[str, Any]) -> dict[str, str] | None:
-    """Those of a consumer of librdkafka, as Kafka's tool makes them; None if none is needed."""
+    """Return librdkafka's settings, as Kafka's tool makes them; None if it is not needed."""
     path = cluster.command_config
     of_file = {} if path is None else parse_properties(read_file(path), path)
     given = parse_pairs(flags["settings"], "--command-property")
@@ -188,7 +188,7 @@ def _settings(cluster: ClusterAddress, flags: Mapping[str, Any]) -> dict[str, st
         )
     if flags["isolation_level"] is not None:
         settings[_ISOLATION] = flags["isolation_level"]
-    # librdkafka's own default is the other one.
+    # The default of librdkafka is read_committed.
     settings.setdefault(_ISOLATION, "read_uncommitted")
     if groups:
         settings["group.id"] = groups.pop()
@@ -199,8 +199,8 @@ def _settings(cluster: ClusterAddress, flags: Mapping[str, Any]) -> dict[str, st
 
 
 def _printer(flags: Mapping[str, Any]) -> Printer:
-    """As ``--formatter`` says. Those of coordinators' topics take no notice of properties, as
-    Kafka's do not."""
+    """Return the printer for ``--formatter``. Those of coordinators' topics ignore properties, as
+    in Kafka."""
     name = flags["formatter"]
     if name is not None and flags["as_json"]:
         raise click.UsageError("--formatter and --json exclude each other")
@@ -232,7 +232,7 @@ def _plain_printer(flags: Mapping[str, Any]) -> RecordPrinter | JsonPrinter:
 
 
 class _Printing:
-    """Records to standard output; ``total`` counts them."""
+    """Prints records to standard output; ``total`` counts them."""
 
     def __init__(self, asked: _Asked, printer: Printer) -> None:
         self._max = asked.max_messages
@@ -264,10 +264,10 @@ class _Printing:
 
 
 async def _reach(cluster: ClusterAddress, asked: _Asked, settings: Mapping[str, str]) -> None:
-    """Say what is wrong, where the library would wait for it to pass."""
+    """Check topic and partition first, because librdkafka would wait for them without a message."""
     if settings.get("security.protocol", "PLAINTEXT") != "PLAINTEXT":
-        return  # Only the library speaks that.
-    # The settings are the consumer's; this question needs none of them.
+        return  # Only the library supports security.
+    # The settings are for the library's consumer; this request needs none.
     async with replace(cluster, command_config=None).connect(patience_ms=PATIENCE_MS) as client:
         if asked.topic is not None:
             topic = asked.topic
@@ -275,11 +275,11 @@ async def _reach(cluster: ClusterAddress, asked: _Asked, settings: Mapping[str, 
 
 
 def _read_as_member(asked: _Asked, settings: Mapping[str, str], printing: _Printing) -> None:
-    # The library takes a tenth of a second.
+    # Importing the library takes a tenth of a second.
     from kraftjbod.cli.console.group_reader import GroupReader
 
     reader = GroupReader(settings)
-    # Whoever stops it as services are stopped finds its offsets committed, too.
+    # A stop by SIGTERM, as services are stopped, should commit offsets too.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         if asked.topic is not None and asked.partition is not None:
@@ -303,7 +303,7 @@ def _read_as_member(asked: _Asked, settings: Mapping[str, str], printing: _Print
 
 
 class _Reading:
-    """Reading without a group."""
+    """Reads without a group."""
 
     def __init__(self, asked: _Asked, printing: _Printing) -> None:
         assert asked.topic is not None
@@ -353,11 +353,11 @@ class _Reading:
 
 
 async def _partitions(client: ClusterClient, name: str, only: int | None) -> list[int]:
-    """:raises NothingToReadError: if what was named does not exist."""
+    """:raises NothingToReadError: the named topic or partition does not exist."""
     metadata = await client.refresh_metadata([name])
     topic = metadata.topics.get(name)
     if topic is None or topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-        # Waiting for it to be created would seem to be reading.
+        # Waiting for the topic would look like reading.
         raise NothingToReadError(f"topic {name} does not exist")
     partitions = list(metadata.topic(name).partitions)
     if only is None:

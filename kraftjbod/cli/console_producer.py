@@ -1,8 +1,8 @@
-"""WIRE. ``kraftjbod-console-producer``: each line of standard input becomes a record.
+"""WIRE. ``kraftjbod-console-producer``: sends each line of standard input as a record.
 
-Records with a key go where Kafka's own clients would put them, the others round robin by batch.
-What has been read is sent at once and acknowledged before more is read, so a slow cluster slows
-the pipe down and memory stays small.
+Records with a key go to the partition that Kafka's clients choose, others round robin by batch.
+Lines are sent and acknowledged before more are read. So a slow cluster slows down the input, and
+little memory is used.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ async def _perform(
 def _read_lines(
     reader: LineReader, lines: Iterable[bytes], number: int
 ) -> tuple[list[Record], BadLineError | None]:
-    """The records of ``lines`` before the first bad one, and what is wrong with that."""
+    """Return the records of ``lines`` before the first bad one, and its error."""
     now, records = now_ms(), []
     for at, line in enumerate(lines, number):
         try:
@@ -171,13 +171,13 @@ def _read_lines(
 
 
 class _Sent:
-    """What was acknowledged, by partition: how many records, and between which offsets."""
+    """Number of acknowledged records by partition, and their first and last offsets."""
 
     def __init__(self) -> None:
         self._partitions: dict[int, tuple[int, int, int]] = {}
 
     def note(self, partition: int, records: int, offset: int) -> None:
-        """:param offset: of the first; -1 if the broker was not asked (``acks=0``)."""
+        """:param offset: of the first record; -1 with ``acks=0``."""
         count, first, _ = self._partitions.get(partition, (0, offset, offset))
         last = offset + records - 1 if offset >= 0 else offset
         self._partitions[partition] = (count + records, first, last)
@@ -200,7 +200,7 @@ class _Sent:
 
 
 async def _partition_count(client: ClusterClient, topic: str) -> int:
-    """Also makes the cluster create the topic, where it does that."""
+    """Return the number of partitions; the cluster may create the topic automatically."""
     metadata = await client.refresh_metadata([topic], create_missing=True)
     return len(metadata.topic(topic).partitions)
 
@@ -208,7 +208,7 @@ async def _partition_count(client: ClusterClient, topic: str) -> int:
 def _batches(
     records: Iterable[Record], partitions: int, turn: Iterator[int], batch_bytes: int
 ) -> Iterator[tuple[int, list[Record]]]:
-    """Records in batches, each with its partition; order holds per partition."""
+    """Yield batches with their partitions, keeping the order within a partition."""
     open_batches: dict[int | None, tuple[list[Record], int]] = {}
     for record in records:
         slot = None if record.key is None else partition_of(record.key, partitions)
@@ -224,7 +224,7 @@ def _batches(
 
 
 async def _chunks_of_lines() -> AsyncIterator[list[bytes]]:
-    """Whole lines without their ends, as many as are there at a time."""
+    """Yield complete lines without line ends, as many as are available at a time."""
     loop = asyncio.get_running_loop()
     source = cast(io.BufferedReader, sys.stdin.buffer)
     prompt = sys.stdin.isatty()
@@ -232,7 +232,7 @@ async def _chunks_of_lines() -> AsyncIterator[list[bytes]]:
     while True:
         if prompt:
             click.echo(">", nl=False)
-        # A thread waits for the terminal or the pipe, so that the loop does not.
+        # A thread reads the terminal or the pipe, so that the event loop is not blocked.
         chunk = await loop.run_in_executor(None, source.read1, _READ_BYTES)
         *lines, rest = (rest + chunk).split(b"\n")
         if lines:

@@ -1,9 +1,9 @@
-"""WIRE. ``kraftjbod-consumer-groups``: list, describe and delete consumer groups, and set or delete
-what they committed.
+"""WIRE. ``kraftjbod-consumer-groups``: list, describe, reset and delete consumer groups and their
+offsets.
 
-Flags, columns and lines are those of Kafka's ``kafka-consumer-groups.sh``, also against a real
-Kafka; ``--json`` has the same facts. Unlike Kafka's it ends with exit code 1 if anything failed,
-and says so on standard error.
+Flags, columns and lines are those of Kafka's ``kafka-consumer-groups.sh``, and the tool works with
+Kafka too. ``--json`` has the same values. Unlike Kafka's, the tool exits with code 1 after any
+failure, and reports it on standard error.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _SCENARIOS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Asked:
-    """What the flags say."""
+    """The values of the flags."""
 
     groups: tuple[str, ...]
     all_groups: bool
@@ -68,7 +68,7 @@ class _Asked:
     flags: Mapping[str, Any]
 
     def one_of(self, names: Collection[str], what: str, *, needed: bool = True) -> str | None:
-        """:raises click.UsageError: for none, if one is needed, and for several."""
+        """:raises click.UsageError: several are given, or none although one is needed."""
         given = [name for name in names if self.flags[name] not in (None, False)]
         if len(given) > 1 or (needed and not given):
             flags = ", ".join(f"--{name.replace('_', '-')}" for name in names)
@@ -152,7 +152,7 @@ def main(answer: Answer, cluster: ClusterAddress, **flags: Any) -> None:
 
 
 def _validate(answer: Answer, pattern: str) -> int:
-    """Whether brokers would take it; the exit code."""
+    """Check a regular expression as brokers do, and return the exit code."""
     why: str | None = None
     try:
         LinearPattern(pattern)
@@ -165,7 +165,7 @@ def _validate(answer: Answer, pattern: str) -> int:
 
 
 async def _perform(cluster: ClusterAddress, answer: Answer, action: str, asked: _Asked) -> bool:
-    """Whether anything failed that was said already."""
+    """Return whether a failure was reported."""
     async with cluster.connect() as client:
         await client.retry(client.refresh_metadata)
         if action == "list":
@@ -213,9 +213,9 @@ async def _list(client: ClusterClient, answer: Answer, asked: _Asked) -> None:
 
 
 def _words(text: str | None, known: Mapping[str, str], what: str) -> list[str] | None:
-    """None if the flag was not given, nothing if it was given without a value.
+    """Return Kafka's words; None if the flag is absent, empty if it has no value.
 
-    :raises click.UsageError: for a word that is not known.
+    :raises click.UsageError: an unknown word.
     """
     if text is None:
         return None
@@ -311,7 +311,7 @@ def _state_row(client: ClusterClient, group: GroupDescription) -> dict[str, str]
 
 
 async def _offset_rows(client: ClusterClient, group: GroupDescription) -> list[OffsetRow]:
-    """Those of members first, of the ones with most partitions before others."""
+    """Return rows of members first, those with most partitions before others."""
     committed = await client.retry(lambda: group_admin.committed_offsets(client, group.group_id))
     members = sorted(group.members, key=lambda one: -len(one.assignment))
     assigned = [(partition, member) for member in members for partition in member.assignment]
@@ -346,7 +346,7 @@ async def _offsets_at(
     *,
     missing_ok: bool = False,
 ) -> dict[TopicPartition, int]:
-    """:param missing_ok: leave out topics that there are no more, and partitions without leader."""
+    """:param missing_ok: whether to skip deleted topics and partitions without a leader."""
     found: dict[TopicPartition, int] = {}
     for topic, own in group_admin.by_topic(partitions).items():
         numbers = [one.partition for one in own]
@@ -410,7 +410,7 @@ async def _delete_offsets(
 def _in_scope(
     client: ClusterClient, scopes: Iterable[str], committed: Iterable[TopicPartition]
 ) -> list[TopicPartition]:
-    """Of a topic without numbers all partitions; of one that is gone those that are committed."""
+    """Return the named partitions; for a topic without numbers all, or the committed ones."""
     wanted: dict[TopicPartition, None] = {}
     for scope in scopes:
         topic, numbers = offset_reset.parse_scope(scope)
@@ -481,7 +481,7 @@ async def _planned(
     asked: _Asked,
     from_file: Mapping[TopicPartition, int],
 ) -> dict[TopicPartition, int]:
-    """What each partition in scope is set to, within its log."""
+    """Return the new offset of each partition in scope, limited to its log."""
     committed = {
         partition: found.offset
         for partition, found in (

@@ -1,9 +1,8 @@
-"""WIRE. ``kraftjbod-delete-records``: let partitions start later, and forget what was before
-(KIP-107).
+"""WIRE. ``kraftjbod-delete-records``: delete the records of partitions before an offset (KIP-107).
 
-Flags, the file and the output lines are those of Kafka's ``kafka-delete-records.sh``, also against
-a real Kafka; ``--format json`` prints one document instead.
-Unlike Kafka's it ends with exit code 1 if any partition was refused.
+Flags, the file and the output are those of Kafka's ``kafka-delete-records.sh``, and the tool works
+with Kafka too. ``--format json`` prints one document instead. Unlike Kafka's, the tool exits with
+code 1 if any partition was refused.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ Answers = Mapping[TopicPartition, int | OperatingError]
 
 
 class OffsetFileError(KraftJbodError):
-    """The file does not say which records shall go."""
+    """The file does not name offsets."""
 
 
 @tool()
@@ -62,9 +61,9 @@ def main(
 
 
 def parse_offsets(text: str) -> dict[TopicPartition, int]:
-    """What ``--offset-json-file`` holds.
+    """Parse the content of ``--offset-json-file``.
 
-    :raises OffsetFileError: for anything else, in Kafka's words where it has some.
+    :raises OffsetFileError: it is malformed; with Kafka's text if Kafka has one.
     """
     try:
         document = json.loads(text)
@@ -99,7 +98,7 @@ def _entry(entry: Any, place: str) -> tuple[TopicPartition, int]:
     numbers = []
     for name, least in (("partition", 0), ("offset", _HIGH_WATERMARK)):
         value = entry.get(name)
-        # JSON's true is an int to Python.
+        # In Python, JSON's true is an int.
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
             raise OffsetFileError(f"{place}.{name}: expected a number >= {least}")
         numbers.append(value)
@@ -115,7 +114,7 @@ async def _perform(cluster: ClusterAddress, path: str, *, as_json: bool) -> None
         answers = await delete_records(client, offsets)
     click.echo(_as_json(answers) if as_json else _as_lines(answers))
     if any(isinstance(answer, OperatingError) for answer in answers.values()):
-        # Nothing is printed twice: each refusal stands with its partition.
+        # Each error was printed with its partition, so none is printed again.
         sys.stdout.flush()
         sys.exit(1)
 

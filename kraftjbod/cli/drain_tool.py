@@ -1,11 +1,11 @@
 """WIRE. ``kraftjbod-drain``: empty a log directory or a broker, so that it can be retired.
 
-Cordons it, moves its replicas to where most space is free, and says when it may go. The same order
-given again resumes a drain that was interrupted; ``--cancel`` takes it back. A broker that is lost
-is drained in the same way, but for the cordon, which needs a broker that is alive.
+The tool cordons the source, moves its replicas to where most space is free, and reports when the
+source may be removed. The same command resumes an interrupted drain. ``--cancel`` undoes it. A lost
+broker is drained without a cordon, which needs a live broker.
 
-Exit codes: 0 it is empty (or, with ``--dry-run``, everything fits); 1 something went wrong; 2 not
-everything fits elsewhere, and nothing was moved; 130 interrupted, with moves going on.
+Exit codes: 0 it is empty (or, with ``--dry-run``, everything fits); 1 an error; 2 not everything
+fits elsewhere, and nothing was moved; 130 interrupted, while moves continue.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _DOES_NOT_FIT: Final = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """What was asked for."""
+    """The command."""
 
     broker_id: int
     directory: str | None
@@ -103,16 +103,16 @@ def main(
 
 
 def parse_directory(text: str) -> tuple[int, str]:
-    """``1:/disk2`` or ``1:<directory id>``.
+    """Parse ``1:/disk2`` or ``1:<directory id>``.
 
-    :raises click.BadParameter: for anything else.
+    :raises click.BadParameter: any other text.
     """
     broker, colon, directory = text.partition(":")
     if not (colon and directory and broker.isascii() and broker.isdigit()):
         raise click.BadParameter(
             f"{text!r} is not BROKER:PATH or BROKER:ID, such as 1:/disk2", param_hint="--dir"
         )
-    # An id has no slash in it.
+    # A directory id contains no slash.
     return int(broker), broker_path(directory, "--dir") if "/" in directory else directory
 
 
@@ -159,7 +159,7 @@ async def _drain(client: ClusterClient, order: Order) -> None:
 
 
 async def _farewell(drain: Drain, count: int) -> str:
-    """That it is over, and what to do next."""
+    """Return the final message with the next step."""
     source = drain.source
     broker, path = source.broker_id, source.path
     done = f"Moved {_count(count, 'replica')}."
@@ -210,7 +210,7 @@ def _count(number: int, what: str) -> str:
 
 
 def move_line(move: Move) -> str:
-    """One replica and its way."""
+    """Return a line with one replica, its source and its target."""
     replica = move.replica
     source = f"{replica.broker_id}:{move.source}" if move.source else str(replica.broker_id)
     line = f"{replica.topic_partition} ({size_text(move.size_bytes)}) {source} -> {move.target}"
@@ -220,7 +220,7 @@ def move_line(move: Move) -> str:
 
 
 def misfit_line(misfit: Misfit) -> str:
-    """One replica, and the best that there is for it."""
+    """Return a line with one replica and the largest free space for it."""
     best = "no open directory may take it"
     if misfit.best_free_bytes is not None:
         best = f"{size_text(max(0, misfit.best_free_bytes))} free at best"

@@ -1,10 +1,10 @@
-"""WIRE. Signs that a controller which is about to be formatted is one that was lost.
+"""WIRE. Find signs that a controller about to be formatted had metadata that was lost.
 
-The metadata of a new cluster and of one whose controller lost its disk are alike: there is none.
-What distinguishes them lies beside it: what is left in the directory itself, and the directories of
-brokers of the same cluster that have been used, as far as they are on this machine and near.
+An empty metadata directory may be that of a new cluster, or of one whose controller lost its disk.
+Signs of the latter are files left in the directory, and used directories of brokers of the same
+cluster nearby on this machine.
 
-Nothing is proven by finding nothing; brokers that know other metadata refuse it in any case.
+Finding nothing proves nothing. Brokers that know other metadata refuse the controller in any case.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from kraftjbod.storage.dir_names import (
 from kraftjbod.storage.meta_properties import read_meta_properties
 from kraftjbod.storage.vfs import RealVfs
 
-#: Directories that are read; there may be anything beside a metadata directory.
+#: Maximum number of directories that are searched.
 _MOST_NEIGHBOURS: Final = 2_000
 
 
 def sign_of_earlier_life(metadata_dir: str, cluster_id: str | None) -> str | None:
-    """What says that the cluster has lived already, as the second half of a sentence.
+    """Return a sign that the cluster existed before, as the second half of a sentence.
 
-    :param cluster_id: None for a controller that begins no metadata: it is given the log of others.
+    :param cluster_id: None for a controller that receives its log from others.
     """
     home = Path(metadata_dir)
     for name in (CLUSTER_METADATA_DIR, BOOTSTRAP_FILE):
@@ -47,7 +47,7 @@ def sign_of_earlier_life(metadata_dir: str, cluster_id: str | None) -> str | Non
 
 
 def _neighbours(home: Path) -> Iterator[Path]:
-    """Directories up to two steps below the directory that holds ``home``, and the one above it."""
+    """Yield directories up to two levels below the parent and the grandparent of ``home``."""
     for root in home.parents[:2]:
         for child in _children(root):
             yield from chain([child], _children(child))
@@ -57,7 +57,7 @@ def _children(directory: Path) -> list[Path]:
     try:
         return sorted(child for child in directory.iterdir() if child.is_dir())
     except OSError:
-        return []  # Not ours to read, or gone meanwhile.
+        return []  # Not readable, or deleted meanwhile.
 
 
 def _is_of_cluster(directory: Path, cluster_id: str) -> bool:

@@ -1,9 +1,8 @@
-"""WIRE. ``kraftjbod-features``: what the cluster agreed to understand, and how to raise or lower
-it.
+"""WIRE. ``kraftjbod-features``: show, raise and lower the feature levels of the cluster.
 
-Flags, output lines and exit codes are those of Kafka's ``kafka-features.sh``, also against a real
-Kafka's brokers, so releases of Kafka have names here that this software cannot run at.
-``--bootstrap-controller`` asks the controllers of kraftjbod.
+Flags, output lines and exit codes are those of Kafka's ``kafka-features.sh``, and the tool works
+with Kafka's brokers too. So it knows releases of Kafka that kraftjbod does not support.
+``--bootstrap-controller`` sends requests to kraftjbod's controllers.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from kraftjbod.core.errors import ConnectionLostError, KraftJbodError, Operating
 from kraftjbod.core.metadata_version import METADATA_VERSION
 
 _FIRST_LEVEL: Final = 7
-#: Kafka's releases that it can still be upgraded from: the first and the last "IV" of each.
+#: Kafka's releases from which an upgrade is possible: the first and the last "IV" of each.
 _IVS: Final[Mapping[str, tuple[int, int]]] = {
     "3.3": (3, 3),
     "3.4": (0, 0),
@@ -64,7 +63,7 @@ Where = ClusterAddress | ControllerAddress
 
 
 class FeatureCommandError(KraftJbodError):
-    """The order makes no sense, or the cluster would not follow it."""
+    """The command is malformed, or the cluster refuses it."""
 
 
 @tool_group()
@@ -158,16 +157,16 @@ def _wanted(verb: str, metadata: str | None, pairs: tuple[str, ...]) -> dict[str
 
 
 def level_text(feature: str, level: int) -> str:
-    """``3.7-IV2`` for level 17 of metadata.version; the number for other features."""
+    """Return ``3.7-IV2`` for level 17 of metadata.version; the number for other features."""
     if feature != METADATA_VERSION:
         return str(level)
     return _RELEASE_OF_LEVEL.get(level, f"UNKNOWN {level}")
 
 
 def parse_levels(metadata: str | None, pairs: tuple[str, ...]) -> dict[str, int]:
-    """The wanted level by feature.
+    """Return the requested level by feature.
 
-    :raises FeatureCommandError: for what is no level, or named twice.
+    :raises FeatureCommandError: an unknown level, or a feature that is named twice.
     """
     levels: dict[str, int] = {}
     if metadata is not None:
@@ -227,7 +226,7 @@ async def _found(where: Where) -> ClusterFeatures:
 
 
 def _level(feature: str, level: int) -> dict[str, Any] | None:
-    """As a number and in words; None for -1, which says that there is none."""
+    """Return the level as number and name; None for -1, which stands for no level."""
     return None if level < 0 else {"level": level, "name": level_text(feature, level)}
 
 
@@ -245,7 +244,7 @@ async def _update(
     try:
         await _ask(where, levels, kind, dry_run=dry_run)
     except _Refused as e:
-        # All of them are made or none is, so one reason stands for all.
+        # All updates succeed or none, so one reason applies to all.
         for name, level in sorted(levels.items()):
             attempt = "Can not" if dry_run else "Could not"
             what = name if verb == "disable" else f"{name} to {level}"
@@ -257,7 +256,7 @@ async def _update(
 
 
 class _Refused(KraftJbodError):
-    """By the cluster, which was reached."""
+    """The cluster refused the request."""
 
 
 async def _ask(

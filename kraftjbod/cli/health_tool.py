@@ -1,16 +1,16 @@
-"""WIRE. ``kraftjbod-health``: whether one daemon serves, for health checks and for people.
+"""WIRE. ``kraftjbod-health``: check whether one daemon serves, for health checks and operators.
 
-* A broker serves if it answers, is registered, and is not fenced, as far as it knows itself.
-* A controller serves if it is the active one and has committed everything that it decided, or
-  follows the one that is.
-* A directory that is not online is reported and changes nothing else: a dead disk is no reason to
-  restart the broker that holds the others.
+* A broker serves if it answers, is registered, and is not fenced according to its own metadata.
+* A controller serves if it is active and has committed all its decisions, or follows the active
+  one.
+* A directory that is not online is reported without effect on the result, because a dead disk is no
+  reason to restart the broker.
 
-It asks one daemon once: nothing is tried again, and no other daemon answers in its place.
-Exit code 0: it serves; 1: it does not, or does not answer in time; 2: wrong usage.
+The tool sends one request to one daemon, without a retry. Exit codes: 0: it serves; 1: it does not,
+or does not answer in time; 2: wrong usage.
 
-Of a broker that does not say which one it is, as Kafka's do not, nobody can say whether it is
-fenced; one that answers serves.
+A broker that does not report its id, such as Kafka's, cannot be checked for fencing. It serves if
+it answers.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ from kraftjbod.core.errors import (
 
 _ONLINE: Final = "online"
 _OFFLINE: Final = "offline"
-#: Who leads as far as a controller knows that has heard of none.
+#: Leader id of a controller that knows no leader.
 _NOBODY: Final = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
-    """What one daemon said. ``reason`` is why it does not serve, None if it does.
+    """The result for one daemon. ``reason`` is why it does not serve, None if it does.
 
-    ``log_dirs`` holds the state by path; None where there are no such directories, or no answer.
-    ``broker_id`` is None for a controller, and for a broker that does not report it.
+    ``log_dirs`` is the state by path; None without directories or without an answer. ``broker_id``
+    is None for a controller, and for a broker that does not report it.
     """
 
     who: str
@@ -56,7 +56,7 @@ class Health:
     log_dirs: Mapping[str, str] | None = None
 
     def text(self) -> str:
-        """For people: one line, and one more for each directory that is not online."""
+        """Return one line, and one more for each directory that is not online."""
         if self.log_dirs is None:
             return f"{self.who} serves"
         sick = {path: state for path, state in self.log_dirs.items() if state != _ONLINE}
@@ -65,7 +65,7 @@ class Health:
         return "\n".join([first, *(f"{path} is {state}" for path, state in sick.items())])
 
     def document(self) -> str:
-        """The same for machines, in JSON."""
+        """Return the same as JSON."""
         document: dict[str, Any] = {"serves": self.reason is None, "reason": self.reason}
         if self.log_dirs is not None:
             document["brokerId"] = self.broker_id
@@ -116,7 +116,7 @@ async def _check(address: str, timeout_ms: int, *, is_broker: bool, as_json: boo
 
 
 async def examine(address: str, timeout_ms: int, *, is_broker: bool) -> Health:
-    """Ask the daemon at ``address``, ``HOST:PORT``; silence and refusals are answers too."""
+    """Check the daemon at ``address``, ``HOST:PORT``; failures become the result's reason."""
     who = f"the {'broker' if is_broker else 'controller'} at {address}"
     ask = _ask_broker if is_broker else _ask_controller
     try:
@@ -131,7 +131,7 @@ async def examine(address: str, timeout_ms: int, *, is_broker: bool) -> Health:
 
 
 async def _other_daemon(address: str, *, is_broker: bool) -> str | None:
-    """That the address is a daemon's of the other kind, if it is."""
+    """Return a hint if a daemon of the other kind listens at the address."""
     if is_broker:
         is_other = await is_controller(*parse_bootstrap(address)[0])
         return "it is a controller: give it as --bootstrap-controller" if is_other else None
@@ -143,7 +143,7 @@ async def _other_daemon(address: str, *, is_broker: bool) -> str | None:
 
 
 async def _ask_broker(address: str, who: str, timeout_ms: int) -> Health:
-    # This client learns of no other brokers, so the one at the address answers.
+    # This client knows no other brokers, so the one at the address answers.
     async with ClusterClient(address, request_timeout_ms=timeout_ms) as client:
         broker_id, described = await describe_own_log_dirs(client)
         log_dirs = {log_dir.path: _state(log_dir) for log_dir in described}
@@ -162,7 +162,7 @@ def _state(log_dir: LogDirDescription) -> str:
 
 
 async def _ask_controller(address: str, who: str, timeout_ms: int) -> Health:
-    # The bodies of the RPC take a tenth of a second to import, and brokers are asked without.
+    # Importing the RPC's messages takes a tenth of a second, and brokers do not need them.
     from kraftjbod.cli.clients.controller_client import ControllerClient
     from kraftjbod.protocol.rpc_config_messages import (
         ListPartitionReassignmentsRequest,
@@ -170,8 +170,8 @@ async def _ask_controller(address: str, who: str, timeout_ms: int) -> Health:
     from kraftjbod.protocol.rpc_quorum_messages import DescribeQuorumRequest
 
     async with ControllerClient(address, timeout_ms=timeout_ms) as client:
-        # Nothing is asked for; but only the active controller answers, and only once all that it
-        # decided until then is committed.
+        # An empty request, which only the active controller answers, and only once all its earlier
+        # decisions are committed.
         try:
             await client.call(ListPartitionReassignmentsRequest(partitions={}))
         except OperatingError as e:

@@ -1,8 +1,7 @@
-"""WIRE. Log directories as a table for people, and the lines below it.
+"""WIRE. Print log directories as a table, and the lines below it.
 
-One line for each directory where that fits, or where nobody's screen ends it: in a file, a pipe.
-Otherwise the same facts stand below each other in fewer columns, so that none is missing on a
-terminal of 80 columns.
+If a directory fits on one line, or the output is a file or a pipe, it has one line. On a narrow
+terminal the same values are stacked in fewer columns, so that none is missing with 80 columns.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _FACTS: Final = (
     *("broker", "log directory", "directory id", "state", "replicas", "size", "used", "free"),
     *("free %", "growth", "disk growth", "full in", "latency", "last scrub", "reason"),
 )
-#: Those that share a column on a narrow terminal.
+#: Columns that are stacked on a narrow terminal.
 _STACKS: Final = (
     ("broker", "state"),
     ("log directory", "directory id", "reason"),
@@ -37,9 +36,9 @@ _STACKS: Final = (
     ("growth", "disk growth", "full in"),
     ("latency", "last scrub"),
 )
-#: Left-aligned, and broken into lines.
+#: Columns that are left-aligned and wrapped.
 _WORDY: Final = frozenset({"log directory", "directory id", "reason", "state", "broker"})
-#: Broken into lines on a narrow terminal.
+#: Columns that are wrapped on a narrow terminal.
 _WRAPPED: Final = frozenset({"log directory", "state", "last scrub"})
 _ID_WIDTH: Final = 22
 _STATE_WIDTH: Final = 10
@@ -53,7 +52,7 @@ _DURATIONS: Final = ((365 * _DAY_S, "y"), (_DAY_S, "d"), (3600, "h"), (60, "min"
 
 
 def print_table(found: LogDirs, topics: Sequence[str]) -> None:
-    """On standard output; with ``topics``, only their replicas count."""
+    """Print the table on standard output; with ``topics``, only their replicas count."""
     from rich.console import Console
 
     rows = [
@@ -69,7 +68,7 @@ def print_table(found: LogDirs, topics: Sequence[str]) -> None:
         stacks = (tuple(name for name in stack if name in shown) for stack in _STACKS)
         needed = max(_LEAST_WIDTH, width)
         table = _table(rows, [stack for stack in stacks if stack], folds_at=needed)
-    # With a height too, rich believes the width.
+    # rich uses the width only if the height is given too.
     Console(width=needed, height=_HEIGHT).print(table)
 
 
@@ -102,7 +101,7 @@ def _table(
 
 
 def _facts(broker: int, log_dir: LogDirDescription, topics: Sequence[str]) -> dict[str, Text]:
-    """Every fact by its heading; empty where it is not reported."""
+    """Return every value by its heading; empty if not reported."""
     from rich.text import Text
 
     replicas = [r for r in log_dir.replicas if not topics or r.topic in topics]
@@ -140,7 +139,7 @@ def _state(log_dir: LogDirDescription) -> Text:
 
 
 def _space(log_dir: LogDirDescription) -> tuple[str, str, str]:
-    """Used, free, and free in percent, of the disk."""
+    """Return used space, free space, and free space in percent, of the disk."""
     total_bytes, free_bytes = log_dir.total_bytes, log_dir.usable_bytes
     if total_bytes <= 0 or free_bytes < 0:
         return "", "", ""
@@ -171,7 +170,7 @@ def _latency(log_dir: LogDirDescription) -> Text:
 
 
 def _last_scrub(log_dir: LogDirDescription) -> Text:
-    """When a pass ended, in UTC, and what the latest one found."""
+    """Return when a scrub ended, in UTC, and what the latest one found."""
     from rich.text import Text
 
     if log_dir.scrub_errors is None:
@@ -189,7 +188,7 @@ def _last_scrub(log_dir: LogDirDescription) -> Text:
 
 
 def move_lines(found: LogDirs, topics: list[str]) -> list[str]:
-    """One line for each replica that is being moved to another directory of its broker."""
+    """Return one line for each replica that moves to another directory of its broker."""
     lines = []
     for broker, log_dirs in found.items():
         held = [(log_dir, replica) for log_dir in log_dirs for replica in log_dir.replicas]
@@ -212,7 +211,7 @@ def move_lines(found: LogDirs, topics: list[str]) -> list[str]:
 
 
 def lost_lines(lost: dict[int, list[str]]) -> list[str]:
-    """One line for each replica that is in no directory of its broker, and was the last in sync."""
+    """Return one line for each lost replica that was the last one in sync."""
     return [
         f"{replica} on broker {broker}: LOST, the last in-sync copy is on none of its disks; bring "
         f"its disk back, delete the topic, or allow it unclean elections"

@@ -1,14 +1,14 @@
-"""WIRE. ``kraftjbod-log-dirs``: what lies in each broker's log directories, as Kafka's tool prints
-it.
+"""WIRE. ``kraftjbod-log-dirs``: describe or change the log directories of brokers.
 
-Three lines: two of talk and one JSON document. After Kafka's keys it has some of ours, null where
-a cluster does not report them. ``--format json`` prints the document alone, ``--format table`` a
-table for people (log_dirs_table.py).
+As with Kafka's tool, the output is two lines of text and one JSON document. kraftjbod's additional
+keys follow Kafka's, and are null if a cluster does not report them. ``--format json`` prints the
+document alone, ``--format table`` a table (log_dirs_table.py).
 
-A broker that is down cannot be asked. What metadata knows of its directories is shown all the same:
-in the table as any other, in the document apart, for what Kafka's scripts read is left as it is.
+For a broker that does not run, the directories known from metadata are shown: in the table like any
+other, in the document under a separate key, so that scripts for Kafka's output still work.
 
-Beyond Kafka's it changes them: ``--reattach``, ``--add`` and ``--forget``, one at a time.
+Other than Kafka's, the tool also changes directories: ``--reattach``, ``--add`` and ``--forget``,
+one at a time.
 """
 
 from __future__ import annotations
@@ -202,7 +202,7 @@ async def _ask(
     *,
     include_strays: bool,
 ) -> dict[int, list[LogDirDescription]]:
-    """What each says; one that has just died and is known by metadata is left out."""
+    """Return each broker's answer; one that has just died but is registered is left out."""
 
     async def ask(broker: int) -> list[LogDirDescription] | None:
         try:
@@ -220,7 +220,7 @@ async def _ask(
 def document(
     found: LogDirs, topics: list[str], lost: dict[int, list[str]], down: LogDirs
 ) -> dict[str, Any]:
-    """Kafka's document and what is known of who is down; with ``topics``, only their partitions."""
+    """Return Kafka's document with the brokers that do not run; only partitions of ``topics``."""
     return {
         "version": 1,
         "brokers": [
@@ -251,7 +251,7 @@ def document(
 
 
 def strays_document(found: LogDirs, topics: list[str]) -> dict[str, Any]:
-    """One entry for each stray; null where it does not say."""
+    """Return one entry for each stray; unknown values are null."""
     return {
         "version": 1,
         "strays": [
@@ -275,7 +275,7 @@ def strays_document(found: LogDirs, topics: list[str]) -> dict[str, Any]:
 
 
 def _print_strays(document: dict[str, Any], style: str, asked: list[int]) -> None:
-    """``json`` as one document; for people a line each."""
+    """Print ``json`` as one document, otherwise a line each."""
     if style == "json":
         echo_json(document)
         return

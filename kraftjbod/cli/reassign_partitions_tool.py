@@ -1,8 +1,8 @@
 """WIRE. ``kraftjbod-reassign-partitions``: move replicas between brokers and disks, as Kafka's tool
 does.
 
-Beside Kafka's flags: ``dirid:<id>`` in the file where Kafka wants a path, and ``--progress``,
-which waits until everything has moved and shows how far each replica is.
+Additions to Kafka's tool: ``dirid:<id>`` in the file in place of a path, and ``--progress``, which
+waits until everything has moved and shows the progress of each replica.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from kraftjbod.cli.terminal.command import (
     tool,
 )
 
-#: Of trying to reach the cluster, where brokers are asked once for replicas.
+#: Minimum timeout of the connection if ``--timeout`` allows only one request for replicas.
 _LEAST_TIMEOUT_MS: Final = 1_000
 
 _EVERYWHERE: Final = frozenset({"bootstrap_server", "command_config", "timeout", "as_json"})

@@ -1,8 +1,8 @@
-"""WIRE. ``kraftjbod-storage``: format log dirs, describe them, dump segments.
+"""WIRE. ``kraftjbod-storage``: format and describe log directories, and dump segments.
 
-Flags, output lines and exit codes are Kafka's ``kafka-storage.sh`` (KIP-858, "Storage format
-command"). One thing differs: with ``--ignore-formatted``, a path that this node had a directory
-on and that is empty now is not formatted, because its disk is most likely just not mounted.
+Flags, output lines and exit codes are those of Kafka's ``kafka-storage.sh`` (KIP-858, "Storage
+format command"), with one difference. ``--ignore-formatted`` does not format an empty path on which
+this node had a directory, because its disk is probably not mounted.
 """
 
 from __future__ import annotations
@@ -234,7 +234,7 @@ def dump_log(answer: Answer, segment: tuple[str, ...]) -> None:
 
 
 class Formatter:
-    """Formats the dirs of one node; either all checks pass, or nothing is written."""
+    """Formats the directories of one node. Nothing is written unless all checks pass."""
 
     def __init__(
         self,
@@ -248,7 +248,7 @@ class Formatter:
         own_endpoint: Endpoint | None = None,
         answer: Answer,
     ) -> None:
-        """:param own_endpoint: where a controller is reached."""
+        """:param own_endpoint: the controller's endpoint."""
         if not cluster_id:
             raise StartupError("You must specify a cluster ID.")
         self._settings = settings
@@ -264,7 +264,7 @@ class Formatter:
         self._vfs = RealVfs()
 
     def format(self) -> None:
-        """:raises StartupError: with Kafka's words for what stands in the way."""
+        """:raises StartupError: the directories cannot be formatted; with Kafka's text."""
         metadata_dir = self._settings.metadata_dir
         ensemble = self._load(list(dict.fromkeys([metadata_dir, *self._settings.data_dirs])))
         ensemble.verify(
@@ -301,9 +301,10 @@ class Formatter:
         self._remember(ensemble, known)
 
     def _voters(self) -> VoterSet | None:
-        """Who votes at first; a controller that is named there gets the directory id it has there.
+        """Return the first voters. This controller gets the directory id that the flags name for
+        it.
 
-        :raises StartupError: for what names no controllers.
+        :raises StartupError: the flags are malformed.
         """
         node_id = self._settings.node_id
         voters = self._quorum.voters(node_id, self._own_endpoint, self._metadata_dir_id)
@@ -344,9 +345,10 @@ class Formatter:
         return read_known_dirs(self._vfs, ensemble.metadata_dir)
 
     def _refuse_missing_disks(self, ensemble: MetaPropertiesEnsemble, known: KnownDirs) -> None:
-        """Pass if no disk is missing, or if all are and the operator says that they are lost.
+        """Check that no disk is missing, or that all are and the operator declared them lost.
 
-        A broker with one directory left starts, and ``--forget`` knows whose last copies are gone.
+        With one remaining directory the broker can start, and ``--forget`` knows which last copies
+        are lost.
         """
         are_all_lost = ensemble.loaded.keys().isdisjoint(self._settings.data_dirs)
         if are_all_lost and self._replace_lost:
@@ -405,23 +407,23 @@ class Formatter:
 
 
 def load_settings(path: str) -> StorageSettings:
-    """:raises ConfigError: if the file cannot be read or says something wrong."""
+    """:raises ConfigError: the file cannot be read or is malformed."""
     return StorageSettings.from_properties(
         parse_properties(read_file(path), path), source=path, base_dir=os.getcwd()
     )
 
 
 def _tell_ignored_keys(settings: StorageSettings, path: str, answer: Answer) -> None:
-    """Tell of keys that the node of that file will not read: of a slip, before it matters."""
+    """Report keys that the node will ignore, so that typing errors are found early."""
     model = BrokerConfig if "broker" in settings.process_roles else ControllerConfig
     for ignored in ignored_keys(model, parse_properties(read_file(path), path)):
         answer.say(f"{path}: {ignored}", ignoredKeys=[ignored.key])
 
 
 def _own_endpoint(path: str) -> Endpoint:
-    """Where the controller of that file is reached.
+    """Return the endpoint of the controller of that file.
 
-    :raises ConfigError: if the file does not say it.
+    :raises ConfigError: the file does not define it.
     """
     values = parse_properties(read_file(path), path)
     config = ControllerConfig.from_properties(values, source=path, base_dir=os.getcwd())
@@ -452,7 +454,8 @@ def _features(release: str | None, pairs: tuple[str, ...]) -> dict[str, int]:
 
 
 def _inspect(paths: list[str]) -> tuple[dict[str, MetaProperties], list[str]]:
-    """What the dirs say, in the order of ``paths``, and the problems in Kafka's words."""
+    """Return the directories' identities, in the order of ``paths``, and problems in Kafka's
+    words."""
     vfs, found, problems = RealVfs(), dict[str, MetaProperties](), list[str]()
     for path in paths:
         if not Path(path).exists():

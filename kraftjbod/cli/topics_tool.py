@@ -1,9 +1,9 @@
-"""WIRE. ``kraftjbod-topics``: create, list, describe, grow and delete topics, as Kafka's tool does.
+"""WIRE. ``kraftjbod-topics``: create, list, describe, extend and delete topics, as Kafka's tool.
 
-A topic option names one topic for ``--create`` and is a regular expression for the other actions,
-where a comma separates alternatives.
-Adds ``Offline`` to Kafka's line of a partition, and ``--json``. A cluster that cannot be asked for
-eligible leader replicas (KIP-966) has ``N/A`` there, as in Kafka's tool.
+``--topic`` names one topic for ``--create``. For other actions it is a regular expression, in which
+commas separate alternatives. Additions to Kafka's tool are ``Offline`` in a partition's line, and
+``--json``. Eligible leader replicas (KIP-966) are ``N/A`` if the cluster does not report them, as
+in Kafka's tool.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ _COLLISION: Final = (
 
 
 class TopicCommandError(KraftJbodError):
-    """The order makes no sense for the topics that there are."""
+    """The command does not fit the existing topics."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What was asked for; the fields are named as the flags."""
+    """The values of the flags, with their names."""
 
     topic: str | None
     partitions: int | None
@@ -186,9 +186,9 @@ def _needs_all(created: CreatedTopic) -> str:
 
 
 def parse_assignment(text: str) -> dict[int, tuple[int, ...]]:
-    """``1:2,2:3`` is partition 0 on brokers 1 and 2, partition 1 on brokers 2 and 3.
+    """Parse ``1:2,2:3``: partition 0 on brokers 1 and 2, partition 1 on brokers 2 and 3.
 
-    :raises TopicCommandError: naming the part that is not a list of brokers.
+    :raises TopicCommandError: a part is not a list of brokers; the message names it.
     """
     assignment = {}
     for partition, part in enumerate(text.split(",")):
@@ -206,9 +206,9 @@ def parse_assignment(text: str) -> dict[int, tuple[int, ...]]:
 async def _matching(
     client: ClusterClient, options: Options, *, may_be_none: bool = False
 ) -> list[TopicMetadata]:
-    """The topics that ``--topic`` means, by name.
+    """Return the topics that ``--topic`` matches, by name.
 
-    :raises TopicCommandError: if it names none, unless that is no error.
+    :raises TopicCommandError: no topic matches, unless ``may_be_none``.
     """
     metadata = await client.retry(client.refresh_metadata)
     pattern = re.compile((options.topic or ".*").replace(",", "|"))
@@ -261,7 +261,7 @@ async def _describe(client: ClusterClient, topics: list[TopicMetadata], options:
     for topic, partitions in shown:
         if not only_some:
             click.echo(topic_line(topic, configs[topic.name]))
-        # As from Kafka's, what is asked for is the topics.
+        # With --topics-with-overrides Kafka's tool prints topics only.
         for partition in () if options.topics_with_overrides else partitions:
             elr = eligible.get((topic.name, partition.partition))
             click.echo(partition_line(topic.name, partition, elr))
@@ -270,7 +270,7 @@ async def _describe(client: ClusterClient, topics: list[TopicMetadata], options:
 def _shown_partitions(
     topic: TopicMetadata, options: Options, needed: int
 ) -> list[PartitionMetadata]:
-    """:param needed: replicas that have to be in sync."""
+    """:param needed: number of replicas that have to be in sync."""
 
     def is_shown(partition: PartitionMetadata) -> bool:
         in_sync = len(partition.isr)

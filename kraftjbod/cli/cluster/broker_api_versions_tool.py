@@ -1,6 +1,6 @@
-"""WIRE. ``kraftjbod-broker-api-versions``: which requests each broker serves, in which versions.
+"""WIRE. ``kraftjbod-broker-api-versions``: the requests that each broker supports, with versions.
 
-Flags and lines are those of Kafka's tool; what is *usable* is what our tools would speak.
+Flags and output are those of Kafka's tool. *usable* is the version that these tools would use.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ async def _versions(client: ClusterClient, broker_id: int) -> Versions:
 
 
 def _named(broker: BrokerNode) -> str:
-    """As Java writes a node."""
+    """Return a node in Java's format."""
     rack = "null" if broker.rack is None else broker.rack
     return f"{broker.host}:{broker.port} (id: {broker.node_id} rack: {rack} isFenced: false)"
 
@@ -74,7 +74,7 @@ def _name(key: int) -> str:
 
 
 def versions_text(versions: Versions) -> str:
-    """One broker's, a line for each request, also for those that it does not serve."""
+    """Return a line for each request, including those that the broker does not support."""
     lines = []
     for key in sorted({*versions, *SUPPORTED}):
         head = f"{_name(key)}({int(key)}): "

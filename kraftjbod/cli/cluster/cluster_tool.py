@@ -1,9 +1,10 @@
-"""WIRE. ``kraftjbod-cluster``: a cluster's id, its brokers or its controllers, and one of them that
-is gone for good.
+"""WIRE. ``kraftjbod-cluster``: show a cluster's id, brokers or controllers, or unregister one that
+is permanently stopped.
 
-Commands, flags, output lines and exit codes are those of Kafka's ``kafka-cluster.sh``, also against
-a real Kafka's brokers; ``--bootstrap-controller`` asks the controllers of kraftjbod. ``unregister``
-refuses a broker that still has replicas unless ``--force`` is given; Kafka's tool does not ask.
+Commands, flags, output and exit codes are those of Kafka's ``kafka-cluster.sh``, and the tool works
+with Kafka's brokers too. ``--bootstrap-controller`` sends requests to kraftjbod's controllers.
+``unregister`` refuses a broker that has replicas unless ``--force`` is given. Kafka's tool does
+not.
 """
 
 from __future__ import annotations
@@ -197,7 +198,7 @@ async def _list_endpoints(where: ClusterAddress, answer: Answer, *, include_fenc
         state = "fenced" if broker.is_fenced else "unfenced"
         reached = {"id": broker.broker_id, "host": broker.host, "port": broker.port}
         answer.say(
-            # Kafka's tool says of a broker without a rack what Java does.
+            # Kafka's tool prints Java's "null" for a missing rack.
             row(broker.broker_id, broker.host, broker.port, broker.rack or "null", state, "broker"),
             endpoints=[{**reached, "rack": broker.rack, "state": state, "type": "broker"}],
         )

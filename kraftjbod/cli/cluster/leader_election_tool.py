@@ -1,7 +1,7 @@
-"""WIRE. ``kraftjbod-leader-election``: who shall lead, by an operator's word (KIP-460).
+"""WIRE. ``kraftjbod-leader-election``: elect leaders on request of an operator (KIP-460).
 
-Flags, the file, output lines and exit codes are those of Kafka's ``kafka-leader-election.sh``, also
-against a real Kafka.
+Flags, the file, output and exit codes are those of Kafka's ``kafka-leader-election.sh``, and the
+tool works with Kafka too.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _TYPES: Final = [kind.name.lower() for kind in ElectionType]
 
 
 class LeaderElectionError(KraftJbodError):
-    """The order makes no sense, or not all of it was done."""
+    """The command is malformed, or some elections failed."""
 
 
 @tool()
@@ -81,9 +81,9 @@ def main(
 
 
 def parse_partitions(text: str) -> list[TopicPartition]:
-    """What ``--path-to-json-file`` holds.
+    """Parse the content of ``--path-to-json-file``.
 
-    :raises LeaderElectionError: for anything else, in Kafka's words where it has some.
+    :raises LeaderElectionError: it is malformed; with Kafka's text if Kafka has one.
     """
     try:
         document = json.loads(text)
@@ -109,7 +109,7 @@ def _entry(entry: Any, place: str) -> TopicPartition:
     topic, partition = entry.get("topic"), entry.get("partition")
     if not isinstance(topic, str) or not topic:
         raise LeaderElectionError(f"{place}.topic: expected a name")
-    # JSON's true is an int to Python.
+    # In Python, JSON's true is an int.
     if not isinstance(partition, int) or isinstance(partition, bool) or partition < 0:
         raise LeaderElectionError(f"{place}.partition: expected a number >= 0")
     return TopicPartition(topic, partition)

@@ -1,7 +1,7 @@
-"""PURE. Kafka's formatters besides its default one, by the names of their classes.
+"""PURE. Kafka's formatters besides the default one, by class name.
 
-What coordinators keep is written as a JSON document per record, with the fields of Kafka's; each on
-a line of its own, where Kafka's come one right after the other.
+Records of coordinators are printed as one JSON document each, with Kafka's fields. Each document is
+on a separate line, while Kafka's tool prints no line break.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from kraftjbod.core.errors import ConfigError, KraftJbodError
 from kraftjbod.protocol.record_batch import TimestampType
 from kraftjbod.protocol.records import Record
 
-#: Where Kafka has them, since 4.0 and before; a bare name is taken as well.
+#: Kafka's packages since 4.0 and before; a bare class name is accepted too.
 _PACKAGES: Final = ("org.apache.kafka.tools.consumer", "kafka.tools", "")
 _DEFAULT: Final = "DefaultMessageFormatter"
 _LOGGING: Final = "LoggingMessageFormatter"
@@ -34,15 +34,15 @@ class Printer(Protocol):
     def line(
         self, topic: str, partition: int, record: Record, timestamp_type: TimestampType
     ) -> bytes:
-        """What is written of a record, or nothing.
+        """Return the output for a record, possibly empty.
 
-        :raises UnreadableRecordError: if it is not what the printer reads.
+        :raises UnreadableRecordError: the printer cannot decode the record.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorPrinter:
-    """Records of the given types, of a topic that only brokers write."""
+    """Prints records of the given types from a topic that only brokers write."""
 
     decode: Callable[[Record], Decoded | None]
     types: Collection[int]
@@ -67,7 +67,7 @@ class CoordinatorPrinter:
 
 
 class NoOpPrinter:
-    """Reads, and writes nothing."""
+    """Prints nothing."""
 
     def line(self, *_: object) -> bytes:
         return b""
@@ -75,7 +75,7 @@ class NoOpPrinter:
 
 @dataclass(frozen=True, slots=True)
 class LogPrinter:
-    """As another one, and what Kafka's would log."""
+    """Prints as another printer, with the details that Kafka's LoggingMessageFormatter logs."""
 
     printer: Printer
     log: Callable[[str], None]
@@ -105,9 +105,9 @@ FORMATTERS: Final = (_DEFAULT, _LOGGING, *_PRINTERS)
 
 
 def named_printer(name: str) -> Printer | None:
-    """None for those that write what the properties say.
+    """Return the printer of a class name; None if properties define the output.
 
-    :raises ConfigError: there is none of that name here.
+    :raises ConfigError: the class is unknown here.
     """
     package = name.rpartition(".")[0]
     if _class(name) not in FORMATTERS or package not in _PACKAGES:

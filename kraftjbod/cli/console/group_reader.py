@@ -1,7 +1,7 @@
-"""WIRE. Reads as a member of a consumer group, by librdkafka, and commits what was handed out.
+"""WIRE. Reads as a member of a consumer group with librdkafka, and commits printed records.
 
-What was taken from the library and not handed out is not committed, so that a tool that ends after
-``--max-messages`` leaves the next record to the next one.
+Records that were fetched but not printed are not committed. So a tool that ends after
+``--max-messages`` leaves the next record to the next run.
 """
 
 from __future__ import annotations
@@ -27,22 +27,23 @@ Handed = tuple[str, int, Record, TimestampType]
 
 
 class GroupReader:
-    """Used once: :meth:`subscribe` or :meth:`assign`, :meth:`records`, :meth:`close`."""
+    """Use once: :meth:`subscribe` or :meth:`assign`, :meth:`records`, :meth:`close`."""
 
     def __init__(self, settings: Mapping[str, str]) -> None:
-        """:param settings: of a consumer, in the Java client's names.
-        :raises ConfigError: for a setting that nobody knows.
+        """:param settings: consumer settings with the Java client's names.
+        :raises ConfigError: an unknown setting.
         """
         self._consumer = make_consumer({**settings, "enable.auto.offset.store": "false"})
         self._last: Any = None
 
     def subscribe(self, topic: str | None, include: str | None) -> None:
-        """To one topic, or to all whose whole names a regular expression matches."""
+        """Subscribe to one topic, or to all topics whose whole name a regular expression
+        matches."""
         with refused_as_ours():
             self._consumer.subscribe([f"^({include})$" if topic is None else topic])
 
     def assign(self, topic: str, partition: int, offset: str) -> None:
-        """To one partition; no group is joined.
+        """Read one partition without joining a group.
 
         :param offset: a number, ``earliest`` or ``latest``.
         """
@@ -52,14 +53,14 @@ class GroupReader:
             self._consumer.assign([TopicPartition(topic, partition, at)])
 
     def records(self, timeout_ms: int | None) -> Iterator[Handed | None]:
-        """Each record as it comes, and None where the output may be flushed meanwhile.
+        """Yield each record, and None when the output may be flushed before a wait.
 
-        :param timeout_ms: when to end, where none comes for so long; None: never.
-        :raises OperatingError: an error that will not pass.
+        :param timeout_ms: end after this long without a record; None: never.
+        :raises OperatingError: an error that is not retriable.
         """
         quiet_since = time.monotonic()
         while True:
-            # What is there is taken at once; only then it is waited for more.
+            # Take fetched records without waiting; wait only if there are none.
             message = self._consumer.poll(0)
             if message is None:
                 yield None
@@ -76,7 +77,7 @@ class GroupReader:
                 return
 
     def printed(self) -> None:
-        """The last record has reached its reader: it may be committed."""
+        """Mark the last record as printed, so that it may be committed."""
         with refused_as_ours():
             self._consumer.store_offsets(message=self._last)
 
@@ -85,7 +86,7 @@ class GroupReader:
         return _POLL_S if timeout_ms is None else min(_POLL_S, timeout_ms / 1000)
 
     def close(self) -> None:
-        """Commit what was handed out, where the settings say so, and leave the group."""
+        """Commit printed records if the settings say so, and leave the group."""
         self._consumer.close()
 
 

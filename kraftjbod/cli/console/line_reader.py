@@ -1,7 +1,7 @@
-"""PURE. How a line of ``kraftjbod-console-producer`` becomes a record: headers, key and value, by
-the properties of Kafka's own reader.
+"""PURE. Converts a line of ``kraftjbod-console-producer`` to a record, by Kafka's reader
+properties.
 
-``\\t`` and ``\\n`` in a property stand for tab and newline, since few shells let one type them.
+``\\t`` and ``\\n`` in a property stand for tab and newline, which are hard to type in a shell.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ READER_KEYS: Final = (
 
 
 class BadLineError(KraftJbodError):
-    """A line of the input is not what the reader's properties promise."""
+    """A line of the input does not have the parts that the properties require."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineReader:
-    """How a line becomes headers, key and value."""
+    """Splits a line into headers, key and value."""
 
     parse_key: bool = False
     key_separator: bytes = b"\t"
@@ -45,7 +45,7 @@ class LineReader:
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, str]) -> LineReader:
-        """:raises ConfigError: for a property that is unknown, or two that may not be equal."""
+        """:raises ConfigError: an unknown property, or two separators that are equal."""
         if unknown := sorted(set(properties) - {*READER_KEYS, "topic"}):
             raise ConfigError(f"unknown: {', '.join(unknown)}")
         marker = properties.get("null.marker")
@@ -63,7 +63,7 @@ class LineReader:
         return reader
 
     def _require_different(self) -> None:
-        """What Kafka's reader refuses, in its words."""
+        """Refuse equal separators, with Kafka's text."""
         separators = {
             "headers.delimiter": self.headers_delimiter,
             "headers.separator": self.headers_separator,
@@ -83,7 +83,7 @@ class LineReader:
                 raise ConfigError(f"{name} may not be empty")
 
     def record(self, line: bytes, number: int, timestamp_ms: int) -> Record:
-        """:raises BadLineError: if headers or a key should be there and are not."""
+        """:raises BadLineError: headers or a key are missing."""
         headers: bytes | None = None
         key: bytes | None = None
         rest = line
@@ -114,7 +114,7 @@ class LineReader:
     def _headers(self, headers: bytes | None, number: int) -> Iterator[tuple[str, bytes | None]]:
         if headers is None or headers == self.null_marker:
             return
-        # As Java splits: nothing at the end is no header.
+        # Java's split ignores empty parts at the end.
         pairs = re.sub(b"(?:" + re.escape(self.headers_separator) + b")+$", b"", headers)
         for pair in pairs.split(self.headers_separator):
             name, separator, value = pair.partition(self.headers_key_separator)
@@ -138,10 +138,10 @@ class LineReader:
 
 
 def is_true(text: str | None) -> bool:
-    """As Java reads a property."""
+    """Return whether a property is true, by Java's rule."""
     return text is not None and text.strip().lower() == "true"
 
 
 def unescape(text: str) -> str:
-    r"""``\t`` and ``\n`` as a shell user writes them, for tab and newline."""
+    r"""Replace ``\t`` and ``\n``, as typed in a shell, by tab and newline."""
     return text.replace("\\t", "\t").replace("\\n", "\n")

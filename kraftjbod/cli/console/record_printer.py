@@ -1,6 +1,4 @@
-"""PURE. How ``kraftjbod-console-consumer`` shows a record: a line as Kafka's own formatter writes
-it, or a JSON document.
-"""
+"""PURE. Formats a record for ``kraftjbod-console-consumer``, in Kafka's default format or as JSON."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ from kraftjbod.core.errors import ConfigError, KraftJbodError
 from kraftjbod.protocol.record_batch import TimestampType
 from kraftjbod.protocol.records import Record
 
-#: In the order in which they are printed.
+#: The fields in the order of the output.
 _FIELDS: Final = (
     "timestamp",
     "partition",
@@ -43,7 +41,7 @@ Deserializer = Callable[[bytes], bytes]
 
 
 class UnreadableRecordError(KraftJbodError):
-    """A key, value or header is not what its deserializer takes."""
+    """A deserializer cannot decode a key, value or header."""
 
 
 def _number(form: str) -> Deserializer:
@@ -54,7 +52,7 @@ def _number(form: str) -> Deserializer:
     return read
 
 
-#: By the name of Kafka's class.
+#: Deserializers by the name of Kafka's class.
 _DESERIALIZERS: Final[Mapping[str, Deserializer]] = {
     "StringDeserializer": lambda data: data.decode(errors="replace").encode(),
     "ByteArrayDeserializer": bytes,
@@ -71,7 +69,7 @@ _DESERIALIZERS: Final[Mapping[str, Deserializer]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordPrinter:
-    """How a record becomes a line: the fields of Kafka's own formatter, in its order."""
+    """Formats a record as a line, with the fields of Kafka's formatter in its order."""
 
     fields: frozenset[str]
     key_separator: bytes
@@ -82,7 +80,7 @@ class RecordPrinter:
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, str]) -> RecordPrinter:
-        """:raises ConfigError: for a property or deserializer that is unknown."""
+        """:raises ConfigError: an unknown property or deserializer."""
         if unknown := sorted(set(properties) - set(PRINTER_KEYS)):
             raise ConfigError(f"unknown: {', '.join(unknown)}")
         shown = {"print.value": "true", **properties}
@@ -102,7 +100,7 @@ class RecordPrinter:
     def line(
         self, topic: str, partition: int, record: Record, timestamp_type: TimestampType
     ) -> bytes:
-        """:raises UnreadableRecordError: if a deserializer cannot read its part."""
+        """:raises UnreadableRecordError: a deserializer cannot decode its part."""
         try:
             parts = list(self._parts(partition, record, timestamp_type))
         except (struct.error, ValueError) as e:
@@ -122,7 +120,7 @@ class RecordPrinter:
         if "delivery" in self.fields:
             yield b"Delivery:NOT_PRESENT"
         if "epoch" in self.fields:
-            # Kafka's tool does not know it, either.
+            # Kafka's tool does not know it either.
             yield b"Epoch:NOT_PRESENT"
         if "headers" in self.fields:
             yield self._headers(record)
@@ -155,7 +153,7 @@ def _deserializer(name: str) -> Deserializer:
 
 @dataclass(frozen=True, slots=True)
 class JsonPrinter:
-    """A record as a JSON document, with all that it has."""
+    """Formats a record as a JSON document with all fields."""
 
     def line(
         self, topic: str, partition: int, record: Record, timestamp_type: TimestampType

@@ -1,9 +1,9 @@
-"""WIRE. ``kraftjbod-dump-log``: what lies on a disk, in words.
+"""WIRE. ``kraftjbod-dump-log``: prints files of a log directory.
 
-Flags and lines are those of Kafka's ``kafka-dump-log.sh`` for what Kafka has; a directory stands
-for all that can be dumped in it. Nothing is written, and no broker is asked: it is for disks of
-brokers that are stopped, or files that are closed. What is damaged is said on standard error, the
-rest is shown all the same, and the exit code is 1.
+Flags and output are those of Kafka's ``kafka-dump-log.sh`` for files that Kafka has. A directory
+stands for all known files in it. The tool writes nothing and contacts no broker: use it for stopped
+brokers or closed files. Damage is reported on standard error, the rest is printed, and the exit
+code is 1.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def main(
 
 
 def _paths(files: str) -> Iterator[str]:
-    """Each file that was named, and those of directories, by name."""
+    """Yield each named file, and the files of directories by name."""
     for path in filter(None, files.split(",")):
         if not os.path.isdir(path):
             yield path
@@ -112,7 +112,7 @@ def _paths(files: str) -> Iterator[str]:
 
 
 def _dump_of(path: str, style: DumpStyle, indexes: IndexStyle) -> Dump | None:
-    """What shows a file; None if it is none of those that are known."""
+    """Return the dump function for a file; None if the file is not known."""
     name = os.path.basename(path)
     suffix = os.path.splitext(name)[1]
     if name == LEADER_EPOCH_CHECKPOINT:
@@ -133,7 +133,7 @@ def _dump_of(path: str, style: DumpStyle, indexes: IndexStyle) -> Dump | None:
 
 
 def _show(path: str, dump: Dump | None, *, as_json: bool) -> bool:
-    """Print a file; whether anything was wrong with it."""
+    """Print a file, and return whether it is damaged."""
     if dump is None:
         report(f"Ignoring unknown file {path}")
         return False
@@ -151,7 +151,7 @@ def _show(path: str, dump: Dump | None, *, as_json: bool) -> bool:
     except BrokenPipeError:
         raise
     except (KraftJbodError, OSError) as e:
-        # The next file may be sound.
+        # The next file may be intact.
         sys.stdout.flush()
         report("error: " + " ".join(str(e).split()))
         if as_json:

@@ -1,4 +1,4 @@
-"""WIRE. Entries of index files as lines of Kafka's tool, each compared with the log beside it."""
+"""WIRE. Prints entries of index files as Kafka's tool does, and compares them with the log."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ _TIME_ENTRY: Final = struct.Struct(">qI")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexStyle:
-    """How much of an index is shown."""
+    """What to print of an index."""
 
     verify_only: bool = False
-    """What does not fit its log."""
+    """Only entries that do not match the log."""
     sanity_only: bool = False
-    """Whether it can be an index."""
+    """Only whether the file can be an index."""
 
 
 def dump_offset_index(path: str, style: IndexStyle) -> Iterator[DumpItem]:
-    """:raises OSError: if it, or its log, cannot be read.
-    :raises DamagedFileError: if it can be none."""
+    """:raises OSError: the index or its log cannot be read.
+    :raises DamagedFileError: it cannot be an index."""
     base, data = _base_offset(path), _read(path, OFFSET_ENTRY_BYTES)
     entries = [(base + offset, at) for offset, at in _OFFSET_ENTRY.iter_unpack(data)]
     if not entries:
@@ -43,7 +43,7 @@ def dump_offset_index(path: str, style: IndexStyle) -> Iterator[DumpItem]:
     with open(_log_path(path), "rb") as log:
         for number, (offset, position) in enumerate(entries):
             if number and offset == base:
-                # As Kafka keeps an index that is in use: made large at once, and filled later.
+                # Kafka allocates an index in use at full size, and fills it later.
                 break
             batch = next(find_batches(log, position), None)
             found = -1 if batch is None else batch.header.last_offset
@@ -60,7 +60,7 @@ def dump_offset_index(path: str, style: IndexStyle) -> Iterator[DumpItem]:
 
 
 def dump_time_index(path: str, style: IndexStyle) -> Iterator[DumpItem]:
-    """As :func:`dump_offset_index`."""
+    """Print a time index; errors as for :func:`dump_offset_index`."""
     base, data = _base_offset(path), _read(path, TIME_ENTRY_BYTES)
     entries = [(time, base + offset) for time, offset in _TIME_ENTRY.iter_unpack(data)]
     if style.sanity_only:
@@ -82,7 +82,7 @@ def dump_time_index(path: str, style: IndexStyle) -> Iterator[DumpItem]:
 
 
 def _headers(log: BinaryIO) -> Iterator[FoundBatch]:
-    """Batches without what is in them: of a large log that is much less."""
+    """Yield batches without their data, which saves memory for large logs."""
     for batch in find_batches(log):
         yield batch._replace(data=b"")
 
@@ -104,7 +104,7 @@ def _time_problems(
 
 
 def dump_transaction_index(path: str) -> Iterator[DumpItem]:
-    """As :func:`dump_offset_index`."""
+    """Print a transaction index; errors as for :func:`dump_offset_index`."""
     index = TransactionIndex.from_bytes(_base_offset(path), _read(path, ENTRY_BYTES))
     if index is None:
         raise DamagedFileError(f"{path}: its entries cannot be those of an index")

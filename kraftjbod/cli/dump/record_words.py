@@ -1,7 +1,7 @@
-"""PURE. Keys and values of records in words: text, or what the cluster's own topics hold, in JSON.
+"""PURE. Formats keys and values of records: as text, or as JSON for internal topics.
 
-Forms and lines are those of Kafka's ``kafka-dump-log.sh``; the cluster's metadata has Kafka's names
-where the record is Kafka's, and our fields.
+The format is that of Kafka's ``kafka-dump-log.sh``. Metadata records use Kafka's names, if Kafka
+has the record, with kraftjbod's fields.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from kraftjbod.protocol.schemas.record_schemas import RECORD_SCHEMAS
 _TYPE: Final = struct.Struct(">h")
 _MAX_ELEMENTS: Final = 1_000_000
 _TRANSACTIONS: Final = "TransactionLog"
-#: Kafka reads old offsets under this type, and writes none any more.
+#: Type of old offsets, which Kafka reads but does not write any more.
 _LEGACY_OFFSET: Final = 0
 DELETED: Final = "<DELETE>"
-#: What a classic group keeps of its members in the form of Kafka's consumers.
+#: Fields of a classic group's members that have the format of Kafka's consumers.
 _EMBEDDED: Final = {
     "subscription": "ConsumerProtocolSubscription",
     "assignment": "ConsumerProtocolAssignment",
 }
-#: The key of a metadata entry: where its append began, then the kind if it is no data.
+#: The key of a metadata entry: first offset of its append, then the kind if it is not data.
 _METADATA_KEY_BYTES: Final = 8
 
 
 class Words(NamedTuple):
-    """What stands behind ``key:`` and ``payload:``; None for what is not shown."""
+    """The output after ``key:`` and ``payload:``; None to leave it out."""
 
     key: str | None
     payload: str | None
@@ -49,7 +49,7 @@ Decoder = Callable[[Record], Words]
 
 
 def plain(record: Record) -> Words:
-    """Both as text."""
+    """Return both as text."""
     return Words(_text(record.key), _text(record.value))
 
 
@@ -61,7 +61,7 @@ def _text(data: bytes | None) -> str | None:
 
 
 def _kinds(*, transactions: bool) -> Mapping[int, str]:
-    """Names of record kinds by the type that stands in their keys."""
+    """Return names of record kinds by the type in their keys."""
     found = {
         load_message(name).api_key: name.removesuffix("Key")
         for name in RECORD_SCHEMAS
@@ -73,7 +73,7 @@ def _kinds(*, transactions: bool) -> Mapping[int, str]:
 
 
 class Decoded(NamedTuple):
-    """A record of a coordinator; of a tombstone ``version`` and ``value`` are None."""
+    """A record of a coordinator; ``version`` and ``value`` of a tombstone are None."""
 
     type: int
     key: dict[str, Any]
@@ -82,25 +82,25 @@ class Decoded(NamedTuple):
 
 
 def decode_group_record(record: Record) -> Decoded | None:
-    """Of ``__consumer_offsets``; None if its type is unknown.
+    """Decode a record of ``__consumer_offsets``; None if its type is unknown.
 
-    :raises RemoteProtocolError: if it is none.
+    :raises RemoteProtocolError: it is malformed.
     """
     return _decode_record(record, _kinds(transactions=False))
 
 
 def decode_transaction_record(record: Record) -> Decoded | None:
-    """Likewise of ``__transaction_state``."""
+    """Decode a record of ``__transaction_state``; otherwise as :func:`decode_group_record`."""
     return _decode_record(record, _kinds(transactions=True))
 
 
 def group_words(record: Record) -> Words:
-    """A record of ``__consumer_offsets``."""
+    """Format a record of ``__consumer_offsets``."""
     return _coordinator_words(record, decode_group_record)
 
 
 def transaction_words(record: Record) -> Words:
-    """A record of ``__transaction_state``."""
+    """Format a record of ``__transaction_state``."""
     return _coordinator_words(record, decode_transaction_record)
 
 
@@ -134,9 +134,9 @@ def _decode_record(record: Record, kinds: Mapping[int, str]) -> Decoded | None:
 
 
 def _split(data: bytes) -> tuple[int, memoryview]:
-    """The 16 bits before a key or a value, and it.
+    """Split data into its first 16 bits (type or version) and the rest.
 
-    :raises RemoteProtocolError: if there are none.
+    :raises RemoteProtocolError: fewer than 16 bits.
     """
     view = memoryview(data)
     if len(view) < _TYPE.size:
@@ -145,7 +145,7 @@ def _split(data: bytes) -> tuple[int, memoryview]:
 
 
 def _decoded(name: str, version: int, data: memoryview) -> dict[str, Any]:
-    """:raises RemoteProtocolError: for what is none, or of a version that is not known."""
+    """:raises RemoteProtocolError: the data is malformed, or its version unknown."""
     schema = load_message(name)
     if version not in schema.versions:
         raise RemoteProtocolError(f"{name} has no version {version} here")
@@ -154,7 +154,7 @@ def _decoded(name: str, version: int, data: memoryview) -> dict[str, Any]:
 
 
 def _plain_struct(message: Message, schema: StructSchema, version: int) -> dict[str, Any]:
-    """As Kafka's JSON converters write it: fields of this version, tagged ones if set."""
+    """Return a dict as Kafka's JSON converters: fields of this version, tagged ones if set."""
     document = {}
     for one in schema.fields:
         value = getattr(message, one.name)
@@ -176,7 +176,7 @@ def _plain_value(value: Any, field: FieldSchema, version: int) -> Any:
 
 
 def _open_members(group: dict[str, Any]) -> None:
-    """Subscription and assignment in words, where they are those of Kafka's consumers."""
+    """Decode subscription and assignment if they have the format of Kafka's consumers."""
     if group.get("protocolType") != "consumer":
         return
     for member in group["members"]:
@@ -196,7 +196,7 @@ def _document(number_name: str, number: int, data: object) -> str:
 
 
 def metadata_words(record: Record) -> Words:
-    """An entry of the metadata log: its records, one after the other."""
+    """Format an entry of the metadata log: its records in order."""
     kind = bytes(record.key or b"")[_METADATA_KEY_BYTES:]
     if kind:
         return Words(None, f"controlType: {kind.hex()}")
@@ -207,7 +207,7 @@ def metadata_words(record: Record) -> Words:
 
 
 def metadata_text(payload: bytes) -> str:
-    """:raises RemoteProtocolError: if it is none of ours."""
+    """:raises RemoteProtocolError: the payload is not one of kraftjbod's."""
     return " ".join(metadata_record_text(one) for one in decode_entry(payload))
 
 
@@ -236,7 +236,7 @@ def _jsonable(value: Any) -> Any:
 
 
 def camel_case(name: str) -> str:
-    """``topic_id`` as ``topicId``."""
+    """Return ``topicId`` for ``topic_id``."""
     first, *more = name.split("_")
     return first + "".join(part.capitalize() for part in more)
 

@@ -1,7 +1,7 @@
-"""WIRE. The batches of a segment file, and their records, as lines of Kafka's tool.
+"""WIRE. Prints the batches of a segment file, and their records, as Kafka's tool does.
 
-The file is read from its beginning on, a batch at a time, and never written. A batch that does not
-match its CRC is shown as such; where no batch can be any more, the rest is counted and left.
+The file is read from its beginning, a batch at a time, and never written. A batch with a wrong CRC
+is marked. Where no batch can follow, the remaining bytes are counted and skipped.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _TIMES: Final = {
 
 
 class DamagedFileError(KraftJbodError):
-    """A file that does not say what such a file says; the message names it."""
+    """A file does not have the expected content; the message names it."""
 
 
 @dataclass(frozen=True, slots=True)
 class DumpItem:
-    """A line, or with ``is_problem`` something that is not as it should be.
+    """A line, or with ``is_problem`` a problem.
 
-    ``line`` is None for what only programs are told.
+    ``line`` is None for values that appear in JSON only.
     """
 
     line: str | None
@@ -50,7 +50,7 @@ class DumpItem:
 
 
 class FoundBatch(NamedTuple):
-    """Whole, and perhaps not what its CRC says."""
+    """A complete batch, whose CRC may be wrong."""
 
     position: int
     header: BatchHeader
@@ -67,20 +67,20 @@ class FoundBatch(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DumpStyle:
-    """How much of a segment is shown."""
+    """What to print of a segment."""
 
     records: bool = False
     decode: Decoder | None = plain
-    """None: what is in a record is not shown."""
+    """None: do not print the content of records."""
     metadata: bool = True
-    """Offset, time and sizes of each record."""
+    """Whether to print offset, time and sizes of each record."""
     max_bytes: int | None = None
 
 
 def find_batches(file: BinaryIO, position: int = 0) -> Iterator[FoundBatch]:
-    """Whole batches from ``position`` on, up to the first place where none can be.
+    """Yield complete batches from ``position`` on, until no batch can follow.
 
-    :raises OSError: if the disk does not give them.
+    :raises OSError: the disk fails.
     """
     size, handle = os.fstat(file.fileno()).st_size, file.fileno()
     while position + HEADER_BYTES <= size:
@@ -96,7 +96,7 @@ def find_batches(file: BinaryIO, position: int = 0) -> Iterator[FoundBatch]:
 
 
 def dump_segment(path: str, style: DumpStyle) -> Iterator[DumpItem]:
-    """:raises OSError: if the file cannot be read."""
+    """:raises OSError: the file cannot be read."""
     name = os.path.basename(path)
     base = name.split(".")[0]
     if base.isdecimal():
@@ -123,7 +123,7 @@ def dump_segment(path: str, style: DumpStyle) -> Iterator[DumpItem]:
         text = f"Found {size - end} invalid bytes at the end of {name}"
         yield DumpItem(text, {"invalidBytes": size - end, "position": end}, is_problem=True)
     if gaps:
-        # Compaction leaves them too.
+        # Compacted logs have gaps too.
         yield DumpItem(f"Non-consecutive offsets in {os.path.abspath(path)}", {"gaps": gaps})
         for first, second in gaps:
             yield DumpItem(f"  {first} is followed by {second}")
@@ -205,7 +205,7 @@ def _codec(number: int) -> str:
 
 
 def _word(value: object) -> str:
-    """As Kafka's languages print it."""
+    """Format a value as Java and Scala do."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list):

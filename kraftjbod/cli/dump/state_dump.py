@@ -1,4 +1,4 @@
-"""WIRE. What lies beside logs, as lines: producer snapshots, checkpoints, snapshots of metadata."""
+"""WIRE. Prints files beside logs: producer snapshots, checkpoints, metadata snapshots."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from kraftjbod.storage.vfs import OpenMode, RealVfs
 
 
 def dump_producers(path: str) -> Iterator[DumpItem]:
-    """A line for each batch that is remembered of a producer.
+    """Yield a line for each remembered batch of a producer.
 
-    :raises OSError: if the file cannot be read.
-    :raises DamagedFileError: if it is damaged.
+    :raises OSError: the file cannot be read.
+    :raises DamagedFileError: the file is damaged.
     """
     with open(path, "rb") as file:
         entries = snapshot_entries(file.read())
@@ -53,14 +53,14 @@ def dump_producers(path: str) -> Iterator[DumpItem]:
 
 
 def dump_leader_epochs(path: str) -> Iterator[DumpItem]:
-    """:raises CorruptCheckpointError: if it is damaged."""
+    """:raises CorruptCheckpointError: the file is damaged."""
     for epoch, start in parse_leader_epochs(_text(path), path):
         facts = {"epoch": epoch, "startOffset": start}
         yield DumpItem(f"epoch: {epoch} startOffset: {start}", facts)
 
 
 def dump_offset_checkpoint(path: str) -> Iterator[DumpItem]:
-    """:raises CorruptCheckpointError: if it is damaged."""
+    """:raises CorruptCheckpointError: the file is damaged."""
     for partition, offset in parse_offsets(_text(path), path).items():
         facts = {"topic": partition.topic, "partition": partition.partition, "offset": offset}
         line = " ".join(f"{name}: {value}" for name, value in facts.items())
@@ -68,7 +68,7 @@ def dump_offset_checkpoint(path: str) -> Iterator[DumpItem]:
 
 
 def dump_text(path: str) -> Iterator[DumpItem]:
-    """What is text already, line by line."""
+    """Yield the lines of a text file."""
     for line in _text(path).splitlines():
         yield DumpItem(line, {"line": line})
 
@@ -83,7 +83,7 @@ def _text(path: str) -> str:
 
 
 def dump_metadata_snapshot(path: str) -> Iterator[DumpItem]:
-    """:raises DamagedFileError: if it is none, or damaged."""
+    """:raises DamagedFileError: the file is damaged or not a snapshot."""
     named = SNAPSHOT_FILE.fullmatch(os.path.basename(path))
     if named is not None:
         end, epoch = int(named[1]), int(named[2])

@@ -1,7 +1,7 @@
-"""WIRE. ``kraftjbod-get-offsets``: where partitions begin, end, or were at a time.
+"""WIRE. ``kraftjbod-get-offsets``: first, last or timestamp-based offsets of partitions.
 
-Flags and lines are those of Kafka's ``kafka-get-offsets.sh``, also against a real Kafka:
-``topic:partition:offset``, without partitions that have no such record; ``--json`` has those too.
+Flags and output are those of Kafka's ``kafka-get-offsets.sh``, and the tool works with Kafka too. A
+line is ``topic:partition:offset``. Partitions without such a record appear only with ``--json``.
 """
 
 from __future__ import annotations
@@ -78,10 +78,10 @@ def main(
 
 
 class Rule:
-    """Topics by a regular expression, and which of their partitions; None for all."""
+    """A regular expression for topics, and numbers of partitions; None for all."""
 
     def __init__(self, topic: str, numbers: range | frozenset[int] | None) -> None:
-        """:raises click.UsageError: for what is no regular expression."""
+        """:raises click.UsageError: the regular expression is malformed."""
         try:
             self._topic = re.compile(topic)
         except re.error as e:
@@ -94,7 +94,7 @@ class Rule:
 
 
 def parse_rule(text: str) -> Rule:
-    """:raises click.UsageError: if it is none."""
+    """:raises click.UsageError: the text is malformed."""
     found = _RULE.fullmatch(text)
     if found is None or (":" in text and not (found["first"] or found["last"])):
         raise click.UsageError(f"{text!r}: write TOPIC, TOPIC:0, TOPIC:0-2, TOPIC:-2 or TOPIC:3-")
@@ -108,7 +108,7 @@ def parse_rule(text: str) -> Rule:
 
 
 def parse_numbers(text: str) -> frozenset[int]:
-    """:raises click.UsageError: if one is none."""
+    """:raises click.UsageError: a part is not a number."""
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdigit() for part in parts):
         raise click.UsageError(f"--partitions must be a comma separated list of numbers: {text!r}")
@@ -116,7 +116,7 @@ def parse_numbers(text: str) -> frozenset[int]:
 
 
 def parse_time(text: str) -> int:
-    """:raises click.UsageError: for what is neither a word nor a number."""
+    """:raises click.UsageError: the text is neither a keyword nor a number."""
     if text in _TIMES:
         return _TIMES[text]
     try:
@@ -134,7 +134,7 @@ async def _perform(
     *,
     with_internal: bool,
 ) -> None:
-    """:raises OperatingError: if nothing fits."""
+    """:raises OperatingError: no partition matches."""
     answer.say(None, partitions=[])
     async with cluster.connect() as client:
         metadata = await client.retry(client.refresh_metadata)
@@ -158,7 +158,7 @@ async def _perform(
 def _wanted(
     metadata: ClusterMetadata, rules: list[Rule], *, with_internal: bool
 ) -> dict[str, list[int]]:
-    """Partitions by topic."""
+    """Return the matching partitions by topic."""
     wanted: dict[str, list[int]] = {}
     for name, topic in metadata.topics.items():
         if with_internal or not topic.is_internal:
@@ -171,7 +171,7 @@ def _wanted(
 async def _offsets(
     client: ClusterClient, wanted: dict[str, list[int]], timestamp: int
 ) -> dict[TopicPartition, int | OperatingError]:
-    """Negative where there is no such record."""
+    """Return offsets or errors; negative offsets mean that no such record exists."""
     found: dict[TopicPartition, int | OperatingError] = {}
     for topic, numbers in wanted.items():
         for number in numbers:

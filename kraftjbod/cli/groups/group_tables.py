@@ -1,5 +1,5 @@
-"""PURE. The tables of ``kraftjbod-consumer-groups``: columns and widths of Kafka's tool; and the
-same facts for ``--json``."""
+"""PURE. The tables of ``kraftjbod-consumer-groups``, with Kafka's columns and widths, and the same
+values for ``--json``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MISSING: Final = "-"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetRow:
-    """One partition of a group; None for what there is not."""
+    """One partition of a group; missing values are None."""
 
     group: str
     topic: str
@@ -38,7 +38,7 @@ class OffsetRow:
         return max(0, self.end - self.committed)
 
     def document(self) -> dict[str, Any]:
-        """The columns but GROUP."""
+        """Return all columns except GROUP."""
         return {
             "topic": self.topic,
             "partition": self.partition,
@@ -53,7 +53,7 @@ class OffsetRow:
 
 
 def offsets_table(rows: Sequence[OffsetRow], *, verbose: bool) -> str:
-    """CURRENT-OFFSET, LOG-END-OFFSET and LAG of each partition; nothing for no rows."""
+    """Return CURRENT-OFFSET, LOG-END-OFFSET and LAG of each partition; empty without rows."""
     heads = ["GROUP", "TOPIC", "PARTITION", *["LEADER-EPOCH"] * verbose]
     heads += ["CURRENT-OFFSET", "LOG-END-OFFSET", "LAG", "CONSUMER-ID", "HOST", "CLIENT-ID"]
     cells = [
@@ -69,8 +69,11 @@ def offsets_table(rows: Sequence[OffsetRow], *, verbose: bool) -> str:
 
 
 def members_table(rows: Sequence[Mapping[str, str]], *, verbose: bool) -> str:
-    """``rows`` have ``group``, ``consumer``, ``instance``, ``host``, ``client``, ``count``,
-    ``assignment``, and what :func:`newer_columns` says."""
+    """Return the table of members.
+
+    ``rows`` have ``group``, ``consumer``, ``instance``, ``host``, ``client``, ``count``,
+    ``assignment``, and the values of :func:`newer_columns`.
+    """
     has_instances = any(row["instance"] != MISSING for row in rows)
     names = ["group", "consumer", *["instance"] * has_instances, "host", "client", "count"]
     heads = ["GROUP", "CONSUMER-ID", *["GROUP-INSTANCE-ID"] * has_instances, "HOST", "CLIENT-ID"]
@@ -78,7 +81,7 @@ def members_table(rows: Sequence[Mapping[str, str]], *, verbose: bool) -> str:
     least = [_LEAST, _LEAST, *[_INSTANCE_LEAST] * has_instances, _LEAST, _LEAST, _LEAST]
     cells = [[row[name] for name in names] for row in rows]
     if verbose:
-        # Only where members of both protocols are in one group it is of interest who is which.
+        # The protocol of each member is shown only if the group has members of both protocols.
         is_mixed = {"true", "false"} <= {row["upgraded"] for row in rows}
         heads += ["CURRENT-EPOCH", "CURRENT-ASSIGNMENT", "TARGET-EPOCH", "TARGET-ASSIGNMENT"]
         heads += ["UPGRADED"] * is_mixed
@@ -90,8 +93,11 @@ def members_table(rows: Sequence[Mapping[str, str]], *, verbose: bool) -> str:
 
 
 def states_table(rows: Sequence[Mapping[str, str]], *, verbose: bool) -> str:
-    """``rows`` have ``group``, ``coordinator``, ``assignor``, ``state``, ``members``, ``epoch`` and
-    ``target_epoch``."""
+    """Return the table of groups.
+
+    ``rows`` have ``group``, ``coordinator``, ``assignor``, ``state``, ``members``, ``epoch`` and
+    ``target_epoch``.
+    """
     heads = ["GROUP", "COORDINATOR (ID)", "ASSIGNMENT-STRATEGY", "STATE"]
     least = [_LEAST, _COORDINATOR_LEAST, 20, 20]
     if verbose:
@@ -109,7 +115,7 @@ def states_table(rows: Sequence[Mapping[str, str]], *, verbose: bool) -> str:
 
 
 def newer_columns(group: GroupDescription, member: GroupMember) -> dict[str, str]:
-    """What only members of groups of the newer protocol have (KIP-848)."""
+    """Return columns that only groups with the consumer protocol have (KIP-848)."""
     has_target = member.target is not None
     upgraded = {None: MISSING, False: "false", True: "true"}[member.is_upgraded]
     return {
@@ -125,7 +131,7 @@ def epoch_columns(group: GroupDescription) -> dict[str, str]:
 
 
 def newer_facts(member: GroupMember) -> dict[str, Any]:
-    """Likewise in JSON, where they are absent otherwise."""
+    """Return these values of a member for JSON; empty for other groups."""
     if member.epoch is None:
         return {}
     return {
@@ -136,14 +142,14 @@ def newer_facts(member: GroupMember) -> dict[str, Any]:
 
 
 def newer_epochs(group: GroupDescription) -> dict[str, Any]:
-    """Likewise of the group."""
+    """Return these values of a group for JSON; empty for other groups."""
     if group.epoch is None:
         return {}
     return {"groupEpoch": group.epoch, "targetAssignmentEpoch": group.target_epoch}
 
 
 def list_table(rows: Sequence[Sequence[str]], heads: Sequence[str]) -> str:
-    """GROUP, and TYPE or STATE or both."""
+    """Return the table with GROUP, and TYPE, STATE or both."""
     width = max([_LEAST, *(len(row[0]) for row in rows)]) + 10
     lines = [heads, *rows]
     return "\n".join(
@@ -162,7 +168,7 @@ def resets_table(resets: Mapping[str, Mapping[TopicPartition, int]]) -> str:
 
 
 def resets_document(offsets: Mapping[TopicPartition, int]) -> list[dict[str, Any]]:
-    """Of one group."""
+    """Return the new offsets of one group."""
     return [{**named_partition(one), "newOffset": offset} for one, offset in offsets.items()]
 
 
@@ -172,7 +178,7 @@ def deletions_table(outcomes: Mapping[TopicPartition, str]) -> str:
 
 
 def assignment_text(assignment: Sequence[TopicPartition]) -> str:
-    """``topic:0,1;other:0``, as Kafka's tool writes what a member has."""
+    """Return ``topic:0,1;other:0``, Kafka's format of an assignment."""
     if not assignment:
         return MISSING
     return ";".join(
@@ -182,7 +188,7 @@ def assignment_text(assignment: Sequence[TopicPartition]) -> str:
 
 
 def named_partition(partition: TopicPartition) -> dict[str, Any]:
-    """It in JSON."""
+    """Return a partition for JSON."""
     return {"topic": partition.topic, "partition": partition.partition}
 
 
@@ -197,7 +203,7 @@ def _table(
     *,
     fixed: Collection[int] = (),
 ) -> str:
-    """A line before the header; each column as wide as its widest cell, unless it is ``fixed``."""
+    """Format a table after an empty line; columns are as wide as their cells unless ``fixed``."""
     if not rows:
         return ""
     widths = [

@@ -1,4 +1,4 @@
-"""PURE. Which offsets a reset sets: scenarios, scopes and the file, as Kafka's tool has them."""
+"""PURE. The offsets that a reset sets: scenarios, scopes and the CSV file, as in Kafka's tool."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _FIELDS: Final = 3
 
 
 class OffsetResetError(KraftJbodError):
-    """What was asked for cannot be set."""
+    """The requested offsets cannot be set."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """Where a partition begins and ends now."""
+    """The first and the next offset of a partition now."""
 
     earliest: int
     latest: int
@@ -35,16 +35,16 @@ class Bounds:
 
 
 class _Lines(list[str]):
-    """What a CSV writer writes to."""
+    """A list as the output of a CSV writer."""
 
     def write(self, text: str) -> None:
         self.append(text)
 
 
 def parse_scope(text: str) -> tuple[str, tuple[int, ...] | None]:
-    """``topic`` or ``topic:0,1``: the topic, and its partitions if they are named.
+    """Parse ``topic`` or ``topic:0,1``; the partitions are None if they are not named.
 
-    :raises OffsetResetError: for anything else.
+    :raises OffsetResetError: any other text.
     """
     topic, colon, numbers = text.partition(":")
     if not colon:
@@ -56,9 +56,9 @@ def parse_scope(text: str) -> tuple[str, tuple[int, ...] | None]:
 
 
 def parse_instant_ms(text: str) -> int:
-    """``YYYY-MM-DDThh:mm:ss.sss``, with a zone or in UTC, as milliseconds of the epoch.
+    """Parse ``YYYY-MM-DDThh:mm:ss.sss``, with a zone or in UTC, to milliseconds since the epoch.
 
-    :raises OffsetResetError: for anything else.
+    :raises OffsetResetError: any other text.
     """
     try:
         instant = datetime.fromisoformat(text)
@@ -70,9 +70,9 @@ def parse_instant_ms(text: str) -> int:
 
 
 def parse_duration_ms(text: str) -> int:
-    """``PnDTnHnMnS`` in milliseconds.
+    """Parse ``PnDTnHnMnS`` to milliseconds.
 
-    :raises OffsetResetError: for anything else.
+    :raises OffsetResetError: any other text.
     """
     found = _DURATION.fullmatch(text.upper())
     given = {} if found is None else found.groupdict()
@@ -84,9 +84,9 @@ def parse_duration_ms(text: str) -> int:
 
 
 def parse_file(text: str, groups: Collection[str]) -> dict[str, dict[TopicPartition, int]]:
-    """Lines ``topic,partition,offset``, or with the group before them where there are several.
+    """Parse lines ``topic,partition,offset``, with the group in front if there are several.
 
-    :raises OffsetResetError: naming the line that is neither.
+    :raises OffsetResetError: a malformed line; the message names it.
     """
     wanted: dict[str, dict[TopicPartition, int]] = {}
     for number, row in enumerate(csv.reader(text.splitlines()), start=1):
@@ -106,7 +106,7 @@ def parse_file(text: str, groups: Collection[str]) -> dict[str, dict[TopicPartit
 
 
 def export(resets: Mapping[str, Mapping[TopicPartition, int]]) -> str:
-    """What ``parse_file`` reads."""
+    """Return the text that ``parse_file`` reads."""
     out = _Lines()
     writer = csv.writer(out, lineterminator="\n")
     for group, offsets in resets.items():
@@ -121,7 +121,7 @@ def clamped(
     bounds: Mapping[TopicPartition, Bounds],
     report: Callable[[str], object],
 ) -> dict[TopicPartition, int]:
-    """``wanted`` within the logs; ``report`` takes a line for each offset that was not."""
+    """Limit ``wanted`` to the logs; ``report`` gets a line for each changed offset."""
     offsets = {}
     for partition, offset in wanted.items():
         within = offsets[partition] = bounds[partition].clamp(offset)
@@ -140,7 +140,7 @@ def shifted(
     by: int,
     bounds: Mapping[TopicPartition, Bounds],
 ) -> dict[TopicPartition, int]:
-    """:raises OffsetResetError: for a partition of which nothing is committed."""
+    """:raises OffsetResetError: a partition has no committed offset."""
     wanted = {}
     for partition in partitions:
         if partition not in committed:

@@ -1,7 +1,7 @@
-"""PURE. ``--print-metrics``: what librdkafka counts, in the table that Kafka's tools print.
+"""PURE. ``--print-metrics``: librdkafka's statistics, in the table of Kafka's tools.
 
-Its numbers are not those of the Java client: https://github.com/confluentinc/librdkafka/blob/master/STATISTICS.md
-names them.
+The metrics differ from the Java client's. Their names are explained in
+https://github.com/confluentinc/librdkafka/blob/master/STATISTICS.md
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _HEAD: Final = "Metric Name"
 
 
 def figure_lines(statistics: str) -> Iterator[str]:
-    """:param statistics: librdkafka's document."""
+    """:param statistics: librdkafka's JSON document."""
     figures = dict(sorted(_figures("", json.loads(statistics))))
     width = max((len(name) for name in figures), default=0)
     yield ""

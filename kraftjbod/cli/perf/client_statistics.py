@@ -1,6 +1,6 @@
-"""WIRE. ``ClientStatistics``: what librdkafka says of its figures, and printing that at the end.
+"""WIRE. ``ClientStatistics``: collects librdkafka's statistics, and prints them at the end.
 
-Its document comes once a second, while somebody polls the client.
+librdkafka sends a document once a second, while the client is polled.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ _POLL_S: Final = 0.1
 
 
 class ClientStatistics:
-    """The newest document of one client."""
+    """The newest statistics of one client."""
 
     def __init__(self) -> None:
         self._newest: str | None = None
 
     def settings(self) -> dict[str, Any]:
-        """What the client has to be made with."""
+        """Return the settings that the client needs for its statistics."""
         return {"statistics.interval.ms": str(_INTERVAL_MS), "stats_cb": self._take}
 
     def print(self, poll: Callable[[float], object]) -> None:
-        """Waiting for a document by polling the client, if there is none yet.
+        """Print the statistics; poll the client until there are any.
 
-        :raises OperatingError: none came in time.
+        :raises OperatingError: none arrived in time.
         """
         deadline_s = time.monotonic() + _PATIENCE_S
         while self._newest is None and time.monotonic() < deadline_s:

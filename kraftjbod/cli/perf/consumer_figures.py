@@ -1,4 +1,4 @@
-"""PURE. What ``kraftjbod-consumer-perf-test`` prints: Kafka's columns, by its rules."""
+"""PURE. The output of ``kraftjbod-consumer-perf-test``: Kafka's columns, by its rules."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kraftjbod.core.errors import ConfigError
 _MB: Final = 1024.0 * 1024.0
 _MORE: Final = ", rebalance.time.ms, fetch.time.ms, fetch.MB.sec, fetch.nMsg.sec"
 _COLUMNS: Final = "data.consumed.in.MB, MB.sec, data.consumed.in.nMsg, nMsg.sec" + _MORE
-#: By letter of Java's SimpleDateFormat, what strftime calls it; milliseconds apart.
+#: Letters of Java's SimpleDateFormat and the codes of strftime; milliseconds are separate.
 _DATE_LETTERS: Final = {
     "y": "%Y",
     "M": "%m",
@@ -34,14 +34,14 @@ def header(*, is_detailed: bool) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """How much was read until some moment."""
+    """The amount that was read until some moment."""
 
     size_bytes: int = 0
     records: int = 0
 
 
 def total_line(read: Read, *, times: tuple[str, str], elapsed_ms: int, join_ms: int) -> str:
-    """The line that a run ends with; ``times`` are its beginning and its end."""
+    """Return the last line of a run; ``times`` are its start and its end."""
     fetch_ms = elapsed_ms - join_ms
     mb = read.size_bytes / _MB
     rates = _per_second(mb, elapsed_ms), _per_second(read.records, elapsed_ms)
@@ -53,7 +53,7 @@ def total_line(read: Read, *, times: tuple[str, str], elapsed_ms: int, join_ms: 
 
 
 def interval_line(read: Read, before: Read, *, at: str, elapsed_ms: int, join_ms: int) -> str:
-    """The line of one interval; ``before`` was read until the last one."""
+    """Return the line of one interval; ``before`` is the amount at its start."""
     fetch_ms = elapsed_ms - join_ms
     mb = (read.size_bytes - before.size_bytes) / _MB
     records = read.records - before.records
@@ -70,9 +70,9 @@ def _per_second(amount: float, elapsed_ms: int) -> str:
 
 
 def date_words(pattern: str) -> Callable[[datetime], str]:
-    """A function that writes a moment as Java's SimpleDateFormat does.
+    """Return a function that formats a time as Java's SimpleDateFormat does.
 
-    :raises ConfigError: for letters other than yMdHmsSZ.
+    :raises ConfigError: letters other than yMdHmsSZ.
     """
     parts: list[str | None] = []
     end = 0

@@ -1,6 +1,6 @@
-"""WIRE. ``kraftjbod-consumer-perf-test``: how many records a second a member of a group reads.
+"""WIRE. ``kraftjbod-consumer-perf-test``: measures records per second of a group member.
 
-Flags, rules and lines are those of Kafka's tool. What it reads with is librdkafka: figures compare
+Flags, rules and output are those of Kafka's tool. It reads with librdkafka, so results compare
 clusters, not clients.
 """
 
@@ -93,7 +93,8 @@ def main(**flags: Any) -> None:
     if flags["command_config"] and flags["old_config"]:
         raise click.UsageError("--command-config and --consumer.config cannot be given together")
     run = _Run(
-        # librdkafka takes what begins so for a regular expression; Java's has to match it all.
+        # librdkafka treats a topic that begins with ^ as a regular expression; Java's matches the
+        # whole.
         topic=topic if include is None else f"^({include})$",
         records=flags["num_records"] or flags["messages"],
         timeout_ms=flags["timeout_ms"],
@@ -105,7 +106,7 @@ def main(**flags: Any) -> None:
     settings = _settings(flags)
     measuring = _Measuring(run, settings)
     asyncio.run(reach(settings, ClusterAddress(bootstrap_server=settings["bootstrap.servers"])))
-    # From here on the library's own threads do all, and nothing else is to be done.
+    # The library's threads do the work from here on, so no event loop is needed.
     if not flags["hide_header"]:
         click.echo(header(is_detailed=run.is_detailed))
     measuring.run()
@@ -144,13 +145,13 @@ def _now_ms() -> int:
 
 
 class _Joining:
-    """How long the member has had no partitions."""
+    """The time that the member had no partitions."""
 
     def __init__(self, now_ms: int) -> None:
         self._since_ms = now_ms
         self._owned = 0
         self.total_ms = 0
-        #: Since the last line.
+        #: The time since the last line.
         self.recent_ms = 0
 
     def assigned(self, partitions: int) -> None:
@@ -237,7 +238,7 @@ class _Measuring:
         return read
 
     def _take(self) -> list[Any]:
-        """The records that are there now; waits a moment for the first one."""
+        """Return the records that have arrived; wait a moment for the first one."""
         from kraftjbod.cli.terminal.library_client import client_error
 
         messages = self._consumer.consume(_AT_ONCE, _POLL_S)

@@ -1,6 +1,6 @@
-"""PURE. What ``kraftjbod-producer-perf-test`` counts and prints: Kafka's lines, by its rules.
+"""PURE. Counters and output of ``kraftjbod-producer-perf-test``: Kafka's lines, by its rules.
 
-Latencies are whole milliseconds. Of more records than :data:`SAMPLES` every n-th is kept.
+Latencies are whole milliseconds. With more than :data:`SAMPLES` records only every n-th is kept.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _MB: Final = 1024.0 * 1024.0
 
 
 class ProducerFigures:
-    """Of one run, or of its steady part; times are in milliseconds of one clock."""
+    """Figures of one run, or of its steady part. Times are milliseconds of one clock."""
 
     def __init__(
         self, records: int, *, interval_ms: int, now_ms: int, is_steady: bool = False
@@ -27,7 +27,7 @@ class ProducerFigures:
         self._bytes = 0
         self._total_latency_ms = 0
         self._max_latency_ms = 0
-        #: Lines of intervals are printed no longer.
+        #: Whether to print no more lines of intervals.
         self.is_quiet = False
         self.count = 0
         self._window_start_ms = now_ms
@@ -37,7 +37,7 @@ class ProducerFigures:
         self._window_max_ms = 0
 
     def record(self, latency_ms: int, size_bytes: int, now_ms: int) -> Sequence[str]:
-        """One record was acknowledged; the lines to print now."""
+        """Note an acknowledged record, and return the lines to print now."""
         if self.count % self._keep_each == 0:
             self._latencies.append(latency_ms)
         self.count += 1
@@ -77,7 +77,7 @@ class ProducerFigures:
         )
 
     def total(self, now_ms: int) -> str:
-        """The line that a run ends with."""
+        """Return the last line of a run."""
         elapsed_ms = now_ms - self._start_ms
         rate = java_ratio(1000.0 * self.count, elapsed_ms)
         mb_rate = java_ratio(1000.0 * self._bytes / _MB, elapsed_ms)
@@ -97,14 +97,14 @@ class ProducerFigures:
 
 
 def java_ratio(amount: float, of: float) -> float:
-    """A quotient as Java's doubles have it, also of zero."""
+    """Return a quotient by the rules of Java's doubles, also for zero."""
     if of:
         return amount / of
     return float("inf") if amount else float("nan")
 
 
 def java_float(value: float, digits: int) -> str:
-    """``%.nf`` of Java."""
+    """Format as Java's ``%.nf``."""
     if value != value:
         return "NaN"
     return "Infinity" if value == float("inf") else f"{value:.{digits}f}"

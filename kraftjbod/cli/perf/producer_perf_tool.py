@@ -1,8 +1,7 @@
-"""WIRE. ``kraftjbod-producer-perf-test``: how many records a second a producer sends, and how long
-each waits for its answer.
+"""WIRE. ``kraftjbod-producer-perf-test``: measures records per second and latency of a producer.
 
-Flags, rules and lines are those of Kafka's tool, and so are a producer's defaults. What it sends
-with is librdkafka: figures compare clusters, not clients.
+Flags, rules, output and the producer's defaults are those of Kafka's tool. It sends with
+librdkafka, so results compare clusters, not clients.
 """
 
 from __future__ import annotations
@@ -26,17 +25,17 @@ from kraftjbod.core.errors import ConfigError
 _TRANSACTION_MS: Final = 3_000
 _TRANSACTION_PREFIX: Final = "performance-producer-"
 _LETTERS: Final = bytes(65 + each % 26 for each in range(256))
-#: 26 letters are equally likely: what is above the largest multiple of 26 is drawn again.
+#: Bytes that would make some letters more likely, above the largest multiple of 26, are dropped.
 _FAIR: Final = bytes(range(26 * 9, 256))
 _MANY: Final = ("--command-property", "--producer-props")
 _PATIENCE_S: Final = 0.1
-#: Kafka's tool waits for no shorter time, either.
+#: Kafka's tool has the same minimum wait.
 _LEAST_WAIT_MS: Final = 2
 _TRANSACTION_S: Final = 60.0
 
 
 class _PropertyLists(Tool):
-    """Kafka's flag takes any number of words: each of them gets a flag of its own."""
+    """Gives each word of Kafka's flag with several words a separate flag."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         spread: list[str] = []
@@ -55,13 +54,13 @@ class _PropertyLists(Tool):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Payloads:
-    """What the records hold: one of a file's, letters, or their numbers."""
+    """The payloads of records: parts of a file, random letters, or numbers."""
 
     record_bytes: int | None = None
     of_file: Sequence[bytes] = ()
 
     def make(self, chance: random.Random) -> Callable[[int], bytes]:
-        """A function from a record's number to its payload."""
+        """Return a function from a record's number to its payload."""
         if self.of_file:
             return lambda _: chance.choice(self.of_file)
         if self.record_bytes is None:
@@ -78,7 +77,7 @@ def _letters(chance: random.Random, size: int) -> bytes:
 
 
 def read_payloads(path: str, delimiter: str) -> list[bytes]:
-    """:raises ConfigError: if there is nothing to send in the file."""
+    """:raises ConfigError: the file has no payloads."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as e:
@@ -96,7 +95,7 @@ class _Run:
     rate: float
     interval_ms: int
     payloads: Payloads
-    #: Of one transaction; None without any.
+    #: Duration of one transaction; None without transactions.
     transaction_ms: int | None
     print_metrics: bool
 
@@ -149,12 +148,12 @@ def main(**flags: Any) -> int:
     sending = _Sending(run, settings)
     cluster = ClusterAddress(bootstrap_server=settings["bootstrap.servers"])
     asyncio.run(reach(settings, cluster))
-    # From here on the library's own threads do all, and nothing else is to be done.
+    # The library's threads do the work from here on, so no event loop is needed.
     return sending.run()
 
 
 def _read(flags: dict[str, Any]) -> tuple[_Run, dict[str, str]]:
-    """:raises click.UsageError: as Kafka's tool refuses flags that say no, or too much."""
+    """:raises click.UsageError: flags are missing or contradict each other, as in Kafka's tool."""
     from kraftjbod.cli.terminal.library_client import read_settings
 
     sizes = [flags["record_size"], flags["payload_file"], flags["payload_monotonic"] or None]
@@ -226,7 +225,7 @@ class _Sending:
 
         self._run = run
         self._statistics = ClientStatistics()
-        #: How many failed, by why.
+        #: Number of failed records by reason.
         self._failed: dict[str, int] = {}
         library: dict[str, Any] = dict(settings)
         if run.print_metrics:
@@ -253,7 +252,7 @@ class _Sending:
 
     def _send_all(self) -> None:
         run, producer = self._run, self._producer
-        # The same payloads in each run, as of Kafka's tool.
+        # The same payloads in each run, as in Kafka's tool.
         payload_of = run.payloads.make(random.Random(0))  # noqa: S311 # no secrets
         if run.transaction_ms is not None:
             producer.init_transactions(_TRANSACTION_S)
@@ -305,20 +304,20 @@ class _Sending:
             try:
                 self._producer.produce(self._run.topic, payload, on_delivery=answered)
             except BufferError:
-                # As Java's does, it waits until there is space.
+                # Wait until there is space, as Java's producer does.
                 self._producer.poll(_PATIENCE_S)
             else:
                 self._producer.poll(0)
                 return
 
     def _slow_down(self, due_ms: float) -> None:
-        """Wait until the next record is due, taking answers meanwhile; not for less than the
-        library can wait."""
+        """Handle answers until the next record is due, unless that is sooner than the library can
+        wait."""
         while (ahead_ms := due_ms - _now_ms()) >= _LEAST_WAIT_MS:
             self._producer.poll(min(ahead_ms / 1000, _PATIENCE_S))
 
     def _await_answers(self) -> None:
-        """Each record is answered, or given up by ``delivery.timeout.ms``."""
+        """Wait until each record is answered or has reached ``delivery.timeout.ms``."""
         while self._producer.flush(_PATIENCE_S):
             pass
 

@@ -1,4 +1,4 @@
-"""PURE. Who votes at first, as ``kraftjbod-storage format`` is told it; texts are Kafka's."""
+"""PURE. The first voters, from the flags of ``kraftjbod-storage format``; messages are Kafka's."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class QuorumFlags:
         return self.standalone or self.initial_controllers is not None
 
     def check(self, settings: StorageSettings) -> None:
-        """:raises StartupError: they do not fit each other, or the configuration."""
+        """:raises StartupError: the flags contradict each other or the configuration."""
         given = [self.standalone, self.no_initial_controllers, self.initial_controllers is not None]
         if sum(given) > 1:
             raise StartupError(
@@ -50,10 +50,10 @@ class QuorumFlags:
     def voters(
         self, node_id: BrokerId, own: Endpoint | None, directory_id: DirectoryId
     ) -> VoterSet | None:
-        """None if the log, or the configuration, says who votes.
+        """Return the first voters; None if the log or the configuration names them.
 
-        :param own: where this controller is reached.
-        :raises StartupError: for what names no controllers.
+        :param own: this controller's endpoint.
+        :raises StartupError: the flags are malformed.
         """
         if self.standalone:
             if own is None:
@@ -66,9 +66,9 @@ class QuorumFlags:
 
 
 def parse_controllers(text: str, listener: str) -> VoterSet:
-    """``id@host:port:directoryId,...``.
+    """Parse ``id@host:port:directoryId,...``.
 
-    :raises StartupError: naming what is none, or twice.
+    :raises StartupError: a part is malformed or a duplicate; the message names it.
     """
     voters: list[Voter] = []
     for part in filter(None, (part.strip() for part in text.split(","))):

@@ -1,7 +1,7 @@
-"""WIRE. ``kraftjbod-metadata-quorum``: who votes on the metadata, who leads, who follows how far.
+"""WIRE. ``kraftjbod-metadata-quorum``: describe and change the quorum of controllers.
 
-Flags, lines and exit codes are those of Kafka's ``kafka-metadata-quorum.sh``, also against a real
-Kafka when it is asked by ``--bootstrap-server``.
+Flags, output lines and exit codes are those of Kafka's ``kafka-metadata-quorum.sh``. With
+``--bootstrap-server`` the tool works with Kafka too.
 """
 
 from __future__ import annotations
@@ -51,17 +51,17 @@ _COLUMNS: Final = (
     *("NodeId", "DirectoryId", "LogEndOffset", "Lag"),
     *("LastFetchTimestamp", "LastCaughtUpTimestamp", "Status"),
 )
-#: What Kafka prints where a replica's directory is not known.
+#: Kafka's output for an unknown directory id.
 _NO_DIRECTORY: Final = "AAAAAAAAAAAAAAAAAAAAAA"
 
 
 class QuorumCommandError(KraftJbodError):
-    """The order makes no sense."""
+    """The command is malformed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quorum:
-    """Whom to ask: brokers, or the controllers."""
+    """The addresses of brokers or of controllers."""
 
     brokers: str | None
     controllers: str | None
@@ -69,7 +69,7 @@ class Quorum:
     timeout_ms: int
 
     async def change(self, voter: VoterToChange, *, unregisters: bool = False) -> None:
-        """Add it if it has endpoints, else remove it, and forget it as well if it shall be."""
+        """Add a voter if it has endpoints, else remove it, and unregister it if requested."""
         if self.controllers is not None:
             await change_by_controllers(
                 self.controllers,
@@ -80,7 +80,7 @@ class Quorum:
             )
             return
         async with self._brokers().connect() as client:
-            # Not tried again: whoever does not hear of it asks who votes.
+            # Not retried: after a lost answer the operator lists the voters.
             await (add_voter if voter.endpoints else remove_voter)(client, voter)
             if unregisters:
                 await client.retry(lambda: unregister_controller(client, voter.node_id))
@@ -254,7 +254,7 @@ def _time_text(wall_ms: int, now_ms: int | None) -> str:
 
 
 def _table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Cells as wide as their column and followed by a tab each, as Kafka's tools print them."""
+    """Format cells as Kafka's tools do: padded to the column's width, followed by a tab."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "".join(f"{cell:<{width}}\t" for cell, width in zip(row, widths, strict=True))
@@ -283,7 +283,7 @@ def add_command(quorum: Quorum, answer: Answer, dry_run: bool) -> None:
             "add-controller."
         )
     voter = _controller_of(quorum.command_config)
-    # The file is a controller's, and no client's.
+    # The file is a controller's, so its settings are not for the client.
     asked = replace(quorum, command_config=None)
     if not dry_run:
         asyncio.run(asked.change(voter))
@@ -338,9 +338,9 @@ def remove_command(
 
 
 def _controller_of(path: str) -> VoterToChange:
-    """The controller whose configuration file that is.
+    """Return the controller to which a configuration file belongs.
 
-    :raises KraftJbodError: it is none, or its metadata directory was not formatted.
+    :raises KraftJbodError: not a controller's file, or its metadata directory is not formatted.
     """
     values = parse_properties(read_file(path), path)
     config = ControllerConfig.from_properties(values, source=path, base_dir=os.getcwd())

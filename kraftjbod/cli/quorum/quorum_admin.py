@@ -1,4 +1,4 @@
-"""WIRE. How the quorum of controllers is: asked of a broker, or of the controllers themselves."""
+"""WIRE. Describe and change the quorum, by requests to a broker or to the controllers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _TOPIC: Final = "__cluster_metadata"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuorumReplica:
-    """One copy of the metadata log; -1 and None where it is not known."""
+    """One replica of the metadata log; unknown values are -1 or None."""
 
     node_id: int
     directory_id: str | None
@@ -37,7 +37,7 @@ class QuorumReplica:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuorumDescription:
-    """``leader_id`` and ``high_watermark`` are -1 where they are not known."""
+    """The quorum; ``leader_id`` and ``high_watermark`` are -1 if unknown."""
 
     cluster_id: str
     leader_id: int
@@ -52,9 +52,9 @@ class QuorumDescription:
 
 
 async def describe_quorum(client: ClusterClient) -> QuorumDescription:
-    """What the brokers hear of the active controller.
+    """Describe the quorum by a request to a broker, which forwards it to the active controller.
 
-    :raises OperatingError: its refusal, or that nobody leads.
+    :raises OperatingError: it is refused, or no controller is active.
     """
     wanted = DescribeQuorumRequest.TopicData(
         topic_name=_TOPIC, partitions=[DescribeQuorumRequest.PartitionData(partition_index=0)]
@@ -102,12 +102,12 @@ def _replica(
 async def describe_quorum_by_controllers(
     addresses: str, *, timeout_ms: int, report: Callable[[str], None]
 ) -> QuorumDescription:
-    """What the active one of the controllers at ``HOST:PORT,...`` says.
+    """Describe the quorum by a request to the active one of the controllers at ``HOST:PORT,...``.
 
     :raises WrongPortError: a broker listens there.
-    :raises OperatingError: its refusal, or that none of them leads.
+    :raises OperatingError: it is refused, or none of the controllers is active.
     """
-    # The bodies of the RPC take a tenth of a second to import; brokers are asked without.
+    # Importing the RPC's messages takes a tenth of a second, and brokers do not need them.
     from kraftjbod.cli.clients.controller_client import ControllerClient
     from kraftjbod.protocol import rpc_quorum_messages as rpc
 
@@ -140,7 +140,7 @@ async def describe_quorum_by_controllers(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VoterToChange:
-    """A controller that is to vote, or not; ``endpoints`` only of one to be added."""
+    """A controller to be added or removed; ``endpoints`` only for one to be added."""
 
     node_id: int
     directory_id: DirectoryId
@@ -148,7 +148,7 @@ class VoterToChange:
 
 
 async def add_voter(client: ClusterClient, voter: VoterToChange) -> None:
-    """:raises OperatingError: what the cluster has against it."""
+    """:raises OperatingError: the cluster refuses."""
     response = await client.request_any(
         AddRaftVoterRequest(
             cluster_id=None,
@@ -165,7 +165,7 @@ async def add_voter(client: ClusterClient, voter: VoterToChange) -> None:
 
 
 async def remove_voter(client: ClusterClient, voter: VoterToChange) -> None:
-    """:raises OperatingError: what the cluster has against it."""
+    """:raises OperatingError: the cluster refuses."""
     response = await client.request_any(
         RemoveRaftVoterRequest(
             cluster_id=None, voter_id=voter.node_id, voter_directory_id=voter.directory_id
@@ -182,9 +182,9 @@ async def change_by_controllers(
     timeout_ms: int,
     report: Callable[[str], None],
 ) -> None:
-    """Add ``voter`` if it has endpoints, else remove it; asked of the active controller itself.
+    """Add ``voter`` if it has endpoints, else remove it, by a request to the active controller.
 
-    :param unregisters: forget it as well, once it votes no more.
+    :param unregisters: whether to unregister it after its removal.
     """
     from kraftjbod.cli.clients.controller_admin import unregister_controller
     from kraftjbod.cli.clients.controller_client import ControllerClient
@@ -207,7 +207,7 @@ async def change_by_controllers(
 
 
 def require_leader(found: QuorumDescription) -> QuorumReplica:
-    """:raises OperatingError: nobody leads, or who leads is no voter any more."""
+    """:raises OperatingError: no controller leads, or the leader is not a voter any more."""
     leader = found.leader
     if leader is None:
         raise OperatingError(f"nobody leads the quorum now (leader id {found.leader_id})")

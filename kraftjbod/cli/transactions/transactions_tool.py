@@ -1,10 +1,10 @@
-"""WIRE. ``kraftjbod-transactions``: which transactions are open, which of them hang, and their end.
+"""WIRE. ``kraftjbod-transactions``: list, describe and abort transactions, and find hanging ones.
 
-Commands, flags and columns are those of Kafka's ``kafka-transactions.sh``, also against a real
-Kafka; ``--json`` has the same facts.
+Commands, flags and columns are those of Kafka's ``kafka-transactions.sh``, and the tool works with
+Kafka too. ``--json`` has the same values.
 
-A transaction hangs where a partition has it open and no coordinator would ever end it. Read
-committed consumers of that partition wait for it until ``abort`` writes the marker.
+A transaction hangs if it is open in a partition and no coordinator will ever end it. Then
+read_committed consumers of the partition wait until ``abort`` writes a marker.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _NONE: Final = "None"
 _MINUTE_MS: Final = 60_000
-#: Partitions that are asked about at a time.
+#: Number of partitions per request.
 _PARTITIONS_AT_A_TIME: Final = 500
 _LISTED: Final = ("TransactionalId", "Coordinator", "ProducerId", "TransactionState")
 _DESCRIBED: Final = (
@@ -56,7 +56,7 @@ _HANGING: Final = (
 
 @dataclass(frozen=True, slots=True)
 class OpenTransaction:
-    """As a partition has it."""
+    """An open transaction in one partition."""
 
     partition: TopicPartition
     producer: ActiveProducer
@@ -283,7 +283,7 @@ async def _hanging(
         described = await client.retry(ask)
         if described is not None:
             ongoing[one.producer_id] = frozenset(described.partitions)
-    # Its coordinator sends markers to the partitions that it has in a transaction.
+    # The coordinator will send markers to the partitions in its transaction.
     return [
         one for one in candidates if one.partition not in ongoing.get(one.producer.producer_id, ())
     ]
@@ -329,12 +329,13 @@ def abort_command(
             name,
             producer_id=ids[0],
             producer_epoch=ids[1],
-            # A coordinator that has ended nothing yet is not known; any epoch is as high as 0.
+            # The epoch is unknown if the coordinator has ended no transaction yet; 0 is then
+            # enough.
             coordinator_epoch=max(0, ids[2]),
         )
         await _with_leaders(client, [name])
         await client.retry(order, topics=[topic])
-        # Kafka's tool says nothing.
+        # Kafka's tool prints nothing.
         answer.say(None, **_named(name), producerId=ids[0], producerEpoch=ids[1])
 
     _ask(cluster, perform)
@@ -363,7 +364,7 @@ def force_terminate_command(cluster: ClusterAddress, answer: Answer, transaction
 async def _open_at(
     client: ClusterClient, partition: TopicPartition, start_offset: int
 ) -> tuple[int, int, int]:
-    """:raises OperatingError: if no transaction begins there."""
+    """:raises OperatingError: no transaction begins at this offset."""
     for one in (await _producers(client, [partition], None))[partition]:
         if one.start_offset == start_offset:
             return one.producer_id, one.producer_epoch, one.coordinator_epoch
