@@ -83,7 +83,7 @@ class PublishedLog:
     async def close(self, done: FlushPlan | None) -> None:
         """Carry out :meth:`UnifiedLog.close`, after which nothing else may be asked."""
         closing: Completion[None] = self._begin_any(OpKind.CLOSE, lambda log: log.close(done), 0)
-        await asyncio.shield(closing.future())
+        await closing.future()
 
     def _begin_any(
         self, kind: OpKind, op: Callable[[UnifiedLog], T], size_bytes: int
@@ -99,7 +99,7 @@ class PublishedLog:
 
     async def run(self, kind: OpKind, op: Callable[[UnifiedLog], T]) -> T:
         """:meth:`submit`, and wait for it; it goes on if whoever waits gives up."""
-        return await asyncio.shield(self.submit(kind, op))
+        return await self.submit(kind, op)
 
     def require_open(self) -> None:
         """:raises OperatingError: as :meth:`submit`, if nothing may be asked of it any more."""

@@ -318,8 +318,7 @@ class LogDir(DirCondition):
         self, kind: OpKind, op: Callable[[], T], *, replica: TopicPartition | None = None
     ) -> T:
         """Run ``op`` and wait for it. Cancelling the wait does not take the operation back."""
-        future = cast("asyncio.Future[T]", self.submit(kind, op, replica=replica))
-        return await asyncio.shield(future)
+        return await cast("asyncio.Future[T]", self.submit(kind, op, replica=replica))
 
     async def read_text(self, kind: OpKind, path: str) -> str | None:
         """Read a small text file in the directory's thread; None if it does not exist.
@@ -369,8 +368,8 @@ class LogDir(DirCondition):
         :raises OverloadedError: too many computations or bytes are queued.
         """
         self.require_allowed(OpKind.READ)
-        future: asyncio.Future[T] = self._compute_executor.submit_op(op, size_bytes=size_bytes)
-        return await asyncio.shield(future)
+        computed: asyncio.Future[T] = self._compute_executor.submit_op(op, size_bytes=size_bytes)
+        return await computed
 
     def beat(self) -> None:
         """Report progress of a long operation; called in the directory's thread."""

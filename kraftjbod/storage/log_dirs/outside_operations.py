@@ -129,6 +129,6 @@ async def run_beside(
     )
     log_dir.outside_ops.add(done)
     try:
-        return await asyncio.shield(done)
+        return await done
     finally:
         log_dir.outside_ops.discard(done)

@@ -248,8 +248,8 @@ class Scrub:
             end_offset=cold.end_offset,
         )
         try:
-            await self._do(handle, scrub.begin)
-            while (read_bytes := await self._do(handle, scrub.step)) > 0:
+            while not scrub.is_done:
+                read_bytes = await self._do(handle, scrub.step)
                 self.figures.bytes += read_bytes
                 self._bucket.spend(read_bytes, self._clock.now_ms())
                 if wait_ms := self._bucket.wait_ms(self._clock.now_ms()):
@@ -261,7 +261,7 @@ class Scrub:
             await self._do(handle, scrub.close)
             raise
         await self._do(handle, scrub.close)
-        return None if read_bytes else scrub
+        return scrub if scrub.is_done else None
 
     async def _do(self, handle: LogHandle, step: Callable[[], T]) -> T:
         replica = handle.topic_partition

@@ -34,7 +34,7 @@ E = TypeVar("E")
 
 
 class SegmentScrub:
-    """Check of one segment: call :meth:`begin`, :meth:`step` until it returns 0, :meth:`close`."""
+    """Check of one segment: call :meth:`step` until :attr:`is_done`, then :meth:`close`."""
 
     def __init__(self, *, vfs: Vfs, file: VfsFile, segment: LogSegment, end_offset: int) -> None:
         """
@@ -61,6 +61,9 @@ class SegmentScrub:
         self._offsets: _Entries[tuple[int, int]] = _Entries(iter(()))
         self._times: _Entries[TimeEntry] = _Entries(iter(()))
         self._read_bytes = 0
+        self._is_begun = False
+        #: The whole segment was checked.
+        self.is_done = False
 
     def __repr__(self) -> str:
         return f"<SegmentScrub {self.segment!r} damages={self.damages}>"
@@ -74,8 +77,9 @@ class SegmentScrub:
         """Return whether the log has to be notified."""
         return bool(self.damages) or self.is_index_wrong or self.is_transaction_index_wrong
 
-    def begin(self) -> None:
+    def _begin(self) -> None:
         """Prepare the first step: drop cached pages and read the index files."""
+        self._is_begun = True
         self._file.forget_cached(0, self.size_bytes)
         index, times = self._read_indexes()
         self._offsets = _Entries(iter(()) if index is None else index.entries())
@@ -89,7 +93,9 @@ class SegmentScrub:
         )
 
     def step(self) -> int:
-        """Check about :data:`STEP_BYTES`. Return the number of bytes read; 0 at the end."""
+        """Check about :data:`STEP_BYTES`. Return the number of bytes read."""
+        if not self._is_begun:
+            self._begin()
         before = self._read_bytes
         for found in self._walk:
             self.fresh.take(found)
@@ -105,6 +111,7 @@ class SegmentScrub:
                 break
         else:
             self._compare_end()
+            self.is_done = True
         return self._read_bytes - before
 
     def close(self) -> None:

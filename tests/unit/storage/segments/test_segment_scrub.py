@@ -39,16 +39,14 @@ def written(vfs: MemVfs) -> LogSegment:
 
 def begun(vfs: MemVfs, segment: LogSegment) -> SegmentScrub:
     file = vfs.open(segment.path, OpenMode.READ)
-    scrub = SegmentScrub(vfs=vfs, file=file, segment=segment, end_offset=END)
-    scrub.begin()
-    return scrub
+    return SegmentScrub(vfs=vfs, file=file, segment=segment, end_offset=END)
 
 
 def scrubbed(vfs: MemVfs, segment: LogSegment) -> SegmentScrub:
     scrub = begun(vfs, segment)
     steps = []
-    while looked := scrub.step():
-        steps.append(looked)
+    while not scrub.is_done:
+        steps.append(scrub.step())
     scrub.close()
     assert sum(steps) >= segment.size_bytes
     assert max(steps) < 2 * STEP_BYTES
