@@ -94,6 +94,9 @@ class Totals:
 
     def __init__(self) -> None:
         self.began_s = time.monotonic()
+        #: CPU time of the processes that ran the seeds; unlike elapsed time it does not depend on
+        #: what else the machine does.
+        self.cpu_s = 0.0
         self.rotted = self.damages_found = 0
         self.seeds = self.acked = self.virtual_ms = self.longest_heal_ms = 0
         self.played: Counter[Kind] = Counter()
@@ -101,7 +104,8 @@ class Totals:
         self.applications: Counter[Application] = Counter()
         self.failed: list[int] = []
 
-    def add(self, outcome: Outcome) -> None:
+    def add(self, outcome: Outcome, cpu_s: float) -> None:
+        self.cpu_s += cpu_s
         self.seeds += 1
         self.acked += outcome.acked
         self.virtual_ms += outcome.virtual_ms
@@ -119,7 +123,8 @@ class Totals:
         return (
             f"{took_s:8.0f} s: {self.seeds} seeds, {sum(self.played.values())} faults, "
             f"{self.acked} records acknowledged, {self.virtual_ms / 1000 / took_s:.1f} virtual "
-            f"seconds a second, {len(self.failed)} failed"
+            f"seconds a second, {self.virtual_ms / 1000 / max(self.cpu_s, 0.001):.1f} a second of "
+            f"CPU, {len(self.failed)} failed"
         )
 
     def lines(self) -> list[str]:
@@ -135,11 +140,12 @@ class Totals:
         return lines
 
 
-def _outcomes(seeds: Sequence[int], options: argparse.Namespace) -> Iterable[Outcome]:
+def _outcomes(seeds: Sequence[int], options: argparse.Namespace) -> Iterable[tuple[Outcome, float]]:
+    play = partial(_played, _runner(options))
     if len(seeds) == 1:
-        return map(_runner(options), seeds)
+        return map(play, seeds)
     pool = multiprocessing.get_context("spawn").Pool(options.jobs, initializer=_prepare)
-    return pool.imap_unordered(partial(_played, _runner(options)), seeds)
+    return pool.imap_unordered(play, seeds)
 
 
 def _prepare() -> None:
@@ -148,11 +154,16 @@ def _prepare() -> None:
     gc.freeze()
 
 
-def _played(run: partial[Outcome], seed: int) -> Outcome:
-    """With one collection, at the end: the many between the steps of a world cost an eighth."""
+def _played(run: partial[Outcome], seed: int) -> tuple[Outcome, float]:
+    """Run ``seed`` and return its outcome and the CPU seconds that it took.
+
+    One garbage collection at the end replaces those between the steps of a world, which cost an
+    eighth.
+    """
+    began_s = time.process_time()
     outcome = run(seed)
     gc.collect()
-    return outcome
+    return outcome, time.process_time() - began_s
 
 
 def _applications(text: str) -> list[Application]:
@@ -193,8 +204,8 @@ def main() -> None:
 def run(seeds: range, options: argparse.Namespace) -> int:
     print(f"seeds {seeds.start} to {seeds.stop - 1}", flush=True)
     totals, next_s = Totals(), _PROGRESS_S
-    for outcome in _outcomes(seeds, options):
-        totals.add(outcome)
+    for outcome, cpu_s in _outcomes(seeds, options):
+        totals.add(outcome, cpu_s)
         if outcome.findings:
             report_failure(outcome, options)
             if options.stop:
