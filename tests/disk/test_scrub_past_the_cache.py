@@ -50,9 +50,8 @@ def test_the_scrub_reads_the_disk_and_not_the_memory(kind: mounts.Kind) -> None:
 def scrubbed(vfs: RealVfs, segment: LogSegment) -> list[int]:
     file = vfs.open(segment.path, OpenMode.READ)
     scrub = SegmentScrub(vfs=vfs, file=file, segment=segment, end_offset=BATCHES)
-    scrub.begin()
-    while scrub.step():
-        continue
+    while not scrub.is_done:
+        scrub.step()
     scrub.close()
     return [damage.offset for damage in scrub.damages]
 

@@ -371,9 +371,8 @@ def test_the_scrub_holds_the_index_against_the_markers(spoilt: str) -> None:
         write_atomically(vfs, path, wrong[spoilt])
     file = vfs.open(segment.path, OpenMode.READ)
     scrub = SegmentScrub(vfs=vfs, file=file, segment=segment, end_offset=following.base_offset)
-    scrub.begin()
-    while scrub.step():
-        pass
+    while not scrub.is_done:
+        scrub.step()
     scrub.close()
     assert scrub.has_findings is (spoilt != "sound")
     assert log.take_scrubbed(scrub)
