@@ -104,7 +104,7 @@ class Breakable(Protocol):
 
 
 class DiskFaults:
-    """The faults of one disk. Several can be active at once; ``heal`` ends all or the named ones."""
+    """The faults of one disk. Several can be active; ``heal`` ends all or the named ones."""
 
     def __init__(self, disk: Breakable) -> None:
         self._disk = disk

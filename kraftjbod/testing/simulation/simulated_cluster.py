@@ -106,7 +106,7 @@ class SimulatedController(SimulatedNode):
     daemon: ControllerServer | None = None
     #: Directory id of the metadata disk since it was formatted last.
     directory_id: DirectoryId
-    #: Whether its disk was formatted with ``--standalone`` by mistake, so that it is its own quorum.
+    #: Whether its disk was formatted with ``--standalone`` by mistake, as its own quorum.
     is_standalone = False
 
     def start(self) -> None:
@@ -119,7 +119,7 @@ class SimulatedController(SimulatedNode):
 
     @property
     def is_active(self) -> bool:
-        """Whether the controller considers itself active. It may have lost an election unnoticed."""
+        """Whether the controller considers itself active. It may have been replaced unnoticed."""
         controller = None if self.daemon is None or not self.is_up else self.daemon.controller
         return controller is not None and controller.is_active
 
@@ -184,7 +184,7 @@ class SimulatedClient(SimulatedHost):
         return self._kafka
 
     def new_kafka(self, **options: Any) -> ClusterClient:
-        """Return a new client with its own connections; ``options`` are :class:`ClusterClient`'s."""
+        """Return a new client with its own connections and ``options``."""
         rng = self.world.rng_of(f"client {self.name}")
         options = {"client_id": self.name, "random_unit": rng.random, **options}
         return ClusterClient(self._cluster.bootstrap_servers, **options)
@@ -371,7 +371,7 @@ class SimulatedCluster:
         self._run_to(self.world.now_us + ms * 1000)
 
     def run_until(self, task: asyncio.Task[T], *, timeout_ms: int = 120_000) -> T:
-        """Let virtual time pass until ``task`` is done; return its result or raise its exception."""
+        """Let virtual time pass until ``task`` is done; return its result or raise its error."""
         self._run_to(self.world.now_us + timeout_ms * 1000, task)
         if not task.done():
             raise SimulationTimeoutError(f"{task!r} is not done after {timeout_ms} ms")

@@ -1,6 +1,6 @@
-"""A search for what nobody thought of: clusters that are broken at random, from a seed, and judged.
+"""A search for unknown bugs: clusters with random faults from a seed, checked by invariants.
 
-faults/ draws what breaks, breaks it and mends it. workload.py are the clients, ledger.py what they
-were promised, metadata_laws.py and law_watch.py what must hold; seed_run.py is all of it together,
-and the file to begin with.
+faults/ draws, injects and heals faults. workload.py has the clients, ledger.py records what was
+acknowledged to them, metadata_laws.py and law_watch.py have the invariants. seed_run.py combines
+all of it; read it first.
 """

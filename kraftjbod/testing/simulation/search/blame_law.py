@@ -1,7 +1,7 @@
-"""PURE. Which directories may go offline: those whose disks a fault has struck.
+"""PURE. Invariant: a directory goes offline only if a fault has struck its disk.
 
-A disk that was never struck has no reason to fail. A directory that goes offline on it was blamed
-for something else, such as descriptors that the process lacked.
+A disk without a fault has no reason to fail. If its directory goes offline, the broker blamed it
+for another problem, such as missing file descriptors.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import Final
 
 from kraftjbod.testing.simulation.search.faults.schedule import OF_A_DIR, Fault, Kind
 
-#: They work on a directory, and its disk stays as it is.
+#: Kinds that affect a directory, but not its disk.
 _HARMLESS: Final = frozenset({Kind.CORDON, Kind.DRAIN, Kind.REATTACH})
-#: They may change all disks of their broker, or make one of them slow.
+#: Kinds that may change all disks of their broker, or make one of them slow.
 _OF_ALL_DISKS: Final = frozenset(
     {
         Kind.POWER_CUT,

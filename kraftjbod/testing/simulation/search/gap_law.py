@@ -1,12 +1,12 @@
-"""PURE. How long a partition may go without an acknowledgement, by what was broken meanwhile.
+"""PURE. Limits for the time between a partition's acknowledgements, by the faults meanwhile.
 
-* A fault costs a partition as long as it takes the cluster to notice it and to have another leader:
-  a second for a dead directory, three for a disk that does not answer, the session for a dead host.
-* Faults of one broker that overlap may cost the sum of that: each may strike what the last one has
-  just been recovered from, such as a directory that was moved to.
-* Faults of two brokers, or of a broker and the controller, may leave fewer in sync than
-  ``min.insync.replicas`` asks for, or nobody to decide: that lasts as long as they do, and is not
-  judged here. Nor is what a configuration asks for, or a reassignment copies.
+* A fault may stop a partition until the cluster has noticed it and elected another leader:
+  a second for a dead directory, three for a hung disk, the session timeout for a dead host.
+* Overlapping faults of one broker may take the sum of their times: each may strike the directory
+  to which the last one has moved the partition.
+* Faults of two brokers, or of a broker and the controller, may leave fewer in-sync replicas than
+  ``min.insync.replicas``, or no controller. That lasts as long as the faults, and is not judged.
+  Gaps from configuration changes and reassignments are not judged either.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from kraftjbod.testing.simulation.search.faults.schedule import (
 #: Allowed gap without a fault: leadership moves to the preferred replica, a client asks for the
 #: leader, and hosts with a high cost of computing are slow.
 USUAL_MS: Final = 2_500
-#: After a fault is over its replicas come back into the in-sync set, and leaders to their places.
+#: Time after a fault in which replicas rejoin the in-sync set and preferred leaders return.
 SETTLED_MS: Final = 6_000
 _DIR_MS: Final = 1_000
 _HUNG_MS: Final = 3_000
-#: The session ends, and whoever waits for the dead host gives up its request.
+#: The session expires, and clients of the dead host time out.
 _HOST_MS: Final = 5_000
 _LIMITS_MS: Final[Mapping[Kind, int]] = MappingProxyType(
     {
@@ -44,7 +44,7 @@ _LIMITS_MS: Final[Mapping[Kind, int]] = MappingProxyType(
         Kind.LOST_END: _HOST_MS,
         Kind.REMOVED: _HOST_MS,
         Kind.SWAPPED: _HOST_MS,
-        # A link may be cut meanwhile, and late by as much.
+        # A link may be cut or slow meanwhile, which delays the return as much.
         Kind.WIPE: _HOST_MS,
         Kind.STOP: _DIR_MS,
         Kind.HANG: _HUNG_MS,
@@ -52,7 +52,7 @@ _LIMITS_MS: Final[Mapping[Kind, int]] = MappingProxyType(
         Kind.SLOW: _HUNG_MS,
     }
 )
-#: It is not said how long: a link that is cut or slow delays, and nobody is dead.
+#: Faults of links and computing delay without a limit, and no process is dead.
 _WITHOUT_LIMIT: Final = (
     OF_THE_CLUSTER
     | OF_THE_CONTROLLER
@@ -69,7 +69,7 @@ _WITHOUT_LIMIT: Final = (
 
 
 def allowed_ms(history: Iterable[Struck], since_ms: int, until_ms: int) -> int | None:
-    """How long a partition may be silent in that time; None: it is not judged."""
+    """Return the allowed gap of a partition in that time; None if it is not judged."""
     about = [
         one.fault
         for one in history
@@ -85,7 +85,7 @@ def allowed_ms(history: Iterable[Struck], since_ms: int, until_ms: int) -> int |
 def silences(
     name: str, acked_ms: Sequence[int], history: Sequence[Struck], *, pause_ms: int
 ) -> list[str]:
-    """What is wrong with the times of a partition's acknowledgements, one sentence each.
+    """Return the violations in the times of a partition's acknowledgements, one sentence each.
 
     :param acked_ms: in order; the producer sends the next record ``pause_ms`` after each.
     """

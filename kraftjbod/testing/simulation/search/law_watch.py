@@ -1,7 +1,7 @@
-"""WIRE. ``LawWatch``: looks at a simulated cluster all the time, and says what must not be.
+"""WIRE. ``LawWatch``: checks the invariants of a simulated cluster continuously.
 
-What it finds is a sentence; each is said once. At the end of a run ``judge_at_rest`` compares what
-lies on the disks.
+A violation is a sentence, and each is reported once. At the end of a run ``judge_at_rest``
+compares the replicas on the disks.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from kraftjbod.testing.simulation.search.metadata_laws import MetadataLaws
 from kraftjbod.testing.simulation.search.session_laws import SessionLaws
 
 _INTERVAL_S: Final = 0.1
-#: After a decision: who joins an in-sync set with too little has caught up soon after.
+#: Short, because a replica that joined an in-sync set too early soon catches up.
 _CLOSE_INTERVAL_S: Final = 0.003
 _CLOSE_LOOKS: Final = 30
 _CHECKPOINTS: Final = (
@@ -58,15 +58,14 @@ _CHECKPOINTS: Final = (
 
 
 class Copy(NamedTuple):
-    """What lies in a replica's directory: its segments one after the other, and where its log
-    starts."""
+    """The segments of one replica, concatenated, and its log start offset."""
 
     data: bytes
     start: int
 
 
 class LawWatch:
-    """:param found: called with one sentence for everything that must not be."""
+    """:param found: called with one sentence for each violation."""
 
     def __init__(
         self,
@@ -79,7 +78,7 @@ class LawWatch:
         topics: TopicLedger | None = None,
         loose: Callable[[], set[str]] = set,
     ) -> None:
-        """:param loose: topics of which an unclean leader may be elected."""
+        """:param loose: names of topics for which an unclean leader may be elected."""
         self._view = view
         self._ledger = ledger
         self._topics = topics or TopicLedger()
@@ -89,15 +88,15 @@ class LawWatch:
         self._said: set[str] = set()
         self.metadata = MetadataLaws(min_isr, loose=loose)
         self._sessions = SessionLaws(view, found=found)
-        #: Which topics each broker knew when it was last looked at.
+        #: The topics that each broker knew at the last check.
         self._heard_of: dict[int, frozenset[TopicId]] = {}
-        #: By topic and partition, its leader epoch, leader, and when the metadata said so first.
+        #: By topic and partition: leader epoch, leader, and the time of its first appearance.
         self._reigns: dict[tuple[str, int], tuple[int, Reign]] = {}
-        #: Which broker led a partition in an epoch, by the brokers' own word.
+        #: Leader by partition and epoch, as brokers report it.
         self._leaders: dict[tuple[TopicIdPartition, int], int] = {}
 
     async def run(self) -> None:
-        """Until cancelled: now and then, and closely for a while after each decision."""
+        """Check until cancelled: at intervals, and more often for a while after each decision."""
         decided, looks = -1, 0
         while True:
             if (now := self._view.decided_offset()) != decided:
@@ -158,14 +157,14 @@ class LawWatch:
                 self._reigns[name, partition] = one.leader_epoch, reign
 
     def _takes_no_other_metadata(self) -> None:
-        """What empty controllers have begun to write: who served by what was lost refuses it."""
+        """Invariant: a broker refuses the metadata of empty controllers that replaced lost ones."""
         topics = self.metadata.state.topics.items()
         lasting = {one: topic for one, topic in topics if not self._topics.may_be_gone(one)}
         for broker_id in self._view.broker_ids:
             its = self._view.state_of(broker_id)
             if its is None or not self._view.is_serving(broker_id):
                 continue
-            # It may not have heard of what was decided last.
+            # It may not have replayed the latest decisions.
             heard_of = self._heard_of.get(broker_id, frozenset())
             known = {topic.name for one, topic in lasting.items() if one in heard_of}
             if missing := known - {topic.name for topic in its.topics.values()}:
@@ -193,7 +192,7 @@ class LawWatch:
                     self._found(sentence, sentence)
 
     def _acknowledged_is_held(self) -> None:
-        """Whoever counts as in sync, and has its log open, holds all that was acknowledged."""
+        """Invariant: in-sync replicas with an open log hold all acknowledged records."""
         for tp, registration, topic_id in self._view.partitions(self._ledger.topics):
             key = self._ledger.key_of(tp.topic, topic_id)
             end = self._ledger.acked_end(key, tp.partition)
@@ -214,7 +213,7 @@ class LawWatch:
                     )
 
     def _deleted_stays_so(self) -> None:
-        """Where a partition's log starts that is led: as acknowledged, as far as was asked for."""
+        """Invariant: a leader's log start offset is as acknowledged, and not beyond requests."""
         for tp, registration, topic_id in self._view.partitions(self._ledger.topics):
             replica = (
                 self._view.replica(registration.leader, tp) if registration.leader > 0 else None
@@ -239,7 +238,7 @@ class LawWatch:
     # --- at rest ---------------------------------------------------------------------------------
 
     def judge_replays(self) -> None:
-        """All nodes have replayed to the same state, and logs follow what is configured."""
+        """Check that all nodes have the same metadata, and logs their topic's configuration."""
         for finding in self._view.misconfigured():
             self._found(finding, finding)
         decided = self._view.decided()
@@ -256,10 +255,10 @@ class LawWatch:
         disks: Mapping[int, Mapping[str, Vfs]],
         wall_ms: Callable[[int], int],
     ) -> list[str]:
-        """What lies on disks, by broker and path, of topics that are gone; one sentence each.
+        """Return remains of deleted topics on disks, by broker and path; one sentence each.
 
-        :param wall_ms: the time by a broker's clock. It may have jumped: what was set aside later
-            than that stays as long.
+        :param wall_ms: the time by a broker's clock. A directory that was set aside at a later time
+            than that stays, since the clock may have jumped.
         """
         known = {topic_id: topic.name for topic_id, topic in self._known_topics().items()}
         return [
@@ -277,10 +276,10 @@ class LawWatch:
         return state.topics
 
     def judge_at_rest(self, disks: Mapping[int, Mapping[str, Vfs]]) -> None:
-        """What lies on the disks of stopped brokers, by broker and path.
+        """Check the disks of stopped brokers, given by broker and path.
 
-        All copies of a partition are equal, hold what was promised, and lie once in each broker;
-        of topics that are gone nothing is left.
+        All replicas of a partition are equal, hold the acknowledged records, and exist once per
+        broker. Deleted topics leave no files.
         """
         copies: defaultdict[TopicPartition, dict[str, Copy]] = defaultdict(dict)
         for broker_id, by_path in disks.items():
@@ -347,9 +346,11 @@ class LawWatch:
                     self._found(f"{where}: {findings[0]}", f"{where}: {findings[0]}{more}")
 
     def _judge_equal(self, tp: TopicPartition, key: str, copies: Mapping[str, Copy]) -> None:
-        """From where the last one starts on; by retention each may start where it likes, as long as
-        that has left enough, and so where a request was not answered: its leader then may have
-        written it, and be none any more."""
+        """Check that replicas are equal from the latest log start offset on.
+
+        With retention each replica may start anywhere, as long as enough is left. The same holds
+        after an unanswered DeleteRecords request, which a former leader may have applied.
+        """
         starts = {where: one.start for where, one in copies.items()}
         retained = self._ledger.retained_bytes.get(key)
         is_open = retained is not None or (key, tp.partition) in self._ledger.open_starts
@@ -371,7 +372,7 @@ class LawWatch:
 
 
 def _is_of_another(vfs: Vfs, path: str, name: str, known: Mapping[TopicId, str]) -> bool:
-    """Whether a directory is a replica's, of a topic that is not ``known``."""
+    """Return whether a directory is a replica's, of a topic that is not ``known``."""
     named = parse_replica_dir(name)
     if named is None:
         return False
@@ -424,7 +425,7 @@ def by_path_of(by_path: Mapping[str, Vfs], path: str) -> Vfs:
 
 
 def copy_in(vfs: Vfs, directory: str, tp: TopicPartition) -> Copy:
-    """All segments of a replica, one after the other: equal however they are cut into segments."""
+    """Return the concatenated segments of a replica, which do not depend on segment boundaries."""
     names = sorted(entry.name for entry in vfs.list_dir(directory))
     found = [(name, parse_offset_file(name)) for name in names if name.endswith(LOG_SUFFIX)]
     segments = [(name, parsed[0]) for name, parsed in found if parsed is not None]
@@ -435,7 +436,7 @@ def copy_in(vfs: Vfs, directory: str, tp: TopicPartition) -> Copy:
 
 
 def bytes_from(data: bytes, offset: int) -> bytes:
-    """From the batch that holds ``offset`` on."""
+    """Return the bytes from the batch that contains ``offset`` on."""
     for position, header in batches(data):
         if header.next_offset > offset:
             return data[position:]
@@ -443,7 +444,7 @@ def bytes_from(data: bytes, offset: int) -> bytes:
 
 
 def records_of(data: bytes) -> dict[int, bytes]:
-    """The values of a log's records, by offset and in order."""
+    """Return the values of a log's records by offset, in order."""
     found: dict[int, bytes] = {}
     for position, header in batches(data):
         if not header.is_control:
@@ -453,6 +454,6 @@ def records_of(data: bytes) -> dict[int, bytes]:
 
 
 def min_isr(state: MetadataState, topic: str) -> int:
-    """``min.insync.replicas`` of a topic, as the metadata says it."""
+    """Return ``min.insync.replicas`` of a topic according to the metadata."""
     configured = state.topic_overrides(topic).get(MIN_INSYNC_REPLICAS)
     return DEFAULT_MIN_INSYNC_REPLICAS if configured is None else int(configured)

@@ -1,7 +1,7 @@
-"""PURE. What must be so after each metadata entry, and between one and the next.
+"""PURE. Invariants of the metadata after each entry, and between successive entries.
 
-The laws speak of what was decided, not of what is true on disks: a broker that has just died is in
-sync until the controller has heard of it.
+The invariants cover decisions, not the state of disks: a broker that has just died is in sync
+until the controller is notified.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from kraftjbod.metadata.state import MetadataDelta, MetadataState
 
 
 class MetadataLaws:
-    """Replays a metadata log of its own, entry by entry, and judges each."""
+    """Replays a metadata log entry by entry, and judges each."""
 
     def __init__(
         self,
@@ -24,17 +24,17 @@ class MetadataLaws:
         loose: Callable[[], set[str]] = set,
     ) -> None:
         """
-        :param min_isr: ``min.insync.replicas`` of a topic, by name.
-        :param loose: names of the topics of which an unclean leader may be elected.
+        :param min_isr: returns ``min.insync.replicas`` of a topic, by name.
+        :param loose: returns the topics for which an unclean leader may be elected.
         """
         self._loose = loose
         self.state = MetadataState()
         self._min_isr = min_isr
-        #: Who led in an epoch.
+        #: Leader by partition and epoch.
         self._leaders: dict[tuple[TopicIdPartition, int], BrokerId] = {}
 
     def take(self, records: Iterable[Record], *, offset: int, epoch: int) -> list[str]:
-        """Replay one entry; what is wrong with it, one sentence each."""
+        """Replay one entry; return its violations, one sentence each."""
         delta = MetadataDelta()
         try:
             self.state.replay(records, offset=offset, epoch=epoch, delta=delta)
@@ -51,7 +51,7 @@ class MetadataLaws:
         return [f"metadata entry {offset}: {finding}" for finding in findings]
 
     def _above_software(self) -> list[str]:
-        """A level is not above what the software of a registered broker supports."""
+        """Invariant: no level is above what the software of a registered broker supports."""
         return [
             f"{feature.name} is {level}, and broker {broker_id} supports {feature.highest}"
             for broker_id, broker in self.state.brokers.items()
@@ -60,7 +60,7 @@ class MetadataLaws:
         ]
 
     def go_on_from(self, state: MetadataState) -> list[str]:
-        """What comes next was not heard in time, and only a snapshot has it; ``state`` is later."""
+        """Continue from ``state``, since the entries before it are only in a snapshot."""
         self.state = state.copy()
         findings: list[str] = []
         for key, one in self.state.partitions():
@@ -101,7 +101,7 @@ class MetadataLaws:
     def _unfit(
         self, name: str, before: PartitionRegistration | None, after: PartitionRegistration
     ) -> list[str]:
-        """Who joins an in-sync set, or is elected, is there: unfenced, its directory online."""
+        """Invariant: new in-sync replicas and leaders are unfenced, with an online directory."""
         new = set(after.isr) - set(() if before is None else before.isr)
         if after.has_leader and (before is None or before.leader_epoch != after.leader_epoch):
             new.add(after.leader)
@@ -177,7 +177,7 @@ def _illegal_step(
 
 def _unclean(name: str, before: PartitionRegistration, after: PartitionRegistration) -> list[str]:
     held = set(before.isr) | set(before.elr) | set(before.last_known_elr)
-    # A leader that is full, or leaves, asked for a new member and gives way to it in the same turn.
+    # A leader that is full, or leaves, adds a member and resigns in the same decision.
     leaves = before.leader not in after.replicas
     gave_way = before.has_leader and (leaves or before.leader in after.elr)
     if not after.has_leader or after.leader in held or gave_way:

@@ -42,33 +42,33 @@ from kraftjbod.raft.machine.voter_set import ReplicaKey
 from kraftjbod.testing.simulation.cluster_view import ClusterView
 
 _INTERVAL_S: Final = 0.005
-#: Of terms: what was under way when a controller was cut off may raise it once.
+#: A request in flight when a controller was cut off may raise the term once.
 _MOST_RISE: Final = 1
-#: How far a clock that drifts may be behind the world's.
+#: Factor by which a drifting clock may be slower than the world's.
 _SLOWEST_CLOCK: Final = 1.25
 
 
 class QuorumLaws:
-    """:param found: called with one sentence for everything that must not be."""
+    """:param found: called with one sentence for each violation."""
 
     def __init__(self, view: ClusterView, *, found: Callable[[str], None]) -> None:
         self._view = view
         self._report = found
         self._said: set[str] = set()
-        #: By offset, what any controller has committed.
+        #: By offset, the entries that any controller has committed.
         self.committed: dict[int, Entry] = {}
-        #: By offset, the term by which that was seen at the latest.
+        #: By offset, the latest term at the time of the first check that saw the entry committed.
         self._seen_in: dict[int, int] = {}
         self._leaders: dict[int, str] = {}
-        #: By term, when its leader was seen first.
+        #: By term, when its leader was first seen.
         self._led_from_ms: dict[int, int] = {}
         self._votes: dict[tuple[str, int], ReplicaKey] = {}
-        #: Of each controller the newest machine, also after its end.
+        #: The newest state machine of each controller, also after its end.
         self._cores: dict[str, RaftCore] = {}
-        #: Those whose disks were emptied or lost the end of the log since. Their acknowledgements
-        #: were right until then.
+        #: State machines from before their disk was emptied or lost the end of the log. Their
+        #: earlier acknowledgements count.
         self._emptied: list[RaftCore] = []
-        #: Up to where what each has committed was compared.
+        #: By controller, the offset up to which its committed entries were compared.
         self._compared: dict[str, int] = {}
         #: By last offset, the records of each snapshot and the controllers that have it.
         self._snapshots: dict[int, tuple[str, list[Record]]] = {}
@@ -76,9 +76,9 @@ class QuorumLaws:
         self._compared_snapshots: dict[str, SnapshotId] = {}
         #: By controller, the metadata log that it follows.
         self._log_ids: dict[str, Uuid] = {}
-        #: Who is cut off from all others, and the term that it had then.
+        #: Controllers that are cut off from all others, with their term at that time.
         self._cut_off: dict[str, int] = {}
-        #: Voters whose disks are lost, as they called themselves.
+        #: Replica keys of voters whose disks are lost.
         self._gone: set[ReplicaKey] = set()
         #: Controllers that lost the end of their log and have not opened it since.
         self._cut_short: set[str] = set()
@@ -86,7 +86,7 @@ class QuorumLaws:
         """Who is left of the voters is no majority of them."""
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Check until cancelled."""
         while True:
             self.look()
             await asyncio.sleep(_INTERVAL_S)
@@ -112,7 +112,7 @@ class QuorumLaws:
             self._overlap(newest)
 
     def cut_off(self, name: str) -> None:
-        """It hears nobody, until :meth:`connected`."""
+        """Note that the controller receives no messages until :meth:`connected`."""
         core = self._cores.get(name)
         if core is not None:
             self._cut_off[name] = core.term
@@ -131,7 +131,7 @@ class QuorumLaws:
             self._emptied.append(core)
 
     def forgets_all(self, name: str) -> None:
-        """It begins with an empty disk, as another voter."""
+        """Note that the controller restarts with an empty disk, as another voter."""
         self.look()
         self._log_ids.pop(name, None)
         if not self._cores:
@@ -164,7 +164,7 @@ class QuorumLaws:
     # --- each ------------------------------------------------------------------------------------
 
     def _begins(self, name: str, core: RaftCore) -> None:
-        """A process, or the first look at it: what it had applied is on its disk."""
+        """Note a new process or the first check of it. Applied entries are on its disk."""
         before = self._cores.get(name)
         is_shorter = before is not None and core.log.last_offset < before.applicable_offset
         if before is not None and is_shorter and name not in self._cut_short:
@@ -264,7 +264,7 @@ class QuorumLaws:
         if first is None:
             self.committed[entry.offset] = entry
             self._seen_in[entry.offset] = core.term
-            # A new disk may be given entries before any of them says who votes.
+            # Entries on a new disk may precede the first one that names the voters.
             self._is_held(name, core.log if core.log.voters else self._newest(), entry)
         elif first != entry:
             self._found(
@@ -276,7 +276,7 @@ class QuorumLaws:
         return max((one.log for one in self._cores.values()), key=lambda log: log.last_offset)
 
     def _is_held(self, name: str, log: EntryLog, entry: Entry) -> None:
-        """By a majority of the voters; of two sets where one is about to follow the other."""
+        """Check that a majority of voters holds it; during a change, a majority of either set."""
         cores = (*self._cores.values(), *self._emptied)
         held = [one.own_key for one in cores if _holds(one, entry)]
         sets = {log.voters, log.former_voters}
@@ -290,10 +290,10 @@ class QuorumLaws:
 
     def judge_answers(self, answered: set[bytes]) -> None:
         """
-        Judge nothing if an entry was removed from memory and disk between two looks, because an
-        answered write may be that entry.
+        Check that all answered writes are committed. Judge nothing if an entry was removed from
+        memory and disk between two checks, because an answered write may be that entry.
 
-        :param answered: what the entry of each write that was answered has in it.
+        :param answered: a unique value in the entry of each answered write.
         """
         if self.is_lost or len(self.committed) <= max(self.committed, default=-1):
             return
@@ -319,7 +319,7 @@ class QuorumLaws:
                 self._found(f"the snapshot of {name} up to {offset} is not what entries replay to")
 
     def judge_replays(self) -> None:
-        """All controllers that have come as far have replayed to the same state."""
+        """Check that all controllers at the same offset have replayed to the same state."""
         if self.is_lost:
             return
         decided = self._view.decided()

@@ -1,8 +1,8 @@
-"""WIRE. What a cluster at rest must not have left: files of operations that ended long ago, and
-open files of no use.
+"""WIRE. Invariants of a cluster at rest: no files of operations that ended long ago, and no useless
+open files.
 
-Each function returns one sentence per finding. Work that is delayed on purpose, such as the removal
-of a ``-delete`` directory, counts as a finding until it is done: ask again.
+Each function returns one sentence per violation. Delayed work, such as the removal of a ``-delete``
+directory, counts as a violation until it is done, so callers repeat the check.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _TRANSIENT: Final = (ReplicaDirKind.DELETE, ReplicaDirKind.FUTURE)
 
 
 def unfinished(disks: Mapping[str, MemVfs]) -> list[str]:
-    """:param disks: by the path of the directory that is looked through, two levels deep."""
+    """:param disks: by the path of the directory to search, two levels deep."""
     found = []
     for path, vfs in disks.items():
         for top in vfs.list_dir(path):

@@ -1,8 +1,8 @@
-"""WIRE. ``run_seed``: a whole cluster, its clients, faults and laws, drawn from one seed.
+"""WIRE. ``run_seed``: a whole cluster with clients, faults and invariants, drawn from one seed.
 
-The order of a run: the cluster starts, topics are made, clients begin, the schedule is played while
-laws are watched, everything has to heal within a bounded virtual time, consumers read to the end,
-brokers stop in order, and what lies on their disks is judged.
+The order of a run: the cluster starts, topics are created, clients start, faults are played while
+invariants are checked, everything must recover within a bounded virtual time, consumers read to the
+end, brokers stop in order, and their disks are checked.
 """
 
 from __future__ import annotations
@@ -79,27 +79,27 @@ LOOSE: Final = "loose"
 BLIND: Final = "blind"
 """A topic with acks=0, in some of the seeds: its records are read as they were sent, or not."""
 _BLIND: Final = 0.5
-#: After the last fault.
+#: Time for recovery after the last fault.
 HEAL_MS: Final = 45_000
 _START_MS: Final = 60_000
 _STOP_MS: Final = 60_000
-#: A client waits for an answer that was lost, and then for the next one.
+#: A client waits for the timeout of a lost answer, and then for the next answer.
 #: Markers of a transaction wait 30 s for an answer on a connection that broke for one side.
 _GO_ON_MS: Final = 40_000
 #: Each event of these aborts a transaction, which takes several requests: if a quarter of the
 #: answers fail hardly any transaction ends.
 _ABORTING_POINTS: Final = ("net.kafka_answer_lost", "broker.early_produce_timeout")
-#: Their probability after the last fault, at most.
+#: Upper limit of their probability after the last fault.
 _ABORTS_AT_MOST: Final = 0.05
 _POLL_S: Final = 0.25
-#: Nothing takes longer.
+#: Limit of the virtual time of a run.
 _RUN_MS: Final = 1_200_000
 _REQUEST_TIMEOUT_MS: Final = 4_000
-#: Of a broker at rest, which has about fifty.
+#: Limit of the tasks of a broker at rest, which has about fifty.
 _MOST_TASKS: Final = 100
-#: What an event loop iteration of a daemon costs, in virtual time.
+#: Virtual time of an event loop iteration of a daemon.
 _ITERATION_US: Final = (0, 50, 300)
-#: What a byte that a daemon receives costs, where iterations cost something.
+#: Virtual time per received byte, if iterations take time.
 _US_PER_BYTE: Final = (0.0, 0.02, 0.2)
 #: Segments here are thousands of times smaller than real ones; the slow disks make up for it.
 _DISK_COSTS: Final = (
@@ -107,7 +107,7 @@ _DISK_COSTS: Final = (
     DiskCosts(bytes_per_us=20.0, freed_bytes_per_us=2.0, us_per_name=5.0),
     DiskCosts(bytes_per_us=3.0, freed_bytes_per_us=0.5, us_per_name=40.0),
 )
-#: How many controllers vote; each entry is as likely as the others.
+#: Number of voters; each entry is equally likely.
 _VOTERS: Final = (1, 1, 1, 3, 3, 5)
 #: Share of the seeds whose controllers have different settings, and what they choose from.
 _DIFFERENT_SETTINGS: Final = 0.4
@@ -118,9 +118,9 @@ _SETTINGS: Final = {
     "metadata.log.segment.bytes": ("16384", "2048"),
     "metadata.max.cached.bytes": ("2048", "65536"),
 }
-#: Share of the quorums that an observer follows.
+#: Share of the quorums with an observer.
 _OBSERVED: Final = 0.3
-#: Share of the seeds of which one node has older software.
+#: Share of the seeds in which one node has older software.
 _MIXED: Final = 0.15
 #: Share of the seeds with a topic of so many partitions: a change of a broker is decided in parts.
 #: A second of such a world takes 2 to 10 seconds of one core, so it is a short one.
@@ -132,9 +132,9 @@ _LONGEST_CROWDED_MS: Final = 4_000
 _LARGE: Final = 0.03
 _LARGE_CONFIGS: Final = 20
 _THROTTLED: Final = ",".join(f"{partition}:1" for partition in range(10_000, 14_000))
-#: Each snapshot of large metadata takes long.
+#: Each snapshot of large metadata takes long, so snapshots are rarer.
 _LARGE_CONFIG: Final = {"metadata.log.max.record.bytes.between.snapshots": "200000"}
-#: So that logs have closed segments, with indexes that are read at a start.
+#: Small, so that logs have closed segments, with indexes that are read at a start.
 _SEGMENT_BYTES: Final = (4_096, 4_096, 1_024)
 _LIGHT_SEGMENT_BYTES: Final = (4_096, 1_024, 1_024)
 #: With the shorter ones a short run has closed segments below a recovery point on the disk.
@@ -142,12 +142,12 @@ _LOG_INTERVALS: Final = {
     "log.flush.offset.checkpoint.interval.ms": ("3000", "600", "200"),
     "log.retention.check.interval.ms": ("2000", "500"),
 }
-#: Of each record. With the largest a segment has one record, or a few.
+#: Padding of each record. With the largest, a segment has one record or a few.
 _PADDING_BYTES: Final = (0, 150, 600)
-#: A light run has little of everything, and faults that follow each other quickly.
+#: A light run has a small load, and faults that follow each other quickly.
 _LIGHT_GAP_MS: Final = 400
 _LIGHT_PAUSE_MS: Final = (800, 800, 250)
-#: Of bits that rotted: that they were noticed, by the scrub or by a read.
+#: Events that report rotten bits, found by the scrub or by a read.
 _DAMAGE_EVENTS: Final = frozenset(
     {
         "log_damage_found_by_scrub",
@@ -157,9 +157,9 @@ _DAMAGE_EVENTS: Final = frozenset(
         "metadata_snapshot_damaged",
     }
 )
-#: Where clients, and whoever breaks things, run.
+#: Host of the clients and of the fault player.
 _HOST: Final = "client"
-#: Shorter than in real life: more happens in a virtual second.
+#: Shorter than in production, so that more happens in a virtual second.
 CONFIG: Final = {
     "broker.heartbeat.interval.ms": "500",
     "broker.session.timeout.ms": "3000",
@@ -173,7 +173,7 @@ CONFIG: Final = {
     "log.dir.scrub.interval.ms": "4000",
     "log.segment.bytes": "4096",
     "log.index.interval.bytes": "256",
-    # So that indexes are dropped, files closed and snapshots written all the time.
+    # Indexes are dropped, files closed and snapshots written all the time.
     "log.index.cache.bytes": "3072",
     "log.open.segments.max": "9",
     "producer.snapshot.interval.bytes": "1024",
@@ -183,7 +183,7 @@ CONFIG: Final = {
     "leader.imbalance.check.interval.seconds": "5",
     "metadata.log.max.record.bytes.between.snapshots": "4000",
     "metadata.log.segment.bytes": "16384",
-    # So that brokers and controllers that come back read from disks, and snapshots.
+    # Returning brokers and controllers read from disks, and snapshots.
     "metadata.log.retained.entries": "10",
     "metadata.max.cached.bytes": "2048",
     "storage.telemetry.enable": "false",
@@ -202,11 +202,11 @@ CONFIG: Final = {
 
 @dataclass(kw_only=True)
 class Outcome:
-    """What one seed did; it passed if there are no ``findings``."""
+    """Result of one seed; the seed passed if there are no ``findings``."""
 
     seed: int
     findings: list[str] = field(default_factory=list)
-    #: Fault by fault, loud events and findings, as ``seconds who what``.
+    #: Faults, loud events and findings, as lines of seconds, host and text.
     story: list[str] = field(default_factory=list)
     schedule: Schedule = ()
     applications: frozenset[chosen.Kind] = frozenset()
@@ -234,7 +234,7 @@ def plan_of(
     keeps_promise: bool = True,
     kinds: Collection[Kind] | None = None,
 ) -> tuple[Shape, Schedule]:
-    """What a seed stands for, or would with so many controllers."""
+    """Return shape and schedule of a seed, optionally with a given number of controllers."""
     drawn = random.Random(f"quorum {seed}").choice(_VOTERS)
     rng = random.Random(f"plan {seed}")
     shape = draw_shape(rng, controllers=drawn if controllers is None else controllers)
@@ -273,14 +273,15 @@ def run_seed(
     is_light: bool = False,
     kinds: Collection[Kind] | None = None,
 ) -> Outcome:
-    """
-    :param keeps_promise: faults stay within what RF 3 and ``min.insync.replicas`` 2 survive; else
-        records may be lost, and only what must hold all the same is judged.
-    :param numbers: of the faults that are played; all of them by default.
-    :param controllers: how many vote; 1, 3 or 5 by the seed if not given.
-    :param applications: what runs beside the plain load; drawn from the seed if not given.
+    """Play one seed and return the outcome.
+
+    :param keeps_promise: faults stay within what RF 3 and ``min.insync.replicas`` 2 survive. If
+        false, records may be lost, and only invariants that still hold are judged.
+    :param numbers: numbers of the faults to play; all of them by default.
+    :param controllers: number of voters: 1, 3 or 5; drawn from the seed by default.
+    :param applications: applications beside the plain load; drawn from the seed by default.
     :param is_light: a small cluster with a light load, which costs a third.
-    :param kinds: the only kinds of faults; a subset drawn from the seed if not given.
+    :param kinds: the only kinds of faults; by default a subset drawn from the seed.
     """
     shape, schedule = plan_of(
         seed,
@@ -300,7 +301,7 @@ def run_seed(
 
 
 class SeedRun:
-    """One run; ``run`` once."""
+    """One run; ``run`` must be called once."""
 
     def __init__(
         self,
@@ -318,7 +319,7 @@ class SeedRun:
         self.outcome = Outcome(seed=seed, schedule=schedule, applications=frozenset(applications))
         self._cluster = _make_cluster(seed, shape, is_light=is_light)
         self._view = ClusterView(self._cluster)
-        # A light load leaves more of the time to faults, a heavy one more to be lost by each.
+        # A light load leaves more time to faults; with a heavy one each fault affects more records.
         drawn_ms = random.Random(f"load {seed}").choice((100, 250, 800))
         light_ms = random.Random(f"light load {seed}").choice(_LIGHT_PAUSE_MS)
         pause_ms = light_ms if is_light else drawn_ms
@@ -331,7 +332,7 @@ class SeedRun:
             rng=random.Random(f"read again {seed}"),
         )
         told = TopicLedger()
-        #: What runs beside the plain load.
+        #: Applications beside the plain load.
         self.applications = chosen.make_applications(
             applications,
             seed,
@@ -460,7 +461,7 @@ class SeedRun:
                 observer.end()
 
     async def _break(self) -> None:
-        """Every fault is over in time: what was mended is in use again."""
+        """Play the faults. Each must be healed, and its target be in use again, in time."""
         schedule = self.outcome.schedule
         last_ms = max((fault.at_ms + fault.for_ms for fault in schedule), default=0)
         try:
@@ -505,7 +506,7 @@ class SeedRun:
         await incremental_alter_configs(client, {resource: changes})
 
     async def _heal(self) -> bool:
-        """Within its time."""
+        """Wait for recovery; return whether it was in time."""
         ended_ms = self._cluster.now_ms
         self._is_whole = await self._within(HEAL_MS, lambda: self._view.not_whole(self._shape.dirs))
         if self._is_whole:
@@ -513,7 +514,7 @@ class SeedRun:
         return self._is_whole
 
     async def _finish(self) -> None:
-        """Clients find the leaders that they are left with, and others after them."""
+        """Let clients find the current leaders, and then the next ones."""
         if self._keeps_promise:
             await self._player.move_leaders(self._topics)
         began_ms = self._cluster.now_ms
@@ -537,14 +538,14 @@ class SeedRun:
         return silent
 
     async def _judge_applications(self) -> None:
-        """Without the promise what was acknowledged may be lost, transactions with it."""
+        """Judge the applications. Without the promise, acknowledged records may be lost."""
         for application in self.applications if self._keeps_promise else ():
             if await self._within(_STOP_MS, application.unsettled):
                 for finding in await application.judge():
                     self._found(finding)
 
     async def _within(self, limit_ms: int, missing: Callable[[], list[str]]) -> bool:
-        """Whether nothing is missing in time; else what is, is found."""
+        """Wait until nothing is missing; after ``limit_ms`` report what is, and return False."""
         deadline_ms = self._cluster.now_ms + limit_ms
         while left := missing():
             if self._cluster.now_ms > deadline_ms:
@@ -556,7 +557,7 @@ class SeedRun:
         return True
 
     async def _stop_and_judge(self) -> None:
-        # What was decided this moment is not committed yet.
+        # The latest decisions may not be committed yet.
         await self._within(HEAL_MS, lambda: self._view.not_whole(self._shape.dirs))
         self._watch.look()
         if await self._within(_STOP_MS, self._view.not_replayed):
@@ -581,7 +582,7 @@ class SeedRun:
         return {path: host.disks[path].vfs for path in paths}
 
     def _left_at_rest(self) -> list[str]:
-        """What operations that ended long ago have left on disks, or open."""
+        """Return the remains of ended operations on disks, and their open files."""
         left = []
         for host in (*self._cluster.controllers, *self._cluster.observers):
             left += unfinished(self._disks_of(host))
@@ -594,7 +595,7 @@ class SeedRun:
         return left
 
     async def _stop_all(self, hosts: Sequence[SimulatedNode]) -> None:
-        """Stop daemons in order, all at once, and judge what each has when it stops and after."""
+        """Stop daemons in order, concurrently, and judge each before and after its stop."""
         running = [(host, host.process) for host in hosts if host.process is not None]
         for _, process in running:
             self._judge_leaks(process.name, process.thread_names, process.tasks, _MOST_TASKS)
@@ -615,7 +616,7 @@ class SeedRun:
     def _judge_leaks(
         self, name: str, threads: Sequence[str], tasks: Sequence[str], most_tasks: int
     ) -> None:
-        """What had been given up for a new one has ended, however often that was."""
+        """Judge that replaced threads and tasks have ended."""
         twice = sorted(thread for thread, count in Counter(threads).items() if count > 1)
         if twice:
             self._found(f"{name} has threads twice: {', '.join(twice)}")
@@ -624,7 +625,7 @@ class SeedRun:
             self._found(f"{name} has {len(tasks)} tasks: {found}")
 
     def _judge_silences(self) -> None:
-        """Not where buggify points fired: a lost answer costs the time-out of its request."""
+        """Judge gaps, except with buggify points: a lost answer costs its request's timeout."""
         points = self._cluster.world.points
         if points is not None and points.fired:
             return
@@ -637,7 +638,7 @@ class SeedRun:
                 self._found(finding)
 
     def _judge_blame(self) -> None:
-        """No directory goes offline whose disk was never struck."""
+        """Judge that only directories with a struck disk went offline."""
         history = [(one.began_ms, one.fault) for one in self._player.history]
         history += [(0, fault) for fault in self._player.budget.active]
         paths = {
@@ -654,7 +655,7 @@ class SeedRun:
                 self._found(f"{event['log_dir']} went offline for no fault: {event['reason']}")
 
     def _judge_daemons(self) -> None:
-        """Bugs that daemons met: what no handler took, and what was logged with a traceback."""
+        """Report unhandled exceptions of daemons, and events with a traceback."""
         for event in self._cluster.trace.events:
             if "exception" in event:
                 self._found(f"{event['host']} met a bug: {event['event']}: {event['exception']}")
@@ -684,7 +685,7 @@ class SeedRun:
         self.outcome.story.append(f"{self._cluster.now_ms / 1000:10.3f} {who:<12} {text}")
 
     def _found_if_promised(self, sentence: str) -> None:
-        """Whoever loses more than is survived waits for an operator, and may for ever."""
+        """Report a finding unless faults exceed the promise: an operator may be needed then."""
         if self._keeps_promise:
             self._found(sentence)
         else:
@@ -747,7 +748,7 @@ def _loaded_topics(seed: int, partitions: int, pause_ms: int) -> dict[str, Loade
 
 
 def _draw_settings(seed: int, controllers: Sequence[SimulatedController]) -> None:
-    """In some seeds each controller's file says something else."""
+    """Give each controller different settings in some seeds."""
     rng = random.Random(f"settings {seed}")
     if rng.random() < _DIFFERENT_SETTINGS:
         for host in controllers:
@@ -755,7 +756,7 @@ def _draw_settings(seed: int, controllers: Sequence[SimulatedController]) -> Non
 
 
 def _merged(story: list[str], cluster: SimulatedCluster) -> list[str]:
-    """With what the daemons logged, in order of time."""
+    """Merge the story with the daemons' events, in order of time."""
     told = [
         f"{event['at_ms'] / 1000:10.3f} {event['host']:<12} {event['event']} {_fields(event)}"
         for event in cluster.trace.events

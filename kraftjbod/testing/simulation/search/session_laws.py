@@ -1,10 +1,10 @@
-"""WIRE. ``SessionLaws``: no broker is deposed while it believes that no other broker can be.
+"""WIRE. ``SessionLaws``: no broker is deposed while it believes that no other broker can lead.
 
-An answer to a heartbeat says for how long no other broker leads what this one leads. A controller
-of an earlier term may answer as well until its lease is over, so the next controller waits for the
-end of every session that any controller may have announced (ADR 98). Hence this invariant: once
-metadata that fences a broker is committed, the broker is in doubt about its session, or it asked to
-be fenced, or its own metadata shows it.
+The answer to a heartbeat says for how long no other broker leads this broker's partitions. A
+controller of an earlier term may also answer until its lease is over, so the next controller waits
+for the end of every session that any controller may have announced (ADR 98). Hence this invariant:
+once metadata that fences a broker is committed, the broker is in doubt about its session, or it
+asked to be fenced, or its own metadata shows it.
 
 Monotonic clocks of different rates are not covered by that promise, and are not judged.
 """

@@ -11,9 +11,9 @@ T = TypeVar("T")
 def shrink(
     items: Sequence[T], still_fails: Callable[[Sequence[T]], bool], *, max_tries: int = 200
 ) -> tuple[T, ...]:
-    """A part of ``items``, in their order, that fails and of which no single item can be spared.
+    """Return a part of ``items``, in their order, that fails and contains no superfluous item.
 
-    ``items`` as a whole must fail. After ``max_tries`` the smallest part found so far.
+    ``items`` as a whole must fail. After ``max_tries`` returns the smallest part found so far.
     """
     left = list(items)
     parts = 2

@@ -1,4 +1,4 @@
-"""WIRE. ``Workload``: producers and consumers of a simulated cluster, whose ledger is kept.
+"""WIRE. ``Workload``: producers and consumers of a simulated cluster, recorded in a ledger.
 
 One producer for each partition, with the ``acks`` of its topic (idempotent with acks=all), and one
 consumer for each topic. They use this project's own client.
@@ -39,7 +39,7 @@ _PAUSE_S: Final = 0.2
 _POLL_MS: Final = 1_000
 _WRITE_S: Final = 4.0
 _WRITE_PAUSE_S: Final = 0.4
-#: A second consumer of a topic with acks=all reads some batches again, from anywhere.
+#: Interval at which a second consumer of an acks=all topic reads some random old batches.
 _LOOK_BACK_S: Final = 0.7
 _LOOK_BACK_BATCHES: Final = 4
 #: Share of these reads that begin shortly before a rotten batch, if there is one.
@@ -61,12 +61,12 @@ class LoadedTopic:
 
     @property
     def headers(self) -> tuple[tuple[str, bytes | None], ...]:
-        """What each record has as its headers."""
+        """Return the headers of each record."""
         return (("padding", bytes(self.padding_bytes)),) if self.padding_bytes else ()
 
 
 class _Observed(Consumer):
-    """A consumer that shows what each answer says of a partition."""
+    """A consumer that passes on each partition's part of an answer."""
 
     on_answer: Callable[[FetchResponse.PartitionData], None]
 
@@ -76,7 +76,7 @@ class _Observed(Consumer):
 
 
 class MetadataWrites:
-    """Changes of a configuration, one after the other, each with a value of its own."""
+    """Changes of a configuration, one after the other, each with a unique value."""
 
     def __init__(self, client: ClusterClient, topic: str) -> None:
         self._client = client
@@ -85,7 +85,7 @@ class MetadataWrites:
         self.answered: set[bytes] = set()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Write until cancelled."""
         value = _FIRST_RETENTION_MS
         while True:
             value += 1
@@ -102,7 +102,7 @@ class MetadataWrites:
 
 
 class Workload:
-    """``start`` it, ``stop_producing``, wait ``until_read``, ``close``."""
+    """Call ``start``, ``stop_producing``, wait ``until_read``, ``close``."""
 
     def __init__(
         self,
@@ -114,9 +114,9 @@ class Workload:
         rng: random.Random,
     ) -> None:
         """
-        :param make_client: of a name, a client of the cluster.
-        :param rng: draws what is read again.
-        :param found: called with one sentence for everything that must not be.
+        :param make_client: returns a client of the cluster with that name.
+        :param rng: draws the batches to read again.
+        :param found: called with one sentence for each violation.
         """
         self.ledger = Ledger()
         self._make_client = make_client
@@ -124,16 +124,16 @@ class Workload:
         self._now_ms = now_ms
         self._found = found
         self._rng = rng
-        #: Partitions and offsets of batches that rotted.
+        #: Partitions and offsets of rotten batches.
         self.rotten: Sequence[tuple[TopicPartition, int]] = ()
         self._clients: list[ClusterClient] = []
         self._producing: list[asyncio.Task[None]] = []
         self._consuming: list[asyncio.Task[None]] = []
         self._is_stopping = False
         self._consumers: dict[str, _Observed] = {}
-        #: When a record of a partition was read last.
+        #: Time of the last read record by partition.
         self._read_ms: dict[tuple[str, int], int] = {}
-        #: The greatest that a consumer was told.
+        #: The greatest high watermark that a consumer received.
         self._high_watermarks: dict[tuple[str, int], int] = {}
 
     def start(self) -> None:
@@ -158,18 +158,18 @@ class Workload:
             self._found(f"{task.get_name()} ended by {error!r}: {where}")
 
     async def stop_producing(self) -> None:
-        """No new records; those on their way are answered first."""
+        """Send no new records, and wait for the answers of those in flight."""
         self._is_stopping = True
         await asyncio.gather(*self._producing)
 
     def silent_since(self, since_ms: int) -> list[str]:
-        """Partitions of which no record was acknowledged since then, one sentence each."""
+        """Return partitions without an acknowledgement since ``since_ms``, one sentence each."""
         heard = {
             (stream.topic, stream.partition)
             for stream in self.ledger.streams.values()
             if stream.acks and stream.acks[-1].at_ms > since_ms
         }
-        # What acks=0 sends is not acknowledged, but read.
+        # Records of acks=0 are not acknowledged, but read.
         heard |= {
             key
             for key, read_ms in self._read_ms.items()
@@ -183,7 +183,7 @@ class Workload:
         ]
 
     def unread(self) -> list[str]:
-        """What acks=all acknowledged and no consumer has read yet, one sentence per partition."""
+        """Return what acks=all acknowledged and no consumer read, one sentence per partition."""
         missing = []
         for name, topic in self._topics.items():
             consumer = self._consumers.get(name)
@@ -207,7 +207,7 @@ class Workload:
     # --- producers -------------------------------------------------------------------------------
 
     async def _produce(self, topic: LoadedTopic, partition: int) -> None:
-        """Streams one after the other: one that is in doubt ends, and the next begins."""
+        """Produce streams one after the other: a stream ends when a record is in doubt."""
         client = self._client(f"{topic.name}-{partition}-producer")
         lives = 0
         while not self._is_stopping:
@@ -333,7 +333,7 @@ class Workload:
                 self._found(wrong)
 
     def _heard(self, topic: LoadedTopic, answer: FetchResponse.PartitionData) -> None:
-        """A new leader may not know yet how far the old one had come; never less was read."""
+        """Check the high watermark. A new leader may lower it, but not below read records."""
         if answer.error_code != ErrorCode.NONE or topic.acks != ACKS_ALL:
             return
         key = topic.name, answer.partition_index
@@ -357,7 +357,7 @@ def leader_of(metadata: ClusterMetadata, topic: str, partition: int) -> int:
 
 
 def _is_excused(error: OperatingError, stream: Stream) -> bool:
-    """Whether the cluster may say so to a producer that did nothing wrong."""
+    """Return whether the cluster may return this error to a correct producer."""
     if may_pass(error) or isinstance(error, RequestTimedOutError):
         return True
     return not stream.acks_all

@@ -1,1 +1,1 @@
-"""What clients were told, for whoever judges it."""
+"""What the cluster acknowledged to clients, for checks of invariants."""

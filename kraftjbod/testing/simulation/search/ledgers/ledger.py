@@ -1,13 +1,13 @@
-"""PURE. ``Ledger``: what producers were told and consumers saw, and whether a log agrees.
+"""PURE. ``Ledger``: what producers sent, what was acknowledged and read, and whether a log agrees.
 
-* A record's value names its stream and its number there, so that it is unique and says where it
-  belongs. What was sent and never answered is in doubt: it may be in the log, once.
-* A record that acks=1 acknowledged may be lost only with its leader. One that was sent with acks=0
-  may be lost at any time. What a log holds of a producer is in the order in which it was sent.
-* Topics are known by their names. Those that are made anew under the same name are known by a key
-  of each incarnation, :func:`incarnation`, which :meth:`Ledger.key_of` finds by the topic id.
-* A log may start later where somebody asked for it (DeleteRecords, KIP-107), or by retention; once
-  that is acknowledged it never starts earlier again.
+* A record's value names its stream and its number there, so that it is unique and identifies its
+  partition. A record without an answer is in doubt: it may be in the log, once.
+* A record that acks=1 acknowledged may be lost only with its leader. A record of acks=0 may be lost
+  at any time. A log has the records of a producer in the order in which they were sent.
+* A key identifies a topic: its name, or :func:`incarnation` for topics that are recreated under the
+  same name. :meth:`Ledger.key_of` finds the key by the topic id.
+* A log may start later after a DeleteRecords request (KIP-107), or by retention. Once that is
+  acknowledged, it never starts earlier again.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from typing import Final, NamedTuple
 
 from kraftjbod.core.ids import TopicId
 
-#: A log may start wherever it likes.
+#: Log start offset without an upper limit.
 ANYWHERE: Final = 2**63 - 1
 
 
 class Ack(NamedTuple):
-    """The cluster said that record ``number`` of its stream is at ``offset``."""
+    """An acknowledgement that record ``number`` of its stream is at ``offset``."""
 
     number: int
     offset: int
@@ -42,7 +42,7 @@ class Reign(NamedTuple):
 
 
 def incarnation(topic: str, topic_id: TopicId) -> str:
-    """What a ledger calls a topic of which there may be others of that name."""
+    """Return the key of a topic whose name may be used again."""
     return f"{topic}@{topic_id}"
 
 
@@ -65,18 +65,18 @@ class Stream:
     acks_all: bool = True
     acks: list[Ack] = field(default_factory=list)
     next_number: int = 0
-    #: Numbers of records whose fate nobody was told.
+    #: Numbers of records without an answer.
     in_doubt: set[int] = field(default_factory=set)
 
     @property
     def end_offset(self) -> int:
-        """After the last acknowledged record."""
+        """Return the offset after the last acknowledged record."""
         return self.acks[-1].offset + 1 if self.acks else 0
 
     def take_ack(
         self, number: int, offset: int, at_ms: int, *, sent_ms: int = 0, leader: int = -1
     ) -> str:
-        """Note an acknowledgement; what is wrong with it, or an empty text."""
+        """Note an acknowledgement; return the violation or an empty text."""
         wrong = ""
         if self.acks and offset <= self.acks[-1].offset:
             wrong = (
@@ -88,22 +88,22 @@ class Stream:
 
 
 class Ledger:
-    """All streams, what consumers saw of each partition, and where logs may start."""
+    """All streams, the records that consumers read, and the allowed log start offsets."""
 
     def __init__(self) -> None:
         self.streams: dict[str, Stream] = {}
         self._streams_of: defaultdict[tuple[str, int], list[Stream]] = defaultdict(list)
-        #: By topic and partition, then by offset.
+        #: By topic and partition: values by offset.
         self.seen: defaultdict[tuple[str, int], dict[int, bytes]] = defaultdict(dict)
-        #: By topic and partition: where DeleteRecords said that the log starts.
+        #: By topic and partition: the acknowledged log start offset of DeleteRecords.
         self.starts: dict[tuple[str, int], int] = {}
-        #: By topic and partition: up to where somebody may have asked for that.
+        #: By topic and partition: the largest requested log start offset.
         self._asked_starts: dict[tuple[str, int], int] = {}
-        #: Partitions where a request for that was not answered.
+        #: Partitions with an unanswered DeleteRecords request.
         self.open_starts: set[tuple[str, int]] = set()
-        #: ``retention.bytes`` by topic, of those that have it: each copy may start where it likes.
+        #: ``retention.bytes`` of topics that have it. Their replicas may start at any offset.
         self.retained_bytes: dict[str, int] = {}
-        #: Incarnations by their topic id.
+        #: Keys by topic id.
         self._keys: dict[TopicId, str] = {}
 
     @property
@@ -113,7 +113,7 @@ class Ledger:
 
     @property
     def loose(self) -> set[tuple[str, int]]:
-        """Topics and partitions whose producers do not ask for acks=all."""
+        """Topics and partitions whose producers do not use acks=all."""
         streams = self.streams.values()
         return {(one.topic, one.partition) for one in streams if not one.acks_all}
 
@@ -128,25 +128,25 @@ class Ledger:
         return stream
 
     def add_incarnation(self, topic: str, topic_id: TopicId) -> str:
-        """Its key."""
+        """Add a topic whose name may be used again, and return its key."""
         return self._keys.setdefault(topic_id, incarnation(topic, topic_id))
 
     def key_of(self, topic: str, topic_id: TopicId | None) -> str:
-        """What the ledger calls the topic of that id."""
+        """Return the key of the topic with that id."""
         return topic if topic_id is None else self._keys.get(topic_id, topic)
 
     def acked_end(self, topic: str, partition: int) -> int:
-        """After the last record of the partition that acks=all acknowledged."""
+        """Return the offset after the last record of the partition that acks=all acknowledged."""
         streams = self._streams_of.get((topic, partition), ())
         return max((one.end_offset for one in streams if one.acks_all), default=0)
 
     def acked_ms(self, topic: str, partition: int) -> list[int]:
-        """When records of the partition were acknowledged, in order."""
+        """Return the times of the partition's acknowledgements, in order."""
         streams = self._streams_of.get((topic, partition), ())
         return sorted(ack.at_ms for stream in streams for ack in stream.acks)
 
     def saw(self, topic: str, partition: int, offset: int, value: bytes) -> str:
-        """A consumer read ``value``; what is wrong with that, or an empty text."""
+        """Note that a consumer read ``value``; return the violation or an empty text."""
         before = self.seen[topic, partition].setdefault(offset, value)
         if before != value:
             return (
@@ -156,7 +156,7 @@ class Ledger:
         return self._astray(topic, partition, offset, value)
 
     def read_loosely(self, topic: str, partition: int, offset: int, value: bytes) -> str:
-        """A consumer read ``value``, which may be lost later; return the violation or ``""``."""
+        """Note a read ``value`` that may be lost later; return the violation or an empty text."""
         return self._unsent(f"{topic}-{partition} offset {offset}", value) or self._astray(
             topic, partition, offset, value
         )
@@ -172,22 +172,22 @@ class Ledger:
     # --- where logs start ------------------------------------------------------------------------
 
     def asks_start(self, topic: str, partition: int, offset: int) -> None:
-        """From now on the log may start there, or before."""
+        """Note a DeleteRecords request: the log may start at ``offset`` or before."""
         key = topic, partition
         self._asked_starts[key] = max(self._asked_starts.get(key, 0), offset)
 
     def leaves_start_open(self, topic: str, partition: int) -> None:
-        """It was asked for, and nobody said that it is so: some copies may start there."""
+        """Note an unanswered request: some replicas may start at its offset."""
         self.open_starts.add((topic, partition))
 
     def may_start(self, topic: str, partition: int) -> int:
-        """The latest offset at which the log may start."""
+        """Return the latest allowed log start offset."""
         if topic in self.retained_bytes:
             return ANYWHERE
         return self._asked_starts.get((topic, partition), 0)
 
     def take_start(self, topic: str, partition: int, asked: int, start: int) -> str:
-        """DeleteRecords up to ``asked`` was acknowledged with ``start``; what is wrong with it."""
+        """Note a DeleteRecords answer with log start ``start``; return the violation or ``""``."""
         before = self.starts.get((topic, partition), 0)
         self.starts[topic, partition] = max(before, start)
         if start < asked:  # Less than before it may be: of a replica that is back since.
@@ -195,7 +195,7 @@ class Ledger:
         return ""
 
     def wrong_start(self, topic: str, partition: int, start: int) -> str:
-        """What is wrong with a log that starts there, or an empty text."""
+        """Return the violation if a log starts at ``start``, or an empty text."""
         least, most = self.starts.get((topic, partition), 0), self.may_start(topic, partition)
         if start < least:
             return f"{topic}-{partition} starts at {start}, and was acknowledged to at {least}"
@@ -213,10 +213,10 @@ class Ledger:
         start: int = 0,
         reign: Reign | None = None,
     ) -> list[str]:
-        """What is wrong with a partition whose records are these, by offset; one sentence each.
+        """Return the violations of a partition with these records by offset; one sentence each.
 
-        :param start: of the log; what is before it may be there or not.
-        :param reign: of the last leader; None: acks=1 acknowledged nothing that has to be there.
+        :param start: log start offset; records before it may be there or not.
+        :param reign: the last leader; None: no record of acks=1 must be there.
         """
         name = f"{topic}-{partition}"
         wrong = self.wrong_start(topic, partition, start)
@@ -246,7 +246,7 @@ class Ledger:
         return findings
 
     def _astray(self, topic: str, partition: int, offset: int, value: bytes) -> str:
-        """What is wrong with a record there that was written to another partition."""
+        """Return the violation if the record was written to another partition, or an empty text."""
         stream = self.streams.get(value.decode(errors="replace").rpartition(":")[0])
         if stream is None or (stream.topic, stream.partition) == (topic, partition):
             return ""
@@ -274,7 +274,7 @@ def _lost(
 
 
 def _doubled(stream: Stream, name: str, log: Iterable[tuple[int, bytes]]) -> list[str]:
-    """An idempotent producer's records are there once, and in the order in which it sent them."""
+    """Check that an idempotent producer's records are there once, in the order of sending."""
     findings, last = [], -1
     for offset, value in log:
         of, number = parse_value(value)
@@ -286,7 +286,7 @@ def _doubled(stream: Stream, name: str, log: Iterable[tuple[int, bytes]]) -> lis
 
 
 def _reordered(stream: Stream, name: str, log: Iterable[tuple[int, bytes]]) -> list[str]:
-    """Without idempotence a record may be there twice, and not after a later one."""
+    """Check a producer without idempotence: a repeated record is not after a later one."""
     findings, last = [], -1
     for offset, value in log:
         of, number = parse_value(value)

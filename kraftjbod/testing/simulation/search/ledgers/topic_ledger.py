@@ -1,6 +1,6 @@
-"""PURE. ``TopicLedger``: which topics somebody was told are made, grown and deleted.
+"""PURE. ``TopicLedger``: the acknowledged creations, enlargements and deletions of topics.
 
-By topic id: a topic that is made anew under the name of one that was deleted is another one.
+Topics are identified by id: a topic that is recreated under the same name is another one.
 """
 
 from __future__ import annotations
@@ -11,24 +11,24 @@ from kraftjbod.core.ids import TopicId
 
 
 class TopicLedger:
-    """What was acknowledged holds, until the deletion is asked for."""
+    """An acknowledged creation must hold until a deletion is requested."""
 
     def __init__(self) -> None:
-        #: How many partitions each has at least.
+        #: Minimum number of partitions of each topic.
         self._made: dict[TopicId, int] = {}
         self._asked_gone: set[TopicId] = set()
         self._gone: set[TopicId] = set()
 
     def made(self, topic_id: TopicId, partitions: int) -> None:
-        """Or grown: it has so many at least."""
+        """Note a creation or enlargement: the topic has at least that many partitions."""
         self._made[topic_id] = max(partitions, self._made.get(topic_id, 0))
 
     def asks_gone(self, topic_id: TopicId) -> None:
-        """Its deletion is asked for; from now on it may be gone."""
+        """Note the request of a deletion: the topic may be gone from now on."""
         self._asked_gone.add(topic_id)
 
     def gone(self, topic_id: TopicId) -> None:
-        """Its deletion was acknowledged."""
+        """Note an acknowledged deletion."""
         self._gone.add(topic_id)
 
     def may_be_gone(self, topic_id: TopicId) -> bool:
@@ -38,7 +38,7 @@ class TopicLedger:
         return topic_id in self._gone
 
     def judge(self, partitions: Mapping[TopicId, int]) -> list[str]:
-        """What is wrong with a cluster whose topics have so many partitions; one sentence each."""
+        """Return the violations of topics with these numbers of partitions; one sentence each."""
         findings = [
             f"topic {topic_id} is there, and its deletion was acknowledged"
             for topic_id in self._gone
