@@ -1,6 +1,7 @@
-"""PURE. Which leader epoch began at which offset in one log (KIP-101).
+"""PURE. The start offset of each leader epoch in one log (KIP-101).
 
-Entries are an immutable tuple, so that the loop can read them while the dir's thread goes on.
+The entries are an immutable tuple, so the event loop can read them while the directory's thread
+works.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ UNDEFINED_OFFSET: Final = -1
 
 
 class EpochEntry(NamedTuple):
-    """``epoch`` began with ``start_offset``; both rise strictly from entry to entry."""
+    """``epoch`` starts at ``start_offset``. Both increase strictly from entry to entry."""
 
     epoch: int
     start_offset: int
@@ -23,9 +24,9 @@ EpochEntries = tuple[EpochEntry, ...]
 
 
 def assign_epoch(entries: EpochEntries, epoch: int, start_offset: int) -> EpochEntries:
-    """``entries`` once ``epoch`` was seen at ``start_offset``.
+    """Return ``entries`` with ``epoch`` starting at ``start_offset``.
 
-    What contradicts it, because it claims later epochs or offsets, gives way.
+    Entries with the same or later epochs or offsets contradict it, and are removed.
     """
     if entries and entries[-1].epoch == epoch and entries[-1].start_offset <= start_offset:
         return entries
@@ -34,12 +35,12 @@ def assign_epoch(entries: EpochEntries, epoch: int, start_offset: int) -> EpochE
 
 
 def truncate_epochs_from(entries: EpochEntries, end_offset: int) -> EpochEntries:
-    """``entries`` after the log lost everything from ``end_offset`` on."""
+    """Return ``entries`` after a truncation of the log to ``end_offset``."""
     return tuple(e for e in entries if e.start_offset < end_offset)
 
 
 def truncate_epochs_before(entries: EpochEntries, start_offset: int) -> EpochEntries:
-    """``entries`` after the log lost everything before ``start_offset``."""
+    """Return ``entries`` after the log start moved to ``start_offset``."""
     at = bisect_right(entries, start_offset, key=lambda e: e.start_offset)
     if at == 0:
         return entries
@@ -47,9 +48,9 @@ def truncate_epochs_before(entries: EpochEntries, start_offset: int) -> EpochEnt
 
 
 def end_offset_for(entries: EpochEntries, epoch: int, log_end_offset: int) -> tuple[int, int]:
-    """The largest epoch not above ``epoch`` that the log has, and where it ended.
+    """Return the largest epoch of the log not above ``epoch``, and its end offset.
 
-    As OffsetForLeaderEpoch answers: ``(-1, -1)`` if the log does not know.
+    This is the answer of OffsetForLeaderEpoch: ``(-1, -1)`` if the epoch is unknown.
     """
     if epoch < 0 or not entries or epoch > entries[-1].epoch:
         return UNDEFINED_EPOCH, UNDEFINED_OFFSET
@@ -57,6 +58,6 @@ def end_offset_for(entries: EpochEntries, epoch: int, log_end_offset: int) -> tu
         return epoch, log_end_offset
     at = bisect_right(entries, epoch, key=lambda e: e.epoch)
     if at == 0:
-        # The log knows later epochs only: whoever asks must go back to where they began.
+        # The log has only later epochs: the follower must truncate to the start of the first.
         return epoch, entries[0].start_offset
     return entries[at - 1].epoch, entries[at].start_offset

@@ -1,9 +1,9 @@
-"""DISK. ``LogDamage``: what is known of one log's damage, and indexes that were wrong.
+"""DISK. ``LogDamage``: the known damage of one log, and the repair of wrong indexes.
 
-* An index that leads nowhere is made from its segment, which is checked in steps (a survey).
-* Damage of the log itself is noted and logged by whoever asks; and forgotten once truncated.
+* An index that leads to no batch is rebuilt from its segment, which is checked in steps (a survey).
+* The caller logs damage of the log itself. It is recorded here until it is truncated.
 
-In the dir's thread. What becomes of damage is decided elsewhere.
+Methods run in the directory's thread. Other components decide what to do about damage.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class LogDamage:
-    """Of the log that ``segments`` belong to: the list itself, as it changes."""
+    """The damage of the log with these ``segments``, a list that the log changes."""
 
     def __init__(
         self,
@@ -32,23 +32,23 @@ class LogDamage:
     ) -> None:
         self._segments = segments
         self._log_end = log_end
-        #: Rising.
+        #: In ascending order.
         self.damages = damages
         self.indexes_mended = 0
 
     def open(self, segment: LogSegment) -> None:
         """Open the file and load the indexes.
 
-        :raises SegmentUnreadError: the segment lacks them.
+        :raises SegmentUnreadError: index files are missing or do not fit.
         """
         segment.open()
         segment.load_indexes()
 
     def require_survey(self, at: int, surveyed: LogSegment | None) -> None:
-        """Something in a segment is wrong: its index, or what stands in it.
+        """Require a survey of the segment with number ``at``, whose index or content is wrong.
 
-        :param surveyed: the segment that was surveyed for this very request.
-        :raises SegmentUnreadError: it is another one, so this one has to be surveyed.
+        :param surveyed: the segment that was surveyed for this request.
+        :raises SegmentUnreadError: this segment was not surveyed for the request.
         """
         segment = self._segments[at]
         if segment is not surveyed:
@@ -59,10 +59,11 @@ class LogDamage:
         return self._log_end() if is_active else self._segments[at + 1].base_offset
 
     def by_index(self, at: int, search: Callable[[], T], surveyed: LogSegment | None = None) -> T:
-        """``search`` a segment by its index; ``surveyed`` as in :meth:`require_survey`.
+        """Run ``search``, which uses the segment's index; ``surveyed`` as in
+        :meth:`require_survey`.
 
-        :raises SegmentUnreadError: it has none, or it leads nowhere and was not surveyed yet.
-        :raises CorruptRecordError: it leads nowhere after a survey, too.
+        :raises SegmentUnreadError: the index is missing, or leads to no batch before a survey.
+        :raises CorruptRecordError: the index leads to no batch after a survey.
         """
         self.open(self._segments[at])
         try:
@@ -76,12 +77,12 @@ class LogDamage:
         return not self._is_useful(rebuild) or rebuild.step()
 
     def take_rebuilt(self, rebuild: IndexRebuild) -> bool:
-        """Use the indexes that were made; False if the segment is another one by now."""
+        """Use the rebuilt indexes; False if the segment was replaced meanwhile."""
         segment = rebuild.segment
         if not self._is_useful(rebuild):
             return False
         while not rebuild.step():
-            pass  # Batches that were appended since the last step.
+            pass  # Include batches that were appended since the last step.
         segment.adopt(rebuild.fresh)
         if rebuild.is_survey:
             self._note(segment.base_offset, rebuild.end_offset, rebuild.fresh.damages)
@@ -97,7 +98,7 @@ class LogDamage:
         return is_there and rebuild.is_valid and (rebuild.is_survey or not segment.has_indexes)
 
     def take_scrubbed(self, scrub: SegmentScrub) -> bool:
-        """Believe a scrub of a closed segment; False if that is another one by now."""
+        """Record the findings of a scrub; False if the segment was replaced meanwhile."""
         segment, end_offset = scrub.segment, scrub.end_offset
         at = bisect_left(self._segments, segment.base_offset, key=lambda s: s.base_offset)
         if not (
@@ -114,14 +115,14 @@ class LogDamage:
         return True
 
     def forget_from(self, offset: int) -> None:
-        """The log ends there now."""
+        """Forget damage from ``offset`` on, after a truncation."""
         self.damages = tuple(d for d in self.damages if d.offset < offset)
 
     def forget_before(self, offset: int) -> None:
-        """The log begins there now."""
+        """Forget damage below ``offset``, the new log start."""
         self.damages = tuple(d for d in self.damages if d.next_offset > offset)
 
     def _note(self, base_offset: int, end_offset: int, found: Sequence[Damage]) -> None:
-        """All that is damaged in one segment."""
+        """Record the complete damage of one segment."""
         elsewhere = [d for d in self.damages if not base_offset <= d.offset < end_offset]
         self.damages = tuple(sorted([*elsewhere, *found]))

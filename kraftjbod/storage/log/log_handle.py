@@ -1,12 +1,14 @@
 """LOOP. ``LogHandle``: access of the event loop to one replica's log.
 
-* The log itself belongs to its dir's thread. The event loop knows the last :class:`LogView`, which
-  published_log.py publishes.
-* The event loop first tries to read from the page cache; other reads run in the dir's thread. The
-  event loop returns only trusted bytes (trusted_bytes.py); the thread checks the bytes it reads.
-* Files that a view may still show are closed only after a newer view was published and no
-  flush is under way; the directory is renamed only between flushes.
-* A replica whose copy in another dir took its place can be read until its files are purged.
+* The log itself belongs to its directory's thread. The event loop knows the last :class:`LogView`,
+  which published_log.py publishes.
+* The event loop first tries to read from the page cache. Other reads run in the directory's thread.
+  The event loop returns only trusted bytes (trusted_bytes.py). The thread checks the bytes it
+  reads.
+* Files that a view may still show are closed only after a newer view was published, and while no
+  flush is running. The directory is renamed only between flushes.
+* A replica that was replaced by its copy in another directory can be read until its files are
+  purged.
 """
 
 from __future__ import annotations
@@ -62,7 +64,7 @@ ByIndex = Callable[[UnifiedLog, LogSegment | None], T]
 
 
 class ReadResult(NamedTuple):
-    """``records`` are whole batches, maybe none; the first may begin before what was asked for."""
+    """Complete batches, possibly none. The first one may start before the requested offset."""
 
     records: memoryview
     log_start_offset: int
@@ -70,22 +72,22 @@ class ReadResult(NamedTuple):
 
 
 class LogHost(Protocol):
-    """What a handle asks of the ``LogManager`` that it belongs to."""
+    """The part of ``LogManager`` that a handle uses."""
 
     def request_flush(self, handle: LogHandle) -> None:
-        """A segment was rolled: bring it to the disk before long."""
+        """Request a flush soon, because a segment was rolled."""
         ...
 
     def retire(self, handle: LogHandle, segments: Sequence[LogSegment]) -> None:
-        """Segments left the log: purge them after the topic's delay."""
+        """Purge segments that left the log, after the topic's delay."""
         ...
 
     async def lower_claims(self, handle: LogHandle) -> None:
-        """Make sure that no file claims a recovery point or a log start above the handle's."""
+        """Make sure that no checkpoint has a recovery point or log start above the handle's."""
         ...
 
     def segment_cache(self, log_dir: LogDir) -> SegmentCache[LogSegment]:
-        """What limits open files and indexes in memory there."""
+        """Return the cache that limits open files and indexes in memory for ``log_dir``."""
         ...
 
     async def keep_log_start(self, handle: LogHandle) -> None:
@@ -94,7 +96,7 @@ class LogHost(Protocol):
 
 
 class LogHandle:
-    """One current replica. All methods are for the loop's thread."""
+    """One current replica. All methods run on the event loop."""
 
     def __init__(
         self,
@@ -118,28 +120,28 @@ class LogHandle:
         self.topic_partition: TopicPartition = log.topic_partition
         self.topic_id: TopicId = log.topic_id
         self.log_dir = log_dir
-        #: As the last stop left it, and never outside of the log.
+        #: From the checkpoint of the last stop, limited to the log.
         self.checkpointed_high_watermark = min(
             max(checkpointed_high_watermark, self.log_start_offset), self.log_end_offset
         )
         self._high_watermark = self.checkpointed_high_watermark
         log.high_watermark, log.beat = self._high_watermark, log_dir.beat
         log.segments.join(host.segment_cache(log_dir))
-        #: The largest value that the checkpoint file may hold for this log; the host's.
+        #: The largest value that the checkpoint file may hold for this log; set by the host.
         self.checkpointed_recovery_point = checkpointed_recovery_point
-        #: The least value that the checkpoint file holds for this log; the host's.
+        #: The lowest value that the checkpoint file holds for this log; set by the host.
         self.checkpointed_log_start = checkpointed_log_start
         self.last_flush_ms = clock.now_ms()
-        #: As ``config`` says; an attribute, because it is looked at for every log each second.
+        #: From ``config``; an attribute, because it is read for every log each second.
         self.flush_ms = log.config.flush_ms
         self.unsettled = UnsettledChanges()
-        #: Its copy is about to take its place: nothing may go at the log's beginning.
+        #: The copy is about to replace this replica, so retention must not change the log.
         self._is_held_still = False
         #: Held while an index is rebuilt.
         self._rebuilding = asyncio.Lock()
         #: The rebuild that is not complete yet.
         self._rebuild: IndexRebuild | None = None
-        #: How often a segment was checked for damage, and the last one.
+        #: Number of surveys, and the last segment surveyed.
         self._surveys = 0
         self._surveyed: LogSegment | None = None
         #: Held while other threads use files, and while files are closed.
@@ -155,12 +157,12 @@ class LogHandle:
 
     @property
     def kept_log_start(self) -> int:
-        """Where the log starts, at the least, if the process or the disk's cache is lost now."""
+        """Lower bound of the log start if the process or the disk's cache is lost now."""
         return min(self.log_start_offset, self.checkpointed_log_start)
 
     @property
     def claimable_log_start(self) -> int:
-        """Up to where a file may say that nothing is left."""
+        """Largest log start offset that a checkpoint may contain now."""
         return self.unsettled.certain_start(self.log_start_offset)
 
     @property
@@ -169,23 +171,23 @@ class LogHandle:
 
     @property
     def high_watermark(self) -> int:
-        """Set by the partition's owner; retention stays below it."""
+        """Set by the partition's owner. Retention stays below it."""
         return self._high_watermark
 
     @high_watermark.setter
     def high_watermark(self, offset: int) -> None:
         self._high_watermark = offset
-        # A number, replaced as a whole: the thread sees the old or the new one.
+        # An int is replaced atomically, so the thread sees the old or the new one.
         self._published.log.high_watermark = offset
 
     @property
     def last_stable_offset(self) -> int:
-        """Readers of committed records see nothing from here on (KIP-98)."""
+        """The LSO: ``read_committed`` consumers read below it (KIP-98)."""
         return self._published.view.last_stable_offset(self._high_watermark)
 
     @property
     def latest_epoch(self) -> int:
-        """Of the last batch; -1 if there never was one."""
+        """Leader epoch of the last batch; -1 if there never was one."""
         epochs = self._published.view.epochs
         return epochs[-1].epoch if epochs else UNDEFINED_EPOCH
 
@@ -199,18 +201,18 @@ class LogHandle:
 
     @property
     def recovery_point(self) -> int:
-        """Everything below is on the disk."""
+        """Everything below this offset is durable."""
         return self.unsettled.certain_end(self._published.view.recovery_point)
 
     @property
     def damaged_from(self) -> int | None:
-        """The first offset that is known to be damaged."""
+        """The first offset that is known to be damaged, or None."""
         damages = self._published.view.damages
         return damages[0].offset if damages else None
 
     @property
     def view(self) -> LogView:
-        """The last published one."""
+        """The last published view."""
         return self._published.view
 
     @property
@@ -222,7 +224,7 @@ class LogHandle:
         return self._published.log.config
 
     def set_config(self, config: TopicConfig) -> None:
-        # One reference, replaced as a whole: the thread sees the old or the new one.
+        # A reference is replaced atomically, so the thread sees the old or the new one.
         self._published.log.config = config
         self.flush_ms = config.flush_ms
 
@@ -235,13 +237,13 @@ class LogHandle:
         leader_epoch: int,
         terms: ProducerTerms = ORDINARY_TERMS,
     ) -> Completion[AppendResult]:
-        """Append validated batches; offsets are assigned when the write happens.
+        """Append validated batches. Offsets are assigned when the write happens.
 
-        That fails with OperatingError as :meth:`UnifiedLog.append_as_leader` does, or with
+        The answer can be an OperatingError of :meth:`UnifiedLog.append_as_leader`, or a
         KafkaStorageError.
 
-        :raises KafkaStorageError: at once, if the dir is offline.
-        :raises OverloadedError: at once, if too much waits for the dir.
+        :raises KafkaStorageError: at once, if the directory is offline.
+        :raises OverloadedError: at once, if the directory's queue is full.
         """
         now_ms = self._clock.wall_ms()
         return self._published.begin(
@@ -279,12 +281,12 @@ class LogHandle:
     def append_as_follower(
         self, records: Buffer, *, may_have_gaps: bool = False
     ) -> Completion[AppendResult]:
-        """Append batches as the leader sent them; a torn last one is left out.
+        """Append batches as the leader sent them, without an incomplete last one.
 
-        ``may_have_gaps``: the leader says that compaction took offsets away.
+        The answer can be a CorruptRecordError (wrong CRC, or offsets that do not continue the log)
+        or a KafkaStorageError. Raises as :meth:`append_as_leader`.
 
-        That fails with CorruptRecordError (wrong CRC, or offsets that do not continue the
-        log) or KafkaStorageError. Raises as :meth:`append_as_leader`.
+        :param may_have_gaps: the leader reports that compaction removed offsets.
         """
         now_ms = self._clock.wall_ms()
         append = self._published.begin(
@@ -300,14 +302,14 @@ class LogHandle:
     def read_cached(
         self, start_offset: int, max_bytes: int, max_offset: int, min_one: bool
     ) -> ReadResult | None:
-        """Whole batches from the one that holds ``start_offset``, with offsets < ``max_offset``.
+        """Read complete batches below ``max_offset``, starting with the one of ``start_offset``.
 
-        At most ``max_bytes`` from one segment; ``min_one`` lets a larger first batch pass.
-        None if the disk or an index must be asked: :meth:`read_checked` does.
-        Bytes from memory were checked before, or were written by this process.
+        Returns at most ``max_bytes`` of one segment; ``min_one`` allows a larger first batch.
+        Returns None if the disk or an index must be read: call :meth:`read_checked` then.
+        The bytes were checked before, or were written by this process.
 
-        :raises OffsetOutOfRangeError: if the log does not hold ``start_offset``.
-        :raises KafkaStorageError: if the dir is offline.
+        :raises OffsetOutOfRangeError: the log does not contain ``start_offset``.
+        :raises KafkaStorageError: the directory is offline.
         """
         if self.unsettled.has_truncations:
             return None
@@ -326,16 +328,16 @@ class LogHandle:
         except CorruptRecordError as e:
             if e.offset is not None:
                 raise
-            return None  # The thread finds out whether it is the index or the log.
+            return None  # The thread finds out whether the index or the log is wrong.
         return None if records is None else self._result(records)
 
     async def read_checked(
         self, start_offset: int, max_bytes: int, max_offset: int, min_one: bool
     ) -> ReadResult:
-        """:meth:`read_cached` in the dir's thread, with every batch checked, CRC included.
+        """Read as :meth:`read_cached`, in the directory's thread, and check every batch.
 
-        :raises CorruptRecordError: if the batch of ``start_offset`` is damaged.
-        :raises KafkaStorageError: if the dir is offline or goes offline meanwhile.
+        :raises CorruptRecordError: the batch of ``start_offset`` is damaged.
+        :raises KafkaStorageError: the directory is offline or goes offline meanwhile.
         """
         records = await self._ask_by_index(
             lambda log, surveyed: log.read(start_offset, max_bytes, max_offset, min_one, surveyed)
@@ -346,7 +348,7 @@ class LogHandle:
         return self._result(records)
 
     async def _ask_by_index(self, op: ByIndex[T]) -> T:
-        """``op`` in the dir's thread, again after each segment that has to be read for it first."""
+        """Run ``op`` in the directory's thread, and repeat it after each required index rebuild."""
         surveyed: LogSegment | None = None
         while True:
             try:
@@ -388,14 +390,15 @@ class LogHandle:
             return segment
 
     def aborted_cached(self, first_offset: int, end_offset: int) -> list[AbortedTransaction] | None:
-        """Aborted transactions that reach into ``[first_offset, end_offset)``, which is stable.
+        """Return the aborted transactions that overlap ``[first_offset, end_offset)``, below the
+        LSO.
 
-        None if the disk has to be asked: :meth:`aborted_between` does.
+        None if the disk has to be read: call :meth:`aborted_between` then.
         """
         return self.view.aborted_between(first_offset, end_offset)
 
     async def aborted_between(self, first_offset: int, end_offset: int) -> list[AbortedTransaction]:
-        """:meth:`aborted_cached` in the dir's thread."""
+        """Return the same as :meth:`aborted_cached`, from the directory's thread."""
         return await asyncio.shield(
             self._published.ask(
                 OpKind.READ, lambda log: log.aborted_between(first_offset, end_offset)
@@ -403,21 +406,21 @@ class LogHandle:
         )
 
     async def known_producers(self) -> list[KnownProducer]:
-        """Everybody who is remembered to have written here."""
+        """Return all remembered producers of this log."""
         return await asyncio.shield(
             self._published.ask(OpKind.READ, lambda log: log.known_producers())
         )
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
-        """Largest known epoch not above ``epoch`` and its end offset; (-1, -1) if unknown."""
+        """Return the largest epoch not above ``epoch`` with its end offset; (-1, -1) if unknown."""
         return end_offset_for(self.view.epochs, epoch, self.view.log_end_offset)
 
     async def offset_for_timestamp(self, timestamp: int) -> FoundTimestamp | None:
-        """The first record not older than ``timestamp`` (wall ms), or None.
+        """Return the first record not older than ``timestamp`` (wall ms), or None.
 
-        Of a batch that does not open, or unpacks to too much, its beginning is the answer.
+        For a batch that cannot be decompressed within limits, the answer is its first offset.
 
-        :raises OverloadedError: too many searches wait.
+        :raises OverloadedError: too many searches are waiting.
         """
         return await self._search(LogTimeSearch(timestamp))
 
@@ -429,7 +432,7 @@ class LogHandle:
         return search.answer
 
     async def offset_of_max_timestamp(self) -> FoundTimestamp | None:
-        """The first of the records with the largest timestamp, or None; as above."""
+        """Return the first record with the largest timestamp, or None; limits as above."""
         search = MaxTimestampSearch()
         while not search.is_over:
             await self._ask_by_index(lambda log, surveyed: log.search(search, surveyed))
@@ -449,7 +452,7 @@ class LogHandle:
                 return None
             found = log_dir.read_cached(file, position, size, replica=replica)
             if found is None or len(found) < size:
-                # The kernel now reads these bytes, and more, from the disk: they are unchecked.
+                # The kernel now reads these bytes, and more, from the disk, without a check.
                 trusted.doubt(position, size, segment.size_bytes)
                 return None
             # Another thread may have read ahead since the first check.
@@ -463,20 +466,20 @@ class LogHandle:
     # -- change -----------------------------------------------------------------------------
 
     async def truncate_to(self, offset: int) -> None:
-        """Lose every batch that ends at or after ``offset``."""
+        """Remove every batch that ends at or after ``offset``."""
         if offset < self.log_end_offset:
             await self._truncate(offset, lambda log, seen: log.truncate_to(offset, seen))
 
     async def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Lose everything, and go on at ``offset``."""
+        """Remove everything and continue at ``offset``."""
         await self._truncate(offset, lambda log, _: log.truncate_fully_and_start_at(offset))
 
     async def _truncate(self, offset: int, op: ByIndex[None]) -> None:
-        # The claim that all below the recovery point is sound must be withdrawn first:
-        # what will be appended after the truncation is not on the disk yet. So must one that
-        # nothing is left of what will be appended there.
+        # First lower the claims of the checkpoints: the recovery point must not cover batches that
+        # are appended after the truncation and are not durable. The log start must not be above
+        # them.
         self._published.require_open()
-        # A truncation ends at a batch's beginning, which is not below the segment's.
+        # The log is truncated at the start of a batch, which is not below the segment's base.
         segment = self.view.segments[self.view.segment_index(offset)]
         truncation = self.unsettled.begin_truncation(min(offset, segment.base_offset), offset)
         done: asyncio.Future[None] | None = None
@@ -490,14 +493,15 @@ class LogHandle:
                 except SegmentUnreadError as unread:
                     surveyed = await self._read_segment(unread)
         finally:
-            # Whoever waited may be gone; reads on the loop stay away until it is done.
+            # The caller may be cancelled. Reads on the event loop avoid the segment until this
+            # ends.
             if done is None or done.done():
                 self.unsettled.end_truncation(truncation)
             else:
                 done.add_done_callback(lambda _: self.unsettled.end_truncation(truncation))
 
     async def flush(self) -> None:
-        """Bring everything that was appended so far to the disk, and move the recovery point."""
+        """Make everything appended so far durable, and advance the recovery point."""
         async with self._files:
             plan = await self._published.run(OpKind.CHECKPOINT, lambda log: log.flush_plan())
             log_dir, replica = self.log_dir, self.topic_partition
@@ -510,10 +514,10 @@ class LogHandle:
             self.last_flush_ms = self._clock.now_ms()
 
     async def apply_retention(self) -> int:
-        """Let whole segments go that are too old or too many; how many went.
+        """Remove segments that exceed the retention limits. Return their number.
 
-        They get other names first, and if all of them are to go that takes a new one. Where a full
-        disk has no space for that, not even what the reserve was, it is done without.
+        Segments are renamed first, and removing all of them creates a new one. If a full disk has
+        no space for that, not even after the reserve was released, files are unlinked instead.
         """
         was_saturated = self.log_dir.state is LogDirState.SATURATED
         try:
@@ -524,7 +528,7 @@ class LogHandle:
         return await self._retain(without_free_space=True)
 
     async def _retain(self, *, without_free_space: bool) -> int:
-        """A few segments in each operation, so that others come between."""
+        """Remove a few segments per operation, so that other operations run in between."""
         gone = 0
         while not self._is_held_still:
             step = await self._retain_step(without_free_space=without_free_space)
@@ -547,17 +551,18 @@ class LogHandle:
             await self._read_segment(unread)
             return await self._retain_step(without_free_space=without_free_space)
         except LogDirImpairedError:
-            # Segments may have left the log before: purging them is what frees space.
+            # Segments may have left the log before the error. Publishing the view lets them be
+            # purged.
             await self.refresh()
             raise
 
     async def start_at(self, offset: int) -> None:
-        """Hide what is below ``offset``, which is not above the high watermark (KIP-107).
+        """Move the log start to ``offset``, at most the high watermark (KIP-107).
 
-        Needs no free space; the files go when retention is applied next. A crash may bring it back
-        until :meth:`keep_log_start` was done.
+        Needs no free space. Retention removes the files later. A crash may undo it until
+        :meth:`keep_log_start` has succeeded.
 
-        :raises OverloadedError: its copy is about to take its place: try again.
+        :raises OverloadedError: the copy is about to replace this replica: try again.
         """
         assert offset <= self.high_watermark, (offset, self.high_watermark)
         if self._is_held_still:
@@ -565,20 +570,20 @@ class LogHandle:
         await self._published.run(OpKind.RETENTION, lambda log: log.start_at(offset))
 
     async def keep_log_start(self) -> None:
-        """Bring to the disk where the log starts: :attr:`kept_log_start` is no less then.
+        """Make the log start durable: afterwards :attr:`kept_log_start` is not lower.
 
-        :raises KafkaStorageError: if the dir is or goes offline, or has no space for that.
+        :raises KafkaStorageError: the directory is or goes offline, or has no space.
         """
         await self._host.keep_log_start(self)
 
     async def take_scrubbed(self, scrub: SegmentScrub) -> bool:
-        """Let the log know what was found in one of its closed segments; False if that is gone."""
+        """Record the findings of a scrub; False if the segment was replaced meanwhile."""
         return await self._published.run(OpKind.INDEX, lambda log: log.take_scrubbed(scrub))
 
     # -- for the cleaner --------------------------------------------------------------------
 
     async def with_view(self, op: Callable[[LogView], T]) -> T:
-        """``op`` in the dir's thread, on what is so then."""
+        """Run ``op`` in the directory's thread with the present view."""
         return await self._ask_by_index(lambda log, _: op(log.view()))
 
     async def kept_producer_batches(self) -> KeptBatches:
@@ -611,31 +616,31 @@ class LogHandle:
         await self._published.run(OpKind.RENAME, lambda log: log.segments.name_compacted())
 
     async def roll(self) -> None:
-        """Begin a new segment now."""
+        """Start a new segment now."""
         await self._published.run(OpKind.APPEND, lambda log: log.roll())
 
-    # -- for the move to another dir --------------------------------------------------------
+    # -- for moves to another directory -----------------------------------------------------
 
     @property
     def has_truncation(self) -> bool:
-        """There was a truncation since the last :meth:`take_truncation`."""
+        """Whether there was a truncation since the last :meth:`take_truncation`."""
         return self._published.has_truncation
 
     def take_truncation(self) -> Truncation | None:
-        """The lowest truncation since the last call; :attr:`view` is not older than it."""
+        """Return the lowest truncation since the last call. :attr:`view` already includes it."""
         return self._published.take_truncation()
 
     async def carried_state(self) -> CarriedState:
-        """What a copy needs besides bytes, after everything that was asked for before."""
+        """Return the state that a copy needs besides the segments, after all earlier operations."""
         return await self._ask_by_index(lambda log, _: log.carried_state())
 
     async def refresh(self) -> None:
-        """Wait until the view shows everything that was asked for before."""
+        """Wait until the view includes all earlier operations."""
         await self._published.run(OpKind.READ, lambda log: None)
 
     @contextmanager
     def held_still(self) -> Iterator[None]:
-        """Retention does not touch the log meanwhile; the caller sees to everything else."""
+        """Context in which retention does not change the log. The caller prevents other changes."""
         self._is_held_still = True
         try:
             yield
@@ -643,9 +648,9 @@ class LogHandle:
             self._is_held_still = False
 
     async def give_way(self, directory: str) -> None:
-        """Rename the directory, because a copy takes this one's place; reads go on.
+        """Rename the directory, because a copy replaces this replica. Reads are still possible.
 
-        If that fails it is :meth:`come_back` that makes things good.
+        After a failure call :meth:`come_back`.
         """
         async with self._files:
             renamed = self._rename(directory)
@@ -653,9 +658,9 @@ class LogHandle:
             await asyncio.shield(renamed)
 
     async def come_back(self, directory: str) -> None:
-        """The copy did not take its place after all: appends go on, whatever the name is.
+        """Restore the name after a failed swap, and accept appends again.
 
-        A dir that is impaired takes that, too.
+        Works in an impaired directory, too.
         """
         self._published.is_replaced = False
         async with self._files:
@@ -664,15 +669,15 @@ class LogHandle:
     # -- for the LogManager -----------------------------------------------------------------
 
     async def move_aside(self, directory: str) -> None:
-        """Rename the replica's directory; the handle takes no more requests."""
-        # A flush under way would look for the directory under its old name.
+        """Rename the replica's directory. The handle accepts no more requests."""
+        # A running flush would use the old name of the directory.
         async with self._files:
             renamed = self._rename(directory)
             self._published.is_closed = True
             try:
                 await asyncio.shield(renamed)
             except OverloadedError:
-                # It has its name still, and is what it was.
+                # The rename failed, so the replica is unchanged.
                 self._published.is_closed = False
                 raise
 
@@ -691,10 +696,10 @@ class LogHandle:
                 await log_dir.run(OpKind.DELETE, segment.purge, replica=replica)
 
     async def close_idle(self, segments: Sequence[LogSegment]) -> None:
-        """Close the files of ``segments``, which open them again when they are used.
+        """Close the files of ``segments``, which open them again when needed.
 
-        The dir's thread takes them away from the segments first. Then the loop cannot be reading
-        from one, for it reads within one callback, and no flush has one while ``_files`` is held.
+        The directory's thread first detaches the files. Then the event loop cannot be using one,
+        because it reads within one callback. No flush uses one while ``_files`` is held.
         """
         async with self._files:
             await self._published.run(OpKind.READ, lambda log: log.detach_files(segments))
@@ -702,15 +707,15 @@ class LogHandle:
             await self.log_dir.run(OpKind.READ, close, replica=self.topic_partition)
 
     async def close_files(self) -> None:
-        """Let go of the files of a replica that was moved aside."""
+        """Close the files of a replica that was moved aside."""
         self._published.is_closed = True
         async with self._files:
             close = self._published.log.segments.close
             await self.log_dir.run(OpKind.DELETE, close, replica=self.topic_partition)
 
     async def close_plan(self) -> FlushPlan:
-        """Write what the next load needs; the handle takes no more requests but :meth:`close`."""
-        # A flush or a purge under way uses files.
+        """Write what the next load needs. The handle accepts only :meth:`close` afterwards."""
+        # A running flush or purge uses files.
         async with self._files:
             planned = self._published.submit(OpKind.CLOSE, lambda log: log.close_plan())
             self._published.is_closed = True

@@ -1,13 +1,13 @@
-"""DISK. Bringing replicas into being: listing a log dir, loading a replica, creating one.
+"""DISK. Listing a log directory, loading a replica, and creating one.
 
-* After a clean stop only names, a few small files and the end of the newest segment are read. The
-  last batch has to be sound and to end where the checkpoint says.
-* The oldest segment has to hold the log's start as the files tell it. If that segment is lost, the
-  log keeps its start offset, and the missing offsets are damage.
-* After an unclean stop, every segment from the recovery point on is checked batch by batch; the log
-  ends before the first byte that is not sound, and later segments are removed.
-* A replica whose ``partition.metadata`` or leader epochs can't be read is reported by
-  :class:`CorruptCheckpointError` or scanned from its beginning, respectively.
+* After a clean stop, loading reads only names, some small files and the end of the newest segment.
+  The last batch has to be sound and to end at the recovery point of the checkpoint.
+* The oldest segment has to contain the log start offset from the files. If that segment is lost,
+  the log keeps its start offset, and the missing offsets are damage.
+* After an unclean stop, each batch from the recovery point's segment on is checked. The log ends
+  before the first byte that is not sound, and later segments are removed.
+* An unreadable ``partition.metadata`` raises :class:`CorruptCheckpointError`. Without readable
+  leader epochs the replica is scanned from its start.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ from kraftjbod.storage.vfs import Undoing, Vfs, write_atomically
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirListing:
-    """What lies in a log dir; ``unknown`` names are none of ours and are left alone."""
+    """Content of a log directory. ``unknown`` names do not belong to this program."""
 
     replicas: Sequence[ReplicaDir]
     unknown: Sequence[str]
@@ -78,9 +78,9 @@ class DirListing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedLog:
-    """``truncated_bytes`` were dropped because they were not sound or not reachable.
+    """Result of loading. ``truncated_bytes`` were removed because they were not sound or reachable.
 
-    ``was_future``: it became the replica by a move, and was not loaded since.
+    ``was_future``: the replica was created by a move, and is loaded for the first time since.
     """
 
     log: UnifiedLog
@@ -90,7 +90,7 @@ class LoadedLog:
 
 
 def list_log_dir(vfs: Vfs, path: str) -> DirListing:
-    """The replicas in the log dir ``path``.
+    """List the replicas in the log directory ``path``.
 
     :raises OSError: a replica's name is a symbolic link, so its records may be on another disk.
     """
@@ -118,9 +118,9 @@ def create_log(
     start_offset: int = 0,
     producer_limits: ProducerLimits = DEFAULT_PRODUCER_LIMITS,
 ) -> UnifiedLog:
-    """Make an empty replica in the log dir ``root``; it is certain once this returns.
+    """Create an empty replica in the log directory ``root``, durably.
 
-    If it fails there is nothing, or what :func:`is_half_made` knows.
+    If this fails, it leaves nothing, or a directory that :func:`is_half_made` recognizes.
     """
     directory = f"{root}/{topic_partition}"
     vfs.make_dirs(directory)
@@ -141,7 +141,7 @@ def create_log(
 
 
 def is_half_made(vfs: Vfs, directory: str) -> bool:
-    """Whether all that lies in ``directory`` is what a creation leaves that broke off."""
+    """Return whether ``directory`` contains only the rest of an interrupted creation."""
     return all(
         entry.name.removesuffix(".tmp") == PARTITION_METADATA
         or (entry.name == offset_file_name(0, LOG_SUFFIX) and entry.size_bytes == 0)
@@ -150,7 +150,7 @@ def is_half_made(vfs: Vfs, directory: str) -> bool:
 
 
 class LogLoader:
-    """Loads one replica that exists. In the dir's thread, used once."""
+    """Loads one existing replica, once, in the directory's thread."""
 
     def __init__(
         self,
@@ -165,7 +165,7 @@ class LogLoader:
         producer_limits: ProducerLimits = DEFAULT_PRODUCER_LIMITS,
         on_progress: Callable[[int], None] = lambda size_bytes: None,
     ) -> None:
-        """``log_start_offset`` as a checkpoint says it; None if none does."""
+        """:param log_start_offset: from the checkpoint; None if it has no entry."""
         self._vfs = vfs
         self._directory = directory
         self._topic_partition = topic_partition
@@ -173,24 +173,27 @@ class LogLoader:
         self._was_clean = was_clean
         self._recovery_point = recovery_point
         self._log_start_offset = log_start_offset or 0
-        #: A clean stop wrote where the log starts. Otherwise it may start later.
+        #: A clean stop wrote the log start offset. After a crash the log may start later.
         self._is_start_known = was_clean and log_start_offset is not None
         self._producer_limits = producer_limits
         self._on_progress = on_progress
         self._epochs: EpochEntries = ()
         self._epochs_on_disk: EpochEntries | None = None
-        #: The file of leader epochs could be read.
+        #: The file of leader epochs was readable.
         self._has_epochs = False
         self._snapshots = ProducerSnapshots(vfs, lambda: directory)
         self._scanned_bytes = 0
-        #: As recovery found them; None after a clean stop.
+        #: Result of recovery; None after a clean stop.
         self._producers: LoadedProducers | None = None
         self._truncated_bytes = 0
         self._was_future = False
         self._may_have_gaps = False
 
     def load(self) -> LoadedLog:
-        """:raises CorruptCheckpointError: if nothing says which topic this belongs to."""
+        """Load the replica.
+
+        :raises CorruptCheckpointError: the topic id cannot be read.
+        """
         topic_id = self._read_topic_id()
         self._has_epochs = self._read_epochs()
         segments = self._find_segments()
@@ -205,7 +208,7 @@ class LogLoader:
                 content=replace(self._content(segments), may_have_gaps=self._may_have_gaps),
                 producer_limits=self._producer_limits,
             )
-        # A start checks more segments than the process may have files open.
+        # All replicas together have more segments than the process may have open files.
         log.segments.close()
         return LoadedLog(
             log=log,
@@ -250,7 +253,7 @@ class LogLoader:
         )
 
     def _is_saved(self, producers: LoadedProducers, end: int) -> bool:
-        """Whether a clean stop left a snapshot as of ``end``, and ``producers`` come from it."""
+        """Return whether ``producers`` come from a snapshot at ``end`` of a clean stop."""
         is_read = producers.is_from_snapshot and producers.replayed_bytes == 0
         return self._producers is None and is_read and self._snapshots.offsets[-1:] == [end]
 
@@ -276,18 +279,18 @@ class LogLoader:
         return self._epochs == self._epochs_on_disk
 
     def _start_on_disk(self) -> int | None:
-        """The offset at which the log starts, or a lower one; None if no file tells.
+        """Return the log start offset or a lower one, from the files; None if no file has it.
 
-        A clean stop writes the checkpoint of log starts. The first leader epoch begins no later
-        than the log: retention and truncation write the epochs before they remove files for good
-        (:meth:`UnifiedLog.delete_old_segments`).
+        A clean stop writes the checkpoint of log starts. The first leader epoch starts at or below
+        the log start: retention and truncation write the epochs before they remove files
+        permanently (:meth:`UnifiedLog.delete_old_segments`).
         """
         if self._has_epochs and self._epochs_on_disk:
             return max(self._log_start_offset, self._epochs_on_disk[0].start_offset)
         return self._log_start_offset if self._is_start_known else None
 
     def _find_segments(self) -> list[LogSegment]:
-        """Segments by their files; leftovers and indexes without a log are removed."""
+        """Create segments for the files. Remove leftovers, and indexes without a log file."""
         finish_swaps(self._vfs, self._directory)
         logs: dict[int, int] = {}
         indexes: list[tuple[int, str]] = []
@@ -335,12 +338,12 @@ class LogLoader:
         return found
 
     def _take_back(self, logs: dict[int, int], leftovers: Sequence[str]) -> None:
-        """Undo a retirement of the oldest segments that was interrupted; ``logs`` is extended.
+        """Undo an interrupted retirement of the oldest segments, and add them to ``logs``.
 
-        Retention renames segments first and writes the new log start afterwards, so after a kill
-        between the two the files under the new names are still part of the log. A segment that does
-        not end where the next one begins was retired before, and records between them are lost. It
-        is not renamed, so that a killed start leaves no log with a hole.
+        Retention renames segments first and writes the new log start afterwards. So after a kill
+        between the two, the renamed files still belong to the log. A segment that does not end at
+        the start of the next one was retired before, and records between them are lost. It is not
+        renamed, so that a killed start leaves no log with a gap.
         """
         start, oldest = self._start_on_disk(), min(logs, default=0)
         if start is None or start >= oldest:
@@ -371,11 +374,11 @@ class LogLoader:
         return segment
 
     def _clean_end(self, segments: Sequence[LogSegment]) -> int | None:
-        """The log's end as the clean stop left it; None if the files say otherwise.
+        """Return the log end offset from the clean stop; None if the last batch does not end there.
 
-        The checkpoint has no checksum, and a segment or its tail may be lost: so the last batch
-        has to end there. Otherwise the log is recovered, and ends before its recovery point, which
-        takes the replica out of the in-sync set (broker/replicas/doubtful_copies.py).
+        The checkpoint has no checksum, and a segment or its end may be lost. If the check fails,
+        the log is recovered and may end before its recovery point. The replica then leaves the
+        in-sync set (broker/replicas/doubtful_copies.py).
         """
         active, end = segments[-1], self._recovery_point
         if active.size_bytes == 0:
@@ -383,10 +386,10 @@ class LogLoader:
         return end if active.sound_end(self._on_progress) == end else None
 
     def _recover(self, segments: list[LogSegment], scan_from: int) -> int:
-        """Scan from the segment of an offset on, truncate what is not sound; the log's end."""
+        """Scan from the segment of an offset on, truncate unsound data, and return the log end."""
         bases = [segment.base_offset for segment in segments]
         at = max(0, bisect_right(bases, scan_from) - 1)
-        # Snapshots after the recovery point may describe a past that was truncated away.
+        # Later snapshots may contain records that were truncated.
         self._snapshots.drop_outside(0, self._recovery_point)
         self._epochs = truncate_epochs_from(self._epochs, bases[at])
         producers = ProducerRecovery(
@@ -396,8 +399,8 @@ class LogLoader:
         while at < len(segments):
             segment, on_disk = segments[at], segments[at].size_bytes
             if segment.base_offset != end:
-                break  # What lay between is lost, so this is not reachable.
-            # After a failed fsync pages in memory that the disk has not got count as clean.
+                break  # Offsets before this segment are lost, so it is not reachable.
+            # After a failed fsync the page cache may differ from the disk, so read from the disk.
             segment.open().forget_cached(0, on_disk)
             end = self._scan(segment, producers)
             self._scanned_bytes += on_disk
@@ -414,7 +417,7 @@ class LogLoader:
         return end
 
     def _scan(self, segment: LogSegment, producers: ProducerRecovery) -> int:
-        """Read all of ``segment``, its producers and epochs included; where it ends."""
+        """Read all of ``segment``, including producers and leader epochs; return its end offset."""
 
         def take_run(run: SoundRun) -> None:
             producers.take_run(run)
@@ -434,7 +437,7 @@ class LogLoader:
         self._on_progress(0)
 
     def _start_over(self, segments: Sequence[LogSegment], start: int) -> LogContent:
-        """Nothing here is to be seen; in the oldest file's place, so that it needs no space."""
+        """Start an empty log. The oldest file is reused, so that no space is needed."""
         for segment in reversed(segments[1:]):
             segment.remove()
         segments[0].truncate(0, segments[0].base_offset)

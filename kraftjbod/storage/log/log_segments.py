@@ -1,14 +1,14 @@
-"""DISK. ``LogSegments``: the segments of one log, and the directory that they lie in.
+"""DISK. ``LogSegments``: the segments of one log, and their directory.
 
-* Here is which segments there are, how they come, go and take each other's places, and what that
-  does to names. What they hold, and which of them may go, is the log's business.
-* Each step that fails leaves the list as the files are, so that it may be asked for again.
-* Segments that are no longer part of the log keep their open files and are handed out as
-  ``retired``: they are purged once no view shows them any more.
-* Compacted segments are the log from the moment that :meth:`put_in_place` is done, though their
-  files have other names yet: before anything goes by names, :meth:`name_compacted` is due.
+* This class adds, removes and replaces segments and renames their files. The log decides about
+  their content, and which segments are removed.
+* After a failed step, the list still matches the files, so the step may be repeated.
+* Segments that left the log keep their open files and are returned as ``retired``. They are purged
+  once no view contains them.
+* Compacted segments belong to the log as soon as :meth:`put_in_place` has run, though their files
+  have other names. Call :meth:`name_compacted` before any operation that uses file names.
 
-Owned by the dir's thread.
+All methods run in the directory's thread.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from kraftjbod.storage.vfs import Undoing, Vfs, VfsFile, sync_renamed, write_ato
 
 
 class LogSegments:
-    """Never empty."""
+    """The segments of one log, at least one."""
 
     def __init__(
         self,
@@ -46,23 +46,23 @@ class LogSegments:
     ) -> None:
         self._vfs = vfs
         self.directory = directory
-        #: Rising base offsets; the last one is appended to. One list for all time.
+        #: In ascending order; the last one is active. This list object is never replaced.
         self.all = segments
-        #: The same, for views: another tuple whenever there are other segments.
+        #: The same segments for views; replaced as a whole on each change.
         self.shown = tuple(segments)
         self.size_bytes = sum(segment.size_bytes for segment in segments)
-        #: Compaction, here or on a leader, may have taken offsets away.
+        #: Compaction, here or on a leader, may have removed offsets.
         self.may_have_gaps = may_have_gaps
-        #: How often the log was truncated: what was read or planned before says nothing.
+        #: Number of truncations. Data read or planned before a later truncation is invalid.
         self.truncations = 0
-        #: Compacted segments of the log whose files do not have their own names yet.
+        #: Compacted segments whose files do not have their final names yet.
         self._unnamed: list[SegmentSwap] = []
         self._retired: list[LogSegment] = []
         #: Is notified when segments open files and load indexes; None until the log is served.
         self._cache: SegmentCache[LogSegment] | None = None
-        #: Files that no segment has any more, and that others may be reading from.
+        #: Files that were detached from segments, and that a reader may still use.
         self._detached: list[VfsFile] = []
-        #: Base offsets of retired segments whose indexes of transactions may be there still.
+        #: Base offsets of retired segments whose transaction indexes may still exist.
         self._leftovers: list[int] = []
 
     def __repr__(self) -> str:
@@ -78,25 +78,25 @@ class LogSegments:
 
     @property
     def are_empty(self) -> bool:
-        """There is one segment, without any batch."""
+        """Return whether there is only one segment, without batches."""
         return len(self.all) == 1 and self.all[0].size_bytes == 0
 
     def from_recovery_at(self, recovery_point: int) -> list[LogSegment]:
-        """Those that recovery would go through after a crash."""
+        """Return the segments that recovery would scan after a crash."""
         at = bisect_right(self.all, recovery_point, key=lambda s: s.base_offset)
         return self.all[max(0, at - 1) :]
 
-    # -- they grow and come -----------------------------------------------------------------
+    # -- adding -----------------------------------------------------------------------------
 
     def append(
         self, buffers: Sequence[Buffer], headers: Sequence[BatchHeader], size_bytes: int
     ) -> None:
-        """Write ``buffers``, the batches of ``headers``, at the end."""
+        """Write ``buffers``, which hold the batches of ``headers``, at the end."""
         self.active.append(buffers, headers)
         self.size_bytes += size_bytes
 
     def begin(self, base_offset: int, index_interval_bytes: int) -> None:
-        """A new segment, which is appended to from now on."""
+        """Add a new active segment."""
         self.drop_leftovers()
         fresh = self._new(base_offset, index_interval_bytes)
         with FailsAs(OpKind.CREATE):
@@ -105,7 +105,7 @@ class LogSegments:
         self.shown = tuple(self.all)
 
     def expect_gaps(self) -> None:
-        """Mark the replica, for good, before the first gap comes."""
+        """Mark the replica durably, before the first gap is written."""
         if not self.may_have_gaps:
             with FailsAs(OpKind.CHECKPOINT):
                 write_atomically(self._vfs, f"{self.directory}/{GAPS_MARK}", b"")
@@ -113,10 +113,10 @@ class LogSegments:
             for segment in self.all:
                 segment.may_have_gaps = True
 
-    # -- they shrink and go -----------------------------------------------------------------
+    # -- removing ---------------------------------------------------------------------------
 
     def retire(self, at: int, *, at_once: bool = False) -> None:
-        """The log is without that one; ``at_once`` as in :meth:`LogSegment.retire`."""
+        """Remove segment number ``at``; ``at_once`` as in :meth:`LogSegment.retire`."""
         segment = self.all[at]
         segment.retire(at_once=at_once)
         self._leftovers.append(segment.base_offset)
@@ -126,27 +126,31 @@ class LogSegments:
         self.shown = tuple(self.all)
 
     def drop_leftovers(self) -> None:
-        """Indexes of transactions of segments that left: before another one takes their place."""
+        """Remove the transaction indexes of retired segments, before new segments reuse their
+        names.
+        """
         while self._leftovers:
             name = offset_file_name(self._leftovers[-1], TRANSACTION_INDEX_SUFFIX)
             self._vfs.unlink_if_exists(f"{self.directory}/{name}")
             self._leftovers.pop()
 
     def take_retired(self) -> list[LogSegment]:
-        """Segments that left the log since the last call."""
+        """Return the segments that left the log since the last call."""
         retired, self._retired = self._retired, []
         return retired
 
     def shorten(self, segment: LogSegment, size_bytes: int, end_offset: int) -> None:
-        """Truncate one of them to ``size_bytes``, the beginning of a batch, where it then ends."""
+        """Truncate a segment to ``size_bytes``, the start of a batch, with ``end_offset`` as its
+        end.
+        """
         truncated_bytes = segment.size_bytes - size_bytes
         segment.truncate(size_bytes, end_offset)
         self.size_bytes -= truncated_bytes
 
     def go_on_in_place(self, offset: int) -> LogSegment:
-        """Make the only segment an empty one at ``offset``; it takes the space of the old one.
+        """Make the only segment an empty one at ``offset``, reusing the file and its space.
 
-        What the file held is to be truncated once the new name is certain.
+        The caller truncates the old content after the new name is durable.
         """
         self.drop_leftovers()
         (old,) = self.all
@@ -159,10 +163,11 @@ class LogSegments:
     # -- compaction -------------------------------------------------------------------------
 
     def open_beside(self, segment: LogSegment) -> VfsFile | None:
-        """Another file object of ``segment``, for who reads it in another thread.
+        """Open ``segment`` again, for a reader in another thread.
 
-        None if it is not in the log any more, or its file is gone. Never opened by name elsewhere:
-        until :meth:`name_compacted` is done, the name of a compacted segment is its source's.
+        Returns None if the segment left the log, or its file is gone. Do not open segments by name
+        elsewhere: until :meth:`name_compacted` has run, a compacted segment's name is that of its
+        source.
         """
         self.name_compacted()
         return self._vfs.open_if_exists(segment.path) if segment in self.all else None
@@ -170,14 +175,14 @@ class LogSegments:
     def open_sealed(self, sources: Sequence[LogSegment]) -> tuple[VfsFile, ...]:
         """Open ``sources``, sealed neighbours, for a cleaner to read.
 
-        :raises OverloadedError: they are not all in the log any more.
+        :raises OverloadedError: some of them left the log.
         """
         self.name_compacted()
         self._require_sealed(sources, self.truncations)
         return open_sources(self._vfs, sources)
 
     def open_group(self, sources: Sequence[LogSegment], index_interval_bytes: int) -> CleaningFiles:
-        """Open ``sources`` and what they are to be compacted into; raises as before."""
+        """Open ``sources`` and the target of their compaction. Raises as :meth:`open_sealed`."""
         files = self.open_sealed(sources)
         target = self._new(sources[0].base_offset, index_interval_bytes)
         target.may_have_gaps = True
@@ -188,10 +193,10 @@ class LogSegments:
         return opened
 
     def put_in_place(self, sources: Sequence[LogSegment], files: CleaningFiles) -> None:
-        """The target of :meth:`open_group` is whole and synced: it is the log now.
+        """Replace ``sources`` by the complete, synced target of :meth:`open_group`.
 
-        :meth:`name_compacted` has to follow, and may be asked for again if it fails.
-        Raises as :meth:`open_sealed`; the files are the caller's still then.
+        :meth:`name_compacted` has to follow, and may be repeated after a failure.
+        Raises as :meth:`open_sealed`. The caller still owns the files then.
         """
         self.name_compacted()
         at, target = self._require_sealed(sources, files.truncations), files.target
@@ -203,7 +208,7 @@ class LogSegments:
         self._unnamed.append(swap)
 
     def name_compacted(self) -> None:
-        """Give compacted segments their names: before anything goes by names this must be done."""
+        """Rename compacted segments. Required before any operation that uses file names."""
         while self._unnamed:
             swap = self._unnamed[0]
             swap.finish()
@@ -219,7 +224,7 @@ class LogSegments:
     # -- the directory ----------------------------------------------------------------------
 
     def sync_names(self) -> None:
-        """Names that were taken away may not come back beside what is appended next."""
+        """Make removals durable, so that old files do not reappear beside later appends."""
         self.drop_leftovers()
         with FailsAs(OpKind.FLUSH):
             self._vfs.sync_dir(self.directory)
@@ -240,13 +245,13 @@ class LogSegments:
                 segment.directory = directory
 
     def close(self) -> None:
-        """Every file, and nothing but that."""
+        """Close all files, without any other operation."""
         for segment in self.all:
             segment.close()
         self.close_detached()
 
     def join(self, cache: SegmentCache[LogSegment]) -> None:
-        """Let ``cache`` limit what segments have open and loaded, those to come included."""
+        """Let ``cache`` limit open files and loaded indexes of present and future segments."""
         self._cache = cache
         for segment in self.all:
             segment.join(cache)

@@ -1,7 +1,7 @@
-"""DISK. Values that go in and out of one replica's log: results, flush plans, contents.
+"""DISK. Values that one replica's log takes and returns: results, flush plans, contents.
 
-They belong to nobody: the dir's thread makes them, and the loop may hold them. The only thing that
-is done here is the slow half of a flush, which touches nothing that a log owns.
+The directory's thread creates them, and the event loop may keep them. :func:`carry_out` is the slow
+part of a flush, which uses no state of a log.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from kraftjbod.storage.vfs import Vfs, VfsFile
 
 
 class AppendResult(NamedTuple):
-    """Where the records went; ``duplicate`` if they were there already."""
+    """Offsets of appended records. With ``duplicate`` the records were already in the log."""
 
     base_offset: int
     last_offset: int
@@ -31,7 +31,7 @@ class AppendResult(NamedTuple):
 
 
 class FoundTimestamp(NamedTuple):
-    """What answers a question for a time."""
+    """Result of a search by timestamp."""
 
     timestamp: int
     offset: int
@@ -39,58 +39,57 @@ class FoundTimestamp(NamedTuple):
 
 
 class FlushPlan(NamedTuple):
-    """What must be synced so that the recovery point may become ``end_offset``."""
+    """The files to sync before the recovery point may become ``end_offset``."""
 
     files: tuple[VfsFile, ...]
     directory: str
     end_offset: int
-    #: How often the log had been truncated; a plan from before a truncation says nothing.
+    #: The log's number of truncations. A plan from before a later truncation is invalid.
     truncations: int
-    #: Index files that loading trusts once all below ``end_offset`` is certain; a name that is
-    #: gone is no longer needed.
+    #: Index files that loading trusts below the recovery point. Missing files are skipped.
     index_paths: tuple[str, ...] = ()
     #: Temporary files that replace others once they are synced, and the names that they get.
     replacements: tuple[tuple[str, str], ...] = ()
 
 
 class CarriedState(NamedTuple):
-    """What a copy of a log needs besides the bytes of its segments; all of it as of one moment."""
+    """The state that a copy of a log needs besides the segments, as of one moment."""
 
     view: LogView
-    #: As in a ``.snapshot`` file for ``view.log_end_offset``.
+    #: Content of a ``.snapshot`` file for ``view.log_end_offset``.
     producers: bytes
-    #: Contents of the newest snapshot files, by their offsets: a truncation goes back to them.
+    #: Contents of the newest snapshot files, by their offsets, for later truncations.
     snapshots: Mapping[int, bytes]
-    #: Of the active segment, by suffix.
+    #: Index files of the active segment, by suffix.
     index_files: dict[str, bytes]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogContent:
-    """What loading found; the newest segment is the active one and there is at least one."""
+    """Result of loading. There is at least one segment, and the newest one is active."""
 
     segments: list[LogSegment]
     log_start_offset: int
     log_end_offset: int
     recovery_point: int
     epochs: EpochEntries
-    #: What their file says, be it more or less than is so; None if that is not known.
+    #: Content of the epochs' file, which may differ from ``epochs``; None if it is unknown.
     epochs_on_disk: EpochEntries | None
     producers: ProducerState
     #: Size of the batches that were replayed after the newest snapshot.
     replayed_bytes: int = 0
-    #: ``producers`` is what the snapshot of the log's end says, and that is durable.
+    #: A durable snapshot at the log end has the content of ``producers``.
     is_snapshot_durable: bool = False
-    #: Offsets of the snapshot files; None: they are not listed yet.
+    #: Offsets of the snapshot files; None if they are not listed yet.
     snapshot_offsets: Sequence[int] | None = None
-    #: Compaction has taken offsets away, or may have: see ``dir_names.GAPS_MARK``.
+    #: Compaction may have removed offsets: see ``dir_names.GAPS_MARK``.
     may_have_gaps: bool = False
     #: Ranges that are known to be lost, in ascending order.
     damages: tuple[Damage, ...] = ()
 
 
 def carry_out(vfs: Vfs, plans: Sequence[FlushPlan], beat: Callable[[], None]) -> None:
-    """The slow half of a flush: touches nothing that a log owns, so it may run beside appends.
+    """Carry out the slow part of flushes. It uses no state of a log, so appends may run meanwhile.
 
     Many plans together take less time than one after the other, because fsyncs that run at the same
     time share commits of the file system's journal. syncfs(2) instead would also write, without
@@ -115,7 +114,7 @@ def _syncs(vfs: Vfs, plan: FlushPlan) -> Iterator[Callable[[], None]]:
 
 
 def sync_if_exists(vfs: Vfs, path: str) -> None:
-    """Bring the bytes of the file to the disk; its name is the caller's part."""
+    """Sync the content of the file, if it exists. The caller syncs the directory."""
     file = vfs.open_if_exists(path)
     if file is not None:
         try:

@@ -1,8 +1,8 @@
-"""DISK. ``LogView``: what may be known of a log outside its dir's thread, and how to read by it.
+"""DISK. ``LogView``: an immutable state of a log for use outside of its directory's thread.
 
-A view is immutable and true for one moment. Reading by one touches no more of a segment than what
-was written then, so the loop may read while the thread appends.
-Known damage is never read: what stands before and after it is.
+A reader with a view uses only the part of a segment that was written when the view was created. So
+the event loop may read while the thread appends.
+Reads return the batches before and after known damage, never the damage.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ _NOTHING: Final = memoryview(b"")
 
 
 class Truncation(NamedTuple):
-    """Where a log was truncated: of the segment at ``base_offset``, ``position`` bytes are left.
+    """A truncation of the segment at ``base_offset`` to ``position`` bytes; later segments are
+    gone.
 
-    Segments with higher bases are gone. Truncations compare: the lower one takes more away.
+    Truncations are comparable: the lower one removes more.
     """
 
     base_offset: int
@@ -32,35 +33,35 @@ class Truncation(NamedTuple):
 
 
 def lower_truncation(a: Truncation | None, b: Truncation | None) -> Truncation | None:
-    """What is left of two truncations, either of which may not have been made."""
+    """Return the lower of two truncations, either of which may be None."""
     if a is None or b is None:
         return b if a is None else a
     return min(a, b)
 
 
 class LogView(NamedTuple):
-    """What the loop may know of a log: numbers and segments as of one moment."""
+    """State of a log as of one moment."""
 
     log_start_offset: int
     log_end_offset: int
     recovery_point: int
     size_bytes: int
-    #: The last one is appended to while this view is held: of it, only the first
+    #: The last segment may be appended to while the view exists. Only its first
     #: ``active_size_bytes`` belong to the view.
     segments: tuple[LogSegment, ...]
     active_size_bytes: int
     epochs: EpochEntries
-    #: Known ones, rising.
+    #: Known damage, in ascending order.
     damages: tuple[Damage, ...] = ()
-    #: How many index files did not fit their segments and were made anew.
+    #: Number of index files that did not fit their segments and were rebuilt.
     indexes_mended: int = 0
-    #: Compaction may have taken offsets away.
+    #: Compaction may have removed offsets.
     may_have_gaps: bool = False
-    #: In the order of their beginnings.
+    #: In the order of their first offsets.
     unstable: tuple[UnstableTransaction, ...] = ()
 
     def last_stable_offset(self, high_watermark: int) -> int:
-        """Below it every transaction is decided, if so much is replicated."""
+        """Return the LSO: below it, every transaction has ended and its marker is replicated."""
         return last_stable_offset(
             self.unstable,
             log_start_offset=self.log_start_offset,
@@ -68,20 +69,20 @@ class LogView(NamedTuple):
         )
 
     def has_transaction_since(self, wall_ms: int) -> bool:
-        """Whether one is open that began before ``wall_ms``."""
+        """Return whether a transaction is open that started before ``wall_ms``."""
         return any(one.is_open and 0 <= one.began_ms < wall_ms for one in self.unstable)
 
     def may_hold_aborted(self, first_offset: int) -> bool:
-        """False: no transaction that reaches beyond ``first_offset`` was aborted."""
+        """Return False if no transaction that reaches beyond ``first_offset`` was aborted."""
         rest = self.segments[self.segment_index(first_offset) :]
         return any(one.transactions is None or one.transactions for one in rest)
 
     def aborted_between(
         self, first_offset: int, end_offset: int
     ) -> list[AbortedTransaction] | None:
-        """Aborted transactions that reach into ``[first_offset, end_offset)``.
+        """Return the aborted transactions that overlap ``[first_offset, end_offset)``.
 
-        For whoever reads no more than what is stable. None if the disk has to be asked.
+        ``end_offset`` must not exceed the LSO. None if an index must be read from the disk.
         """
         found: list[AbortedTransaction] = []
         for segment in self.segments[self.segment_index(first_offset) :]:
@@ -93,17 +94,17 @@ class LogView(NamedTuple):
         return found
 
     def segment_index(self, offset: int) -> int:
-        """Which segment holds ``offset``."""
+        """Return the index of the segment that holds ``offset``."""
         return max(0, bisect_right(self.segments, offset, key=lambda s: s.base_offset) - 1)
 
     def damage_from(self, offset: int) -> Damage | None:
-        """The first known damage at or after ``offset``."""
+        """Return the first known damage that contains ``offset`` or is after it."""
         at = bisect_right(self.damages, offset, key=lambda d: d.next_offset)
         return self.damages[at] if at < len(self.damages) else None
 
 
 def damage_error(damage: Damage) -> CorruptRecordError:
-    """For whoever asks for what is damaged."""
+    """Return the error for a read inside damage."""
     return CorruptRecordError(
         f"the log is damaged from offset {damage.offset} to {damage.next_offset - 1}",
         offset=damage.offset,
@@ -120,15 +121,15 @@ def read_view(
     min_one: bool,
     is_checked: bool = False,
 ) -> memoryview | None:
-    """Whole batches from the one that holds ``start_offset`` on, from one segment.
+    """Read complete batches from one segment, starting with the one of ``start_offset``.
 
-    Below ``max_offset``, at most ``max_bytes`` but for a first batch if ``min_one``; empty if
-    there is none. None if some ``read_at`` would have to wait, or was None. ``is_checked`` as in
-    :meth:`LogSegment.read`.
+    The batches are below ``max_offset`` and have at most ``max_bytes``, except for the first batch
+    if ``min_one``. Empty if there is none. None if ``read_at`` is None or would have to wait.
 
-    :raises OffsetOutOfRangeError: if the log does not hold ``start_offset`` and does not end there.
-    :raises CorruptRecordError: with an ``offset``, if ``start_offset`` is in known damage; without,
-        if the batch was not found: the index or the segment is damaged.
+    :param is_checked: as in :meth:`LogSegment.read`.
+    :raises OffsetOutOfRangeError: ``start_offset`` is outside of the log, and not its end.
+    :raises CorruptRecordError: with an ``offset`` if ``start_offset`` is in known damage; without
+        one if the batch was not found, because the index or the segment is damaged.
     """
     if not view.log_start_offset <= start_offset <= view.log_end_offset:
         raise OffsetOutOfRangeError(

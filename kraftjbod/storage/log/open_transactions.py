@@ -1,11 +1,11 @@
-"""PURE. Transactions of one partition that hold back what readers of committed records may see.
+"""PURE. Transactions of one partition that determine its last stable offset.
 
-A transaction begins with its producer's first transactional batch and ends with a marker.
-It is *unstable* while it is open, and from then on until its marker is below the high watermark:
-a marker that is not replicated may be lost, and the transaction be open again.
+A transaction starts with its producer's first transactional batch and ends with a marker.
+It is *unstable* while it is open, and afterwards until its marker is below the high watermark. A
+marker that is not replicated may be lost, and then the transaction is open again.
 
-The last stable offset (LSO) is where the oldest unstable transaction begins, or the high watermark
-if none does below it. Everybody who has the log's batches and the high watermark comes to the same.
+The last stable offset (LSO) is the first offset of the oldest unstable transaction, or the high
+watermark if that is lower. Replicas with the same batches and high watermark compute the same LSO.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ _OPEN: Final = 2**63 - 1
 
 
 class UnstableTransaction(NamedTuple):
-    """From its first batch to its marker, both inclusive; one that is open has no end."""
+    """A transaction from its first batch to its marker, both inclusive. An open one has no end."""
 
     first_offset: int
     producer_id: int
     last_offset: int = _OPEN
-    #: Wall time at which it was appended here, or when a snapshot says its producer last wrote.
+    #: Wall time of its first append here, or the producer's last timestamp from a snapshot.
     began_ms: int = -1
 
     @property
@@ -32,7 +32,7 @@ class UnstableTransaction(NamedTuple):
 def last_stable_offset(
     unstable: tuple[UnstableTransaction, ...], *, log_start_offset: int, high_watermark: int
 ) -> int:
-    """Below it everything is decided; ``unstable`` are in the order of their beginnings."""
+    """Return the LSO; ``unstable`` must be in the order of first offsets."""
     for transaction in unstable:
         if transaction.last_offset >= high_watermark:
             return min(max(transaction.first_offset, log_start_offset), high_watermark)
@@ -40,25 +40,25 @@ def last_stable_offset(
 
 
 class OpenTransactions:
-    """Owned by whoever owns the log; :attr:`unstable` may be held by anybody."""
+    """The log's unstable transactions. Other threads may read :attr:`unstable`."""
 
     __slots__ = ("_first_offsets", "unstable")
 
     def __init__(self) -> None:
-        #: Of each producer with an open transaction.
+        #: First offset of the open transaction of each producer.
         self._first_offsets: dict[int, int] = {}
-        #: In the order of their beginnings; another tuple whenever there are others.
+        #: In the order of first offsets. Replaced as a whole on each change.
         self.unstable: tuple[UnstableTransaction, ...] = ()
 
     def __len__(self) -> int:
         return len(self._first_offsets)
 
     def first_offset(self, producer_id: int) -> int | None:
-        """Where the producer's open transaction begins; None if it has none."""
+        """Return the first offset of the producer's open transaction; None if it has none."""
         return self._first_offsets.get(producer_id)
 
     def begin(self, producer_id: int, first_offset: int, now_ms: int = -1) -> None:
-        """A transactional batch: it belongs to the open transaction, or begins one."""
+        """Record a transactional batch, which continues or starts a transaction."""
         if producer_id not in self._first_offsets:
             self._first_offsets[producer_id] = first_offset
             begun = UnstableTransaction(first_offset, producer_id, began_ms=now_ms)
@@ -67,7 +67,7 @@ class OpenTransactions:
             self.unstable = unstable if in_order else tuple(sorted(unstable))
 
     def end(self, producer_id: int, last_offset: int) -> int | None:
-        """A marker at ``last_offset``: where what it ends began; None if nothing was open."""
+        """Record a marker. Return the ended transaction's first offset; None if none was open."""
         first_offset = self._first_offsets.pop(producer_id, None)
         if first_offset is not None:
             self.unstable = tuple(
@@ -79,14 +79,14 @@ class OpenTransactions:
         return first_offset
 
     def stable_after(self, marker_offset: int) -> int:
-        """Where the oldest open transaction begins, or what follows the marker."""
+        """Return where the oldest open transaction starts, else the offset after the marker."""
         for one in self.unstable:
             if one.is_open:
                 return one.first_offset
         return marker_offset + 1
 
     def replicated(self, high_watermark: int) -> None:
-        """Forget what ended below ``high_watermark``."""
+        """Forget transactions that ended below ``high_watermark``."""
         if any(one.last_offset < high_watermark for one in self.unstable):
             still = tuple(one for one in self.unstable if one.last_offset >= high_watermark)
             self.unstable = still

@@ -24,7 +24,7 @@ from kraftjbod.storage.segments.transaction_index import AbortedTransaction, Tra
 
 
 class ProducerRecovery:
-    """In the dir's thread, for one walk from the beginning of a segment to the end of the log."""
+    """One walk from the start of a segment to the log end, in the directory's thread."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class ProducerRecovery:
         limits: ProducerLimits,
         beat: Callable[[], None],
     ) -> None:
-        """:param at: number of the segment that the walk begins with."""
+        """:param at: index of the first segment of the walk."""
         begin = segments[at].base_offset
         loaded = snapshots.load(segments, begin, limits, beat=beat)
         self._snapshots = snapshots
@@ -64,7 +64,7 @@ class ProducerRecovery:
         self._replayed_bytes += run.size_bytes - applied
 
     def take_transactions(self) -> TransactionIndex:
-        """Return the index of the segment that was walked; what follows is another segment's."""
+        """Return the transaction index of the segment that was walked, and start the next one."""
         aborted, self._aborted = self._aborted, []
         return TransactionIndex(aborted)
 
@@ -73,9 +73,11 @@ class ProducerRecovery:
         return LoadedProducers(self._known, self._replayed_bytes, is_from_snapshot=True)
 
     def _needed(self, run: SoundRun, positions: list[int]) -> list[int]:
-        """Leave out batches that later ones of their producers make no difference to.
+        """Return ``positions`` without batches that later batches of their producers make
+        irrelevant.
 
-        Not where producers may be too many: which ones are forgotten depends on each batch.
+        If there may be too many producers, all are returned, because each batch affects which
+        producers are forgotten.
         """
         most = max(len(self._state), len(self._known)) + len(positions)
         if most > self._limits.max_producers:

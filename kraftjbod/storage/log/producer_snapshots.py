@@ -1,11 +1,10 @@
-"""DISK. ``ProducerSnapshots``: a replica's ``.snapshot`` files, producer state as of an offset.
+"""DISK. ``ProducerSnapshots``: a replica's ``.snapshot`` files, with producer state at an offset.
 
-* They bound how much of the log is read again when a replica is loaded or truncated. Any of them
-  can be missing or damaged: older ones, or the log itself, remain.
-* Kept are one for the beginning of each segment, as Kafka does, and the newest
-  :data:`_SNAPSHOTS_KEPT`. Between two segments the log writes one for every
-  ``producer.snapshot.interval.bytes``.
-* The names are listed once, and known from then on.
+* They limit how much of the log is replayed when a replica is loaded or truncated. Any of them may
+  be missing or damaged, because older snapshots or the log itself suffice.
+* One is kept for the start of each segment, as in Kafka, and the newest :data:`_SNAPSHOTS_KEPT`.
+  Inside a segment the log writes one per ``producer.snapshot.interval.bytes``.
+* The directory is listed once, and the names are kept in memory afterwards.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _BATCHES_PER_BEAT: Final = 1000
 
 
 class LoadedProducers(NamedTuple):
-    """Producer state, and how many bytes of batches were replayed after the last snapshot."""
+    """Producer state, and the number of bytes that were replayed after the last snapshot."""
 
     state: ProducerState
     replayed_bytes: int
@@ -45,19 +44,19 @@ class _Replayed(NamedTuple):
 
 
 class ProducerSnapshots:
-    """Of one replica. In the dir's thread."""
+    """Snapshots of one replica, in the directory's thread."""
 
     def __init__(
         self, vfs: Vfs, directory: Callable[[], str], offsets: Iterable[int] | None = None
     ) -> None:
-        """``offsets``: those of the files, if the caller has listed the directory."""
+        """:param offsets: offsets of the files, if the caller has listed the directory."""
         self._vfs = vfs
         self._directory = directory
         self._offsets = None if offsets is None else sorted(offsets)
 
     @property
     def offsets(self) -> Sequence[int]:
-        """Of all snapshot files, rising."""
+        """Offsets of all snapshot files, in ascending order."""
         return self._listed()
 
     def _listed(self) -> list[int]:
@@ -82,9 +81,9 @@ class ProducerSnapshots:
     ) -> None:
         """Write ``state`` as of ``offset``, and remove unneeded older snapshots.
 
-        The newest snapshot up to ``recovery_base``, where recovery after a crash begins, stays as
-        well: only that snapshot says which later transactions were aborted. If writing fails, the
-        older snapshots still exist.
+        The newest snapshot up to ``recovery_base``, the start of a recovery after a crash, is kept.
+        Only that snapshot shows which later transactions were aborted. If writing fails, the older
+        snapshots still exist.
         """
         offsets = self._listed()
         write_atomically(self._vfs, self.path(offset), state.to_snapshot(), sync=sync)
@@ -96,13 +95,13 @@ class ProducerSnapshots:
         self._remove([one for one in offsets if one not in needed])
 
     def put(self, snapshots: Mapping[int, bytes]) -> None:
-        """Write snapshots of another copy of this replica, by their offsets."""
+        """Write snapshots from another copy of this replica, by offset."""
         for offset, data in snapshots.items():
             write_atomically(self._vfs, self.path(offset), data, sync=False)
         self._offsets = None
 
     def newest(self) -> dict[int, bytes]:
-        """Contents of the newest snapshots, by their offsets, for :meth:`put`."""
+        """Return the contents of the newest snapshots, by offset, for :meth:`put`."""
         found = {at: self._vfs.read_if_exists(self.path(at)) for at in self._newest_offsets()}
         return {offset: data for offset, data in found.items() if data is not None}
 
@@ -110,7 +109,7 @@ class ProducerSnapshots:
         return self._listed()[-_SNAPSHOTS_KEPT:]
 
     def drop_outside(self, start_offset: int, end_offset: int) -> None:
-        """Remove snapshots at offsets that the log no longer holds."""
+        """Remove snapshots at offsets that the log no longer contains."""
         outside = [one for one in self._listed() if not start_offset <= one <= end_offset]
         self._remove(outside)
 
@@ -130,7 +129,7 @@ class ProducerSnapshots:
         *,
         beat: Callable[[], None] = lambda: None,
     ) -> LoadedProducers:
-        """Load the newest sound snapshot not after ``end_offset``, and replay the batches after it.
+        """Load the newest sound snapshot up to ``end_offset``, and replay the batches after it.
 
         ``beat`` reports progress: without a snapshot the whole log is read.
         """
@@ -148,12 +147,12 @@ class ProducerSnapshots:
         return LoadedProducers(state, replayed_bytes, is_from_snapshot=found is not None)
 
     def sound_at(self, offset: int) -> ProducerState | None:
-        """The state in the snapshot of ``offset``; None if it is absent or damaged."""
+        """Return the state of the snapshot at ``offset``; None if it is missing or damaged."""
         data = self._vfs.read_if_exists(self.path(offset))
         return None if data is None else ProducerState.from_snapshot(bytes(data))
 
     def _newest_sound(self, oldest: int, latest: int) -> tuple[ProducerState, int] | None:
-        """The newest sound one between these offsets, and its own."""
+        """Return the newest sound snapshot between these offsets, with its offset."""
         for offset in reversed(self._listed()):
             if offset < oldest:
                 return None
@@ -170,14 +169,14 @@ class ProducerSnapshots:
         limits: ProducerLimits = DEFAULT_PRODUCER_LIMITS,
         beat: Callable[[], None] = lambda: None,
     ) -> TransactionIndex:
-        """The index of the segment number ``at``, which ends at ``end_offset``, from the log."""
+        """Rebuild the transaction index of segment number ``at``, which ends at ``end_offset``."""
         segment = segments[at]
         base = segment.base_offset
         before = self.load(segments, base, limits, beat=beat).state
         return TransactionIndex(_replay(before, segment, base, end_offset, limits, beat).aborted)
 
     def path(self, offset: int) -> str:
-        """Of the snapshot of producer state as of ``offset``."""
+        """Return the path of the snapshot at ``offset``."""
         return f"{self._directory()}/{offset_file_name(offset, SNAPSHOT_SUFFIX)}"
 
 

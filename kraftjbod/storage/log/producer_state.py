@@ -1,23 +1,23 @@
-"""PURE. Idempotent producers of one partition: what each sent last (KIP-98).
+"""PURE. ``ProducerState``: the last batches of each idempotent producer of one partition (KIP-98).
 
-A batch with a producer id is appended once: its sequence must follow the last one, and one that
-was appended already is answered with the offset it got. The last five batches of each producer
-are remembered, as many as a client keeps in flight.
+A batch with a producer id is appended once. Its sequence must follow the last one, and a repeated
+batch is answered with its first offset. The last five batches of each producer are remembered, as
+many as a client keeps in flight.
 
-How many producers are remembered is bounded in time and number (``ProducerLimits``). What a
-producer may still send again must be known, so that nothing is stored twice; that is why nobody is
-forgotten who sent something in the last ten minutes, and a producer that is new is refused instead
-while all are such. Time counts from the append, not by what the records say.
-A coordinator's batches have no sequences, so a producer of theirs without an open transaction is
-forgotten at once when there are too many.
+``ProducerLimits`` bounds the remembered producers in time and number. A producer that may still
+retry must be remembered, to avoid duplicates. So a producer is kept for ten minutes after its last
+batch. If all producers are that recent, new ones are refused. The time of the append counts, not
+the record timestamps.
+Batches of a group or transaction coordinator have no sequences. So their producers without an open
+transaction are forgotten at once if there are too many.
 
-``to_snapshot`` and ``from_snapshot`` are the bytes of Kafka's ``.snapshot`` file.
-Kafka writes one entry per producer, with its last batch; we write one for each remembered batch,
-oldest first, because what was in flight at an orderly stop is sent again after it.
-Kafka's reader lets later entries replace earlier ones, so it finds there what it expects.
+``to_snapshot`` and ``from_snapshot`` use the format of Kafka's ``.snapshot`` file.
+Kafka writes one entry per producer, with its last batch. This class writes one entry per remembered
+batch, oldest first, because clients may retry batches after an orderly stop.
+Kafka's reader replaces earlier entries of a producer by later ones, so it can read these files.
 
-A producer may have one transaction open (open_transactions.py); who has one is never forgotten.
-Who may begin one is verification_guards.py's part.
+A producer may have one open transaction (open_transactions.py), and is not forgotten meanwhile.
+verification_guards.py decides which producer may start one.
 """
 
 from __future__ import annotations
@@ -43,32 +43,32 @@ from kraftjbod.storage.log.verification_guards import (
 )
 from kraftjbod.storage.segments.transaction_index import AbortedTransaction
 
-#: Of each producer and epoch.
+#: Batches that are remembered per producer and epoch.
 BATCHES_KEPT: Final = 5
 _LARGEST_SEQUENCE: Final = 2**31 - 1
-#: Twice as long as any client tries again to send a batch, unless configured otherwise (Java's
-#: delivery.timeout.ms is 2 minutes, librdkafka's message.timeout.ms is 5).
+#: Twice the longest default retry time of a client (Java's delivery.timeout.ms is 2 minutes,
+#: librdkafka's message.timeout.ms is 5).
 RETRIES_END_AFTER_MS: Final = 600_000
-#: Of a producer that was found in the log: it counts as new until the clock is next read.
+#: Append time of a producer found in the log. It counts as recent until the clock is next read.
 _UNKNOWN: Final = -1
 _NO_SEQUENCE: Final = -1
 _NO_OFFSET: Final = -1
 _NO_COORDINATOR: Final = -1
-#: Greatest epoch there is: no producer has it, only markers.
+#: The largest epoch, which only markers have.
 _LAST_EPOCH: Final = 2**15 - 1
-#: Since which version of transactions every marker's epoch is a new one (KIP-890).
+#: First transaction version in which every marker has a new epoch (KIP-890).
 _EPOCH_BUMP_SINCE: Final = 2
 
 _SNAPSHOT_VERSION: Final = 1
 _SNAPSHOT_HEAD: Final = struct.Struct(">hI")
 _COUNT: Final = struct.Struct(">i")
 _ENTRY: Final = struct.Struct(">qhiqiqiq")
-#: Log that is appended for each byte of a snapshot, at the least.
+#: Least number of log bytes per byte of a snapshot.
 _LOG_PER_SNAPSHOT: Final = 32
 
 
 class AppendedBatch(NamedTuple):
-    """What is remembered of one batch; offsets and sequences are inclusive."""
+    """A remembered batch; offsets and sequences are inclusive."""
 
     base_sequence: int
     last_sequence: int
@@ -94,39 +94,39 @@ DEFAULT_PRODUCER_LIMITS: Final = ProducerLimits()
 @dataclass(slots=True)
 class _Producer:
     epoch: int
-    #: Wall-clock ms.
+    #: Wall clock time of the last append, in ms.
     appended_ms: int
-    #: Oldest first, of ``epoch`` only; empty if only an older incarnation is remembered.
+    #: Oldest first, only batches of ``epoch``. Empty if only an older epoch had batches.
     batches: tuple[AppendedBatch, ...] = ()
-    #: Of its last marker here.
+    #: Coordinator epoch of the last marker here.
     coordinator_epoch: int = _NO_COORDINATOR
 
 
 class KnownProducer(NamedTuple):
-    """One producer as others are shown it; -1 where there is none of it."""
+    """State of one producer for DescribeProducers; -1 for missing values."""
 
     producer_id: int
     epoch: int
     last_sequence: int
-    #: Wall-clock ms.
+    #: Wall clock time in ms.
     last_timestamp_ms: int
     coordinator_epoch: int
     transaction_first_offset: int
 
 
 class KeptBatches(NamedTuple):
-    """By which batches producers would be known if nothing else were left."""
+    """Batches that compaction has to keep, so that producers are known after a crash."""
 
     last_offsets: frozenset[int] = frozenset()
-    #: (producer id, epoch) of those that are known by a marker alone.
+    #: (producer id, epoch) of producers with only a marker.
     marked_epochs: frozenset[tuple[int, int]] = frozenset()
 
 
 class ProducerState:
-    """Producer id to what it sent last. Owned by whoever owns the log."""
+    """State of all producers of one log."""
 
     def __init__(self) -> None:
-        #: Who sent something least recently comes first.
+        #: In the order of their last batches, oldest first.
         self._producers: OrderedDict[int, _Producer] = OrderedDict()
         self.transactions = OpenTransactions()
         self._guards = VerificationGuards()
@@ -135,10 +135,10 @@ class ProducerState:
         return len(self._producers)
 
     def __bool__(self) -> bool:
-        """Whether a truncation may change it: something is known, or was not replicated yet."""
+        """Return False if a truncation cannot change the state."""
         return bool(self._producers or self.transactions.unstable)
 
-    # -- may it be appended -----------------------------------------------------------------
+    # -- before the append ------------------------------------------------------------------
 
     def check(
         self,
@@ -147,11 +147,11 @@ class ProducerState:
         limits: ProducerLimits,
         terms: ProducerTerms = ORDINARY_TERMS,
     ) -> AppendedBatch | None:
-        """None if the batch may be appended; the batch it repeats if it is a duplicate.
+        """Return None if the batch may be appended, or the earlier batch if it is a duplicate.
 
-        :raises NotVerifiedError: a transaction would begin, and ``terms`` have no guard.
+        :raises NotVerifiedError: a transaction would start, and ``terms`` have no guard.
         :raises OperatingError: INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER or
-            INVALID_TXN_STATE; or THROTTLING_QUOTA_EXCEEDED, for one producer too many.
+            INVALID_TXN_STATE, or THROTTLING_QUOTA_EXCEEDED if there are too many producers.
         """
         known = self._producers.get(header.producer_id)
         if known is None:
@@ -183,17 +183,17 @@ class ProducerState:
         marker: TransactionMarker,
         transaction_version: int,
     ) -> None:
-        """Whether a coordinator may end the producer's transaction here.
+        """Check whether a coordinator may end the producer's transaction here.
 
-        :raises OperatingError: INVALID_PRODUCER_EPOCH: a newer one has been here;
-            TRANSACTION_COORDINATOR_FENCED: so has a newer coordinator.
+        :raises OperatingError: INVALID_PRODUCER_EPOCH if a newer epoch is known, or
+            TRANSACTION_COORDINATOR_FENCED if a newer coordinator epoch is known.
         """
         known = self._producers.get(producer_id)
         if known is None:
             return
         least = known.epoch
         if transaction_version >= _EPOCH_BUMP_SINCE:
-            # The epoch of a marker is its own; where nothing is open this is the marker once more.
+            # Such a marker has a new epoch. If no transaction is open, it is a repeated marker.
             is_open = self.transactions.first_offset(producer_id) is not None
             least += is_open and known.epoch != _LAST_EPOCH
         if producer_epoch < least:
@@ -224,12 +224,12 @@ class ProducerState:
         )
 
     def _idle(self) -> Iterator[int]:
-        """Producers without an open transaction, who sent something least recently first."""
+        """Yield producers without an open transaction, in the order of their last batches."""
         for producer_id in self._producers:
             if self.transactions.first_offset(producer_id) is None:
                 yield producer_id
 
-    # -- it was appended --------------------------------------------------------------------
+    # -- after the append -------------------------------------------------------------------
 
     def record(
         self,
@@ -239,11 +239,14 @@ class ProducerState:
         limits: ProducerLimits = DEFAULT_PRODUCER_LIMITS,
         marker: TransactionMarker | None = None,
     ) -> AbortedTransaction | None:
-        """The batch was appended with ``base_offset``, at ``now_ms`` of the wall clock.
+        """Record a batch that was appended with ``base_offset``.
 
-        ``marker`` is what a control batch says. What it aborted is returned, for the index.
-        Who sent something least recently is forgotten if there are too many now. A leader asked
-        :meth:`check` before; a follower remembers the same ones by this.
+        Returns the transaction that a marker aborted, for the index. If there are too many
+        producers, the one with the oldest last batch is forgotten. A leader called :meth:`check`
+        before. A follower forgets the same producers by this method.
+
+        :param now_ms: wall clock time of the append.
+        :param marker: content of a control batch.
         """
         producer_id, last_offset = header.producer_id, base_offset + header.last_offset_delta
         known = self._producers.pop(producer_id, None)
@@ -280,27 +283,27 @@ class ProducerState:
                 del self._producers[producer_id]
 
     def expire(self, now_ms: int, limits: ProducerLimits) -> None:
-        """Forget producers that have sent nothing for too long."""
+        """Forget producers without batches for ``limits.expiration_ms``."""
         for producer_id, known in list(self._producers.items()):
             if not 0 <= known.appended_ms <= now_ms:
-                known.appended_ms = now_ms  # Never later: a clock may have been ahead.
+                known.appended_ms = now_ms  # Never in the future: the clock may have been set back.
             elif known.appended_ms >= now_ms - limits.expiration_ms:
                 continue
             elif self.transactions.first_offset(producer_id) is None:
                 del self._producers[producer_id]
         self._guards.expire(now_ms, limits.expiration_ms)
 
-    # -- what is known ----------------------------------------------------------------------
+    # -- queries ----------------------------------------------------------------------------
 
     def is_snapshot_due(self, appended_bytes: int, limits: ProducerLimits) -> bool:
-        """Whether to write a snapshot after so much log since the last one."""
+        """Return whether to write a snapshot after ``appended_bytes`` since the last one."""
         if not self or appended_bytes < limits.snapshot_interval_bytes:
             return False
         largest_bytes = BATCHES_KEPT * _ENTRY.size * len(self)
         return appended_bytes >= _LOG_PER_SNAPSHOT * largest_bytes
 
     def kept_batches(self) -> KeptBatches:
-        """Of all producers that are remembered."""
+        """Return the batches of all remembered producers that compaction has to keep."""
         known = self._producers.items()
         return KeptBatches(
             frozenset(batch.last_offset for _, one in known for batch in one.batches),
@@ -308,7 +311,7 @@ class ProducerState:
         )
 
     def known(self) -> list[KnownProducer]:
-        """Everybody, who sent something least recently first."""
+        """Return all remembered producers, in the order of their last batches."""
         return [
             KnownProducer(
                 producer_id,
@@ -326,9 +329,9 @@ class ProducerState:
         return _NO_OFFSET if first_offset is None else first_offset
 
     def to_snapshot(self) -> bytes:
-        """Version, CRC-32C of the rest, count, and one entry of 46 bytes per batch.
+        """Return version, CRC-32C of the rest, count, and one entry of 46 bytes per batch.
 
-        The producers stand in the order in which they sent something.
+        The producers are in the order of their last batches.
         """
         entries = [
             _ENTRY.pack(
@@ -349,7 +352,7 @@ class ProducerState:
 
     @classmethod
     def from_snapshot(cls, data: bytes) -> ProducerState | None:
-        """The state in ``data``, or None if it is damaged: older snapshots or the log remain."""
+        """Parse a snapshot; None if it is damaged."""
         entries = snapshot_entries(data)
         if entries is None:
             return None
@@ -376,7 +379,7 @@ class ProducerState:
 
 
 class SnapshotEntry(NamedTuple):
-    """A batch of a producer, in the order of Kafka's file; -1 for what there is not."""
+    """One entry of a snapshot file, with Kafka's order of fields; -1 for missing values."""
 
     producer_id: int
     epoch: int
@@ -389,7 +392,7 @@ class SnapshotEntry(NamedTuple):
 
 
 def snapshot_entries(data: bytes) -> list[SnapshotEntry] | None:
-    """What a snapshot file says; None if it is damaged."""
+    """Parse the entries of a snapshot file; None if it is damaged."""
     if len(data) < _SNAPSHOT_HEAD.size + _COUNT.size:
         return None
     version, crc = _SNAPSHOT_HEAD.unpack_from(data)
@@ -406,7 +409,7 @@ _NO_BATCH: Final = AppendedBatch(_NO_SEQUENCE, _NO_SEQUENCE, _NO_OFFSET, _NO_OFF
 
 
 def _twin(known: _Producer, header: BatchHeader) -> AppendedBatch | None:
-    """The batch that this one repeats."""
+    """Return the remembered batch that this one repeats, or None."""
     if header.producer_epoch != known.epoch:
         return None
     sequences = header.base_sequence, header.last_sequence
@@ -423,10 +426,10 @@ def _check_sequence(
         if guard.supports_epoch_bump and (known is None or not known.batches):
             _require_sequence(header, 0)
         if header.base_sequence > guard.lowest_sequence:
-            # Others came before it, and were not appended.
+            # Earlier batches arrived during the verification, and were not appended.
             _require_sequence(header, guard.lowest_sequence)
     if known is None:
-        return  # Nothing is remembered (any more): any sequence may begin.
+        return  # No batch is remembered, so any sequence may start.
     if header.producer_epoch > known.epoch or not known.batches:
         _require_sequence(header, 0)
         return

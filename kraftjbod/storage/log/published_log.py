@@ -1,11 +1,12 @@
-"""LOOP. ``PublishedLog``: a log in its dir's thread, and what the loop may know of it meanwhile.
+"""LOOP. ``PublishedLog``: runs operations on a log in its directory's thread, and publishes views.
 
-* Whatever is done to the log, a :class:`LogView` of what is so then is published on the loop when
-  it is done, even if nobody waits any more.
-* Segments that left the log are handed over with the view that does not show them any more.
-* A log that was removed takes nothing; one whose copy in another dir took its place can be read.
+* After each operation a new :class:`LogView` is published on the event loop, even if the caller
+  stopped waiting.
+* Segments that left the log are passed on together with the first view without them.
+* A removed log accepts no operations. A log that was replaced by its copy in another directory can
+  still be read.
 
-What is done, and why, is log_handle.py's part.
+log_handle.py decides about the operations.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ T = TypeVar("T")
 
 
 class PublishedLog:
-    """All methods are for the loop's thread; what is given to them runs in the dir's."""
+    """One log. The methods run on the event loop; the operations run in the directory's thread."""
 
     def __init__(
         self,
@@ -42,11 +43,11 @@ class PublishedLog:
         self._log_dir = log_dir
         self._on_retired = on_retired
         self._on_rolled = on_rolled
-        #: The last published one.
+        #: The last published view.
         self.view: LogView = log.view()
-        #: The lowest truncation that nobody has taken.
+        #: The lowest truncation since the last :meth:`take_truncation`.
         self._truncation: Truncation | None = None
-        #: Its copy took its place: what is here may be read, for a while.
+        #: The copy in another directory replaced this log, which may still be read for a while.
         self.is_replaced = False
         self.is_closed = False
         if self.view.damages:
@@ -58,21 +59,21 @@ class PublishedLog:
     def begin(
         self, kind: OpKind, op: Callable[[UnifiedLog], T], *, size_bytes: int = 0
     ) -> Completion[T]:
-        """Have ``op`` done, and publish what is so then; who waits hears of it in the same turn.
+        """Run ``op`` and publish the new view in the iteration in which the caller gets the result.
 
-        :raises NotLeaderOrFollowerError: at once, if the log's copy took its place.
-        :raises UnknownTopicOrPartitionError: at once, if it was removed.
+        :raises NotLeaderOrFollowerError: at once, if the log was replaced by its copy.
+        :raises UnknownTopicOrPartitionError: at once, if the log was removed.
         """
         if self.is_replaced:
             raise self._moved_error()
         return self._begin(kind, op, size_bytes)
 
     def submit(self, kind: OpKind, op: Callable[[UnifiedLog], T]) -> asyncio.Future[T]:
-        """:meth:`begin` for who waits in a task."""
+        """Like :meth:`begin`, with a future."""
         return self.begin(kind, op).future()
 
     def ask(self, kind: OpKind, op: Callable[[UnifiedLog], T]) -> asyncio.Future[T]:
-        """:meth:`submit` for what changes nothing: a log whose copy took its place does it too."""
+        """Like :meth:`submit`, for operations without changes; also allowed after a replacement."""
         return self._begin(kind, op, 0).future()
 
     def _begin(self, kind: OpKind, op: Callable[[UnifiedLog], T], size_bytes: int) -> Completion[T]:
@@ -81,7 +82,7 @@ class PublishedLog:
         return self._begin_any(kind, op, size_bytes)
 
     async def close(self, done: FlushPlan | None) -> None:
-        """Carry out :meth:`UnifiedLog.close`, after which nothing else may be asked."""
+        """Run :meth:`UnifiedLog.close`. No other operation is accepted afterwards."""
         closing: Completion[None] = self._begin_any(OpKind.CLOSE, lambda log: log.close(done), 0)
         await closing.future()
 
@@ -98,11 +99,11 @@ class PublishedLog:
         )
 
     async def run(self, kind: OpKind, op: Callable[[UnifiedLog], T]) -> T:
-        """:meth:`submit`, and wait for it; it goes on if whoever waits gives up."""
+        """Run ``op`` and wait for it. It continues if the caller is cancelled."""
         return await self.submit(kind, op)
 
     def require_open(self) -> None:
-        """:raises OperatingError: as :meth:`submit`, if nothing may be asked of it any more."""
+        """:raises OperatingError: as :meth:`submit`, if no operation is accepted any more."""
         if self.is_closed and self.is_replaced:
             raise self._moved_error()
         if self.is_closed:
@@ -112,11 +113,11 @@ class PublishedLog:
 
     @property
     def has_truncation(self) -> bool:
-        """There was a truncation since the last :meth:`take_truncation`."""
+        """Whether there was a truncation since the last :meth:`take_truncation`."""
         return self._truncation is not None
 
     def take_truncation(self) -> Truncation | None:
-        """The lowest truncation since the last call; :attr:`view` is not older than it."""
+        """Return the lowest truncation since the last call. :attr:`view` already includes it."""
         truncation, self._truncation = self._truncation, None
         return truncation
 

@@ -1,13 +1,13 @@
-"""DISK. ``LogTimeSearch`` and ``MaxTimestampSearch``: a search for a time, done in turns.
+"""DISK. ``LogTimeSearch`` and ``MaxTimestampSearch``: searches by timestamp, done in turns.
 
-* The dir's thread searches a few segments and batches in one turn, so that other operations do not
-  wait. A turn reads the indexes of at most one segment, and a few entries of some others; the next
-  turn continues after them.
-* Another thread unpacks the batch that was found. Any client may search, and a batch of some KiB
-  may unpack to gigabytes of records with seven bytes each: both have limits. For a batch beyond the
-  limits, or one that cannot be unpacked, the answer is the batch's first offset, which is not later
-  than the exact answer.
-* A segment's time index may be wrong, so the caller says how to search a segment again with a new
+* The directory's thread searches a few segments and batches per turn, so that other operations do
+  not wait. A turn reads the indexes of at most one segment, and a few entries of some others. The
+  next turn continues after them.
+* Another thread decompresses the found batch. Any client may search, and a batch of some KiB may
+  decompress to gigabytes of records with seven bytes each, so both are limited. For a batch beyond
+  the limits, or one that cannot be decompressed, the answer is the batch's first offset. It is not
+  later than the exact answer.
+* A segment's time index may be wrong, so the caller provides how to repeat a search with a rebuilt
   index.
 """
 
@@ -27,55 +27,55 @@ from kraftjbod.storage.log.log_values import FoundTimestamp
 from kraftjbod.storage.segments.batch_walk import walk_to
 from kraftjbod.storage.segments.segment import LogSegment
 
-#: Headers that are read in one turn of the dir's thread; that takes some milliseconds.
+#: Headers that are read per turn of the directory's thread, which takes some milliseconds.
 _BATCHES_PER_TURN: Final = 2_000
-#: Segments whose largest timestamp is read from their files in one turn: some seeks of a disk each.
+#: Segments per turn whose largest timestamp is read from files, with some disk seeks each.
 _UNREAD_SEGMENTS_PER_TURN: Final = 4
-#: Segments that are looked at in one turn, read or not.
+#: Segments that are examined per turn, read or not.
 _SEGMENTS_PER_TURN: Final = 4_096
-#: A search opens that many batches without an answer. One is usual: the log may start within it.
+#: Batches that a search opens without an answer. One is usual: the log may start inside it.
 _MAX_OPENED_BATCHES: Final = 16
-#: What a batch may unpack to, and how many of its records are read.
+#: Limits for the decompressed size of a batch, and for the records that are read of it.
 _MAX_UNPACKED_BYTES: Final = 16 * 1024 * 1024
 _MAX_RECORDS: Final = 1_000_000
-#: The interpreter is nobody else's meanwhile.
+#: Records between releases of the interpreter lock.
 _RECORDS_PER_STEP: Final = 4096
 
 
 class _Seen(NamedTuple):
-    """Where a turn ended: at a batch to be opened, or in the middle (no ``data``)."""
+    """End of a turn: at a batch to open, or anywhere else (no ``data``)."""
 
     header: BatchHeader
     data: Buffer | None
 
 
-#: ``(number of the segment, search it)``: the answer, by an index that was made anew if
-#: the first one led nowhere.
+#: ``(segment number, search)``: run the search, and repeat it with a rebuilt index if the first one
+#: led to no batch.
 ByIndex = Callable[[int, Callable[[], _Seen | None]], _Seen | None]
 
 
 class LogTimeSearch:
-    """For the first record that is not older than ``timestamp`` (wall ms).
+    """Search for the first record that is not older than ``timestamp`` (wall ms).
 
-    :meth:`scan`, and :meth:`open` if there is something to open, until :attr:`is_over`.
+    Call :meth:`scan`, and :meth:`open` if there is a batch to open, until :attr:`is_over`.
     """
 
     def __init__(self, timestamp: int, from_offset: int = 0) -> None:
-        """``from_offset``: all before is known to be older."""
+        """:param from_offset: all records before it are known to be older."""
         self._timestamp = timestamp
-        #: Where the log started at the last turn.
+        #: The log start offset at the last turn.
         self._log_start = 0
-        #: Everything before is known to hold no answer.
+        #: The answer is not before this offset.
         self._next_offset = from_offset
         self._found: _Seen | None = None
         self._opened = 0
         self.is_over = False
-        #: None as long as there is none, and if there is none at the end.
+        #: None until an answer is found, and if there is none.
         self.answer: FoundTimestamp | None = None
 
     @property
     def unopened_bytes(self) -> int:
-        """Of what there is to open; 0 if there is nothing."""
+        """Size of the batch to open, in bytes; 0 if there is none."""
         return 0 if self._found is None else self._found.header.size_bytes
 
     def scan(
@@ -84,7 +84,7 @@ class LogTimeSearch:
         start_offset: int,
         by_index: ByIndex,
     ) -> None:
-        """In the dir's thread: a few segments and batches further on, if there are so many."""
+        """Search the next segments and batches, in the directory's thread."""
         self._log_start = start_offset
         begin = max(start_offset, self._next_offset)
         for at in _turn(segments, begin):
@@ -102,7 +102,7 @@ class LogTimeSearch:
                 self._next_offset = segments[at + 1].base_offset
 
     def open(self) -> None:
-        """In any thread: whether the batch that was found holds the answer."""
+        """Search the found batch for the answer, in any thread."""
         assert self._found is not None, "scan() found nothing"
         found, self._found = self._found, None
         assert found.data is not None, found
@@ -112,19 +112,19 @@ class LogTimeSearch:
             self.answer = _beginning(header, start)
         else:
             self.answer = _first_in(found.data, header, self._timestamp, start)
-        # The log may start within this batch, and its young records be before that.
+        # The log may start inside this batch, and its matching records may be before that.
         self.is_over = self.answer is not None
 
 
 class MaxTimestampSearch:
-    """For the largest timestamp of a log: :meth:`scan` until :attr:`is_over`."""
+    """Search for the largest timestamp of a log: call :meth:`scan` until :attr:`is_over`."""
 
     def __init__(self) -> None:
         self._next_offset = 0
         self.is_over = False
-        #: So far; None if no segment has batches.
+        #: Result so far; None if no segment has batches.
         self.largest: int | None = None
-        #: Of the first segment that has it.
+        #: Base offset of the first segment that has it.
         self.base_offset = 0
 
     def scan(
@@ -133,7 +133,7 @@ class MaxTimestampSearch:
         start_offset: int,
         _by_index: ByIndex,
     ) -> None:
-        """In the dir's thread: a few segments further on."""
+        """Search the next segments, in the directory's thread."""
         for at in _turn(segments, max(start_offset, self._next_offset)):
             found = segments[at].largest_timestamp()
             if found is not None and (self.largest is None or found.timestamp > self.largest):
@@ -145,7 +145,7 @@ class MaxTimestampSearch:
 
 
 def _turn(segments: Sequence[LogSegment], begin: int) -> Iterator[int]:
-    """Numbers of the segments of one turn, from the one that holds ``begin`` on."""
+    """Yield the segment numbers of one turn, starting with the one that holds ``begin``."""
     first = max(0, bisect_right(segments, begin, key=lambda s: s.base_offset) - 1)
     unread = 0
     for at in range(first, min(first + _SEGMENTS_PER_TURN, len(segments))):
@@ -156,9 +156,9 @@ def _turn(segments: Sequence[LogSegment], begin: int) -> Iterator[int]:
 
 
 def _scan_segment(segment: LogSegment, timestamp: int, from_offset: int) -> _Seen | None:
-    """The first batch from ``from_offset`` on that holds a record so young, or None.
+    """Return the first batch from ``from_offset`` on with a matching record, or None.
 
-    Compaction leaves batches without records, and those hold none.
+    Batches that compaction left without records do not match.
     """
     begin = max(segment.indexes().times.offset_before(timestamp), from_offset)
     located = segment.position_of(begin)
@@ -176,9 +176,9 @@ def _scan_segment(segment: LogSegment, timestamp: int, from_offset: int) -> _See
 def _first_in(
     data: Buffer, header: BatchHeader, timestamp: int, start_offset: int
 ) -> FoundTimestamp | None:
-    """The first record of a batch that is asked for, or None.
+    """Return the first matching record of a batch, or None.
 
-    Anyone may have written it, so what does not decode is no reason to fail.
+    Any client may have written the batch, so a decoding error is no failure of the search.
     """
     try:
         body = open_body(data, 0, header, max_bytes=_MAX_UNPACKED_BYTES)
@@ -200,6 +200,6 @@ def _first_in(
 
 
 def _beginning(header: BatchHeader, start_offset: int) -> FoundTimestamp:
-    """All that is answered for a batch that nobody can, or wants to, read."""
+    """Return the answer for a batch that cannot, or should not, be decompressed."""
     offset = max(header.base_offset, start_offset)
     return FoundTimestamp(header.max_timestamp, offset, header.partition_leader_epoch)

@@ -1,19 +1,18 @@
-"""DISK. ``UnifiedLog``: one replica's segments as one log.
+"""DISK. ``UnifiedLog``: the log of one replica.
 
-* Owned by its dir's thread; offsets are assigned here, when the write happens.
-* Each operation that changes something ends with a :class:`LogView`, an immutable picture that
-  the loop may hold and read by.
-* What belongs together is here: segments, offsets, epochs, producers. Which segments there are,
-  and under which names, is log_segments.py's part.
-* What is read from the disk is checked. An index that leads nowhere is made anew; damage of the
-  log itself is noted, shown in the view and never read again, until it is truncated.
-* An operation that fails for lack of space is done in part or not at all, and either way what is
-  held here is what the files say: the same operation may be asked for again, and so may any other.
-  An append is not done at all.
-* Recovery trusts what lies below the recovery point, which therefore only moves after fsync.
-  Leader epochs and producer state are brought to disk with it; the rest is found in the batches.
+* It belongs to its directory's thread. Offsets are assigned here, when the write happens.
+* After each change a new :class:`LogView` is created, an immutable state that the event loop may
+  read.
+* It keeps segments, offsets, leader epochs and producers consistent. log_segments.py manages the
+  list of segments and their file names.
+* Data from the disk is checked. A wrong index is rebuilt. Damage of the log itself is recorded,
+  shown in the view, and not read again until it is truncated.
+* An operation that fails for lack of space may be partly done, but the state here always matches
+  the files. So any operation may follow, including a repetition. An append is never partly done.
+* Recovery trusts all data below the recovery point, which only advances after an fsync. Leader
+  epochs and producer state become durable together with it.
 
-Roles, high watermarks and waiting are not known here.
+This class knows no roles and no waiting. It gets the high watermark from its owner.
 """
 
 from __future__ import annotations
@@ -80,7 +79,7 @@ T = TypeVar("T")
 
 
 class UnifiedLog:
-    """One replica. Every method runs in the dir's thread."""
+    """One replica's log. Every method runs in the directory's thread."""
 
     def __init__(
         self,
@@ -111,13 +110,13 @@ class UnifiedLog:
         self._epochs_on_disk = content.epochs_on_disk
         self._producers = content.producers
         self._snapshots = ProducerSnapshots(vfs, lambda: self.directory, content.snapshot_offsets)
-        #: Log that a truncation would have to replay, for it is in no snapshot.
+        #: Bytes that a truncation would have to replay, because no snapshot contains them.
         self._bytes_since_snapshot = content.replayed_bytes
-        #: Producers are what the snapshot of the log's end says, and that is durable.
+        #: A durable snapshot at the log end has the present producer state.
         self._is_snapshot_durable = content.is_snapshot_durable
-        #: Set by who owns the partition, from any thread: what ended below it is replicated.
+        #: Set by the partition's owner, in any thread. Everything below it is replicated.
         self.high_watermark = content.log_start_offset
-        self.beat: Callable[[], None] = lambda: None  # Of who watches the dir.
+        self.beat: Callable[[], None] = lambda: None  # Reports progress to the directory's watch.
         self._truncation: Truncation | None = None
         self._damage = LogDamage(self.segments.all, lambda: self._end, content.damages)
 
@@ -145,7 +144,7 @@ class UnifiedLog:
         )
 
     def carried_state(self) -> CarriedState:
-        """Epochs, producers and indexes, to go on in another directory."""
+        """Return the state that a copy in another directory needs besides the segments."""
         producers = self._producers.to_snapshot()
         active = self._open(len(self.segments.all) - 1)
         files = active.indexes().to_files()
@@ -155,15 +154,15 @@ class UnifiedLog:
 
     @property
     def kept_producer_batches(self) -> KeptBatches:
-        """Batches without which producers would not be known after a crash."""
+        """Return the batches without which producers would be unknown after a crash."""
         return self._producers.kept_batches()
 
     def known_producers(self) -> list[KnownProducer]:
-        """Everybody who is remembered."""
+        """Return all remembered producers."""
         return self._producers.known()
 
     def take_truncation(self) -> Truncation | None:
-        """The lowest truncation since the last call."""
+        """Return the lowest truncation since the last call."""
         truncation, self._truncation = self._truncation, None
         return truncation
 
@@ -177,13 +176,13 @@ class UnifiedLog:
         now_ms: int,
         terms: ProducerTerms = ORDINARY_TERMS,
     ) -> AppendResult:
-        """Give the batches of ``records`` the next offsets and write them.
+        """Assign the next offsets to the batches of ``records``, and write them.
 
-        At most one batch per producer id; ``headers`` are those of ``records``, in order.
+        At most one batch per producer id. ``headers`` are those of ``records``, in order.
 
-        :raises NotVerifiedError: a transaction would begin that nobody has verified.
+        :raises NotVerifiedError: an unverified transaction would start.
         :raises OperatingError: INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER,
-            INVALID_TXN_STATE or, for one producer too many, THROTTLING_QUOTA_EXCEEDED.
+            INVALID_TXN_STATE, or THROTTLING_QUOTA_EXCEEDED if there are too many producers.
         """
         for header in headers:
             if header.has_producer_id and (
@@ -204,7 +203,7 @@ class UnifiedLog:
         leader_epoch: int,
         now_ms: int,
     ) -> AppendResult:
-        """End the producer's transaction, open or not, as its coordinator decided.
+        """Write the coordinator's marker for the producer's transaction, open or not.
 
         :raises OperatingError: INVALID_PRODUCER_EPOCH or TRANSACTION_COORDINATOR_FENCED.
         """
@@ -243,11 +242,12 @@ class UnifiedLog:
     def append_as_follower(
         self, records: Buffer, now_ms: int, *, may_have_gaps: bool = False
     ) -> AppendResult:
-        """Write batches with the offsets and epochs that the leader gave them.
+        """Write batches with the offsets and epochs that the leader assigned.
 
-        A torn last batch is left out. ``may_have_gaps``: the leader's log has been compacted.
+        An incomplete last batch is omitted.
 
-        :raises CorruptRecordError: a wrong CRC, or offsets that don't continue the log.
+        :param may_have_gaps: the leader's log has been compacted.
+        :raises CorruptRecordError: a wrong CRC, or offsets that do not continue the log.
         """
         base_offset, epochs = self._end, self._epochs
         headers = sent_batches(
@@ -294,7 +294,8 @@ class UnifiedLog:
                 self._write_snapshot()
         is_flush_due = next_offset - self._recovery_point >= self.config.flush_messages
         if is_flush_due:
-            # While nothing is appended: it may find no space, which no append may do half-way.
+            # Write these before the append: they may find no space, and an append is never partly
+            # done.
             self._write_epochs(epochs)
             for closed in self.segments.from_recovery_at(self._recovery_point)[:-1]:
                 closed.write_indexes()
@@ -310,11 +311,11 @@ class UnifiedLog:
             self.flush()
 
     def _begin_with(self, first_offset: int) -> None:
-        """Let the only, empty segment begin at ``first_offset``, where its first batch begins.
+        """Rename the only, empty segment so that it starts at ``first_offset``, its first batch.
 
-        That is below the log's start if DeleteRecords cut the leader's log inside this batch
-        (KAFKA-6975). If the append fails afterwards, the next one renames the segment again; a
-        restart meanwhile finds an empty log and starts over at the log's start.
+        That is below the log start if DeleteRecords moved the leader's log start inside this batch
+        (KAFKA-6975). If the append fails afterwards, the next one renames the segment again. A
+        restart in between finds an empty log, and starts it at the log start.
         """
         if first_offset != self.segments.active.base_offset:
             self.segments.go_on_in_place(first_offset)
@@ -332,17 +333,17 @@ class UnifiedLog:
             self.segments.active.note_aborted(aborted)
 
     def roll(self) -> None:
-        """Begin a new segment at the log's end; the old one's indexes go to disk.
+        """Start a new segment at the log end, and write the indexes of the old one.
 
-        Indexes that the old one lacks are made when a read needs them. If that fails the old one
-        is still the active one.
+        Missing indexes of the old segment are rebuilt when a read needs them. If this fails, the
+        old segment stays active.
         """
         self._roll(has_indexes=self._open_active())
 
     def _roll(self, *, has_indexes: bool) -> None:
         active = self.segments.active
         active.truncate_torn_tail()
-        # A segment that is flushed to its end is in no flush plan any more.
+        # A segment that is flushed to its end is in no later flush plan.
         is_flushed = self._recovery_point >= self._end
         active.write_transactions(sync=is_flushed)
         if has_indexes:
@@ -359,9 +360,9 @@ class UnifiedLog:
         self._bytes_since_snapshot = 0
 
     def _open(self, at: int) -> LogSegment:
-        """The segment number ``at`` with its file open and its indexes at hand.
+        """Return segment number ``at`` with its file open and its indexes loaded.
 
-        :raises SegmentUnreadError: it lacks them.
+        :raises SegmentUnreadError: the indexes have to be rebuilt.
         """
         segment = self.segments.all[at]
         self._damage.open(segment)
@@ -373,7 +374,7 @@ class UnifiedLog:
             self._mend_transactions(at)
 
     def _open_active(self) -> bool:
-        """Open the active segment; False if it lacks its indexes, and nothing can be appended."""
+        """Open the active segment; False if it lacks indexes, so it cannot be appended to."""
         try:
             self._open(len(self.segments.all) - 1)
         except SegmentUnreadError:
@@ -407,7 +408,7 @@ class UnifiedLog:
         )
 
     def _write_closed_indexes(self, segments: Sequence[LogSegment]) -> list[str]:
-        """Write what the last of ``segments`` does not add to; return the files to be synced."""
+        """Write indexes that later appends do not change; return the files to sync."""
         for segment in segments:
             segment.write_transactions()
         paths = [one.transactions_path for one in segments if one.transactions]
@@ -418,12 +419,12 @@ class UnifiedLog:
         return paths
 
     def flushed(self, plan: FlushPlan) -> None:
-        """``plan`` was carried out."""
+        """Advance the recovery point after ``plan`` was carried out."""
         if plan.truncations == self.segments.truncations:
             self._recovery_point = max(self._recovery_point, plan.end_offset)
 
     def flush(self) -> None:
-        """All of it, here and now."""
+        """Flush everything in this thread."""
         plan = self.flush_plan()
         carry_out(self._vfs, [plan], self.beat)
         self.flushed(plan)
@@ -452,16 +453,15 @@ class UnifiedLog:
         min_one: bool,
         surveyed: LogSegment | None = None,
     ) -> memoryview:
-        """See :func:`read_view`; opens what it needs, waits for the disk, and checks each batch.
+        """Read as :func:`read_view`, waiting for the disk if necessary, and check each batch.
 
-        Nothing at all if ``start_offset`` turns out to be damaged: the next view shows it.
+        Returns nothing if ``start_offset`` is in known damage, which the view shows.
 
         Cost: one segment's indexes, and the bytes from the index entry before the first batch on.
 
         :param surveyed: the segment that was surveyed for this request.
-        :raises CorruptRecordError: if the batch cannot be read for no lasting reason.
-        :raises SegmentUnreadError: the index of its segment has to be made first, or the segment to
-            be surveyed.
+        :raises CorruptRecordError: the batch cannot be read, though a survey found no damage.
+        :raises SegmentUnreadError: the segment's index has to be rebuilt, or the segment surveyed.
         """
         try:
             return self._read_sound(start_offset, max_bytes, max_offset, min_one)
@@ -491,7 +491,7 @@ class UnifiedLog:
         return found
 
     def aborted_between(self, first_offset: int, end_offset: int) -> list[AbortedTransaction]:
-        """See :meth:`LogView.aborted_between`; opens what it needs."""
+        """See :meth:`LogView.aborted_between`; loads missing indexes."""
         view = self.view()
         while (found := view.aborted_between(first_offset, end_offset)) is None:
             unread = [i for i, one in enumerate(self.segments.all) if one.transactions is None]
@@ -500,7 +500,7 @@ class UnifiedLog:
         return found
 
     def take_scrubbed(self, scrub: SegmentScrub) -> bool:
-        """Believe a scrub of a closed segment; False if that is another one by now."""
+        """Record the findings of a scrub; False if the segment was replaced meanwhile."""
         if not self._damage.take_scrubbed(scrub):
             return False
         if scrub.is_transaction_index_wrong and not scrub.damages:
@@ -511,11 +511,11 @@ class UnifiedLog:
     def search(
         self, search: LogTimeSearch | MaxTimestampSearch, surveyed: LogSegment | None = None
     ) -> None:
-        """One turn of a search by time; what it found is opened in another thread.
+        """Run one turn of a search by timestamp. Another thread opens the found batch.
 
         Cost: a few segments' largest timestamps, and the indexes of one segment.
 
-        Raises as :meth:`read`, whose ``surveyed`` it takes.
+        Raises as :meth:`read`, with the same ``surveyed``.
         """
         by_index = partial(self._damage.by_index, surveyed=surveyed)
         search.scan(self.segments.all, self._start, by_index)
@@ -525,7 +525,7 @@ class UnifiedLog:
         return self._damage.rebuild_step(rebuild)
 
     def take_rebuilt(self, rebuild: IndexRebuild, *, is_written: bool) -> bool:
-        """See :meth:`LogDamage.take_rebuilt`; ``is_written``: to the index files as well."""
+        """See :meth:`LogDamage.take_rebuilt`; with ``is_written`` also write the index files."""
         if not self._damage.take_rebuilt(rebuild):
             return False
         if is_written and rebuild.segment is not self.segments.active:
@@ -537,8 +537,8 @@ class UnifiedLog:
     def put_in_place(self, sources: Sequence[LogSegment], files: CleaningFiles) -> None:
         """See :meth:`LogSegments.put_in_place`.
 
-        :raises OverloadedError: also if ``sources`` turned out to be damaged meanwhile. Positions
-            of damage are those of the damaged file, and a truncation goes by them.
+        :raises OverloadedError: also if damage of ``sources`` was found meanwhile. Positions of
+            damage refer to the damaged file, and a truncation uses them.
         """
         view = self.view()
         damage = view.damage_from(sources[0].base_offset)
@@ -546,14 +546,14 @@ class UnifiedLog:
             raise OverloadedError(f"{self.directory} turned out to be damaged at {damage.offset}")
         self.segments.put_in_place(sources, files)
 
-    # -- shorten ----------------------------------------------------------------------------
+    # -- truncation and retention -----------------------------------------------------------
 
     def truncate_to(self, offset: int, surveyed: LogSegment | None = None) -> None:
-        """Lose every batch that ends with or after ``offset``.
+        """Remove every batch that ends at or after ``offset``.
 
         Cost: one segment's indexes, one index interval, the log since the last producer snapshot,
-        and a few operations on names for each segment that goes. Raises :exc:`SegmentUnreadError`
-        as :meth:`read`, before anything is changed.
+        and a few file operations per removed segment. Raises :exc:`SegmentUnreadError` as
+        :meth:`read`, before any change.
         """
         if offset >= self._end:
             return
@@ -564,9 +564,9 @@ class UnifiedLog:
         at = bisect_left(self.segments.all, offset, key=lambda s: s.base_offset) - 1
         active, (position, end) = self._open(at), self._truncation_point(at, offset, surveyed)
         if self.segments.may_have_gaps:
-            # Not in the middle of a gap: a log ends where its last batch does.
+            # Not in the middle of a gap: a log ends where its last batch ends.
             end = active.next_offset(position)
-        # A snapshot from after the truncation must not outlive it: its end would be wrong.
+        # A later snapshot must not remain: it would contain truncated batches.
         self._snapshots.drop_outside(self._start, end)
         with Undoing(self._reload_producers):
             self._retire_after(active)
@@ -580,9 +580,10 @@ class UnifiedLog:
     def _truncation_point(
         self, at: int, offset: int, surveyed: LogSegment | None
     ) -> tuple[int, int]:
-        """Where a segment is to be truncated so that nothing from ``offset`` on stays: file, log.
+        """Return position and offset at which to truncate a segment to remove all from ``offset``
+        on.
 
-        In the middle of damage it is not known, so all of it goes.
+        If that is inside damage, the whole damage is removed.
         """
         segment, is_active = self.segments.all[at], at == len(self.segments.all) - 1
         if not is_active and offset >= self.segments.all[at + 1].base_offset:
@@ -598,35 +599,35 @@ class UnifiedLog:
                 return located.position, min(offset, located.header.base_offset)
         if damage is not None and damage.offset <= offset:
             return damage.position, damage.offset
-        # No batch reaches that far. The segment may have lost its end without a notice so far.
+        # No batch reaches that far. The segment may have lost its end without being noticed.
         return segment.size_bytes, min(offset, segment.next_offset(segment.size_bytes))
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Lose everything; the log is empty and goes on at ``offset``, without a new file."""
+        """Remove everything and continue at ``offset``, without creating a new file."""
         self.segments.name_compacted()
         self._snapshots.drop_outside(offset, offset)
         oldest = self.segments.oldest
         with Undoing(self._reload_producers):
             self._retire_after(oldest)
-            # Before it gets its new name: under that it must not speak of other offsets.
+            # Truncate before the rename: under the new name the old offsets would be wrong.
             self.segments.shorten(oldest, 0, oldest.base_offset)
             self._forget_from(oldest.base_offset, Truncation(0, 0))
         self._producers, self._bytes_since_snapshot = ProducerState(), 0
         self._epochs = ()
         self._damage.damages = ()
-        # The epochs on the disk tell where the log starts, so they go before it starts elsewhere.
+        # The epochs' file shows the log start, so it is cleared before the log start changes.
         self._write_epochs(self._epochs)
         self._go_on_in_place(offset)
 
     def _retire_after(self, last: LogSegment) -> None:
-        """From the newest on: what breaks it off leaves a shorter log, not one with a hole."""
+        """Retire the segments after ``last``, newest first, so that a failure leaves no gap."""
         while (newest := self.segments.active) is not last:
             self.beat()
             self.segments.retire(-1)
             self._forget_from(newest.base_offset, Truncation(newest.base_offset, 0))
 
     def _forget_from(self, end: int, truncation: Truncation) -> None:
-        """The files hold nothing from ``end`` on any more."""
+        """Update the state after the files lost everything from ``end`` on."""
         self._truncation = lower_truncation(self._truncation, truncation)
         self._is_snapshot_durable = False
         self.segments.truncations += 1
@@ -637,7 +638,7 @@ class UnifiedLog:
         self._epochs = truncate_epochs_from(self._epochs, end)
 
     def _reload_producers(self) -> None:
-        """Bring producer state to the log's end; where none was known, none is (as in Kafka)."""
+        """Reload the producer state at the log end; if it was empty it stays empty, as in Kafka."""
         if self._producers:
             loaded = self._snapshots.load(
                 self.segments.all, self._end, self._producer_limits, beat=self.beat
@@ -645,7 +646,7 @@ class UnifiedLog:
             self._producers, self._bytes_since_snapshot = loaded.state, loaded.replayed_bytes
 
     def _go_on_in_place(self, offset: int) -> None:
-        """Make the only segment an empty one at ``offset``; it takes the space of the old one."""
+        """Make the only segment an empty one at ``offset``, reusing the file and its space."""
         fresh = self.segments.go_on_in_place(offset)
         self._end = self._recovery_point = offset
         self._begin_at(offset)
@@ -653,7 +654,7 @@ class UnifiedLog:
         fresh.truncate_torn_tail()
 
     def start_at(self, offset: int) -> None:
-        """Hide what is below ``offset`` (KIP-107); retention frees the space."""
+        """Move the log start to ``offset`` (KIP-107). Retention frees the space later."""
         assert offset <= self._end, (offset, self._end)
         if offset > self._start:
             self._begin_at(offset)
@@ -666,17 +667,17 @@ class UnifiedLog:
     def delete_old_segments(
         self, now_ms: int, high_watermark: int, *, without_free_space: bool = False
     ) -> int:
-        """Apply retention to the oldest segments below ``high_watermark``; how many went.
+        """Apply retention to the oldest segments below ``high_watermark``; return their number.
 
-        At most ``EXPENDABLE_PER_STEP``: as long as so many go, ask again.
+        At most ``EXPENDABLE_PER_STEP`` are removed. Call again after that many.
 
-        ``without_free_space`` is for a disk that does not even hold another name: files are removed
-        at once, and if all segments are to go the last one becomes the new one.
+        ``without_free_space`` is for a disk without space for another name. Files are unlinked at
+        once, and if all segments are removed, the last file is reused for the new one.
 
-        The leader epochs on the disk tell where the log starts (see ``log_loader``). They are
-        written before the renamed files can be purged, and removed before files go at once.
+        The leader epochs on the disk show the log start (see ``log_loader``). They are written
+        before the renamed files can be purged, and removed before files are unlinked at once.
 
-        :raises SegmentUnreadError: an index has to be made first; nothing has changed.
+        :raises SegmentUnreadError: an index has to be rebuilt first; nothing has changed.
         """
         self.segments.name_compacted()
         self._producers.expire(now_ms, self._producer_limits)
@@ -715,11 +716,10 @@ class UnifiedLog:
     # -- stop -------------------------------------------------------------------------------
 
     def close_plan(self) -> FlushPlan:
-        """Write what a load after a clean stop needs, and return what is still to be synced.
+        """Write what a load after a clean stop needs, and return what still has to be synced.
 
-        The log takes no other operation afterwards than :meth:`close`. Nothing is written or synced
-        that is durable already: a log that did not change since a clean stop costs an fsync of its
-        directory.
+        Only :meth:`close` may follow. Data that is durable already is not written or synced again:
+        a log without changes since a clean stop costs one fsync of its directory.
         """
         with Undoing(self.segments.close):
             self.segments.name_compacted()
@@ -744,7 +744,7 @@ class UnifiedLog:
             )
 
     def _write_new_epochs(self) -> tuple[tuple[str, str], ...]:
-        """Write leader epochs beside their file, if that says something else."""
+        """Write leader epochs to a temporary file, if they differ from their file."""
         if self._epochs_on_disk == self._epochs:
             return ()
         with FailsAs(OpKind.CHECKPOINT):
@@ -753,7 +753,7 @@ class UnifiedLog:
         return ((written, self._epochs_path),)
 
     def close(self, done: FlushPlan | None) -> None:
-        """Close every file; ``done``: the result of :meth:`close_plan`, if it was carried out."""
+        """Close every file; ``done`` is the plan of :meth:`close_plan`, if it was carried out."""
         if done is not None:
             self.flushed(done)
         self.segments.close()

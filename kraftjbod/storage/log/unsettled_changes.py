@@ -1,7 +1,8 @@
-"""LOOP. ``UnsettledChanges``: what a follower began on its log, and is on its way in the dir's
+"""LOOP. ``UnsettledChanges``: pending truncations and appends of a follower in the directory's
 thread.
 
-Nobody leads before that is over, and no file may say more than is true whichever way it ends.
+The replica does not lead before they have ended. Checkpoints must be correct whether they succeed
+or fail.
 """
 
 from __future__ import annotations
@@ -11,14 +12,16 @@ from typing import NamedTuple
 
 
 class TruncationUnderWay(NamedTuple):
-    """No less than ``left`` will be left; the log starts at ``log_start`` then, or before."""
+    """A pending truncation: at least the offsets below ``left`` remain, and ``log_start`` is the
+    lowest possible new log start.
+    """
 
     left: int
     log_start: int
 
 
 class UnsettledChanges:
-    """Of one log. All methods are for the loop's thread."""
+    """Pending changes of one log. All methods run on the event loop."""
 
     def __init__(self) -> None:
         self._truncations: list[TruncationUnderWay] = []
@@ -34,21 +37,21 @@ class UnsettledChanges:
         return bool(self._truncations)
 
     def has_role_wait(self, *, will_lead: bool) -> bool:
-        """Whether the log's next role has to wait for them."""
+        """Return whether the next role of the replica has to wait."""
         return self.has_truncations or (will_lead and self._appends > 0)
 
     async def settled(self) -> None:
-        """Wait until there is none; as long as the disk hangs, if it does."""
+        """Wait until no change is pending. Hangs while the disk hangs."""
         await self._is_settled.wait()
 
     def certain_end(self, offset: int) -> int:
-        """How much of what lies below ``offset`` none of them takes away."""
+        """Return ``offset``, lowered to the offsets that pending truncations certainly keep."""
         if not self._truncations:
             return offset
         return min([offset, *(one.left for one in self._truncations)])
 
     def certain_start(self, offset: int) -> int:
-        """Of a log that starts at ``offset``: before what there will be nothing after them."""
+        """Return ``offset``, lowered to the lowest log start after pending truncations."""
         return min([offset, *(one.log_start for one in self._truncations)])
 
     def begin_truncation(self, left: int, log_start: int) -> TruncationUnderWay:

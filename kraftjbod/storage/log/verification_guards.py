@@ -1,12 +1,12 @@
-"""PURE. Producers that are to be verified before their transaction begins here (KIP-890).
+"""PURE. Verification of transactional producers before their transaction starts here (KIP-890).
 
-A transactional batch where no transaction is open may be a late one, from a transaction that has
-ended long since: it would stay open for ever. So its partition's leader asks the coordinator
-first. What is asked for one state of the log must not be believed in another: the *guard* that
-the question begins with has to be still the one when the answer is used. A marker that is written
-meanwhile takes it away.
+If no transaction is open, a transactional batch may be a late one, from a transaction that has
+ended. It would keep a transaction open forever. So the partition leader first asks the coordinator.
+The answer is only valid for the state of the log when the question was sent. The *guard* of the
+question has to be current when the answer is used. A marker that is written meanwhile removes the
+guard.
 
-A guard is known by being that object.
+Guards are compared by object identity.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kraftjbod.protocol.record_batch import BatchHeader
 
 
 class VerificationGuard:
-    """Of one producer, from the question to its first batch."""
+    """Guard of one producer, from the question to its first batch."""
 
     __slots__ = ("is_void", "lowest_sequence", "noted_ms", "producer_epoch", "supports_epoch_bump")
 
@@ -27,12 +27,12 @@ class VerificationGuard:
         self, *, producer_epoch: int, sequence: int, supports_epoch_bump: bool, now_ms: int
     ) -> None:
         self.producer_epoch = producer_epoch
-        #: Of all that came while it was asked; what has a higher one has not to come first.
+        #: Lowest sequence of the batches that arrived meanwhile: no other may be appended first.
         self.lowest_sequence = sequence
-        #: The producer's epoch grows with each transaction (KIP-890, its second part).
+        #: The producer's epoch increases with each transaction (KIP-890, part 2).
         self.supports_epoch_bump = supports_epoch_bump
         self.noted_ms = now_ms
-        #: What the coordinator says is not true any more.
+        #: The coordinator's answer is not valid any more.
         self.is_void = False
 
     def __repr__(self) -> str:
@@ -40,7 +40,7 @@ class VerificationGuard:
 
 
 class NotVerifiedError(OperatingError):
-    """The coordinator is to be asked; with ``guard`` the batch may be tried again then."""
+    """The coordinator has to be asked. Then the batch may be tried again with ``guard``."""
 
     def __init__(self, guard: VerificationGuard) -> None:
         super().__init__(
@@ -50,7 +50,7 @@ class NotVerifiedError(OperatingError):
 
 
 class ProducerTerms(NamedTuple):
-    """By which terms a batch is appended, besides what is known of its producer."""
+    """Conditions of an append besides the producer state."""
 
     guard: VerificationGuard | None = None
     is_guarded: bool = True
@@ -64,27 +64,28 @@ ORDINARY_TERMS = ProducerTerms()
 
 
 class VerificationGuards:
-    """By producer id, as many as there may be producers."""
+    """Guards by producer id, at most as many as there may be producers."""
 
     __slots__ = ("_guards",)
 
     def __init__(self) -> None:
-        #: Who was noted least recently comes first.
+        #: In the order of their last use, oldest first.
         self._guards: OrderedDict[int, VerificationGuard] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._guards)
 
     def get(self, producer_id: int) -> VerificationGuard | None:
-        """What is being asked of the producer, or was and has not been used."""
+        """Return the current guard of the producer, or None."""
         return self._guards.get(producer_id)
 
     def require(self, header: BatchHeader, terms: ProducerTerms, now_ms: int, most: int) -> None:
-        """The batch would begin a transaction.
+        """Check the guard of a batch that would start a transaction.
 
-        :raises NotVerifiedError: the coordinator has not been asked, or for another copy of the
-            log, which has moved between directories or was truncated since.
-        :raises OperatingError: INVALID_TXN_STATE: it was, and the transaction has ended since.
+        :raises NotVerifiedError: the coordinator was not asked, or for another copy of the log,
+            which has moved between directories or was truncated since.
+        :raises OperatingError: INVALID_TXN_STATE: it was asked, and the transaction has ended
+            since.
         """
         current = self._guards.get(header.producer_id)
         if terms.guard is None or not (terms.guard is current or terms.guard.is_void):
@@ -128,7 +129,7 @@ class VerificationGuards:
         self._drop(producer_id)
 
     def marker_appended(self, producer_id: int, producer_epoch: int) -> None:
-        """It ends all questions but that for the transaction that the marker's epoch is for."""
+        """Remove the guard, unless it belongs to the transaction after the marker's epoch."""
         guard = self._guards.get(producer_id)
         if guard is None:
             return
