@@ -39,7 +39,7 @@ TESTED := $(PYTEST) -p tests.second_chance
 # are built first, are part 0; the files of the rest are dealt out to the others. Two minutes of soak
 # are in each.
 SLICES := 5
-FOLDERS := tests/compose tests/systemd tests/disk
+FOLDERS := tests/compose tests/systemd tests/disk tests/versions
 REST := $(sort $(wildcard tests/spark/test_*.py tests/spark/*/test_*.py)) $(FOLDERS) $(sort $(shell \
   grep -rlE 'mark\.(long|sampled)' --include='test_*.py' tests/unit tests/faults tests/integration))
 slice = $(if $(filter 0,$(1)),tests/clients,$(shell printf '%s\n' $(REST) | awk \

@@ -25,7 +25,9 @@ from hypothesis import HealthCheck, Phase, settings
 #: The environment variable that says which cases are taken; any word will do.
 SAMPLE: Final = "TEST_SAMPLE"
 FEW_EXAMPLES: Final = 25
-LONG_FOLDERS: Final = frozenset({"spark", "compose", "systemd", "disk", "soak", "clients"})
+LONG_FOLDERS: Final = frozenset(
+    {"spark", "compose", "systemd", "disk", "soak", "clients", "versions"}
+)
 
 #: Folders whose files take long come first, so that no process is left alone with them at the end.
 _ORDER: Final = (

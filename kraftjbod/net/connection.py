@@ -91,6 +91,9 @@ class Connection(asyncio.BufferedProtocol):
         )
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
+        #: In CPython 3.12 and 3.13, ``writelines`` of asyncio's own transports never pauses the
+        #: protocol, and fails on a lost connection. uvloop's does neither.
+        self._has_faulty_writelines = isinstance(self._loop, asyncio.SelectorEventLoop)
         self._receiver: FrameReceiver | None = None
         self._close_reason: str | None = None
         #: "host:port" of the other side.
@@ -130,7 +133,10 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is not None and self._close_reason is None:
             if self.is_write_paused and self._memory is not None:
                 self._unread_bytes += sum(map(len, buffers))
-            self._transport.writelines(buffers)
+            if self._has_faulty_writelines:
+                self._transport.write(b"".join(buffers))
+            else:
+                self._transport.writelines(buffers)
             if self.is_write_paused:
                 self._note_unread()
 
