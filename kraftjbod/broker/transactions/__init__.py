@@ -1,1 +1,2 @@
-"""Coordinators of transactions: what one is, in memory and in its log, and how it ends."""
+"""Transaction coordinators: state of transactions, its log, and the markers that end
+transactions."""

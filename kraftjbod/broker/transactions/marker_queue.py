@@ -1,11 +1,11 @@
-"""PURE. ``MarkerQueue``: which partitions have to be let know how transactions end, and by whom.
+"""PURE. ``MarkerQueue``: transaction markers to send, queued per partition leader.
 
-* One queue per leader, so that what is due to one broker goes in one request, many transactions
-  together, while others wait for theirs.
-* What a leader does not take is put back after a while, for whoever leads then: a partition of its
-  own pauses, longer each time, and holds up nobody else. A partition that is deleted is done.
-* A transaction that is dropped, or put in anew, is another object: what is late of the former one
-  finds that out and means nothing.
+* Each leader has a queue, so that one request has the markers of many transactions for one broker,
+  and brokers do not wait for each other.
+* A marker that a leader did not accept is retried after a pause with the leader of that time. The
+  pause grows per partition and delays no other. A deleted partition counts as done.
+* A dropped transaction, or one that is put again, is a different object: late responses for the
+  previous object have no effect.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from kraftjbod.core.errors import ErrorCode
 from kraftjbod.core.ids import NO_LEADER, BrokerId, LeaderEpoch, TopicPartition
 from kraftjbod.core.loop.timing import ExponentialBackoff
 
-#: Most partitions in one request, of all its transactions.
+#: Limit of partitions in one request, over all its transactions.
 MAX_PARTITIONS_PER_REQUEST: Final = 5_000
-#: Somebody newer owns the transaction: whoever hears that has nothing to say any more.
+#: A newer coordinator or producer owns the transaction, so these markers are not needed.
 _GIVEN_UP: Final = frozenset(
     {ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED}
 )
-#: The partition cannot hold markers, as in Kafka.
+#: As in Kafka: the partition cannot hold markers.
 _AS_GOOD_AS_DONE: Final = frozenset(
     {ErrorCode.NONE, ErrorCode.UNSUPPORTED_VERSION, ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT}
 )
 
 
 class Ending:
-    """A transaction whose end is written, and whose partitions do not all know."""
+    """A transaction with a written end and partitions that lack the marker."""
 
     __slots__ = ("coordinator_epoch", "index", "left", "metadata", "transactional_id")
 
@@ -45,12 +45,15 @@ class Ending:
         index: int,
         coordinator_epoch: LeaderEpoch,
     ) -> None:
-        """:param index: the partition of ``__transaction_state`` that it belongs to."""
+        """Create an ending.
+
+        :param index: the transaction's partition of ``__transaction_state``.
+        """
         self.transactional_id = transactional_id
         self.metadata = metadata
         self.index = index
         self.coordinator_epoch = coordinator_epoch
-        #: Partitions that do not know yet; the queue's own.
+        #: Partitions without the marker. Only the queue changes it.
         self.left: set[TopicPartition] = set()
 
     @property
@@ -65,7 +68,7 @@ class _Due(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What an answer brought of one transaction."""
+    """The result of a response for one transaction."""
 
     ending: Ending
     done: frozenset[TopicPartition]
@@ -82,26 +85,31 @@ class MarkerQueue:
         leader_of: Callable[[TopicPartition], BrokerId | None],
         backoff: ExponentialBackoff,
     ) -> None:
-        """:param leader_of: whom to ask now; ``NO_LEADER``: nobody; None: there is no partition."""
+        """Create an empty queue.
+
+        :param leader_of: returns the present leader, ``NO_LEADER``, or None if the partition does
+            not
+            exist.
+        """
         self._leader_of = leader_of
         self._backoff = backoff
-        #: By transactional id: which object counts.
+        #: The current object per transactional id.
         self._endings: dict[str, Ending] = {}
         self._queues: dict[BrokerId, deque[_Due]] = {}
-        #: Under way, by the broker that was asked.
+        #: Markers in flight, by broker.
         self._asked: dict[BrokerId, list[_Due]] = {}
-        #: Put back: when it is tried again, a number that keeps the order, and what.
+        #: Markers to retry: the time, a number that keeps the order, and the marker.
         self._later: list[tuple[int, int, _Due]] = []
         self._number = 0
 
     def __len__(self) -> int:
-        """Transactions that are ending."""
+        """Return the number of ending transactions."""
         return len(self._endings)
 
     def put(
         self, ending: Ending, partitions: Collection[TopicPartition], now_ms: int
     ) -> frozenset[TopicPartition]:
-        """Let them know; what is returned is done, because it is not there any more."""
+        """Queue markers for the partitions. Return those that do not exist, which count as done."""
         self._endings[ending.transactional_id] = ending
         ending.left = set(partitions)
         gone = frozenset(
@@ -118,21 +126,22 @@ class MarkerQueue:
             self.drop(ending)
 
     def drop(self, ending: Ending) -> None:
-        """Nothing is to be done for it any more."""
+        """Stop sending markers for the transaction."""
         if self._is_current(ending):
             del self._endings[ending.transactional_id]
 
     def drop_partition(self, index: int) -> None:
-        """Transactions of that partition of ``__transaction_state`` are not ended here any more."""
+        """Drop all transactions of that partition of ``__transaction_state``."""
         for ending in [one for one in self._endings.values() if one.index == index]:
             self.drop(ending)
 
     def idle_brokers(self) -> Iterator[BrokerId]:
-        """Who has something to be asked and is not being asked."""
+        """Return the brokers with queued markers and no request in flight."""
         return iter([one for one, due in self._queues.items() if due and one not in self._asked])
 
     def take(self, broker_id: BrokerId) -> Batch:
-        """What to ask a broker now; nothing if there is none. :meth:`answered` has to follow."""
+        """Return the markers for the next request to a broker. If there are any,
+        :meth:`answered` must follow."""
         queue, taken = self._queues.get(broker_id, deque()), list[_Due]()
         batch: dict[Ending, list[TopicPartition]] = {}
         while queue and len(taken) < MAX_PARTITIONS_PER_REQUEST:
@@ -152,7 +161,8 @@ class MarkerQueue:
         codes: Mapping[tuple[int, TopicPartition], ErrorCode],
         now_ms: int,
     ) -> list[Outcome]:
-        """Codes by producer id and partition; what has none is asked again."""
+        """Handle a response with codes by producer id and partition; a marker without a code is
+        retried."""
         done: dict[Ending, set[TopicPartition]] = {}
         given_up: dict[Ending, ErrorCode] = {}
         for due in self._asked.pop(broker_id):
@@ -177,11 +187,12 @@ class MarkerQueue:
 
     @property
     def next_ms(self) -> int | None:
-        """When :meth:`retry` has something to do; None if not."""
+        """Time of the next :meth:`retry`; None if nothing waits."""
         return self._later[0][0] if self._later else None
 
     def retry(self, now_ms: int) -> list[Outcome]:
-        """Put what has paused long enough to its present leader; what is gone is done."""
+        """Queue the markers whose pause is over with their present leaders; deleted partitions
+        are done."""
         gone: dict[Ending, set[TopicPartition]] = {}
         while self._later and self._later[0][0] <= now_ms:
             _, _, due = heapq.heappop(self._later)
@@ -192,7 +203,7 @@ class MarkerQueue:
         return [Outcome(ending, frozenset(partitions)) for ending, partitions in gone.items()]
 
     def _queue(self, due: _Due, now_ms: int) -> bool:
-        """Whether there is such a partition."""
+        """Queue a marker. Return False if the partition does not exist."""
         leader = self._leader_of(due.partition)
         if leader is None:
             return False

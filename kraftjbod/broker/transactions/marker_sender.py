@@ -1,7 +1,7 @@
-"""LOOP. ``MarkerSender``: brings transaction markers to partitions' leaders (WriteTxnMarkers).
+"""LOOP. ``MarkerSender``: sends transaction markers to partition leaders (WriteTxnMarkers).
 
-One request at a time per broker, on a connection that is kept; what is due to whom, and when it is
-tried again, is marker_queue.py's. A marker whose answer was lost may be written twice.
+One request per broker is in flight at a time, on a persistent connection. marker_queue.py decides
+about contents and retries. A marker whose response was lost may be written twice.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from kraftjbod.core.telemetry import get_logger
 from kraftjbod.net.kafka_client import KafkaConnection
 from kraftjbod.protocol.messages import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 
-#: A leader answers in its own time, ``request.timeout.ms``; and so much later at the latest.
+#: Added to the leader's ``request.timeout.ms``, within which it responds.
 _SLACK_MS: Final = 2_000
 _CONNECT_TIMEOUT_MS: Final = 2_000
 
 
 class MarkerSender:
-    """``close()`` at the end."""
+    """Call ``close()`` at the end."""
 
     def __init__(
         self,
@@ -40,7 +40,10 @@ class MarkerSender:
         request_timeout_ms: int,
         heard: Callable[[Outcome], None],
     ) -> None:
-        """:param heard: called with what became of partitions; awaits nothing."""
+        """Create a sender.
+
+        :param heard: called with each result; must not await.
+        """
         self._queue = queue
         self._connector = connector
         self._tasks = tasks
@@ -53,14 +56,14 @@ class MarkerSender:
         self._log = get_logger(component="marker_sender")
 
     def send(self, ending: Ending, partitions: Collection[TopicPartition]) -> None:
-        """Until each of them has it, is gone, or belongs to somebody newer."""
+        """Send markers until each partition has one, is deleted, or has a newer owner."""
         gone = self._queue.put(ending, partitions, self._clock.now_ms())
         if gone:
             self._heard(Outcome(ending, gone))
         self._go_on()
 
     def drop_partition(self, index: int) -> None:
-        """Whatever belongs to that partition of ``__transaction_state``."""
+        """Drop the markers of that partition of ``__transaction_state``."""
         self._queue.drop_partition(index)
 
     def close(self) -> None:
@@ -102,7 +105,7 @@ class MarkerSender:
             if not (buggify.is_on and buggify.fires("broker.marker_answer_lost")):
                 codes = _codes(response)
         except OperatingError as e:
-            # All of it is tried again, with whoever leads then.
+            # All markers are retried with the leaders of that time.
             self._log.info("markers_not_sent", broker_id=broker_id, reason=e.message)
         finally:
             self._hear(self._queue.answered(broker_id, codes, self._clock.now_ms()))

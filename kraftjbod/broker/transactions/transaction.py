@@ -1,20 +1,20 @@
-"""PURE. ``Transaction``: one transactional id, as its coordinator has it.
+"""PURE. ``Transaction``: the state machine of one transactional id at its coordinator.
 
 ``handle(event, now_ms) -> list[TransactionAction]``; ``now_ms`` is wall time.
 
-* What shall be is written first and holds when it is replicated; one write is under way at a time,
-  and whoever wants something else meanwhile is told to come again (CONCURRENT_TRANSACTIONS).
-* How a transaction ends is decided by one record, ``Prepare…``, and from then on only what follows
-  from it can happen: all its partitions are let known, then it is ``Complete…``.
-* The epoch tells producers apart that use the same id. A newer one, or a time-out, takes the epoch
-  further: whoever has an older one is fenced, here and by the markers in every partition. With
-  ``transaction.version`` 2 it grows with every transaction (KIP-890), so that what is late of one
-  cannot become part of the next.
-* Epochs go up to 32766 for clients, and one further for what is fenced. When they are used up the
-  producer gets another id: at once from InitProducerId, or when its transaction has ended.
+* A state change is written first and takes effect when it is replicated. One write is in flight at
+  a time, and other requests meanwhile get CONCURRENT_TRANSACTIONS.
+* One record, ``Prepare…``, decides the end of a transaction. Afterwards only its consequences can
+  follow: markers in all partitions, then ``Complete…``.
+* The epoch distinguishes producers with the same transactional id. A newer producer or a timeout
+  increments it: producers with an older epoch are fenced, here and by the markers in every
+  partition. With ``transaction.version`` 2 each transaction increments it (KIP-890), so that a
+  late request cannot become part of the next transaction.
+* Client epochs go up to 32766, and one more is used for fencing. When they are exhausted, the
+  producer gets another id: at once from InitProducerId, or at the end of its transaction.
 
-Rules and codes are Kafka's (TransactionCoordinator, TransactionMetadata). A fence is one step here:
-where Kafka first notes that it will fence and then aborts, the abort itself has the new epoch.
+Rules and codes are Kafka's (TransactionCoordinator, TransactionMetadata). Fencing is one step here:
+Kafka first records the fencing and then aborts, while here the abort record has the new epoch.
 """
 
 from __future__ import annotations
@@ -60,21 +60,24 @@ _NOBODY: Final = object()
 
 class Transaction:
     def __init__(self, transactional_id: str, metadata: TransactionMetadata) -> None:
-        """:param metadata: as it was written last; with no epoch, of an id that is new."""
+        """Create the machine.
+
+        :param metadata: as last written; for a new id, without an epoch.
+        """
         self.transactional_id = transactional_id
         self.metadata = metadata
-        #: Partitions that do not know yet how it ends.
+        #: Partitions without a marker yet.
         self.unmarked = set(metadata.partitions if metadata.state.is_ending else ())
-        #: Its last writing came to nothing, or it was forgotten: it may be dropped.
+        #: It may be removed: its first write failed, or the id has expired.
         self.is_void = False
-        #: What is being written, None if it is forgotten; and who is answered then, and what.
+        #: The pending write (None: a deletion), and the request and answer that complete with it.
         self._is_writing = False
         self._next: TransactionMetadata | None = None
         self._waiting: Token = _NOBODY
-        #: A write was said to have failed and may be in the log all the same.
+        #: A failed write may be in the log nevertheless.
         self._is_in_doubt = False
         self._answer = TransactionAnswer()
-        #: What a producer had before its epoch was taken further at its own wish; not kept.
+        #: The epoch before the last requested increment; not persisted.
         self._last_epoch = NO_EPOCH
         self._next_last_epoch = NO_EPOCH
         self._now_ms = 0
@@ -90,16 +93,16 @@ class Transaction:
 
     @property
     def is_exhausted(self) -> bool:
-        """No epoch is left: a fresh producer id is needed for what asks for one more."""
+        """Whether no epoch is left, so that the next increment needs a fresh producer id."""
         return self.metadata.producer_epoch >= LAST_CLIENT_EPOCH
 
     def is_overdue(self, now_ms: int) -> bool:
-        """It is open for longer than its producer wanted."""
+        """Return whether it has been open for longer than its timeout."""
         kept, is_open = self.metadata, self.state is TransactionState.ONGOING
         return is_open and not self._is_writing and kept.started_ms + kept.timeout_ms < now_ms
 
     def is_expired(self, now_ms: int, kept_ms: int) -> bool:
-        """Nobody has used it for so long."""
+        """Return whether it has been unused for ``kept_ms``."""
         is_unused = self.state.is_idle and not self._is_writing
         return is_unused and self.metadata.updated_ms <= now_ms - kept_ms
 
@@ -136,7 +139,7 @@ class Transaction:
     def verify(
         self, producer_id: int, producer_epoch: int, partitions: frozenset[TopicPartition]
     ) -> Mapping[TopicPartition, ErrorCode]:
-        """Whether each partition is part of the transaction that the producer has open."""
+        """Return for each partition whether it is part of the producer's open transaction."""
         code = self._check_producer(producer_id, producer_epoch)
         if code is ErrorCode.NONE and self.state.is_ending:
             code = ErrorCode.CONCURRENT_TRANSACTIONS
@@ -150,10 +153,11 @@ class Transaction:
 
     @property
     def _is_busy(self) -> bool:
-        """Nothing else can begin now; who asks again will hear what became of it.
+        """Whether nothing else can begin now.
 
-        So as long as an end is not complete, whoever asks: its producer has the next epoch
-        already, with which it may end a transaction that it has not begun.
+        An ending transaction is busy for all requests: its producer already has the next epoch,
+        with which
+        it could end a transaction that it has not begun.
         """
         return self._is_writing or self.state.is_ending
 
@@ -172,7 +176,7 @@ class Transaction:
         elif event.expected is not None and not self._may_go_on(*event.expected):
             self._say(event.token, ErrorCode.PRODUCER_FENCED)
         elif self.state is TransactionState.ONGOING:
-            # Who comes again finds the transaction ended, and gets an epoch of its own.
+            # The retried request finds the transaction ended and gets its own epoch.
             self._fence(
                 event.token,
                 event.version,
@@ -197,7 +201,7 @@ class Transaction:
             kept.producer_epoch + 1,
             kept.previous_producer_id,
         )
-        # Remembered so that the same request can be asked twice; a new producer forbids that.
+        # Stored so that a repeated request succeeds; a new producer clears it.
         last_epoch = kept.producer_epoch
         if expected_epoch is None:
             last_epoch = NO_EPOCH
@@ -274,7 +278,7 @@ class Transaction:
         self._decide(state, event.token, event.version, event.fresh_producer_id)
 
     def _check_plain_end(self, event: EndRequested) -> ErrorCode | None:
-        """What to answer at once; None if it has to be decided now."""
+        """Return the code to answer at once; None if the end must be decided now."""
         code = self._check_producer(event.producer_id, event.producer_epoch)
         if code is not ErrorCode.NONE:
             return code
@@ -288,7 +292,7 @@ class Transaction:
         return self._said_again(event)
 
     def _check_end(self, event: EndRequested) -> ErrorCode | None:
-        """As :meth:`_check_plain_end`, where each end takes the epoch further."""
+        """As :meth:`_check_plain_end`, for versions in which each end increments the epoch."""
         kept = self.metadata
         if self._is_busy:
             return ErrorCode.CONCURRENT_TRANSACTIONS
@@ -303,7 +307,7 @@ class Transaction:
         is_again = is_of_former or event.producer_epoch + 1 == kept.producer_epoch
         match self.state:
             case TransactionState.COMPLETE_COMMIT | TransactionState.COMPLETE_ABORT:
-                # The last epoch is never a client's: there it was fenced.
+                # No client has the last epoch: it means that the producer was fenced.
                 is_fenced = kept.producer_epoch == LAST_EPOCH and not is_same
                 is_valid = (is_same or is_again) and not is_fenced
             case _:
@@ -314,11 +318,11 @@ class Transaction:
             return None
         if is_again:
             return self._said_again(event)
-        # Nothing was begun: an abort is one all the same, and takes the epoch further.
+        # No transaction is open: an abort succeeds nevertheless and increments the epoch.
         return ErrorCode.INVALID_TXN_STATE if event.commits else None
 
     def _said_again(self, event: EndRequested) -> ErrorCode:
-        """For who asks for an end that is complete."""
+        """Return the code for a repeated request to end a completed transaction."""
         is_same = event.commits == (self.state is TransactionState.COMPLETE_COMMIT)
         return ErrorCode.NONE if is_same else ErrorCode.INVALID_TXN_STATE
 
@@ -345,7 +349,10 @@ class Transaction:
         fresh_producer_id: int,
         fenced_with: TransactionAnswer | None = None,
     ) -> None:
-        """Write how it ends; ``fenced_with`` is what is answered if its producer did not ask."""
+        """Write the decision how the transaction ends.
+
+        :param fenced_with: the answer if the end fences the producer instead of being its request.
+        """
         kept = self.metadata
         bumps = version >= BUMPING_VERSION
         next_id = NO_PRODUCER
@@ -365,8 +372,8 @@ class Transaction:
             )
         self._next_last_epoch = self._last_epoch
         if takes_further:
-            # Where each end takes the epoch further, a producer whose transaction ran out of time
-            # may ask to go on: nobody else has got the next epoch, else it would be another one.
+            # With an increment at each end, a producer whose transaction timed out may continue: no
+            # other producer has the next epoch, else the epoch would differ.
             self._next_last_epoch = kept.producer_epoch if bumps else NO_EPOCH
         is_open = self.state is TransactionState.ONGOING
         self._write(

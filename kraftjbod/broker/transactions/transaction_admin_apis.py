@@ -1,4 +1,5 @@
-"""LOOP. DescribeTransactions and ListTransactions: what is coordinated here, for operators."""
+"""LOOP. DescribeTransactions and ListTransactions: the transactions that this broker
+coordinates."""
 
 from __future__ import annotations
 
@@ -48,7 +49,8 @@ class TransactionAdminApis:
             return Described(error_code=code, transactional_id=transactional_id)
         kept = transaction.metadata
         topics = DescribeTransactionsResponse.TopicData
-        # Those that are still part of it: who knows how it ends is done with it.
+        # Only partitions that are still part of the transaction: a partition with its marker is
+        # not.
         partitions = transaction.unmarked if kept.state.is_ending else kept.partitions
         return Described(
             transactional_id=transactional_id,

@@ -1,12 +1,12 @@
 """LOOP. InitProducerId, AddPartitionsToTxn, AddOffsetsToTxn and EndTxn.
 
-What was said in which version is settled here; what it means is the transaction's (transaction.py).
+This module handles request versions; transaction.py has the semantics.
 
-* Up to version 3 AddPartitionsToTxn comes from a producer, about its one transaction; from version
-  4 on from the leaders of partitions, about many, and adds or only verifies (KIP-890).
-* The request's version says what its client knows, whatever the cluster's level is: EndTxn 5 and
-  AddPartitionsToTxn 4 come of transactions whose epoch grows with each.
-* What is wrong with one partition keeps all of them out.
+* Up to version 3, a producer sends AddPartitionsToTxn for its own transaction. From version 4 on,
+  partition leaders send it for many transactions, to add or only to verify (KIP-890).
+* The request version shows the client's ability, independent of the cluster's feature level: EndTxn
+  5 and AddPartitionsToTxn 4 are for transactions with an epoch increment each.
+* An error of one partition prevents the addition of all of them.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from kraftjbod.protocol.messages import (
 _FIRST_VERSION: Final = 0
 _BY_BROKERS_SINCE: Final = 4
 _BUMPING_END_SINCE: Final = 5
-#: Before, a fenced producer heard of its epoch.
+#: Earlier versions report a fenced producer as INVALID_PRODUCER_EPOCH.
 _FENCED_INIT_SINCE: Final = 4
 _FENCED_SINCE: Final = 2
 Topic = AddPartitionsToTxnRequest.AddPartitionsToTxnTopic
@@ -66,7 +66,11 @@ class TransactionApis:
         next_producer_id: Callable[[], Awaitable[int]],
         max_timeout_ms: int,
     ) -> None:
-        """:param make_offsets_topic: where it is missing; raises :class:`OperatingError`."""
+        """Create the handlers.
+
+        :param make_offsets_topic: creates a missing ``__consumer_offsets``; raises
+            :class:`OperatingError`.
+        """
         self._coordinator = coordinator
         self._cache = cache
         self._internal_topics = internal_topics
@@ -79,7 +83,8 @@ class TransactionApis:
     async def init_producer_id(
         self, request: InitProducerIdRequest, context: RequestContext
     ) -> InitProducerIdResponse:
-        """Without a transactional id a fresh id with epoch 0: whoever asks is a new producer."""
+        """Start a producer. Without a transactional id it always gets a new producer id with
+        epoch 0."""
         had = (request.producer_id, request.producer_epoch)
         if (had[0] == NO_PRODUCER) != (had[1] == NO_EPOCH):
             return _no_producer(ErrorCode.INVALID_REQUEST)
@@ -185,7 +190,7 @@ class TransactionApis:
     def _refusals(
         self, partitions: frozenset[TopicPartition], *, is_client: bool
     ) -> Mapping[TopicPartition, ErrorCode]:
-        """Why none of them is added; nothing if all may be."""
+        """Return an error per partition if any partition is refused, else an empty mapping."""
         if len(partitions) > MAX_ITEMS_PER_REQUEST:
             return dict.fromkeys(partitions, ErrorCode.INVALID_REQUEST)
         refused = {}
@@ -232,13 +237,13 @@ class TransactionApis:
     async def add_offsets_to_txn(
         self, request: AddOffsetsToTxnRequest, context: RequestContext
     ) -> AddOffsetsToTxnResponse:
-        """What the group commits will be part of the transaction."""
+        """Add the group's partition of ``__consumer_offsets`` to the transaction."""
         if not request.transactional_id:
             return AddOffsetsToTxnResponse(error_code=ErrorCode.INVALID_REQUEST)
         index = partition_of(self._cache.state, OFFSETS_TOPIC, request.group_id)
         if index is None:
-            # Nobody has asked for a group yet. A producer asks for the group's coordinator after
-            # this only, so it is made here: whoever asks again finds it.
+            # No group has been used yet. A producer asks for the group's coordinator only after
+            # this request, so the topic is created here, and the retried request finds it.
             try:
                 await self._make_offsets_topic()
             except OperatingError as e:
@@ -289,7 +294,7 @@ def _no_producer(code: ErrorCode) -> InitProducerIdResponse:
 
 
 def _fenced(code: ErrorCode, context: RequestContext, known_since: int) -> ErrorCode:
-    """``code`` in the words of the request's version."""
+    """Return ``code``, replaced if the request's version does not know it."""
     if code is ErrorCode.PRODUCER_FENCED and context.api_version < known_since:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     return code

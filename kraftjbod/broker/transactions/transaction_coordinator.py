@@ -1,17 +1,16 @@
-"""LOOP. ``TransactionCoordinator``: transactions, where their log is led: ``__transaction_state``.
+"""LOOP. ``TransactionCoordinator``: transactions of the led partitions of ``__transaction_state``.
 
-* A partition of that topic is loaded when this broker begins to lead it, and dropped when that
-  ends; transactional ids of a partition that is not here, or not loaded yet, are refused by code.
-* What shall be is appended first and holds when it is replicated; what is appended under one
-  leadership is never part of another one. An answer says what is in the log, and nothing else.
-* Where others may coordinate by now what is coordinated here, something is appended before anybody
-  is told what is in memory: who has been replaced cannot do that.
-* A transaction whose end was decided is ended in all its partitions, by whoever coordinates it
-  then: after a load its markers are sent again, with the newer epoch of the coordinator.
-* Those that are open for too long are aborted, those that nobody uses are forgotten, both from time
-  to time.
+* A partition of that topic is loaded when this broker becomes its leader, and dropped at the end of
+  the leadership. Requests for other or unloaded partitions are refused with an error code.
+* A change is appended first and takes effect when it is replicated. A record appended in one
+  leadership is never part of another one. A response reports only records in the log.
+* If another broker may be coordinator by now, a record is appended before a response from memory:
+  a replaced coordinator cannot append.
+* A transaction whose end was decided is ended in all its partitions by the coordinator of that
+  time: after a load its markers are sent again, with the coordinator's newer epoch.
+* Transactions that are open for too long are aborted and unused ids expire, both at intervals.
 
-What may happen to a transactional id is transaction.py's, who is told what marker_queue.py's.
+transaction.py has the state machine of a transactional id, marker_queue.py the delivery of markers.
 """
 
 from __future__ import annotations
@@ -69,7 +68,7 @@ from kraftjbod.core.telemetry import Metrics, get_logger
 
 _RESUME_AFTER_S: Final = 0.1
 _ENDINGS: Final = (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
-#: Says nothing: no transaction has such an id.
+#: An empty fact: no transaction has this id.
 _NOTHING: Final = TransactionFact("", None)
 
 
@@ -89,7 +88,7 @@ class _Phase(Enum):
 
 
 class _Led:
-    """A partition that is led here."""
+    """A partition of ``__transaction_state`` that this broker leads."""
 
     __slots__ = ("leader_epoch", "phase", "topic_partition", "transactions")
 
@@ -101,7 +100,7 @@ class _Led:
 
 
 class TransactionCoordinator:
-    """Subscribes to leaderships; ``run()`` aborts and forgets what is due."""
+    """Subscribes to leaderships; ``run()`` aborts and expires transactions."""
 
     def __init__(
         self,
@@ -118,7 +117,11 @@ class TransactionCoordinator:
         settings: TransactionSettings,
         may_be_deposed: Callable[[], bool],
     ) -> None:
-        """:param may_be_deposed: whether others may lead what the metadata says is led here."""
+        """Create the coordinator.
+
+        :param may_be_deposed: returns whether another broker may lead partitions that the metadata
+            shows as led here.
+        """
         self._cache = cache
         self._appends = BatchedAppends(producer, timeout_ms=settings.write_timeout_ms)
         self._reader = reader
@@ -129,7 +132,7 @@ class TransactionCoordinator:
         self._backoff = backoff
         self._settings = settings
         self._may_be_deposed = may_be_deposed
-        #: By partition.
+        #: By partition index.
         self._led: dict[int, _Led] = {}
         self._log = get_logger(component="transaction_coordinator")
         self._metrics = metrics
@@ -143,13 +146,13 @@ class TransactionCoordinator:
     # --- leaderships -----------------------------------------------------------------------------
 
     def elected(self, leadership: Leadership) -> None:
-        """Load the partition, if it is one of ours and not loaded already."""
+        """Load the partition, if it is one of ``__transaction_state`` and not loaded already."""
         (topic, index), epoch = leadership.topic_partition, leadership.leader_epoch
         if topic != TRANSACTIONS_TOPIC:
             return
         led = self._led.get(index)
         if led is not None and led.phase is _Phase.ACTIVE:
-            # The same log goes on, and with it what is in memory of it; markers take the new epoch.
+            # The log is the same, so the loaded state stays valid; markers get the new epoch.
             led.leader_epoch = epoch
             self._resume_all(led)
             return
@@ -157,13 +160,13 @@ class TransactionCoordinator:
         self._tasks.attempt(lambda: self._load(led), f"load-transactions-{index}")
 
     def resigned(self, leadership: Leadership) -> None:
-        """Whatever waits for transactions of this partition has to go elsewhere."""
+        """Fail the requests that wait for transactions of this partition."""
         topic, index = leadership.topic_partition
         if topic == TRANSACTIONS_TOPIC and index in self._led:
             self._unload(index)
 
     def close(self) -> None:
-        """Answer whoever waits."""
+        """Fail all waiting requests."""
         for index in list(self._led):
             self._unload(index)
         self._sender.close()
@@ -233,9 +236,11 @@ class TransactionCoordinator:
     async def ask(
         self, transactional_id: str, event: InitRequested | AddRequested | EndRequested
     ) -> TransactionAnswer:
-        """What becomes of a request; its token is a :class:`Completion`, made for this.
+        """Handle a request and return its answer; its token must be a new :class:`Completion`.
 
-        :raises OperatingError: it is not coordinated here, or not now, or that cannot be known.
+        :raises OperatingError: this broker is not the coordinator, is loading, or cannot confirm
+            that it
+            still is the coordinator.
         """
         await self._require_current(transactional_id)
         led, transaction = self._find(transactional_id)
@@ -243,7 +248,7 @@ class TransactionCoordinator:
         is_exhausted = transaction is not None and transaction.is_exhausted
         if (is_new or is_exhausted) and not isinstance(event, AddRequested):
             event = replace(event, fresh_producer_id=await self._fresh_id())
-            # Meanwhile somebody else may have been here.
+            # Another request may have been handled meanwhile.
             led, transaction = self._find(transactional_id)
         if transaction is None and isinstance(event, InitRequested):
             if len(led.transactions) >= self._settings.max_ids_per_partition:
@@ -267,7 +272,7 @@ class TransactionCoordinator:
         producer_epoch: int,
         partitions: frozenset[TopicPartition],
     ) -> Mapping[TopicPartition, ErrorCode]:
-        """Whether each partition is part of the transaction (KIP-890).
+        """Return for each partition whether it is part of the transaction (KIP-890).
 
         :raises OperatingError: as :meth:`ask`.
         """
@@ -278,13 +283,16 @@ class TransactionCoordinator:
         return transaction.verify(producer_id, producer_epoch, partitions)
 
     def describe(self, transactional_id: str) -> Transaction | None:
-        """:raises OperatingError: as :meth:`ask`."""
+        """Return the transaction, if it exists.
+
+        :raises OperatingError: as :meth:`ask`.
+        """
         return self._find(transactional_id)[1]
 
     def all_transactions(self) -> Iterator[Transaction]:
-        """What is coordinated here.
+        """Yield all transactions that this broker coordinates.
 
-        :raises OperatingError: COORDINATOR_LOAD_IN_PROGRESS, if something is not loaded yet.
+        :raises OperatingError: COORDINATOR_LOAD_IN_PROGRESS, if a partition is not loaded yet.
         """
         for led in list(self._led.values()):
             if led.phase is _Phase.LOADING:
@@ -292,7 +300,10 @@ class TransactionCoordinator:
             yield from list(led.transactions.values())
 
     async def _fresh_id(self) -> int:
-        """:raises OperatingError: COORDINATOR_LOAD_IN_PROGRESS, which lets clients come again."""
+        """Return a new producer id.
+
+        :raises OperatingError: COORDINATOR_LOAD_IN_PROGRESS, so that clients retry.
+        """
         try:
             return await self._next_producer_id()
         except OperatingError as e:
@@ -302,7 +313,7 @@ class TransactionCoordinator:
             ) from e
 
     async def _require_current(self, transactional_id: str) -> None:
-        """Nobody else has coordinated it before this was asked."""
+        """Confirm that no other broker has become coordinator of the id."""
         if not self._may_be_deposed():
             return
         code = await self._append(self._led_of(transactional_id), _NOTHING)
@@ -332,7 +343,7 @@ class TransactionCoordinator:
     # --- what is due -----------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Abort what is open for too long and forget what nobody uses, until cancelled."""
+        """Abort overdue transactions and expire unused ids, until cancelled."""
         settings = self._settings
         next_expiry_ms = self._clock.now_ms() + settings.expiry_interval_ms
         while True:
@@ -361,7 +372,7 @@ class TransactionCoordinator:
             try:
                 fresh_id = await self._fresh_id()
             except OperatingError:
-                return  # Next time.
+                return  # The next sweep tries again.
         if self._is_current(led):
             self._log.info(
                 "transaction_timed_out",
@@ -407,7 +418,7 @@ class TransactionCoordinator:
                 assert_never(action)
 
     def _heard(self, outcome: Outcome) -> None:
-        """Of partitions that know, or of somebody newer who sees to it."""
+        """Handle the result of markers."""
         ending = outcome.ending
         led = self._led.get(ending.index)
         transaction = None if led is None else led.transactions.get(ending.transactional_id)
@@ -421,7 +432,7 @@ class TransactionCoordinator:
                 reason=outcome.given_up.name,
             )
             return
-        # In a turn of its own: it may be told of this while it asks for it.
+        # In a separate event loop iteration: the sender may report this while it is called.
         loop = asyncio.get_running_loop()
         loop.call_soon(self._go_on, led, transaction, Marked(outcome.done))
 
@@ -438,7 +449,7 @@ class TransactionCoordinator:
         def ended(done: Completion[ErrorCode]) -> None:
             if done.result() is ErrorCode.NONE and metadata is not None:
                 self._count_end(metadata.state)
-            # In a turn of its own: the machine may want more written.
+            # In a separate event loop iteration: the machine may request another write.
             loop.call_soon(self._go_on, led, transaction, Written(done.result()))
 
         writing.add_done_callback(ended)
@@ -448,7 +459,7 @@ class TransactionCoordinator:
         try:
             record = record_of(fact, version=version, now_ms=self._clock.wall_ms())
         except LocalProtocolError:
-            # A request has longer names than records can hold.
+            # A name in the request is too long for a record.
             return Completion.of(ErrorCode.INVALID_REQUEST)
         appending = self._appends.append(
             led.topic_partition, [record], leader_epoch=led.leader_epoch

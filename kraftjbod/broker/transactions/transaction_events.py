@@ -1,7 +1,8 @@
-"""PURE. What may happen to a transactional id, and what it wants done: events and actions.
+"""PURE. Events and actions of the state machine of a transactional id.
 
-Names are those of Kafka's requests. A ``token`` stands for a request that waits for its answer;
-each is answered once. Times are wall milliseconds.
+Names are those of Kafka's requests. A ``token`` identifies a request that waits for its answer;
+each
+is answered once. Times are wall milliseconds.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from kraftjbod.core.errors import ErrorCode
 from kraftjbod.core.ids import TopicPartition
 
 Token = Hashable
-#: From this level of ``transaction.version`` on the epoch grows with every transaction (KIP-890).
+#: From this level of ``transaction.version`` on, each transaction increments the epoch (KIP-890).
 BUMPING_VERSION: Final = 2
 
 # --- events -------------------------------------------------------------------------------------
@@ -30,11 +31,11 @@ class InitRequested:
     token: Token
     timeout_ms: int
     version: int
-    """The cluster's level of ``transaction.version``, if somebody has to be fenced."""
+    """The cluster's level of ``transaction.version``, used if a producer must be fenced."""
     expected: tuple[int, int] | None = None
-    """Producer id and epoch of who goes on after an error (KIP-360)."""
+    """Producer id and epoch of a producer that continues after an error (KIP-360)."""
     fresh_producer_id: int = NO_PRODUCER
-    """For who has used up its epochs; see :attr:`Transaction.is_exhausted`."""
+    """Used if the epochs are exhausted; see :attr:`Transaction.is_exhausted`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +45,7 @@ class AddRequested:
     producer_epoch: int
     partitions: frozenset[TopicPartition]
     version: int
-    """The level of ``transaction.version`` that the client goes by."""
+    """The client's level of ``transaction.version``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +60,7 @@ class EndRequested:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overdue:
-    """It may be open for too long; who has it is fenced then.
+    """The transaction may be open for too long; then its producer is fenced.
 
     ``version`` is the cluster's level of ``transaction.version``.
     """
@@ -70,33 +71,33 @@ class Overdue:
 
 @dataclass(frozen=True, slots=True)
 class Expired:
-    """It may have been of no use for as long as transactional ids are kept."""
+    """The id may have been unused for ``kept_ms``, the retention time of transactional ids."""
 
     kept_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What :class:`Write` asked for is replicated, or why it is not."""
+    """The write of :class:`Write` is replicated, or failed with ``code``."""
 
     code: ErrorCode
 
 
 @dataclass(frozen=True, slots=True)
 class Marked:
-    """These partitions know how it ended."""
+    """These partitions have the marker."""
 
     partitions: frozenset[TopicPartition]
 
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """What was begun before goes on: after a load, or when a write is to be tried again."""
+    """Continue an unfinished end, after a load or a failed write."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unloaded:
-    """This broker does not coordinate it any more."""
+    """This broker does not coordinate the transaction any more."""
 
 
 TransactionEvent = (
@@ -117,7 +118,8 @@ TransactionEvent = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionAnswer:
-    """The producer id and epoch to go on with, where the request asks for them."""
+    """The answer to a request, with the producer id and epoch to use next where the request
+    returns them."""
 
     code: ErrorCode = ErrorCode.NONE
     producer_id: int = NO_PRODUCER
@@ -132,21 +134,21 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """Append it as it shall be, or that it is forgotten (None); :class:`Written` has to follow."""
+    """Append the metadata, or a deletion (None). :class:`Written` must follow."""
 
     metadata: TransactionMetadata | None
 
 
 @dataclass(frozen=True, slots=True)
 class SendMarkers:
-    """Let these partitions know how it ends; :class:`Marked` follows for each."""
+    """Send markers to the partitions. :class:`Marked` follows for each partition."""
 
     metadata: TransactionMetadata
 
 
 @dataclass(frozen=True, slots=True)
 class ResumeLater:
-    """:class:`Resumed` has to follow, a little later."""
+    """:class:`Resumed` must follow after a short pause."""
 
 
 TransactionAction = Answer | Write | SendMarkers | ResumeLater

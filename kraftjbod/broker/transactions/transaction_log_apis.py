@@ -47,7 +47,11 @@ class TransactionLogApis:
         timeout_ms: int,
         listeners: Mapping[str, MarkerListener] = MappingProxyType({}),
     ) -> None:
-        """``timeout_ms`` is what a marker's replication may take; ``listeners`` are by topic."""
+        """Create the handlers.
+
+        :param timeout_ms: maximum time for the replication of a marker.
+        :param listeners: by topic.
+        """
         self._replicas = replicas
         self._appends = appends
         self._suspect_after_ms = suspect_after_ms

@@ -1,9 +1,9 @@
-"""PURE. Records of ``__transaction_state``: what is kept of each transactional id, in Kafka's form.
+"""PURE. Records of ``__transaction_state``, in Kafka's format.
 
-A record is all that is known of one transactional id; without a value it is forgotten. What is of a
-kind or a version that is not known here is passed over, as Kafka does.
-The topic is compacted, made with all its replicas or not at all, and never led by a replica that
-may lack something: what a coordinator has decided must not be decided again.
+A record has the whole state of one transactional id; a record without a value deletes it. Records
+of an unknown type or version are skipped, as in Kafka.
+The topic is compacted, is created with all its replicas or not at all, and has no unclean leader
+elections: a coordinator's decision must never be lost.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _MAX_ELEMENTS: Final = 1_000_000
 
 
 class TransactionState(IntEnum):
-    """Kafka's names and numbers.
+    """Kafka's states and numbers.
 
-    The last two are never written: a fence is one step here, and what is dead has no record.
+    The last two are never written: fencing is one step here, and a dead id has no record.
     """
 
     EMPTY = 0
@@ -49,36 +49,36 @@ class TransactionState(IntEnum):
 
     @property
     def title(self) -> str:
-        """``"PrepareCommit"``, as DescribeTransactions says it."""
+        """The name in DescribeTransactions, such as ``"PrepareCommit"``."""
         return self.name.title().replace("_", "")
 
     @property
     def is_ending(self) -> bool:
-        """How it ends is decided, and not yet known to all partitions."""
+        """Whether the end is decided and some partitions may lack the marker."""
         return self in (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
 
     @property
     def is_idle(self) -> bool:
-        """There is no transaction."""
+        """Whether no transaction is open."""
         return not self.is_ending and self is not TransactionState.ONGOING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionMetadata:
-    """A transactional id as it is kept. Times are wall milliseconds."""
+    """The persisted state of a transactional id. Times are wall milliseconds."""
 
     producer_id: int
     producer_epoch: int = NO_EPOCH
     previous_producer_id: int = NO_PRODUCER
     next_producer_id: int = NO_PRODUCER
-    """What the producer is called when this transaction has ended, if its epochs are used up."""
+    """The producer id after the end of this transaction, if the epochs are exhausted."""
     timeout_ms: int
     state: TransactionState = TransactionState.EMPTY
     partitions: frozenset[TopicPartition] = frozenset()
     updated_ms: int = NO_TIME
     started_ms: int = NO_TIME
     client_version: int = 0
-    """The level of ``transaction.version`` that the transaction goes by."""
+    """The transaction's level of ``transaction.version``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +90,10 @@ class TransactionFact:
 
 
 def record_of(fact: TransactionFact, *, version: int, now_ms: int) -> Record:
-    """:param version: of the value: 0, or 1 from level 1 of ``transaction.version`` on.
-    :param now_ms: the wall time that the record carries.
+    """Encode a fact as a record.
+
+    :param version: of the value: 0, or 1 from level 1 of ``transaction.version`` on.
+    :param now_ms: the wall time of the record.
     """
     key_fields = TransactionLogKey(transactional_id=fact.transactional_id)
     key = _TYPE.pack(_KEY_TYPE) + encode_body(0, key_fields)
@@ -122,9 +124,9 @@ def _value(metadata: TransactionMetadata, version: int) -> bytes:
 
 
 def fact_of(record: Record) -> TransactionFact | None:
-    """What a record says; None if it is of a kind or version that is not known here.
+    """Decode a record; return None for an unknown type or version.
 
-    :raises CorruptRecordError: its key or value is not what its kind and version promise.
+    :raises CorruptRecordError: the key or value does not match its type and version.
     """
     key = memoryview(record.key or b"")
     if len(key) < _TYPE.size:
@@ -176,7 +178,7 @@ def _metadata_in(value: memoryview) -> TransactionMetadata | None:
 
 
 def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    """Partitions as requests name them, in order."""
+    """Group partitions by topic, sorted, as requests name them."""
     grouped: dict[str, list[int]] = {}
     for topic, partition in sorted(partitions):
         grouped.setdefault(topic, []).append(partition)
@@ -192,7 +194,7 @@ def transaction_state_topic(
         replication_factor=replication_factor,
         configs={
             "cleanup.policy": "compact",
-            # Kafka says "uncompressed"; so is what brokers of ours write.
+            # Kafka documents "uncompressed"; this project's brokers write uncompressed records too.
             "compression.type": "producer",
             "unclean.leader.election.enable": "false",
             "min.insync.replicas": str(min_isr),
