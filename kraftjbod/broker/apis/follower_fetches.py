@@ -1,10 +1,10 @@
-"""LOOP. Fetches of followers: answered from sessions, so that an idle replica costs nothing.
+"""LOOP. Fetches of followers, answered from fetch sessions, so that an idle replica costs nothing.
 
-A fetch updates its session, reads the partitions that have news, waits if there is nothing to
-read among them, and answers what is new: records, an error, a divergence, or only a high watermark.
-A partition with an error is reported once; its follower forgets it, and names it again later.
-Data of a throttled partition is left out while the quota is overdrawn (KIP-73); all else about it
-is told.
+A fetch updates its session and reads the changed partitions. It waits if they have too few bytes,
+and answers changes: records, an error, a divergence, or only a new high watermark.
+An error of a partition is reported once; the follower removes the partition and names it later.
+While the quota is overdrawn (KIP-73), records of a throttled partition are left out, but its other
+changes are reported.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class FollowerFetches:
             return FetchResponse(error_code=e.code)
         for key in proven:
             if key in session.parts and key not in named:
-                # The follower could not be heard when it named this, and now it is known to live.
+                # The report in an earlier request of this session did not count, and now it does.
                 named[key] = None
                 session.noted(key)
         answers = await self._fill(session, request, named)
@@ -99,7 +99,7 @@ class FollowerFetches:
         return opened
 
     def follower_of(self, request: FetchRequest) -> Follower | None:
-        """None if metadata knows of no such incarnation of a broker, here or not yet."""
+        """Return the sending broker incarnation; None if the metadata does not have it."""
         state = request.replica_state
         assert state is not None, "no follower asks"
         follower = Follower(BrokerId(state.replica_id), BrokerEpoch(state.replica_epoch))
@@ -107,7 +107,7 @@ class FollowerFetches:
         return follower if known is not None and known.epoch == follower.epoch else None
 
     def _update(self, session: FetchSession, request: FetchRequest) -> dict[TopicIdPartition, None]:
-        """Take over what the request says; the partitions that it names."""
+        """Apply the request to the session. Return the partitions that it names."""
         state = request.replica_state
         assert state is not None, "no follower asks"
         replica_id, replica_epoch = BrokerId(state.replica_id), BrokerEpoch(state.replica_epoch)
@@ -161,7 +161,7 @@ class FollowerFetches:
     async def _fill(
         self, session: FetchSession, request: FetchRequest, named: Collection[TopicIdPartition]
     ) -> _Answers:
-        """What is new, after a wait if that is too little."""
+        """Return the changes, after a wait if they have too few bytes."""
         deadline_ms = self._clock.now_ms() + max(0, request.max_wait_ms)
         max_bytes = min(request.max_bytes, self._max_fetch_bytes)
         if buggify.is_on and buggify.fires("broker.small_follower_fetch"):
@@ -169,7 +169,7 @@ class FollowerFetches:
         min_bytes = min(request.min_bytes, max_bytes)
         answers: _Answers = {}
         while True:
-            # What an earlier read found stands, unless there is news of it.
+            # An earlier result stays valid unless its partition has changed.
             news = session.take_news()
             for key in news:
                 answers.pop(key, None)
@@ -188,7 +188,7 @@ class FollowerFetches:
             if found_bytes >= min_bytes or is_full or is_urgent or remaining_ms <= 0:
                 break
             if session.speaker.unheard:
-                break  # An answer, even an empty one, is what its next request proves itself by.
+                break  # Even an empty response lets the next request confirm its reports.
             if any(data.is_held_up for data in read.values()):
                 remaining_ms = min(remaining_ms, max(1, self._quota.wait_ms(self._clock.now_ms())))
             await session.wait(min_bytes - found_bytes, remaining_ms)
@@ -204,7 +204,8 @@ class FollowerFetches:
         *,
         has_found: bool,
     ) -> _Answers:
-        """What is there of ``news``: at most ``left_bytes``, but one batch if nothing was found."""
+        """Read the changed partitions, up to ``left_bytes``, but at least one batch if nothing
+        was found."""
         answers: _Answers = {}
         is_overdrawn = self._quota.wait_ms(self._clock.now_ms()) > 0
         for key in news:
@@ -223,7 +224,7 @@ class FollowerFetches:
             if _is_nothing(data) and wanted.fetch_offset < _end_of(replica):
                 data = data._replace(is_left_out=True, is_held_up=is_held_up)
                 if is_held_up:
-                    # To be read again as soon as the quota allows.
+                    # Read it again as soon as the quota allows.
                     session.noted(key)
             answers[key] = data
             left_bytes -= len(data.records)
@@ -237,10 +238,12 @@ class FollowerFetches:
         answers: _Answers,
         left_bytes: int,
     ) -> None:
-        """Each in its directory's thread; what does not come in time is news next time.
+        """Read each partition in its directory's thread; late results count as changes for the next
+        fetch.
 
-        In time is what comes before its directory is suspect. All of a fetch waits for that once:
-        the next one leaves a directory out whose operation still runs, for its neighbours' sake.
+        A read is late when its directory becomes suspect. A fetch waits for that once: the next
+        fetch skips
+        a directory whose operation still runs, so that it does not delay other directories.
         """
         patience_s: dict[TopicIdPartition, float] = {}
         min_one_batch = not _size_of(answers)
@@ -252,7 +255,7 @@ class FollowerFetches:
             if patience_s[key] <= 0 or (max_bytes == 0 and not min_one_batch):
                 answers[key] = answers[key]._replace(is_left_out=True)
                 continue
-            # How much there is shows only when it is read, so its share is kept free for it.
+            # The size is known only after the read, so the maximum is reserved.
             left_bytes -= max_bytes
             reading[key] = asyncio.ensure_future(
                 self._reads.read_from_disk(
@@ -271,8 +274,12 @@ class FollowerFetches:
                 answers[key] = answers[key]._replace(is_left_out=True)
 
     def _is_urgent(self, part: SessionPart, data: FetchedData) -> bool:
-        """Answered without waiting for records: deletions wait for followers' starts (KIP-107), and
-        consumers who read a follower for what is committed (KIP-392)."""
+        """Return whether to answer without waiting for records.
+
+        Deletions wait for followers' log starts (KIP-107), and consumers that read a follower wait
+        for the
+        high watermark (KIP-392).
+        """
         is_told_at_once = self._replicas.lets_followers_serve
         return (
             data.code is not ErrorCode.NONE
@@ -284,7 +291,7 @@ class FollowerFetches:
         )
 
     def _patience_s(self, wanted: FetchFrom) -> float:
-        """How long the replica's directory may still take before it is suspect."""
+        """Return the seconds until the replica's directory becomes suspect."""
         replica = self._replicas.get(wanted.topic_partition)
         if replica is None or replica.handle is None:
             return self._suspect_after_s
@@ -293,7 +300,7 @@ class FollowerFetches:
     # --- the throttle ----------------------------------------------------------------------------
 
     def _may_be_held_up(self, wanted: FetchFrom, replica: HostedReplica) -> bool:
-        """In-sync followers never are, see replication_quotas.py."""
+        """Return whether the quota may delay the replica. In-sync followers are exempt."""
         return (
             replica.partition is not None
             and wanted.replica_id not in replica.partition.isr
@@ -301,7 +308,7 @@ class FollowerFetches:
         )
 
     def _count(self, session: FetchSession, answers: _Answers) -> None:
-        """Charge the replicas, and the quota where it holds, with what is about to be sent."""
+        """Count the bytes of the response for the replicas and for the quota."""
         throttled_bytes = 0
         for key, data in answers.items():
             part = session.parts.get(key)
@@ -318,7 +325,7 @@ class FollowerFetches:
 
 
 def _is_nothing(data: FetchedData) -> bool:
-    """Neither records, nor where they are, nor a reason why not."""
+    """Return whether there are no records, here or on disk, and no error."""
     is_sound = data.code is ErrorCode.NONE and data.diverging is None
     return is_sound and data.is_in_memory and not data.records
 
@@ -332,7 +339,7 @@ def _size_of(answers: _Answers) -> int:
 
 
 def _settle(session: FetchSession, key: TopicIdPartition, data: FetchedData) -> bool:
-    """Note what the follower is about to hear; False if there is nothing new."""
+    """Record the response that is about to be sent. Return False if it has nothing new."""
     part = session.parts.get(key)
     if part is None:
         return False
@@ -361,7 +368,7 @@ def _topics(session: FetchSession, answers: _Answers) -> list[FetchResponse.Fetc
 
 
 def partition_data(index: int, data: FetchedData) -> FetchResponse.PartitionData:
-    """One partition of a fetch's response."""
+    """Return one partition of a fetch response."""
     response = FetchResponse.PartitionData(
         partition_index=index,
         error_code=data.code,

@@ -1,17 +1,18 @@
-"""LOOP. ``ReplicaAlterLogDirsManager``: moves of replicas between the directories of this broker.
+"""LOOP. ``ReplicaAlterLogDirsManager``: moves replicas between the directories of this broker.
 
-Each move is one coroutine, :meth:`_move`, that reads like KIP-113, "Complete replica data
-movement", with the two steps of KIP-858, "Intra-broker replica movement". What may happen when is
-decided in replica_move_state.py.
+Each move is one coroutine, :meth:`_move`, that follows KIP-113, "Complete replica data movement",
+with the two steps of KIP-858, "Intra-broker replica movement". replica_move_state.py has the
+transitions.
 
-* A move gets one mover thread for as long as it lasts; moves beyond the threads wait in order.
-* All moves share one rate. Only the last bytes, for which appends wait at the gate, ignore it.
-* Nothing but the end of a step ends a move: the thread that copies is never pulled away from
-  under a file. Only waiting is cut short.
-* A move that a stop of the broker interrupts stays on the disks and is resumed at the next start.
-* A move that makes no progress is logged once, and again when it has moved and stalled once more.
-* A move into a directory that is full ends, and what it copied goes, for it takes space there; one
-  out of it goes on. A move from or to a stalled directory pauses until that answers again.
+* A move uses one mover thread until its end. Moves without a thread wait in order.
+* All moves share one rate limit. Only the last bytes, for which appends wait at the gate, ignore
+  it.
+* A move ends only between steps, so the copying thread never loses a file that it uses. Only
+  waits are cut short.
+* A move that a stop of the broker interrupts stays on the disks and resumes at the next start.
+* A move without progress is logged once, and again after further progress and another stall.
+* A move into a full directory ends and its copy is deleted, because the copy takes space there. A
+  move out of a full directory continues. A move from or to a stalled directory pauses.
 """
 
 from __future__ import annotations
@@ -68,25 +69,25 @@ from kraftjbod.storage.replicas.asked_moves import AskedMoves
 
 T = TypeVar("T")
 
-#: Copied at once, and the least of it that a low rate allows. Between steps the threads of moves
-#: and the loop get in each other's way, so there should be few.
+#: Limits of the bytes copied in one step; a low rate makes steps smaller. Steps should be few,
+#: because the threads of moves and the event loop contend between steps.
 _STEP_BYTES: Final = 64 * 1024 * 1024
 _SMALLEST_STEP_BYTES: Final = 64 * 1024
-#: How long a move that has caught up waits before it asks for more; twice as long each time that
-#: there is none, up to a slice.
+#: First pause of a move that has caught up. The pause doubles while there is nothing to copy, up to
+#: one slice.
 _IDLE_MS: Final = 10
-#: How long a move sleeps at most before it looks whether the rate has changed, or whether a
-#: stalled directory answers again.
+#: Limit of one sleep, after which a move checks the rate limit and stalled directories again.
 _SLICE_MS: Final = 200
 _WATCH_INTERVAL_MS: Final = 1_000
 _LEAVES_SOURCE: Final = (MoveEnd.PROMOTED, MoveEnd.SOURCE_FAILED, MoveEnd.UNWANTED)
 
 
 class ReplicaAlterLogDirsManager:
-    """``start``, ``cancel``, ``resume``, ``end`` and ``cancel_in`` at any time on the loop.
+    """Call ``start``, ``cancel``, ``resume``, ``end`` and ``cancel_in`` on the event loop; they do
+    not wait.
 
-    None of them waits. ``await swap_over(tp)`` and ``await ended(tp)`` wait for what is under way,
-    ``await close()`` interrupts it.
+    ``await swap_over(tp)`` and ``await ended(tp)`` wait for running operations.
+    ``await close()`` interrupts them.
     """
 
     def __init__(
@@ -123,9 +124,9 @@ class ReplicaAlterLogDirsManager:
         self._bucket = TokenBucket(bytes_per_second, clock.now_ms())
         self._stalled_after_ms = stalled_after_ms
         self._tasks = BackgroundTasks(jobs)
-        #: The last move of each partition, until nothing of it is under way any more.
+        #: The last move of each partition, until all its operations have ended.
         self._moves: dict[TopicPartition, ReplicaMove] = {}
-        #: Partitions whose last move was ended by a dead directory.
+        #: Partitions whose last move ended because a directory failed or was full.
         self._failed: set[TopicPartition] = set()
         self._watch: asyncio.TimerHandle | None = None
         self._longest_gate_ms = 0
@@ -144,9 +145,10 @@ class ReplicaAlterLogDirsManager:
     # --- what others ask for ---------------------------------------------------------------------
 
     def start(self, replica: HostedReplica, target: LogDir) -> None:
-        """Move an open replica to ``target``, and not to wherever it was moving before.
+        """Move an open replica to ``target``; a previous move to another target is cancelled.
 
-        Wait for :meth:`swap_over` first. A target where the replica is already ends its move.
+        Wait for :meth:`swap_over` first. If the replica is in ``target``, its move is only
+        cancelled.
         """
         assert replica.handle is not None, replica
         tp, source = replica.topic_partition, replica.handle.log_dir
@@ -160,14 +162,14 @@ class ReplicaAlterLogDirsManager:
             self._log.info("replica_move_started", partition=str(tp), target=target.path)
 
     def cancel(self, topic_partition: TopicPartition) -> bool:
-        """Let the replica stay where it is; False if it was not moving."""
+        """Keep the replica where it is. Return False if it was not moving."""
         running = self._running(topic_partition)
         if running is not None:
             self._handle(running, Cancelled())
         return running is not None
 
     def resume(self, replica: HostedReplica, *, is_accepted: bool) -> None:
-        """Go on with what a restart interrupted; nothing if that goes on already."""
+        """Resume a move that a restart interrupted, unless it runs already."""
         tp = replica.topic_partition
         future = self._logs.future(tp)
         if future is None or replica.handle is None or self._running(tp) is not None:
@@ -177,61 +179,61 @@ class ReplicaAlterLogDirsManager:
         self._log.info("replica_move_resumed", partition=str(tp), target=target.path)
 
     def end(self, topic_partition: TopicPartition) -> None:
-        """The replica is not hosted here any more."""
+        """End the move of a replica that is no longer hosted here."""
         self._failed.discard(topic_partition)
         running = self._running(topic_partition)
         if running is not None:
             self._handle(running, Unwanted())
 
     def cancel_in(self, log_dir: LogDir) -> None:
-        """The directory died: every move out of it and into it ends, and no file is touched."""
+        """End every move from and to a failed directory, without touching files."""
         for move in list(self._moves.values()):
             if move.is_swapping:
-                continue  # The swap fails by itself, and knows how far it has come.
+                continue  # The swap fails on its own and knows its progress.
             if move.source is log_dir:
                 self._handle(move, SourceFailed())
             elif move.target is log_dir:
                 self._handle(move, TargetFailed())
 
     def cancel_into(self, log_dir: LogDir) -> None:
-        """The directory is full: every move into it ends, and the space of its copy is given back.
+        """End every move into a full directory and free the space of its copy.
 
-        One that is changing places at this moment ends too, unless that succeeds.
+        A move that is swapping its copies also ends, unless the swap succeeds.
         """
         for move in list(self._moves.values()):
             if move.target is log_dir:
                 self._handle(move, TargetFilledUp())
 
     def take_back_in(self, log_dir: LogDir) -> None:
-        """The directory does not answer: the controller hears where its replicas are served."""
+        """Report the serving directory of replicas that move from or to a stalled directory."""
         for move in list(self._moves.values()):
             if log_dir in (move.source, move.target):
                 self._take_back_if_stalled(move)
 
     def moves(self) -> list[MoveProgress]:
-        """What is being moved, in the order in which it began."""
+        """Return the progress of all moves, in the order of their start."""
         return [move.progress for move in self._moves.values() if not move.state.is_over]
 
     def set_rate(self, bytes_per_second: int) -> None:
-        """What all moves may copy together from now on."""
+        """Set the rate limit of all moves together."""
         self._bucket.set_rate(bytes_per_second, self._clock.now_ms())
 
     async def swap_over(self, topic_partition: TopicPartition) -> None:
-        """Return when it is certain in which directory the replica is."""
+        """Wait until the directory of the replica is certain: no swap is running."""
         move = self._moves.get(topic_partition)
         if move is not None:
             await move.is_settled.wait()
 
     async def ended(self, topic_partition: TopicPartition) -> None:
-        """Return when no move has files of the replica under its hands."""
+        """Wait until no move uses files of the replica."""
         while (move := self._moves.get(topic_partition)) is not None:
             assert move.task is not None
             if move.task.done():
-                return  # It was interrupted by the end of the broker.
+                return  # The stop of the broker interrupted it.
             await asyncio.wait({move.task})
 
     async def close(self) -> None:
-        """Interrupt all moves; they are resumed at the next start."""
+        """Interrupt all moves; they resume at the next start."""
         if self._watch is not None:
             self._watch.cancel()
         await self._tasks.close()
@@ -289,7 +291,7 @@ class ReplicaAlterLogDirsManager:
             del self._moves[move.topic_partition]
 
     async def _move(self, move: ReplicaMove) -> None:
-        """KIP-113, "Complete replica data movement"; the numbers are its own."""
+        """Run one move. The numbers are those of KIP-113, "Complete replica data movement"."""
         if move.state.is_over:
             return
         # 1. The replica tracks two logs.
@@ -305,7 +307,8 @@ class ReplicaAlterLogDirsManager:
                     continue
                 if buggify.is_on and buggify.fires("broker.late_move_step"):
                     await asyncio.sleep(_IDLE_MS / 1000)
-                # KIP-858: caught up for the first time, the controller is asked; meanwhile 3.
+                # KIP-858: ask the controller after the first catch-up, and continue with step 3
+                # meanwhile.
                 if step.is_caught_up and not await self._noted(move):
                     continue
                 self._handle(move, Copied(is_caught_up=step.is_caught_up))
@@ -313,12 +316,12 @@ class ReplicaAlterLogDirsManager:
                     # 4. to 9. The controller has agreed, and the copy has caught up again.
                     await self._swap(move, executor)
                 elif step.is_caught_up:
-                    # The controller may be away for long; its answer ends the pause.
+                    # The controller may be unavailable for long; its response ends the pause.
                     idle_ms = _IDLE_MS if step.copied_bytes else min(2 * idle_ms, _SLICE_MS)
                     await move.pause(idle_ms)
 
     async def _future_of(self, move: ReplicaMove) -> FutureReplica:
-        """The future copy of this very move."""
+        """Return the future copy of this move, created if needed."""
         tp = move.topic_partition
         while True:
             future = self._logs.future(tp)
@@ -329,7 +332,8 @@ class ReplicaAlterLogDirsManager:
                     await self._whole(self._logs.drop_future(tp))
                 await self._whole(self._logs.create_future(tp, move.target, move.state.move_id))
             except asyncio.CancelledError:
-                # What a hung disk makes after the end holds nothing, and nobody would resume it.
+                # A copy that a hung disk creates after the end has no records and would never be
+                # resumed.
                 move.drops_future = True
                 raise
             except OperatingError as e:
@@ -338,7 +342,7 @@ class ReplicaAlterLogDirsManager:
     async def _copy(
         self, move: ReplicaMove, future: FutureReplica, executor: LogDirExecutor
     ) -> CopyStep | None:
-        """One step; None if it failed."""
+        """Copy one step. Return None if it failed."""
         await self._throttle(move)
         handle = move.replica.handle
         try:
@@ -357,7 +361,7 @@ class ReplicaAlterLogDirsManager:
         return step
 
     async def _noted(self, move: ReplicaMove) -> bool:
-        """That the controller is asked outlives this process, or False."""
+        """Persist that the controller is asked. Return False if that failed or the move is over."""
         source, target = move.source.directory_id, move.target.directory_id
         try:
             await self._whole(self._asked_moves.note(move.replica.key, source, target))
@@ -367,7 +371,8 @@ class ReplicaAlterLogDirsManager:
         return not move.state.is_over
 
     async def _forget_asking(self, move: ReplicaMove) -> None:
-        """Nothing counts on it but a new log of the replica, which sees to it by itself."""
+        """Forget the persisted request. Only the creation of a new log relies on it, and forgets
+        it itself."""
         try:
             await self._asked_moves.forget(move.replica.key)
         except OperatingError as e:
@@ -375,7 +380,7 @@ class ReplicaAlterLogDirsManager:
             self._log.info("asked_move_not_forgotten", partition=partition, reason=str(e))
 
     async def _swap(self, move: ReplicaMove, executor: LogDirExecutor) -> None:
-        """4. to 9.: under the gate, let the two copies change places."""
+        """Steps 4 to 9: swap the copies while the gate is closed."""
         replica, began_ms = move.replica, self._clock.now_ms()
         move.is_settled.clear()
         replica.gate.close()
@@ -404,7 +409,7 @@ class ReplicaAlterLogDirsManager:
 
     async def _promote(self, move: ReplicaMove, executor: LogDirExecutor) -> Event:
         try:
-            # What a fetch loop has begun to append is queued now, and then it is written.
+            # Let a fetch loop queue the append that it has begun, then wait until it is written.
             await asyncio.sleep(0)
             await self._whole(move.source.run(OpKind.READ, _nothing))
             handle = await self._whole(self._logs.promote_future(move.topic_partition, executor))
@@ -412,14 +417,14 @@ class ReplicaAlterLogDirsManager:
             self._log_failure(move, e)
             failure = self._failure(move)
             if isinstance(failure, TargetFilledUp):
-                self._handle(move, failure)  # That is what the failed swap then comes to.
+                self._handle(move, failure)  # The failed swap will end the move with this.
                 return SwapFailed()
             return failure or SwapFailed()
         self._replica_manager.promoted(move.replica, handle)
         return Promoted()
 
     def _follow_again(self, replica: HostedReplica) -> None:
-        """A follower goes on fetching, into the directory that it is in now."""
+        """Fetch again if the replica is a follower, into its present directory."""
         if self._replicas.is_current(replica) and replica.should_follow:
             self._fetchers.follow([replica])
 
@@ -440,7 +445,8 @@ class ReplicaAlterLogDirsManager:
         self._take_back_if_stalled(move)
 
     def _take_back_if_stalled(self, move: ReplicaMove) -> None:
-        """A directory may have stalled before the controller was asked, or while it thought."""
+        """Withdraw the assignment if a directory stalled before or while the controller was
+        asked."""
         if move.state.may_be_assigned and move.source.state is LogDirState.STALLED:
             self._handle(move, SourceStalled())
         elif (
@@ -464,10 +470,10 @@ class ReplicaAlterLogDirsManager:
             case DropFuture():
                 move.drops_future = True
             case CopyOn() | CloseGateAndPromote():
-                pass  # The coroutine that reported the step goes on by the phase.
+                pass  # The coroutine that reported the step continues according to the phase.
             case End(how=how):
                 replica.is_assigned_by_move = False
-                # Where it is not, the source serves on, and the controller may not know yet.
+                # In other cases the source keeps serving, and the controller may not know that yet.
                 move.was_source_left = how in _LEAVES_SOURCE
                 self._ended(move, how)
             case _:
@@ -492,12 +498,13 @@ class ReplicaAlterLogDirsManager:
                 "replica_move_ended", partition=str(move.topic_partition), reason=how.value
             )
         assert move.task is not None
-        # One that has not begun would never clean up, and one that reports its own end goes on.
+        # A task that has not begun would not clean up, and a task that reports its own end
+        # continues.
         if move.is_begun and move.task is not asyncio.current_task():
             move.task.cancel()
 
     def _failure(self, move: ReplicaMove) -> Event | None:
-        """Which of the two directories died, or has no space for the copy; None if neither."""
+        """Return the event for a failed directory or a full target; None otherwise."""
         if not move.source.is_online:
             return SourceFailed()
         if move.target.state is LogDirState.SATURATED:
@@ -530,23 +537,23 @@ class ReplicaAlterLogDirsManager:
     # --- waiting ---------------------------------------------------------------------------------
 
     async def _whole(self, work: Coroutine[Any, Any, T]) -> T:
-        """Wait for a piece of disk work; whoever ends the move waits for it too."""
+        """Wait for a disk operation, even after a cancellation."""
         task = asyncio.ensure_future(work)
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
-            # Who waits here may be cancelled once more, and nobody is interested any more.
+            # This wait may be cancelled again, so ``_pass_over`` retrieves the result.
             task.add_done_callback(_pass_over)
             await asyncio.wait({task})
             raise
 
     async def _throttle(self, move: ReplicaMove) -> None:
-        """Until the bucket is even; another rate takes effect meanwhile."""
+        """Wait until the rate limit allows another step; a changed limit applies at once."""
         while (wait_ms := self._bucket.wait_ms(self._clock.now_ms())) > 0:
             await move.pause(min(wait_ms, _SLICE_MS))
 
     async def _while_stalled(self, move: ReplicaMove) -> None:
-        """Until both directories answer, or one of them died."""
+        """Wait while one of the directories is stalled."""
         while not move.state.is_over and LogDirState.STALLED in (
             move.source.state,
             move.target.state,
@@ -554,11 +561,11 @@ class ReplicaAlterLogDirsManager:
             await move.pause(_SLICE_MS)
 
     def _step_bytes(self) -> int:
-        """So much that a low rate lets a step through every second or so."""
+        """Return a step size that takes about a second at a low rate."""
         return max(_SMALLEST_STEP_BYTES, min(_STEP_BYTES, self._bucket.bytes_per_second))
 
     def check_progress(self, now_ms: int) -> None:
-        """Log moves that stand still; happens by itself while there are any."""
+        """Log moves without progress; runs periodically while there are moves."""
         for move in self._moves.values():
             if move.has_stalled(now_ms, self._stalled_after_ms):
                 self._log.warning(
@@ -577,10 +584,10 @@ class ReplicaAlterLogDirsManager:
 
 
 def _pass_over(done: asyncio.Future[Any]) -> None:
-    """What a piece of work ended with that nobody waits for: a disk that died meanwhile, say."""
+    """Retrieve the exception of an abandoned operation, for example of a failed disk."""
     if not done.cancelled():
         done.exception()
 
 
 def _nothing() -> None:
-    """Done when everything that was queued before it is done."""
+    """Do nothing: completes after all operations that were queued before."""

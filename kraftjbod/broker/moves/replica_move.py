@@ -1,7 +1,6 @@
-"""LOOP. ``ReplicaMove``: one move between two directories as its driver sees it.
+"""LOOP. ``ReplicaMove``: the run-time state of one move between two directories.
 
-The state decides, the task carries out, the rest is what others want to know of a move, and how a
-move waits.
+It joins the state machine, the task, the progress and the pauses of a move.
 """
 
 from __future__ import annotations
@@ -17,10 +16,11 @@ from kraftjbod.storage.log_dirs.log_dir import LogDir
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoveProgress:
-    """Where one move stands.
+    """The progress of one move.
 
-    ``copied_bytes`` counts what this process copied; ``lag`` is how many offsets the future copy
-    lacks, -1 before the first step.
+    ``copied_bytes`` counts the bytes copied by this process. ``lag`` is the number of offsets that
+    the
+    future copy lacks; -1 before the first step.
     """
 
     topic_partition: TopicPartition
@@ -32,7 +32,7 @@ class MoveProgress:
 
 
 class ReplicaMove:
-    """Belongs to the ``ReplicaAlterLogDirsManager``."""
+    """Used only by ``ReplicaAlterLogDirsManager``."""
 
     def __init__(
         self, replica: HostedReplica, source: LogDir, target: LogDir, state: ReplicaMoveState
@@ -42,22 +42,22 @@ class ReplicaMove:
         self.target = target
         self.state = state
         self.task: asyncio.Task[None] | None = None
-        #: The task has taken its first step.
+        #: The task has started.
         self.is_begun = False
         #: Ends the present pause.
         self.changed = asyncio.Event()
-        #: Not set while the copies change places.
+        #: Cleared while the copies are swapped.
         self.is_settled = asyncio.Event()
         self.is_settled.set()
         self.copied_bytes = 0
         self.lag = -1
-        #: In a row.
+        #: Consecutive failures.
         self.failures = 0
-        #: The future copy goes when nothing is under way any more.
+        #: Remove the future copy after all operations of the move have ended.
         self.drops_future = False
-        #: The replica is served from elsewhere now, or from nowhere.
+        #: The replica is no longer served from the source.
         self.was_source_left = False
-        #: When it last came further; None while it waits for its turn.
+        #: Time of the last progress; None while it waits for a thread.
         self._progress_at_ms: int | None = None
         self._is_stall_reported = False
 
@@ -88,7 +88,7 @@ class ReplicaMove:
         self._is_stall_reported = False
 
     def has_stalled(self, now_ms: int, after_ms: int) -> bool:
-        """True once per time that it has not come further for ``after_ms``."""
+        """Return True once per stall of ``after_ms`` without progress."""
         since_ms = self._progress_at_ms
         if since_ms is None or self._is_stall_reported or self.state.is_over:
             return False
@@ -96,7 +96,7 @@ class ReplicaMove:
         return self._is_stall_reported
 
     async def pause(self, wait_ms: int) -> None:
-        """Until there is something to look at, at most ``wait_ms``."""
+        """Wait for a change, at most ``wait_ms``."""
         try:
             async with asyncio.timeout(wait_ms / 1000):
                 await self.changed.wait()

@@ -1,23 +1,23 @@
-"""PURE. One move of a replica between two directories of this broker, as a pure machine.
+"""PURE. The state machine of one move of a replica between two directories of this broker.
 
-COPYING -> QUEUED (the controller is asked to name the target) -> ACCEPTED (it has agreed) ->
-SWAPPING (appends wait, the last bytes are copied, the copies change places) -> ENDED.
+COPYING -> QUEUED (the controller is asked to assign the target) -> ACCEPTED (it has agreed) ->
+SWAPPING (appends wait, the last bytes are copied, the copies are swapped) -> ENDED.
 
-The rules (KIP-113, as altered by KIP-858, "Intra-broker replica movement"):
+The rules (KIP-113, as changed by KIP-858, "Intra-broker replica movement"):
 
-* the controller is asked when the future copy has caught up for the first time, and the copying
-  goes on meanwhile;
-* the copies change places only after the controller has agreed, and after catching up again;
-* while a directory does not answer, the controller is not to believe that the replica is in the
-  healthy one of the two: it could not serve there yet, and nobody else would be asked to lead;
-* whatever ends a move early takes back what may have reached the controller, unless the replica
-  itself leaves this broker: then there is nobody to assign;
-* a future copy is dropped only on purpose: never because a disk died, but when its disk is full,
-  for what it holds takes the space that the disk needs (KIP-928);
-* an answer that belongs to another move changes nothing.
+* The controller is asked when the future copy has caught up for the first time. Copying continues
+  meanwhile.
+* The copies are swapped only after the controller has agreed and the copy has caught up again.
+* While a directory is stalled, the controller must not assign the replica to the healthy one: the
+  replica cannot serve there yet, and the controller would not elect another leader.
+* A move that ends early withdraws an assignment that may have reached the controller, unless the
+  replica leaves this broker.
+* A future copy is dropped only deliberately. It is kept if a disk failed, and dropped if its disk
+  is full, because it takes space there (KIP-928).
+* A response for another move changes nothing.
 
-A move that is resumed after a restart begins in COPYING, or in ACCEPTED if metadata names the
-target already. ``alter_log_dirs_manager.py`` is the driver.
+A move that resumes after a restart begins in COPYING, or in ACCEPTED if the metadata already names
+the target. ``alter_log_dirs_manager.py`` drives the machine.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ class MovePhase(Enum):
 
 
 class MoveEnd(Enum):
-    """How a move came to its end."""
+    """The reason of a move's end."""
 
     PROMOTED = "promoted"
     CANCELLED = "cancelled"
     UNWANTED = "unwanted"
-    """The replica is not hosted here any more."""
+    """The replica is no longer hosted here."""
     SOURCE_FAILED = "source_failed"
     TARGET_FAILED = "target_failed"
     TARGET_FILLED_UP = "target_filled_up"
@@ -58,7 +58,8 @@ class MoveEnd(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copied:
-    """One step is done; ``is_caught_up``: the future copy holds what the current one held then."""
+    """One step has ended; ``is_caught_up``: the future copy has all records that the current
+    copy had."""
 
     is_caught_up: bool
 
@@ -70,17 +71,17 @@ class AssignmentAccepted:
 
 @dataclass(frozen=True, slots=True)
 class Promoted:
-    """The copies have changed places."""
+    """The copies were swapped."""
 
 
 @dataclass(frozen=True, slots=True)
 class SwapFailed:
-    """They have not, and neither directory is to blame."""
+    """The swap failed, and not because of a directory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cancelled:
-    """Somebody wants the replica to stay where it is, or to go elsewhere."""
+    """The replica should stay in the source, or move to another target."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,12 +101,12 @@ class TargetFailed:
 
 @dataclass(frozen=True, slots=True)
 class SourceStalled:
-    """The directory of the current copy does not answer."""
+    """The directory of the current copy is stalled."""
 
 
 @dataclass(frozen=True, slots=True)
 class TargetStalled:
-    """The directory of the future copy does not answer."""
+    """The directory of the future copy is stalled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +133,7 @@ Event = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssignDirectory:
-    """Ask the controller to name the target; the answer comes back with the move's id."""
+    """Ask the controller to assign the target; the response has the move's id."""
 
     directory_id: DirectoryId
     move_id: Uuid
@@ -145,7 +146,7 @@ class CopyOn:
 
 @dataclass(frozen=True, slots=True)
 class CloseGateAndPromote:
-    """Hold appends back, copy the last bytes, let the copies change places."""
+    """Hold back appends, copy the last bytes and swap the copies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,14 +156,14 @@ class DropFuture:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportDirectory:
-    """Report to the controller where the replica is, or died."""
+    """Report the replica's serving or failed directory to the controller."""
 
     directory_id: DirectoryId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class End:
-    """The move is over; nothing follows."""
+    """The move is over."""
 
     how: MoveEnd
 
@@ -171,11 +172,11 @@ Action = AssignDirectory | CopyOn | CloseGateAndPromote | DropFuture | ReportDir
 
 
 class ReplicaMoveState:
-    """``handle(event)`` gives what is to be done; all attributes are for reading.
+    """``handle(event)`` returns the actions. Attributes are read-only for callers.
 
-    There is no time in it: what takes too long is noticed by the driver.
+    It has no notion of time: the driver detects stalls.
 
-    :raises InvalidTransition: from ``handle``, if an event makes no sense in the present phase.
+    :raises InvalidTransition: from ``handle``, if an event is impossible in the present phase.
     """
 
     def __init__(
@@ -190,9 +191,9 @@ class ReplicaMoveState:
         self.source = source
         self.target = target
         self.phase = MovePhase.ACCEPTED if is_accepted else MovePhase.COPYING
-        #: Set while it is too late to stop the swap: what to do if the swap fails.
+        #: During a swap, which cannot be stopped: the end to take if the swap fails.
         self._wanted_end: MoveEnd | None = None
-        #: During a swap: the controller was told that the replica is in the source after all.
+        #: During a swap: the controller was notified that the replica stays in the source.
         self._is_taken_back = False
         self._story: deque[str] = deque(maxlen=_STORY_LINES)
 
@@ -208,7 +209,7 @@ class ReplicaMoveState:
 
     @property
     def may_be_assigned(self) -> bool:
-        """Whether the controller may believe that the replica is in the target."""
+        """Whether the controller may have assigned the replica to the target."""
         asked = (MovePhase.QUEUED, MovePhase.ACCEPTED, MovePhase.SWAPPING)
         return self.phase in asked and not self._is_taken_back
 
@@ -219,7 +220,7 @@ class ReplicaMoveState:
 
     def handle(self, event: Event) -> list[Action]:
         if self.is_over:
-            return []  # What was under way when it ended comes home late.
+            return []  # A late event of an ended move.
         self._require_legal(event)
         self._story.append(f"{self.phase.value}: {event}")
         match event:
@@ -277,14 +278,14 @@ class ReplicaMoveState:
         return [CopyOn()]
 
     def _take_back(self, stalled: SourceStalled | TargetStalled) -> list[Action]:
-        """The move goes on, and the controller is asked again when it has caught up again."""
+        """Withdraw the assignment. The move continues and asks again after the next catch-up."""
         reverted = self._revert()
         if self.phase is not MovePhase.SWAPPING:
             self.phase = MovePhase.COPYING
         elif isinstance(stalled, SourceStalled):
             self._is_taken_back = True
         else:
-            return []  # Appends wait for the target: let somebody else lead.
+            return []  # Appends wait for the stalled target, so another broker should lead.
         return reverted
 
     def _promoted(self) -> list[Action]:
@@ -301,9 +302,9 @@ class ReplicaMoveState:
         return self._stop(how)
 
     def _stop(self, how: MoveEnd) -> list[Action]:
-        """End on purpose, unless the copies are changing places: that is waited for."""
+        """End deliberately, but never during a swap: its result comes first."""
         if self.phase is MovePhase.SWAPPING:
-            # Who leaves this broker leaves, whatever else was wanted.
+            # A replica that leaves this broker has precedence over other reasons.
             if self._wanted_end is not MoveEnd.UNWANTED:
                 self._wanted_end = how
             return []
@@ -315,7 +316,7 @@ class ReplicaMoveState:
 
     def _revert(self) -> list[Action]:
         if self._wanted_end is MoveEnd.UNWANTED:
-            return []  # Who leaves is assigned nowhere.
+            return []  # A replica that leaves this broker has no directory to assign.
         return [ReportDirectory(directory_id=self.source)] if self.may_be_assigned else []
 
     def _end(self, how: MoveEnd) -> list[Action]:

@@ -83,7 +83,7 @@ class TransactionMetadata:
 
 @dataclass(frozen=True, slots=True)
 class TransactionFact:
-    """``metadata`` is None if the transactional id is forgotten."""
+    """The state of an id; ``metadata`` is None for a deletion."""
 
     transactional_id: str
     metadata: TransactionMetadata | None
