@@ -1,1 +1,2 @@
-"""The broker as its controller sees it: its life, its assignments, what it knows of the cluster."""
+"""The broker in its cluster: registration, replica assignments, metadata and the controller
+channel."""

@@ -1,9 +1,9 @@
-"""LOOP. ``AssignmentsManager``: performs what ``assignments_state.py`` decides.
+"""LOOP. ``AssignmentsManager``: performs the actions of ``assignments_state.py``.
 
-There is no event queue between the two: a wish counts in ``queued`` from the moment it is made, so
-that nobody can take the broker for settled while a wish is on its way into the machine.
+There is no event queue between the two, so ``queued`` counts an assignment from the call of
+``assign`` on. The broker cannot seem idle while an assignment is on the way to the state machine.
 
-Who wishes may leave a callback; it belongs to that very wish and dies with it.
+A caller may pass a callback. The callback is dropped with its assignment.
 """
 
 from __future__ import annotations
@@ -35,11 +35,12 @@ from kraftjbod.protocol.rpc_messages import AssignedDirectory, AssignReplicasToD
 
 
 class AssignmentsManager:
-    """Reports to the controller which directory holds which replica.
+    """Reports the directories of replicas to the controller (AssignReplicasToDirs).
 
-    ``assign(partition, directory_id, on_accepted)`` at any time on the loop; ``queued`` counts
-    what the controller has not accepted yet; ``await idle()`` returns once that is nothing;
-    ``await close()`` forgets the rest.
+    Call ``assign(partition, directory_id, on_accepted)`` on the event loop. ``queued`` counts the
+    assignments that the controller has not accepted yet. ``await idle()`` returns when there are
+    none.
+    ``await close()`` drops the rest.
     """
 
     def __init__(
@@ -58,7 +59,11 @@ class AssignmentsManager:
         backoff_ms: int = 100,
         backoff_max_ms: int = 10_000,
     ) -> None:
-        """``is_replica`` says whether metadata still has a partition's replica on this broker."""
+        """Create the manager.
+
+        :param is_replica: returns whether the metadata still has the partition's replica on this
+            broker.
+        """
         self._broker_id = broker_id
         self._broker_epoch = broker_epoch
         self._channel = channel
@@ -72,7 +77,7 @@ class AssignmentsManager:
             gather_ms=gather_ms,
             max_batch=max_batch,
         )
-        #: What to call when the last wish of a replica is accepted.
+        #: Callbacks for the latest assignment of each replica.
         self._on_accepted: dict[TopicIdPartition, Callable[[], None]] = {}
         self._tasks = BackgroundTasks()
         self._timer: asyncio.TimerHandle | None = None
@@ -80,7 +85,7 @@ class AssignmentsManager:
         self._idle.set()
         self._is_closed = False
         self._log = get_logger(component="assignments", broker_id=broker_id)
-        #: Answers of the controller that a replica cannot be there; each is asked again.
+        #: Number of refusals by the controller; each refused assignment is sent again.
         self._refusals = 0
         metrics.gauge("QueuedReplicaToDirAssignments", lambda: self.queued)
         metrics.gauge("RefusedReplicaToDirAssignments", lambda: self._refusals)
@@ -90,7 +95,7 @@ class AssignmentsManager:
 
     @property
     def queued(self) -> int:
-        """Replicas whose directory the controller has not accepted yet."""
+        """Number of replicas whose directory the controller has not accepted yet."""
         return self._state.queued
 
     def assign(
@@ -99,11 +104,12 @@ class AssignmentsManager:
         directory_id: DirectoryId,
         on_accepted: Callable[[], None] | None = None,
     ) -> None:
-        """The replica is, or shall be, in ``directory_id``; replaces what was wished before, but
-        for LOST, which it follows.
+        """Report that the replica is, or will be, in ``directory_id``.
 
-        ``on_accepted`` is called once, when the controller knows; never if another wish for the
-        replica comes first, or the replica leaves this broker.
+        The report replaces an earlier one, but follows a report of LOST.
+        :param on_accepted: called once when the controller has accepted the report; never called if
+            another
+            report for the replica replaces it, or if the replica leaves this broker.
         """
         if on_accepted is None:
             self._on_accepted.pop(partition, None)
@@ -112,19 +118,19 @@ class AssignmentsManager:
         self._handle(Wished(partition=partition, directory_id=directory_id))
 
     def is_queued(self, partition: TopicIdPartition) -> bool:
-        """Whether the controller may not know where the replica is, or shall be."""
+        """Return whether the controller may not know the reported directory of the replica."""
         return self._state.is_queued(partition)
 
     def is_losing(self, partition: TopicIdPartition) -> bool:
-        """Whether the replica is reported LOST, and the controller may not know."""
+        """Return whether a report that the replica is LOST is still pending."""
         return self._state.is_losing(partition)
 
     def queued_into(self, directory_id: DirectoryId) -> int:
-        """Replicas in ``directory_id`` of which the controller may not know that."""
+        """Return the number of replicas whose pending report names ``directory_id``."""
         return self._state.queued_into(directory_id)
 
     async def idle(self) -> None:
-        """Return once the controller has accepted all that was wished."""
+        """Return once the controller has accepted all reports."""
         await self._idle.wait()
 
     async def close(self) -> None:
@@ -153,7 +159,7 @@ class AssignmentsManager:
             self._idle.set()
         else:
             self._idle.clear()
-        # Last, because who is called may wish again.
+        # Last, because a callback may assign again.
         for on_accepted in called:
             on_accepted()
 

@@ -1,15 +1,14 @@
-"""PURE. Which replica lives in which directory, on its way to the controller, as a pure machine.
+"""PURE. The state machine of pending replica-to-directory assignments.
 
-* The last wish for a replica wins; a wish that is on its way already is not repeated.
-* One request is on its way at a time, with at most ``max_batch`` wishes, grouped by directory.
-* Wishes gather for ``gather_ms`` before they are sent, unless they fill a batch.
-* What was refused is sent again after a back-off of its own, for as long as this broker hosts the
-  replica, and holds up no other; one that is refused again and again does not hold up the broker.
-* A request that failed as a whole holds up everything for a back-off.
-* A wish is reported as accepted only while it is the last one: the late success of an older wish
-  says nothing about what is wished now.
-* LOST is not taken back: the copy that was lost, or may lack what others count on, must leave the
-  in-sync set before anything is in sync again. What is wished after it is sent once that is known.
+* The last assignment of a replica wins. An assignment that is already in flight is not repeated.
+* One request is in flight at a time, with at most ``max_batch`` assignments, grouped by directory.
+* Assignments are gathered for ``gather_ms`` before they are sent, unless they fill a batch.
+* A refused assignment is sent again after its own backoff, as long as this broker hosts the
+  replica. It delays no other assignment. After several refusals the broker no longer waits for it.
+* A request that failed as a whole delays all assignments for a backoff.
+* An assignment is reported as accepted only while it is the latest one of its replica.
+* LOST is not withdrawn: a lost or incomplete copy must leave the ISR before a new one can join. A
+  later assignment is sent once the controller has accepted LOST.
 
 ``assignments_manager.py`` is the driver.
 """
@@ -27,13 +26,13 @@ from kraftjbod.core.loop.timing import ExponentialBackoff
 from kraftjbod.protocol.rpc_messages import AssignedDirectory, AssignedTopic
 
 MAX_ASSIGNMENTS_PER_REQUEST: Final = 2_250
-#: A wish that was refused more often in a row is waited for no longer; it is sent all the same.
+#: After more consecutive refusals the broker does not wait for an assignment, but still sends it.
 MAX_REFUSALS_AWAITED: Final = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wished:
-    """The replica is in ``directory_id``, and metadata says otherwise."""
+    """The replica is in ``directory_id`` and the metadata names another directory."""
 
     partition: TopicIdPartition
     directory_id: DirectoryId
@@ -41,19 +40,19 @@ class Wished:
 
 @dataclass(frozen=True, slots=True)
 class WokeUp:
-    """The instant of the last ``WakeAt`` has come."""
+    """The time of the last ``WakeAt`` has come."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answered:
-    """The request is through; all its wishes are granted but the ``refused`` ones."""
+    """The request was answered; all its assignments were accepted except ``refused``."""
 
     refused: frozenset[TopicIdPartition]
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The request as a whole was refused, or nobody answered."""
+    """The request was refused as a whole, or timed out."""
 
 
 Event = Wished | WokeUp | Answered | Failed
@@ -66,21 +65,21 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class WakeAt:
-    """Replaces the ``WakeAt`` before it."""
+    """Replaces the previous ``WakeAt``."""
 
     at_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """The controller knows these as they are wished now."""
+    """The controller has accepted the latest assignments of these replicas."""
 
     partitions: tuple[TopicIdPartition, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """This broker hosts these no more, so their wishes are not sent."""
+    """This broker no longer hosts these replicas, so their assignments are dropped."""
 
     partitions: tuple[TopicIdPartition, ...]
 
@@ -90,7 +89,7 @@ Action = Send | WakeAt | Accepted | Dropped
 
 @dataclass(slots=True, kw_only=True)
 class _Refusal:
-    """A wish that was refused ``times`` in a row, and is to be sent again at ``due_ms``."""
+    """An assignment that was refused ``times`` times in a row and is due again at ``due_ms``."""
 
     directory_id: DirectoryId
     times: int
@@ -98,11 +97,11 @@ class _Refusal:
 
 
 class AssignmentsState:
-    """``handle(event, now_ms)`` gives what is to be done.
+    """``handle(event, now_ms)`` returns the actions.
 
-    ``is_replica`` says whether this broker still hosts a partition, according to its metadata.
+    ``is_replica`` returns whether this broker hosts a partition according to the metadata.
 
-    :raises InvalidTransition: from ``handle``, if an answer comes that nobody waits for.
+    :raises InvalidTransition: from ``handle``, if a response arrives without a request in flight.
     """
 
     def __init__(
@@ -120,15 +119,15 @@ class AssignmentsState:
         #: In order of arrival.
         self._ready: dict[TopicIdPartition, DirectoryId] = {}
         self._in_flight: dict[TopicIdPartition, DirectoryId] = {}
-        #: What was wished since of those that are wished LOST.
+        #: Later assignments of replicas with a pending LOST.
         self._after_lost: dict[TopicIdPartition, DirectoryId] = {}
-        #: Those whose last word was a refusal, until another wish or a grant.
+        #: Assignments whose last response was a refusal.
         self._refusals: dict[TopicIdPartition, _Refusal] = {}
-        #: Those of them that wait for their time.
+        #: Refused assignments that wait for their backoff.
         self._held: dict[TopicIdPartition, _Refusal] = {}
-        #: Requests that failed in a row, and when the next may be sent.
+        #: Consecutive failed requests, and the time of the next attempt.
         self._failures = self._resume_ms = 0
-        #: When the last ``WakeAt`` is due; None if none is out.
+        #: Time of the pending ``WakeAt``; None if there is none.
         self._wake_ms: int | None = None
 
     def __repr__(self) -> str:
@@ -139,27 +138,27 @@ class AssignmentsState:
 
     @property
     def queued(self) -> int:
-        """Replicas whose directory the controller does not know yet."""
+        """Number of replicas whose directory the controller does not know yet."""
         return len(self._wishes())
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is queued that is worth waiting for."""
+        """Whether no assignment is pending, except those that were refused too often."""
         if self._ready or self._in_flight:
-            # Asked with each wish: the first one that is worth it says so.
+            # Called for each assignment, so it stops at the first one to wait for.
             return all(map(self._is_hopeless, itertools.chain(self._in_flight, self._ready)))
         return all(map(self._is_hopeless, self._held))
 
     def queued_into(self, directory_id: DirectoryId) -> int:
-        """Replicas that are wished into ``directory_id``, which the controller may not know."""
+        """Return the number of pending assignments to ``directory_id``."""
         return sum(1 for wish in self._wishes().values() if wish == directory_id)
 
     def is_queued(self, partition: TopicIdPartition) -> bool:
-        """Whether the controller may not know what is wished of the replica."""
+        """Return whether an assignment of the replica is pending."""
         return any(partition in wishes for wishes in (self._ready, self._in_flight, self._held))
 
     def is_losing(self, partition: TopicIdPartition) -> bool:
-        """Whether the replica is wished LOST, and the controller may not know."""
+        """Return whether a LOST assignment of the replica is pending."""
         return LOST_DIR in (
             self._ready.get(partition),
             self._in_flight.get(partition),
@@ -203,13 +202,13 @@ class AssignmentsState:
                 self._after_lost[partition] = directory_id
             return []
         if self._in_flight.get(partition) == directory_id:
-            # Under way already; a wish that came between is taken back.
+            # Already in flight; drop an assignment that was made in between.
             self._ready.pop(partition, None)
             return []
         refusal = self._refusals.get(partition)
         if refusal is not None and refusal.directory_id == directory_id:
             if partition in self._held:
-                return []  # It is the same, and so would be the answer.
+                return []  # The same assignment would be refused again.
         else:
             self._forget_refusal(partition)
         self._ready[partition] = directory_id
@@ -226,7 +225,7 @@ class AssignmentsState:
         return [WakeAt(at_ms)]
 
     def _send(self, now_ms: int) -> list[Action]:
-        """Whatever may be sent now; and if nothing is on its way then, wake when more may be."""
+        """Send the next request if none is in flight, or wake when one may be sent."""
         if self._in_flight:
             return []
         self._let_go_of_held(now_ms)

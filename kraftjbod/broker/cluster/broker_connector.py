@@ -1,9 +1,9 @@
-"""LOOP. ``BrokerConnector``: the way of all connections from this broker to another one.
+"""LOOP. ``BrokerConnector``: opens the connections from this broker to other brokers.
 
-Brokers talk to each other under the one listener that ``inter.broker.listener.name`` names.
+Brokers use the listener that ``inter.broker.listener.name`` names.
 
-A host that lost power closes no connection: whoever has asked it something would wait until the
-request's own time is over. Metadata knows sooner, and what it calls dead is hung up on.
+A host that lost power does not close its connections, so a request would wait for its full timeout.
+The metadata shows earlier that the broker is fenced; then its connections are closed.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ class BrokerConnector:
         self._broker_id = broker_id
         self._cache = cache
         self._listener_name = listener_name
-        #: Open ones, with the epoch of the broker that they lead to.
+        #: Open connections, with the id and epoch of their broker.
         self._connections: dict[KafkaConnection, tuple[BrokerId, BrokerEpoch]] = {}
 
     async def connect(self, peer: BrokerId, *, purpose: str, timeout_ms: int) -> KafkaConnection:
-        """A connection of one's own to ``peer``, whose log calls it ``broker-<id>-<purpose>``.
+        """Open a dedicated connection to ``peer`` with the client id ``broker-<id>-<purpose>``.
 
-        :raises ConnectionLostError: if metadata does not say where it listens, or nobody does.
-        :raises RequestTimedOutError: if it accepts but does not answer.
+        :raises ConnectionLostError: if the metadata has no endpoint of the peer, or it refuses.
+        :raises RequestTimedOutError: if it accepts but does not respond.
         """
         endpoint = self._cache.endpoint(peer, self._listener_name)
         if endpoint is None:
@@ -44,7 +44,8 @@ class BrokerConnector:
         return connection
 
     def hang_up(self) -> None:
-        """Close what leads to brokers that metadata calls fenced, gone, or restarted since."""
+        """Close the connections to brokers that are fenced, unregistered or restarted by the
+        metadata."""
         for connection, (peer, epoch) in list(self._connections.items()):
             known = self._cache.state.brokers.get(peer)
             if known is None or known.fenced or known.epoch != epoch:

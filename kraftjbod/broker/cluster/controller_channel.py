@@ -1,21 +1,20 @@
-"""LOOP. ``ControllerChannel``: requests of a broker to whichever controller is active.
+"""LOOP. ``ControllerChannel``: sends a broker's requests to the active controller.
 
-* The voters are asked in turn, from the one that answered last: a voter that is not the active
-  controller, or cannot be reached, sends the request on to the next; after a round of all of them
-  there is a pause that grows.
-* A voter that stands still, or whose host vanished, closes nothing. While one lets a request wait,
-  the others are asked whether one of them is active by now; whatever waits at any but the active
-  one is then repeated there, the long-poll included.
+* The voters are asked in turn, starting with the one that answered last. If a voter is not active
+  or not reachable, the next one is asked. After a full round there is a growing pause.
+* A hung voter, or one whose host vanished, does not close connections. While a request waits, the
+  other voters are asked whether they are active. When one is, all requests that wait at other
+  voters are repeated there, including the long-poll.
 * Each request names the metadata log that the broker follows. A controller of another log refuses
-  it, and the next voter is asked; if all of them refuse it, so does the channel.
-* The deadline is the caller's. A request that was sent and not answered in time is not repeated.
-* A request whose connection broke is repeated, so it may take effect twice; every request of a
-  broker is made for that, or says when it is made again (``again``).
-* The metadata long-poll has a connection of its own, so that nothing waits for it; so have the
-  requests that clients make, so that no heartbeat waits for them. The poll, which waits long, goes
-  on elsewhere where a heartbeat is not answered: a host without power says nothing.
-* Metadata may come from a controller that follows the active one, too. So the poll finds its own
-  way among them, and is back at the active one as soon as that answers anything.
+  it, and the next voter is asked. If all refuse it, the call fails.
+* The caller sets the deadline. A request that was sent and not answered in time is not repeated.
+* A request whose connection broke is repeated, so it may take effect twice. Every request of a
+  broker is idempotent or marks its repetition (``again``).
+* The metadata long-poll has its own connection, so that no request waits behind it. Client requests
+  have another, so that no heartbeat waits behind them. When a heartbeat times out, the long-poll
+  also moves to another controller: a host without power closes no connection.
+* A follower controller may also serve metadata. So the long-poll has its own current voter, and
+  returns to the active controller as soon as that answers a request.
 """
 
 from __future__ import annotations
@@ -48,9 +47,10 @@ from kraftjbod.protocol.rpc_quorum_messages import FetchMetadataRequest, FetchMe
 
 R_co = TypeVar("R_co", bound=RpcResponse, covariant=True)
 
-#: Whoever is silent for long is suspected, and the others elect: they are asked more often then.
+#: After a silence the other voters are asked this often per silence timeout, because an election
+#: may be running.
 _SEARCHES_PER_SILENCE: Final = 4
-#: How long a forwarded request may wait at most, whatever its client would put up with.
+#: Limit of the wait of a forwarded request in milliseconds, independent of the client's timeout.
 MAX_FORWARD_TIMEOUT_MS: Final = 60_000
 
 Address = tuple[str, int]
@@ -58,7 +58,7 @@ Address = tuple[str, int]
 
 
 class Asks(Protocol[R_co]):
-    """A request class whose answer is ``R_co``: how a call knows the type of what it returns."""
+    """A request class whose response class is ``R_co``; it gives ``call`` its return type."""
 
     @property
     def Response(self) -> type[R_co]: ...
@@ -71,7 +71,7 @@ class _Purpose(Enum):
 
 
 class ControllerChannel:
-    """``call``, ``forward`` and ``fetch_metadata``; ``close()`` at the end."""
+    """Use ``call``, ``forward`` and ``fetch_metadata``; call ``close()`` at the end."""
 
     def __init__(
         self,
@@ -86,20 +86,22 @@ class ControllerChannel:
         retry_backoff_ms: int = 20,
         retry_backoff_max_ms: int = 500,
     ) -> None:
-        """
-        :param addresses: of controllers, which may say that others vote.
-        :param voters: those of the configuration, if it names them.
-        :param level: of ``metadata.version`` as far as it is known: what requests are written for.
-        :param log_id: of the metadata log that the broker follows, if it knows one.
-        :param request_timeout_ms: what a long-poll may take beyond its own wait. After half of it
-            without an answer the other voters are asked whether one of them is active.
+        """Create a channel without connections.
+
+        :param addresses: controllers, which may name other voters.
+        :param voters: the voters in the configuration, if any.
+        :param level: returns the known ``metadata.version``, which determines request versions.
+        :param log_id: returns the id of the followed metadata log, if known.
+        :param request_timeout_ms: time for a long-poll beyond its own wait. After half of it
+            without a
+            response the other voters are asked whether one of them is active.
         """
         assert addresses, "a broker needs a controller"
         self._configured = tuple(addresses)
         self._addresses = self._configured
-        #: 1 once the metadata log names the voters, as far as is known here.
+        #: 1 once the metadata log names the voters, as far as this broker knows.
         self.kraft_version = 0
-        #: As far as somebody said it.
+        #: Node ids of the voters, if known.
         self._node_ids = {(voter.host, voter.port): voter.node_id for voter in voters}
         self._clock = clock
         self._level = level
@@ -108,17 +110,18 @@ class ControllerChannel:
         self._backoff = ExponentialBackoff(
             initial_ms=retry_backoff_ms, max_ms=retry_backoff_max_ms, random_unit=random_unit
         )
-        #: Whom to ask first.
+        #: The voter that requests go to.
         self._active = self._addresses[0]
-        #: Whom to ask for metadata.
+        #: The voter that serves metadata.
         self._source = self._addresses[0]
-        #: Who answered last.
+        #: The voter that answered last.
         self._answered: Address | None = None
         self._search: asyncio.Task[None] | None = None
-        #: One per purpose and address at most.
+        #: At most one per purpose and address.
         self._clients: dict[tuple[_Purpose, Address], RpcClient] = {}
         self._forwarding = asyncio.Semaphore(MAX_FORWARDED_AT_ONCE)
-        #: Called when a connection goes by which the active controller may know that we live.
+        #: Called when a control connection is lost, so that the controller may treat this broker as
+        #: dead.
         self.on_control_lost: Callable[[], None] | None = None
         self._log = get_logger(component="controller_channel")
 
@@ -127,16 +130,16 @@ class ControllerChannel:
         return f"<ControllerChannel {host}:{port}>"
 
     async def call(self, request: Asks[R_co], *, timeout_ms: int) -> R_co:
-        """Ask the active controller.
+        """Send a request to the active controller and return its response.
 
-        :raises OperatingError: the controller's refusal, with its code; or, when the time is up,
-            what went wrong last (NOT_CONTROLLER, or a :class:`ConnectionLostError`), or
-            REQUEST_TIMED_OUT.
+        :raises OperatingError: the controller's refusal, with its code. At the deadline: the last
+            failure
+            (NOT_CONTROLLER or a :class:`ConnectionLostError`) or REQUEST_TIMED_OUT.
         """
         return await self._call(_Purpose.CONTROL, request, timeout_ms)
 
     async def forward(self, request: Asks[R_co], *, timeout_ms: int) -> R_co:
-        """Ask the active controller on behalf of a client.
+        """Send a client's request to the active controller.
 
         At most ``MAX_FORWARDED_AT_ONCE`` requests are in flight; the others wait here.
 
@@ -154,7 +157,8 @@ class ControllerChannel:
             remaining_ms = max(1, deadline.remaining_ms(self._clock.now_ms()))
             return await self._call(_Purpose.CLIENTS, request, remaining_ms)
         except ConnectionLostError as e:
-            # Its code, BROKER_NOT_AVAILABLE, is final for clients. Kafka's brokers answer as here.
+            # Its code, BROKER_NOT_AVAILABLE, is not retriable for clients. Kafka's brokers also
+            # time out here.
             raise RequestTimedOutError(
                 f"no controller could be reached within {timeout_ms} ms: {e.message}"
             ) from e
@@ -162,7 +166,7 @@ class ControllerChannel:
             self._forwarding.release()
 
     async def fetch_metadata(self, request: FetchMetadataRequest) -> FetchMetadataResponse:
-        """One long-poll; same errors as :meth:`call`."""
+        """Send one long-poll; raises as :meth:`call`."""
         timeout_ms = request.max_wait_ms + self._request_timeout_ms
         response = await self._call(_Purpose.METADATA, request, timeout_ms)
         if response.controllers:
@@ -171,10 +175,11 @@ class ControllerChannel:
         return response
 
     def _follow_voters(self, voters: Sequence[Voter]) -> None:
-        """Who votes now is asked first, and those of the configuration when none of them answers.
+        """Ask the present voters first, and the configured controllers if no voter answers.
 
-        A controller that was asked before keeps its connections, as far as it is asked again. One
-        that votes no more may be about to answer just that, so it keeps them until the next change.
+        Connections to controllers that remain in the list are kept. A removed voter keeps its
+        connections
+        until the next change, because it may be about to report its removal.
         """
         node_ids = {(voter.host, voter.port): voter.node_id for voter in voters}
         addresses = tuple(dict.fromkeys([*node_ids, *self._configured]))
@@ -191,7 +196,7 @@ class ControllerChannel:
             self._clients.pop(key).close()
 
     def close(self) -> None:
-        """Close all connections; what is on its way fails."""
+        """Close all connections; requests in flight fail."""
         if self._search is not None:
             self._search.cancel()
         for client in self._clients.values():
@@ -257,12 +262,14 @@ class ControllerChannel:
         return client
 
     def _connection_lost(self, purpose: _Purpose) -> None:
-        """Whose it was means nothing: who is asked now may not be who leads."""
+        """Report a lost control connection to any controller: the active one may be another by
+        now."""
         if purpose is _Purpose.CONTROL and self.on_control_lost is not None:
             self.on_control_lost()
 
     def _give_up_poll(self, address: Address) -> None:
-        """Of a voter that answers no heartbeat: another one may know more by now."""
+        """Drop the long-poll at a voter that answers no heartbeat; another voter may have newer
+        metadata."""
         client = self._clients.get((_Purpose.METADATA, address))
         if client is not None:
             client.drop("the controller does not answer")
@@ -291,8 +298,8 @@ class ControllerChannel:
 
     async def _find_another(self, silent: Address) -> None:
         """Ask each of the other voters once whether it is active."""
-        # Nothing is asked for; but only the active controller answers, and only once all that it
-        # decided until then is committed.
+        # The request has no effect. Only the active controller answers it, after its previous
+        # decisions are committed.
         question = self._with_log_id(ListPartitionReassignmentsRequest(partitions={}))
         version = question.version_at(self._level())
         for address in [one for one in self._addresses if one != silent]:
@@ -317,7 +324,7 @@ class ControllerChannel:
             return
 
     def _note_answer(self, address: Address) -> None:
-        """Whoever waits for another voter than the active one is let go, and asks again."""
+        """Note that a voter is active; requests that wait at other voters are sent again."""
         self._source = address
         if self._answered == address:
             return
@@ -347,17 +354,18 @@ def _is_from_active(response: RpcResponse) -> bool:
 
 
 def _is_about_the_voter(error: OperatingError) -> bool:
-    """Not about the request: another voter may do better."""
+    """Return whether the error concerns the voter, so that another voter may succeed."""
     return isinstance(error, ConnectionLostError) or error.code in (
         ErrorCode.NOT_CONTROLLER,
         ErrorCode.REQUEST_TIMED_OUT,
-        # Each controller goes by the hosts that its own file allows.
+        # Each controller has its own list of allowed hosts.
         ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
-        # One of them was formatted as a separate quorum.
+        # One of the controllers was formatted as a separate quorum.
         ErrorCode.FOREIGN_METADATA,
     )
 
 
 def forward_timeout_ms(asked_ms: int) -> int:
-    """How long a client's request may wait for the controller; the client asks for ``asked_ms``."""
+    """Return the time limit for a client's forwarded request; the client's own timeout is
+    ``asked_ms``."""
     return max(1, min(asked_ms, MAX_FORWARD_TIMEOUT_MS))

@@ -1,11 +1,11 @@
-"""LOOP. ``DynamicConfigs``: what this broker takes over while it runs.
+"""LOOP. ``DynamicConfigs``: the dynamic configuration of this broker.
 
-For each dynamic key, the broker's own ConfigRecord wins over that of all brokers, and that over
-the broker's file. Subscribers are notified at once, and then of every change, in the order in
-which they subscribed.
+For each dynamic key, the broker's own ConfigRecord has precedence over the one for all brokers,
+which has precedence over the broker's file. Subscribers are notified at once, and then of every
+change, in order of subscription.
 
-The controller checked the values before they were committed; should one still not parse (an older
-or newer controller wrote it), it is logged and passed over.
+The controller validates values before they are committed. A value that does not parse nevertheless
+(written by an older or newer controller) is logged and ignored.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ class DynamicConfigs:
         self.current = DynamicBrokerConfig.from_values(self._static, source="broker")
 
     def subscribe(self, take: Callable[[DynamicBrokerConfig], None]) -> None:
-        """``take`` is called now and after each change."""
+        """Call ``take`` now and after each change."""
         self._subscribers.append(take)
         take(self.current)
 
     def refresh(self) -> frozenset[str]:
-        """The metadata's configuration of brokers changed; the keys that are others now."""
+        """Apply a change of the brokers' configuration in the metadata; return the changed keys."""
         found = {key: next(self._usable(key), None) for key in DYNAMIC_BROKER_KEYS}
         winning = {key: value.text for key, value in found.items() if value is not None}
         config = DynamicBrokerConfig.from_values({**self._static, **winning}, source="broker")
@@ -61,7 +61,7 @@ class DynamicConfigs:
         return changed
 
     def values_of(self, key: str) -> Iterator[DynamicValue]:
-        """What the metadata says about ``key``, the winning value first."""
+        """Yield the committed values of ``key``, the one with precedence first."""
         for name in (self._own_name, ""):
             text = self._cache.state.configs.get((ResourceType.BROKER, name), {}).get(key)
             if text is not None:

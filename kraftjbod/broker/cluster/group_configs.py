@@ -1,7 +1,7 @@
-"""LOOP. ``GroupConfigs``: what each group of the newer protocol is configured to, by metadata.
+"""LOOP. ``GroupConfigs``: the configuration of each group of the consumer protocol (KIP-848).
 
-What a group says itself comes before what this broker's file says of all groups, within the bounds
-of the file.
+A group's own values have precedence over the values for all groups in this broker's file, within
+the limits in the file.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class GroupConfigs:
         self._of_all = config.for_all_groups
 
     def own(self, group_id: str) -> Mapping[str, str]:
-        """What was set for exactly this group, which need not exist."""
+        """Return the values set for this group, which need not exist."""
         return self._cache.state.configs.get((ResourceType.GROUP, group_id), {})
 
     def in_force(self, group_id: str) -> GroupOverrides:
@@ -33,9 +33,9 @@ class GroupConfigs:
         return self._config.clamped_overrides(own) if own else self._of_all
 
     def require_valid(self, resource: AlteredResource) -> None:
-        """What only a broker knows of a change: its file's bounds.
+        """Check a change against the limits in this broker's file.
 
-        :raises OperatingError: INVALID_CONFIG, saying what is wrong.
+        :raises OperatingError: INVALID_CONFIG, with the reason.
         """
         wanted = dict(self.own(resource.name))
         for change in resource.changes:

@@ -1,10 +1,10 @@
-"""PURE. ``MetadataCache``: the committed metadata as this broker's doors and fetchers ask for it.
+"""PURE. ``MetadataCache``: the committed metadata for the listeners and fetchers of this broker.
 
-* Holds the one current :class:`MetadataState`; a snapshot replaces it, replay changes it in place.
-* Answers what the state alone does not say: where a broker is reached, which replicas are offline.
-* ``version`` grows with every change, so that encoded answers can be cached beside it.
+* It has the one current :class:`MetadataState`; a snapshot replaces it, replay changes it in place.
+* It also answers derived questions: the endpoint of a broker, and the offline replicas.
+* ``version`` grows with every change, so that callers can cache encoded responses.
 
-Decides nothing and changes nothing in the state.
+It makes no decisions and does not change the state.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from kraftjbod.metadata.state import MetadataState
 
 
 class MetadataCache:
-    """Owned by the metadata loader; everybody else reads."""
+    """Written by the metadata loader only."""
 
     def __init__(self, *, cluster_id: str) -> None:
         self.cluster_id = cluster_id
@@ -28,29 +28,29 @@ class MetadataCache:
 
     @property
     def version(self) -> int:
-        """Two equal versions mean equal metadata."""
+        """Equal versions mean equal metadata."""
         return self.state.offset
 
     def replace(self, state: MetadataState) -> None:
-        """Continue with ``state``, which a snapshot built."""
+        """Replace the state with ``state`` from a snapshot."""
         self.state = state
 
     def alive_brokers(self) -> list[BrokerRegistration]:
-        """Unfenced brokers by id."""
+        """Return the unfenced brokers, sorted by id."""
         brokers = self.state.brokers
         return [
             brokers[broker_id] for broker_id in sorted(brokers) if not brokers[broker_id].fenced
         ]
 
     def endpoint(self, broker_id: BrokerId, listener_name: str) -> Listener | None:
-        """Where ``broker_id`` listens under ``listener_name``; None if unknown or fenced."""
+        """Return the endpoint of ``broker_id`` for ``listener_name``; None if unknown or fenced."""
         broker = self.state.brokers.get(broker_id)
         if broker is None or broker.fenced:
             return None
         return listener_of(broker, listener_name)
 
     def leader_for(self, partition: PartitionRegistration, listener_name: str) -> BrokerId:
-        """The leader that a client can reach, or ``NO_LEADER``."""
+        """Return the leader if a client can reach it, else ``NO_LEADER``."""
         if self.endpoint(partition.leader, listener_name) is None:
             return NO_LEADER
         return partition.leader
@@ -74,7 +74,7 @@ class MetadataCache:
 
 
 def listener_of(broker: BrokerRegistration, listener_name: str) -> Listener | None:
-    """The listener of that name, or None."""
+    """Return the listener with that name, or None."""
     for listener in broker.listeners:
         if listener.name == listener_name:
             return listener

@@ -1,22 +1,21 @@
-"""LOOP. ``MetadataMemory``: which metadata log this broker follows, remembered beyond its own life.
+"""LOOP. ``MetadataMemory``: persists the id and the offset of the metadata log that this broker
+follows.
 
-By the metadata a broker makes replicas, sets them aside and deletes them. So it must be the right
-one: a controller that was formatted anew, or restored from an old backup, knows less than this
-broker does, and doing what it says would take every replica out of service.
+Metadata makes a broker create, set aside and delete replicas, so it must be the right metadata. A
+controller that was reformatted, or restored from an old backup, has less than this broker followed.
+Applying its metadata would take every replica out of service.
 
-* The first log that a broker hears of is its own from then on, until an operator has it forget;
-  then the first *other* one is. Of the same log it never takes less than it has followed: one that
-  lost its end and goes on is another log, and has to be given an id of its own.
-* Metadata of another log, or of one that ends before what is remembered, is refused: nothing of it
-  is applied, nothing on any disk is touched, and the broker waits for the right one to come back.
-  So is one that goes on behind an earlier end: it has an entry of another epoch where this broker
-  was last, which the controller sees (``Followed``).
-* What is remembered is brought to disk before anything is made, set aside or deleted by it, at an
-  orderly stop, and once in ``_WRITE_INTERVAL_MS`` while there is news. So a log that lost its last
-  second may pass for whole after a crash of the broker, but none that lost a replica's coming or
-  going.
-* A metadata dir that takes no writes now is logged, and holds nothing up: it is the last resort of
-  two, after a log that is synced before anybody hears of an entry.
+* The broker follows the first log that it receives, until an operator makes it forget the log; then
+  the next *other* log. It never accepts a shorter version of the same log: a log that lost its end
+  and continues needs a new id.
+* Metadata of another log, or of a log that ends before the persisted offset, is refused: it is not
+  applied, no disk is changed, and the broker waits for the right metadata. A log that diverged has
+  an entry of another epoch at this broker's offset, which the controller detects (``Followed``).
+* The offset is persisted before a replica is created, set aside or deleted, at an orderly stop, and
+  once per ``_WRITE_INTERVAL_MS`` while it grows. So after a crash of the broker, a log that lost
+  its last second may be accepted, but no log that lost the creation or removal of a replica.
+* A failed write to the metadata directory is logged and blocks nothing: the offset is a second
+  safeguard, after a metadata log that is synced before its entries are sent.
 """
 
 from __future__ import annotations
@@ -40,11 +39,12 @@ _WRITE_INTERVAL_MS: Final = 1_000
 
 
 class Followed(NamedTuple):
-    """What controllers get to know of what this broker has followed.
+    """The progress that this broker reports to controllers.
 
-    ``offset`` is that of the last entry, -1 for none, and ``epoch`` the entry's, None if it is not
-    known. None for an ``offset`` is said by a broker that may take another log: what it has
-    followed is nothing to go by, and only the active controller may answer it.
+    ``offset`` is that of the last entry, -1 for none; ``epoch`` is the entry's, None if unknown. An
+    ``offset`` of None means that the broker may accept another log; then only the active controller
+    may
+    respond.
     """
 
     metadata_log_id: Uuid | None
@@ -53,17 +53,18 @@ class Followed(NamedTuple):
 
 
 class MetadataMemory:
-    """``await load()`` first, ``run()`` for the life of the broker, ``write()`` at its end."""
+    """Call ``await load()`` first, ``run()`` for the broker's lifetime, and ``write()`` at its
+    end."""
 
     def __init__(self, *, metadata_dir: LogDir) -> None:
         self._metadata_dir = metadata_dir
-        #: Which log is followed; None until one that has an id is heard of.
+        #: The followed log; None until a log with an id is received.
         self.metadata_log_id: Uuid | None = None
         self._applied_offset = -1
-        #: Of the entry there.
+        #: Epoch of the entry at ``_applied_offset``.
         self._applied_epoch: int | None = None
         self._written: AppliedMetadata | None = None
-        #: What the disk said last if it did not take a write.
+        #: The last logged error of a write.
         self._complaint: str | None = None
         self._writing = asyncio.Lock()
         self._log = get_logger(component="metadata_memory")
@@ -73,7 +74,7 @@ class MetadataMemory:
 
     @property
     def applied_offset(self) -> int:
-        """This much of the log was applied, in this life or before; -1 for nothing."""
+        """The last applied offset, in this or an earlier incarnation; -1 for none."""
         return self._applied_offset
 
     @property
@@ -83,10 +84,10 @@ class MetadataMemory:
         return Followed(self.metadata_log_id, self._applied_offset, self._applied_epoch)
 
     async def load(self) -> None:
-        """What the broker remembers of earlier lives.
+        """Load the persisted state.
 
-        :raises InconsistentStorageError: the file is damaged; says what to do.
-        :raises KafkaStorageError: the metadata dir is or goes offline.
+        :raises InconsistentStorageError: the file is damaged; the message has the remedy.
+        :raises KafkaStorageError: the metadata directory is offline or fails.
         """
         metadata_dir = self._metadata_dir
         path = path_of(metadata_dir.path)
@@ -98,9 +99,9 @@ class MetadataMemory:
             self._applied_epoch = self._written.epoch
 
     def heard_of(self, metadata_log_id: Uuid | None) -> None:
-        """A controller has this log; None if it is from before logs had ids.
+        """Note the id of a controller's log; None for a log without an id.
 
-        :raises ForeignMetadataError: it is another than the one that is followed.
+        :raises ForeignMetadataError: it is not the followed log.
         """
         if self.metadata_log_id is None:
             self.metadata_log_id = metadata_log_id
@@ -111,9 +112,9 @@ class MetadataMemory:
             self._refuse(f"the controller has log {metadata_log_id}")
 
     def require_whole(self, last_offset: int) -> None:
-        """The controller's log ends at ``last_offset``.
+        """Check the end of the controller's log.
 
-        :raises ForeignMetadataError: this broker has followed it further.
+        :raises ForeignMetadataError: this broker has followed the log further.
         """
         if last_offset < self._applied_offset:
             self._refuse(f"the controller's log ends at offset {last_offset}")
@@ -137,20 +138,21 @@ class MetadataMemory:
         )
 
     def note_applied(self, offset: int, epoch: int | None) -> None:
-        """Everything up to ``offset``, whose entry is of ``epoch``, if that is known."""
+        """Note that all entries up to ``offset`` were applied; ``epoch`` is the last entry's, if
+        known."""
         if offset > self._applied_offset:
             self._applied_offset, self._applied_epoch = offset, epoch
 
     # --- to disk ---------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Write what is new, now and then, until cancelled."""
+        """Persist progress at intervals, until cancelled."""
         while True:
             await asyncio.sleep(_WRITE_INTERVAL_MS / 1000)
             await self.write()
 
     async def write(self) -> None:
-        """Return once all that was applied before the call is remembered for good, or cannot be."""
+        """Persist all progress from before the call; return when that succeeded or failed."""
         wanted = self._applied_offset
         async with self._writing:
             if self._written is not None and self._written.offset >= wanted:

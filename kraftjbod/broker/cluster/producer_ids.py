@@ -1,7 +1,7 @@
-"""LOOP. ``ProducerIdManager``: hands out producer ids from blocks that the controller reserves.
+"""LOOP. ``ProducerIdManager``: assigns producer ids from blocks that the controller reserves.
 
-One block is asked for at a time; callers that come meanwhile wait for the same answer.
-What is left of a block when the broker stops is never used: ids are plentiful.
+One block is requested at a time; concurrent callers wait for the same response.
+The rest of a block is lost when the broker stops: ids are plentiful.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ class ProducerIdManager:
         self._broker_epoch = broker_epoch
         self._timeout_ms = timeout_ms
         self._next = 0
-        #: Ids below this one are ours.
+        #: End of the reserved block, exclusive.
         self._end = 0
         self._refill = asyncio.Lock()
 
     async def next_id(self) -> int:
-        """An id that no producer has had.
+        """Return an unused producer id.
 
-        :raises OperatingError: if the controller gives no block in time.
+        :raises OperatingError: if the controller does not reserve a block in time.
         """
         if self._next >= self._end:
             async with self._refill:

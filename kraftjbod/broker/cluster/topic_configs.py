@@ -1,10 +1,10 @@
-"""LOOP. ``TopicConfigs``: the configuration that holds for each topic on this broker.
+"""LOOP. ``TopicConfigs``: the effective configuration of each topic on this broker.
 
-The broker's defaults with the cluster's and the topic's own values on top, parsed once per change.
-A topic's own values were checked by the controller before they were committed. A value that does
-not parse all the same, because an older or newer controller wrote it, is passed over with a
-warning: a broker that refused its metadata would serve no client, and a topic that got the defaults
-for all of its values could lose records to the default retention.
+The broker's defaults are overridden by the cluster's and the topic's own values; the result is
+parsed once per change. The controller validates a topic's values before they are committed. A value
+that does not parse nevertheless, because an older or newer controller wrote it, is ignored with a
+warning. Refusing the metadata would stop service to clients, and defaults for all values of the
+topic could delete records by the default retention.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class TopicConfigs:
         self._log = get_logger(component="topic_configs")
 
     def take(self, defaults: TopicConfig) -> None:
-        """The broker's defaults changed."""
+        """Apply changed defaults of the broker."""
         if defaults != self.defaults:
             self.defaults = defaults
             self._parsed.clear()
@@ -37,12 +37,12 @@ class TopicConfigs:
         return config
 
     def of_new_topic(self, own: Mapping[str, str]) -> TopicConfig:
-        """What a topic with the values ``own`` would be configured to."""
+        """Return the configuration of a new topic with the values ``own``."""
         overrides = {**overrides_of(self._cache.state.configs, topic=""), **own}
         return self.defaults.with_stored_overrides(overrides, source="new topic")[0]
 
     def forget(self, topic: str) -> None:
-        """The topic's own values changed, or the topic is gone."""
+        """Drop the parsed configuration: the topic's values changed, or the topic was deleted."""
         self._parsed.pop(topic, None)
 
     def _parse(self, topic: str) -> TopicConfig:

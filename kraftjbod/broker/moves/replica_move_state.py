@@ -141,7 +141,7 @@ class AssignDirectory:
 
 @dataclass(frozen=True, slots=True)
 class CopyOn:
-    """Copy what there is to copy now, or wait for more."""
+    """Copy the available records, or wait for more."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,1 +1,1 @@
-"""How a broker lives in its cluster, as its controller sees it."""
+"""The broker's registration, heartbeats and shutdown at the controller."""

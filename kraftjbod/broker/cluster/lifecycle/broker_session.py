@@ -14,15 +14,15 @@ from __future__ import annotations
 
 
 class BrokerSession:
-    """One request is on its way at a time."""
+    """The session with the controller. One request is in flight at a time."""
 
     def __init__(self, *, timeout_ms: int) -> None:
         self._timeout_ms = timeout_ms
-        #: When the last request was sent, and the last one that was answered.
+        #: The time of the last request, and of the last answered one.
         self._sent_ms = 0
         self._answered_ms: int | None = None
-        #: How many requests were sent: all, up to the one that was answered last, and before the
-        #: last loss.
+        #: Numbers of requests: sent in total, up to the last answered one, and before the last
+        #: loss.
         self._sent = self._answered = self._lost = 0
         self._current_from = -1
 
@@ -34,31 +34,32 @@ class BrokerSession:
         self._sent_ms = now_ms
 
     def answered(self, metadata_offset: int, timeout_ms: int = 0) -> None:
-        """
-        :param metadata_offset: how far the controller's metadata was; -1 if it did not say.
-        :param timeout_ms: of sessions from now on; 0 if it did not say.
+        """Note a response to the last request.
+
+        :param metadata_offset: the controller's metadata offset; -1 if unknown.
+        :param timeout_ms: the session timeout from now on; 0 if unknown.
         """
         self._answered_ms, self._answered = self._sent_ms, self._sent
         self._current_from = metadata_offset
         self._timeout_ms = timeout_ms or self._timeout_ms
 
     def lost(self) -> None:
-        """The connection or the registration was lost, or a request failed.
+        """Note that the connection or the registration was lost, or that a request failed.
 
-        Answers to requests that were sent before prove nothing any more.
+        Responses to earlier requests no longer prove a session.
         """
         self._lost = self._sent
 
     def is_over(self, now_ms: int) -> bool:
-        """False before the first answer."""
+        """Return whether the session has expired; False before the first response."""
         return self._answered_ms is not None and now_ms - self._answered_ms >= self._timeout_ms
 
     def is_in_doubt(self, now_ms: int, metadata_offset: int) -> bool:
-        """Whether others may lead what metadata up to ``metadata_offset`` says that this broker
-        leads; False before the first answer.
+        """Return whether other brokers may lead partitions that this broker leads by its metadata.
 
-        A change that the controller decides for other reasons than this broker's silence is told
-        to its next leader at the same time: of that there is no warning.
+        False before the first response. There is no warning of leadership changes for other reasons
+        than a
+        silent broker: the new leader may learn of such a change first.
         """
         if self._answered_ms is None:
             return False

@@ -1,15 +1,14 @@
-"""PURE. Failures of directories on their way to the controller, and how long that may take
-(KIP-858).
+"""PURE. Directory failures that the controller may not know yet, with their deadlines (KIP-858).
 
-Part of ``lifecycle_state.py``, which knows what was reported.
+This is a part of ``lifecycle_state.py``, which knows the reports.
 
-* Each failure has a deadline of its own until the controller is known to know of it.
-* The deadline stays while a replica's assignment into the failed directory has not come through:
-  the controller takes such a replica for a healthy one somewhere else.
-* For as long the directory does not come back: with it online the controller would never elect
-  another leader for such a replica, which may have lost records, and must not lead on.
-* Past its deadline the broker stops if it still leads a replica there: that is the only other way
-  to make the controller elect somebody else.
+* Each failure has its own deadline until the controller has acknowledged it.
+* The deadline stays while an assignment of a replica into the failed directory is pending: the
+  controller treats such a replica as healthy in another directory.
+* Until then the directory does not return. With an online directory the controller would not elect
+  another leader for the replica, which may have lost records and must not stay leader.
+* At its deadline the broker stops if it still leads a replica there: this is the only other way to
+  make the controller elect another leader.
 """
 
 from __future__ import annotations
@@ -28,22 +27,22 @@ from kraftjbod.core.ids import DirectoryId
 
 
 class FailureReports:
-    """``timeout_ms`` is ``log.dir.failure.timeout.ms``."""
+    """Pending failure reports; ``timeout_ms`` is ``log.dir.failure.timeout.ms``."""
 
     def __init__(self, *, timeout_ms: int) -> None:
         self._timeout_ms = timeout_ms
-        #: Failures that the controller may not know of yet.
+        #: Failures that the controller has not acknowledged.
         self._unreported: dict[DirectoryId, DirectoryFailed] = {}
-        #: Those that it knows of, while it may not know of every replica in them.
+        #: Acknowledged failures with a replica whose assignment is still pending.
         self._half_reported: dict[DirectoryId, DirectoryFailed] = {}
 
     @property
     def unreported(self) -> Set[DirectoryId]:
-        """Directories whose failure the controller may not know of yet."""
+        """Directories whose failure the controller has not acknowledged."""
         return self._unreported.keys()
 
     def is_known(self, directory_id: DirectoryId) -> bool:
-        """Whether the controller knows of the failure, and of every replica that it struck."""
+        """Return whether the controller knows the failure and all affected replicas."""
         half_reported = self._half_reported.get(directory_id)
         return directory_id not in self._unreported and (
             half_reported is None or not half_reported.has_unreported_replicas()
@@ -54,7 +53,8 @@ class FailureReports:
         return [ArmReportDeadline(failure.directory_id, now_ms + self._timeout_ms)]
 
     def reported(self, directory_ids: Collection[DirectoryId]) -> list[Action]:
-        """The controller knows of these, all of which were ``unreported``."""
+        """Note that the controller acknowledged these failures, all of which were
+        ``unreported``."""
         actions: list[Action] = []
         for directory_id in sorted(directory_ids):
             failure = self._unreported.pop(directory_id)
@@ -65,7 +65,7 @@ class FailureReports:
         return actions
 
     def over(self, directory_id: DirectoryId) -> list[Action]:
-        """The directory is back or forgotten: nobody waits for its failure to be known."""
+        """Drop the failure of a directory that returned or was forgotten."""
         failures = (
             self._unreported.pop(directory_id, None),
             self._half_reported.pop(directory_id, None),
@@ -81,7 +81,7 @@ class FailureReports:
         if failure is None:
             return []
         if not failure.leads():
-            # It may be made leader there by a controller that does not know yet.
+            # A controller without knowledge of the failure may still make it leader there.
             return [ArmReportDeadline(directory_id, now_ms + self._timeout_ms)]
         why = (
             f"log directory {directory_id} is offline, this broker leads replicas there, and no "

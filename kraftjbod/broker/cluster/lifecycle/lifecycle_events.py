@@ -1,4 +1,4 @@
-"""PURE. What a broker's life is made of: the events and the actions of ``lifecycle_state.py``."""
+"""PURE. Events and actions of ``lifecycle_state.py``."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ from kraftjbod.protocol.rpc_messages import (
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The broker may begin to register."""
+    """The broker may register."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegistrationAnswered:
-    """``metadata_offset`` is the entry's that holds the registration, -1 if that is not known.
+    """The registration succeeded.
 
-    ``session_timeout_ms`` is how long the session lasts; 0 if the controller does not say it.
+    ``metadata_offset`` is the offset of the registration record, -1 if unknown.
+    ``session_timeout_ms`` is the session timeout, 0 if unknown.
     """
 
     broker_epoch: BrokerEpoch
@@ -55,21 +56,21 @@ class HeartbeatFailed:
 
 @dataclass(frozen=True, slots=True)
 class ControllerLost:
-    """The connection to the controller went, and with it the proof that this broker lives."""
+    """The connection to the controller was lost; it kept this broker alive at the controller."""
 
 
 @dataclass(frozen=True, slots=True)
 class WokeUp:
-    """The instant of the last ``WakeAt`` has come."""
+    """The time of the last ``WakeAt`` has come."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataReplayed:
-    """Metadata has been replayed up to ``offset``.
+    """Metadata was replayed up to ``offset``.
 
-    ``level`` is the cluster's ``metadata.version`` then, and ``knows_dirs`` says whether this
-    broker's registration lists directories; ``online_dirs`` are those that it says are online,
-    None if that is not known.
+    ``level`` is the ``metadata.version`` there. ``knows_dirs`` is whether this broker's
+    registration
+    lists directories. ``online_dirs`` are the online directories in it, None if unknown.
     """
 
     offset: int
@@ -80,15 +81,14 @@ class MetadataReplayed:
 
 @dataclass(frozen=True, slots=True)
 class BecameReady:
-    """The replicas are loaded and the controller knows where each of them is."""
+    """The replicas are loaded, and the controller knows the directory of each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectoryFailed:
-    """``leads`` says, whenever asked, whether this broker leads a replica in the directory.
+    """A directory failed. ``leads`` returns whether this broker leads a replica in it.
 
-    ``has_unreported_replicas`` says whether it has a replica that the controller may believe to be
-    elsewhere (an assignment into the directory is on its way).
+    ``has_unreported_replicas`` returns whether an assignment of a replica into it is still pending.
     """
 
     directory_id: DirectoryId
@@ -103,7 +103,7 @@ class ReportDeadlinePassed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectoryImpaired:
-    """It is saturated or stalled (KIP-928), or is the one after having been the other."""
+    """The directory became saturated or stalled (KIP-928), also if it was the other before."""
 
     directory_id: DirectoryId
     state: LogDirState
@@ -111,21 +111,21 @@ class DirectoryImpaired:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectoryRecovered:
-    """An impaired directory is all right again."""
+    """An impaired directory is online again."""
 
     directory_id: DirectoryId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CordonsChanged:
-    """These directories take no new replicas from now on, and all others do (KIP-1066)."""
+    """The complete set of cordoned directories (KIP-1066)."""
 
     cordoned: frozenset[DirectoryId]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectoryAttached:
-    """A directory came back from OFFLINE, or is new on this broker."""
+    """An OFFLINE directory returned, or a new one was added."""
 
     directory_id: DirectoryId
     path: str
@@ -133,14 +133,14 @@ class DirectoryAttached:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectoryForgotten:
-    """The directory is gone for good, and the cluster is to release its id."""
+    """The directory is permanently gone, and the cluster should release its id."""
 
     directory_id: DirectoryId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShutdownRequested:
-    """The broker is to stop: in order, leaders first, or ``at_once``, because it cannot serve."""
+    """The broker should stop: in order, with moved leaders, or ``at_once`` if it cannot serve."""
 
     at_once: bool = False
 
@@ -184,7 +184,7 @@ class SendHeartbeat:
 
 @dataclass(frozen=True, slots=True)
 class WakeAt:
-    """Replaces the ``WakeAt`` before it."""
+    """Replaces the previous ``WakeAt``."""
 
     at_ms: int
 
@@ -207,14 +207,15 @@ class AnnounceRegistered:
 
 @dataclass(frozen=True, slots=True)
 class AnnounceChanges:
-    """The controller knows of these changes, and metadata here shows what followed from them."""
+    """The controller has accepted these changes, and the local metadata shows their
+    consequences."""
 
     changes: DirectoryChanges
 
 
 @dataclass(frozen=True, slots=True)
 class AnnounceRefusal:
-    """The controller will not have these changes, and they are taken back."""
+    """The controller refused these changes, and they are withdrawn."""
 
     changes: DirectoryChanges
     error: OperatingError
@@ -222,17 +223,17 @@ class AnnounceRefusal:
 
 @dataclass(frozen=True, slots=True)
 class AnnounceUnfenced:
-    """Clients may be served."""
+    """The broker may serve clients."""
 
 
 @dataclass(frozen=True, slots=True)
 class AnnounceMayStop:
-    """The controlled shutdown is over: nothing is led here any more."""
+    """The controlled shutdown has ended: this broker leads no partition."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShutDown:
-    """The broker must stop; ``error`` says why."""
+    """The broker must stop; ``error`` has the reason."""
 
     error: KraftJbodError
 

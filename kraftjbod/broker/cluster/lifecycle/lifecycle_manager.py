@@ -1,7 +1,7 @@
-"""LOOP. ``BrokerLifecycleManager``: performs what ``lifecycle_state.py`` decides.
+"""LOOP. ``BrokerLifecycleManager``: performs the actions of ``lifecycle_state.py``.
 
-Events come in through one queue, actions go out from one consumer; a request's outcome comes back
-as an event. Nothing is decided here.
+Events arrive in one queue, and one task performs the actions. The result of a request is another
+event. This module makes no decisions.
 """
 
 from __future__ import annotations
@@ -75,19 +75,22 @@ T = TypeVar("T")
 class BrokerLifecycleManager:
     """Keeps this broker registered and its controller informed.
 
-    ``start()`` on the running loop, then ``await registered()`` and ``await unfenced()``;
-    ``set_ready_to_unfence()``, ``note_metadata(state)``,
-    ``report_offline(directory_id, leads, has_unreported_replicas)``, ``report_impaired`` and
+    Call ``start()`` on the running loop, then ``await registered()`` and ``await unfenced()``.
+    In between, call ``set_ready_to_unfence()``, ``note_metadata(state)``,
+    ``report_offline(directory_id, leads, has_unreported_replicas)``, ``report_impaired``,
     ``report_recovered``, ``set_cordoned(directory_ids)``,
-    ``await attach(directory_id, path, timeout_ms)`` and ``await forget(directory_id, timeout_ms)``
-    at any time in between;
-    ``await begin_controlled_shutdown(timeout_ms, at_once)`` and ``await close()`` at the end.
+    ``await attach(directory_id, path, timeout_ms)`` and ``await forget(directory_id, timeout_ms)``.
+    At the end call ``await begin_controlled_shutdown(timeout_ms, at_once)`` and ``await close()``.
     ``await wait_failed()`` never returns: it raises when the broker must stop.
-    ``state`` and ``broker_epoch`` say how it is now; the epoch is -1 while not registered.
-    ``is_session_over`` says whether the controller may have fenced this broker, and
-    ``await session()`` waits until it is not; ``may_be_deposed`` whether others may lead by now
-    what this broker leads, which is so for a moment longer.
-    ``await session_regained()`` waits for the end of an outage in which the session ended.
+
+    ``state`` and ``broker_epoch`` are the present values; the epoch is -1 while not registered.
+    ``is_session_over`` is whether the controller may have fenced this broker; ``await session()``
+    waits
+    until it is False. ``may_be_deposed`` is whether other brokers may lead partitions of this
+    broker,
+    which lasts a little longer. ``await session_regained()`` waits for the end of an outage in
+    which
+    the session expired.
     """
 
     def __init__(
@@ -130,18 +133,19 @@ class BrokerLifecycleManager:
         )
         self._tasks = BackgroundTasks()
         self._is_closed = False
-        #: Who waits for the controller's word on a directory; bounded by the directories.
+        #: Callers that wait for the controller's response about a directory. Bounded by the
+        #: directories.
         self._attaching: dict[DirectoryId, asyncio.Future[None]] = {}
         self._forgetting: dict[DirectoryId, asyncio.Future[None]] = {}
-        #: The controller has other metadata than this broker; only the first refusal is logged.
+        #: The controller has another metadata log; only the first refusal is logged.
         self._is_refused = False
-        #: Heartbeats that failed in a row; only the first is logged.
+        #: Consecutive failed heartbeats; only the first is logged.
         self._failed_heartbeats = 0
-        #: The controller answered.
+        #: Set by a response of the controller.
         self._heard = asyncio.Event()
-        #: Loop time of the first heartbeat that failed since the controller's last answer.
+        #: Loop time of the first heartbeat that failed since the controller's last response.
         self._failing_since_s: float | None = None
-        #: The same of an outage that is over, and in which the session ended.
+        #: The same for an ended outage in which the session expired.
         self._lost_since_s: float | None = None
         self._regained = asyncio.Event()
         self._log = get_logger(component="broker_lifecycle", broker_id=identity.broker_id)
@@ -159,22 +163,22 @@ class BrokerLifecycleManager:
 
     @property
     def is_session_over(self) -> bool:
-        """Whether the controller may have fenced this broker for its silence."""
+        """Whether the session has expired, so that the controller may have fenced this broker."""
         return self._state.is_session_over(self._clock.now_ms())
 
     @property
     def may_be_deposed(self) -> bool:
-        """Whether others may lead by now what this broker's metadata says that it leads."""
+        """Whether other brokers may lead partitions that this broker leads by its metadata."""
         return self._state.may_be_deposed(self._clock.now_ms())
 
     async def session(self) -> None:
-        """Return at once, or as soon as the controller has answered again."""
+        """Return at once if the session is valid, else after the controller's next response."""
         while self.is_session_over:
             self._heard.clear()
             await self._heard.wait()
 
     async def session_regained(self) -> float:
-        """Wait until the controller answers after the session had ended.
+        """Wait for a response of the controller after the session had expired.
 
         :return: loop time of the first heartbeat that failed.
         """
@@ -186,11 +190,11 @@ class BrokerLifecycleManager:
 
     @property
     def unacknowledged_dirs(self) -> frozenset[DirectoryId]:
-        """Failed directories that the controller has not confirmed to know."""
+        """Failed directories that the controller has not acknowledged."""
         return self._state.unacknowledged_dirs
 
     def start(self) -> None:
-        """Begin to register."""
+        """Start to register."""
         loop = asyncio.get_running_loop()
         self._registered: asyncio.Future[BrokerEpoch] = loop.create_future()
         self._unfenced: asyncio.Future[None] = loop.create_future()
@@ -201,28 +205,28 @@ class BrokerLifecycleManager:
         self._post(Started())
 
     async def registered(self) -> BrokerEpoch:
-        """The epoch of the first registration; raises as :meth:`wait_failed` does."""
+        """Return the epoch of the first registration; raises as :meth:`wait_failed` does."""
         return await self._unless_failed(self._registered)
 
     async def unfenced(self) -> None:
-        """Return when clients may be served; raises as :meth:`wait_failed` does."""
+        """Return when the broker may serve clients; raises as :meth:`wait_failed` does."""
         await self._unless_failed(self._unfenced)
 
     async def wait_failed(self) -> None:
-        """Wait for the end that nobody asked for.
+        """Wait for an unrequested end of the broker.
 
-        :raises ClusterRefusedError: the controller refuses this broker for good.
-        :raises ClusterUnreachableError: no controller took it for too long.
+        :raises ClusterRefusedError: the controller refuses this broker permanently.
+        :raises ClusterUnreachableError: no controller registered it in time.
         :raises KafkaStorageError: a failed directory could not be reported in time.
         """
         await asyncio.shield(self._failed)
 
     def set_ready_to_unfence(self) -> None:
-        """All replicas are loaded, and the controller knows the directory of each."""
+        """Note that all replicas are loaded and the controller knows the directory of each."""
         self._post(BecameReady())
 
     def note_metadata(self, state: MetadataState) -> None:
-        """Metadata has been replayed as far as ``state``."""
+        """Note that metadata has been replayed up to ``state``."""
         broker_id = self._state.identity.broker_id
         broker = state.brokers.get(broker_id)
         self._post(
@@ -240,10 +244,12 @@ class BrokerLifecycleManager:
         leads: Callable[[], bool],
         has_unreported_replicas: Callable[[], bool] = bool,
     ) -> None:
-        """A directory died.
+        """Report a failed directory.
 
-        ``leads`` says, when asked later, if we still lead there, and ``has_unreported_replicas``
-        whether a replica is there of which the controller may not know that.
+        :param leads: returns whether this broker still leads a replica there.
+        :param has_unreported_replicas: returns whether the controller may not know the directory of
+            a
+            replica there.
         """
         self._post(
             DirectoryFailed(
@@ -256,47 +262,49 @@ class BrokerLifecycleManager:
         _give_up(self._attaching, directory_id, died)
 
     def report_impaired(self, directory_id: DirectoryId, state: LogDirState) -> None:
-        """A directory is saturated or stalled; every heartbeat says so until it has recovered."""
+        """Report a saturated or stalled directory in every heartbeat until it recovers."""
         self._post(DirectoryImpaired(directory_id=directory_id, state=state))
 
     def report_recovered(self, directory_id: DirectoryId) -> None:
-        """An impaired directory is all right again; means nothing for one that was not."""
+        """Report that an impaired directory recovered; no effect for any other directory."""
         self._post(DirectoryRecovered(directory_id=directory_id))
 
     def set_cordoned(self, directory_ids: Collection[DirectoryId]) -> None:
-        """These are all the directories that take no new replicas."""
+        """Set the complete set of cordoned directories."""
         self._post(CordonsChanged(cordoned=frozenset(directory_ids)))
 
     async def attach(self, directory_id: DirectoryId, path: str, *, timeout_ms: int) -> None:
-        """Register a directory that came back or is new; return when the controller has it.
+        """Register a directory that returned or is new; return when the controller has registered
+        it.
 
-        That its failure is known comes first. What followed from both, a new leader epoch among
-        it, is in the metadata of this broker when this returns.
+        Its failure is reported first. When this method returns, the local metadata has the
+        consequences of
+        both, such as a new leader epoch.
 
-        :raises OperatingError: the controller refuses it: it is not registered.
-        :raises KafkaStorageError: it died meanwhile.
-        :raises RequestTimedOutError: no answer within ``timeout_ms``; it is still asked for.
+        :raises OperatingError: the controller refuses; the directory is not registered.
+        :raises KafkaStorageError: it failed meanwhile.
+        :raises RequestTimedOutError: no response within ``timeout_ms``; the broker keeps trying.
         """
         event = DirectoryAttached(directory_id=directory_id, path=path)
         await self._ask_for(self._attaching, directory_id, event, timeout_ms)
 
     def keep(self, directory_id: DirectoryId, path: str) -> None:
-        """A directory that was to be forgotten stays after all: :meth:`attach` without a wait."""
+        """Keep a directory that was to be forgotten: :meth:`attach` without a wait."""
         self._post(DirectoryAttached(directory_id=directory_id, path=path))
 
     async def forget(self, directory_id: DirectoryId, *, timeout_ms: int) -> None:
-        """Have the cluster release a directory that is gone; return when it has.
+        """Make the cluster release a directory that is gone; return when it has.
 
-        :raises OperatingError: the controller refuses: the directory stays known, and offline.
-        :raises RequestTimedOutError: no answer within ``timeout_ms``; it is still asked for.
+        :raises OperatingError: the controller refuses; the directory stays registered and offline.
+        :raises RequestTimedOutError: no response within ``timeout_ms``; the broker keeps trying.
         """
         event = DirectoryForgotten(directory_id=directory_id)
         await self._ask_for(self._forgetting, directory_id, event, timeout_ms)
 
     async def begin_controlled_shutdown(self, timeout_ms: int, *, at_once: bool = False) -> bool:
-        """Let the controller move leaders away; True if that was done within ``timeout_ms``.
+        """Let the controller move leaders away; return whether that ended within ``timeout_ms``.
 
-        ``at_once`` for a broker that cannot serve any more: it is fenced by the first heartbeat.
+        :param at_once: for a broker that cannot serve: the first heartbeat fences it.
         """
         self._post(ShutdownRequested(at_once=at_once))
         ends = {self._may_stop, self._failed}
@@ -306,7 +314,7 @@ class BrokerLifecycleManager:
         return self._may_stop.done()
 
     async def close(self) -> None:
-        """Stop at once; the controller notices by silence."""
+        """Stop at once; the controller notices the missing heartbeats."""
         self._is_closed = True
         stopping = OperatingError("the broker is stopping")
         for waiting in (self._attaching, self._forgetting):
@@ -410,7 +418,7 @@ class BrokerLifecycleManager:
         event: DirectoryAttached | DirectoryForgotten,
         timeout_ms: int,
     ) -> None:
-        """Wait together with whoever asked for the same before."""
+        """Wait together with earlier callers for the same directory."""
         answered = waiting.setdefault(directory_id, asyncio.get_running_loop().create_future())
         self._post(event)
         ends: set[asyncio.Future[None]] = {answered, self._failed}
@@ -426,7 +434,7 @@ class BrokerLifecycleManager:
         )
 
     def _settle_changes(self, changes: DirectoryChanges, error: OperatingError | None) -> None:
-        """``error`` None: the controller agreed."""
+        """Complete the waiting callers; ``error`` None: the controller accepted the changes."""
         for waiting, directory_ids in (
             (self._attaching, changes.attached),
             (self._forgetting, changes.forgotten),
@@ -448,7 +456,7 @@ class BrokerLifecycleManager:
         self._log.error("broker_must_stop", reason=str(error))
         if not self._failed.done():
             self._failed.set_exception(error)
-            self._failed.exception()  # Logged above; nobody is obliged to wait for it.
+            self._failed.exception()  # Logged above; a caller need not wait for it.
 
     async def _unless_failed(self, wanted: asyncio.Future[T]) -> T:
         ends: set[asyncio.Future[Any]] = {wanted, self._failed}
@@ -493,4 +501,4 @@ def _give_up(
     answered = waiting.pop(directory_id, None)
     if answered is not None and not answered.done():
         answered.set_exception(error)
-        answered.exception()  # Its waiter may have given up already.
+        answered.exception()  # The caller may have stopped waiting.

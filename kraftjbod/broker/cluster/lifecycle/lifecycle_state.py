@@ -1,32 +1,31 @@
-"""PURE. The life of a broker as its controller sees it, as a pure machine.
+"""PURE. The state machine of a broker's registration and heartbeats.
 
 STARTING (registering, or not caught up) -> RECOVERY (caught up, still fenced) -> RUNNING
 (unfenced) -> PENDING_CONTROLLED_SHUTDOWN (leaders are moving away) -> SHUTTING_DOWN.
 
-The rules of the directories (KIP-858, "Handling log directory failures"):
+The rules for directories (KIP-858, "Handling log directory failures"):
 
-* a registration lists the directories that are online when it is *sent*;
-* a heartbeat lists those of its registration that are offline now: the list is cumulative, and
-  depends on the number of directories only;
-* a failure is acknowledged when a heartbeat that *carried* it was answered, or a registration that
-  left the directory out; ``failure_reports.py`` says what happens until then;
-* a directory that comes back before its failure was acknowledged waits for that: without it there
-  would be no new leader epoch, and what leads there may have lost what it had acknowledged;
-* a change counts as known once metadata here has reached the registration that reported it;
-* a lost connection to the controller is replaced at once, by a heartbeat: a broker without one is
-  soon taken for dead (``broker.reconnect.grace.ms``);
-* an impaired directory (KIP-928) and changes of the cordons (KIP-1066) are reported at once, then
-  eagerly until a heartbeat that says so is answered. That has no deadline: the broker
-  refuses appends to an impaired directory by itself, so nothing is acknowledged that could be
-  lost, and it loses nothing by staying.
+* A registration lists the directories that are online when it is *sent*.
+* A heartbeat lists those of its registration that are offline now. The list is cumulative, and its
+  size depends only on the number of directories.
+* A failure is acknowledged when a heartbeat that *contained* it was answered, or a registration
+  without the directory. ``failure_reports.py`` has the rules until then.
+* A directory that returns before its failure was acknowledged waits for the acknowledgement.
+  Otherwise there would be no new leader epoch, and its leaders may have lost acknowledged records.
+* A change counts as known once the local metadata has reached the registration that reported it.
+* After a lost connection to the controller a heartbeat is sent at once: the controller soon treats
+  a broker without a connection as dead (``broker.reconnect.grace.ms``).
+* Impaired directories (KIP-928) and changes of cordons (KIP-1066) are reported at once, then at the
+  eager interval until a heartbeat with them is answered. There is no deadline: the broker itself
+  refuses appends to an impaired directory, so no acknowledged record can be lost.
 
-A registration that the controller no longer knows is made anew, by the same incarnation.
-One that is right but for its directories is amended: epoch and state stay, and heartbeats go on.
-That is so once the level of ``metadata.version`` has directories (KIP-858, "Compatibility,
-Deprecation, and Migration Plan"), and when a directory comes back, is added or is to be forgotten.
-A broker with several directories cannot serve below that level: it stops.
-``reported_directories.py`` knows what there is to report, ``broker_session.py`` for how long nobody
-can lead what this broker leads; ``lifecycle_manager.py`` is the driver.
+If the controller no longer knows the registration, the same incarnation registers again.
+If only the directories of a registration are outdated, it is amended: epoch and state stay, and
+heartbeats continue. An amendment follows when ``metadata.version`` gains directories (KIP-858,
+"Compatibility, Deprecation, and Migration Plan"), and when a directory returns, is added or is to
+be forgotten. A broker with several directories cannot serve below that version: it stops.
+``reported_directories.py`` has the contents of reports, ``broker_session.py`` the validity of
+leaderships. ``lifecycle_manager.py`` is the driver.
 """
 
 from __future__ import annotations
@@ -97,7 +96,7 @@ from kraftjbod.storage.checkpoints import CleanShutdown
 NOT_REGISTERED: Final = BrokerEpoch(-1)
 _STORY_LINES: Final = 30
 
-#: No later try of the same registration can fare better.
+#: A retry of the same registration cannot succeed.
 _REFUSED_FOR_GOOD: Final = frozenset(
     {
         ErrorCode.INCONSISTENT_CLUSTER_ID,
@@ -105,7 +104,7 @@ _REFUSED_FOR_GOOD: Final = frozenset(
         ErrorCode.UNSUPPORTED_VERSION,
     }
 )
-#: The controller knows another registration than we do.
+#: The controller has another registration than this broker.
 _REGISTER_AGAIN: Final = frozenset(
     {
         ErrorCode.STALE_BROKER_EPOCH,
@@ -113,12 +112,12 @@ _REGISTER_AGAIN: Final = frozenset(
         ErrorCode.LOG_DIR_NOT_FOUND,
     }
 )
-#: Without a connection the controller soon takes this broker for dead.
+#: Without a connection the controller soon treats this broker as dead.
 _CUT_OFF: Final = frozenset({ErrorCode.BROKER_NOT_AVAILABLE})
 
 
 class BrokerState(Enum):
-    """Kafka's names."""
+    """Broker states with Kafka's names."""
 
     NOT_RUNNING = "not_running"
     STARTING = "starting"
@@ -140,16 +139,16 @@ class BrokerIdentity:
     previous_broker_epoch: BrokerEpoch = NOT_REGISTERED
     features: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     log_dir_paths: Mapping[DirectoryId, str] = field(default_factory=dict)
-    """Where the directories are at the start, as far as they could be identified."""
+    """Paths of the directories at startup, as far as they were identified."""
     has_several_dirs: bool = False
-    """Whether more than one is configured, dead ones included."""
+    """Whether more than one directory is configured, including offline ones."""
     max_replicas: int = -1
-    """How many replicas this process can hold; -1 if that is not known."""
+    """Limit of the replicas in this process; -1 if unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LifecycleTimes:
-    """``eager_interval_ms`` is the time between heartbeats while something waits for an answer."""
+    """``eager_interval_ms`` is the interval of heartbeats while a report is unanswered."""
 
     heartbeat_interval_ms: int = 2_000
     eager_interval_ms: int = 100
@@ -159,9 +158,9 @@ class LifecycleTimes:
 
 
 class LifecycleState:
-    """``handle(event, now_ms)`` gives what is to be done; all attributes are for reading.
+    """``handle(event, now_ms)`` returns the actions. Attributes are read-only for callers.
 
-    :raises InvalidTransition: from ``handle``, if an answer comes that nobody waits for.
+    :raises InvalidTransition: from ``handle``, if a response arrives without a request in flight.
     """
 
     def __init__(
@@ -190,30 +189,29 @@ class LifecycleState:
             clean_shutdowns=clean_shutdowns,
             incarnation_id=identity.incarnation_id,
         )
-        #: Directories that are back, by their paths, of which the failure has yet to be reported.
+        #: Paths of directories that returned before their failure was acknowledged.
         self._returning: dict[DirectoryId, str] = {}
-        #: What the controller knows, and from which metadata offset on so does this broker.
+        #: Changes that the controller has accepted, with the metadata offset that shows them.
         self._unseen: list[tuple[int, DirectoryChanges]] = []
         self._failures = FailureReports(timeout_ms=times.dir_failure_timeout_ms)
-        #: The heartbeat that is on its way.
+        #: The heartbeat in flight.
         self._sent: BrokerHeartbeatRequest | None = None
-        #: The last one that was answered under this registration.
+        #: The last heartbeat answered under this registration.
         self._answered: BrokerHeartbeatRequest | None = None
         self._is_registering = False
         self._session = BrokerSession(timeout_ms=times.session_timeout_ms)
         self._now_ms = 0
         self._registration_deadline = Deadline(0)
         self._registration_failures = 0
-        #: The registration that holds is not known to say what it should: it is from before
-        #: directories, or an amendment failed on a way unknown.
+        #: The registration may be outdated: it has no directories, or the result of an amendment is
+        #: unknown.
         self._must_amend = False
-        #: What metadata said last, and what of it was acted upon: its level, and whether the
-        #: registration lists directories.
+        #: The last metadata, and the level and directory support that were handled last.
         self._metadata = MetadataReplayed(offset=-1)
         self._heeded: tuple[MetadataVersion, bool] | None = None
-        #: From which offset on metadata shows the registration that holds.
+        #: The metadata offset from which on the metadata shows the present registration.
         self._shown_from = 0
-        #: Send another heartbeat as soon as the one on its way is over.
+        #: Send another heartbeat as soon as the one in flight has ended.
         self._again = False
         self._story: deque[str] = deque(maxlen=_STORY_LINES)
 
@@ -225,7 +223,7 @@ class LifecycleState:
 
     @property
     def offline_dirs(self) -> tuple[DirectoryId, ...]:
-        """What a heartbeat says now, sorted."""
+        """The offline directories for the next heartbeat, sorted."""
         return self._dirs.offline
 
     @property
@@ -233,11 +231,13 @@ class LifecycleState:
         return frozenset(self._failures.unreported)
 
     def is_session_over(self, now_ms: int) -> bool:
-        """Whether the controller may have fenced this broker for its silence."""
+        """Return whether the session has expired, so that the controller may have fenced this
+        broker."""
         return self._session.is_over(now_ms)
 
     def may_be_deposed(self, now_ms: int) -> bool:
-        """Whether others may lead by now what this broker's metadata says that it leads."""
+        """Return whether other brokers may lead partitions that this broker leads by its
+        metadata."""
         return self._session.is_in_doubt(now_ms, self.metadata_offset)
 
     def check_invariants(self) -> None:
@@ -372,7 +372,7 @@ class LifecycleState:
         ]
 
     def _announce_seen(self) -> list[Action]:
-        """Changes that metadata here shows by now."""
+        """Announce the changes that the local metadata shows."""
         seen = [changes for offset, changes in self._unseen if offset <= self.metadata_offset]
         self._unseen = [(at, c) for at, c in self._unseen if at > self.metadata_offset]
         return [AnnounceChanges(changes) for changes in seen]
@@ -390,12 +390,13 @@ class LifecycleState:
             refusal = AnnounceRefusal(changes, OperatingError(event.message, code=event.code))
             return [refusal, *self._heartbeat_at_once()]
         if self.broker_epoch != NOT_REGISTERED:
-            # An amendment: the old registration holds, or the new one if only its answer was lost.
-            # The next one follows a heartbeat.
+            # An amendment failed: either the old registration is valid, or the new one with a lost
+            # response. The next attempt follows a heartbeat.
             self._must_amend = True
             return self._next_heartbeat(now_ms)
         if event.code is ErrorCode.FOREIGN_METADATA:
-            # Its metadata has to be put back, however long that takes; nobody gains by our end.
+            # An operator must restore the controller's metadata. Stopping this broker would not
+            # help.
             self._registration_deadline = Deadline.after(
                 now_ms, self._times.registration_timeout_ms
             )
@@ -421,7 +422,7 @@ class LifecycleState:
         return self._heartbeat_at_once()
 
     def _heartbeat_at_once(self) -> list[Action]:
-        """One heartbeat is on its way at a time; the next follows right after it."""
+        """Send a heartbeat, or send it after the one in flight."""
         if self.broker_epoch == NOT_REGISTERED or self.state is BrokerState.SHUTTING_DOWN:
             return []
         if self._sent is not None or self._is_registering:
@@ -463,7 +464,7 @@ class LifecycleState:
         self._sent = None
         self._session.lost()
         if event.code not in _REGISTER_AGAIN:
-            # Not even a wish to send again makes it immediate: what failed now would fail again.
+            # No immediate retry, even if one was requested: it would fail again.
             self._again = False
             return self._next_heartbeat(now_ms, is_cut_off=event.code in _CUT_OFF)
         match self.state:
@@ -493,7 +494,8 @@ class LifecycleState:
         return [WakeAt(now_ms + min(interval_ms, times.heartbeat_interval_ms))]
 
     def _metadata_replayed(self, event: MetadataReplayed) -> list[Action]:
-        """The controller calls a broker caught up that has replayed its own registration."""
+        """Note the replayed metadata. The controller needs this broker's own registration
+        replayed."""
         was_lagging = self.metadata_offset < self.broker_epoch
         self.metadata_offset = max(self.metadata_offset, event.offset)
         self._metadata = event
@@ -505,7 +507,7 @@ class LifecycleState:
         ]
 
     def _heed_level(self) -> list[Action]:
-        """What the level means for this broker, once metadata shows its registration."""
+        """Apply the ``metadata.version``, once the metadata shows this broker's registration."""
         level, knows_dirs = self._metadata.level, self._metadata.knows_dirs
         is_lagging = self._metadata.offset < self.broker_epoch
         if self.broker_epoch == NOT_REGISTERED or is_lagging or self._heeded == (level, knows_dirs):
@@ -519,9 +521,10 @@ class LifecycleState:
         return self._amend()
 
     def _amend(self) -> list[Action]:
-        """Register again as who we are, unless a request is on its way: its answer brings us here.
+        """Register again in the same incarnation if needed; a request in flight calls this at its
+        end.
 
-        A controller that cannot be asked is no reason to stop: the registration that holds does.
+        An unreachable controller does not stop the broker: the present registration stays valid.
         """
         is_free = self._sent is None and not self._is_registering
         is_going = self.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN
