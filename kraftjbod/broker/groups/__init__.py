@@ -1,1 +1,1 @@
-"""Coordinators of consumer groups: who is a member, who gets what, and how far they have read."""
+"""Group coordinators: members, assignments and committed offsets of consumer groups."""

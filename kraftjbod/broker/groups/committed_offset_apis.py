@@ -1,8 +1,8 @@
-"""LOOP. OffsetCommit, OffsetFetch and OffsetDelete: what groups have read, kept and told.
+"""LOOP. OffsetCommit, OffsetFetch and OffsetDelete: committed offsets of groups.
 
-* Topics are named, or given by their ids since version 10; only those that metadata knows can be
-  committed for. What is wrong with one partition is that partition's error.
-* What is wrong with the group is an error of each partition that was left, or of the group.
+* Requests name topics, or give topic ids since version 10. Only topics in the metadata can be
+  committed for. An error of one partition is reported for that partition.
+* An error of the group is reported for each remaining partition, or for the group.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _GROUPS_SINCE: Final = 8
 _ERROR_OF_GROUP_SINCE: Final = 2
 _GROUP_NOT_FOUND_SINCE: Final = 9
 _NO_OFFSET: Final = -1
-#: Who says nothing of itself.
+#: No member id and no epoch.
 _NOBODY: Final[tuple[str | None, int]] = (None, -1)
 Committing = OffsetCommitRequest.OffsetCommitRequestPartition
 FetchedTopic = OffsetFetchResponse.OffsetFetchResponseTopics
@@ -50,7 +50,7 @@ FetchedGroup = OffsetFetchResponse.OffsetFetchResponseGroup
 
 
 class _Named(NamedTuple):
-    """A topic as a request has it; ``name`` is None if its id is nobody's."""
+    """A topic of a request; ``name`` is None if its id is unknown."""
 
     name: str | None
     topic_id: bytes
@@ -90,7 +90,7 @@ class CommittedOffsetApis:
                 if code is ErrorCode.NONE:
                     where = TopicPartition(name or "", part.partition_index)
                     offsets[where] = self._committed(part, topic_id, request.retention_time_ms)
-        # With nothing left to commit the group is not even asked, as in Kafka.
+        # Without valid offsets the group is not checked, as in Kafka.
         code = await self._commit(request, context, offsets) if offsets else ErrorCode.NONE
         kinds = OffsetCommitResponse
         return kinds(
@@ -206,10 +206,12 @@ class CommittedOffsetApis:
         stable: bool,
         by_id: bool = False,
     ) -> FetchedGroup:
-        """:param wanted: topics and partitions; None for all that were committed.
-        :param member: id and epoch of who asks; a consumer group tells only who is its member.
-        :param stable: refuse what an open transaction may change.
-        :param by_id: topics are told by their ids: one that has none any more cannot be.
+        """Return the committed offsets of a group.
+
+        :param wanted: topics and partitions; None for all committed offsets.
+        :param member: the sender's member id and epoch; a consumer group answers only its members.
+        :param stable: refuse offsets that an open transaction may change.
+        :param by_id: name topics by id and omit topics without one.
         """
         try:
             groups = await self._coordinator.find_current(group_id)
@@ -323,7 +325,7 @@ def _unknown(index: int, code: ErrorCode) -> FetchedPartition:
 
 
 def _fetched(index: int, committed: CommittedOffset | None, topic_id: bytes) -> FetchedPartition:
-    """Nothing, too, if it was committed for an earlier topic of that name."""
+    """Return no offset if none is committed, or if it belongs to an earlier topic of that name."""
     if committed is None or _is_of_another(committed, topic_id):
         return _unknown(index, ErrorCode.NONE)
     return FetchedPartition(
@@ -343,7 +345,7 @@ def _of_one_group(
     wanted: Sequence[tuple[_Named, Sequence[int]]] | None,
     context: RequestContext,
 ) -> OffsetFetchResponse:
-    """As versions before 8 say it: without a place for the group, and the oldest for its error."""
+    """Convert to versions before 8, without groups; the oldest have no group error."""
     kinds = OffsetFetchResponse
     topics = group.topics
     if group.error_code and context.api_version < _ERROR_OF_GROUP_SINCE:

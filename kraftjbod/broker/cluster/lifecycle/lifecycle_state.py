@@ -536,7 +536,8 @@ class LifecycleState:
 
     @property
     def _is_misheard(self) -> bool:
-        """Whether metadata has other directories online than the controller was told last."""
+        """Whether the metadata has other online directories than the last report to the
+        controller."""
         metadata = self._metadata
         if metadata.online_dirs is None or metadata.offset < self._shown_from:
             return False
@@ -545,7 +546,7 @@ class LifecycleState:
     # --- directories -----------------------------------------------------------------------------
 
     def _has_unreported_conditions(self) -> bool:
-        """Whether impairments or cordons are other than the last answered heartbeat says."""
+        """Return whether impairments or cordons have changed since the last answered heartbeat."""
         answered = self._answered
         dirs = self._dirs
         if answered is None:
@@ -554,7 +555,7 @@ class LifecycleState:
         return reported != (dirs.impaired, dirs.cordoned)
 
     def _welcome_back(self) -> list[Action]:
-        """Take directories in of which the controller knows that they had failed."""
+        """Add the returning directories whose failure the controller has acknowledged."""
         actions: list[Action] = []
         returning = [d for d in self._returning if self._failures.is_known(d)]
         for directory_id in returning:
@@ -570,7 +571,8 @@ class LifecycleState:
         armed = self._failures.began(event, now_ms)
         is_asked = self._is_registering and event.directory_id in self._dirs.asked
         if not is_asked and not self._dirs.is_registered(event.directory_id):
-            # It was on its way back. No heartbeat can name it; a registration leaves it out.
+            # The directory failed on its return. No heartbeat can name it, so a registration
+            # without it must follow.
             self._must_amend = True
             return [*armed, *self._amend()]
         return [*armed, *self._heartbeat_at_once()]
@@ -579,8 +581,8 @@ class LifecycleState:
 
     def _shutdown_requested(self, event: ShutdownRequested) -> list[Action]:
         if event.at_once:
-            # A heartbeat that wants the fence and the shutdown is granted both: nobody has to
-            # wait for the session to end.
+            # The controller grants fencing and shutdown with one heartbeat, without waiting for the
+            # session to expire.
             self.is_ready = False
         match self.state:
             case BrokerState.PENDING_CONTROLLED_SHUTDOWN:

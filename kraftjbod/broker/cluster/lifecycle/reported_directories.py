@@ -1,19 +1,19 @@
-"""PURE. What a broker reports of its directories, and what the controller knows of them.
+"""PURE. The directory states that a broker reports, and those that the controller has acknowledged.
 
-Part of ``lifecycle_state.py``, which decides when something is reported.
+This is a part of ``lifecycle_state.py``, which decides when a report is sent.
 
-* A registration lists the directories that are online; an impaired one is online (KIP-928).
-* A heartbeat lists those of the registration that are offline now, those that are impaired now, and
-  those that are cordoned now (KIP-858, KIP-928, KIP-1066).
-* Below the level that has impaired directories they are reported offline, as nothing else makes the
-  controller elect other leaders there; coming back takes a registration then.
-* A directory that the controller takes for offline or does not know counts again only through a
-  registration of the same incarnation: an *amendment*. One amendment reports all that is new.
-* An amendment has the epoch of the registration before it, so a heartbeat that was given up, and
-  comes after it, is taken for one of now. Metadata shows that, and another amendment mends it.
-* Each directory of a registration says up to which broker epoch its contents are known to be whole
-  (KIP-966 has one clean mark per broker; a directory is a failure domain of its own here). One that
-  failed is never whole before a registration that names it anew was answered.
+* A registration lists the online directories; an impaired directory is online (KIP-928).
+* A heartbeat lists the directories of the registration that are offline, impaired or cordoned now
+  (KIP-858, KIP-928, KIP-1066).
+* If ``metadata.version`` has no impaired directories, they are reported as offline, because nothing
+  else makes the controller elect other leaders. Their recovery then needs a registration.
+* A directory that the controller does not have as online is added only by another registration of
+  the same incarnation: an *amendment*. One amendment reports all changes.
+* An amendment keeps the broker epoch, so an abandoned heartbeat that arrives after it counts as
+  new. The metadata shows the effect, and another amendment corrects it.
+* A registration lists for each directory the broker epoch up to which its contents are complete.
+  KIP-966 has one clean-shutdown mark per broker; here each directory is a failure domain. A
+  directory that failed is not complete until a registration with it was answered again.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from kraftjbod.storage.checkpoints import NO_CLEAN_SHUTDOWN, CleanShutdown
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectoryChanges:
-    """Directories that somebody waits for the controller to know of, or to forget."""
+    """Directories whose registration or removal a caller waits for."""
 
     attached: tuple[DirectoryId, ...] = ()
     forgotten: tuple[DirectoryId, ...] = ()
@@ -40,7 +40,7 @@ class DirectoryChanges:
 
 
 class ReportedDirectories:
-    """Plain state; every method that changes it is named after what happened."""
+    """Plain state; each method that changes it is named after its event."""
 
     def __init__(
         self,
@@ -52,38 +52,40 @@ class ReportedDirectories:
         incarnation_id: Uuid | None = None,
         clean_shutdowns: Mapping[DirectoryId, CleanShutdown] = MappingProxyType({}),
     ) -> None:
-        """``clean_shutdowns`` is what the marks say, before the first registration."""
+        """Create the state at startup; ``clean_shutdowns`` are the marks on the disks."""
         self._incarnation_id = incarnation_id
         self._online = set(online)
         self._cordoned = frozenset(cordoned)
         self._impaired = dict(impaired)
         self._paths = dict(paths)
-        #: What the registration that holds lists; one that failed may hold as well.
+        #: Directories in the present registration; a failed registration may be valid too.
         self._registered: frozenset[DirectoryId] = frozenset()
-        #: Those of them that a heartbeat named as offline since.
+        #: Registered directories that a heartbeat has reported as offline.
         self._reported_offline: set[DirectoryId] = set()
         self._attached: set[DirectoryId] = set()
         self._forgotten: set[DirectoryId] = set()
-        #: What the registration on its way lists, and whose waiters it answers.
+        #: Directories in the registration in flight, and the changes that its response completes.
         self._asked: tuple[DirectoryId, ...] = ()
         self._asked_changes = DirectoryChanges()
-        #: Up to which epoch directories are whole: those that never failed since they said so.
+        #: Epochs up to which directories are complete; only for directories without a failure
+        #: since.
         self._whole = {d: stop for d, stop in clean_shutdowns.items() if d in self._online}
-        #: Those of the registration on its way that did not fail since it was sent.
+        #: Directories of the registration in flight that have not failed since it was sent.
         self._asked_unbroken: set[DirectoryId] = set()
-        #: Whether the cluster's level has a word for impaired directories.
+        #: Whether ``metadata.version`` supports impaired directories.
         self.can_report_impaired = True
 
     def is_online(self, directory_id: DirectoryId) -> bool:
         return directory_id in self._online
 
     def is_registered(self, directory_id: DirectoryId) -> bool:
-        """Whether the registration that holds lists it: a heartbeat names it when it fails."""
+        """Return whether the present registration lists it, so that a heartbeat can report its
+        failure."""
         return directory_id in self._registered
 
     @property
     def needs_amendment(self) -> bool:
-        """Whether the controller takes a directory for worse than it is, or has to forget one."""
+        """Whether a directory is online but not registered as such, or must be forgotten."""
         listed = self._listed()
         return bool(
             listed - self._registered
@@ -93,8 +95,8 @@ class ReportedDirectories:
         )
 
     def is_misheard(self, shown: frozenset[DirectoryId]) -> bool:
-        """Whether a registration that shows these online cannot be what was said last: something
-        older came late."""
+        """Return whether the shown online directories contradict the last report, because an
+        older one arrived late."""
         said = self._registered & self._listed() - self._reported_offline
         return bool(said - shown or shown - self._registered)
 
@@ -102,12 +104,12 @@ class ReportedDirectories:
 
     @property
     def asked(self) -> tuple[DirectoryId, ...]:
-        """What the last registration that was sent lists, sorted."""
+        """The directories in the last registration sent, sorted."""
         return self._asked
 
     @property
     def asked_paths(self) -> tuple[str, ...]:
-        """Where those are, in the same order; empty texts where that is not known."""
+        """Their paths in the same order; empty if unknown."""
         return tuple(self._paths.get(directory_id, "") for directory_id in self._asked)
 
     @property
@@ -120,12 +122,12 @@ class ReportedDirectories:
 
     @property
     def asked_clean_epochs(self) -> tuple[BrokerEpoch, ...]:
-        """Up to which epoch each of those is whole, in the same order."""
+        """The epochs up to which they are complete, in the same order."""
         return tuple(self._whole.get(d, NO_CLEAN_SHUTDOWN).broker_epoch for d in self._asked)
 
     @property
     def asked_clean_incarnations(self) -> tuple[Uuid, ...]:
-        """Of which incarnation that epoch is, in the same order."""
+        """The incarnations of those epochs, in the same order."""
         found = (self._whole.get(d, NO_CLEAN_SHUTDOWN).incarnation_id for d in self._asked)
         return tuple(one or NO_INCARNATION for one in found)
 
@@ -138,9 +140,9 @@ class ReportedDirectories:
         )
 
     def registration_answered(self, broker_epoch: BrokerEpoch) -> DirectoryChanges:
-        """What the controller knows now and did not before.
+        """Return the changes that the controller has now accepted.
 
-        What failed since it was asked is as good as lost, though it may be back by now.
+        A directory that failed since the request counts as failed even if it is online again.
         """
         whole = self._whole.keys() | self._asked_unbroken
         stop = CleanShutdown(broker_epoch, self._incarnation_id)
@@ -153,9 +155,9 @@ class ReportedDirectories:
         return changes
 
     def registration_refused(self) -> DirectoryChanges:
-        """What is given up because of that: the forgetting, or else what was attached.
+        """Return the withdrawn changes: directories to forget, or else the attached ones.
 
-        Whoever attached a directory does not suffer from a directory that must not be forgotten.
+        A forbidden removal does not affect attached directories.
         """
         changes, self._asked_changes = self._asked_changes, DirectoryChanges()
         if changes.forgotten:
@@ -170,12 +172,12 @@ class ReportedDirectories:
 
     @property
     def offline(self) -> tuple[DirectoryId, ...]:
-        """Sorted. Cumulative for as long as the registration holds."""
+        """The offline directories, sorted; cumulative within a registration."""
         return tuple(sorted(self._registered - self._listed()))
 
     @property
     def impaired(self) -> tuple[ImpairedLogDir, ...]:
-        """Sorted by id; always all of them."""
+        """All impaired directories, sorted by id."""
         known = self._registered & self._listed()
         return tuple(
             ImpairedLogDir(directory_id=directory_id, state=state)
@@ -217,7 +219,7 @@ class ReportedDirectories:
         self._forgotten.discard(directory_id)
 
     def forgotten(self, directory_id: DirectoryId) -> None:
-        """It is not named in heartbeats any more: the controller may have forgotten it already."""
+        """Remove the directory from heartbeats: the controller may have forgotten it already."""
         self.failed(directory_id)
         self._registered -= {directory_id}
         self._forgotten.add(directory_id)

@@ -1,1 +1,1 @@
-"""Groups of the classic protocol: their machine, its events."""
+"""Groups of the classic protocol: the state machine and its events."""

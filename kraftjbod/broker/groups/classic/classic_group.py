@@ -1,19 +1,21 @@
-"""PURE. ``ClassicGroup``: one consumer group of the classic protocol, as its coordinator has it.
+"""PURE. ``ClassicGroup``: the state machine of one group of the classic protocol at its
+coordinator.
 
-``handle(event, now_ms) -> list[Action]``, and again with ``TimePassed`` at ``next_deadline_ms``.
+``handle(event, now_ms) -> list[Action]``; call it with ``TimePassed`` at ``next_deadline_ms``.
 
-* A *generation* is a set of members and what each is assigned. It begins when a join phase ends,
-  and its assignment, which its leader makes, holds when it is written to the group's log.
-* Whoever joins, leaves, is lost or subscribes to something else begins another join phase: members
-  learn of it by their heartbeats and join again, until all have, or for as long as the slowest of
-  them may take. Then dynamic members that did not come are out; static ones (KIP-345) stay until
-  their sessions end.
-* A group that was empty waits a little for more to come, so that a start of many is one phase.
-* Requests that wait are answered by what ends their waiting, each once: the phase, a removal, a
-  time-out, or the end of this coordinator.
+* A *generation* is a set of members with their assignments. It begins at the end of a join phase.
+  The group leader computes the assignment, which takes effect when it is written to the log.
+* A member that joins, leaves, expires or changes its subscription starts a join phase. The other
+  members learn of it by heartbeats and rejoin. The phase ends when all have rejoined, or after the
+  longest rebalance timeout. Then dynamic members that did not rejoin are removed. Static members
+  (KIP-345) stay until their sessions expire.
+* A group that was empty waits shortly for more members, so that many starting members need one
+  phase.
+* A waiting request is answered exactly once: by the phase, a removal, a timeout, or the end of this
+  coordinator.
 
-Rules and codes are Kafka's (GroupMetadataManager, "classicGroup…"); what the protocol calls
-metadata and assignment is opaque here. Nothing here knows offsets, records or the clock.
+Rules and codes are Kafka's (GroupMetadataManager, "classicGroup…"). The protocol's metadata and
+assignments are opaque here. Offsets, records and clocks are not used.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ from kraftjbod.broker.groups.classic.group_roster import GroupRoster, Member
 from kraftjbod.broker.groups.records.group_records import GroupMetadata
 from kraftjbod.core.errors import ErrorCode
 
-#: A new member is out after so long, even while its JoinGroup waits; Kafka's number.
+#: Removal timeout of a new member, even while its JoinGroup waits; Kafka's number.
 NEW_MEMBER_TIMEOUT_MS: Final = 300_000
 NEVER: Final = 1 << 62
 
@@ -62,12 +64,12 @@ class ClassicGroup:
         self.protocol_type: str | None = None
         self.protocol_name: str | None = None
         self._roster = GroupRoster()
-        #: At or before the moment at which there is something to do.
+        #: At or before the time of the next action.
         self.next_deadline_ms = NEVER
-        #: When the join phase, or the wait for all to sync, ends; None outside of it.
+        #: End of the join phase, or of the wait for SyncGroup requests; None otherwise.
         self._phase_deadline_ms: int | None = None
-        #: What is left of the wait of a group that was empty, its present window, and whether
-        #: somebody came in that; None in other phases.
+        #: Initial join phase of an empty group: the remaining wait, the present window, and whether
+        #: a member joined in the window. None in other phases.
         self._initial_left_ms: int | None = None
         self._window_ms = 0
         self._is_joined_in_window = False
@@ -84,7 +86,7 @@ class ClassicGroup:
 
     @property
     def members(self) -> dict[str, Member]:
-        """In the order in which they came."""
+        """Members in the order of joining."""
         return self._roster.members
 
     @property
@@ -94,7 +96,7 @@ class ClassicGroup:
 
     @property
     def pending(self) -> dict[str, int]:
-        """Ids that were handed out to members that have to come again, and until when."""
+        """Member ids assigned to members that must send JoinGroup again, with their deadlines."""
         return self._roster.pending
 
     @property
@@ -103,11 +105,11 @@ class ClassicGroup:
 
     @property
     def is_used(self) -> bool:
-        """Somebody is, or may become, a member, or something is being written of it."""
+        """Whether the group has members, pending member ids or pending writes."""
         return bool(self.members or self.pending or self._writes)
 
     def load(self, kept: GroupMetadata, now_ms: int) -> None:
-        """Be what was written last; sessions begin anew."""
+        """Restore the last written state; sessions start again."""
         self.generation = kept.generation
         self.protocol_type = kept.protocol_type or None
         self.protocol_name = kept.protocol_name
@@ -153,7 +155,8 @@ class ClassicGroup:
         *,
         in_transaction: bool = False,
     ) -> ErrorCode:
-        """Whether who says that of itself may commit: a member, or a producer in a transaction."""
+        """Return whether a sender with this identity may commit: a member, or a producer in a
+        transaction."""
         self._now_ms = now_ms
         if self.state is GroupState.DEAD:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -269,7 +272,7 @@ class ClassicGroup:
     # --- a static member that comes back ---------------------------------------------------------
 
     def _replace_static(self, member: Member, request: JoinRequested) -> None:
-        """It has lost its id with its process: a new one takes its place (KIP-345, KIP-814)."""
+        """Replace a static member that restarted and lost its member id (KIP-345, KIP-814)."""
         old_id, old_leader = member.member_id, self.leader
         before = (member.protocols, member.session_timeout_ms, member.rebalance_timeout_ms)
         self._end_join(member, ErrorCode.FENCED_INSTANCE_ID)
@@ -280,7 +283,7 @@ class ClassicGroup:
         if self.state is GroupState.STABLE and self._roster.choose_protocol() == self.protocol_name:
             answer = self._generation_for(member, skips=request.knows_skipping)
             if not request.knows_skipping:
-                # It must not assign anything, so it hears that its former self leads.
+                # It must not compute an assignment, so it gets its former member id as leader.
                 answer = JoinAnswer(
                     generation=self.generation,
                     protocol_type=self.protocol_type,
@@ -314,7 +317,7 @@ class ClassicGroup:
             self._rebalance()
 
     def _rebalance(self) -> None:
-        """Begin a join phase."""
+        """Start a join phase."""
         if self.state is GroupState.COMPLETING_REBALANCE:
             self._drop_assignments(ErrorCode.REBALANCE_IN_PROGRESS)
         is_initial = self.state is GroupState.EMPTY
@@ -352,7 +355,7 @@ class ClassicGroup:
             if not member.is_joining and member.instance_id is None:
                 self._remove(member.member_id, ErrorCode.UNKNOWN_MEMBER_ID)
         if self.members and not self._roster.elect_leader():
-            # Static members alone, none of which came: their sessions decide.
+            # Only static members remain, and none has rejoined: their sessions decide.
             self._phase_deadline_ms = self._due(self._roster.rebalance_timeout_ms())
             return
         self.generation += 1
@@ -409,7 +412,7 @@ class ClassicGroup:
         return ErrorCode.NONE
 
     def _write_assignments(self, assignments: Mapping[str, bytes]) -> None:
-        """They hold when they are written, if the generation is still this one then."""
+        """Write the assignments. They take effect when written, if the generation is unchanged."""
         generation = self.generation
         wanted = {member_id: assignments.get(member_id, b"") for member_id in self.members}
 
@@ -445,7 +448,7 @@ class ClassicGroup:
             self._end_sync(member, code)
 
     def _sync_phase_is_over(self) -> None:
-        """Those who were told their generation and took no assignment are out."""
+        """Remove members that got their generation but did not send SyncGroup."""
         self._phase_deadline_ms = None
         late = [one.member_id for one in self.members.values() if not one.has_synced]
         for member_id in late:
@@ -494,7 +497,7 @@ class ClassicGroup:
         if self.state is GroupState.DEAD:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         if not member_id:
-            # An operator takes a static member out, whatever its id is.
+            # An operator removes a static member without its member id.
             member_id = self.static_members.get(instance_id or "", "")
         elif member_id in self.pending:
             del self.pending[member_id]
@@ -516,7 +519,7 @@ class ClassicGroup:
             self._maybe_complete_join()
 
     def _remove(self, member_id: str, code: ErrorCode) -> None:
-        """Out, and what it waits with is answered ``code``."""
+        """Remove the member and answer its waiting requests with ``code``."""
         member = self._roster.remove(member_id)
         self._end_join(member, code)
         self._end_sync(member, code)
@@ -543,7 +546,8 @@ class ClassicGroup:
         self.next_deadline_ms = self._earliest_ms()
 
     def _is_lost(self, member: Member) -> bool:
-        """Its session is over; who waits for the group is not asked to say anything meanwhile."""
+        """Return whether the session has expired. A member that waits for the group sends no
+        heartbeats."""
         if member.session_deadline_ms is None or member.session_deadline_ms > self._now_ms:
             return False
         if not member.is_new and (member.is_joining or member.sync_token is not None):
@@ -556,7 +560,7 @@ class ClassicGroup:
             member.session_deadline_ms = self._due(member.session_timeout_ms)
 
     def _due(self, in_ms: int) -> int:
-        """The moment ``in_ms`` from now, at which there will be something to do."""
+        """Return the time ``in_ms`` from now and make it a deadline."""
         at_ms = self._now_ms + in_ms
         self.next_deadline_ms = min(self.next_deadline_ms, at_ms)
         return at_ms
@@ -588,7 +592,7 @@ class ClassicGroup:
     def _end_sync(self, member: Member, code: ErrorCode) -> None:
         token, member.sync_token = member.sync_token, None
         if token is not None:
-            # Nothing was asked of it while it waited.
+            # The member could not send heartbeats while it waited.
             self._renew(member)
             self._say(token, SyncAnswer(code=code))
 

@@ -1,6 +1,6 @@
-"""PURE. What may happen to a classic group, and what it wants done: events and actions.
+"""PURE. Events and actions of a classic group.
 
-Names and fields are those of Kafka's requests. A ``token`` stands for a request that waits for its
+Names and fields are those of Kafka's requests. A ``token`` identifies a request that waits for its
 answer; each is answered once.
 """
 
@@ -18,15 +18,15 @@ NO_GENERATION = -1
 
 
 class GroupState(Enum):
-    """Kafka's names, as DescribeGroups and ListGroups say them."""
+    """States with Kafka's names, as in DescribeGroups and ListGroups."""
 
     EMPTY = "Empty"
     PREPARING_REBALANCE = "PreparingRebalance"
     COMPLETING_REBALANCE = "CompletingRebalance"
     ASSIGNING = "Assigning"
-    """Of a consumer group: it has changed, and its assignment is not made yet."""
+    """Consumer groups only: the group has changed, and its assignment is not computed yet."""
     RECONCILING = "Reconciling"
-    """Of a consumer group: members are on their way to their assignment."""
+    """Consumer groups only: members are reconciling to their assignment."""
     STABLE = "Stable"
     DEAD = "Dead"
 
@@ -38,9 +38,9 @@ class GroupState(Enum):
 class JoinRequested:
     token: Token
     member_id: str
-    """Empty for one that is new."""
+    """Empty for a new member."""
     fresh_member_id: str
-    """What a new one is called from now on."""
+    """The member id for a new member."""
     instance_id: str | None = None
     client_id: str = ""
     client_host: str = ""
@@ -48,11 +48,11 @@ class JoinRequested:
     rebalance_timeout_ms: int
     protocol_type: str
     protocols: tuple[tuple[str, bytes], ...]
-    """Name and metadata, the preferred one first."""
+    """Name and metadata, in order of preference."""
     asks_again: bool = True
-    """A new dynamic member is told its id and comes again with it (since version 4)."""
+    """A new dynamic member gets its id and sends JoinGroup again (since version 4)."""
     knows_skipping: bool = True
-    """A leader that comes back can be told to assign nothing (since version 9)."""
+    """A returning leader can be asked to skip the assignment (since version 9)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,12 +78,12 @@ class HeartbeatReceived:
 class LeaveRequested:
     token: Token
     members: Sequence[tuple[str, str | None]]
-    """Member id and instance id of each."""
+    """Member id and instance id of each member."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupWritten:
-    """What :class:`WriteGroup` asked for is replicated, or why it is not."""
+    """The write of :class:`WriteGroup` is replicated, or failed with ``code``."""
 
     write_id: int
     code: ErrorCode
@@ -91,19 +91,19 @@ class GroupWritten:
 
 @dataclass(frozen=True, slots=True)
 class TimePassed:
-    """It may be time for something."""
+    """A deadline may have passed."""
 
 
 @dataclass(frozen=True, slots=True)
 class RebalanceWanted:
-    """Its members have changed while the group was a consumer group."""
+    """Members changed while the group was a consumer group."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unloaded:
-    """This group ends here: another broker coordinates it, or it is of another kind from now on.
+    """The group ends here: another broker coordinates it, or its type changes.
 
-    Whoever waits for it is answered ``code``.
+    Waiting requests are answered with ``code``.
     """
 
     code: ErrorCode = ErrorCode.NOT_COORDINATOR
@@ -134,7 +134,7 @@ class JoinAnswer:
     skip_assignment: bool = False
     member_id: str = ""
     members: tuple[tuple[str, str | None, bytes], ...] = ()
-    """Member id, instance id and metadata of each; for the leader alone."""
+    """Member id, instance id and metadata of each member; only in the leader's answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,12 +159,12 @@ class LeaveAnswer:
 class Answer:
     token: Token
     answer: object
-    """A ``JoinAnswer`` to a ``JoinRequested``, and so on."""
+    """For example a ``JoinAnswer`` to a ``JoinRequested``."""
 
 
 @dataclass(frozen=True, slots=True)
 class WriteGroup:
-    """Append the group as it shall be; :class:`GroupWritten` has to follow."""
+    """Append the group metadata. :class:`GroupWritten` must follow."""
 
     write_id: int
     group: GroupMetadata

@@ -1,4 +1,4 @@
-"""PURE. ``Member`` and ``GroupRoster``: who is in a classic group, who leads, what all speak."""
+"""PURE. ``Member`` and ``GroupRoster``: members, leader and common protocols of a classic group."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class GroupLimits:
 
 
 class Member:
-    """Written by its group only. Deadlines are monotonic milliseconds; None: it has none."""
+    """A member; written by its group only. Deadlines are monotonic milliseconds, None for none."""
 
     __slots__ = (
         "assignment",
@@ -45,11 +45,11 @@ class Member:
         self.rebalance_timeout_ms = request.rebalance_timeout_ms
         self.protocols = request.protocols
         self.assignment = b""
-        #: The JoinGroup or SyncGroup that it waits with.
+        #: The waiting JoinGroup or SyncGroup request.
         self.join_token: Token | None = None
         self.sync_token: Token | None = None
         self.session_deadline_ms: int | None = None
-        #: It has not been part of a generation yet.
+        #: It has not been in a generation yet.
         self.is_new = True
         #: It has sent SyncGroup in this generation.
         self.has_synced = False
@@ -79,7 +79,7 @@ class Member:
         return self.join_token is not None
 
     def take(self, request: JoinRequested) -> None:
-        """What it says of itself when it joins again."""
+        """Take over the member's data from a repeated JoinGroup."""
         self.protocols = request.protocols
         self.session_timeout_ms = request.session_timeout_ms
         self.rebalance_timeout_ms = request.rebalance_timeout_ms
@@ -91,7 +91,7 @@ class Member:
         return b""
 
     def kept(self, protocol_name: str | None, assignment: bytes) -> GroupMember:
-        """As it is written, with an assignment that may not be its own yet."""
+        """Return the persisted form, with an assignment that may not be in effect yet."""
         return GroupMember(
             member_id=self.member_id,
             instance_id=self.instance_id,
@@ -105,16 +105,17 @@ class Member:
 
 
 class GroupRoster:
-    """Changed by its group only; it knows no phases and answers nobody."""
+    """The members of a group; changed by the group only. It has no phases and answers no
+    requests."""
 
     def __init__(self) -> None:
-        #: In the order in which they came.
+        #: In the order of joining.
         self.members: dict[str, Member] = {}
         #: Member ids by instance id.
         self.static_members: dict[str, str] = {}
-        #: Ids that were handed out to members that have to come again, and until when.
+        #: Member ids assigned to members that must send JoinGroup again, with their deadlines.
         self.pending: dict[str, int] = {}
-        #: Who makes the assignments: the first one, until it leaves or does not join again.
+        #: Member id of the group leader: the first member, until it leaves or does not rejoin.
         self.leader: str | None = None
 
     def add(self, member: Member) -> None:
@@ -133,7 +134,7 @@ class GroupRoster:
         return member
 
     def rename(self, member: Member, member_id: str) -> None:
-        """A static member has another id now, in the same place."""
+        """Change the member id of a static member, keeping its position."""
         assert member.instance_id is not None, member
         if self.leader == member.member_id:
             self.leader = member_id
@@ -144,7 +145,7 @@ class GroupRoster:
         self.static_members[member.instance_id] = member_id
 
     def elect_leader(self) -> bool:
-        """Whether somebody who joined leads."""
+        """Elect a joined member as leader; return False if no member has joined."""
         leader = self.members.get(self.leader or "")
         if leader is not None and leader.is_joining:
             return True
@@ -155,7 +156,7 @@ class GroupRoster:
         return False
 
     def check(self, member_id: str, instance_id: str | None) -> ErrorCode:
-        """Whether it is a member, and the one that has the instance id if it says one."""
+        """Check that it is a member, and the present holder of its instance id if it has one."""
         if instance_id is not None:
             known_as = self.static_members.get(instance_id)
             if known_as is None:
@@ -165,7 +166,8 @@ class GroupRoster:
         return ErrorCode.NONE if member_id in self.members else ErrorCode.UNKNOWN_MEMBER_ID
 
     def has_room_for(self, member_id: str, state: GroupState, max_size: int) -> bool:
-        """``group.max.size``: of those that join again, the last ones are too many."""
+        """Return whether ``group.max.size`` admits the member; of the rejoining ones the last
+        are refused."""
         match state:
             case GroupState.EMPTY | GroupState.DEAD:
                 return True
@@ -178,11 +180,11 @@ class GroupRoster:
                 return member_id in self.members or len(self.members) < max_size
 
     def rebalance_timeout_ms(self) -> int:
-        """How long the slowest member may take to join again."""
+        """Return the longest rebalance timeout of the members."""
         return max((one.rebalance_timeout_ms for one in self.members.values()), default=0)
 
     def deadlines(self) -> Iterator[int]:
-        """When sessions end, and ids that were handed out."""
+        """Yield the deadlines of sessions and pending member ids."""
         yield from self.pending.values()
         for member in self.members.values():
             if member.session_deadline_ms is not None:
@@ -191,14 +193,14 @@ class GroupRoster:
     # --- what is told and kept of it -------------------------------------------------------------
 
     def subscriptions(self, protocol_name: str | None) -> tuple[tuple[str, str | None, bytes], ...]:
-        """Member id, instance id and metadata of each, as the leader hears them."""
+        """Return member id, instance id and metadata of each member, for the group leader."""
         return tuple(
             (one.member_id, one.instance_id, one.metadata_for(protocol_name))
             for one in self.members.values()
         )
 
     def assignments(self) -> dict[str, bytes]:
-        """Those that hold."""
+        """Return the assignments in effect."""
         return {member.member_id: member.assignment for member in self.members.values()}
 
     def kept(
@@ -208,7 +210,8 @@ class GroupRoster:
         protocol_name: str | None,
         assignments: Mapping[str, bytes],
     ) -> GroupMetadata:
-        """The group as it is written, with assignments that may not hold yet."""
+        """Return the persisted form of the group, with assignments that may not be in effect
+        yet."""
         return GroupMetadata(
             protocol_type=protocol_type or "",
             generation=generation,
@@ -223,7 +226,7 @@ class GroupRoster:
     # --- protocols -------------------------------------------------------------------------------
 
     def supports(self, request: JoinRequested, protocol_type: str | None) -> bool:
-        """One protocol that the request names is one that all members name."""
+        """Return whether the request shares a protocol with all members."""
         if not request.protocol_type or not request.protocols:
             return False
         if not self.members:
@@ -233,7 +236,7 @@ class GroupRoster:
         return not self._common_protocols().isdisjoint(name for name, _ in request.protocols)
 
     def choose_protocol(self) -> str:
-        """What most members like best of that which all know."""
+        """Return the protocol that most members prefer among the common ones."""
         common = self._common_protocols()
         votes = Counter(
             next(name for name, _ in member.protocols if name in common)

@@ -1,1 +1,1 @@
-"""Groups of the newer protocol (KIP-848): their machine, and who drives it."""
+"""Groups of the consumer protocol (KIP-848): state machines and assignors."""

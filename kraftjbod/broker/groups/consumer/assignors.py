@@ -1,12 +1,12 @@
-"""PURE. Who of a consumer group reads which partitions: Kafka's ``uniform`` and ``range``.
+"""PURE. Server-side assignors of consumer groups: Kafka's ``uniform`` and ``range``.
 
-* ``range``: each topic for itself, in ranges, in the order of the members; the same ranges of
-  topics with the same number of partitions go to the same member.
-* ``uniform``: all topics together, as evenly as subscriptions allow, and with as few changes as
-  that allows. Where all subscribe to the same, nobody has two partitions more than another.
+* ``range``: each topic separately, in ranges, in the order of members. The same range of topics
+  with equal partition counts goes to the same member.
+* ``uniform``: all topics together, as evenly as subscriptions allow, and with as few moves as that
+  allows. With equal subscriptions, partition counts of members differ by at most one.
 
-Racks do not count, as in Kafka since 4.0; a change of them is a reason to assign anew.
-An assignment names every member, and each partition once.
+Racks do not count, as in Kafka since 4.0. A changed rack triggers a new assignment.
+An assignment has every member, and each partition once.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Final
 from kraftjbod.broker.groups.records.consumer_group_records import Partitions
 from kraftjbod.core.ids import TopicId, TopicIdPartition
 
-#: How often the uniform assignor tries to even out what different subscriptions made uneven.
+#: Limit of the rounds in which the uniform assignor balances different subscriptions.
 _BALANCE_ROUNDS: Final = 16
 
 
@@ -28,12 +28,12 @@ class Subscriber:
     member_id: str
     instance_id: str | None = None
     topics: frozenset[TopicId]
-    """Those that there are, of what it subscribes to."""
+    """Existing topics of its subscription."""
     target: Partitions
-    """What it was assigned last."""
+    """Its previous assignment."""
 
 
-#: How many partitions each topic has.
+#: Number of partitions per topic.
 Sizes = Mapping[TopicId, int]
 Assignment = dict[str, Partitions]
 Assignor = Callable[[list[Subscriber], Sizes], Assignment]
@@ -70,7 +70,8 @@ ASSIGNORS: Final[Mapping[str, Assignor]] = {
 
 
 def _even(members: list[Subscriber], sizes: Sizes) -> Assignment:
-    """All subscribe to the same: everybody keeps what it may, and takes of the rest."""
+    """Assign with equal subscriptions: members keep partitions up to a quota and get the free
+    ones."""
     topics = members[0].topics if members else frozenset()
     free = dict.fromkeys(
         TopicIdPartition(topic_id, index)
@@ -79,7 +80,7 @@ def _even(members: list[Subscriber], sizes: Sizes) -> Assignment:
     )
     quota, extra = divmod(len(free), len(members)) if members else (0, 0)
     kept: dict[str, set[TopicIdPartition]] = {}
-    # Who has more than the quota may keep one more, as long as there are more to be had.
+    # Members above the quota may keep one more, while extra partitions remain.
     for one in sorted(members, key=lambda one: -len(one.target)):
         own = sorted(partition for partition in one.target if partition in free)
         may_keep = quota + (extra > 0 and len(own) > quota)
@@ -98,7 +99,7 @@ def _even(members: list[Subscriber], sizes: Sizes) -> Assignment:
 
 
 class _Balance:
-    """Subscriptions differ: the least loaded who may read a partition gets it."""
+    """Assigns with different subscriptions: a partition goes to its least loaded subscriber."""
 
     def __init__(self, members: list[Subscriber], sizes: Sizes) -> None:
         self._sizes = sizes
@@ -115,7 +116,7 @@ class _Balance:
                     self._give(partition, one.member_id)
 
     def assignment(self) -> Assignment:
-        #: Topics with most partitions per reader first, then those with fewer readers.
+        #: Topics with most partitions per subscriber first, then those with fewer subscribers.
         topics = sorted(
             self._readers,
             key=lambda topic_id: (
@@ -145,7 +146,8 @@ class _Balance:
         self._own[member_id].add(partition)
 
     def _balance(self, topic_id: TopicId) -> bool:
-        """Move partitions of the topic from who has most to who has least; whether any did."""
+        """Move partitions of the topic from the most to the least loaded member; return whether
+        any moved."""
         readers, has_moved = self._readers[topic_id], False
         of_topic: dict[str, list[TopicIdPartition]] = {member_id: [] for member_id in readers}
         for index in range(self._sizes[topic_id]):

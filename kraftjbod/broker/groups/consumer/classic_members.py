@@ -1,9 +1,9 @@
-"""PURE. Members that speak the classic protocol, in a group that is a consumer group already.
+"""PURE. Members with the classic protocol in a consumer group.
 
-Clients are changed over one by one (KIP-848, "Online migration"). To such a member the coordinator
-is a leader that it never meets: JoinGroup is its heartbeat with all that it has to say, the epoch
-is its generation, and SyncGroup fetches what it is assigned. When it has to do something it hears
-REBALANCE_IN_PROGRESS, and has its rebalance time-out to join, and again to sync.
+Clients are migrated one at a time (KIP-848, "Online migration"). For a classic member the
+coordinator replaces the group leader: JoinGroup is a full heartbeat, the member epoch is the
+generation, and SyncGroup returns the assignment. REBALANCE_IN_PROGRESS tells a member to rejoin. It
+has its rebalance timeout for JoinGroup, and again for SyncGroup.
 """
 
 from __future__ import annotations
@@ -58,7 +58,10 @@ class ClassicMembers:
     # --- JoinGroup -------------------------------------------------------------------------------
 
     def join(self, asked: JoinRequested, moment: Moment) -> JoinAnswer:
-        """:raises OperatingError: with the code that the member is answered."""
+        """Handle JoinGroup.
+
+        :raises OperatingError: with the code for the member.
+        """
         state = self._state
         self._check_protocols(asked)
         subscription = read_subscription(asked.protocols[0][1])
@@ -93,7 +96,7 @@ class ClassicMembers:
             raise _refused("no protocol is known to all", _E.INCONSISTENT_GROUP_PROTOCOL)
 
     def _found(self, asked: JoinRequested, member_id: str) -> ConsumerMember | None:
-        """The member as it is known; None if it is new."""
+        """Return the known member; None if it is new."""
         state, instance_id = self._state, asked.instance_id
         if instance_id is None:
             return state.members.get(member_id)
@@ -115,7 +118,10 @@ class ClassicMembers:
     # --- SyncGroup -------------------------------------------------------------------------------
 
     def sync(self, asked: SyncRequested, moment: Moment) -> SyncAnswer:
-        """:raises OperatingError: as :meth:`join`."""
+        """Handle SyncGroup.
+
+        :raises OperatingError: as :meth:`join`.
+        """
         member = self._classic(asked.member_id, asked.instance_id, asked.generation)
         assert member.classic is not None, member
         (name, metadata), current = (
@@ -141,7 +147,10 @@ class ClassicMembers:
     # --- Heartbeat, LeaveGroup -------------------------------------------------------------------
 
     def heartbeat(self, asked: HeartbeatReceived, moment: Moment) -> HeartbeatAnswer:
-        """:raises OperatingError: as :meth:`join`."""
+        """Handle Heartbeat.
+
+        :raises OperatingError: as :meth:`join`.
+        """
         member_id = asked.member_id
         member = self._classic(member_id, asked.instance_id, asked.generation)
         assert member.classic is not None, member
@@ -163,12 +172,12 @@ class ClassicMembers:
                 missing = state.target(member_id) - current.assigned.keys()
                 return not any(one in state.holders for one in missing)
             case _:
-                # Without members of the newer protocol nobody else has the assignment made.
+                # Without consumer-protocol members, no other request triggers the assignment.
                 is_stale = state.epoch > state.assignment_epoch
                 return is_stale and all(one.classic for one in state.members.values())
 
     def leave(self, asked: LeaveRequested, moment: Moment) -> LeaveAnswer:
-        """Members of either protocol, as an operator may want it."""
+        """Remove members of either protocol, on their own or an operator's request."""
         codes, leaving = [], dict[str, None]()
         for member_id, instance_id in asked.members:
             found = member_id or self._state.static_members.get(instance_id or "", "")
@@ -213,7 +222,7 @@ def _refused(message: str, code: ErrorCode) -> OperatingError:
 
 
 def _described(asked: JoinRequested, member_id: str, subscription: Subscription) -> ConsumerMember:
-    """Nothing of before holds: a classic member always says all of itself."""
+    """Return the member from the request alone: a classic member always sends all its data."""
     return ConsumerMember(
         member_id=member_id,
         instance_id=asked.instance_id,
@@ -229,7 +238,7 @@ def _described(asked: JoinRequested, member_id: str, subscription: Subscription)
 
 
 def _partitions(subscription: Subscription, topics: GroupTopics) -> Partitions:
-    """What it owns, of topics that there are."""
+    """Return its owned partitions of existing topics."""
     found = ((topics.topic(one.topic), one.partition) for one in subscription.owned)
     return frozenset(
         TopicIdPartition(topic.topic_id, index) for topic, index in found if topic is not None
