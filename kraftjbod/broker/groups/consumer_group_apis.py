@@ -1,7 +1,7 @@
-"""LOOP. ConsumerGroupHeartbeat and ConsumerGroupDescribe: the newer protocol on the wire (KIP-848).
+"""LOOP. ConsumerGroupHeartbeat and ConsumerGroupDescribe (KIP-848).
 
-What a request may say at all is settled here; what it means is the group's (consumer_group.py).
-Both are refused as not supported until the cluster's level of ``group.version`` is 1.
+This module validates requests; consumer_group.py has the semantics.
+Both are refused as unsupported until the cluster's level of ``group.version`` is 1.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from kraftjbod.protocol.messages import (
     ConsumerGroupHeartbeatResponse,
 )
 
-#: From here on a member draws its own id.
+#: From this version on, a member generates its own id.
 _OWN_ID_SINCE: Final = 1
 _CLASSIC_MEMBER: Final = 0
 _CONSUMER_MEMBER: Final = 1
@@ -160,7 +160,7 @@ class ConsumerGroupApis:
     def _assignment(
         self, partitions: Iterable[TopicIdPartition]
     ) -> ConsumerGroupDescribeResponse.Assignment:
-        """Without topics that are gone."""
+        """Return the assignment without deleted topics."""
         topics = self._cache.state.topics
         return ConsumerGroupDescribeResponse.Assignment(
             topic_partitions=[
@@ -180,7 +180,7 @@ def _require_sense(request: ConsumerGroupHeartbeatRequest, context: RequestConte
 
 
 def _what_is_wrong(request: ConsumerGroupHeartbeatRequest, context: RequestContext) -> str | None:
-    """With the request as it is, whatever the group is."""
+    """Return the error in the request itself, independent of the group."""
     epoch, is_own = request.member_epoch, context.api_version >= _OWN_ID_SINCE
     names, regex = request.subscribed_topic_names, request.subscribed_topic_regex
     is_joining = epoch == JOINING

@@ -20,10 +20,11 @@ from kraftjbod.protocol.messages import (
     ListGroupsResponse,
 )
 
-#: And with it GROUP_ID_NOT_FOUND: before, a group that there is not was one that is dead.
+#: From this version on there are error messages and GROUP_ID_NOT_FOUND; before, a missing group was
+#: reported as dead.
 _MESSAGE_SINCE: Final = 6
 _CLASSIC: Final = "classic"
-#: The type of a group, and the protocol type that such a group has.
+#: The type of a group and the protocol type.
 _CONSUMER: Final = "consumer"
 Described = DescribeGroupsResponse.DescribedGroup
 Listed = ListGroupsResponse.ListedGroup
@@ -57,7 +58,8 @@ class GroupAdminApis:
             return _described(group, operations)
         state = groups.state_of(group_id)
         if group_id in groups.consumer_groups:
-            # ConsumerGroupDescribe knows it; here there is no such group, as in Kafka.
+            # Only ConsumerGroupDescribe knows consumer groups; here the group does not exist, as in
+            # Kafka.
             state = GroupState.DEAD
         described = Described(
             group_id=group_id, group_state=state.value, authorized_operations=operations

@@ -1,6 +1,6 @@
-"""LOOP. JoinGroup, SyncGroup, Heartbeat and LeaveGroup: between the wire and the coordinator.
+"""LOOP. JoinGroup, SyncGroup, Heartbeat and LeaveGroup.
 
-What was said in which version is settled here; what it means is the group's (classic_group.py).
+This module handles request versions; classic_group.py has the semantics.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _NULL_PROTOCOL_SINCE: Final = 7
 _SKIP_ASSIGNMENT_SINCE: Final = 9
 _NAMED_PROTOCOL_SINCE: Final = 5
 _LEAVE_MANY_SINCE: Final = 3
-#: A member's rack, topics and partitions; Kafka has no limit of its own.
+#: Limit of a member's protocols; Kafka has no such limit.
 _MAX_PROTOCOLS: Final = 100
 MemberResponse = LeaveGroupResponse.MemberResponse
 
@@ -108,7 +108,8 @@ class GroupApis:
             session_timeout_ms=request.session_timeout_ms,
             rebalance_timeout_ms=rebalance_timeout_ms,
             protocol_type=request.protocol_type,
-            # Kept for as long as the member is: no views of what came on the wire.
+            # Copied, because they live as long as the member and must not reference the request
+            # buffer.
             protocols=tuple((one.name, bytes(one.metadata)) for one in request.protocols),
             asks_again=version >= _MEMBER_ID_REQUIRED_SINCE,
             knows_skipping=version >= _SKIP_ASSIGNMENT_SINCE,
@@ -167,7 +168,7 @@ class GroupApis:
         try:
             self._coordinator.heartbeat(request.group_id, received)
         except OperatingError as e:
-            # A group that is being loaded throws nobody out: it is all well, as Kafka says.
+            # As in Kafka: no member is removed while its group is being loaded.
             is_loading = e.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
             return HeartbeatResponse(error_code=ErrorCode.NONE if is_loading else e.code)
         return HeartbeatResponse(error_code=(await token).code)
@@ -223,5 +224,5 @@ def _join_response(answer: JoinAnswer, version: int) -> JoinGroupResponse:
 
 
 def _dashed(text: str) -> str:
-    """32 hexadecimal digits as Java writes a UUID."""
+    """Format 32 hexadecimal digits as Java writes a UUID."""
     return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))

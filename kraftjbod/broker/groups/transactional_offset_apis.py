@@ -1,7 +1,8 @@
-"""LOOP. TxnOffsetCommit: what a group has read, committed with the transaction of a producer.
+"""LOOP. TxnOffsetCommit: offsets of a group that are committed with a producer's transaction.
 
-As OffsetCommit (committed_offset_apis.py), but that it is the producer who says it, the members'
-generation is heeded only if it is given, and what is kept holds when the transaction is committed.
+It works as OffsetCommit (committed_offset_apis.py) with these differences: the producer sends it,
+the member's generation is checked only if given, and offsets take effect when the transaction is
+committed.
 """
 
 from __future__ import annotations
@@ -23,13 +24,14 @@ from kraftjbod.protocol.messages import TxnOffsetCommitRequest, TxnOffsetCommitR
 
 _LOADING_SINCE: Final = 2
 _ABORTABLE_SINCE: Final = 4
-#: From here on the partition is added by asking: the producer does not add it itself (KIP-890).
+#: From this version on, the broker adds the partition to the transaction for the producer
+#: (KIP-890).
 _ADDING_SINCE: Final = 5
-#: What a producer is told for what its transaction's coordinator said, by Kafka's table.
+#: Maps codes of the transaction coordinator to codes for the producer, as in Kafka.
 _TOLD: Final[Mapping[ErrorCode, ErrorCode]] = {
     ErrorCode.PRODUCER_FENCED: ErrorCode.INVALID_PRODUCER_EPOCH,
     ErrorCode.NETWORK_EXCEPTION: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-    # Not as in Kafka: the coordinator may not know yet where this broker is.
+    # Unlike Kafka: the coordinator may not know this broker's address yet.
     ErrorCode.CLUSTER_AUTHORIZATION_FAILED: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
 }
 Committing = TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition
@@ -90,7 +92,7 @@ class TransactionalOffsetApis:
         return ErrorCode.NONE
 
     def _committed(self, part: Committing) -> CommittedOffset:
-        # Without the topic's id, as in Kafka: the request does not say it.
+        # Without the topic id, as in Kafka: the request does not have it.
         return CommittedOffset(
             offset=part.committed_offset,
             leader_epoch=part.committed_leader_epoch,
@@ -131,7 +133,7 @@ class TransactionalOffsetApis:
 
 
 def _refusal_in(version: int) -> Callable[[ErrorCode], ErrorCode]:
-    """What the coordinator of the transaction said, in the words of a request's version."""
+    """Return a mapping from codes of the transaction coordinator to codes of a request version."""
 
     def refusal_of(code: ErrorCode) -> ErrorCode:
         if code is ErrorCode.TRANSACTION_ABORTABLE and version < _ABORTABLE_SINCE:

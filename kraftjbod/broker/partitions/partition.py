@@ -20,7 +20,7 @@ The rules:
   or a registration of its broker (``follower_state.py``).
 * One ISR change is in flight at a time. A response to an older one is ignored.
 
-The return value of a method tells whether waiting requests are affected. After a method without
+The return value of a method says whether waiting requests are affected. After a method without
 such a value, ``high_watermark`` may have grown.
 """
 

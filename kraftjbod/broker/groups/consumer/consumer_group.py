@@ -1,19 +1,18 @@
-"""PURE. ``ConsumerGroup``: one group of the newer protocol (KIP-848), as its coordinator has it.
+"""PURE. ``ConsumerGroup``: the state machine of one consumer group (KIP-848) at its coordinator.
 
-``handle(event, moment) -> list[ConsumerGroupAction]``, and again with ``TimePassed`` at
+``handle(event, moment) -> list[ConsumerGroupAction]``; call it with ``TimePassed`` at
 ``next_deadline_ms``.
 
-* Requests are decided one after another against the state; what they change is written as one
-  batch, and they are answered when it is replicated. What comes meanwhile waits, so that the next
-  batch has all of it.
-* A batch has at most as many bytes as the log takes. Should the log refuse a batch as too large,
-  its requests are decided again in smaller ones; only a request too large alone is refused.
-* A batch that is not in the log is taken back, with all that was decided in it. One that is, or
-  may be, holds whatever its sender is told: the next coordinator will read it.
-* A member that does not send heartbeats, or does not give up in time what it has to, is out.
+* Requests are decided one at a time against the state. Their changes are written as one batch, and
+  they are answered when it is replicated. Requests that arrive meanwhile wait for the next batch.
+* The log limits the size of a batch. If the log refuses a batch as too large, its requests are
+  decided again in smaller batches; only a request that is too large alone is refused.
+* A batch that is not in the log is undone with all its decisions. A batch that is or may be in the
+  log stays in effect whatever its requests are answered: the next coordinator will read it.
+* A member that sends no heartbeats, or does not revoke partitions in time, is removed.
 
-What members may say is in consumer_members.py, for those of the classic protocol in
-classic_members.py; who gets what in target_assignment.py.
+consumer_members.py handles requests of members, classic_members.py those of the classic protocol.
+target_assignment.py computes assignments.
 """
 
 from __future__ import annotations
@@ -62,11 +61,11 @@ from kraftjbod.core.errors import ErrorCode, LocalProtocolError, OperatingError
 from kraftjbod.protocol.record_batch import HEADER_BYTES
 from kraftjbod.protocol.records import Record, most_bytes_of
 
-#: Requests that may wait for a write; a member has one under way, so this is many members.
+#: Limit of requests that wait for a write. A member has one in flight, so this allows many members.
 MAX_WAITING: Final = 10_000
-#: Facts of one batch, about: what comes then waits for the next one.
+#: Approximate limit of the facts in a batch; further requests wait for the next batch.
 MAX_BATCH_FACTS: Final = 2_000
-#: Who could not be thrown out, because that could not be written, is so after this.
+#: Delay before a member is removed again after a failed write.
 FENCE_AGAIN_MS: Final = 1_000
 NO_LIMIT: Final = 1 << 62
 
@@ -81,20 +80,20 @@ class ConsumerGroup:
         self._deadlines = MemberDeadlines()
         self._members = ConsumerMembers(self._changes, self._target, settings)
         self._classic = ClassicMembers(self._changes, self._members, self._deadlines, settings)
-        #: What has to be written with the first changes, of what the group was before.
+        #: Facts about the previous group, written with the first changes.
         self._first: list[Fact] = []
-        #: How many changes the group took over from the classic one: they are part of any batch.
+        #: Number of changes that converted a classic group; they are part of any batch.
         self._followed = 0
-        #: How many members the present batch throws out.
+        #: Number of members that the present batch removes.
         self._thrown_out = 0
-        #: Bytes of a batch after the log refused a larger one.
+        #: Limit of the batch size after the log refused a larger batch.
         self._most_bytes = NO_LIMIT
         self._waiting: deque[MemberRequest] = deque()
-        #: What is answered when the present changes are written.
+        #: Answers to send when the present changes are written.
         self._answers: list[tuple[MemberRequest, object]] = []
         self._is_writing = False
         self._is_over = False
-        #: What the group will be when that is written; None while it stays what it is.
+        #: The classic group that this group becomes with the present write; None otherwise.
         self._becomes: BecameClassic | None = None
         self._actions: list[ConsumerGroupAction] = []
 
@@ -102,7 +101,7 @@ class ConsumerGroup:
         return f"<ConsumerGroup {self.state!r} {'writes' * self._is_writing}>"
 
     def configure(self, settings: ConsumerGroupSettings) -> None:
-        """From now on; sessions that were renewed before end as they were to."""
+        """Apply changed settings; deadlines that were set before stay."""
         if settings is not self._settings:
             self._settings = settings
             self._target.configure(settings)
@@ -110,17 +109,17 @@ class ConsumerGroup:
 
     @property
     def next_deadline_ms(self) -> int:
-        """When there is something to do; what is being written is waited for first."""
+        """Time of the next action; during a write there is none."""
         return NEVER if self._is_writing or self._is_over else self._deadlines.next_ms
 
     @property
     def is_used(self) -> bool:
-        """There is something of it in the log, or something is about to be."""
+        """Whether the group has facts in the log, or will have."""
         return self.state.is_written or self._is_writing or bool(self._waiting)
 
     @property
     def is_idle(self) -> bool:
-        """Nobody is a member, and nothing is about to change."""
+        """Whether the group has no members and no pending changes."""
         return not (self.state.members or self._is_writing or self._waiting)
 
     @property
@@ -130,16 +129,16 @@ class ConsumerGroup:
     # --- the beginning ---------------------------------------------------------------------------
 
     def load(self, fact: ConsumerFact) -> None:
-        """It was written; :meth:`loaded` has to follow."""
+        """Apply a fact from the log; :meth:`loaded` must follow."""
         self.state.apply(fact)
 
     def loaded(self, now_ms: int) -> None:
-        """All of it was read: sessions begin anew, and the time to give partitions up."""
+        """Start sessions and revocation timeouts again after all facts were loaded."""
         for member_id in self.state.members:
             self._renew(member_id, now_ms)
 
     def follow(self, facts: Iterable[Fact], now_ms: int) -> None:
-        """Take the place of a classic group: ``facts`` are written with the first changes."""
+        """Replace a classic group: ``facts`` are written with the first changes."""
         for fact in facts:
             if isinstance(fact, GroupFact):
                 self._first.append(fact)
@@ -188,7 +187,7 @@ class ConsumerGroup:
                 break
             self._answers.append((request, answer))
         if is_new and not self._has_consumers(of_none=False):
-            # Who wanted it to be of the newer protocol did not get in.
+            # The request that needed the conversion was refused.
             self._changes.take_back()
             self._first.clear()
         facts = [*self._first, *self._changes.facts, *self._last]
@@ -205,7 +204,7 @@ class ConsumerGroup:
         return [] if kept is None else [GroupFact(self.group_id, kept)]
 
     def _records(self, moment: Moment) -> Iterator[Record]:
-        """All that is to be written.
+        """Yield all records of the present batch.
 
         :raises LocalProtocolError: a name is longer than records can hold.
         """
@@ -236,7 +235,7 @@ class ConsumerGroup:
             self._take_back(mark)
             return _refusal(request, e.code, e.message)
         except LocalProtocolError:
-            # Requests have longer names than records can hold.
+            # A name in the request is too long for a record.
             self._take_back(mark)
             return _refusal(request, ErrorCode.INVALID_REQUEST)
         if had_consumers and not self._has_consumers():
@@ -252,7 +251,7 @@ class ConsumerGroup:
                 self._renew(request.member_id, moment.now_ms)
                 return answer
             case JoinRequested() if not self.state.members:
-                # Nobody is here: it is a classic group from now on.
+                # The group has no members, so it becomes a classic group.
                 return self._end_for(request)
             case JoinRequested():
                 return self._classic.join(request, moment)
@@ -297,7 +296,7 @@ class ConsumerGroup:
         self._settle()
 
     def _settle(self) -> None:
-        """Nothing is left to be written: whoever waited for that goes on."""
+        """Nothing is left to write: send the pending answers and the conversion."""
         self._answer_all()
         if self._becomes is not None:
             self._is_over = True
@@ -325,15 +324,17 @@ class ConsumerGroup:
     # --- back to the classic protocol ------------------------------------------------------------
 
     def _has_consumers(self, *, of_none: bool = True) -> bool:
-        """Somebody speaks the newer protocol; ``of_none`` is said of a group without members."""
+        """Return whether a member uses the consumer protocol; ``of_none`` is returned without
+        members."""
         members = self.state.members
         return any(member.classic is None for member in members.values()) if members else of_none
 
     def _go_back(self, generation: int, moment: Moment) -> None:
-        """Only members of the classic protocol are left: the group is theirs, if it may be.
+        """Convert to a classic group, if allowed: only members with the classic protocol remain.
 
-        :param generation: the one that they are in, before the last other one went. They hear of a
-            rebalance, as in Kafka, and give up what they have as for any other one.
+        :param generation: their generation before the last other member left. They get a rebalance,
+            as in
+            Kafka, and revoke partitions as in any rebalance.
         """
         is_too_large = len(self.state.members) > self._settings.classic_max_size
         if not self._settings.migration_policy.may_downgrade or is_too_large:
@@ -345,7 +346,7 @@ class ConsumerGroup:
             self._becomes = BecameClassic(group, ())
             own_bytes = sum(map(most_bytes_of, [*self._records(moment)][mark:]))
         except (OperatingError, LocalProtocolError):
-            # What a member said of their common protocol cannot be read, or not be written.
+            # A member's metadata of the common protocol cannot be decoded or written.
             self._take_back(mark)
             return
         if HEADER_BYTES + own_bytes > moment.max_batch_bytes:
@@ -360,7 +361,7 @@ class ConsumerGroup:
     # --- time ------------------------------------------------------------------------------------
 
     def _renew(self, member_id: str, now_ms: int) -> None:
-        """It was heard of; what it still has to give up it has to within its own time."""
+        """Renew the member's session; a pending revocation keeps its own deadline."""
         member, settings = self.state.members[member_id], self._settings
         if member.classic is not None:
             self._deadlines.renew_session(member_id, now_ms, member.classic.session_timeout_ms)
@@ -388,8 +389,8 @@ class ConsumerGroup:
             count //= 2
         self._thrown_out = count
         for at, member_id in enumerate(lost):
-            # Should it not be written, they are members still, and out a little later. Members
-            # that this batch has no room for are out in the next one.
+            # If the write fails, they stay members until the next attempt. Members beyond this
+            # batch are removed in the next one.
             again_ms = FENCE_AGAIN_MS if at < count else 0
             self._deadlines.renew_session(member_id, moment.now_ms, again_ms)
         if had_consumers and not self._has_consumers():
@@ -399,13 +400,14 @@ class ConsumerGroup:
         member = self.state.members.get(overdue.member_id)
         if member is None or overdue.is_session or member.classic is not None:
             return member is not None
-        # What was to be given up may have been taken back with what could not be written.
+        # The revocation may have been undone with a failed write.
         return self.state.current(overdue.member_id).state is MemberState.UNREVOKED_PARTITIONS
 
     # --- offsets ---------------------------------------------------------------------------------
 
     def check_commit(self, asked: Commit) -> ErrorCode:
-        """Whether who says that of itself may commit: a member, or a producer in a transaction."""
+        """Return whether a sender with this identity may commit: a member, or a producer in a
+        transaction."""
         is_nobody = asked.epoch < 0 and not asked.member_id
         if (asked.epoch < 0 and not self.state.members) or (asked.in_transaction and is_nobody):
             return ErrorCode.NONE
@@ -418,18 +420,18 @@ class ConsumerGroup:
         current = self.state.current(asked.member_id)
         held = {**current.assigned, **current.revoking}
         is_of_before = asked.epoch < current.epoch and all(
-            # It has had the partition since then, and nobody else (KIP-1251).
+            # The member alone has held the partition since that epoch (KIP-1251).
             one in held and asked.epoch >= held[one]
             for one in asked.partitions
         )
         if asked.epoch == current.epoch or is_of_before:
             return ErrorCode.NONE
-        # Producers know no epochs of members: another code would end them.
+        # Producers do not know member epochs and would fail on another code.
         knows_generations = is_classic or asked.in_transaction
         return ErrorCode.ILLEGAL_GENERATION if knows_generations else ErrorCode.STALE_MEMBER_EPOCH
 
     def check_fetch(self, member_id: str | None, epoch: int) -> ErrorCode:
-        """Whether who says that of itself may know what is committed."""
+        """Return whether a sender with this identity may fetch committed offsets."""
         if member_id is None and epoch < 0:
             return ErrorCode.NONE
         member = self.state.members.get(member_id or "")

@@ -1,7 +1,7 @@
-"""PURE. What may happen to a consumer group, and what it wants done: events and actions.
+"""PURE. Events and actions of a consumer group.
 
-Members of the classic protocol, which such a group may have as well, bring the events of
-group_events.py. A ``token`` stands for a request that waits for its answer; each is answered once.
+Members with the classic protocol use the events of group_events.py. A ``token`` identifies a
+request that waits for its answer; each is answered once.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from kraftjbod.broker.groups.records.group_records import Fact, GroupMetadata
 from kraftjbod.core.errors import ErrorCode
 from kraftjbod.protocol.records import Record
 
-#: What a member says in place of an epoch.
+#: Special values of the member epoch in a heartbeat.
 JOINING = 0
 LEAVING = -1
 AWAY = -2
-"""A static member that will come back."""
+"""A static member that leaves temporarily."""
 
 
 class MigrationPolicy(Enum):
@@ -58,27 +58,27 @@ class ConsumerGroupSettings:
     assignment_interval_ms: int
     max_size: int
     assignors: tuple[str, ...]
-    """The first one is that of members who do not say."""
+    """The first one is the default."""
     migration_policy: MigrationPolicy
     regex_refresh_ms: int
     classic_max_size: int
-    """Of a group that goes back to the classic protocol."""
+    """Size limit of a group that is converted to the classic protocol."""
 
 
 class Moment(NamedTuple):
-    """When something happens, and the topics that there are then."""
+    """The time and the topics at an event."""
 
     now_ms: int
-    """Monotonic."""
+    """Monotonic milliseconds."""
     wall_ms: int
     topics: GroupTopics
     max_batch_bytes: int = 1 << 20
-    """Largest batch that the partition of the group takes."""
+    """Limit of batches in the group's partition."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerHeartbeat:
-    """``None``, and -1 of the time-out: as it was."""
+    """A heartbeat. ``None``, or a timeout of -1, means unchanged."""
 
     token: Token
     member_id: str
@@ -95,7 +95,7 @@ class ConsumerHeartbeat:
 
     @property
     def is_full(self) -> bool:
-        """It says all that there is to say, as after an answer that was lost."""
+        """Whether it has all fields, as after a lost response."""
         has_topics = self.topic_names is not None or self.topic_regex is not None
         return self.rebalance_timeout_ms != -1 and has_topics and self.owned is not None
 
@@ -108,21 +108,21 @@ class ConsumerAnswer:
     epoch: int = 0
     heartbeat_interval_ms: int = 0
     assignment: Partitions | None = None
-    """All that the member may have now; None if that is what it was told last."""
+    """The complete assignment; None if unchanged since the last response."""
 
 
 @dataclass(frozen=True, slots=True)
 class FactsWritten:
-    """What :class:`WriteFacts` asked for is replicated, or why nothing of it is in the log."""
+    """The write of :class:`WriteFacts` is replicated, or nothing of it is in the log."""
 
     code: ErrorCode
     is_too_large: bool = False
-    """The log does not take batches of that size."""
+    """The log does not accept batches of that size."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeletionRequested:
-    """Forget the group, if it has no members."""
+    """Delete the group if it has no members."""
 
     token: Token
 
@@ -134,13 +134,13 @@ class DeletionAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commit:
-    """What somebody wants to commit, and says of itself."""
+    """The partitions of a commit and the identity of its sender."""
 
     member_id: str
     epoch: int
     partitions: Partitions
     knows_epochs: bool = True
-    """It can be told that its epoch is stale (OffsetCommit since version 9)."""
+    """The sender knows STALE_MEMBER_EPOCH (OffsetCommit since version 9)."""
     in_transaction: bool = False
 
 
@@ -151,18 +151,18 @@ ConsumerGroupEvent = MemberRequest | FactsWritten | TimePassed | Unloaded
 
 @dataclass(frozen=True, slots=True)
 class WriteFacts:
-    """Append them as one batch; :class:`FactsWritten` has to follow before there is another."""
+    """Append the facts as one batch. :class:`FactsWritten` must follow before the next write."""
 
     facts: Sequence[Fact]
     records: Sequence[Record]
-    """The facts, encoded."""
+    """The encoded facts."""
 
 
 @dataclass(frozen=True, slots=True)
 class BecameClassic:
-    """The group is classic from now on, and that is written; ``waiting`` go there.
+    """The group became classic and that is written; ``waiting`` requests continue there.
 
-    ``group`` is None if it has no members and begins anew.
+    ``group`` is None for a group without members, which starts new.
     """
 
     group: GroupMetadata | None

@@ -1,11 +1,10 @@
-"""PURE. ``ConsumerGroupState``: a consumer group as its facts say it is, and ``GroupChanges``.
+"""PURE. ``ConsumerGroupState``, a consumer group as the sum of its facts, and ``GroupChanges``.
 
-Only facts change the state, those that are decided and those that are read when the group is
-loaded alike. Each leaves behind the fact that was there before, so that what could not be written
-is taken back exactly. What else stands here is derived from facts, and says who holds a partition,
-who has an instance id, and who subscribes to what.
+Only facts change the state, both new facts and those that are loaded from the log. Each application
+returns the previous fact, so that an unwritten change can be undone exactly. All other attributes
+are derived from facts: holders of partitions, instance ids and subscribers of topics.
 
-Names and numbers are Kafka's; nothing here decides anything.
+Names and numbers are Kafka's. This module makes no decisions.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from kraftjbod.core.ids import TopicIdPartition
 from kraftjbod.protocol.records import Record, most_bytes_of
 
 T = TypeVar("T")
-#: A group that is new; its first member makes it the next one, as in Kafka.
+#: Epoch of a new group; its first member increments it, as in Kafka.
 FIRST_EPOCH = 1
 NEVER_ASSIGNED = 0
 _NEW = GroupEpoch(epoch=FIRST_EPOCH)
@@ -52,16 +51,16 @@ class ConsumerGroupState:
         self._epoch: GroupEpoch | None = None
         self._target_epoch: TargetEpoch | None = None
         self._has_partition_metadata = False
-        #: In the order in which they came.
+        #: In the order of joining.
         self.members: dict[str, ConsumerMember] = {}
         self._targets: dict[str, Partitions] = {}
         self._currents: dict[str, CurrentAssignment] = {}
         self.regexes: dict[str, ResolvedRegex] = {}
-        #: Who has a partition, or has not given it up yet.
+        #: The member that has a partition or has not revoked it yet.
         self.holders: dict[TopicIdPartition, str] = {}
         #: Member ids by instance id.
         self.static_members: dict[str, str] = {}
-        #: How many members name a topic, or give a regular expression.
+        #: Number of members that name a topic, or use a regular expression.
         self.names: Counter[str] = Counter()
         self.used_regexes: Counter[str] = Counter()
 
@@ -84,7 +83,7 @@ class ConsumerGroupState:
 
     @property
     def assigned_ms(self) -> int:
-        """Wall milliseconds of the last assignment; 0 if that is not known."""
+        """Time of the last assignment in wall milliseconds; 0 if unknown."""
         return (self._target_epoch or _UNASSIGNED).since_ms
 
     def target(self, member_id: str) -> Partitions:
@@ -111,17 +110,18 @@ class ConsumerGroupState:
         return GroupState.STABLE
 
     def topics_of(self, member: ConsumerMember) -> frozenset[str]:
-        """Names that it subscribes to; a regular expression stands for what was found for it."""
+        """Return the subscribed topic names, including those that its regular expression
+        matched."""
         resolved = self.regexes.get(member.topic_regex or "")
         return member.topic_names if resolved is None else member.topic_names | resolved.topics
 
     def subscribed_names(self) -> frozenset[str]:
-        """Of all members."""
+        """Return the subscribed topic names of all members."""
         found = (self.regexes[one].topics for one in self.used_regexes if one in self.regexes)
         return frozenset(self.names).union(*found)
 
     def facts(self) -> Iterator[ConsumerFact]:
-        """All that makes the group what it is, in the order in which Kafka writes it."""
+        """Yield all facts of the group, in the order in which Kafka writes them."""
         group_id = self.group_id
         for member_id, member in self.members.items():
             yield MemberFact(group_id, member_id, member)
@@ -137,7 +137,7 @@ class ConsumerGroupState:
             yield CurrentFact(group_id, member_id, current)
 
     def end(self) -> list[ConsumerFact]:
-        """What has to be written so that nothing is left of the group."""
+        """Return the facts that delete the whole group."""
         group_id = self.group_id
         facts: list[ConsumerFact] = []
         facts += [CurrentFact(group_id, member_id, None) for member_id in self._currents]
@@ -152,7 +152,7 @@ class ConsumerGroupState:
         return facts
 
     def obsolete(self) -> list[ConsumerFact]:
-        """What was left behind by a Kafka before 4.1."""
+        """Return facts that delete records of Kafka before 4.1."""
         return [PartitionMetadataFact(self.group_id, False)] * self._has_partition_metadata
 
     @property
@@ -171,7 +171,7 @@ class ConsumerGroupState:
     # --- changing --------------------------------------------------------------------------------
 
     def apply(self, fact: ConsumerFact) -> ConsumerFact:
-        """Take the fact over; what undoes it is the fact that is returned."""
+        """Apply the fact; return the fact that undoes it."""
         match fact:
             case EpochFact(group_id, epoch):
                 before, self._epoch = self._epoch, epoch
@@ -231,7 +231,7 @@ def _put(into: dict[str, T], key: str, value: T | None) -> T | None:
 
 
 def _add(counts: Counter[str], names: frozenset[str], change: int) -> None:
-    """Without zeros."""
+    """Add ``change`` to the counts of the names and remove zeros."""
     for name in names:
         counts[name] += change
         if not counts[name]:
@@ -239,13 +239,13 @@ def _add(counts: Counter[str], names: frozenset[str], change: int) -> None:
 
 
 class GroupChanges:
-    """Facts that hold in a state already, and are not written yet."""
+    """Facts that are applied to a state but not written yet."""
 
     def __init__(self, state: ConsumerGroupState) -> None:
         self.state = state
         self.facts: list[ConsumerFact] = []
         self._before: list[ConsumerFact] = []
-        #: Of ``facts``, as far as they are encoded.
+        #: The encoded prefix of ``facts``.
         self.records: list[Record] = []
         self.size_bytes = 0
 
@@ -258,7 +258,7 @@ class GroupChanges:
             self.facts.append(fact)
 
     def encode(self, wall_ms: int) -> None:
-        """Encode the facts that were put since the last call, so that ``records`` has them all.
+        """Encode the facts that were added since the last call, so that ``records`` is complete.
 
         :raises LocalProtocolError: a name is longer than records can hold.
         """
@@ -268,14 +268,14 @@ class GroupChanges:
             self.size_bytes += most_bytes_of(record)
 
     def keep(self) -> None:
-        """They are written: there is no way back, and none is needed."""
+        """Forget the changes after they were written."""
         self.facts.clear()
         self._before.clear()
         self.records.clear()
         self.size_bytes = 0
 
     def take_back(self, count: int = 0) -> None:
-        """All but the first ``count`` of them."""
+        """Undo all changes but the first ``count``."""
         for fact in reversed(self._before[count:]):
             self.state.apply(fact)
         self.size_bytes -= sum(map(most_bytes_of, self.records[count:]))

@@ -1,7 +1,7 @@
-"""PURE. Members of a consumer group: they come, say what they want and have, and go.
+"""PURE. Members of a consumer group: joining, subscriptions, reconciliation and leaving.
 
-A heartbeat carries everything. What it changes is put into the group's changes, in the order in
-which Kafka's replay needs it; what it is answered says what the member may have from now on.
+A heartbeat has everything. Its changes are recorded in the order that Kafka's replay needs. The
+answer has the partitions that the member may have from now on.
 Rules and codes are Kafka's (GroupMetadataManager, "consumerGroup…").
 """
 
@@ -50,7 +50,10 @@ class ConsumerMembers:
     # --- heartbeats ------------------------------------------------------------------------------
 
     def heartbeat(self, asked: ConsumerHeartbeat, moment: Moment) -> ConsumerAnswer:
-        """:raises OperatingError: with the code that the member is answered."""
+        """Handle a heartbeat.
+
+        :raises OperatingError: with the code for the member.
+        """
         before = self._found(asked)
         self._check_wishes(asked)
         held = self._state.current(asked.member_id).assigned.keys()
@@ -71,7 +74,7 @@ class ConsumerMembers:
         owned: Partitions | None,
         moment: Moment,
     ) -> CurrentAssignment:
-        """The member is ``member`` now, and is taken a step further to its target."""
+        """Store the member and advance it towards its target assignment."""
         is_new_to = before is None or _subscription(before) != _subscription(member)
         if member != before:
             self._changes.put(MemberFact(self._state.group_id, member.member_id, member))
@@ -104,7 +107,7 @@ class ConsumerMembers:
         return step
 
     def _found(self, asked: ConsumerHeartbeat) -> ConsumerMember | None:
-        """The member as it is known; None if it is new."""
+        """Return the known member; None if it is new."""
         member_id, instance_id = asked.member_id, asked.instance_id
         member = self._state.members.get(member_id)
         known_as = self._state.static_members.get(instance_id or "")
@@ -138,7 +141,7 @@ class ConsumerMembers:
             return
         is_last = asked.epoch == current.previous_epoch and asked.epoch < current.epoch
         if is_last and asked.owned is not None and asked.owned <= current.assigned.keys():
-            return  # It did not get its answer.
+            return  # Its last response was lost.
         raise OperatingError(
             f"the member's epoch is {current.epoch}, not {asked.epoch}; it has to give up its "
             "partitions and join anew",
@@ -158,7 +161,7 @@ class ConsumerMembers:
     # --- static members --------------------------------------------------------------------------
 
     def _replaced(self, asked: ConsumerHeartbeat, old: ConsumerMember) -> ConsumerMember:
-        """Somebody says the instance id of ``old``: its successor, or somebody too many."""
+        """Replace the holder of the instance id, if the sender may be its successor."""
         if asked.epoch != JOINING:
             raise OperatingError(
                 f"the instance id {asked.instance_id} is that of another member now",
@@ -172,7 +175,7 @@ class ConsumerMembers:
         return self.succeed(old, asked.member_id)
 
     def succeed(self, old: ConsumerMember, member_id: str) -> ConsumerMember:
-        """A static member has another id from now on, and what it had."""
+        """Give a static member another member id, keeping its assignment."""
         state, group_id = self._state, self._state.group_id
         target, current = state.target(old.member_id), state.current(old.member_id)
         self._changes.put(*_end(group_id, old.member_id))
@@ -194,7 +197,10 @@ class ConsumerMembers:
     # --- leaving ---------------------------------------------------------------------------------
 
     def leave(self, asked: ConsumerHeartbeat, moment: Moment) -> ConsumerAnswer:
-        """:raises OperatingError: as :meth:`heartbeat`."""
+        """Handle the leaving of a member.
+
+        :raises OperatingError: as :meth:`heartbeat`.
+        """
         member_id = asked.member_id
         if asked.instance_id is not None:
             known_as = self._state.static_members.get(asked.instance_id)
@@ -224,13 +230,13 @@ class ConsumerMembers:
         return ConsumerAnswer(member_id=member_id, epoch=asked.epoch)
 
     def remove(self, member_ids: Collection[str], moment: Moment) -> None:
-        """They are members no more; what they had is free."""
+        """Remove the members and free their partitions."""
         for member_id in member_ids:
             member = self._state.members[member_id]
             self._changes.put(*_end(self._state.group_id, member_id))
             self._target.drop_regex(member.topic_regex)
         if member_ids:
-            # Whoever comes next has the new assignment made.
+            # The next heartbeat triggers the new assignment.
             self._target.begin_epoch(moment)
 
 
@@ -247,7 +253,7 @@ def _subscription(member: ConsumerMember) -> tuple[frozenset[str], str]:
 
 
 def _described(asked: ConsumerHeartbeat, before: ConsumerMember | None) -> ConsumerMember:
-    """As it was, but for what it says now."""
+    """Return the member with the fields of the heartbeat; missing fields stay unchanged."""
     was = before or ConsumerMember(member_id=asked.member_id)
     names, timeout_ms = asked.topic_names, asked.rebalance_timeout_ms
     return ConsumerMember(

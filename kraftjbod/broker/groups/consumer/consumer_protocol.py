@@ -1,7 +1,8 @@
-"""PURE. What members of the classic protocol say to their leader, as a coordinator reads it.
+"""PURE. Encoding of the embedded consumer protocol, which classic members send to their group
+leader.
 
-A consumer group may have such members while it changes its protocol; then the coordinator is the
-leader, and has to know their subscriptions and write their assignments.
+A consumer group has such members during a migration. Then the coordinator acts as the group leader:
+it decodes their subscriptions and encodes their assignments.
 """
 
 from __future__ import annotations
@@ -32,7 +33,10 @@ class Subscription:
 
 
 def read_subscription(data: bytes) -> Subscription:
-    """:raises OperatingError: INCONSISTENT_GROUP_PROTOCOL: it cannot be read."""
+    """Decode a subscription.
+
+    :raises OperatingError: INCONSISTENT_GROUP_PROTOCOL, if it cannot be decoded.
+    """
     version, body = _read("ConsumerProtocolSubscription", data)
     assert isinstance(body, ConsumerProtocolSubscription)
     return Subscription(
@@ -48,10 +52,11 @@ def read_subscription(data: bytes) -> Subscription:
 
 
 def read_assignment(data: bytes) -> frozenset[TopicPartition]:
-    """Nothing from nothing.
+    """Decode an assignment; empty data has no partitions.
 
-    :raises OperatingError: INCONSISTENT_GROUP_PROTOCOL: it cannot be read, or says more than
-        which partitions, as assignors do that are not Kafka's own.
+    :raises OperatingError: INCONSISTENT_GROUP_PROTOCOL, if it cannot be decoded or has user data,
+        as
+        from assignors that are not Kafka's own.
     """
     if not data:
         return frozenset()
@@ -84,7 +89,7 @@ def _read(name: str, data: bytes) -> tuple[int, Message]:
     try:
         (version,) = _VERSION.unpack_from(data)
         view = memoryview(data)
-        # Of a later version nothing is known but that it begins as this one does.
+        # A later version begins with the fields of the latest known version.
         known = min(max(version, 0), _LATEST)
         body = decode_body(name, known, view, _VERSION.size, max_elements=_MAX_ELEMENTS)
     except (struct.error, RemoteProtocolError) as e:

@@ -1,7 +1,6 @@
-"""PURE. A classic group becomes a consumer group, and the other way, while its members are there.
+"""PURE. Conversions between classic and consumer groups with members.
 
-Nobody loses what it has: members begin in the other kind of group with the assignment of the last
-one, and go on from there.
+Members keep their partitions: they start in the new type of group with their last assignment.
 """
 
 from __future__ import annotations
@@ -41,7 +40,10 @@ from kraftjbod.core.ids import TopicIdPartition, TopicPartition
 
 
 def check_upgrade(protocol_type: str | None, members: int, settings: ConsumerGroupSettings) -> None:
-    """:raises OperatingError: GROUP_ID_NOT_FOUND: it stays a classic group, and why."""
+    """Check that the group may become a consumer group.
+
+    :raises OperatingError: GROUP_ID_NOT_FOUND, with the reason.
+    """
     if not settings.migration_policy.may_upgrade:
         raise _refused(f"the migration policy is {settings.migration_policy.value}")
     if protocol_type != CONSUMER:
@@ -53,9 +55,9 @@ def check_upgrade(protocol_type: str | None, members: int, settings: ConsumerGro
 def consumer_facts_of(
     group_id: str, generation: int, members: Iterable[Member], topics: GroupTopics
 ) -> list[Fact]:
-    """All that makes a consumer group of a classic one, the end of that first.
+    """Return the facts that replace a classic group by a consumer group.
 
-    :raises OperatingError: GROUP_ID_NOT_FOUND: what its members said cannot be read here.
+    :raises OperatingError: GROUP_ID_NOT_FOUND, if a member's metadata cannot be decoded.
     """
     facts: list[Fact] = [GroupFact(group_id, None)]
     targets: list[Fact] = []
@@ -83,11 +85,11 @@ def consumer_facts_of(
 
 
 def classic_group_of(state: ConsumerGroupState, generation: int, moment: Moment) -> GroupMetadata:
-    """The classic group that the members of ``state``, all classic, are from now on.
+    """Return the classic group of the members in ``state``, all of which use the classic protocol.
 
-    Its assignment is their target: whoever has less gets it by the rebalance that follows.
+    Its assignment is their target assignment; the following rebalance assigns missing partitions.
 
-    :raises OperatingError: what a member said of the protocol that all know cannot be read.
+    :raises OperatingError: a member's metadata of the common protocol cannot be decoded.
     """
     kept, first = [], next(iter(state.members.values()))
     name = _common_protocol(state)
@@ -123,7 +125,7 @@ def classic_group_of(state: ConsumerGroupState, generation: int, moment: Moment)
 
 
 def _common_protocol(state: ConsumerGroupState) -> str:
-    """The first one of the first member that all know; JoinGroup saw to it that there is one."""
+    """Return the first common protocol of the first member; JoinGroup ensures that there is one."""
     protocols = [
         [name for name, _ in member.classic.protocols]
         for member in state.members.values()

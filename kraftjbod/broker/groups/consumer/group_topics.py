@@ -1,7 +1,8 @@
-"""PURE. Topics as consumer groups see them: by name, with versions that change when they do.
+"""PURE. The topics of the cluster for consumer groups: by name, with values that change when they
+do.
 
-Also the regular expressions that name them. They are RE2's, as Kafka's are: what a client sends is
-matched in time that grows with its length only.
+Subscriptions can be regular expressions of RE2, as in Kafka. Matching takes time linear in the
+length of the topic name.
 """
 
 from __future__ import annotations
@@ -16,22 +17,22 @@ from kraftjbod.core.text.linear_pattern import LinearPattern
 from kraftjbod.metadata.state import MetadataState
 
 _HASH_BYTES: Final = 8
-#: Compiled ones, so that each is compiled once for all groups and members.
+#: Cache size, so that an expression is compiled once for all groups and members.
 _KEPT_REGEXES: Final = 256
 
 
 class GroupTopic(NamedTuple):
     topic_id: TopicId
     size: int
-    """How many partitions it has."""
+    """Number of partitions."""
 
 
-#: Compared and nothing else.
+#: An opaque value that is only compared.
 Layout = Hashable
 
 
 class GroupTopics(Protocol):
-    """What a group's machine is given of the cluster's metadata."""
+    """The cluster's topics as the state machine of a group sees them."""
 
     @property
     def version(self) -> int:
@@ -39,10 +40,10 @@ class GroupTopics(Protocol):
 
     @property
     def layout(self) -> Layout:
-        """Two equal values mean equal topics: their ids, sizes and racks."""
+        """Equal values mean equal topic ids, sizes and racks."""
 
     def layout_of(self, names: Collection[str]) -> Layout:
-        """As :attr:`layout`, of the topics with these names; other topics do not change it."""
+        """As :attr:`layout`, but for the topics with these names only."""
 
     def topic(self, name: str) -> GroupTopic | None: ...
 
@@ -51,11 +52,11 @@ class GroupTopics(Protocol):
     def names(self) -> Iterable[str]: ...
 
     def hash_of(self, names: Collection[str]) -> int:
-        """Of topics' ids, sizes and racks; 0 if there is none of them."""
+        """Return a hash of the topics' ids, sizes and racks; 0 if none of them exists."""
 
 
 class ClusterTopics:
-    """Over the metadata that the broker has; nothing is copied."""
+    """A view of the broker's metadata without copies."""
 
     def __init__(self, state: MetadataState) -> None:
         self._state = state
@@ -85,7 +86,7 @@ class ClusterTopics:
         return self._state.topic_ids
 
     def hash_of(self, names: Collection[str]) -> int:
-        # Not Kafka's own hash: it is compared with what this cluster wrote, and nothing else.
+        # Not Kafka's hash: it is only compared with hashes that this cluster wrote.
         whole = hashlib.blake2b(digest_size=_HASH_BYTES)
         is_any = False
         for name in sorted(names):
@@ -105,12 +106,15 @@ class ClusterTopics:
 
 
 def check_regex(text: str) -> None:
-    """:raises OperatingError: INVALID_REGULAR_EXPRESSION, saying what is wrong with it."""
+    """Check the syntax of an expression.
+
+    :raises OperatingError: INVALID_REGULAR_EXPRESSION, with the reason.
+    """
     _compiled(text)
 
 
 def matching(text: str, topics: GroupTopics) -> frozenset[str]:
-    """Names of topics that the expression matches from their first character to their last.
+    """Return the topic names that the expression matches completely.
 
     :raises OperatingError: as :func:`check_regex`.
     """

@@ -1,7 +1,7 @@
-"""PURE. ``MemberDeadlines``: until when members of a consumer group have to be heard of.
+"""PURE. ``MemberDeadlines``: session and rebalance deadlines of the members of a consumer group.
 
-Each has a session, which its heartbeats renew, and sometimes a phase: what it has to do by then.
-All are monotonic milliseconds.
+Each member has a session, which its heartbeats renew, and during a rebalance step a phase with its
+own deadline. All times are monotonic milliseconds.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ NEVER: Final = 1 << 62
 class Overdue(NamedTuple):
     member_id: str
     is_session: bool
-    """Its session is over; otherwise its phase is."""
+    """Whether its session has expired, else its phase."""
 
 
 class MemberDeadlines:
@@ -28,7 +28,7 @@ class MemberDeadlines:
         self._sessions[member_id] = self._due(now_ms + timeout_ms)
 
     def begin_phase(self, member_id: str, now_ms: int, timeout_ms: int) -> None:
-        """Unless it has begun already."""
+        """Start the phase's deadline unless it runs already."""
         if member_id not in self._phases:
             self._phases[member_id] = self._due(now_ms + max(0, timeout_ms))
 
@@ -36,7 +36,7 @@ class MemberDeadlines:
         self._phases.pop(member_id, None)
 
     def overdue(self, now_ms: int) -> list[Overdue]:
-        """What is over by now; each is said once."""
+        """Return and remove the expired deadlines."""
         if self.next_ms > now_ms:
             return []
         over = []

@@ -1,9 +1,10 @@
-"""PURE. The way of one member from what it has to its target: give up first, then get.
+"""PURE. Reconciliation of a member from its current to its target assignment: first revoke, then
+assign.
 
-* A partition that the target does not have is taken from the member; the member stays in its epoch
-  until it reports that it does not have it any more.
-* Then it goes to the epoch of the target, with what of that nobody else has; the rest follows when
-  the others gave it up.
+* Partitions outside the target are revoked. The member stays in its epoch until it reports that it
+  released them.
+* Then the member gets the target's epoch and those target partitions that no other member holds.
+  The rest follows when the other members have released them.
 
 Rules are Kafka's (CurrentAssignmentBuilder).
 """
@@ -24,23 +25,24 @@ from kraftjbod.core.ids import TopicId, TopicIdPartition
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Destination:
-    """Where a member is to get, and what stands in its way."""
+    """The target of a member and the obstacles to it."""
 
     member_id: str
     target: Partitions
     target_epoch: int
     topics: Collection[TopicId]
-    """That the member subscribes to."""
+    """Topics that the member subscribes to."""
     is_subscription_new: bool = False
     holders: Mapping[TopicIdPartition, str]
     owned: Partitions | None = None
-    """What the member says that it has; None if it says nothing."""
+    """Partitions that the member reports as owned; None if it reports none."""
 
 
 def reconciled(current: CurrentAssignment, to: Destination) -> CurrentAssignment:
-    """The next step, or ``current`` if there is none now.
+    """Return the next step, or ``current`` if none is possible now.
 
-    :raises OperatingError: FENCED_MEMBER_EPOCH: its state is not known here, and it has partitions.
+    :raises OperatingError: FENCED_MEMBER_EPOCH, if its state is unknown here and it owns
+        partitions.
     """
     match current.state:
         case MemberState.STABLE if current.epoch == to.target_epoch:
@@ -61,7 +63,7 @@ def _still_owns(partitions: Collection[TopicIdPartition], to: Destination) -> bo
 
 
 def _without_dropped_topics(current: CurrentAssignment, to: Destination) -> CurrentAssignment:
-    """A member that unsubscribes has to give up at once, whatever its target is."""
+    """Revoke partitions of unsubscribed topics at once, independent of the target."""
     if not to.is_subscription_new:
         return current
     dropped = {one: at for one, at in current.assigned.items() if one.topic_id not in to.topics}

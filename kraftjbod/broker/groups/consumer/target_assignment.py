@@ -1,11 +1,11 @@
-"""PURE. Which partitions each member of a consumer group is to have, and for which epoch.
+"""PURE. The target assignment of a consumer group and its epoch.
 
-* The group's epoch grows with every change of members, of subscriptions, and of the topics that
-  they mean; the target is made anew for it, not more often than the interval says.
-* A regular expression stands for the topics that were found for it last; it is looked at again
-  when there may be others, within seconds, and anyway from time to time.
+* The group epoch grows with every change of members, subscriptions and subscribed topics. The
+  target assignment is then recomputed, but not more often than the configured interval.
+* A regular expression stands for the topics that it last matched. It is matched again within
+  seconds after topics changed, and at regular intervals.
 
-Rules are Kafka's; the assignment itself is in assignors.py.
+Rules are Kafka's. assignors.py computes the assignment.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from kraftjbod.broker.groups.records.consumer_group_records import (
 )
 from kraftjbod.core.ids import TopicId
 
-#: Topics may have come or gone: how long until an expression is matched again. Kafka's number.
+#: Delay before an expression is matched again after topics changed; Kafka's number.
 REGEX_PAUSE_MS: Final = 10_000
 
 
@@ -38,24 +38,24 @@ class TargetAssignment:
         self._changes = changes
         self._state = changes.state
         self._settings = settings
-        #: The layout of all topics with which the hash was compared; None if it has to be.
+        #: The layout of all topics at the last comparison of the hash; None forces a comparison.
         self._seen_layout: Layout = None
         #: Layout of the group's topics, and their hash.
         self._hashed: tuple[Layout, int] = (None, 0)
-        #: Layout of all topics, and wall time at which each expression was matched.
+        #: Layout of all topics and wall time at the last matching of each expression.
         self._matched: dict[str, tuple[Layout, int]] = {}
 
     def configure(self, settings: ConsumerGroupSettings) -> None:
         self._settings = settings
 
     def forget_what_was_seen(self) -> None:
-        """What was decided is taken back."""
+        """Forget cached comparisons after decisions were undone."""
         self._seen_layout = None
         self._matched.clear()
 
     @property
     def assignor(self) -> str:
-        """What most members want, of those that want one; else the first that is configured."""
+        """The assignor that most members request, else the first one configured."""
         members = self._state.members.values()
         votes = Counter(one.assignor for one in members if one.assignor is not None)
         known = [name for name in votes if name in self._settings.assignors]
@@ -64,7 +64,8 @@ class TargetAssignment:
         return max(known, key=lambda name: (votes[name], name))
 
     def refresh(self, moment: Moment, *, is_changed: bool) -> None:
-        """Begin another epoch if ``is_changed``, or if topics did; then assign, if it is time."""
+        """Increment the epoch if ``is_changed`` or if topics changed; then recompute the target
+        if due."""
         self._match_regexes(moment)
         if is_changed or moment.topics.layout != self._seen_layout:
             self._compare_topics(moment, is_changed=is_changed)
@@ -72,7 +73,7 @@ class TargetAssignment:
             self._assign(moment)
 
     def begin_epoch(self, moment: Moment) -> None:
-        """The group has changed; who comes next has the assignment made."""
+        """Increment the epoch; the next heartbeat triggers the assignment."""
         self._compare_topics(moment, is_changed=True)
 
     def _compare_topics(self, moment: Moment, *, is_changed: bool) -> None:
@@ -84,7 +85,7 @@ class TargetAssignment:
         self._seen_layout = moment.topics.layout
 
     def _hash_of_topics(self, moment: Moment) -> int:
-        """Hash the group's topics, unless nothing has changed about them since they were hashed."""
+        """Hash the group's topics, unless they are unchanged since the last hash."""
         names = self._state.subscribed_names()
         layout = moment.topics.layout_of(names)
         if self._hashed[0] != layout:
@@ -92,7 +93,7 @@ class TargetAssignment:
         return self._hashed[1]
 
     def drop_regex(self, regex: str | None) -> None:
-        """If nobody uses it any more."""
+        """Forget an expression that no member uses any more."""
         state = self._state
         if regex in state.regexes and regex not in state.used_regexes:
             self._changes.put(RegexFact(state.group_id, regex, None))
@@ -121,7 +122,7 @@ class TargetAssignment:
         state, interval_ms = self._state, self._settings.assignment_interval_ms
         if state.epoch <= state.assignment_epoch:
             return False
-        # Nobody else can come along with the only member.
+        # A single member cannot be followed by others within the interval.
         is_alone = len(state.members) <= 1
         is_unknown = not state.assigned_ms
         passed_ms = moment.wall_ms - state.assigned_ms

@@ -1,1 +1,2 @@
-"""Where a part of ``__consumer_offsets`` is led: its groups in memory, their log, their timers."""
+"""The coordinator of the led partitions of ``__consumer_offsets``: groups, their log and their
+timers."""

@@ -1,8 +1,9 @@
-"""LOOP. ``ConsumerGroupDriver``: has the machines of consumer groups heard, written and woken.
+"""LOOP. ``ConsumerGroupDriver``: drives the state machines of consumer groups: events, writes,
+timers.
 
-What a machine decided is in its memory before it is in the log. So a write that may be in the log,
-and is not replicated, is followed by loading the partition again: what is in the log then is what
-holds, once it is committed, and nobody is told of it before.
+A decision is in the machine's memory before it is in the log. So after a write that may be in the
+log without being replicated, the partition is loaded again. The state in the log then applies, once
+it is committed, and is not sent to clients before.
 """
 
 from __future__ import annotations
@@ -44,19 +45,19 @@ from kraftjbod.core.loop.timing import Clock
 
 
 class ClassicSide(Protocol):
-    """Who has the classic groups of the same partitions."""
+    """The owner of the classic groups in the same partitions."""
 
     def end_classic(self, led: LedGroups, group: ClassicGroup) -> None:
-        """It becomes a consumer group; whoever waits for it has to ask again."""
+        """End a classic group that becomes a consumer group; waiting requests must be retried."""
 
     def begin_classic(self, led: LedGroups, group: ClassicGroup) -> None:
-        """It was a consumer group; its members have to join."""
+        """Start a classic group from a consumer group; its members must rejoin."""
 
     def again(self, led: LedGroups, group_id: str, request: Any) -> None:
-        """What came for a consumer group that is none any more."""
+        """Handle a request for a consumer group that became classic."""
 
     def reload(self, led: LedGroups) -> None:
-        """What is in memory may not be what is in the log."""
+        """Load the partition again, because memory and log may differ."""
 
 
 class ConsumerGroupDriver:
@@ -82,7 +83,7 @@ class ConsumerGroupDriver:
         self._figures = figures
 
     def heartbeat(self, led: LedGroups, group_id: str, request: ConsumerHeartbeat) -> None:
-        """The token is completed with a :class:`ConsumerAnswer`."""
+        """Handle a heartbeat; its token completes with a :class:`ConsumerAnswer`."""
         group = led.groups.consumer_groups.get(group_id)
         if group is None:
             try:
@@ -93,7 +94,7 @@ class ConsumerGroupDriver:
         self.handle(led, group, request)
 
     def _begun(self, led: LedGroups, group_id: str, request: ConsumerHeartbeat) -> ConsumerGroup:
-        """A new group, or one that was classic until now."""
+        """Create a group, or convert a classic group."""
         groups, facts = led.groups, list[Fact]()
         if request.epoch != JOINING:
             raise OperatingError(
@@ -118,7 +119,7 @@ class ConsumerGroupDriver:
         return group
 
     async def delete(self, led: LedGroups, group: ConsumerGroup) -> ErrorCode:
-        """Forget a group without members."""
+        """Delete a group without members."""
         token: Completion[DeletionAnswer] = Completion()
         self.handle(led, group, DeletionRequested(token))
         return (await token).code
@@ -152,7 +153,7 @@ class ConsumerGroupDriver:
                 self._classic.begin_classic(led, restored)
 
     def _settings_of(self, group_id: str) -> ConsumerGroupSettings:
-        """As metadata has them now."""
+        """Return the group's settings in the present metadata."""
         if not self._configs.own(group_id):
             return self._settings.consumer
         said = self._configs.in_force(group_id)
@@ -181,7 +182,7 @@ class ConsumerGroupDriver:
             self.handle(led, group, FactsWritten(written.code, written.is_too_large))
 
         def ended(done: Completion[Written]) -> None:
-            # In a turn of its own: the group may want more written.
+            # In a separate event loop iteration: the group may request another write.
             loop.call_soon(go_on, done.result())
 
         self._log.write_records(led, action.records).add_done_callback(ended)

@@ -1,7 +1,7 @@
-"""LOOP. ``GroupCommits``: what groups commit, appended where their coordinator leads.
+"""LOOP. ``GroupCommits``: appends the offset commits of groups at their coordinator.
 
-An offset holds when it is replicated, or when the transaction that it is part of is committed. Who
-commits has to be a member, as of the very moment in which that is appended.
+An offset takes effect when it is replicated, or when its transaction is committed. The sender's
+membership is checked in the event loop iteration of the append.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from kraftjbod.core.loop.work_slices import in_slices
 
 
 class Committer(NamedTuple):
-    """What who commits says of itself; ``generation`` is the epoch in a consumer group."""
+    """The identity of a commit's sender; ``generation`` is the member epoch in a consumer group."""
 
     member_id: str
     instance_id: str | None
@@ -61,10 +61,10 @@ class GroupCommits:
         *,
         absent_code: ErrorCode,
     ) -> ErrorCode:
-        """Commit all of ``offsets``, or none.
+        """Commit all of ``offsets`` or none.
 
-        :param absent_code: for a member of a group that there is not.
-        :raises OperatingError: the group is not coordinated here, or not now.
+        :param absent_code: the code for a member of a group that does not exist.
+        :raises OperatingError: this broker does not coordinate the group, or is still loading it.
         """
         self._coordinator.led_of(group_id)
         facts = [OffsetFact(group_id, tp, one) for tp, one in offsets.items()]
@@ -73,7 +73,7 @@ class GroupCommits:
             records = [record_of(fact, wall_ms) async for fact in in_slices(facts)]
         except LocalProtocolError:
             return ErrorCode.INVALID_REQUEST
-        # From here to the append nothing is waited for: what is checked is so when it is written.
+        # No ``await`` from here to the append, so the check still holds at the write.
         led = self._coordinator.led_of(group_id)
         code = self._check(led, group_id, offsets, committer)
         if code is None:
@@ -96,9 +96,10 @@ class GroupCommits:
         producer: tuple[int, int],
         claim: TransactionClaim,
     ) -> ErrorCode:
-        """As :meth:`commit`, to hold when the transaction of the producer is committed.
+        """Commit as :meth:`commit`; the offsets take effect when the producer's transaction is
+        committed.
 
-        :param producer: its id and epoch.
+        :param producer: producer id and epoch.
         """
         facts = [OffsetFact(group_id, tp, one) for tp, one in offsets.items()]
         wall_ms = self._clock.wall_ms()
@@ -117,9 +118,9 @@ class GroupCommits:
         code = check()
         if code is not ErrorCode.NONE:
             return code
-        # Whoever reads what is stable has to wait from here on: it may be written at any time.
+        # Fetches of stable offsets must wait from now on: the write can happen at any time.
         led.groups.pending.arrives(group_id, offsets)
-        # The coordinator of the transaction is asked meanwhile, and members may come and go.
+        # The transaction coordinator is asked meanwhile, and membership may change.
         claim = claim._replace(still_holds=check)
         try:
             code = await self._log.append(led, facts, records, producer, claim)
@@ -140,7 +141,7 @@ class GroupCommits:
         *,
         in_transaction: bool = False,
     ) -> ErrorCode | None:
-        """What the group says to it; None if there is no such group."""
+        """Return the group's check of the sender; None if the group does not exist."""
         member_id, instance_id, generation, knows_epochs = committer
         classic = led.groups.groups.get(group_id)
         if classic is not None:

@@ -1,16 +1,16 @@
-"""LOOP. ``GroupCoordinator``: groups, where their part of ``__consumer_offsets`` is led here.
+"""LOOP. ``GroupCoordinator``: the groups in the led partitions of ``__consumer_offsets``.
 
-* A partition of that topic is loaded when this broker begins to lead it, and dropped when that
-  ends; the groups of a partition that is not here, or not loaded yet, are refused by code.
-* Whatever shall outlive this broker is appended first and holds when it is replicated. A write that
-  fails changes nothing here, and who asked for it hears the code that Kafka has for that.
-* What is appended under one leadership is never part of another one.
-* Where others may coordinate by now what is coordinated here, something is appended before clients
-  are told what was committed: who has been replaced cannot do that.
-* A group has one timer, set for the next moment at which its machine has something to do.
+* A partition of that topic is loaded when this broker becomes its leader, and dropped at the end of
+  the leadership. Requests for other or unloaded partitions are refused with an error code.
+* Persistent changes are appended first and take effect when they are replicated. A failed write
+  changes nothing, and its request gets Kafka's code for the failure.
+* A record appended in one leadership is never part of another one.
+* If another broker may be coordinator by now, a record is appended before committed offsets are
+  returned: a replaced coordinator cannot append.
+* A group has one timer, set for the next action of its state machine.
 
-Which state a group is in, and what that means for a request, is classic_group.py's; what is
-committed is in group_partition.py.
+classic_group.py has the states and the handling of requests, group_partition.py the committed
+offsets.
 """
 
 from __future__ import annotations
@@ -75,14 +75,14 @@ from kraftjbod.core.telemetry import Metrics, get_logger
 from kraftjbod.protocol.control_records import marker_of
 from kraftjbod.protocol.record_batch import NO_PRODUCER_ID
 
-#: What is forgotten in one go: encoding it takes the loop.
+#: Number of facts deleted in one batch, because encoding blocks the event loop.
 _FACTS_AT_ONCE: Final = 500
-#: Says nothing: no group has such a name.
+#: An empty fact: no group has this name.
 _NOTHING: Final = GroupFact("", None)
 
 
 class GroupCoordinator:
-    """Subscribes to leaderships, hears of topics that go; ``run()`` lets offsets go."""
+    """Subscribes to leaderships and deleted topics; ``run()`` expires offsets."""
 
     def __init__(
         self,
@@ -99,7 +99,12 @@ class GroupCoordinator:
         configs: GroupConfigs,
         may_be_deposed: Callable[[], bool],
     ) -> None:
-        """:param may_be_deposed: whether others may lead what the metadata says is led here."""
+        """Create the coordinator.
+
+        :param may_be_deposed: returns whether another broker may lead partitions that the metadata
+            shows
+            as led here.
+        """
         self._cache = cache
         self._records = records
         self._reader = reader
@@ -108,9 +113,9 @@ class GroupCoordinator:
         self._backoff = backoff
         self._settings = settings
         self._may_be_deposed = may_be_deposed
-        #: By partition.
+        #: By partition index.
         self._led: dict[int, LedGroups] = {}
-        #: Something may have been committed for topics that there are no more.
+        #: Offsets of deleted topics may exist.
         self._has_orphans = asyncio.Event()
         self.figures = GroupFigures(metrics, lambda: self._led.values())
         self._consumer = ConsumerGroupDriver(
@@ -128,13 +133,13 @@ class GroupCoordinator:
     # --- leaderships -----------------------------------------------------------------------------
 
     def elected(self, leadership: Leadership) -> None:
-        """Load the partition, if it is one of ours and not loaded already."""
+        """Load the partition, if it is one of ``__consumer_offsets`` and not loaded already."""
         (topic, index), epoch = leadership.topic_partition, leadership.leader_epoch
         if topic != OFFSETS_TOPIC:
             return
         led = self._led.get(index)
         if led is not None and led.phase is Phase.ACTIVE:
-            # The same log goes on, and with it what is in memory of it.
+            # The log is the same, so the loaded state stays valid.
             led.leader_epoch = epoch
             return
         if led is not None:
@@ -147,13 +152,13 @@ class GroupCoordinator:
         self._tasks.attempt(lambda: self._load(led), f"load-groups-{index}")
 
     def resigned(self, leadership: Leadership) -> None:
-        """Whatever waits for groups of this partition has to go elsewhere."""
+        """Fail the requests that wait for groups of this partition."""
         topic, index = leadership.topic_partition
         if topic == OFFSETS_TOPIC and index in self._led:
             self._unload(index)
 
     def close(self) -> None:
-        """Answer whoever waits."""
+        """Fail all waiting requests."""
         for index in list(self._led):
             self._unload(index)
 
@@ -214,9 +219,9 @@ class GroupCoordinator:
     # --- groups ----------------------------------------------------------------------------------
 
     def join(self, group_id: str, request: JoinRequested) -> None:
-        """The token is completed with a :class:`JoinAnswer`.
+        """Handle JoinGroup; the token completes with a :class:`JoinAnswer`.
 
-        :raises OperatingError: the group is not coordinated here, or not now.
+        :raises OperatingError: this broker does not coordinate the group, or is still loading it.
         """
         led = self.led_of(group_id)
         groups = led.groups
@@ -236,7 +241,7 @@ class GroupCoordinator:
         self._carry_out(led, groups.group(group_id), request)
 
     def sync(self, group_id: str, request: SyncRequested) -> None:
-        """As :meth:`join`, with a :class:`SyncAnswer`."""
+        """Handle SyncGroup as :meth:`join`, with a :class:`SyncAnswer`."""
         led = self.led_of(group_id)
         group = led.groups.groups.get(group_id)
         if group_id in led.groups.consumer_groups:
@@ -247,7 +252,7 @@ class GroupCoordinator:
             self._carry_out(led, group, request)
 
     def heartbeat(self, group_id: str, request: HeartbeatReceived) -> None:
-        """As :meth:`join`, with a :class:`HeartbeatAnswer`."""
+        """Handle Heartbeat as :meth:`join`, with a :class:`HeartbeatAnswer`."""
         led = self.led_of(group_id)
         group = led.groups.groups.get(group_id)
         if group_id in led.groups.consumer_groups:
@@ -258,7 +263,7 @@ class GroupCoordinator:
             self._carry_out(led, group, request)
 
     def leave(self, group_id: str, request: LeaveRequested) -> None:
-        """As :meth:`join`, with a :class:`LeaveAnswer`."""
+        """Handle LeaveGroup as :meth:`join`, with a :class:`LeaveAnswer`."""
         led = self.led_of(group_id)
         group = led.groups.groups.get(group_id)
         if group_id in led.groups.consumer_groups:
@@ -270,11 +275,11 @@ class GroupCoordinator:
             self._carry_out(led, group, request)
 
     def consumer_heartbeat(self, group_id: str, request: ConsumerHeartbeat) -> None:
-        """As :meth:`join`, with a :class:`ConsumerAnswer`."""
+        """Handle ConsumerGroupHeartbeat as :meth:`join`, with a :class:`ConsumerAnswer`."""
         self._consumer.heartbeat(self.led_of(group_id), group_id, request)
 
     async def delete(self, group_id: str) -> ErrorCode:
-        """Forget an empty group and what it has committed.
+        """Delete an empty group and its committed offsets.
 
         :raises OperatingError: as :meth:`join`.
         """
@@ -282,7 +287,7 @@ class GroupCoordinator:
         while code is ErrorCode.NONE:
             led = self.led_of(group_id)
             if led.groups.check_deletion(group_id) is not ErrorCode.NONE:
-                break  # Gone, or in use again.
+                break  # The group was deleted or is in use again.
             facts = led.groups.deletion(group_id)[:_FACTS_AT_ONCE]
             if not facts:
                 consumer_group = led.groups.consumer_groups.get(group_id)
@@ -296,16 +301,16 @@ class GroupCoordinator:
         return code
 
     def find(self, group_id: str) -> GroupPartition:
-        """Where the group is, if it is.
+        """Return the partition of the group, which need not exist.
 
         :raises OperatingError: as :meth:`join`.
         """
         return self.led_of(group_id).groups
 
     async def find_current(self, group_id: str) -> GroupPartition:
-        """As :meth:`find`; nobody else has coordinated the group before this was asked.
+        """As :meth:`find`, after confirming that no other broker has become coordinator.
 
-        :raises OperatingError: as :meth:`join`, also if that cannot be known now.
+        :raises OperatingError: as :meth:`join`, also if that cannot be confirmed now.
         """
         led = self.led_of(group_id)
         if self._may_be_deposed():
@@ -318,9 +323,9 @@ class GroupCoordinator:
         return led.groups
 
     def all_partitions(self) -> Iterator[GroupPartition]:
-        """What is led here.
+        """Yield all led partitions.
 
-        :raises OperatingError: COORDINATOR_LOAD_IN_PROGRESS, if something is not loaded yet.
+        :raises OperatingError: COORDINATOR_LOAD_IN_PROGRESS, if a partition is not loaded yet.
         """
         for led in self._led.values():
             if led.phase is Phase.LOADING:
@@ -332,7 +337,7 @@ class GroupCoordinator:
                 yield led.groups
 
     def loaded_partitions(self) -> list[GroupPartition]:
-        """What is led here, but for what is being loaded or cannot be read."""
+        """Return the loaded partitions."""
         return [led.groups for led in self._led.values() if led.phase is Phase.ACTIVE]
 
     # --- from one kind to the other --------------------------------------------------------------
@@ -390,7 +395,7 @@ class GroupCoordinator:
         loop = asyncio.get_running_loop()
 
         def ended(done: Completion[ErrorCode]) -> None:
-            # In a turn of its own: the group may want more written.
+            # In a separate event loop iteration: the group may request another write.
             loop.call_soon(go_on, done.result())
 
         def go_on(code: ErrorCode) -> None:
@@ -412,7 +417,7 @@ class GroupCoordinator:
     ) -> None:
         """Apply a marker that is replicated at ``offset`` of ``topic_partition``.
 
-        While the partition is loading, the reader meets the marker in the log.
+        While the partition is loading, the reader reads the marker from the log.
         """
         led = self._led.get(topic_partition.partition)
         if led is not None and led.phase is Phase.ACTIVE:
@@ -422,7 +427,7 @@ class GroupCoordinator:
     async def delete_offsets(
         self, group_id: str, partitions: Sequence[TopicPartition]
     ) -> ErrorCode:
-        """Forget what is committed for ``partitions``.
+        """Delete the committed offsets of ``partitions``.
 
         :raises OperatingError: as :meth:`join`.
         """
@@ -439,13 +444,12 @@ class GroupCoordinator:
         return code
 
     def topics_deleted(self) -> None:
-        """The metadata has fewer topics than it had."""
+        """Note that topics were deleted."""
         self._has_orphans.set()
 
     async def run(self) -> None:
-        """Let go what was kept long enough, from time to time, and what was committed for topics
-        that are gone, at once, until cancelled.
-        """
+        """Expire offsets at intervals, and delete offsets of deleted topics at once, until
+        cancelled."""
         while True:
             expires = False
             try:
@@ -461,15 +465,15 @@ class GroupCoordinator:
                     await self._expire(led)
 
     async def _forget_orphans(self, led: LedGroups) -> None:
-        """What is not written now is, the next time that offsets expire.
+        """Delete offsets of deleted topics; offsets that remain are retried at the next expiry.
 
-        Whatever is in this log was committed for a topic that there was then, according to who led
-        it; who leads it now knows at least as much. So a topic that metadata does not know is one
-        that was deleted.
+        The leader that wrote an offset knew its topic, and the present leader's metadata is at
+        least as
+        new. So a topic that is missing in the metadata was deleted.
         """
         async for group_id in in_slices(led.groups.group_ids()):
             while facts := led.groups.orphaned(group_id, self._is_gone):
-                # Written at once: in between the name may have been given to another topic.
+                # Written at once: a new topic may get the name in between.
                 part = facts[:_FACTS_AT_ONCE]
                 code = await self._records.write(led, part)
                 if code is not ErrorCode.NONE or led.phase is Phase.ENDED:
@@ -483,22 +487,22 @@ class GroupCoordinator:
     async def _expire(self, led: LedGroups) -> None:
         retention_ms = self._settings.offsets_retention_ms
         async for group_id in in_slices(led.groups.group_ids()):
-            # What is found is written at once: in between it may have been committed anew.
+            # Written at once: the offset may be committed again in between.
             facts = led.groups.expired(group_id, self._clock.wall_ms(), retention_ms)
             while facts:
                 part = facts[:_FACTS_AT_ONCE]
                 code = await self._records.write(led, part)
                 if code is not ErrorCode.NONE or led.phase is Phase.ENDED:
-                    return  # Next time.
+                    return  # The next expiry tries again.
                 self.figures.expired(_offsets_in(part))
                 facts = led.groups.expired(group_id, self._clock.wall_ms(), retention_ms)
             if led.groups.is_over(group_id):
                 await self._consumer.delete(led, led.groups.consumer_groups[group_id])
 
     def led_of(self, group_id: str) -> LedGroups:
-        """Where the group is coordinated: in a partition that is led here, and loaded.
+        """Return the loaded partition that coordinates the group.
 
-        :raises OperatingError: there is none.
+        :raises OperatingError: this broker does not lead it, or is still loading it.
         """
         index = partition_of(self._cache.state, OFFSETS_TOPIC, group_id)
         led = None if index is None else self._led.get(index)

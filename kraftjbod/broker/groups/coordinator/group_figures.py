@@ -1,7 +1,7 @@
-"""LOOP. ``GroupFigures``: how many groups there are, in which states, and what becomes of offsets.
+"""LOOP. ``GroupFigures``: metrics of groups by state, and of committed and expired offsets.
 
-Groups are counted when somebody asks. Names are Kafka's where it has one number for it; what Kafka
-measures as a rate is counted here, and the rate is the reader's to take.
+Groups are counted on request. Names are Kafka's where Kafka has one. Kafka's rates are counters
+here, from which a reader computes the rate.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ from kraftjbod.core.telemetry import Metrics
 
 class GroupFigures:
     def __init__(self, metrics: Metrics, led: Callable[[], Iterable[LedGroups]]) -> None:
-        """:param led: the partitions of ``__consumer_offsets`` that are led here now."""
+        """Register the metrics.
+
+        :param led: returns the led partitions of ``__consumer_offsets``.
+        """
         self._metrics = metrics
         self._led = led
         metrics.gauges(lambda: dict(self._all()))
@@ -36,15 +39,15 @@ class GroupFigures:
         self._metrics.count("OffsetExpirationsPerSec", offsets)
 
     def deleted(self, offsets: int) -> None:
-        """Whoever asked for it: somebody, or the end of a topic."""
+        """Count offsets deleted on request or with their topic."""
         self._metrics.count("OffsetDeletionsPerSec", offsets)
 
     def rebalanced(self) -> None:
-        """A classic group has come to an assignment."""
+        """Count a completed rebalance of a classic group."""
         self._metrics.count("CompletedRebalancesPerSec")
 
     def assigned_anew(self) -> None:
-        """A group of the newer protocol has another epoch, and so another assignment."""
+        """Count a new epoch, and so a new assignment, of a consumer group."""
         self._metrics.count("ConsumerGroupRebalancesPerSec")
 
     def _all(self) -> Iterator[tuple[str, float]]:

@@ -1,7 +1,7 @@
-"""LOOP. ``GroupLog``: appends what groups have decided to the partition that is led here.
+"""LOOP. ``GroupLog``: appends the facts of groups to the led partition.
 
-A fact holds when it is replicated. Every append names the leader epoch that the coordinator has, so
-that nothing of one leadership gets into the log of another.
+A fact takes effect when it is replicated. Every append names the coordinator's leader epoch, so
+that a record of one leadership is never appended in another one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kraftjbod.protocol.record_batch import NO_PRODUCER_ID
 from kraftjbod.protocol.records import Record, build_batch
 
 _NO_PRODUCER: Final = (NO_PRODUCER_ID, -1)
-#: The directory may have taken the batch, or take it still.
+#: Codes after which the batch may be in the log.
 _UNKNOWN: Final = frozenset(
     {
         ErrorCode.KAFKA_STORAGE_ERROR,
@@ -34,10 +34,10 @@ _UNKNOWN: Final = frozenset(
 
 
 class Written(NamedTuple):
-    """``code`` is what a client is told; ``base_offset`` that of the first fact, if it is NONE.
+    """The result of a write: the code for the client, and the offset of the first fact on success.
 
-    ``may_be_in_log``: though it was not replicated in time, it may be still.
-    ``is_too_large``: the log does not take batches of that size.
+    ``may_be_in_log``: it was not replicated in time, but may be replicated later.
+    ``is_too_large``: the log does not accept batches of that size.
     """
 
     code: ErrorCode
@@ -54,17 +54,17 @@ class GroupLog:
         self._timeout_ms = timeout_ms
 
     def write(self, led: LedGroups, facts: Sequence[Fact]) -> Completion[ErrorCode]:
-        """Append ``facts``; they are taken over when they are replicated, and the code says so."""
+        """Append ``facts``. They are applied when they are replicated; return the code."""
         wall_ms = self._clock.wall_ms()
         try:
             records = [record_of(fact, wall_ms) for fact in facts]
         except LocalProtocolError:
-            # Requests have longer names than records can hold.
+            # A name in the request is too long for a record.
             return Completion.of(ErrorCode.INVALID_REQUEST)
         return self._append(led, records).map(_taker(led, facts, NO_PRODUCER_ID))
 
     def write_records(self, led: LedGroups, records: Sequence[Record]) -> Completion[Written]:
-        """Append ``records`` as one batch; no fact is taken over."""
+        """Append ``records`` as one batch without applying facts."""
         return self._append(led, records)
 
     def append(
@@ -75,9 +75,9 @@ class GroupLog:
         producer: tuple[int, int] = _NO_PRODUCER,
         claim: TransactionClaim | None = None,
     ) -> Completion[ErrorCode]:
-        """As :meth:`write`, of facts that were encoded before.
+        """As :meth:`write`, for facts that are already encoded.
 
-        :param producer: its id and epoch, if ``claim`` says that it is part of a transaction.
+        :param producer: producer id and epoch, if ``claim`` makes it part of a transaction.
         """
         taker = _taker(led, facts, producer[0])
         return self._append(led, records, producer, claim).map(taker)
@@ -93,7 +93,7 @@ class GroupLog:
             return self._appends.append(
                 led.topic_partition, records, leader_epoch=led.leader_epoch
             ).map(_written)
-        # A batch of its own: it belongs to its producer, and stands after what came before it.
+        # A separate batch: it belongs to its producer and follows the earlier records.
         self._appends.flush(led.topic_partition)
         batch = build_batch(
             records,

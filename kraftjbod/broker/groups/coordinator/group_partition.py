@@ -1,8 +1,8 @@
-"""PURE. ``GroupPartition``: what one partition of ``__consumer_offsets`` says, in memory.
+"""PURE. ``GroupPartition``: the contents of one partition of ``__consumer_offsets`` in memory.
 
-Groups, and what they have committed. Facts are taken over when they are replicated, or as they are
-read when the partition is loaded; requests only say which facts are to be written.
-Times are wall milliseconds but where they are called ``now_ms`` of a group's machine.
+It has the groups and their committed offsets. Facts are applied when they are replicated, or when
+the partition is loaded. Methods for requests only return the facts to write.
+Times are wall milliseconds, except ``now_ms``, which is monotonic.
 """
 
 from __future__ import annotations
@@ -42,31 +42,31 @@ class GroupPartition:
     def __init__(self, limits: GroupLimits, consumer: ConsumerGroupSettings) -> None:
         self._limits = limits
         self._consumer = consumer
-        #: A group is in one of the two, or in none if it only commits.
+        #: A group is in one of the two, or in none if it only has committed offsets.
         self.groups: dict[str, ClassicGroup] = {}
         self.consumer_groups: dict[str, ConsumerGroup] = {}
         self._offsets: dict[str, dict[TopicPartition, CommittedOffset]] = {}
         self.pending = PendingOffsets()
-        #: By group: how many commits are on their way to the log, and not in memory yet.
+        #: Number of commits per group that are in flight to the log.
         self._committing: Counter[str] = Counter()
-        #: When each group came into its state.
+        #: Time of each group's last change of state.
         self._since_ms: dict[str, int] = {}
-        #: Groups that are written, so that their end has to be written too.
+        #: Groups with a record in the log, whose deletion must be written.
         self._kept: dict[str, GroupMetadata] = {}
 
     def __len__(self) -> int:
-        """How many groups are known, also those that only commit."""
+        """Return the number of known groups, including those with committed offsets only."""
         return len(self.group_ids())
 
     # --- facts -----------------------------------------------------------------------------------
 
     def take(self, fact: Fact, record_offset: int = -1, producer_id: int = NO_PRODUCER_ID) -> None:
-        """It is replicated, or was read from the log.
+        """Apply a fact that is replicated or was read from the log.
 
-        Facts of consumer groups are taken over here only as they are read: what is written of them
-        was theirs before.
+        Facts of consumer groups are applied here only during a load: a written fact was applied
+        before.
 
-        :param producer_id: of the transaction that it is part of.
+        :param producer_id: the producer of its transaction.
         """
         match fact:
             case OffsetFact(group_id, topic_partition, None):
@@ -96,10 +96,11 @@ class GroupPartition:
                 self.consumer_group(fact.group_id).load(fact)
 
     def transaction_ended(self, producer_id: int, marker_offset: int, *, commits: bool) -> None:
-        """Apply a marker that is replicated, or was read from the log.
+        """Apply a marker that is replicated or was read from the log.
 
         Offsets that the group committed later, without a transaction, stay. So do pending offsets
-        behind the marker: they belong to the producer's next transaction.
+        behind
+        the marker: they belong to the producer's next transaction.
         """
         for group_id, topic_partition, committed in self.pending.end(producer_id, marker_offset):
             present = self.offsets(group_id).get(topic_partition)
@@ -108,7 +109,7 @@ class GroupPartition:
                 self._offsets.setdefault(group_id, {})[topic_partition] = committed
 
     def loaded(self, now_ms: int) -> None:
-        """All facts of the log were taken: the groups go on as they were."""
+        """Start the groups after all facts of the log were applied."""
         for group_id, kept in self._kept.items():
             group = self.groups[group_id] = ClassicGroup(group_id, self._limits)
             group.load(kept, now_ms)
@@ -121,35 +122,35 @@ class GroupPartition:
     # --- groups ----------------------------------------------------------------------------------
 
     def group(self, group_id: str) -> ClassicGroup:
-        """The group of that name, which is made if there is none."""
+        """Return the classic group of that name, created if needed."""
         group = self.groups.get(group_id)
         if group is None:
             group = self.groups[group_id] = ClassicGroup(group_id, self._limits)
         return group
 
     def consumer_group(self, group_id: str) -> ConsumerGroup:
-        """The consumer group of that name, which is made if there is none."""
+        """Return the consumer group of that name, created if needed."""
         group = self.consumer_groups.get(group_id)
         if group is None:
             group = self.consumer_groups[group_id] = ConsumerGroup(group_id, self._consumer)
         return group
 
     def became_classic(self, group_id: str, group: GroupMetadata | None, now_ms: int) -> None:
-        """A consumer group is a classic one from now on; None: one without members."""
+        """Replace a consumer group by a classic group; None: by none, as it has no members."""
         self.consumer_groups.pop(group_id, None)
         if group is not None:
             self.take(GroupFact(group_id, group))
             self.group(group_id).load(group, now_ms)
 
     def forget_unused_consumer(self, group: ConsumerGroup) -> bool:
-        """Drop a group of which nothing is written; if it was."""
+        """Drop a consumer group without records in the log; return whether it was dropped."""
         if group.is_used or self.consumer_groups.get(group.group_id) is not group:
             return False
         del self.consumer_groups[group.group_id]
         return True
 
     def restore(self, group_id: str, now_ms: int) -> ClassicGroup | None:
-        """The classic group that did not become a consumer group after all, as it was written."""
+        """Restore a classic group whose conversion was not written."""
         kept = self._kept.get(group_id)
         if kept is None or group_id in self.groups or group_id in self.consumer_groups:
             return None
@@ -161,7 +162,7 @@ class GroupPartition:
         self._since_ms[group_id] = wall_ms
 
     def forget_unused(self, group: ClassicGroup) -> bool:
-        """Drop a group that nobody is a member of and nothing was written of; if it was."""
+        """Drop a group without members and records in the log; return whether it was dropped."""
         is_used = group.is_used or group.group_id in self._kept
         if is_used or self.groups.get(group.group_id) is not group:
             return False
@@ -170,7 +171,7 @@ class GroupPartition:
         return True
 
     def state_of(self, group_id: str) -> GroupState:
-        """DEAD if nothing is known of it; a group that only commits is EMPTY."""
+        """Return the state; DEAD if unknown, EMPTY for a group with committed offsets only."""
         group = self.groups.get(group_id)
         if group is not None:
             return group.state
@@ -196,7 +197,7 @@ class GroupPartition:
                 return ErrorCode.NON_EMPTY_GROUP
 
     def deletion(self, group_id: str) -> list[Fact]:
-        """What has to be written so that nothing of the group is left."""
+        """Return the facts that delete the group and its offsets."""
         pending = dict.fromkeys(self.pending.of_group(group_id))
         facts: list[Fact] = [
             OffsetFact(group_id, topic_partition, None)
@@ -213,7 +214,7 @@ class GroupPartition:
 
     @contextmanager
     def committing(self, group_id: str) -> Iterator[None]:
-        """Around a commit until it is replicated: what is in memory may be older than the log."""
+        """Mark a commit as in flight until it is replicated: memory may be older than the log."""
         self._committing[group_id] += 1
         try:
             yield
@@ -223,7 +224,7 @@ class GroupPartition:
                 del self._committing[group_id]
 
     def subscribed(self, group_id: str) -> frozenset[str] | None:
-        """Topics that members read; None if that cannot be told, and may be any."""
+        """Return the topics that members subscribe to; None if unknown, which may be any."""
         if group_id in self.consumer_groups:
             return self.consumer_groups[group_id].state.subscribed_names()
         group = self.groups.get(group_id)
@@ -240,9 +241,9 @@ class GroupPartition:
         return frozenset(topics)
 
     def expired(self, group_id: str, wall_ms: int, retention_ms: int) -> list[Fact]:
-        """What of the group was kept long enough, and has to be written to be gone.
+        """Return the facts that delete the group's expired offsets.
 
-        Of a consumer group that has nothing more, :meth:`is_over` says it.
+        :meth:`is_over` tells whether a consumer group can be deleted.
         """
         if group_id in self._committing:
             return []
@@ -258,9 +259,9 @@ class GroupPartition:
         return facts
 
     def orphaned(self, group_id: str, is_gone: Callable[[str, bytes], bool]) -> list[Fact]:
-        """What was committed for topics that are gone, and has to be written to be forgotten.
+        """Return the facts that delete offsets of deleted topics.
 
-        :param is_gone: by a topic's name and id; zeros where only the name is known.
+        :param is_gone: takes a topic's name and id; the id is zero if only the name is known.
         """
         if group_id in self._committing:
             return []
@@ -271,7 +272,7 @@ class GroupPartition:
             if is_gone(one.topic, committed.topic_id)
         }
         for one in [*gone, *pending]:
-            # A transaction may have committed for the topic that has the name now.
+            # A transaction may have committed an offset for the present topic of that name.
             if self.pending.is_open(group_id, one) and not is_gone(one.topic, ZERO_UUID):
                 gone.pop(one, None)
             else:
@@ -279,7 +280,7 @@ class GroupPartition:
         return [OffsetFact(group_id, one, None) for one in gone]
 
     def is_over(self, group_id: str) -> bool:
-        """A consumer group without members and offsets, which nobody will miss."""
+        """Return whether a consumer group has no members and no offsets."""
         group = self.consumer_groups.get(group_id)
         has_offsets = self.offsets(group_id) or self.pending.of_group(group_id)
         return group is not None and group.is_idle and not has_offsets
@@ -311,9 +312,9 @@ class GroupPartition:
 
 
 def subscribed_topics(subscription: bytes) -> frozenset[str] | None:
-    """The names in the metadata of a member of a ``consumer`` group; None if they cannot be read.
+    """Return the topic names in a member's metadata of a ``consumer`` group; None if undecodable.
 
-    All versions begin as version 0 does; the rest is for the leader.
+    All versions begin like version 0; the rest is for the group leader.
     """
     try:
         (version,) = _INT16.unpack_from(subscription)

@@ -1,6 +1,6 @@
-"""LOOP. ``LedGroups``: a partition of ``__consumer_offsets`` that is led here, and its settings.
+"""LOOP. ``LedGroups``: a led partition of ``__consumer_offsets``, and its settings.
 
-Written by the coordinator only.
+Only the coordinator writes it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Phase(Enum):
     ACTIVE = "active"
     FAILED = "failed"
     ENDED = "ended"
-    """Led no more, or loaded anew; what is still under way for it comes to nothing."""
+    """No longer led, or loaded again; pending results for it are ignored."""
 
 
 class LedGroups:
@@ -47,20 +47,20 @@ class LedGroups:
         self.leader_epoch = leader_epoch
         self.phase = Phase.LOADING
         self.groups = GroupPartition(settings.limits, settings.consumer)
-        #: When each group's timer goes off, and the timer.
+        #: Time and handle of each group's timer.
         self.timers: dict[ClassicGroup | ConsumerGroup, tuple[int, asyncio.TimerHandle]] = {}
 
     def set_timer(
         self, group: ClassicGroup | ConsumerGroup, now_ms: int, passed: Callable[[], None]
     ) -> None:
-        """Have ``passed`` called when the group has something to do; not before, if it is set.
+        """Call ``passed`` at the group's next deadline; an earlier timer is kept.
 
-        Nothing is set for a group that has nothing to do.
+        No timer is set for a group without deadlines.
         """
         at_ms, set_for = group.next_deadline_ms, self.timers.get(group)
         if set_for is not None:
             if set_for[0] <= at_ms:
-                return  # It will find out then when to look again.
+                return  # The earlier timer will set the next one.
             set_for[1].cancel()
             del self.timers[group]
         if at_ms < NEVER:

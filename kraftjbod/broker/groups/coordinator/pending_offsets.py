@@ -1,7 +1,7 @@
-"""PURE. ``PendingOffsets``: what producers have committed for groups in transactions that are open.
+"""PURE. ``PendingOffsets``: offsets that producers committed in open transactions.
 
-An offset belongs to the transaction of a producer; several producers may have one for the same
-group and partition. The producer's first marker behind it in the log commits or drops it.
+An offset belongs to the transaction of a producer. Several producers may have an offset for the
+same group and partition. The producer's first marker behind it in the log commits or drops it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class PendingOffsets:
         self._arriving: dict[str, Counter[TopicPartition]] = {}
 
     def arrives(self, group_id: str, partitions: Collection[TopicPartition]) -> None:
-        """They are on their way to the log; :meth:`arrived` has to follow, however that ends."""
+        """Note offsets in flight to the log; :meth:`arrived` must follow, whatever the result."""
         self._arriving.setdefault(group_id, Counter()).update(list(partitions))
 
     def arrived(self, group_id: str, partitions: Collection[TopicPartition]) -> None:
@@ -46,7 +46,7 @@ class PendingOffsets:
         of_producer[group_id, topic_partition] = committed
 
     def drop(self, group_id: str, topic_partition: TopicPartition) -> None:
-        """Whoever has one; the group has nothing committed there any more."""
+        """Drop the pending offsets of all producers: the group's offset was deleted."""
         for of_producer in self._of_producers.values() if group_id in self._open else ():
             if of_producer.pop((group_id, topic_partition), None) is not None:
                 _less(self._open, group_id, topic_partition)
@@ -67,13 +67,13 @@ class PendingOffsets:
         return ended
 
     def is_open(self, group_id: str, topic_partition: TopicPartition) -> bool:
-        """What the group has committed there is about to change, or not."""
+        """Return whether an open transaction may change the group's offset."""
         return any(
             topic_partition in counts.get(group_id, ()) for counts in (self._open, self._arriving)
         )
 
     def of_group(self, group_id: str) -> Collection[TopicPartition]:
-        """Partitions that are in the log."""
+        """Return the partitions with pending offsets in the log."""
         return self._open.get(group_id, Counter()).keys()
 
     @property
@@ -82,7 +82,7 @@ class PendingOffsets:
 
 
 def _less(counts: dict[str, Counter[TopicPartition]], group_id: str, one: TopicPartition) -> None:
-    """Without zeros, and without groups that have none."""
+    """Decrement a count; remove zeros and empty groups."""
     counts[group_id][one] -= 1
     if not counts[group_id][one]:
         del counts[group_id][one]

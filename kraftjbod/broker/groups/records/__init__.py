@@ -1,1 +1,1 @@
-"""What groups keep in ``__consumer_offsets``, in Kafka's form."""
+"""Records of groups in ``__consumer_offsets``, in Kafka's format."""

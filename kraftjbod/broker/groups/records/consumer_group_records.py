@@ -1,8 +1,8 @@
-"""PURE. What is kept of a consumer group (KIP-848) in ``__consumer_offsets``, in Kafka's form.
+"""PURE. Records of consumer groups (KIP-848) in ``__consumer_offsets``, in Kafka's format.
 
-One fact per key: the group's epoch, a member as it describes itself, for which epoch the target
-assignment was made, a member's part of it, what a member has at present, and which topics a regular
-expression stood for. A fact without a value says that there is no such thing any more.
+One fact per key: the group epoch, a member, the epoch of the target assignment, a member's target
+assignment, a member's current assignment, and the matches of a regular expression. A fact without a
+value is a deletion.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from kraftjbod.protocol.messages import (
 from kraftjbod.protocol.schemas.kafka_message import Message
 
 Partitions = frozenset[TopicIdPartition]
-#: Partitions, and the epoch in which the member got each.
+#: Partitions with the epoch in which the member got each.
 Held = Mapping[TopicIdPartition, int]
 T = TypeVar("T")
 NO_PARTITIONS: Final[Partitions] = frozenset()
@@ -43,13 +43,13 @@ _VERSION: Final = _HEAD.pack(0)
 
 
 class MemberState(IntEnum):
-    """How far a member is on its way to its target assignment; numbers are Kafka's."""
+    """Reconciliation states of a member; numbers are Kafka's."""
 
     STABLE = 0
     UNREVOKED_PARTITIONS = 1
-    """It has to give partitions up, and has not said yet that it did."""
+    """The member must revoke partitions and has not confirmed it yet."""
     UNRELEASED_PARTITIONS = 2
-    """It has given up what it had to, and waits for what others have not given up yet."""
+    """The member has revoked its partitions and waits for partitions that other members hold."""
     UNKNOWN = 127
 
     @classmethod
@@ -62,11 +62,11 @@ class MemberState(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassicProtocols:
-    """What a member that speaks the classic protocol says of itself."""
+    """The data of a member with the classic protocol."""
 
     session_timeout_ms: int
     protocols: tuple[tuple[str, bytes], ...]
-    """Name and metadata, the preferred one first."""
+    """Name and metadata, in order of preference."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +94,7 @@ class GroupEpoch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetEpoch:
-    """For which epoch the target was made, and when (wall milliseconds)."""
+    """The epoch of the target assignment and its time (wall milliseconds)."""
 
     epoch: int
     since_ms: int = 0
@@ -102,7 +102,7 @@ class TargetEpoch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurrentAssignment:
-    """What a member may have (``assigned``), and what it has to give up (``revoking``)."""
+    """The assigned partitions of a member, and those that it must revoke."""
 
     epoch: int
     previous_epoch: int
@@ -113,7 +113,8 @@ class CurrentAssignment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedRegex:
-    """``version`` is that of the metadata, ``resolved_ms`` wall milliseconds."""
+    """The topics that an expression matched at metadata offset ``version``, at wall time
+    ``resolved_ms``."""
 
     topics: frozenset[str]
     version: int
@@ -128,7 +129,7 @@ class EpochFact:
 
 @dataclass(frozen=True, slots=True)
 class PartitionMetadataFact:
-    """Of Kafka before 4.1: nobody needs it any more, but its end has to be written."""
+    """A record of Kafka before 4.1. It is unused, but its deletion must be written."""
 
     group_id: str
     is_there: bool
@@ -183,7 +184,7 @@ ConsumerFact = (
 
 
 def consumer_record_of(fact: ConsumerFact) -> tuple[bytes, bytes | None]:
-    """Key and value of the record that says ``fact``."""
+    """Return key and value of the record for ``fact``."""
     group_id = fact.group_id
     match fact:
         case EpochFact(_, epoch):
@@ -294,7 +295,7 @@ def _regex_body(value: ResolvedRegex) -> Message:
 
 
 def by_topic(partitions: Iterable[TopicIdPartition]) -> list[tuple[TopicId, list[int]]]:
-    """In the order of topics' ids and partitions."""
+    """Group partitions by topic id, sorted."""
     return [
         (topic_id, [one.partition for one in own])
         for topic_id, own in groupby(sorted(partitions), key=lambda one: one.topic_id)
@@ -305,7 +306,7 @@ def by_topic(partitions: Iterable[TopicIdPartition]) -> list[tuple[TopicId, list
 
 
 def consumer_fact_of(key: Message, value: Message | None) -> ConsumerFact | None:
-    """What a record's key and value say; None if they are of another kind."""
+    """Decode a record's key and value; None for another type."""
     match key:
         case ConsumerGroupMetadataKey():
             return EpochFact(key.group_id, _read(value, _epoch_in))
@@ -379,7 +380,7 @@ def _current_in(body: ConsumerGroupCurrentMemberAssignmentValue) -> CurrentAssig
 def _held_in(
     topics: Iterable[ConsumerGroupCurrentMemberAssignmentValue.TopicPartitions], epoch: int
 ) -> Held:
-    """A record of before there were epochs of partitions says that of the member."""
+    """Decode held partitions; old records without epochs per partition use the member's epoch."""
     held: dict[TopicIdPartition, int] = {}
     for one in topics:
         epochs = one.assignment_epochs

@@ -1,11 +1,11 @@
-"""PURE. Records of ``__consumer_offsets``: what groups committed, and groups, in Kafka's form.
+"""PURE. Records of ``__consumer_offsets``: committed offsets and groups, in Kafka's format.
 
-A record is one fact about one key: an offset that a group committed for a partition, or a group
-with its members; without a value the fact is gone. A consumer group (KIP-848) is many facts, which
-consumer_group_records.py knows. What is of a kind that is not known here is
-passed over, as Kafka does; a value of a version that is not known ends the load.
-The topic is compacted, so that of each fact the last word counts. It is made with all its replicas
-or not at all: what groups have read must not depend on one disk.
+A record is one fact about one key: the offset of a group for a partition, or a group with its
+members. A record without a value deletes the fact. A consumer group (KIP-848) has many facts, see
+consumer_group_records.py. Records of an unknown type are skipped, as in Kafka; an unknown version
+of a value ends the load.
+The topic is compacted, so the last fact per key counts. It is created with all its replicas or not
+at all: committed offsets must not depend on one disk.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ OFFSETS_TOPIC: Final = "__consumer_offsets"
 _OFFSET_VERSION: Final = 4
 _OFFSET_WITH_EXPIRY_VERSION: Final = 1
 _GROUP_VERSION: Final = 3
-#: Kafka reads old offsets under this type, and writes none any more.
+#: Kafka reads old offsets with this type but does not write them.
 _LEGACY_OFFSET_TYPE: Final = 0
 _OFFSET_TYPE: Final = load_message("OffsetCommitKey").api_key
 _GROUP_TYPE: Final = load_message("GroupMetadataKey").api_key
-#: Of consumer groups: the names of their schemas, less what says key or value.
+#: Schema names of consumer group records, without the suffix Key or Value.
 _CONSUMER_TYPES: Final = {
     load_message(f"{name}Key").api_key: name
     for name in (
@@ -57,7 +57,7 @@ _CONSUMER_TYPES: Final = {
         "ConsumerGroupRegularExpression",
     )
 }
-#: Kafka before 4.1 wrote it; nobody reads what it says.
+#: Written by Kafka before 4.1; its contents are unused.
 _OBSOLETE: Final = "ConsumerGroupPartitionMetadata"
 _TYPE: Final = struct.Struct(">h")
 _MAX_ELEMENTS: Final = 1_000_000
@@ -75,11 +75,11 @@ class CommittedOffset:
     expire_ms: int = NO_EXPIRY
     topic_id: bytes = ZERO_UUID
     record_offset: int = -1
-    """Of the record that says so, in ``__consumer_offsets``; not part of it."""
+    """Offset of this record in ``__consumer_offsets``; not part of the record."""
 
 
 def is_too_long(metadata: str | None, max_chars: int) -> bool:
-    """Whether metadata is longer than that as Kafka counts it: in units of UTF-16."""
+    """Return whether metadata exceeds ``max_chars``, counted in UTF-16 units as in Kafka."""
     text = metadata or ""
     if 2 * len(text) <= max_chars:
         return False
@@ -88,7 +88,7 @@ def is_too_long(metadata: str | None, max_chars: int) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupMember:
-    """A member as it is kept. The subscription is its metadata for the group's protocol."""
+    """The persisted form of a member. The subscription is its metadata for the group's protocol."""
 
     member_id: str
     instance_id: str | None
@@ -102,7 +102,7 @@ class GroupMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupMetadata:
-    """A group as it is kept. ``since_ms`` is the wall time of its last change of state."""
+    """The persisted form of a group. ``since_ms`` is the wall time of its last change of state."""
 
     protocol_type: str
     generation: int
@@ -114,7 +114,7 @@ class GroupMetadata:
 
 @dataclass(frozen=True, slots=True)
 class OffsetFact:
-    """``committed`` is None if nothing is committed any more."""
+    """A committed offset; ``committed`` is None for a deletion."""
 
     group_id: str
     topic_partition: TopicPartition
@@ -123,7 +123,7 @@ class OffsetFact:
 
 @dataclass(frozen=True, slots=True)
 class GroupFact:
-    """``group`` is None if there is no such group any more."""
+    """A group; ``group`` is None for a deletion."""
 
     group_id: str
     group: GroupMetadata | None
@@ -133,7 +133,7 @@ Fact = OffsetFact | GroupFact | ConsumerFact
 
 
 def record_of(fact: Fact, now_ms: int) -> Record:
-    """``now_ms`` is the wall time that the record carries."""
+    """Encode a fact as a record; ``now_ms`` is the wall time of the record."""
     match fact:
         case OffsetFact(group_id, (topic, partition), committed):
             offset_key = OffsetCommitKey(group=group_id, topic=topic, partition=partition)
@@ -186,9 +186,9 @@ def _group_value(group: GroupMetadata) -> bytes:
 
 
 def fact_of(record: Record) -> Fact | None:
-    """What a record says; None if it is of a kind that is not known here.
+    """Decode a record; return None for an unknown type.
 
-    :raises CorruptRecordError: its key or value is not what its kind and version promise.
+    :raises CorruptRecordError: the key or value does not match its type and version.
     """
     key = memoryview(record.key or b"")
     if len(key) < _TYPE.size:
