@@ -8,7 +8,7 @@
 * The log limits the size of a batch. If the log refuses a batch as too large, its requests are
   decided again in smaller batches; only a request that is too large alone is refused.
 * A batch that is not in the log is undone with all its decisions. A batch that is or may be in the
-  log stays in effect whatever its requests are answered: the next coordinator will read it.
+  log stays in effect even if its requests get an error: the next coordinator will read it.
 * A member that sends no heartbeats, or does not revoke partitions in time, is removed.
 
 consumer_members.py handles requests of members, classic_members.py those of the classic protocol.

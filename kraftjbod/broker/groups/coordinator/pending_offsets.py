@@ -31,7 +31,7 @@ class PendingOffsets:
         self._arriving: dict[str, Counter[TopicPartition]] = {}
 
     def arrives(self, group_id: str, partitions: Collection[TopicPartition]) -> None:
-        """Note offsets in flight to the log; :meth:`arrived` must follow, whatever the result."""
+        """Note offsets in flight to the log; :meth:`arrived` must follow in every case."""
         self._arriving.setdefault(group_id, Counter()).update(list(partitions))
 
     def arrived(self, group_id: str, partitions: Collection[TopicPartition]) -> None:
