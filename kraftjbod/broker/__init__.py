@@ -1,6 +1,6 @@
-"""One broker's life: its registration, its replicas, its doors for clients.
+"""One broker: its registration, its replicas and its listeners for clients.
 
-Pure machines stand first, their drivers after them, the doors last.
-Knows the controller only by RPC messages.
-Read lifecycle_state.py with its twin lifecycle_manager.py first: every pair here is built so.
+Packages are ordered: pure state machines first, then their drivers, then the request handlers.
+The broker knows the controller only by RPC messages.
+Read lifecycle_state.py and its driver lifecycle_manager.py first: other pairs have the same form.
 """

@@ -1,8 +1,8 @@
-"""LOOP. The partitions of one request answered side by side, so that a sick disk holds up its own
-only.
+"""LOOP. Concurrent answers for the partitions of one request, so that a bad disk delays only its
+own.
 
-Each that has to wait costs a task, so they are begun in slices of work, and not more at once than
-a request may be about.
+Each waiting partition costs a task. Tasks start in slices, and at most as many run at once as a
+request may have items.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ async def answer_partitions(
     *,
     refuse: Callable[[Asked], Answer],
 ) -> list[Answer]:
-    """The answers in the order of what is asked; what is beyond the limit is refused."""
+    """Return the answers in order; partitions beyond the limit are refused."""
     tasks: list[asyncio.Future[Answer]] = []
     refused: list[Answer] = []
     try:

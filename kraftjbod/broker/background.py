@@ -1,9 +1,9 @@
-"""LOOP. ``BackgroundTasks``: coroutines that run beside everything else, none of them forgotten.
+"""LOOP. ``BackgroundTasks``: background coroutines whose failures are never lost.
 
-* A task that is *started* and ends with an exception nobody expected is a bug in what the whole
-  broker stands on: it is raised on the loop, where the runner sees it and ends the process.
-* Work that is *kept* or *attempted* is about one directory, one replica or one leader, or may begin
-  anew at any time: there it costs that work alone (core/loop/job_guard.py).
+* An unexpected exception of a *started* task is a bug that affects the whole broker. It is raised
+  on the event loop, where the runner ends the process.
+* *Kept* and *attempted* work concerns one directory, one replica or one leader, or can restart at
+  any time: a failure affects that work only (core/loop/job_guard.py).
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from kraftjbod.core.loop.task_end import raise_task_error
 
 
 class BackgroundTasks:
-    """``jobs`` hears of the failures of what is kept and attempted; one of its own if not given."""
+    """A set of tasks; ``jobs`` handles failures of kept and attempted work (default: a new
+    guard)."""
 
     def __init__(self, jobs: JobGuard | None = None) -> None:
         self.jobs = jobs or JobGuard()
@@ -34,11 +35,11 @@ class BackgroundTasks:
         return task
 
     def keep(self, work: Callable[[], Awaitable[object]], name: str) -> asyncio.Task[Any]:
-        """Do ``work``, which begins anew after an error that nobody expected."""
+        """Run ``work`` and restart it after an unexpected error."""
         return self.start(self.jobs.keep(name, work), name)
 
     def attempt(self, work: Callable[[], Awaitable[object]], name: str) -> asyncio.Task[Any]:
-        """Do ``work`` once; an error that it does not handle itself is logged."""
+        """Run ``work`` once and log an error that it does not handle."""
         return self.start(self._attempt(work, name), name)
 
     async def _attempt(self, work: Callable[[], Awaitable[object]], name: str) -> None:
@@ -48,12 +49,12 @@ class BackgroundTasks:
             self.jobs.log_failure(name, e)
 
     async def idle(self) -> None:
-        """Wait until every task that runs now has ended."""
+        """Wait until all present tasks have ended."""
         if self._tasks:
             await asyncio.wait(set(self._tasks))
 
     async def close(self) -> None:
-        """Cancel all and wait until they are gone."""
+        """Cancel all tasks and wait for their end."""
         tasks = set(self._tasks)
         for task in tasks:
             task.cancel()

@@ -1,4 +1,4 @@
-"""PURE. ``RequestContext``: what a handler may know of a request besides its body."""
+"""PURE. ``RequestContext``: the data about a request besides its body."""
 
 from __future__ import annotations
 

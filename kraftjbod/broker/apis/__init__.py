@@ -1,1 +1,1 @@
-"""One handler per API of the Kafka protocol, by families of requests."""
+"""Handlers of the Kafka protocol's APIs, grouped by families of requests."""

@@ -1,11 +1,10 @@
-"""LOOP. DescribeConfigs, IncrementalAlterConfigs and AlterConfigs: what is configured, where it
-comes from, changes.
+"""LOOP. DescribeConfigs, IncrementalAlterConfigs and AlterConfigs: values, their sources, changes.
 
-Values are the ones in force; a synonym is another place that could set the same thing, with the
-value it has there, the winning one first. No value of this version is a secret.
-Changes are forwarded to the controller. What only a broker can know, it checks here and says so:
-its own values, and those of all brokers. Another broker's are refused while that one is there to
-be asked; once it is not, the controller takes what does no harm unchecked.
+Values are those in effect. A synonym is another source of the same value, with its own value there;
+the source with precedence is first. No value of this version is sensitive.
+Changes are forwarded to the controller. Checks that only a broker can do are done here, for its own
+values and those of all brokers. A change for another broker is refused while that broker is alive.
+Otherwise the controller accepts harmless values unchecked.
 """
 
 from __future__ import annotations
@@ -78,14 +77,14 @@ _NAMED_TWICE: Final = OperatingError(
     code=ErrorCode.INVALID_REQUEST,
 )
 _OPERATIONS: Final = range(4)
-#: What each key of a broker is where nothing sets it; None where it has to be set.
+#: Default of each broker key; None if it is required.
 _DEFAULTS: Final[Mapping[str, Any]] = {
     str(field.alias): None if field.is_required() else field.default
     for field in BrokerConfig.model_fields.values()
 }
 
 _Synonym = tuple[str, str, ConfigSource]
-"""A key that could set the value, what it says, and where it stands."""
+"""Key, value and source."""
 
 
 class _Entry(NamedTuple):
@@ -94,7 +93,7 @@ class _Entry(NamedTuple):
     synonyms: list[_Synonym]
     read_only: bool
     model: type[KeyedModel] = TopicConfig
-    """Says what the key is."""
+    """The model that defines the key."""
 
 
 class ConfigApis:
@@ -109,7 +108,7 @@ class ConfigApis:
         channel: ControllerChannel,
         own_dirs: Callable[[], Collection[str]],
     ) -> None:
-        """``own_dirs`` gives the paths of this broker's directories, which may come and go."""
+        """Create the handlers; ``own_dirs`` returns the present directory paths of this broker."""
         self._broker_id = config.node_id
         self._config = config
         self._cache = cache
@@ -121,7 +120,7 @@ class ConfigApis:
         self._forward_timeout_ms = config.controller_request_timeout_ms
         self._broker_values: Mapping[str, Any] = config.by_key()
         self._default_entries: list[_Entry] = []
-        #: Of which version of the metadata they are.
+        #: Metadata version of the cached defaults.
         self._default_version = -1
         self._set_by_file: Collection[str] = frozenset(
             name.replace("_", ".") for name in config.model_fields_set
@@ -130,7 +129,7 @@ class ConfigApis:
     async def describe_configs(
         self, request: DescribeConfigsRequest, context: RequestContext
     ) -> DescribeConfigsResponse:
-        """Each resource once, however often it is named, and as far as one answer goes."""
+        """Describe each resource once, up to the size limit of a response."""
         answer = _DescribeAnswer(request, context.api_version)
         async for (resource_type, name), keys in in_slices(_folded(request.resources).items()):
             try:
@@ -173,9 +172,9 @@ class ConfigApis:
     async def alter_configs(
         self, request: AlterConfigsRequest, context: RequestContext
     ) -> AlterConfigsResponse:
-        """What a resource has and the request does not name is removed.
+        """Replace a resource's values: values that the request does not name are removed.
 
-        The controller is asked for it first: what this broker knows may be older.
+        The present values come from the controller, because this broker's metadata may be older.
         """
         present: dict[tuple[int, str], Collection[str]] = {}
         try:
@@ -195,7 +194,7 @@ class ConfigApis:
         resources: Sequence[Altered],
         refused: list[ResourceOutcome],
     ) -> Iterator[AlteredResource]:
-        """What the controller shall decide about; ``refused`` gets the rest, each once."""
+        """Yield the resources for the controller; ``refused`` gets the others, each once."""
         named = Counter((r.resource_type, r.resource_name) for r in resources)
         for resource in resources:
             key = resource.resource_type, resource.resource_name
@@ -209,8 +208,12 @@ class ConfigApis:
                 refused.append(_refused(*key, _NAMED_TWICE))
 
     def _checked(self, resource: AlteredResource) -> AlteredResource:
-        """:raises OperatingError: INVALID_REQUEST, if another broker has to be asked, or a
-        directory cannot be cordoned; INVALID_CONFIG, if a group may not be configured so."""
+        """Check a change that only a broker can check.
+
+        :raises OperatingError: INVALID_REQUEST, if another broker must be asked or a directory
+            cannot be
+            cordoned. INVALID_CONFIG, if a group's value is invalid.
+        """
         if resource.resource_type == ResourceType.GROUP:
             self._group_configs.require_valid(resource)
         if resource.resource_type != ResourceType.BROKER:
@@ -243,7 +246,7 @@ class ConfigApis:
             )
 
     def _all_dirs(self) -> Collection[str]:
-        """Every directory that some broker registered, and this broker's own."""
+        """Return the directory paths of all registered brokers and of this broker."""
         registered = (
             path
             for broker in self._cache.state.brokers.values()
@@ -278,7 +281,8 @@ class ConfigApis:
     def configs_of_new_topic(
         self, own: Mapping[str, str], replication_factor: int
     ) -> list[CreatedConfig]:
-        """All that a topic with the values ``own`` is configured to, by name, for CreateTopics."""
+        """Return the complete configuration of a new topic with the values ``own``, for
+        CreateTopics."""
         config = self._topic_configs.of_new_topic(own)
         entries = self._entries_with(own, config, replication_factor)
         return [
@@ -294,7 +298,7 @@ class ConfigApis:
     def _entries_with(
         self, own: Mapping[str, str], config: TopicConfig, replication_factor: int | None
     ) -> Iterator[_Entry]:
-        """Of a topic with the values ``own``, which make ``config`` of it."""
+        """Yield the entries of a topic with the values ``own`` and the resulting ``config``."""
         in_force = config.by_key()
         for default in self._topic_defaults():
             key = default.key
@@ -309,9 +313,9 @@ class ConfigApis:
     def _min_isr_of(
         self, own: str | None, value: int, replication_factor: int | None, default: _Entry
     ) -> _Entry:
-        """The topic's own, else the whole cluster's; else two, or what a file raises it to.
+        """Return ``min.insync.replicas``: the topic's value, else the cluster's, else at least two.
 
-        By default no topic needs more than it has replicas.
+        The default never exceeds the replication factor.
         """
         key = default.key
         synonyms = [] if own is None else [(key, own, ConfigSource.TOPIC)]
@@ -322,7 +326,8 @@ class ConfigApis:
         return _Entry(key, value, [*synonyms, *counts], False)
 
     def _topic_defaults(self) -> list[_Entry]:
-        """Of a topic without values of its own; the same objects until the metadata changes."""
+        """Return the entries of a topic without values of its own, cached until the metadata
+        changes."""
         if not self._default_entries or self._default_version != self._cache.version:
             self._default_entries, self._default_version = [], self._cache.version
             for key, value in self._topic_configs.defaults.by_key().items():
@@ -332,7 +337,7 @@ class ConfigApis:
                     dynamic = map(self._dynamic_synonyms, broker_keys)
                     synonyms[:0] = itertools.chain.from_iterable(dynamic)
                 if key == UNCLEAN_LEADER_ELECTION:
-                    # By which controllers elect.
+                    # Controllers use this value in elections.
                     value = next((text for _, text, _ in self._dynamic_synonyms(key)), value)
                 if not broker_keys:
                     synonyms.append((key, config_text(value), ConfigSource.DEFAULT))
@@ -340,7 +345,7 @@ class ConfigApis:
         return self._default_entries
 
     def _group_entries(self, group_id: str) -> Iterable[_Entry]:
-        """Of any group, as it would be if there is none."""
+        """Yield the entries of a group, which need not exist."""
         if not group_id:
             raise OperatingError("name a group", code=ErrorCode.INVALID_REQUEST)
         own = self._group_configs.own(group_id)
@@ -357,7 +362,7 @@ class ConfigApis:
                 code=ErrorCode.INVALID_REQUEST,
             )
         if not name:
-            # What is described of all brokers is only what was set for all of them.
+            # For all brokers, only values that were set for all brokers are described.
             for key, text in self._cache.state.configs.get((ResourceType.BROKER, ""), {}).items():
                 source = ConfigSource.DYNAMIC_DEFAULT_BROKER
                 yield _Entry(key, text, [(key, text, source)], False, BrokerConfig)
@@ -366,7 +371,7 @@ class ConfigApis:
         for key, value in self._broker_values.items():
             is_fixed, synonyms = key not in dynamic, self._broker_synonyms((key,))
             if not is_fixed:
-                # What controllers go by stands there under the same names.
+                # Controllers use the values with the same names.
                 synonyms[:0] = self._dynamic_synonyms(key)
             yield _Entry(key, dynamic.get(key, value), synonyms, is_fixed, BrokerConfig)
 
@@ -378,7 +383,7 @@ class ConfigApis:
             yield key, value.text, source
 
     def _broker_synonyms(self, keys: Iterable[str]) -> list[_Synonym]:
-        """What the broker's file says of these keys, then what they say by default."""
+        """Return the values of the keys in the broker's file, then their defaults."""
         in_file = [
             key for key in keys if key in self._set_by_file and self._broker_values[key] is not None
         ]
@@ -393,18 +398,22 @@ class ConfigApis:
 
 
 class _DescribeAnswer:
-    """Results of DescribeConfigs, encoded one by one, so that a long answer stays small."""
+    """Results of DescribeConfigs. Each is encoded at once, so that a long response takes little
+    memory."""
 
     def __init__(self, request: DescribeConfigsRequest, version: int) -> None:
         self._request = request
         self._version = version
         self._bytes = 0
-        #: Encoded entries by the id of the entry: thousands of topics share their defaults.
+        #: Encoded entries by object id: thousands of topics share their defaults.
         self._encoded: dict[int, tuple[_Entry, bytes]] = {}
         self.results: list[bytes] = []
 
     def require_within_limits(self) -> None:
-        """:raises OperatingError: INVALID_REQUEST, when the answer is long enough."""
+        """Check the size of the response.
+
+        :raises OperatingError: INVALID_REQUEST, if the limit is reached.
+        """
         if len(self.results) >= MAX_ITEMS_PER_REQUEST or self._bytes >= MAX_ANSWER_BYTES:
             raise OperatingError(
                 "the answer is too long already; ask for this one again",
@@ -418,7 +427,10 @@ class _DescribeAnswer:
         entries: Iterable[_Entry],
         keys: Collection[str] | None,
     ) -> None:
-        """:param keys: the wanted ones; None for all."""
+        """Add a resource.
+
+        :param keys: the requested keys; None for all.
+        """
         configs = [self._encode(e) for e in entries if keys is None or e.key in keys]
         self._put(
             Result(
@@ -447,7 +459,7 @@ class _DescribeAnswer:
     def _encode(self, entry: _Entry) -> bytes:
         found = self._encoded.get(id(entry))
         if found is None:
-            # With the entry itself, so that its id stays its own.
+            # Stored with the entry, so that its object id is not reused.
             described = _entry(entry, self._request)
             found = self._encoded[id(entry)] = entry, encode_part(self._version, described)
         return found[1]
@@ -456,7 +468,7 @@ class _DescribeAnswer:
 def _folded(
     resources: Iterable[DescribeConfigsRequest.DescribeConfigsResource],
 ) -> dict[tuple[int, str], set[str] | None]:
-    """The wanted keys of each resource that is named; None for all of them."""
+    """Return the requested keys of each named resource; None for all keys."""
     folded: dict[tuple[int, str], set[str] | None] = {}
     for resource in resources:
         key = resource.resource_type, resource.resource_name
@@ -475,7 +487,10 @@ def _refused(resource_type: int, name: str, error: OperatingError) -> ResourceOu
 
 
 def _altered(resource: Altered) -> AlteredResource:
-    """:raises OperatingError: INVALID_REQUEST, for an operation that Kafka does not have."""
+    """Convert a resource's changes.
+
+    :raises OperatingError: INVALID_REQUEST, for an unknown operation.
+    """
     for change in resource.configs:
         if change.config_operation not in _OPERATIONS:
             raise OperatingError(
@@ -498,7 +513,7 @@ def _source_of(entry: _Entry) -> ConfigSource:
 
 
 def _entry(entry: _Entry, asked: DescribeConfigsRequest) -> Entry:
-    """With its synonyms and what it means, if that was asked for."""
+    """Return the entry of a response, with synonyms and documentation if requested."""
     meanings = config_meanings(entry.model) if asked.include_documentation else {}
     return Entry(
         name=entry.key,

@@ -1,7 +1,7 @@
-"""LOOP. UpdateFeatures, forwarded to the controller (KIP-584).
+"""LOOP. UpdateFeatures (KIP-584), forwarded to the controller.
 
-The broker decides nothing here, as in topic_apis.py. The controller's answer is one outcome per
-feature; from version 2 on Kafka has a place for one error only, which is then the first one.
+The broker makes no decisions here, as in topic_apis.py. The controller returns one outcome per
+feature. From version 2 on the response has only one error, which is then the first one.
 """
 
 from __future__ import annotations
@@ -58,7 +58,11 @@ class FeatureApis:
 
 
 def _updates(request: UpdateFeaturesRequest, version: int) -> tuple[FeatureUpdate, ...]:
-    """:raises OperatingError: INVALID_REQUEST, for what the controller's request cannot say."""
+    """Convert the updates.
+
+    :raises OperatingError: INVALID_REQUEST, for updates that the controller's request cannot
+        express.
+    """
     if len(request.feature_updates) > _MAX_UPDATES:
         raise OperatingError(
             f"{len(request.feature_updates)} features in one request; ask for at most "
@@ -76,7 +80,7 @@ def _updates(request: UpdateFeaturesRequest, version: int) -> tuple[FeatureUpdat
                 "2 (safe downgrade) and 3 (unsafe downgrade)",
                 code=ErrorCode.INVALID_REQUEST,
             )
-        # Kafka takes every level below 1 for "remove the feature".
+        # Kafka treats every level below 1 as the removal of the feature.
         level = max(0, update.max_version_level)
         updates.append(FeatureUpdate(name=update.feature, level=level, upgrade_type=kind))
     return tuple(updates)
@@ -84,7 +88,7 @@ def _updates(request: UpdateFeaturesRequest, version: int) -> tuple[FeatureUpdat
 
 def _put_error(response: UpdateFeaturesResponse, results: Sequence[FeatureOutcome]) -> None:
     refused = [result for result in results if result.error_code is not ErrorCode.NONE]
-    # One that was refused only because another was says the least.
+    # FEATURE_UPDATE_FAILED only says that another update was refused, so it comes last.
     refused.sort(key=lambda result: result.error_code is ErrorCode.FEATURE_UPDATE_FAILED)
     if refused:
         response.error_code = refused[0].error_code

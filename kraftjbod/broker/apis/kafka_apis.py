@@ -1,7 +1,7 @@
 """LOOP. ``KafkaApis``: one handler per API, found by the class of the request.
 
-Handlers answer every expected error themselves, in the response's own fields.
-What flies on from here is a bug: the session logs it, and closes that connection.
+Handlers return every expected error in the response. Any other exception is a bug: the session
+logs it and closes the connection.
 """
 
 from __future__ import annotations
@@ -190,11 +190,11 @@ class KafkaApis:
     def _serve(
         self, kind: type[Q], handler: Callable[[Q, RequestContext], Awaitable[Message | None]]
     ) -> None:
-        """So that each handler gets the requests that it is made for, and no others."""
+        """Register a handler; the types ensure that it gets its own requests only."""
         self._handlers[kind] = handler
 
     def is_of_broker(self, header: RequestHeader, body: Message) -> bool:
-        """Whether the request is the fetch of a follower that metadata knows."""
+        """Return whether the request is a fetch of a follower in the metadata."""
         return isinstance(body, FetchRequest) and self._produce_fetch.is_of_follower(
             body, header.api_version
         )

@@ -1,9 +1,8 @@
-"""PURE. Who leads a partition now, for clients that asked the wrong broker (KIP-951).
+"""PURE. The current leader in error responses, for clients with outdated metadata (KIP-951).
 
-A client that learns it with the error itself goes on at once, and needs no round of metadata first.
-Only a leader that metadata names, that is another broker and can be reached under the client's
-listener is named, and only in versions that have the fields; otherwise the client asks for metadata
-as it always did.
+A client that gets the leader with the error can go there without a metadata request. The leader is
+included only if the metadata has one on another broker, it has the client's listener, and the
+version has the fields. Otherwise the client requests metadata.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from kraftjbod.core.errors import ErrorCode
 from kraftjbod.core.ids import BrokerId, TopicPartition
 from kraftjbod.metadata.records import Listener
 
-#: KIP-951, "Broker": the errors after which a client asks for another leader.
+#: KIP-951, "Broker": errors after which a client looks for another leader.
 _ASKS_ELSEWHERE: Final = frozenset(
     {ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH}
 )
@@ -27,9 +26,9 @@ E = TypeVar("E")
 
 
 class LeaderHints(Generic[L, E]):
-    """Of one response, which has structs ``leader`` and ``endpoint`` of its own.
+    """The hints of one response, whose classes for ``leader`` and ``endpoint`` are passed.
 
-    ``has_leaders`` and ``has_endpoints`` say what the response's version can carry.
+    ``has_leaders`` and ``has_endpoints`` are whether the response's version has the fields.
     """
 
     def __init__(
@@ -53,7 +52,7 @@ class LeaderHints(Generic[L, E]):
         self._reported: dict[BrokerId, Listener] = {}
 
     def leader_of(self, topic_partition: TopicPartition, code: int) -> L | None:
-        """``CurrentLeader`` for a partition that is answered with ``code``; None says nothing."""
+        """Return ``CurrentLeader`` for a partition with the error ``code``; None for no hint."""
         if not self._has_leaders or code not in _ASKS_ELSEWHERE:
             return None
         partition = self._cache.state.partition_named(topic_partition)
@@ -66,7 +65,7 @@ class LeaderHints(Generic[L, E]):
         return self._leader(leader_id=partition.leader, leader_epoch=partition.leader_epoch)
 
     def endpoints(self) -> list[E]:
-        """``NodeEndpoints``: where the leaders are that were answered."""
+        """Return ``NodeEndpoints``: the endpoints of the leaders in the hints."""
         if not self._has_endpoints:
             return []
         brokers = self._cache.state.brokers

@@ -1,6 +1,7 @@
-"""LOOP. AlterLogDirs, which is ours alone: reattach, add or forget a directory of this broker.
+"""LOOP. AlterLogDirs, an API of this project: reattach, add or forget a directory of this broker.
 
-Between the wire and log_dir_admin.py; every outcome has a message for whoever asked.
+It translates between the protocol and log_dir_admin.py. Every result has a message for the
+operator.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from kraftjbod.core.ids import ZERO_UUID
 from kraftjbod.protocol.messages import AlterLogDirsRequest, AlterLogDirsResponse
 from kraftjbod.storage.identity.dir_attacher import is_below_any, not_taken
 
-#: No answer takes longer; what is under way then goes on.
+#: Limit of the wait for a response; the operation then continues.
 _MAX_WAIT_MS: Final = 3_600_000
 
 
@@ -53,14 +54,14 @@ class LogDirAdminApis:
         return response
 
     def _require_allowed(self, path: str) -> None:
-        """By its name; where links lead is seen in the directory's own thread."""
+        """Check the path by name; the directory's own thread checks symbolic links."""
         plain = posixpath.normpath(path)
         if path.startswith("/") and not is_below_any(plain, self._allowed_roots):
             raise not_taken(path, "it is not below log.dirs.allowed.roots")
 
 
 def _require_path(target: str) -> None:
-    """What the system calls cannot even be asked about is no path."""
+    """Refuse a path that system calls do not accept."""
     if "\0" in target:
         raise OperatingError(
             f"{target!r} contains a NUL character, which no path has",

@@ -1,18 +1,17 @@
-"""LOOP. AlterReplicaLogDirs and DescribeLogDirs: the directories of this broker and what lies in
-them.
+"""LOOP. AlterReplicaLogDirs and DescribeLogDirs: the directories of this broker and their replicas.
 
-* Which replica is to move where is checked here, partition by partition and in Kafka's order; the
-  move itself is alter_log_dirs_manager.py's, and goes on long after the answer.
-* The directory where a replica is, or ``any``, ends its move, even if that is cordoned: so a
-  directory that is being drained can be kept in use after all.
-* A directory that is saturated or stalled (KIP-928) takes no replicas: KAFKA_STORAGE_ERROR. It is
-  described as any other, without an error, and its state says the rest.
-* A replica that is not here yet is made where it was asked for, once it comes; the answer is
-  REPLICA_NOT_AVAILABLE all the same, as Kafka's tools expect.
-* Sizes and offsets are the published figures of the logs; free is what the directory's own thread
-  saw last. Nothing here touches a disk, so a sick one cannot hold up the answer.
-* A directory that is offline is named with KAFKA_STORAGE_ERROR and its id; of what it holds is said
-  how many replicas metadata puts there, to those who understand that.
+* A requested move is checked here, per partition and in Kafka's order. alter_log_dirs_manager.py
+  runs it, which continues long after the response.
+* The replica's present directory, or ``any``, cancels its move, even if the directory is cordoned.
+  So a directory that is being drained can be kept in use.
+* A saturated or stalled directory (KIP-928) accepts no replicas: KAFKA_STORAGE_ERROR. It is
+  described without an error, with its state.
+* A replica that is not here yet will be created in the requested directory. The response is
+  REPLICA_NOT_AVAILABLE nevertheless, as Kafka's tools expect.
+* Sizes and offsets are published figures of the logs; free space is the last measurement of the
+  directory's thread. No request touches a disk, so a bad disk cannot delay the response.
+* An offline directory is described with KAFKA_STORAGE_ERROR and its id, and for clients that know
+  the field, with the number of its replicas in the metadata.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ _Topic = DescribeLogDirsResponse.DescribeLogDirsTopic
 _Partition = DescribeLogDirsResponse.DescribeLogDirsPartition
 
 _UNKNOWN_LAG: Final = -1
-#: A forecast beyond is none: a century.
+#: A century; a longer forecast counts as none.
 _MAX_SECONDS: Final = 100 * 365 * 86_400
 _SOME_ID: Final = Uuid(bytes(16))
 _TOO_MANY_MOVES: Final = OperatingError(
@@ -66,7 +65,7 @@ _TOO_MANY_MOVES: Final = OperatingError(
 
 
 class _Copy(NamedTuple):
-    """A current or future copy as it is described."""
+    """A current or future copy for the description."""
 
     topic_partition: TopicPartition
     size_bytes: int
@@ -133,8 +132,8 @@ class LogDirApis:
     async def _alter(
         self, topic_partition: TopicPartition, where: str, *, is_reported: bool
     ) -> OperatingError | None:
-        """Begin or end a move; why it is refused."""
-        # A swap takes milliseconds; before its end nobody can say where the replica is.
+        """Start or cancel a move; return the error if it is refused."""
+        # A swap takes milliseconds; until its end the replica's directory is undecided.
         await self._moves.swap_over(topic_partition)
         try:
             self._move(topic_partition, where)
@@ -151,7 +150,7 @@ class LogDirApis:
         return None
 
     def _move(self, topic_partition: TopicPartition, where: str) -> None:
-        """Begin or end a move.
+        """Start or cancel a move.
 
         :raises OperatingError: INVALID_TOPIC_EXCEPTION, LOG_DIR_NOT_FOUND, KAFKA_STORAGE_ERROR or
             REPLICA_NOT_AVAILABLE.
@@ -182,7 +181,7 @@ class LogDirApis:
             self._moves.start(replica, target)
 
     def _online_dir(self, where: str) -> LogDir:
-        """By absolute path or by ``dirid:<uuid>``."""
+        """Find an online directory by absolute path or by ``dirid:<uuid>``."""
         for log_dir in self._logs.dirs():
             if where in (log_dir.path, log_dir.directory_id.reference):
                 if not log_dir.is_online:
@@ -209,7 +208,7 @@ class LogDirApis:
             copy = _Copy(future.topic_partition, future.size_bytes, lag, True)
             by_dir[future.log_dir].append(copy)
         for move in self._moves.moves():
-            # Ordered, and nothing of it on the disk yet: who asks must not take it for over.
+            # A requested move without files yet must not look finished.
             tp = move.topic_partition
             current = self._logs.get(tp)
             if current is not None and self._logs.future(tp) is None:
@@ -299,12 +298,12 @@ class LogDirApis:
         return described
 
     def _future_lag(self, future: FutureReplica) -> int:
-        """How much of the current copy the future one does not have yet."""
+        """Return the number of offsets that the future copy lacks."""
         handle = self._logs.get(future.topic_partition)
         return _UNKNOWN_LAG if handle is None else future.lag_of(handle)
 
     def _lag(self, handle: LogHandle) -> int:
-        """How much of what is committed the copy does not have yet."""
+        """Return the number of committed offsets that the copy lacks."""
         replica = self._replicas.get(handle.topic_partition)
         if replica is None or replica.partition is None:
             return _UNKNOWN_LAG
@@ -329,7 +328,7 @@ def _is_in(replica: HostedReplica | None, log_dir: LogDir) -> bool:
 
 
 def _wanted(request: DescribeLogDirsRequest) -> Collection[TopicPartition] | None:
-    """The partitions asked for; None for all."""
+    """Return the requested partitions; None for all."""
     if request.topics is None:
         return None
     return {

@@ -1,10 +1,10 @@
-"""LOOP. What clients ask about the cluster: Metadata and DescribeCluster.
+"""LOOP. Metadata and DescribeCluster.
 
-* Answers come from the metadata cache alone; they may lag the controller, never lead it.
-* A topic's encoded metadata is kept per version and listener for as long as the metadata stands,
-  so that a crowd of clients that refresh after a failure costs one encoding.
-* A topic that is not there is created through the controller where the configuration allows it;
-  the client is asked to try again. Internal topics are not: brokers create them as they shall be.
+* Responses come from the metadata cache alone; they may be older than the controller's metadata.
+* A topic's encoded metadata is cached per version and listener until the metadata changes, so that
+  many clients that refresh after a failure cost one encoding.
+* A missing topic is created through the controller if the configuration allows it, and the client
+  retries. Internal topics are not: brokers create them with their own settings.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from kraftjbod.protocol.messages import (
     MetadataResponse,
 )
 
-#: Before version 4 a client could not say whether it wants topics created, so it did.
+#: Before version 4 a client could not disable the creation of topics, so it is enabled.
 _AUTO_CREATION_FLAG_SINCE: Final = 4
 Topic = MetadataResponse.MetadataResponseTopic
 _NULL_MEANS_ALL_SINCE: Final = 1
@@ -60,7 +60,7 @@ class MetadataApis:
         self._topic_apis = topic_apis
         self._internal_topics = internal_topics
         self._auto_create_topics = auto_create_topics
-        #: Encoded topics of metadata version ``_encoded_at``: by (version, listener, authorized
+        #: Encoded topics of metadata version ``_encoded_at``, by (version, listener, authorized
         #: operations, topic id).
         self._encoded: dict[tuple[int, str, int, TopicId], bytes] = {}
         self._encoded_at = -1
@@ -82,7 +82,7 @@ class MetadataApis:
             )
             if may_create:
                 await self._create_missing([topic.name for topic in wanted])
-            # A topic that is named twice is answered once: no answer is longer than that for all.
+            # A topic that is named twice is answered once, which limits the response.
             named = {(topic.name, TopicId(topic.topic_id)): None for topic in wanted}
             topics = [
                 self._wanted_topic(name, topic_id, may_create, operations, context)
@@ -117,7 +117,7 @@ class MetadataApis:
     ) -> Topic | bytes:
         is_by_id = name is None or (not name and topic_id != ZERO_UUID)
         if is_by_id and context.api_version < _TOPIC_IDS_SINCE:
-            # Two versions have the field and no answer for it: Kafka refuses as well.
+            # Two versions have the field but no response for it: Kafka refuses it as well.
             return self._absent(ErrorCode.INVALID_REQUEST, name or "", topic_id)
         if name is None or is_by_id:
             topic = self._cache.state.topics.get(topic_id)
@@ -137,7 +137,7 @@ class MetadataApis:
         return Topic(error_code=code, name=name, topic_id=topic_id)
 
     def _topic(self, topic: TopicRegistration, operations: int, context: RequestContext) -> bytes:
-        """The topic, encoded."""
+        """Return the encoded topic."""
         if self._encoded_at != self._cache.version:
             self._encoded.clear()
             self._encoded_at = self._cache.version
@@ -179,9 +179,9 @@ class MetadataApis:
         )
 
     def _brokers(self, listener_name: str) -> list[MetadataResponse.MetadataResponseBroker]:
-        """Where clients may go on: brokers that are alive, or all there are if none is.
+        """Return the live brokers with the listener, or all registered ones if none is alive.
 
-        A client forgets brokers that are not named, and would not find back from an empty list.
+        A client drops brokers that are missing, and could not recover from an empty list.
         """
         brokers = self._cache.alive_brokers() or self._cache.state.brokers.values()
         return [
@@ -193,7 +193,7 @@ class MetadataApis:
         ]
 
     def _controller_id(self) -> BrokerId:
-        """The broker to send admin requests to: any will do, so this one if it may be named."""
+        """Return the broker for admin requests. Any broker works, so this one if it is alive."""
         alive = [broker.broker_id for broker in self._cache.alive_brokers()]
         if self._broker_id in alive:
             return self._broker_id
@@ -234,7 +234,7 @@ class MetadataApis:
     async def _log_dirs(
         self,
     ) -> dict[BrokerId, list[DescribeClusterResponse.DescribeClusterLogDir]]:
-        """What metadata knows of every broker's directories."""
+        """Return the directories of all brokers in the metadata."""
         held: Counter[tuple[BrokerId, DirectoryId]] = Counter()
         async for _, partition in in_slices(list(self._cache.state.partitions())):
             held.update(zip(partition.replicas, partition.directories, strict=True))

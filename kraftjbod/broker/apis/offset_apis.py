@@ -1,4 +1,4 @@
-"""LOOP. ListOffsets and OffsetForLeaderEpoch: where something stands in a partition's log."""
+"""LOOP. ListOffsets and OffsetForLeaderEpoch."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from kraftjbod.protocol.messages import (
 
 Wanted = ListOffsetsRequest.ListOffsetsPartition
 Found = ListOffsetsResponse.ListOffsetsPartitionResponse
-#: Before, clients did not know OFFSET_NOT_AVAILABLE (KIP-207).
+#: Earlier versions do not know OFFSET_NOT_AVAILABLE (KIP-207).
 _OFFSET_NOT_AVAILABLE_SINCE: Final = 5
 _LEADER_EPOCH_SINCE: Final = 4
-#: Since when a version may ask for what is no time but means something; Kafka refuses it before.
+#: First version of each special timestamp; Kafka refuses it in earlier versions.
 _MEANING_SINCE: Final = {
     MAX_TIMESTAMP: 7,
     EARLIEST_LOCAL_TIMESTAMP: 8,
@@ -84,7 +84,7 @@ class OffsetApis:
                     is_committed_only=isolation_level == READ_COMMITTED,
                 )
         except TimeoutError:
-            # Its directory does not answer; the others' answers must not wait for it.
+            # The directory does not respond; responses for other partitions must not wait for it.
             listed.error_code = ErrorCode.KAFKA_STORAGE_ERROR
             return listed
         except OperatingError as e:

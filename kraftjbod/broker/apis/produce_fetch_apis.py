@@ -1,12 +1,12 @@
-"""LOOP. Produce and Fetch: the hot path's door, between wire messages and replicas.
+"""LOOP. Produce and Fetch: the hot path between protocol messages and replicas.
 
-* One partition's trouble is that partition's error; the rest of the request goes through.
-* A fetch waits until ``min_bytes`` are there, or its deadline; an error is answered at once.
-* Followers fetch through follower_fetches.py, consumers with sessions through them.
-* A fetch that names very many partitions reads some of them, others each time; none is starved.
-* Whoever says that he compares replicas is served by any of them, up to what it knows committed.
-* Whoever asks the wrong broker learns the right one with the error (KIP-951).
-* No object is made per record, and records pass through as the buffers they came as.
+* An error of one partition is reported for that partition; the rest of the request proceeds.
+* A fetch waits for ``min_bytes`` or its deadline; an error is returned at once.
+* follower_fetches.py serves followers. Consumers with sessions also use consumer_sessions.py.
+* A fetch of very many partitions reads a part of them from a random start, so none is starved.
+* A client that compares replicas is served by any replica, up to its high watermark.
+* A response to a client with a wrong leader names the right one (KIP-951).
+* No object is created per record, and records are passed on in their original buffers.
 """
 
 from __future__ import annotations
@@ -57,14 +57,15 @@ L = TypeVar("L")
 E = TypeVar("E")
 
 _PRODUCE_BY_ID_SINCE: Final = 13
-#: Since which version clients know KAFKA_STORAGE_ERROR (KIP-112).
+#: First versions in which clients know KAFKA_STORAGE_ERROR (KIP-112).
 _PRODUCE_STORAGE_ERROR_SINCE: Final = 4
 _FETCH_STORAGE_ERROR_SINCE: Final = 6
-#: Since when producers know TRANSACTION_ABORTABLE, and that their epochs grow with transactions.
+#: First versions in which producers know TRANSACTION_ABORTABLE, and the epoch increment per
+#: transaction.
 _ABORTABLE_SINCE: Final = 11
 _EPOCH_BUMP_SINCE: Final = 12
 _FETCH_BY_ID_SINCE: Final = 13
-#: Since which version a response names the current leader, and where that is (KIP-951).
+#: First versions whose responses have the current leader, and its endpoint (KIP-951).
 _PRODUCE_HINTS_SINCE: Final = (10, 10)
 _FETCH_HINTS_SINCE: Final = (12, 16)
 _REPLICA_STATE_SINCE: Final = 15
@@ -86,24 +87,24 @@ _TOO_MANY: Final = AppendOutcome(
 
 
 class _Fetching:
-    """One partition of a fetch request: what is wanted and what was found."""
+    """One partition of a fetch request: the request and the result."""
 
     __slots__ = ("data", "is_given", "wanted")
 
     def __init__(self, wanted: FetchFrom, data: FetchedData | None = None) -> None:
         self.wanted = wanted
-        #: Given at the start if the partition cannot even be named, or is read elsewhere.
+        #: Set at the start for an unknown partition, or for one to be read from another replica.
         self.data = data
         self.is_given = data is not None
 
 
 class _Found(NamedTuple):
-    """What reading from memory found for a whole request."""
+    """The result of reading from memory for a whole request."""
 
     found_bytes: int
-    #: How much more the answer may hold.
+    #: Bytes that the response may still take.
     left_bytes: int
-    #: As much as was asked for, or something that is answered at once.
+    #: Enough bytes, or a result that must be returned at once.
     is_enough: bool
     on_disk: list[_Fetching]
 
@@ -130,11 +131,13 @@ class ProduceFetchApis:
         is_member: Callable[[str], bool] = lambda _host: False,
         selects_nearest: bool = False,
     ) -> None:
-        """:param answers: of all clients; what is read for them is counted there.
-        :param closed_topics: topics without Produce: each leader writes them itself.
+        """Create the handlers.
+
+        :param answers: the byte budget for responses of all clients.
+        :param closed_topics: topics without Produce: their leaders write them internally.
         :param member_topics: topics that only members of the cluster may write.
-        :param is_member: whether an address is that of a member.
-        :param selects_nearest: consumers that say their rack are sent to the nearest replica.
+        :param is_member: returns whether an address is that of a member.
+        :param selects_nearest: send consumers with a rack to the nearest replica (KIP-392).
         """
         self._broker_id = broker_id
         self._cache = cache
@@ -161,16 +164,16 @@ class ProduceFetchApis:
     def produce(
         self, request: ProduceRequest, context: RequestContext
     ) -> Completion[ProduceResponse | None]:
-        """Needs no task; None for ``acks=0``: the client expects no answer.
+        """Handle Produce without a task. The result is None for ``acks=0``, which has no response.
 
-        What it begins keeps the order of pipelined requests.
+        Appends begin at once, so pipelined requests keep their order.
         """
         pending = self._append_all(request, context)
         answer = partial(self._produce_response, request, context, pending)
         return self._appends.outcomes(pending, answer, suspect_after_ms=self._suspect_after_ms)
 
     def _append_all(self, request: ProduceRequest, context: RequestContext) -> list[PendingAppend]:
-        """Each partition on its way, or refused."""
+        """Begin the append of each partition, or refuse it."""
         acks, timeout_ms = request.acks, max(0, min(request.timeout_ms, _MAX_WAIT_MS))
         is_by_id = context.api_version >= _PRODUCE_BY_ID_SINCE
         refusal, claim = _refuse_produce(request), _claim_of(request, context.api_version)
@@ -267,8 +270,11 @@ class ProduceFetchApis:
         outcomes: Sequence[AppendOutcome],
         context: RequestContext,
     ) -> None:
-        """:raises UnansweredError: a partition failed. Closing the connection makes the client
-        refresh its metadata, as in Kafka; else it would send to a former leader until that expires.
+        """Close the connection if a partition failed with ``acks=0``, as Kafka does.
+
+        Otherwise the client would write to a former leader until its metadata expires.
+
+        :raises UnansweredError: a partition failed.
         """
         for one, outcome in zip(pending, outcomes, strict=True):
             if outcome.code:
@@ -290,13 +296,13 @@ class ProduceFetchApis:
     # --- Fetch -----------------------------------------------------------------------------------
 
     def fetch(self, request: FetchRequest, context: RequestContext) -> Awaitable[FetchResponse]:
-        """Needs a task only if what is asked for is not there yet, or not in memory."""
+        """Handle Fetch; it needs a task only to wait for records or to read from a disk."""
         version = context.api_version
         asker = _asker(request, version)
         if asker >= 0 and version >= _REPLICA_STATE_SINCE:
             return self._followers.fetch(request)
         if asker >= 0 and request.session_epoch > INITIAL_EPOCH:
-            # Followers of before have no sessions, so one that names one has it from somebody else.
+            # Old followers have no sessions, so this session is not the sender's.
             code = ErrorCode.FETCH_SESSION_ID_NOT_FOUND
             return Completion.of(FetchResponse(error_code=code))
         if asker < 0 and request.session_epoch != FINAL_EPOCH:
@@ -312,7 +318,7 @@ class ProduceFetchApis:
     def _fetch(
         self, request: FetchRequest, context: RequestContext, asker: BrokerId
     ) -> Awaitable[FetchResponse]:
-        """All that the request names."""
+        """Read all partitions of the request."""
         fetching = self._parse_fetch(request, context.api_version, asker)
         reading = self._read_now(fetching)
         if self._selects_nearest and request.rack_id and asker == CONSUMER:
@@ -328,9 +334,9 @@ class ProduceFetchApis:
         return self._fetch_later(request, fetching, reading, context)
 
     def _read_now(self, fetching: Sequence[_Fetching]) -> Sequence[_Fetching]:
-        """The partitions that one fetch reads: all, or a part from a random one on.
+        """Return the partitions to read: all, or a part from a random start.
 
-        The rest is answered as partitions without news are; a client asks for them again.
+        The rest is answered without records; the client requests it again.
         """
         count = len(fetching)
         if count <= MAX_ITEMS_PER_REQUEST:
@@ -347,12 +353,12 @@ class ProduceFetchApis:
         context: RequestContext,
     ) -> FetchResponse:
         held_bytes = await self._fill(reading, request)
-        # From here on the connection counts the answer.
+        # From here on the connection's budget includes the response.
         self._answers.give(held_bytes)
         return self._fetch_response(request, fetching, context)
 
     def is_of_follower(self, fetch: FetchRequest, version: int) -> bool:
-        """Whether a replica of a registered broker fetches."""
+        """Return whether the sender is a replica of a registered broker."""
         if version < _REPLICA_STATE_SINCE or _asker(fetch, version) < 0:
             return False
         return self._followers.follower_of(fetch) is not None
@@ -382,9 +388,9 @@ class ProduceFetchApis:
         return fetching
 
     async def _fill(self, fetching: Sequence[_Fetching], request: FetchRequest) -> int:
-        """Read, and wait for more as long as there is too little and nothing else to answer.
+        """Read, and wait for more while there are too few bytes and no other result.
 
-        The bytes that were taken from the budget for answers, to be given back.
+        Return the bytes taken from the response budget, which the caller must give back.
         """
         deadline_ms = self._clock.now_ms() + max(0, min(request.max_wait_ms, _MAX_WAIT_MS))
         while True:
@@ -398,7 +404,7 @@ class ProduceFetchApis:
             missing_bytes = request.min_bytes - found.found_bytes
             fetches = self._replicas.consumer_fetches
             if request.isolation_level == READ_COMMITTED:
-                # A marker of some bytes may make any number of them readable.
+                # A small marker can make any number of bytes readable.
                 fetches, missing_bytes = self._replicas.stable_fetches, 1
             try:
                 waiting = fetches.wait(partitions, missing_bytes, remaining_ms)
@@ -407,7 +413,7 @@ class ProduceFetchApis:
             await waiting
 
     def _read(self, fetching: Sequence[_Fetching], request: FetchRequest) -> _Found:
-        """Read what is in memory."""
+        """Read the partitions that are in memory."""
         max_bytes = min(request.max_bytes, self._max_fetch_bytes, self._answers.left_bytes)
         if buggify.is_on and buggify.fires("broker.small_consumer_fetch"):
             max_bytes = min(max_bytes, 1)
@@ -421,7 +427,7 @@ class ProduceFetchApis:
             wanted = one.wanted
             if wanted.max_bytes > left_bytes:
                 wanted = wanted._replace(max_bytes=max(0, left_bytes))
-            # The first batch is given even if it is larger than every limit (KIP-74).
+            # The first batch is returned even if it exceeds every limit (KIP-74).
             data = self._reads.read(wanted, min_one_batch=found_bytes == 0, is_first_read=False)
             one.data = data
             found_bytes += len(data.records)
@@ -433,9 +439,9 @@ class ProduceFetchApis:
         return _Found(found_bytes, max_bytes - found_bytes, is_enough, on_disk)
 
     async def _read_from_disk(self, found: _Found) -> int:
-        """Each in its directory's thread; one that does not answer in time stays empty.
+        """Read each partition in its directory's thread; late results are left out.
 
-        How much there is shows only when it is read, so each one's share is taken before.
+        The size is known only after the read, so the maximum of each is reserved before.
         """
         reading: list[tuple[_Fetching, asyncio.Future[FetchedData]]] = []
         taken_bytes = 0
@@ -504,12 +510,13 @@ class ProduceFetchApis:
 
 
 def _asker(request: FetchRequest, version: int) -> BrokerId:
-    """Who fetches: a broker's id, or what says that it is none."""
+    """Return the broker id of the sender, or the value for a client."""
     return BrokerId(fetching_replica(request, version))
 
 
 def _without_storage_error(code: ErrorCode) -> ErrorCode:
-    """``code`` for a client that does not know KAFKA_STORAGE_ERROR: it looks for the leader."""
+    """Return ``code``, or NOT_LEADER_OR_FOLLOWER for a client that does not know
+    KAFKA_STORAGE_ERROR."""
     if code is ErrorCode.KAFKA_STORAGE_ERROR:
         return ErrorCode.NOT_LEADER_OR_FOLLOWER
     return code
@@ -522,7 +529,7 @@ def _refuse_produce(request: ProduceRequest) -> AppendOutcome | None:
 
 
 def _claim_of(request: ProduceRequest, version: int) -> TransactionClaim | None:
-    """What the request says of the transaction that its batches belong to."""
+    """Return the transaction in the request, if any."""
     if request.transactional_id is None:
         return None
     return TransactionClaim(
@@ -533,7 +540,7 @@ def _claim_of(request: ProduceRequest, version: int) -> TransactionClaim | None:
 
 
 def _transaction_refusal(code: ErrorCode, version: int) -> ErrorCode:
-    """What a producer is answered for what its coordinator said, by Kafka's table."""
+    """Map a code of the transaction coordinator to one for the producer, as in Kafka."""
     is_old = version < _EPOCH_BUMP_SINCE
     match code:
         case ErrorCode.PRODUCER_FENCED:
@@ -544,7 +551,7 @@ def _transaction_refusal(code: ErrorCode, version: int) -> ErrorCode:
             return ErrorCode.NOT_ENOUGH_REPLICAS
         case (
             ErrorCode.NETWORK_EXCEPTION
-            # Not as in Kafka: the coordinator may not know yet where this broker is.
+            # Unlike Kafka: the coordinator may not know this broker's address yet.
             | ErrorCode.CLUSTER_AUTHORIZATION_FAILED
             | ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
             | ErrorCode.COORDINATOR_NOT_AVAILABLE

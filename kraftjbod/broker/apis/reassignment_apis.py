@@ -1,7 +1,7 @@
 """LOOP. AlterPartitionReassignments and ListPartitionReassignments, forwarded to the controller.
 
-The broker decides nothing here, as in topic_apis.py.
-Target directories come in a tagged field of our own (kafka_extensions.py).
+The broker makes no decisions here, as in topic_apis.py. A tagged field of this project has the
+target directories (kafka_extensions.py).
 """
 
 from __future__ import annotations
@@ -96,7 +96,8 @@ class ReassignmentApis:
     async def _under_way(
         self, request: AlterPartitionReassignmentsRequest, left: TimeLeft
     ) -> set[tuple[str, int]]:
-        """Of those to be cancelled; so one that is cancelled already when asked again is known."""
+        """Return the pending reassignments among those to cancel, so that a retry knows its own
+        cancellation."""
         cancelled: dict[str, list[int]] = defaultdict(list)
         for topic in request.topics:
             for partition in topic.partitions:
@@ -158,7 +159,8 @@ def _wishes(
     twice: list[ReassignmentOutcome],
     under_way: set[tuple[str, int]],
 ) -> Iterator[ReassignedPartition]:
-    """What is asked of each partition; of one that is named again, ``twice`` gets the refusal."""
+    """Yield the request per partition; ``twice`` gets the refusal of a partition that is named
+    again."""
     seen: set[tuple[str, int]] = set()
     for topic in request.topics:
         for partition in topic.partitions:

@@ -1,19 +1,18 @@
-"""LOOP. DeleteRecords (KIP-107): a partition's log starts later, and what lies before is hidden at
-once.
+"""LOOP. DeleteRecords (KIP-107): advances the log start offset of partitions.
 
-* Only its leader takes the request, and only up to the high watermark; -1 means just that.
-* Followers hear of it, take the new start over (see replica_fetcher.py) and say so with the next
-  fetch after it is on their disks. The answer waits until all have who may lead next, in sync or
-  eligible (KIP-966), and all others that live, so that none of them shows the records again as a
-  leader; or it is REQUEST_TIMED_OUT, and they have the rest of it later.
-* Replicas in full directories fetch nothing, see saturated_followers.py. Like those on brokers that
-  are away they are waited for only as long as they may lead next. Who was not waited for joins the
-  in-sync set with the new start only (isr_manager.py).
-* Of topics that brokers keep in memory nothing is deleted, whoever leads them.
-* The space comes back with retention, which a full directory applies at once.
+* Only the leader accepts the request, up to the high watermark; -1 means the high watermark.
+* Followers receive the new log start, adopt it (replica_fetcher.py), and report it with the next
+  fetch after it is on disk. The response waits for all replicas that may lead next (ISR, or ELR of
+  KIP-966) and for all others that are alive, so that none of them returns the records as leader.
+  On REQUEST_TIMED_OUT, the other replicas follow later.
+* Replicas in full directories do not fetch (saturated_followers.py). Like replicas on dead brokers,
+  they are waited for only while they may lead next. A replica that was not waited for joins the
+  ISR only with the new log start (isr_manager.py).
+* Records of topics that brokers keep in memory cannot be deleted.
+* Retention frees the space; a full directory applies it at once.
 
-What is answered is on the disks of all who were waited for, in their checkpoints of log starts: no
-crash brings it back.
+The reported log start is in the checkpoints on the disks of all replicas that were waited for, so
+no crash reverts it.
 """
 
 from __future__ import annotations
@@ -40,9 +39,9 @@ Wanted = DeleteRecordsRequest.DeleteRecordsPartition
 Deleted = DeleteRecordsResponse.DeleteRecordsPartitionResult
 _HIGH_WATERMARK: Final = -1
 _UNKNOWN_LOW_WATERMARK: Final = -1
-#: What the leader's own part may take in any case: as in Kafka, a request's time is for the others.
+#: Minimum time for the leader's own part: as in Kafka, the request's timeout is for the followers.
 _LEAST_TIMEOUT_MS: Final = 1_000
-#: A full directory removes at its leisure what has left a log.
+#: Pause between attempts while a full directory frees space.
 _PURGE_WAIT_S: Final = 0.2
 
 
@@ -58,7 +57,10 @@ class RecordDeletionApis:
     def __init__(
         self, *, replicas: HostedReplicas, closed_topics: frozenset[str] = frozenset()
     ) -> None:
-        """:param closed_topics: of which clients may delete nothing."""
+        """Create the handler.
+
+        :param closed_topics: topics whose records clients cannot delete.
+        """
         self._replicas = replicas
         self._closed_topics = closed_topics
 
@@ -97,7 +99,7 @@ class RecordDeletionApis:
         return result
 
     async def _start_at(self, topic_partition: TopicPartition, offset: int, due_s: float) -> int:
-        """Where the log starts then, on every live replica; they have until ``due_s``."""
+        """Advance the log start; return the low watermark. Replicas have until ``due_s``."""
         if topic_partition.topic in self._closed_topics:
             raise OperatingError(
                 f"Cannot delete records of internal topic {topic_partition.topic}",
@@ -132,7 +134,7 @@ class RecordDeletionApis:
         return max(wanted, self._replicas.low_watermark(replica))
 
     async def _keep_log_start(self, handle: LogHandle) -> None:
-        """In a full directory that takes the space of what was deleted, or waits for it."""
+        """Persist the log start; a full directory first frees the space of the deleted records."""
         while True:
             if handle.log_dir.state is LogDirState.SATURATED:
                 await handle.apply_retention()
@@ -144,7 +146,7 @@ class RecordDeletionApis:
             await asyncio.sleep(_PURGE_WAIT_S)
 
     async def _pass_gate(self, topic_partition: TopicPartition) -> None:
-        """Wait while a move lets the replica's copies change places."""
+        """Wait while a move swaps the replica's copies."""
         gate = self._replicas.require(topic_partition).gate
         while gate.is_closed:
             opened = asyncio.Event()

@@ -1,9 +1,9 @@
 """LOOP. Requests that change topics, forwarded to the controller, and producer ids.
 
-The broker decides nothing here: it translates Kafka's requests to the controller's and back.
-What is to be grown or deleted is found first: asked for again after a failover, it is neither done
-twice nor done to a topic that got the name in between.
-An error of the whole call (no controller in time, say) becomes the error of each topic in it.
+The broker makes no decisions here: it translates between Kafka's requests and the controller's.
+Topics to grow or delete are first resolved to ids. So a retry after a failover has no second
+effect, and does not affect a newer topic with the same name.
+An error of the whole call, such as a timeout, becomes the error of each of its topics.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ from kraftjbod.protocol.rpc_messages import (
 Result = CreateTopicsResponse.CreatableTopicResult
 TopicConfigs = CreateTopicsResponse.CreatableTopicConfigs
 DescribeConfigs = Callable[[Mapping[str, str], int], Iterable[TopicConfigs]]
-"""All that a topic is configured to, by its own values and its replication factor."""
+"""Returns the configuration of a topic by its own values and its replication factor."""
 
-#: Since which version CreateTopics is answered with configurations (KIP-525).
+#: First version of CreateTopics whose response has configurations (KIP-525).
 _CONFIGS_SINCE: Final = 5
 _DELETE_BY_ID_SINCE: Final = 6
 _DELETION_DISABLED_SINCE: Final = 3
@@ -73,10 +73,11 @@ class TopicApis:
         may_delete_topics: bool = True,
         max_remembered_outcomes: int = 1_000,
     ) -> None:
-        """The defaults are those of this broker's file; what it leaves out the controller has.
+        """Create the handlers. Defaults are those in this broker's file; missing ones are the
+        controller's.
 
-        :param describe_configs: what a new topic is configured to.
-        :param may_delete_topics: what this broker's file says; the controller's counts as well.
+        :param describe_configs: returns the configuration of a new topic.
+        :param may_delete_topics: the value in this broker's file; the controller's applies as well.
         """
         self._channel = channel
         self._random_bytes = random_bytes
@@ -86,28 +87,28 @@ class TopicApis:
         self._default_replication_factor = default_replication_factor or _UNSET
         self._may_delete_topics = may_delete_topics
         self._max_remembered_outcomes = max_remembered_outcomes
-        #: Topics that are being created for clients that only asked about them.
+        #: Topics that are being created because a client requested their metadata.
         self._creating: dict[str, asyncio.Future[None]] = {}
-        #: Why the last automatic creation of a topic was refused.
+        #: Error of the last automatic creation of each topic.
         self._refused: dict[str, ErrorCode] = {}
         self._log = get_logger(component="topic_apis")
 
     # --- automatic creation ----------------------------------------------------------------------
 
     async def auto_create(self, names: Iterable[str]) -> None:
-        """Ask the controller for topics with default settings; see :meth:`creation_outcome`."""
+        """Create topics with default settings; :meth:`creation_outcome` has the result."""
         names = list(dict.fromkeys(names))
         fresh = [name for name in names if name not in self._creating]
         if fresh:
             asking = asyncio.ensure_future(self._auto_create(fresh))
             for name in fresh:
                 self._creating[name] = asking
-        # A client that goes away does not stop the creation that others may wait for.
+        # A client that disconnects does not cancel a creation that others may wait for.
         under_way = {self._creating[name] for name in names if name in self._creating}
         await asyncio.gather(*map(asyncio.shield, under_way))
 
     def creation_outcome(self, name: str) -> ErrorCode:
-        """What to answer a client about a topic that is not there yet."""
+        """Return the code for a topic that does not exist yet."""
         return self._refused.get(name, ErrorCode.LEADER_NOT_AVAILABLE)
 
     async def _auto_create(self, names: list[str]) -> None:
@@ -156,7 +157,7 @@ class TopicApis:
     async def _add_configs(
         self, results: Iterable[Result], own: Mapping[str, Mapping[str, str]], version: int
     ) -> None:
-        """Say what each new topic is configured to (KIP-525); alike topics share the answer."""
+        """Add the configuration of each new topic (KIP-525); equal topics share it."""
         described: dict[tuple[Any, ...], Sequence[TopicConfigs]] = {}
         async for result in in_slices(results):
             if result.error_code:
@@ -298,7 +299,7 @@ class TopicApis:
 
 
 def _too_many_partitions(counts: Iterable[int]) -> OperatingError | None:
-    """Why a request that asks for so many new partitions is refused; None if it is not."""
+    """Return the error for a request for too many new partitions; None if allowed."""
     if sum(max(count, 0) for count in counts) <= MAX_PARTITIONS_MADE_PER_REQUEST:
         return None
     return OperatingError(
@@ -327,12 +328,13 @@ def _not_created(name: str, error: OperatingError) -> CreatedTopic:
 
 
 def _found_ref(found: FoundTopic) -> TopicRef:
-    """By its id alone; as it was asked for where the controller is too old to find it."""
+    """Return the reference by id, or the original one if the controller is too old to resolve
+    it."""
     return TopicRef(topic_id=found.topic_id) if any(found.topic_id) else found.asked
 
 
 def _by_its_name(topic: DeletedTopic, name: str | None) -> DeletedTopic:
-    """``name`` is what its client called it, if that was its name."""
+    """Return the result with the ``name`` in the client's request, if it used the name."""
     if name is None or topic.name is not None:
         return topic
     if topic.error_code is ErrorCode.UNKNOWN_TOPIC_ID:
@@ -353,7 +355,7 @@ def _not_found(found: FoundTopic) -> DeletedTopic:
 
 
 def _told_as(code: ErrorCode, knows_deletion_disabled: bool) -> ErrorCode:
-    """``code`` as a version of DeleteTopics has it."""
+    """Return the ``code`` for a version of DeleteTopics."""
     if code is ErrorCode.TOPIC_DELETION_DISABLED and not knows_deletion_disabled:
         return ErrorCode.INVALID_REQUEST
     return code
@@ -382,7 +384,7 @@ def _new_topic(topic: CreateTopicsRequest.CreatableTopic) -> NewTopic:
 
 
 def _own_configs(topic: CreateTopicsRequest.CreatableTopic) -> dict[str, str]:
-    """A value of None asks for the default."""
+    """Return the topic's own values; None means the default."""
     return {config.name: config.value for config in topic.configs if config.value is not None}
 
 

@@ -1,8 +1,7 @@
-"""LOOP. DescribeTopicPartitions (KIP-966): topics in order of their names, so many partitions at a
-time.
+"""LOOP. DescribeTopicPartitions (KIP-966): topics sorted by name, a limited number of partitions.
 
-* What does not fit is named by a cursor, from which the next request goes on.
-* It is the one answer that names the eligible leader replicas, and who led last.
+* A cursor in the response is the start of the next request, if partitions remain.
+* This is the only response with the eligible leader replicas (ELR) and the last known ELR.
 """
 
 from __future__ import annotations
@@ -68,9 +67,10 @@ class TopicPartitionsApis:
         return response
 
     def _wanted(self, request: DescribeTopicPartitionsRequest) -> tuple[list[str], int]:
-        """Names from the cursor's on, in order, and the first partition of the first one.
+        """Return the topic names from the cursor on, sorted, and the first partition of the first
+        topic.
 
-        :raises OperatingError: INVALID_REQUEST, for a cursor that points nowhere.
+        :raises OperatingError: INVALID_REQUEST, for an invalid cursor.
         """
         asked = {topic.name for topic in request.topics}
         cursor = request.cursor
@@ -90,7 +90,8 @@ class TopicPartitionsApis:
     def _describe(
         self, topic: TopicRegistration, first: int, limit: int, listener_name: str
     ) -> tuple[Topic, int]:
-        """The topic with partitions ``first`` and on, and the one after them if there is one."""
+        """Return the topic with partitions from ``first`` on, and the next partition if there is
+        one."""
         end = min(len(topic.partitions), first + limit)
         described = Topic(
             name=topic.name,

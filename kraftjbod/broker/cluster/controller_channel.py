@@ -276,7 +276,7 @@ class ControllerChannel:
 
     @contextlib.contextmanager
     def _suspecting(self, purpose: _Purpose, address: Address) -> Iterator[None]:
-        """Meanwhile silence is looked into, again and again; that of a long-poll is none."""
+        """Search for another active voter while a request is silent; a long-poll may be silent."""
         if purpose is _Purpose.METADATA or len(self._addresses) == 1:
             yield
             return

@@ -58,7 +58,7 @@ class MetadataCache:
     def offline_replicas(
         self, partition: PartitionRegistration, listener_name: str
     ) -> list[BrokerId]:
-        """Replicas that do not count now (KIP-858, "Metadata caching").
+        """Return the offline replicas (KIP-858, "Metadata caching").
 
         Their broker is unknown, fenced or not reachable under the listener, or the directory they
         are assigned to is not online.

@@ -1,1 +1,1 @@
-"""Topics of the cluster's own: what they are, who makes them, and how a broker writes and reads."""
+"""Internal topics of the cluster: definition, creation, and reads and writes by brokers."""

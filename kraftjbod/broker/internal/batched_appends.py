@@ -1,12 +1,13 @@
-"""LOOP. ``BatchedAppends``: what coordinators write, a batch for all that wait in the same turn.
+"""LOOP. ``BatchedAppends``: collects coordinators' records of one event loop iteration in a batch.
 
-Each append costs a way to the directory's thread, a batch's header, and an offset that followers
-are waited for; with a hundred groups that commit at once those cost more than the records.
+Each append costs a thread handoff, a batch header, and a wait for replication. With a hundred
+groups that commit at once, this is more than the cost of the records.
 
-* What comes for a partition in one turn of the loop goes into one batch, in order, at its end.
-  Nobody waits for anybody else's append.
-* What was given together stays together, in one batch, whatever its size.
-* A batch that is too large for the topic is taken apart, so that nobody fails by another's records.
+* Records for a partition in one event loop iteration are appended as one batch, in order, at its
+  end. No caller waits for another append.
+* The records of one call stay in one batch, even if there are many.
+* A batch that is too large for the topic is split by callers, so that no caller fails because of
+  another one's records.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from kraftjbod.core.ids import LeaderEpoch, TopicPartition
 from kraftjbod.core.loop.completion import Completion
 from kraftjbod.protocol.records import Record, build_batch
 
-#: Of more than one writer in one batch: encoding them takes the loop.
+#: Limit of records from several callers in one batch, because encoding blocks the event loop.
 MOST_TOGETHER: Final = 500
 
 
@@ -33,7 +34,7 @@ class _Waiting(NamedTuple):
 
 
 class _Gathered:
-    """What came for a partition in this turn."""
+    """Records for a partition in this event loop iteration."""
 
     __slots__ = ("count", "leader_epoch", "waiting")
 
@@ -44,7 +45,7 @@ class _Gathered:
 
 
 class BatchedAppends:
-    """Needs no end: what was gathered is appended within the turn of the loop."""
+    """Needs no closing: records are appended within the event loop iteration."""
 
     def __init__(self, producer: InternalProducer, *, timeout_ms: int) -> None:
         self._producer = producer
@@ -54,9 +55,9 @@ class BatchedAppends:
     def append(
         self, partition: TopicPartition, records: Sequence[Record], *, leader_epoch: LeaderEpoch
     ) -> Completion[AppendOutcome]:
-        """As :meth:`InternalProducer.append`; the base offset is that of ``records``, one or more.
+        """Append as :meth:`InternalProducer.append`; the base offset is that of ``records``.
 
-        What is appended first stands first.
+        Appends keep their order.
         """
         gathered = self._gathered.get(partition)
         if gathered is not None and (
@@ -75,7 +76,7 @@ class BatchedAppends:
         return completion
 
     def flush(self, partition: TopicPartition) -> None:
-        """Append what has come for it, so that what its caller appends stands after it."""
+        """Append the collected records now, so that the caller's next append follows them."""
         gathered = self._gathered.pop(partition, None)
         if gathered is not None:
             self._append(partition, gathered.leader_epoch, gathered.waiting)

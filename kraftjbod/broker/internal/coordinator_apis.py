@@ -1,6 +1,7 @@
-"""LOOP. FindCoordinator: who coordinates a group, or the transactions of a transactional id.
+"""LOOP. FindCoordinator: the coordinator of a group or of a transactional id.
 
-It is whoever leads the key's partition of an internal topic, which is made when it is first needed.
+The coordinator is the leader of the key's partition of an internal topic. The topic is created when
+it is first needed.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class CoordinatorApis:
             _OF_GROUPS: of_groups,
             _OF_TRANSACTIONS: of_transactions,
         }
-        #: By topic, why it could not be made, as it was told last.
+        #: The last logged error of the creation, by topic.
         self._trouble: dict[str, str] = {}
         self._log = get_logger(component="coordinator_apis")
 
@@ -52,7 +53,7 @@ class CoordinatorApis:
         keys = list(request.coordinator_keys) if has_keys else [request.key]
         topic = self._topics.get(request.key_type)
         if topic is None:
-            # There are no share groups here.
+            # Share groups are not supported.
             why = "only groups and transactions have coordinators here"
             found = [_not_found(key, ErrorCode.INVALID_REQUEST, why) for key in keys]
         else:
@@ -91,7 +92,7 @@ class CoordinatorApis:
         return self._cache.endpoint(leader, listener_name), leader
 
     async def _make(self, topic: InternalTopic) -> None:
-        """Whoever asked asks again; why it cannot be made is logged once."""
+        """Create the topic; the client retries. An error is logged once."""
         try:
             await self._creator.ensure(topic)
         except OperatingError as e:

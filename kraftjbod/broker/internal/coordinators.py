@@ -1,7 +1,7 @@
-"""PURE. What coordinators have in common: where a key belongs, and what a failed write means.
+"""PURE. Common rules of coordinators: the partition of a key, and the codes for failed writes.
 
-A group or transactional id belongs to one partition of an internal topic, by Kafka's rule, and is
-coordinated by whoever leads that.
+By Kafka's rule, a group or transactional id belongs to one partition of an internal topic. The
+leader of that partition is the coordinator.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ _TOLD: Final[Mapping[ErrorCode, ErrorCode]] = {
     ErrorCode.UNKNOWN_LEADER_EPOCH: ErrorCode.NOT_COORDINATOR,
     ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
     ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
-    # Kafka's brokers never answer it here, and clients take it for a fatal error.
+    # Kafka's brokers never return it here, and clients treat it as fatal.
     ErrorCode.THROTTLING_QUOTA_EXCEEDED: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
 }
 
 
 def code_of_write(code: ErrorCode) -> ErrorCode:
-    """What a client is told whose request needed a write that ended with ``code``."""
+    """Return the code for a client whose write ended with ``code``."""
     return _TOLD.get(code, code)
 
 
 def partition_of(state: MetadataState, topic_name: str, key: str) -> int | None:
-    """Which partition of an internal topic has ``key``; None while there is no such topic."""
+    """Return the partition of ``key`` in an internal topic; None if the topic does not exist."""
     topic = state.topic(topic_name)
     return None if topic is None else abs(java_hash(key)) % len(topic.partitions)
 
 
 def java_hash(text: str) -> int:
-    """``String.hashCode`` of Java, except that its least value is 0: that has no absolute."""
+    """Compute Java's ``String.hashCode``, but 0 for the minimum, which has no absolute value."""
     value = 0
     units = text.encode("utf-16-be", "surrogatepass")
     for at in range(0, len(units), 2):

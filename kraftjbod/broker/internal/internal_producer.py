@@ -1,10 +1,9 @@
-"""LOOP. ``InternalProducer``: brings batches of the broker's own to the leaders of internal topics.
+"""LOOP. ``InternalProducer``: sends the broker's own batches to the leaders of internal topics.
 
-* ``send``: to whoever leads, on this broker by the way that producers' batches go, or to another
-  one on a connection that is kept. One batch at a time; what the leader does not take is tried
-  again, at longer and longer intervals, for as long as the caller has time. A batch whose answer
-  was lost may be there twice.
-* ``append``: as the leader in one epoch, for who builds on that leadership; at once and once.
+* ``send``: to the present leader, on this broker through ReplicaAppends or on another one through a
+  persistent connection. One batch at a time is sent, and retried with growing pauses within the
+  caller's deadline. A batch whose response was lost may be in the log twice.
+* ``append``: once, as the leader in one epoch, for coordinators.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ from kraftjbod.net.kafka_client import KafkaConnection
 from kraftjbod.protocol.messages import ProduceRequest
 
 _ACKS_ALL: Final = -1
-#: How long one attempt of ``send`` may take, however much time there is.
+#: Limit of one attempt of ``send``.
 _REQUEST_TIMEOUT_MS: Final = 2_000
 
 
 class InternalProducer:
-    """``close()`` at the end."""
+    """Call ``close()`` at the end."""
 
     def __init__(
         self,
@@ -44,7 +43,10 @@ class InternalProducer:
         suspect_after_ms: int,
         purpose: str,
     ) -> None:
-        """:param purpose: what the connections of ``send`` are called in other brokers' logs."""
+        """Create a producer.
+
+        :param purpose: part of the client id of its connections.
+        """
         self._broker_id = broker_id
         self._cache = cache
         self._appends = appends
@@ -53,7 +55,7 @@ class InternalProducer:
         self._backoff = backoff
         self._suspect_after_ms = suspect_after_ms
         self._purpose = purpose
-        #: To whom, and the connection.
+        #: The connected leader and the connection.
         self._leader = NO_LEADER
         self._connection: KafkaConnection | None = None
 
@@ -66,13 +68,15 @@ class InternalProducer:
         timeout_ms: int,
         transaction: TransactionClaim | None = None,
     ) -> Completion[AppendOutcome]:
-        """Append as the leader of that epoch; done when all in-sync replicas have it.
+        """Append as the leader of that epoch; completes when all in-sync replicas have the batch.
 
-        What is appended first stands first. The outcome is an error if this broker does not lead
-        in that epoch, if the directory does not take it or does not answer, or after
-        ``timeout_ms``; then the batch may still become part of the log, but of this epoch only.
+        Appends keep their order. The outcome is an error if this broker does not lead in that
+        epoch, if the
+        directory refuses or does not respond, or after ``timeout_ms``. The batch may still be
+        appended
+        later, but only in this epoch.
 
-        :param transaction: whose a transactional batch is.
+        :param transaction: the transaction of a transactional batch.
         """
         appending = self._appends.append(
             partition,
@@ -94,9 +98,9 @@ class InternalProducer:
         deadline: Deadline,
         choose: Callable[[int], int],
     ) -> None:
-        """Send to the partition that ``choose`` picks of so many.
+        """Send to the partition that ``choose`` selects by the number of partitions.
 
-        :raises OperatingError: what went wrong last; there is no time for another attempt.
+        :raises OperatingError: the last failure, if no time is left for another attempt.
         """
         failures = 0
         while True:

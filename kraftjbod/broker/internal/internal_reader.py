@@ -1,9 +1,10 @@
-"""LOOP. ``InternalReader``: the log of a partition that is led here, from its start to its end.
+"""LOOP. ``InternalReader``: reads the log of a led partition of an internal topic from start to
+end.
 
-For who keeps in memory what a partition of an internal topic holds, and begins to lead it. Records
-come batch by batch, in slices of so many bytes of the log, with a turn for everybody else between.
-The end comes once everything before it is committed. Until then it may be lost with this leader,
-also what an earlier one wrote, and whatever rests on it must not be told to anybody.
+A coordinator uses it to load a partition at the start of a leadership. Batches are read in slices
+of limited size, and the event loop runs other tasks in between.
+The read ends when everything before the log end is committed. Before that, records of this or an
+earlier leader may be lost, so no response may rely on them.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from kraftjbod.storage.log.log_handle import LogHandle, ReadResult
 
 
 class InternalBatch(NamedTuple):
-    """A batch and its records; compaction may have left none."""
+    """A batch with its records; compaction may have removed all of them."""
 
     header: BatchHeader
     records: tuple[Record, ...]
@@ -39,7 +40,10 @@ class InternalReader:
         backoff: ExponentialBackoff,
         slice_bytes: int,
     ) -> None:
-        """:param slice_bytes: what is read of the log at once, if no batch is larger."""
+        """Create a reader.
+
+        :param slice_bytes: size of one read, unless a batch is larger.
+        """
         self._replicas = replicas
         self._damage_met = damage_met
         self._backoff = backoff
@@ -48,18 +52,20 @@ class InternalReader:
     async def read(
         self, topic_partition: TopicPartition, leader_epoch: LeaderEpoch
     ) -> AsyncIterator[InternalBatch]:
-        """Everything, until the log's end is met, and committed.
+        """Yield all batches up to the log end, and wait until they are committed.
 
-        A directory that hangs or has too much to do, and followers that are away, are waited for as
-        long as the partition is led here in that epoch.
+        A hung or busy directory and slow followers are waited for, as long as this broker leads in
+        that
+        epoch.
 
-        :raises OperatingError: if it is not, or no more; CORRUPT_MESSAGE, if the log is damaged.
+        :raises OperatingError: this broker does not lead any more; CORRUPT_MESSAGE, if the log is
+            damaged.
         """
         handle = self._led(topic_partition, leader_epoch)
         position = handle.log_start_offset
         slices, waits = WorkSlices.of_loop(), 0
         while True:
-            # Of an empty log, too: an append may be on its way, and the first read comes after it.
+            # Also for an empty log: the first read comes after an append in flight.
             end, result = await self._read_at(topic_partition, leader_epoch, position)
             handle = self._led(topic_partition, leader_epoch)
             at = 0
@@ -82,10 +88,10 @@ class InternalReader:
     async def _read_at(
         self, topic_partition: TopicPartition, leader_epoch: LeaderEpoch, position: int
     ) -> tuple[int, ReadResult]:
-        """What is there up to the offset that comes first."""
+        """Read the first slice at the position."""
         failures = 0
         while True:
-            # Looked up anew each time: the replica may be in another directory by now.
+            # Looked up again each time: the replica may have moved to another directory.
             handle = self._led(topic_partition, leader_epoch)
             slice_bytes = self._slice_bytes
             if buggify.is_on and buggify.fires("broker.small_coordinator_read"):

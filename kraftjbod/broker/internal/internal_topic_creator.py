@@ -1,7 +1,7 @@
-"""LOOP. ``InternalTopicCreator``: has the controller make an internal topic that is missing.
+"""LOOP. ``InternalTopicCreator``: makes the controller create a missing internal topic.
 
-Whichever broker finds it missing asks for it; several may, and the first one has it.
-Growing it later is an operator's choice, as with any topic. Deleted, it comes back.
+Any broker that misses the topic requests it; with several requests the first one succeeds.
+An operator may add partitions later. A deleted internal topic is created again.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from kraftjbod.protocol.rpc_messages import CreatedTopic
 
 
 class Creation(NamedTuple):
-    """Whether the topic exists, or will as soon as metadata brings it."""
+    """Whether the topic exists, or will as soon as the metadata has it."""
 
     is_there: bool
     created: CreatedTopic | None = None
-    """What the controller made at this broker's wish just now."""
+    """The topic if this call created it."""
 
 
 class InternalTopicCreator:
@@ -33,9 +33,10 @@ class InternalTopicCreator:
         self._plans: dict[str, CreationPlan] = {}
 
     async def ensure(self, topic: InternalTopic) -> Creation:
-        """Ask for ``topic`` if it is missing; one round of patience if it takes fewer replicas.
+        """Request ``topic`` if it is missing; wait for more brokers first if it accepts fewer
+        replicas.
 
-        :raises OperatingError: why the controller does not create it.
+        :raises OperatingError: the controller's reason not to create it.
         """
         plan = self._plans.get(topic.name)
         if plan is None:

@@ -1,8 +1,8 @@
-"""PURE. The topics that the cluster makes for itself: names, shapes and records, in one place.
+"""PURE. Definitions of the internal topics of the cluster: names, settings and records.
 
-A topic of this list is shown to clients as internal (Kafka's ``is_internal``), is made by brokers
-and not by the first client that names it, and is written and read through internal_producer.py
-and internal_reader.py. What one of them is made like follows the broker's configuration.
+Clients see these topics as internal (Kafka's ``is_internal``). Brokers create them, not the first
+client that names one, and write and read them through internal_producer.py and internal_reader.py.
+The settings come from the broker's configuration.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ PATIENCE_ROUNDS: Final = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InternalTopic:
-    """One of them, as a broker that finds it missing asks for it."""
+    """An internal topic with the settings for its creation."""
 
     name: str
     num_partitions: int
     replication_factor: int
     configs: Mapping[str, str]
     takes_fewer_replicas: bool
-    """Where too few brokers are alive it is made with as many replicas as there can be, after some
-    patience; else it is not made until there are enough."""
+    """If too few brokers are alive, it is created after a wait with as many replicas as
+    possible; otherwise it is not created until there are enough."""
     is_closed: bool
-    """Each leader keeps in memory what it holds and writes it itself: no Produce is taken. Without
-    this, Produce is taken from members of the cluster only."""
+    """Leaders keep its contents in memory and write it themselves, so Produce is refused.
+    Otherwise only members of the cluster may use Produce."""
     schema: str
-    """The module that says what its records hold, and reads and writes them."""
+    """The module that defines, encodes and decodes its records."""
 
     def creation(self, replication_factor: int | None = None) -> CreateTopicsRequest:
-        """The request for it, by default with as many replicas as it shall have."""
+        """Return the CreateTopics request, by default with the full number of replicas."""
         topic = NewTopic(
             name=self.name,
             num_partitions=self.num_partitions,
@@ -45,7 +45,7 @@ class InternalTopic:
 
 
 class InternalTopics:
-    """All of them, by name."""
+    """All internal topics by name."""
 
     def __init__(self, topics: Iterable[InternalTopic] = ()) -> None:
         self._topics = {topic.name: topic for topic in topics}
@@ -55,12 +55,12 @@ class InternalTopics:
 
     @property
     def closed(self) -> frozenset[str]:
-        """Topics that are written by their leaders, and never by Produce."""
+        """Topics that only their leaders write, never Produce."""
         return frozenset(name for name, topic in self._topics.items() if topic.is_closed)
 
     @property
     def written_by_members(self) -> frozenset[str]:
-        """Topics whose leaders take Produce from members of the cluster only."""
+        """Topics for which Produce is accepted from members of the cluster only."""
         return frozenset(self._topics) - self.closed
 
     def __getitem__(self, name: str) -> InternalTopic:
@@ -68,26 +68,27 @@ class InternalTopics:
 
 
 class CreationPlan:
-    """One broker's patience with one topic that takes fewer replicas; asked once per round.
+    """One broker's wait for the replicas of a topic that accepts fewer; asked once per round.
 
-    * It gets as many replicas as it shall have as soon as so many brokers are alive. With fewer, a
-      broker waits :data:`PATIENCE_ROUNDS` rounds for more to come, then takes as many as there are.
-    * Where the controller finds too few brokers that can take replicas, one fewer is asked for.
+    * The topic gets its full replication factor as soon as enough brokers are alive. Otherwise the
+      broker waits :data:`PATIENCE_ROUNDS` rounds, and then uses as many replicas as there are
+      brokers.
+    * If the controller finds too few usable brokers, the next request asks for one replica less.
     """
 
     def __init__(self, *, replication_factor: int, patience_rounds: int = PATIENCE_ROUNDS) -> None:
         self._wanted = replication_factor
         self._patience_rounds = patience_rounds
         self._rounds_missing = 0
-        #: Brokers that are alive and take no replicas, as far as refusals show.
+        #: Live brokers that cannot have replicas, according to refusals.
         self._useless = 0
 
     def there(self) -> None:
-        """The topic exists."""
+        """Note that the topic exists."""
         self._rounds_missing = self._useless = 0
 
     def missing(self, alive_brokers: int) -> int | None:
-        """It does not: with how many replicas to ask for it now; None: not yet."""
+        """Return the replication factor to request for a missing topic; None to wait."""
         self._rounds_missing += 1
         possible = min(self._wanted, max(1, alive_brokers - self._useless))
         if possible < self._wanted and self._rounds_missing <= self._patience_rounds:
@@ -95,5 +96,5 @@ class CreationPlan:
         return possible
 
     def refused(self) -> None:
-        """Too few brokers can take replicas for what :meth:`missing` said last."""
+        """Note that too few brokers can have the replicas that :meth:`missing` returned."""
         self._useless += 1

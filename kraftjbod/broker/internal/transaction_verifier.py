@@ -1,14 +1,13 @@
 """LOOP. ``TransactionVerifier``: asks coordinators if partitions are in transactions (KIP-890).
 
-* A partition's leader asks before a transaction's first batch is appended. For a client that knows
-  of it the question adds the partition; for others it only verifies that the client did.
-* One request at a time is on its way to each coordinator; what is asked meanwhile goes with the
-  next one, of all transactions together.
-* Of two incarnations of a producer that ask at the same time the older one is fenced here.
-* A transaction that is just ending takes no partitions yet: the question is put again for a short
-  while, which costs the client nothing, before it hears of that.
+* A partition's leader asks before it appends the first batch of a transaction. For a client that
+  knows KIP-890 the request adds the partition; for others it only verifies the addition.
+* One request per coordinator is in flight; new questions are sent together with the next one.
+* If two incarnations of a producer ask concurrently, the older one is fenced here.
+* A transaction that is just ending accepts no partitions. The question is repeated for a short
+  time before the client gets the error.
 
-Every question ends with a code, and with NETWORK_EXCEPTION if the coordinator does not answer.
+Every question completes with a code: NETWORK_EXCEPTION if the coordinator does not respond.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from kraftjbod.net.kafka_client import KafkaConnection
 from kraftjbod.protocol.messages import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
 
 _TRANSACTIONS_TOPIC: Final = "__transaction_state"
-#: Of one coordinator, that wait to be sent.
+#: Limit of the questions that wait for one coordinator.
 _MAX_QUESTIONS: Final = 10_000
 _PURPOSE: Final = "transaction-verifier"
 
@@ -39,7 +38,7 @@ Wire = AddPartitionsToTxnRequest
 
 
 class _Key(NamedTuple):
-    """What is one transaction of a request."""
+    """Identity of one transaction in a request."""
 
     transactional_id: str
     producer_id: int
@@ -47,7 +46,7 @@ class _Key(NamedTuple):
 
 
 class _Question:
-    """About one transaction and any number of partitions."""
+    """A question about one transaction and any number of partitions."""
 
     __slots__ = ("asking", "began_ms", "producer_epoch")
 
@@ -72,7 +71,7 @@ class _Coordinator:
 
 
 class TransactionVerifier:
-    """``close()`` at the end."""
+    """Call ``close()`` at the end."""
 
     def __init__(
         self,
@@ -85,7 +84,7 @@ class TransactionVerifier:
         retry_backoff_ms: int,
         retry_max_ms: int,
     ) -> None:
-        """``retry_backoff_ms`` lies between questions about what is just ending."""
+        """Create a verifier; ``retry_backoff_ms`` is the pause while a transaction is ending."""
         self._cache = cache
         self._connector = connector
         self._clock = clock
@@ -102,7 +101,7 @@ class TransactionVerifier:
         producer_epoch: int,
         claim: TransactionClaim,
     ) -> Completion[ErrorCode]:
-        """Whether the partition is in the producer's ongoing transaction, now."""
+        """Ask whether the partition is in the producer's ongoing transaction."""
         answer: Completion[ErrorCode] = Completion()
         key = _Key(claim.transactional_id, producer_id, not claim.supports_epoch_bump)
         question = _Question(producer_epoch, self._clock.now_ms())
@@ -111,7 +110,7 @@ class TransactionVerifier:
         return answer
 
     def close(self) -> None:
-        """What is asked still hears nothing more."""
+        """Close the connections; open questions get no response."""
         for coordinator in self._coordinators.values():
             if coordinator.connection is not None:
                 coordinator.connection.close()
@@ -140,14 +139,15 @@ class TransactionVerifier:
         return None if leader == NO_LEADER else leader
 
     async def _ask_all(self, broker_id: BrokerId, coordinator: _Coordinator) -> None:
-        """Until nothing waits any more."""
+        """Send requests until no question waits."""
         try:
             while coordinator.waiting:
                 asked, coordinator.waiting = coordinator.waiting, {}
                 try:
                     await self._ask(broker_id, coordinator, asked)
                 finally:
-                    # What has no answer by now gets none; what has is not heard twice.
+                    # Questions without a response fail; a completed question is not completed
+                    # again.
                     for question in asked.values():
                         question.end(ErrorCode.NETWORK_EXCEPTION)
         finally:
@@ -175,7 +175,7 @@ class TransactionVerifier:
         return coordinator.connection
 
     def _take(self, asked: dict[_Key, _Question], response: AddPartitionsToTxnResponse) -> None:
-        # In the order of the request: one id may stand there twice, to be added and verified.
+        # In the order of the request: one id may occur twice, to be added and to be verified.
         for (key, question), result in zip(
             asked.items(), response.results_by_transaction, strict=False
         ):
@@ -209,7 +209,8 @@ class TransactionVerifier:
 
 
 def _queue(waiting: dict[_Key, _Question], key: _Key, question: _Question) -> None:
-    """With what waits already of the same producer; the older of two incarnations is fenced."""
+    """Merge with a waiting question of the same producer; the older of two incarnations is
+    fenced."""
     known = waiting.get(key)
     if known is None or known.producer_epoch < question.producer_epoch:
         waiting[key] = question

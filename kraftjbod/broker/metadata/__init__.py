@@ -1,1 +1,1 @@
-"""The committed metadata followed, and what a change of it means for this broker."""
+"""Replication of the committed metadata to this broker, and its consequences here."""

@@ -1,17 +1,17 @@
-"""LOOP. ``MetadataLoader``: follows the committed metadata log and publishes what changes.
+"""LOOP. ``MetadataLoader``: follows the committed metadata log and publishes changes.
 
-* Long-polls the active controller, or one that follows it where that cannot be asked; a failed
-  poll is logged once and tried again, for ever.
-* Replays entries on the one state of :class:`MetadataCache`, so a broker reads records exactly as
-  the controller does. A snapshot builds a new state, and its difference to the old is published.
-* Everything that arrived in one answer is published as one delta.
-* Nothing is taken over while this broker's session is over: an answer may have been on its way for
-  long, and have it lead what others lead by now. It is asked for all the same, now and then, for
-  a controller that refuses this broker's metadata refuses its heartbeats as well.
-* Nothing is replayed of a log that is not the one this broker has followed, or not all of it:
-  metadata_memory.py. Such metadata is refused, said now and then, and asked for again.
+* It long-polls the active controller, or a follower controller if that is not reachable. A failed
+  poll is logged once and retried forever.
+* It replays entries on the one state of :class:`MetadataCache`, so a broker reads records exactly
+  as the controller does. A snapshot builds a new state, and the difference is published.
+* All entries of one response are published as one delta.
+* Nothing is applied while this broker's session is expired: a late response could make it lead
+  partitions that other brokers lead by now. Polls continue, because a controller that refuses this
+  broker's metadata refuses its heartbeats as well.
+* A log other than the followed one, or a shorter one, is refused (metadata_memory.py), logged at
+  intervals, and polled again.
 
-What a change means for this broker's replicas is the publisher's business.
+The publisher handles the consequences for this broker's replicas.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ from kraftjbod.metadata.record_codec import EntryReader, decode_entry
 from kraftjbod.metadata.state import MetadataDelta, MetadataState
 from kraftjbod.protocol.rpc_quorum_messages import FetchMetadataRequest, FetchMetadataResponse
 
-#: What a controller says that lost its metadata; the second one is from before logs had ids.
+#: Codes of a controller that lost its metadata; the second one is from logs without ids.
 _REFUSALS: Final = frozenset({ErrorCode.FOREIGN_METADATA, ErrorCode.OFFSET_OUT_OF_RANGE})
 _REFUSED_WAIT_MS: Final = 1_000
 _SESSION_WAIT_MS: Final = 1_000
 _REFUSAL_LOGGED_EVERY_MS: Final = 60_000
-#: Of a snapshot: some hundred records, some milliseconds.
+#: Limit of snapshot bytes per event loop iteration: some hundred records, some milliseconds.
 _BYTES_PER_TURN: Final = 32 * 1024
-#: Fetch size that a simulation uses now and then: one entry, or a short piece of a snapshot.
+#: Fetch size that a simulation uses at random: one entry, or a short piece of a snapshot.
 _SMALL_FETCH_BYTES: Final = 200
 
 
 class MetadataLoader:
-    """One coroutine, :meth:`run`, for the life of the broker."""
+    """Runs as one coroutine, :meth:`run`, for the broker's lifetime."""
 
     def __init__(
         self,
@@ -73,17 +73,17 @@ class MetadataLoader:
         self._publisher = publisher
         self._memory = memory
         self._lifecycle = lifecycle
-        #: Why the controller's metadata is refused; None while it is not.
+        #: The reason why the controller's metadata is refused; None if it is accepted.
         self.refusal: str | None = None
         self._clock = clock
         self._backoff = backoff
         self._max_wait_ms = max_wait_ms
         self._max_bytes = max_bytes
-        #: Last committed offset that the controller gave; -1 before its first answer.
+        #: The controller's last committed offset; -1 before its first response.
         self._high_watermark = -1
         self._progress = asyncio.Event()
         self._log_again_at_ms = 0
-        #: Of the controllers, all of them.
+        #: Outage of all controllers together.
         self._outage = Outage()
         self._log = get_logger(component="metadata_loader")
 
@@ -110,7 +110,7 @@ class MetadataLoader:
             self._log.info("metadata_fetch_resumed", lasted_ms=lasted_ms)
 
     def _log_refusal(self, error: OperatingError) -> None:
-        """It lasts until an operator has put it right."""
+        """Log a refusal at intervals, until an operator has resolved it."""
         now_ms = self._clock.now_ms()
         if self.refusal is None or now_ms >= self._log_again_at_ms:
             self._log_again_at_ms = now_ms + _REFUSAL_LOGGED_EVERY_MS
@@ -118,7 +118,8 @@ class MetadataLoader:
         self.refusal = error.message
 
     async def caught_up(self, at_least: int) -> None:
-        """Wait until the state holds entry ``at_least`` and all that was committed when asked."""
+        """Wait until the state has entry ``at_least`` and all entries that were committed at the
+        call."""
         while True:
             offset = self._cache.state.offset
             if offset >= max(at_least, self._high_watermark):
@@ -156,7 +157,7 @@ class MetadataLoader:
                     state.replay(records, offset=entry.offset, epoch=entry.epoch, delta=delta)
                     self._memory.note_applied(entry.offset, entry.epoch)
         finally:
-            # Entries before an unreadable one are in the state, and no later answer has them.
+            # Entries before an unreadable one are applied, and no later response repeats them.
             self._publisher.publish(delta)
 
     async def _load_snapshot(self, first: FetchMetadataResponse) -> None:
@@ -171,7 +172,8 @@ class MetadataLoader:
                 snapshot_position=response.snapshot_next_position,
             )
             if _snapshot_of(response) != _snapshot_of(first):
-                # Replaced meanwhile, or another controller's; the next poll begins anew.
+                # The snapshot was replaced, or the response is from another controller; the next
+                # poll starts again.
                 return
             await _take_piece(reader, after, first.snapshot_offset, response.snapshot_chunk)
         reader.end()
@@ -221,13 +223,13 @@ class MetadataLoader:
 
 
 def _snapshot_of(response: FetchMetadataResponse) -> tuple[int, int, int, int | None]:
-    """Which one, of all that there are, this is a piece of."""
+    """Return the identity of the snapshot that this piece belongs to."""
     controller = response.controller_id, response.controller_epoch
     return *controller, response.snapshot_offset, response.snapshot_crc
 
 
 async def _take_piece(reader: EntryReader, state: MetadataState, offset: int, piece: bytes) -> None:
-    """A piece of a snapshot, with turns for everybody else in between."""
+    """Apply a piece of a snapshot in slices, with event loop iterations in between."""
     for at in range(0, len(piece), _BYTES_PER_TURN):
         records = reader.feed(piece[at : at + _BYTES_PER_TURN])
         state.replay_part(records, offset=offset, delta=MetadataDelta())
@@ -235,7 +237,7 @@ async def _take_piece(reader: EntryReader, state: MetadataState, offset: int, pi
 
 
 def difference(before: MetadataState, after: MetadataState) -> MetadataDelta:
-    """The delta that leads from ``before`` to ``after``, as replay would have noted it."""
+    """Return the delta from ``before`` to ``after``, as replay would have created it."""
     delta = MetadataDelta(features=before.features != after.features)
     for broker_id in before.brokers.keys() | after.brokers.keys():
         if before.brokers.get(broker_id) != after.brokers.get(broker_id):
@@ -243,7 +245,7 @@ def difference(before: MetadataState, after: MetadataState) -> MetadataDelta:
     for topic_id, topic in before.topics.items():
         if topic_id not in after.topics:
             delta.deleted_topics[topic_id] = topic
-    # Who registered in between cannot be found by comparing.
+    # Registrations in between cannot be found by a comparison.
     delta.registered = set(after.brokers)
     delta.created_topics = after.topics.keys() - before.topics.keys()
     for key, partition in after.partitions():

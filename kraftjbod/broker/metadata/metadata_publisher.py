@@ -1,18 +1,16 @@
-"""LOOP. ``BrokerMetadataPublisher``: what a change of the metadata means for this broker, in one
-order.
+"""LOOP. ``BrokerMetadataPublisher``: applies a metadata change on this broker, in a fixed order.
 
-1. who is dead is waited for no more; configurations, so that everything after sees the new values;
-2. roles: leaders and followers begin and end, at once and without waiting;
-3. fetchers follow and stop, moves between directories end, and who builds on what is led hears of
-   it (``leaderships.py``), also of topics that are gone;
-4. logs are removed and made, each in its own task, so that no directory waits for another, and
-   none before it is remembered by which metadata that is done;
-5. the controller hears how far this broker is.
+1. Close connections to dead brokers, and apply configurations, which later steps use.
+2. Change roles: leaders and followers start and stop, at once and without waiting.
+3. Start and stop fetchers, end moves between directories, and notify subscribers of leaderships
+(``leaderships.py``) and of deleted topics.
+4. Remove and create logs, each in its own task, so that directories do not wait for each other, and
+only after the metadata offset is persisted.
+5. Report this broker's metadata offset to the controller.
 
-At :meth:`open` the moves that a restart interrupted go on.
-
-Until :meth:`open` (the logs are not loaded yet) a change only moves the metadata, the broker's
-own configuration and step 5.
+:meth:`open` resumes the moves that a restart interrupted.
+Before :meth:`open` (the logs are not loaded yet) a change only updates the metadata and the
+broker's own configuration, and runs step 5.
 """
 
 from __future__ import annotations
@@ -70,15 +68,15 @@ class BrokerMetadataPublisher:
         self._leaderships = leaderships
         self._heard_deletions: list[Callable[[], None]] = []
         self._is_open = False
-        #: What topics need in sync that say nothing themselves, as the whole cluster has it.
+        #: The cluster-wide ``min.insync.replicas`` for topics without a value.
         self._min_isr_of_all: str | None = None
 
     def subscribe_deletions(self, heard: Callable[[], None]) -> None:
-        """``heard`` is called when topics are deleted; it notes that, and awaits nothing."""
+        """Call ``heard`` when topics are deleted; it must not await."""
         self._heard_deletions.append(heard)
 
     def publish(self, delta: MetadataDelta) -> None:
-        """Act on a change that the cache already shows."""
+        """Apply a change that the cache already has."""
         changes_all = False
         if delta.brokers:
             self._connector.hang_up()
@@ -93,30 +91,31 @@ class BrokerMetadataPublisher:
         self._lifecycle.note_metadata(self._cache.state)
 
     def _take_broker_configs(self) -> bool:
-        """Whether that changes what topics go by which say nothing themselves."""
+        """Apply the broker's configuration; return whether the defaults of topics changed."""
         changed = self._dynamic_configs.refresh()
         of_all = self._cache.state.configs.get((ResourceType.BROKER, ""), {})
         before, self._min_isr_of_all = self._min_isr_of_all, of_all.get(MIN_INSYNC_REPLICAS)
         return before != self._min_isr_of_all or bool(changed & TopicDefaults.keys())
 
     def _topics_configured(self, delta: MetadataDelta, *, changes_all: bool) -> Iterable[str]:
-        """Topics whose configuration changed."""
+        """Return the topics whose configuration changed."""
         if changes_all:
             return self._cache.state.topic_ids
         return sorted(name for kind, name in delta.configs if kind is ResourceType.TOPIC)
 
     def open(self) -> None:
-        """The logs are loaded: act on everything that the metadata says now, and on all changes."""
+        """Apply the present metadata and all later changes, now that the logs are loaded."""
         self._is_open = True
         self._carry_out(self._replicas.apply_all())
 
     def reconcile_again(self, *, offline_too: bool = False) -> None:
-        """A directory takes new logs again, see ``ReplicaManager.reconcile_again``."""
+        """Reconcile after a directory accepts new logs again, see
+        ``ReplicaManager.reconcile_again``."""
         if self._is_open:
             self._carry_out(self._replicas.reconcile_again(offline_too=offline_too))
 
     async def disk_work_done(self) -> None:
-        """Wait until no log is being made or removed."""
+        """Wait until no log is being created or removed."""
         while self._disk_work:
             await self._disk_work.idle()
 
@@ -166,7 +165,7 @@ class BrokerMetadataPublisher:
 
     async def _delete(self, topic_partition: TopicPartition) -> None:
         await self._memory.write()
-        # The copies may be changing places at this moment.
+        # A move may be swapping the copies.
         await self._moves.ended(topic_partition)
         await self._removals.delete(topic_partition)
 

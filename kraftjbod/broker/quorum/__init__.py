@@ -1,1 +1,1 @@
-"""What clients hear from a broker about the quorum of controllers."""
+"""Clients' requests about the controller quorum."""

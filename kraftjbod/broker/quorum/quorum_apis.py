@@ -1,6 +1,6 @@
 """LOOP. DescribeQuorum, AddRaftVoter, RemoveRaftVoter and UnregisterController, forwarded.
 
-There is one partition to ask for, ``__cluster_metadata-0``, although nobody else may read it.
+DescribeQuorum accepts one partition, ``__cluster_metadata-0``, which clients cannot read otherwise.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _TOPIC: Final = "__cluster_metadata"
 _PARTITION: Final = 0
 #: DescribeQuorum: the first version with directories and endpoints.
 _WITH_NODES: Final = 2
-#: AddRaftVoter: the first version that can be answered before it is committed.
+#: AddRaftVoter: the first version that can be answered before the change is committed.
 _WITH_EARLY_ACK: Final = 1
 _PartitionData = DescribeQuorumResponse.PartitionData
 
@@ -46,7 +46,10 @@ class QuorumApis:
         cache: MetadataCache,
         timeout_ms: int,
     ) -> None:
-        """:param timeout_ms: for the controller to answer."""
+        """Create the handlers.
+
+        :param timeout_ms: limit for the controller's response.
+        """
         self._cluster_id = cluster_id
         self._channel = channel
         self._cache = cache
@@ -134,9 +137,10 @@ class QuorumApis:
         return response
 
     async def _votes(self, node_id: BrokerId, directory_id: DirectoryId) -> bool:
-        """Whether it does before anything is asked for: so what is made again knows its own work.
+        """Return whether the node is a voter before the change, so that a retry recognizes its own
+        success.
 
-        :raises OperatingError: nobody says so in time.
+        :raises OperatingError: no controller responds in time.
         """
         found = await self._channel.forward(
             rpc.DescribeQuorumRequest(), timeout_ms=self._timeout_ms
@@ -146,7 +150,10 @@ class QuorumApis:
         )
 
     def _voter_of(self, request: AddRaftVoterRequest | RemoveRaftVoterRequest) -> BrokerId:
-        """:raises OperatingError: it is of another cluster, or names none."""
+        """Return the voter's id.
+
+        :raises OperatingError: the request is for another cluster, or the id is invalid.
+        """
         if request.cluster_id not in (None, self._cluster_id):
             raise OperatingError(
                 f"this is cluster {self._cluster_id}, not {request.cluster_id}",
@@ -156,14 +163,20 @@ class QuorumApis:
 
 
 def _controller_id(number: int) -> BrokerId:
-    """:raises OperatingError: INVALID_REQUEST, if it can be none."""
+    """Check a controller's id.
+
+    :raises OperatingError: INVALID_REQUEST, if it is out of range.
+    """
     if not 0 <= number <= MAX_BROKER_ID:
         raise OperatingError(f"{number} is the id of no controller", code=ErrorCode.INVALID_REQUEST)
     return BrokerId(number)
 
 
 def _directory_of(request: AddRaftVoterRequest | RemoveRaftVoterRequest) -> DirectoryId:
-    """:raises OperatingError: INVALID_REQUEST, if it names none."""
+    """Return the voter's directory id.
+
+    :raises OperatingError: INVALID_REQUEST, if it is missing.
+    """
     try:
         if any(request.voter_directory_id):
             return DirectoryId(request.voter_directory_id)
@@ -173,7 +186,10 @@ def _directory_of(request: AddRaftVoterRequest | RemoveRaftVoterRequest) -> Dire
 
 
 def _endpoints_of(request: AddRaftVoterRequest) -> tuple[str, ...]:
-    """:raises OperatingError: INVALID_REQUEST, if they are more or longer than can be told on."""
+    """Return the voter's endpoints.
+
+    :raises OperatingError: INVALID_REQUEST, if they are too many or too long.
+    """
     if len(request.listeners) > rpc.MAX_ENDPOINTS:
         raise OperatingError(
             f"{len(request.listeners)} endpoints are given; {rpc.MAX_ENDPOINTS} may be",

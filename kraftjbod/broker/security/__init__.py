@@ -1,1 +1,1 @@
-"""Who a client is: for now, what is answered to one who wants to show it where nobody asks."""
+"""Client identity: responses to authentication requests on listeners without authentication."""

@@ -1,7 +1,7 @@
-"""PURE. What who asks may do to a topic, a group or the cluster (KIP-430), as a field of bits.
+"""PURE. The authorized operations on a topic, a group or the cluster (KIP-430), as a bit field.
 
-Nobody is kept from anything here, so it is all that Kafka knows for that kind of resource; what
-Kafka answers without an authorizer.
+There is no authorization here, so all operations of the resource type are set, as in Kafka without
+an authorizer.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final
 
 
 class AclOperation(IntEnum):
-    """Kafka's numbers."""
+    """Operations with Kafka's numbers."""
 
     READ = 3
     WRITE = 4
@@ -38,5 +38,5 @@ ALL_OF_GROUP: Final = _bits(_Op.READ, _Op.DELETE, _Op.DESCRIBE, *_CONFIGS)
 ALL_OF_CLUSTER: Final = _bits(
     *(_Op.CREATE, _Op.ALTER, _Op.DESCRIBE, _Op.CLUSTER_ACTION, _Op.IDEMPOTENT_WRITE), *_CONFIGS
 )
-#: Nobody asked; Kafka's least integer.
+#: The field was not requested; Java's minimum integer, as in Kafka.
 NOT_ASKED: Final = -(2**31)

@@ -1,7 +1,7 @@
-"""LOOP. SaslHandshake and SaslAuthenticate where they are out of place.
+"""LOOP. SaslHandshake and SaslAuthenticate on listeners without authentication.
 
-A listener with an authenticator keeps these requests to itself (``net/authentication.py``); what
-comes as far as here came on one where everybody speaks without.
+A listener with an authenticator handles these requests itself (``net/authentication.py``). Requests
+that arrive here came on a listener without one.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""What the broker says about its disks: the topic `__storage_telemetry`, and figures."""
+"""Telemetry of the broker's disks and groups, sent to internal topics."""

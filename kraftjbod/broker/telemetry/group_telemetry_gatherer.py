@@ -1,8 +1,8 @@
-"""LOOP. ``GroupTelemetryGatherer``: how far the groups that are coordinated here are behind, one
-record per group and partition with an offset.
+"""LOOP. ``GroupTelemetryGatherer``: the lag of the coordinated groups, one record per group
+partition.
 
-A round is bounded: groups that have no room in it come first in the next one. Thousands of offsets
-are gathered in slices, between which others get their turn.
+A round has a limited size; groups that do not fit come first in the next round. Offsets are
+gathered in slices, with event loop iterations in between.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from kraftjbod.protocol.telemetry.storage_telemetry import Origin
 
 
 class GroupOffset(NamedTuple):
-    """One group and one partition of a topic that there is."""
+    """One group and one partition of an existing topic with a committed offset."""
 
     group_id: str
     topic_partition: TopicPartition
@@ -47,14 +47,14 @@ class GroupTelemetryGatherer:
         self._cache = cache
         self._ends = ends
         self._max_samples = max_samples
-        #: Groups before it had their turn; as groups come and go it is only about right.
+        #: Index of the next group; approximate, because groups come and go.
         self._next_group = 0
-        #: As of the last :meth:`gather`.
+        #: Log ends of the last :meth:`gather`.
         self._found_ends: Ends = {}
 
     async def gather(self, *, whole: bool) -> Gathered[GroupOffset]:
-        """Whole groups, until there is no more room."""
-        del whole  # All of it changes fast.
+        """Gather whole groups up to the size limit."""
+        del whole  # All values change fast, so every round has them.
         groups = [
             (partition, group_id)
             for partition in self._coordinator.loaded_partitions()
@@ -78,7 +78,8 @@ class GroupTelemetryGatherer:
         return Gathered(found, left_out)
 
     def records(self, origin: Origin, subjects: Sequence[GroupOffset]) -> Iterator[Record]:
-        """Of those whose topics are still there; a few at a time, please."""
+        """Yield records for subjects whose topics still exist. Call in small batches to keep the
+        event loop responsive."""
         for one in subjects:
             topic = self._cache.state.topic(one.topic_partition.topic)
             if topic is None:
@@ -95,7 +96,7 @@ class GroupTelemetryGatherer:
                 committed_offset=one.offset,
                 committed_ms=one.commit_ms,
                 log_end_offset=end,
-                # The end was asked for later; but a log may have been cut, or made anew.
+                # The log end was requested later, but the log may have been truncated or recreated.
                 lag=None if end is None else max(0, end - one.offset),
             )
             yield Record(

@@ -1,7 +1,7 @@
-"""LOOP. ``LogEnds``: how far partitions' logs reach, as their leaders say (ListOffsets).
+"""LOOP. ``LogEnds``: high watermarks of partitions from their leaders (ListOffsets).
 
-What is led here is known; other leaders are asked side by side, each on a connection that is kept.
-A leader that does not answer in time leaves its partitions out, and is logged once.
+Partitions led here are read locally. Other leaders are asked concurrently on persistent
+connections. A leader that does not respond in time is logged once and its partitions are left out.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from kraftjbod.net.kafka_client import KafkaConnection
 from kraftjbod.protocol.messages import ListOffsetsRequest, ListOffsetsResponse
 
 _CONSUMER: Final = -1
-#: Of one request.
+#: Limit per request.
 _MAX_PARTITIONS: Final = 1_000
-#: To connect, and again for each answer.
+#: Timeout of the connection attempt and of each response.
 _TIMEOUT_MS: Final = 2_000
 _PURPOSE: Final = "log-ends"
 
@@ -33,7 +33,7 @@ Ends = dict[TopicPartition, int]
 
 
 class LogEnds:
-    """``close()`` at the end."""
+    """Call ``close()`` at the end."""
 
     def __init__(
         self,
@@ -48,12 +48,12 @@ class LogEnds:
         self._replicas = replicas
         self._connector = connector
         self._connections: dict[BrokerId, KafkaConnection] = {}
-        #: Leaders that did not answer the last time.
+        #: Leaders that did not respond to the last request.
         self._silent: set[BrokerId] = set()
         self._log = get_logger(component="log_ends", broker_id=broker_id)
 
     async def find(self, partitions: Collection[TopicPartition]) -> Ends:
-        """High watermarks of those whose leaders answer."""
+        """Return the high watermarks of partitions whose leaders respond."""
         by_leader: dict[BrokerId, list[TopicPartition]] = {}
         ends: Ends = {}
         async for one in in_slices(partitions):
@@ -85,7 +85,7 @@ class LogEnds:
         if partition is None or not partition.is_leader:
             return {}
         if partition.high_watermark < partition.leader_epoch_start_offset:
-            return {}  # It is learning still what is committed.
+            return {}  # The new leader does not know its high watermark yet.
         return {one: partition.high_watermark}
 
     async def _ask(self, leader: BrokerId, partitions: Sequence[TopicPartition]) -> Ends:

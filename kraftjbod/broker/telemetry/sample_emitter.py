@@ -1,14 +1,14 @@
-"""LOOP. ``SampleEmitter``: reports to an internal topic, round by round, what this broker knows.
+"""LOOP. ``SampleEmitter``: sends samples of this broker to an internal topic in rounds.
 
-A round per interval; every so often one is whole, in which what changes slowly is sampled too.
+There is one round per interval. Some rounds are *whole*: they also sample slowly changing values.
 
-* There is one round at a time, and in it one batch. What has not been taken when the next round is
-  due, or had no room in the round, is dropped, and counted.
-* A round that has nothing to report makes no topic.
-* All of a broker's samples go to one partition, so that a round is one conversation, and in
-  batches, because what leaders and their followers do for a batch costs more than what is in it.
-* A trouble is logged once, and so is its end; that nobody takes samples hurts nothing else.
-* Others get their turn every millisecond or two: samples are made in slices.
+* One round runs at a time, with one batch in flight. Samples that are not accepted before the next
+  round, or exceed the limit of the round, are dropped and counted.
+* A round without samples does not create the topic.
+* All samples of a broker go to one partition in batches, so that a round uses one connection and
+  the leader has few batches to handle.
+* An error and its end are logged once. Lost samples have no other effect.
+* Samples are created in slices of a millisecond or two, with event loop iterations in between.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from kraftjbod.protocol.records import Record, build_batch
 from kraftjbod.protocol.telemetry.storage_telemetry import Origin
 
 _BATCH_RECORDS: Final = 250
-#: Records that are made before others get their turn: a millisecond or two.
+#: Number of records per slice: a millisecond or two.
 _SLICE_RECORDS: Final = 50
-#: The leader alone answers: samples are not worth waiting for followers.
+#: Only the leader acknowledges: samples are not worth a wait for followers.
 _ACKS: Final = 1
 
 Subject = TypeVar("Subject")
@@ -41,22 +41,23 @@ Subject = TypeVar("Subject")
 class Gathered(NamedTuple, Generic[Subject]):
     subjects: Sequence[Subject]
     left_out: int = 0
-    """Those that had no room in the round."""
+    """Number of subjects beyond the limit of the round."""
 
 
 class Gatherer(Protocol[Subject]):
-    """What there is to report."""
+    """The source of samples."""
 
     async def gather(self, *, whole: bool) -> Gathered[Subject]: ...
 
     def records(self, origin: Origin, subjects: Sequence[Subject]) -> Iterable[Record]:
-        """Of those that still are what they were; a few at a time, please."""
+        """Skip subjects that were replaced since ``gather()``. Call in small batches to keep the
+        event loop responsive."""
 
     def close(self) -> None: ...
 
 
 class SampleEmitter(Generic[Subject]):
-    """One coroutine, :meth:`run`."""
+    """Runs as one coroutine, :meth:`run`."""
 
     def __init__(
         self,
@@ -92,7 +93,7 @@ class SampleEmitter(Generic[Subject]):
         self._log = get_logger(component="samples", broker_id=broker_id, topic=topic.name)
 
     async def run(self) -> None:
-        """A round at once, and then one per interval until cancelled."""
+        """Run a round at once and then one per interval, until cancelled."""
         due_ms = whole_due_ms = self._clock.now_ms()
         try:
             while True:
@@ -100,7 +101,7 @@ class SampleEmitter(Generic[Subject]):
                 deadline = Deadline(due_ms + self._interval_ms)
                 if await self._round_or_bug(deadline, whole=whole) and whole:
                     whole_due_ms = due_ms + self._whole_interval_ms
-                # After a standstill of the process what was missed is not made up for.
+                # After a pause of the process, missed rounds are not repeated.
                 now_ms = self._clock.now_ms()
                 due_ms = max(deadline.at_ms, now_ms)
                 await asyncio.sleep((due_ms - now_ms) / 1000)
@@ -109,7 +110,7 @@ class SampleEmitter(Generic[Subject]):
             self._gatherer.close()
 
     async def _round_or_bug(self, deadline: Deadline, *, whole: bool) -> bool:
-        """Not even a bug in here is worth a broker; it is logged as one."""
+        """Run a round; log an unexpected exception, which must not stop the broker."""
         try:
             return await self.round(deadline, whole=whole)
         except Exception as e:
@@ -117,9 +118,9 @@ class SampleEmitter(Generic[Subject]):
             return True
 
     async def round(self, deadline: Deadline, *, whole: bool) -> bool:
-        """Report everything once; what is not taken before ``deadline`` is dropped.
+        """Report all samples once; drop those that are not accepted before ``deadline``.
 
-        False if there is no topic, because more brokers are waited for.
+        Return False if there is no topic because the creation waits for more brokers.
         """
         subjects, left_out = await self._gatherer.gather(whole=whole)
         self._count_dropped(left_out)
@@ -162,11 +163,11 @@ class SampleEmitter(Generic[Subject]):
         return records
 
     async def _send(self, records: Sequence[Record], deadline: Deadline) -> None:
-        """One batch, tried again until ``deadline``; it may be there twice.
+        """Send one batch, with retries until ``deadline``; it may be in the log twice.
 
-        :raises OperatingError: what went wrong last.
+        :raises OperatingError: the last failure.
         """
-        # Every client opens gzip, and names that come again shrink to a tenth.
+        # Every client supports gzip, and repeated names shrink to a tenth.
         await self._producer.send(
             self._topic.name,
             build_batch(records, compression=Compression.GZIP),
@@ -176,9 +177,9 @@ class SampleEmitter(Generic[Subject]):
         )
 
     async def _has_topic(self) -> bool:
-        """Whether samples have anywhere to go, or will soon.
+        """Return whether the topic exists or will soon.
 
-        :raises OperatingError: why the controller does not create the topic.
+        :raises OperatingError: the controller's reason not to create the topic.
         """
         creation = await self._creator.ensure(self._topic)
         if creation.created is not None:

@@ -1,8 +1,7 @@
-"""LOOP. ``StorageTelemetryGatherer``: what this broker's directories and replicas are at this
-moment.
+"""LOOP. ``StorageTelemetryGatherer``: the present state of this broker's directories and replicas.
 
-Everything comes from what the loop knows already; no disk is asked, so that a sick one holds
-nothing up. Thousands of logs are added up in slices, between which others get their turn.
+All values are in memory; no disk is accessed, so a bad disk delays nothing. The sizes of logs are
+added in slices, with event loop iterations in between.
 """
 
 from __future__ import annotations
@@ -34,12 +33,12 @@ from kraftjbod.storage.moves.future_replica import FutureReplica
 Subject = LogDir | HostedReplica | FutureReplica
 Sample = LogDirSample | ReplicaSample
 
-#: Logs whose sizes are added up in one go: less than a millisecond.
+#: Number of logs whose sizes are added in one slice: less than a millisecond.
 _SUMMED_AT_ONCE: Final = 1_000
 
 
 class StorageTelemetryGatherer:
-    """``gather`` says what there is to sample, ``samples`` what is so of some of it."""
+    """``gather`` returns the subjects, ``samples`` the present values of some of them."""
 
     def __init__(
         self,
@@ -55,11 +54,12 @@ class StorageTelemetryGatherer:
         self._moves = moves
         self._assignments = assignments
         self._monitor = monitor
-        #: As of the last :meth:`gather`.
+        #: Contents of the directories at the last :meth:`gather`.
         self._contents: dict[LogDir, LogDirContents] = {}
 
     async def gather(self, *, whole: bool) -> Gathered[Subject]:
-        """The directories; in a whole round the replicas with a log and the future copies too."""
+        """Return the directories; in a whole round also the replicas with a log and the future
+        copies."""
         self._contents = await self._sum_up()
         subjects: list[Subject] = [*self._logs.dirs()]
         if whole:
@@ -76,10 +76,11 @@ class StorageTelemetryGatherer:
             )
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: no resource is held."""
 
     def samples(self, subjects: Sequence[Subject]) -> list[Sample]:
-        """Of those that still are what they were; a few at a time, please."""
+        """Return samples, skipping replaced subjects. Call in small batches to keep the event
+        loop responsive."""
         return [made for subject in subjects if (made := self._sample(subject)) is not None]
 
     async def _sum_up(self) -> dict[LogDir, LogDirContents]:

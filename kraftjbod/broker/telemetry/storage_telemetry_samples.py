@@ -1,9 +1,7 @@
-"""PURE. Samples of storage telemetry, made of plain values: what is said of a directory in which
-state.
+"""PURE. Samples of storage telemetry from plain values, depending on the directory's state.
 
-Of a directory that is offline nothing is known but that; what it counted before is not true of what
-comes back. Buckets are those of ``storage/log_dirs/io_statistics.py``, all groups of operations
-together.
+For an offline directory only this state is reported; earlier counters do not apply after its
+return. Buckets are those of ``storage/log_dirs/io_statistics.py``, for all operations together.
 """
 
 from __future__ import annotations
@@ -17,12 +15,12 @@ from kraftjbod.protocol.telemetry.storage_telemetry import LogDirSample
 from kraftjbod.storage.log_dirs.free_space_policy import SpaceOnDisk
 from kraftjbod.storage.log_dirs.io_statistics import BUCKETS, IoGroup, IoStatistics
 
-#: Upper ends of all buckets but the last, which has none.
+#: Upper bounds of all buckets but the last, which has none.
 IO_BOUNDS_MS: Final = tuple(1 << bucket for bucket in range(BUCKETS - 1))
 
 
 class LogDirFacts(Protocol):
-    """What a directory itself says."""
+    """The attributes of a directory that samples use."""
 
     @property
     def path(self) -> str: ...
@@ -48,7 +46,7 @@ class LogDirFacts(Protocol):
 
 @dataclass(slots=True)
 class LogDirContents:
-    """What lies in one directory, and what is on its way; summed up by who asks."""
+    """Contents and moves of one directory, summed up by the caller."""
 
     replica_bytes: int = 0
     replicas: int = 0
@@ -67,7 +65,7 @@ def log_dir_sample(
     is_slow: bool,
     queued_assignments: int,
 ) -> LogDirSample:
-    """One directory as it is now."""
+    """Return the sample of one directory."""
     if facts.state is LogDirState.OFFLINE:
         return _offline_sample(facts, queued_assignments)
     statistics = facts.statistics

@@ -1,6 +1,6 @@
-"""PURE. What ``__storage_telemetry`` and ``__group_telemetry`` are made like.
+"""PURE. Settings of the topics ``__storage_telemetry`` and ``__group_telemetry``.
 
-Each is bounded in time and in bytes, with segments small enough for that to mean something.
+Retention is limited in time and bytes, with segments small enough for these limits.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from typing import Final, NamedTuple
 from kraftjbod.broker.internal.internal_topics import InternalTopic
 from kraftjbod.protocol.telemetry import group_telemetry, storage_telemetry
 
-#: Parts of what is retained that go at once.
+#: Number of segments per retained size.
 _SEGMENTS: Final = 8
 _SMALLEST_SEGMENT_BYTES: Final = 256 * 1024
-#: More than a batch of samples ever has, whatever is allowed in other topics.
+#: Larger than any batch of samples, independent of the limit of other topics.
 _MAX_MESSAGE_BYTES: Final = 1024 * 1024
 
 
 class TelemetryBounds(NamedTuple):
-    """As the broker's configuration has them."""
+    """Limits from the broker's configuration."""
 
     partitions: int
     replication_factor: int

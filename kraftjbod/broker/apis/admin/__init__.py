@@ -1,1 +1,1 @@
-"""PURE. Orders of an operator about the whole cluster, forwarded to its controller."""
+"""PURE. Administrative requests about the whole cluster, forwarded to the controller."""

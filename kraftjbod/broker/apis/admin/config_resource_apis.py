@@ -1,7 +1,7 @@
-"""LOOP. ListConfigResources (KIP-1142): what there is to be configured, by kind.
+"""LOOP. ListConfigResources (KIP-1142): the configurable resources by type.
 
-Topics and brokers are listed whether they have values of their own or not, as in Kafka, of other
-kinds those that have. What has no configuration here, such as client metrics, is an empty list.
+Topics and brokers are listed with or without values of their own, as in Kafka; other types only
+with values. Types without configuration here, such as client metrics, give an empty list.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from kraftjbod.metadata.records import ResourceType
 from kraftjbod.protocol.messages import ListConfigResourcesRequest, ListConfigResourcesResponse
 
 Resource = ListConfigResourcesResponse.ConfigResource
-#: Kafka's numbers of what can be asked for: topics, brokers, their loggers, client metrics, groups.
+#: Kafka's resource types: topics, brokers, broker loggers, client metrics, groups.
 _KINDS: Final = (2, 4, 8, 16, 32)
 _CLIENT_METRICS: Final = 16
-#: Before, only client metrics could be listed (KIP-1000).
+#: Earlier versions list client metrics only (KIP-1000).
 _ALL_KINDS_SINCE: Final = 1
 
 

@@ -1,7 +1,7 @@
 """LOOP. ElectLeaders (KIP-460) and UnregisterBroker (KIP-631), forwarded to the controller.
 
-The broker decides nothing here, as in topic_apis.py. Asked for all partitions, it names those that
-it knows to be without the leader that is wanted, and reports nothing of the others, as Kafka does.
+The broker makes no decisions here, as in topic_apis.py. For a request about all partitions it
+selects those whose leader is not the wanted one, and reports only these, as Kafka does.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from kraftjbod.protocol.rpc_config_messages import (
 )
 
 Result = ElectLeadersResponse.ReplicaElectionResult
-#: With it came the type, and an error of the whole request.
+#: From this version on there are election types and an error of the whole request.
 _TYPED_SINCE: Final = 1
 
 
@@ -39,7 +39,10 @@ class ElectionApis:
     def __init__(
         self, *, channel: ControllerChannel, cache: MetadataCache, unregister_timeout_ms: int
     ) -> None:
-        """:param unregister_timeout_ms: for an order that says none itself."""
+        """Create the handlers.
+
+        :param unregister_timeout_ms: for UnregisterBroker, which has no timeout.
+        """
         self._channel = channel
         self._cache = cache
         self._unregister_timeout_ms = unregister_timeout_ms
@@ -120,7 +123,10 @@ def _require_broker_id(number: int) -> None:
 
 
 def _election_type(request: ElectLeadersRequest, version: int) -> ElectionType:
-    """:raises OperatingError: INVALID_REQUEST, for a number that Kafka does not know."""
+    """Return the requested election type.
+
+    :raises OperatingError: INVALID_REQUEST, for a number unknown to Kafka.
+    """
     if version < _TYPED_SINCE:
         return ElectionType.PREFERRED
     try:

@@ -1,10 +1,10 @@
-"""LOOP. Requests about many things on their way to the controller: in parts, one after the other.
+"""LOOP. Forwards requests with many items to the controller, in parts that are sent one at a time.
 
-* A part is bounded in number and in bytes, so that neither the controller nor what else this broker
-  has to say to it waits for long after a large request.
-* Each part takes effect by itself, as each thing in Kafka's requests does. When one is refused as
-  a whole, or not answered, its things and all that were not asked yet get that error.
-* A thing that is too large alone is refused here.
+* A part is limited in number and bytes, so that a large request does not delay the controller or
+  other requests of this broker.
+* Each part takes effect on its own, as each item in Kafka's requests does. If a part fails as a
+  whole or is not answered, its items and all following items get that error.
+* An item that is too large for a part is refused here.
 """
 
 from __future__ import annotations
@@ -45,23 +45,24 @@ _TOO_MANY: Final = OperatingError(
 
 
 class TimeLeft:
-    """Of what a client waits for the controller, for a request that takes several questions."""
+    """The time left of a client's timeout, for a request that needs several controller requests."""
 
     def __init__(self, asked_ms: int) -> None:
         self._loop = asyncio.get_running_loop()
         self._deadline_s = self._loop.time() + forward_timeout_ms(asked_ms) / 1000
 
     def ms(self) -> int:
-        """At least 1, so that who comes too late hears that the time was up."""
+        """Return the milliseconds left, at least 1, so that a late request gets a timeout error."""
         return max(1, round((self._deadline_s - self._loop.time()) * 1000))
 
 
 async def find_topics(
     channel: ControllerChannel, refs: Iterable[TopicRef], *, timeout_ms: int
 ) -> list[FoundTopic]:
-    """Which topics these are as the controller sees it now; older ones find none and do not say so.
+    """Ask the controller for the present names and ids of topics; old controllers return the
+    request.
 
-    What is done to a topic that was found by its id is not done to one that has its name later.
+    An operation on a topic found by its id cannot affect a later topic with the same name.
     """
     found = await forward(
         channel,
@@ -89,11 +90,11 @@ async def forward(
     timeout_ms: int,
     raises_first: bool = False,
 ) -> list[Outcome]:
-    """The outcome of each item.
+    """Forward all items and return their outcomes.
 
-    :param timeout_ms: for all parts together, as the client said it.
-    :param raises_first: raise what refuses the first part, before which nothing was done.
-    :raises OperatingError: then.
+    :param timeout_ms: the client's timeout, for all parts together.
+    :param raises_first: raise the error that refuses the first part, before which nothing was done.
+    :raises OperatingError: in that case.
     """
     loop = asyncio.get_running_loop()
     deadline_s = loop.time() + forward_timeout_ms(timeout_ms) / 1000
@@ -122,7 +123,7 @@ async def forward(
 async def _parts(
     items: Iterable[Item], ended: list[Outcome], refuse: Callable[[Item, OperatingError], Outcome]
 ) -> AsyncIterator[tuple[Item, ...]]:
-    """``items`` in parts; what may not go is refused right here."""
+    """Yield ``items`` in parts; add the outcome of items that cannot be forwarded to ``ended``."""
     part: list[Item] = []
     part_bytes = count = 0
     async for item in in_slices(items):

@@ -129,7 +129,7 @@ class BrokerState(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerIdentity:
-    """What does not change while the process lives."""
+    """Constants of the process."""
 
     broker_id: BrokerId
     cluster_id: str

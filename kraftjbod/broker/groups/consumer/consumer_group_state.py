@@ -157,7 +157,7 @@ class ConsumerGroupState:
 
     @property
     def is_written(self) -> bool:
-        """There is something of the group in the log."""
+        """Whether the log has facts of the group."""
         return bool(
             self._epoch
             or self._target_epoch

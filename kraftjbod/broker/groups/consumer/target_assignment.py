@@ -154,7 +154,7 @@ class TargetAssignment:
     def _topic_ids(
         self, member: ConsumerMember, moment: Moment, sizes: dict[TopicId, int]
     ) -> frozenset[TopicId]:
-        """Of topics that there are; what is subscribed to and absent has no partitions."""
+        """Return the ids of existing subscribed topics; a missing topic has no partitions."""
         found = (moment.topics.topic(name) for name in self._state.topics_of(member))
         known = {topic.topic_id: topic.size for topic in found if topic is not None}
         sizes.update(known)

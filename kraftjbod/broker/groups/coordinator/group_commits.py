@@ -154,7 +154,7 @@ class GroupCommits:
             )
         consumer = led.groups.consumer_groups.get(group_id)
         if consumer is None:
-            # One that only commits has no members; what it has of its own may be committed to.
+            # A group with offsets only has no members, and accepts commits without a generation.
             is_known = led.groups.state_of(group_id) is GroupState.EMPTY
             return ErrorCode.UNKNOWN_MEMBER_ID if is_known and generation >= 0 else None
         topics = ClusterTopics(self._cache.state)

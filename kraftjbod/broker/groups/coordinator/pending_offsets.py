@@ -25,9 +25,9 @@ class PendingOffset(NamedTuple):
 class PendingOffsets:
     def __init__(self) -> None:
         self._of_producers: dict[int, dict[_Key, CommittedOffset]] = {}
-        #: By group: how many producers have one for a partition.
+        #: Number of producers with a pending offset, by group and partition.
         self._open: dict[str, Counter[TopicPartition]] = {}
-        #: The same of what is on its way to the log.
+        #: The same for offsets in flight to the log.
         self._arriving: dict[str, Counter[TopicPartition]] = {}
 
     def arrives(self, group_id: str, partitions: Collection[TopicPartition]) -> None:

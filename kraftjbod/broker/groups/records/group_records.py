@@ -66,7 +66,7 @@ NO_EXPIRY: Final = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommittedOffset:
-    """How far a group has read a partition. Times are wall milliseconds."""
+    """A committed offset of a group for a partition. Times are wall milliseconds."""
 
     offset: int
     leader_epoch: int = -1
