@@ -20,7 +20,7 @@ _POLL_S: Final = 0.01
 async def is_followed(core: RaftCore) -> bool:
     """Return whether a majority of the voters answers messages that this leader sends from now on.
 
-    Takes about one heartbeat interval if the voters answer, and no time if they were silent before.
+    Takes about one heartbeat interval if the voters answer; none if they were silent before.
     """
     leadership = core.leadership
     if leadership is None or not leadership.has_majority(within_ticks=_TICKS):
