@@ -87,7 +87,7 @@ class Space:
     usable_bytes: int
     free_inodes: int
     counts_inodes: bool = True
-    """False where the file system makes inodes as it needs them (btrfs)."""
+    """False for file systems that allocate inodes on demand (btrfs)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -585,7 +585,7 @@ def _start_threads(work: Callable[[], None], count: int) -> int:
 
 
 def sync_in_order(syncs: Sequence[Callable[[], None]], beat: Callable[[], None]) -> None:
-    """:meth:`Vfs.sync_side_by_side`, one after the other; ends with the first error."""
+    """Implement :meth:`Vfs.sync_side_by_side` sequentially; end with the first error."""
     for sync in syncs:
         sync()
         beat()

@@ -34,7 +34,7 @@ from kraftjbod.storage.segments.transaction_index import AbortedTransaction
 
 _RECORDS_PER_BEAT: Final = 10_000
 NO_TRANSACTIONS: Final = CleanedTransactions()
-"""Of a log without aborted ones; it is only asked."""
+"""Transactions of a log without aborted ones; never changed."""
 
 
 def _silent() -> None:

@@ -72,14 +72,14 @@ class CleanerLimits:
     is_enabled: bool = True
     threads: int = 1
     max_bytes_per_second: int = 2**63 - 1
-    """Read and written, all passes together."""
+    """Bytes read and written by all passes together."""
     map_bytes: int = 128 * 1024 * 1024
-    """For keys, all passes together."""
+    """Memory for the key maps of all passes together."""
     backoff_ms: int = 15_000
     reserve_bytes: int = 0
-    """What stays free of each disk."""
+    """Bytes that stay free on each disk."""
     step_bytes: int = STEP_BYTES
-    """Read before anything else gets a turn: a batch at least."""
+    """Bytes read per step, at least one batch. Other operations run between two steps."""
 
 
 class _Work(NamedTuple):

@@ -26,7 +26,8 @@ class AppliedMetadata:
     offset: int
     epoch: int | None = None
     is_forgotten: bool = False
-    """An operator's word: another log may take its place. Of this one, no less than this."""
+    """An operator allowed another log. If this log is used, its end must not be below ``offset``.
+    """
 
 
 def path_of(metadata_dir: str) -> str:
@@ -73,7 +74,10 @@ def write_applied_metadata(vfs: Vfs, metadata_dir: str, applied: AppliedMetadata
 
 
 def forget_applied_metadata(vfs: Vfs, metadata_dir: str) -> AppliedMetadata | None:
-    """Remove the file, so that the broker accepts another log. Return its content, or None."""
+    """Mark the content as forgotten, so that the broker accepts another log; return it, or None.
+
+    :raises InconsistentStorageError: the file was damaged. It is removed.
+    """
     try:
         known = read_applied_metadata(vfs, metadata_dir)
     except InconsistentStorageError:

@@ -54,10 +54,10 @@ class ProducerTerms(NamedTuple):
 
     guard: VerificationGuard | None = None
     is_guarded: bool = True
-    """No transaction begins without a guard."""
+    """A transaction only starts with a guard."""
     supports_epoch_bump: bool = False
     checks_sequence: bool = True
-    """Not where a coordinator writes for a producer: it counts nothing."""
+    """False for batches that a coordinator writes for a producer: they have no sequences."""
 
 
 ORDINARY_TERMS = ProducerTerms()
@@ -129,7 +129,7 @@ class VerificationGuards:
         self._drop(producer_id)
 
     def marker_appended(self, producer_id: int, producer_epoch: int) -> None:
-        """Remove the guard, unless it belongs to the transaction after the marker's epoch."""
+        """Remove the guard, unless it has the bumped epoch of the marker: its transaction is next."""
         guard = self._guards.get(producer_id)
         if guard is None:
             return

@@ -67,13 +67,14 @@ class OpKind(Enum):
 
 class Verdict(Enum):
     FAILED = "failed"
-    """The disk is broken, gone, read-only or closed to us: the dir goes OFFLINE."""
+    """The disk is broken, gone, read-only or inaccessible: the directory goes OFFLINE."""
     FULL = "full"
-    """No space for the operation (ENOSPC, EDQUOT): the dir is SATURATED until there is some."""
+    """No space for the operation (ENOSPC, EDQUOT): the directory is SATURATED for now.
+    """
     CALLER_BUG = "caller bug"
-    """The request itself made no sense; the dir is to be probed before it is blamed."""
+    """The operation itself was invalid. The disk is checked before the directory is blamed."""
     PROCESS_LIMIT = "process limit"
-    """This process or machine ran out of something that is not the disk's."""
+    """The process or machine lacks a resource other than disk space."""
 
 
 _FULL: Final = frozenset({ENOSPC, EDQUOT})
@@ -187,9 +188,9 @@ class DirCandidate:
     promised_bytes: int
     replicas: int
     is_cordoned: bool = False
-    """It takes no new replicas (KIP-1066)."""
+    """It accepts no new replicas (KIP-1066)."""
     is_impaired: bool = False
-    """It is saturated or stalled, and can take none (KIP-928)."""
+    """It is saturated or stalled, and accepts no replicas now (KIP-928)."""
 
 
 def choose_dir(candidates: Sequence[DirCandidate]) -> DirectoryId | None:

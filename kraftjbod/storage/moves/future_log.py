@@ -310,7 +310,7 @@ class FutureLog:
         self._indexed.add(base_offset)
 
     def _copy_transactions(self, segment: LogSegment, source_vfs: Vfs) -> None:
-        """Write the index of aborted transactions, from memory if it is newer than the file."""
+        """Write the index of aborted transactions, from memory if loaded: the file may be older."""
         name = offset_file_name(segment.base_offset, TRANSACTION_INDEX_SUFFIX)
         if (transactions := segment.transactions) is not None:
             data: Buffer | None = transactions.to_bytes()

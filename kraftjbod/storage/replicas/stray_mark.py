@@ -25,14 +25,15 @@ from kraftjbod.storage.vfs import Vfs, write_atomically
 
 class StrayReason(Enum):
     TOPIC_UNKNOWN = "topic unknown"
-    """The metadata had no topic of its id. An id is never used again: metadata that has the topic
-    after all is of another life, or branch, than the one by which it was set aside."""
+    """The metadata had no topic with its id. Topic ids are never reused. So metadata that contains
+    the topic belongs to another metadata log, or another branch of it, than the one that decided.
+    """
     NOT_A_REPLICA = "not a replica"
-    """The metadata had the topic, and no replica of the partition on this broker."""
+    """The metadata had the topic, but no replica of the partition on this broker."""
     SUPERSEDED = "superseded"
-    """It came with a directory, and another copy was served by then."""
+    """The copy came with an added directory when another copy was already served."""
     UNREADABLE = "unreadable"
-    """It does not say whose records it holds."""
+    """Its topic id cannot be read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

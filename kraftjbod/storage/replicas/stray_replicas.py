@@ -87,8 +87,8 @@ class StrayReplicas:
 
         After the rename, a busy or stalled directory is waited for.
 
-        :raises OverloadedError: the directory's queue is full, or it is stalled; nothing has
-            changed.
+        :raises OverloadedError: the directory's queue is full, or it is stalled; the replica is
+            unchanged.
         :raises KafkaStorageError: its directory is offline or goes offline meanwhile.
         """
         log_dir, directory = handle.log_dir, handle.directory

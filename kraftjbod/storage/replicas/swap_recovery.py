@@ -284,7 +284,7 @@ class SwapRecovery:
         except OperatingError as e:
             self._log.info("move_not_forgotten", path=path, reason=e.message)
 
-    # -- what is to be removed --------------------------------------------------------------
+    # -- removals ---------------------------------------------------------------------------
 
     async def _sort_out(self, log_dir: LogDir, doomed: ReplicaDir) -> None:
         directory, tp = f"{log_dir.path}/{doomed.name}", doomed.topic_partition
