@@ -502,7 +502,7 @@ class LogDirAdmin:
             f"(unclean.leader.election.enable) and use --force, which gives those records up"
         )
 
-    # --- what is where ---------------------------------------------------------------------------
+    # --- lookups ---------------------------------------------------------------------------------
 
     def _assigned_to(
         self, directory_id: DirectoryId

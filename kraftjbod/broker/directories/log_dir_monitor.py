@@ -132,7 +132,7 @@ class LogDirMonitor:
             demoted = by_id[self._slow_dirs.demoted]
             self._begin_probe(demoted, self._watched[demoted])
 
-    # -- what is known ------------------------------------------------------------------------
+    # -- figures ------------------------------------------------------------------------------
 
     def growth_bytes_per_second(self, log_dir: LogDir) -> float:
         """Return the growth rate of the directory's logs."""

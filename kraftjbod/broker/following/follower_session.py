@@ -94,7 +94,7 @@ class FollowerSession:
         """Whether the leader's session has any replicas."""
         return bool(self._reported)
 
-    # --- what is followed ------------------------------------------------------------------------
+    # --- followed replicas -----------------------------------------------------------------------
 
     def follow(self, replica: HostedReplica) -> None:
         self.drop(replica.topic_partition)
@@ -119,7 +119,7 @@ class FollowerSession:
         one = self._reported.get(key)
         return one if one is not None and self.is_followed(one) else None
 
-    # --- what the leader hears of -----------------------------------------------------------------
+    # --- the leader's session ---------------------------------------------------------------------
 
     def name(self, one: Followed) -> None:
         """Name the replica in the next fetch."""

@@ -102,7 +102,7 @@ class ReplicaFetcher:
     def __len__(self) -> int:
         return len(self._session)
 
-    # --- what to follow --------------------------------------------------------------------------
+    # --- followed replicas -----------------------------------------------------------------------
 
     def add(self, replicas: Iterable[HostedReplica]) -> None:
         for replica in replicas:

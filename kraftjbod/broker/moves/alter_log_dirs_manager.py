@@ -142,7 +142,7 @@ class ReplicaAlterLogDirsManager:
     def __repr__(self) -> str:
         return f"<ReplicaAlterLogDirsManager moves={len(self._moves)}>"
 
-    # --- what others ask for ---------------------------------------------------------------------
+    # --- requests --------------------------------------------------------------------------------
 
     def start(self, replica: HostedReplica, target: LogDir) -> None:
         """Move an open replica to ``target``; a previous move to another target is cancelled.

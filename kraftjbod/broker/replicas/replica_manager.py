@@ -549,7 +549,7 @@ class ReplicaManager:
             for replica in self._replicas
         )
 
-    # --- what is where ---------------------------------------------------------------------------
+    # --- lookups ---------------------------------------------------------------------------------
 
     def _is_wanted(self, topic_partition: TopicPartition) -> bool:
         topic = self._cache.state.topic(topic_partition.topic)

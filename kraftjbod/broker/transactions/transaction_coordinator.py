@@ -340,7 +340,7 @@ class TransactionCoordinator:
             raise _loading(led)
         return led
 
-    # --- what is due -----------------------------------------------------------------------------
+    # --- timeouts and expiry ---------------------------------------------------------------------
 
     async def run(self) -> None:
         """Abort overdue transactions and expire unused ids, until cancelled."""
@@ -385,7 +385,7 @@ class TransactionCoordinator:
             overdue = Overdue(version=self.version, fresh_producer_id=fresh_id)
             self._carry_out(led, transaction, overdue)
 
-    # --- the machine's wishes --------------------------------------------------------------------
+    # --- actions of the state machine ------------------------------------------------------------
 
     def _carry_out(self, led: _Led, transaction: Transaction, event: TransactionEvent) -> None:
         for action in transaction.handle(event, self._clock.wall_ms()):

@@ -100,7 +100,7 @@ class ReportedDirectories:
         said = self._registered & self._listed() - self._reported_offline
         return bool(said - shown or shown - self._registered)
 
-    # --- what a registration says ----------------------------------------------------------------
+    # --- contents of a registration --------------------------------------------------------------
 
     @property
     def asked(self) -> tuple[DirectoryId, ...]:
@@ -168,7 +168,7 @@ class ReportedDirectories:
         self._online -= set(changes.attached)
         return changes
 
-    # --- what a heartbeat says -------------------------------------------------------------------
+    # --- contents of a heartbeat -----------------------------------------------------------------
 
     @property
     def offline(self) -> tuple[DirectoryId, ...]:
@@ -192,7 +192,7 @@ class ReportedDirectories:
     def heartbeat_sent(self) -> None:
         self._reported_offline.update(self.offline)
 
-    # --- what happens to directories -------------------------------------------------------------
+    # --- events of directories -------------------------------------------------------------------
 
     def failed(self, directory_id: DirectoryId) -> None:
         self._online.discard(directory_id)

@@ -269,7 +269,7 @@ class ClassicGroup:
             members=self._roster.subscriptions(self.protocol_name) if is_leader else (),
         )
 
-    # --- a static member that comes back ---------------------------------------------------------
+    # --- replacement of a static member ----------------------------------------------------------
 
     def _replace_static(self, member: Member, request: JoinRequested) -> None:
         """Replace a static member that restarted and lost its member id (KIP-345, KIP-814)."""

@@ -190,7 +190,7 @@ class GroupRoster:
             if member.session_deadline_ms is not None:
                 yield member.session_deadline_ms
 
-    # --- what is told and kept of it -------------------------------------------------------------
+    # --- answers and persisted forms -------------------------------------------------------------
 
     def subscriptions(self, protocol_name: str | None) -> tuple[tuple[str, str | None, bytes], ...]:
         """Return member id, instance id and metadata of each member, for the group leader."""

@@ -194,7 +194,7 @@ class ClassicMembers:
         self._members.remove(leaving, moment)
         return LeaveAnswer(tuple(codes))
 
-    # --- who asks --------------------------------------------------------------------------------
+    # --- checks of the sender --------------------------------------------------------------------
 
     def _classic(self, member_id: str, instance_id: str | None, epoch: int) -> ConsumerMember:
         if instance_id is not None:
