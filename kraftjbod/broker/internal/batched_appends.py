@@ -6,8 +6,8 @@ groups that commit at once, this is more than the cost of the records.
 * Records for a partition in one event loop iteration are appended as one batch, in order, at its
   end. No caller waits for another append.
 * The records of one call stay in one batch, even if there are many.
-* A batch that is too large for the topic is split into one per caller, so that no caller fails because of
-  another one's records.
+* A batch that is too large for the topic is split into one per caller, so that no caller fails
+  because of another one's records.
 """
 
 from __future__ import annotations
