@@ -26,8 +26,7 @@ class AppliedMetadata:
     offset: int
     epoch: int | None = None
     is_forgotten: bool = False
-    """An operator allowed another log. If this log is used, its end must not be below ``offset``.
-    """
+    """An operator allowed another log. This log is still refused if it ends below ``offset``."""
 
 
 def path_of(metadata_dir: str) -> str:

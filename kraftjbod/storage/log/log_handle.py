@@ -493,8 +493,7 @@ class LogHandle:
                 except SegmentUnreadError as unread:
                     surveyed = await self._read_segment(unread)
         finally:
-            # The caller may be cancelled. Reads on the event loop avoid the segment until this
-            # ends.
+            # The caller may be cancelled, but the truncation stays pending until its thread ends.
             if done is None or done.done():
                 self.unsettled.end_truncation(truncation)
             else:

@@ -129,7 +129,7 @@ class VerificationGuards:
         self._drop(producer_id)
 
     def marker_appended(self, producer_id: int, producer_epoch: int) -> None:
-        """Remove the guard, unless it has the bumped epoch of the marker: its transaction is next."""
+        """Remove the guard, unless it has the bumped epoch of the marker (next transaction)."""
         guard = self._guards.get(producer_id)
         if guard is None:
             return
