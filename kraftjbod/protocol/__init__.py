@@ -1,5 +1,5 @@
-"""Bytes in, objects out: Kafka's wire protocol, record batches, and our own RPC.
+"""Encoding and decoding of Kafka's protocol, record batches, and this project's RPC.
 
-No sockets, no clock, no decisions about what a message means.
+Uses no sockets and no clock, and does not act on messages.
 Start with framing.py, then record_batch.py and kafka_codec.py.
 """

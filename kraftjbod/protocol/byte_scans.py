@@ -1,15 +1,14 @@
-"""PURE. Passes over the bytes of v2 records and batches: are they sound, which keys, which times.
+"""PURE. Scans of the bytes of v2 records and batches: validity, keys and timestamps.
 
-* Typed for mypyc's native integers, so that it can be compiled; the same source runs as it is
-  where it was not. Whoever wants the faster of the two asks record_scans.py.
-* A body is what follows the header of a batch, unpacked. It may come from anywhere: whatever is
-  wrong with it ends in :class:`CorruptRecordError`, in both forms with the same words.
-* No value in here leaves 64 bits: sizes are int32 by their varints, and places add up few of them.
-* Nothing is kept per record, but for what :func:`find_records` returns, and nothing per batch, but
-  for what :class:`BatchScan` lists.
+* Typed for mypyc's native integers, so that it can be compiled. The same source also runs
+  interpreted. record_scans.py chooses the compiled form where it exists.
+* A body is the decompressed rest of a batch after its header. It is not trusted: malformed bytes
+  raise :class:`CorruptRecordError`, with the same messages in both forms.
+* No value exceeds 64 bits: sizes are int32 varints, and positions are sums of few of them.
+* Memory per record is used only by :func:`find_records`, and memory per batch only by the lists of
+  :class:`BatchScan`.
 
-Where Kafka is lenient this is strict: lengths below -1 and varints with bits that do not count
-are refused.
+Stricter than Kafka: lengths below -1 and varints with surplus bits are rejected.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
     from mypy_extensions import i64
 
-#: Length, attributes, two deltas, key, value and headers: a byte each at least.
+#: Length, attributes, two deltas, key, value and headers: at least one byte each.
 _LEAST_RECORD_BYTES: Final = 7
 _INT_BYTES: Final = 5
 _INT_LAST: Final = 0x0F
@@ -32,36 +31,36 @@ _LONG_BYTES: Final = 10
 _LONG_LAST: Final = 0x01
 _LEAST_LONG: Final = -(2**63)
 
-#: The header of a batch up to its producer id, as record_batch.py describes it. One call of struct
-#: is fast in both forms; single bytes take a third of the time compiled, six times as long
+#: The batch header up to its producer id, see record_batch.py. One struct call is fast in both
+#: forms. Reading single bytes takes a third of the time compiled, but six times as long
 #: interpreted.
 _BATCH: Final = struct.Struct(">qiibIhiqqq")
 _BATCH_HEADER_BYTES: Final = 61
 _BATCH_OVERHEAD_BYTES: Final = 12
 _CRC_COVERS_FROM: Final = 21
-#: The low byte of the attributes, its bits of transactional and control batches, and the producer
-#: id with the producer epoch.
+#: Positions of the low byte of the attributes, its bits for transactional and control batches, and
+#: positions of producer id and epoch.
 _ATTRIBUTES_AT: Final = 22
 _IN_TRANSACTION_BITS: Final = 0x30
 _PRODUCER_AT: Final = 43
 _PRODUCER_END: Final = 53
 _MAGIC: Final = 2
 _NO_PRODUCER_ID: Final = -1
-#: Below each leader epoch that a batch can have.
+#: Lower than any leader epoch of a batch.
 _BELOW_EPOCHS: Final = -(2**32)
 
 
 def check_records(
     body: bytes, count: i64, earliest: i64, latest: i64, exempt: i64
 ) -> tuple[i64, i64, i64]:
-    """Pass if ``body`` holds ``count`` records with offset deltas 0, 1, 2 ... and nothing else.
+    """Check that ``body`` consists of ``count`` records with offset deltas 0, 1, 2 ...
 
-    Timestamps are deltas to the batch's: those outside of ``earliest`` to ``latest`` are counted,
-    but ``exempt`` is none of them.
+    Timestamps are deltas to the batch's base timestamp. Deltas outside of ``earliest`` to
+    ``latest`` are counted, except the value ``exempt``.
 
-    :returns: the largest timestamp delta (the least int64 if there is no record), and how many
-        records have no key, and how many such a timestamp.
-    :raises CorruptRecordError: saying what is wrong with which record.
+    :returns: the largest timestamp delta (the lowest int64 if there is no record), the number of
+        records without a key, and the number of counted timestamps.
+    :raises CorruptRecordError: naming the malformed record.
     """
     at: i64 = 0
     end: i64 = len(body)
@@ -100,11 +99,11 @@ def check_records(
 def find_records(
     body: bytes, begin: i64, limit: i64
 ) -> list[tuple[int, int, int, int, int, int, bytes | None, bool]]:
-    """Up to ``limit`` (one or more) records from ``begin`` on.
+    """Parse up to ``limit`` (at least one) records from position ``begin``.
 
-    Of each: where it begins and ends, where its timestamp delta begins and ends, timestamp and
-    offset delta, its key, and whether it has a value. Headers are not read. Offset deltas
-    may leave numbers out, as compaction does.
+    Per record: begin and end, begin and end of its timestamp delta, timestamp delta, offset delta,
+    key, and whether it has a value. Headers are not parsed. Offset deltas may have gaps, as after
+    compaction.
 
     :raises CorruptRecordError: as :func:`check_records` does.
     """
@@ -142,13 +141,13 @@ def find_records(
 def find_timestamp(
     body: bytes, begin: i64, limit: i64, earliest: i64, first_delta: i64
 ) -> tuple[i64, i64, i64]:
-    """Look for the first record that is young enough, through ``limit`` records from ``begin`` on.
+    """Search ``limit`` records from position ``begin`` for the first recent one.
 
-    Its timestamp delta is ``earliest`` or more, and its offset delta ``first_delta`` or more.
+    Its timestamp delta is at least ``earliest``, and its offset delta at least ``first_delta``.
 
-    :returns: where to go on, and the record's offset delta (-1 if it is none of these) and
-        timestamp delta.
-    :raises CorruptRecordError: as :func:`check_records` does, of what it reads.
+    :returns: the position after the last parsed record, and the offset delta (-1 if not found)
+        and timestamp delta of the result.
+    :raises CorruptRecordError: as :func:`check_records` does, for the parsed records.
     """
     at: i64 = begin
     end: i64 = len(body)
@@ -169,16 +168,16 @@ def find_timestamp(
 
 
 def require_end(body: bytes, at: i64) -> None:
-    """:raises CorruptRecordError: if the records end before ``body`` does."""
+    """:raises CorruptRecordError: ``body`` continues after the records."""
     if at != len(body):
         raise CorruptRecordError(f"{len(body) - at} bytes are left over after the records")
 
 
-# --- parts of a record: each is given where it begins, and returns where the next one does ----
+# --- parts of a record: each function takes the position of a part and returns the next one ------
 
 
 def _record_end(body: bytes, at: i64, end: i64) -> tuple[i64, i64]:
-    """Where the record at ``at`` ends, and where it goes on after its length."""
+    """End of the record at ``at``, and the position after its length."""
     length, at = _varint(body, at, end)
     if length < 0 or length > end - at:
         raise CorruptRecordError(f"a record claims {length} bytes, {end - at} are left")
@@ -186,7 +185,7 @@ def _record_end(body: bytes, at: i64, end: i64) -> tuple[i64, i64]:
 
 
 def _after_field(at: i64, size: i64, stop: i64) -> i64:
-    """A size of -1 stands for null."""
+    """Position after a field of ``size`` bytes; -1 means null."""
     if size < 0:
         if size < -1:
             raise CorruptRecordError(f"a field of a record claims {size} bytes")
@@ -197,7 +196,7 @@ def _after_field(at: i64, size: i64, stop: i64) -> i64:
 
 
 def _after_headers(body: bytes, at: i64, stop: i64) -> i64:
-    """After the record's headers, which are its end."""
+    """Position after the record's headers, which is its end."""
     size: i64 = 0
     count, at = _varint(body, at, stop)
     if count < 0 or count > stop - at:
@@ -216,7 +215,7 @@ def _after_headers(body: bytes, at: i64, stop: i64) -> i64:
 
 
 def _varint(body: bytes, at: i64, stop: i64) -> tuple[i64, i64]:
-    """An int32, zig-zag."""
+    """A zig-zag int32."""
     if at >= stop:
         raise CorruptRecordError("a record is cut off")
     low: i64 = body[at]
@@ -226,7 +225,7 @@ def _varint(body: bytes, at: i64, stop: i64) -> tuple[i64, i64]:
 
 
 def _varlong(body: bytes, at: i64, stop: i64) -> tuple[i64, i64]:
-    """An int64, zig-zag."""
+    """A zig-zag int64."""
     if at >= stop:
         raise CorruptRecordError("a record is cut off")
     low: i64 = body[at]
@@ -238,9 +237,9 @@ def _varlong(body: bytes, at: i64, stop: i64) -> tuple[i64, i64]:
 def _rest_of_varint(
     body: bytes, at: i64, stop: i64, most_bytes: i64, most_in_last: i64
 ) -> tuple[i64, i64]:
-    """A varint of two bytes or more.
+    """Parse a varint of at least two bytes.
 
-    The sign, which is its lowest bit, is kept apart, so that what is left fits 63 bits.
+    The sign, its lowest bit, is handled separately, so that the rest fits 63 bits.
     """
     last: i64 = at + most_bytes - 1
     byte: i64 = body[at]
@@ -260,9 +259,11 @@ def _rest_of_varint(
 
 
 def latest_of_producers(data: bytes, positions: list[int], count: i64) -> list[int]:
-    """Leave out plain batches that ``count`` later plain ones of their producer and epoch follow.
+    """Drop batches that are followed by ``count`` later ones of the same producer and epoch.
 
-    :param positions: where batches with a producer id begin in ``data``, rising.
+    Only batches that are neither transactional nor control batches are dropped and counted.
+
+    :param positions: positions of batches with a producer id in ``data``, ascending.
     """
     kept: list[int] = []
     seen: dict[bytes, int] = {}
@@ -281,13 +282,13 @@ def latest_of_producers(data: bytes, positions: list[int], count: i64) -> list[i
 
 
 class BatchScan:
-    """One pass over the batches of a segment, which come piece by piece.
+    """One scan over the batches of a segment, which is read in pieces.
 
-    A sound batch has a possible header, begins with the next offset and, with ``crc``, fits its
-    CRC. Where the log may have gaps, a batch may begin later. Each batch ends below
-    ``limit_offset``. With ``orders_epochs`` leader epochs must not fall.
+    A valid batch has a plausible header, starts at the next offset and, with ``crc``, matches its
+    CRC. If the log may have gaps, a batch may start at a later offset. Each batch must end below
+    ``limit_offset``. With ``orders_epochs`` leader epochs must not decrease.
 
-    :meth:`take` lists what recovery needs of a piece, and goes on where the piece before ended.
+    :meth:`take` lists the values that recovery needs, and continues after the previous piece.
     """
 
     def __init__(
@@ -302,9 +303,9 @@ class BatchScan:
         least_epoch: i64 = _BELOW_EPOCHS,
     ) -> None:
         """
-        :param crc: CRC-32C of some bytes; None: the CRC of batches is not checked.
-        :param next_offset: of the first batch; with ``limit_offset`` it leaves room in an int64.
-        :param interval_bytes: how much of a segment lies between two index entries, at least.
+        :param crc: function for the CRC-32C of bytes; None to skip the check of CRCs.
+        :param next_offset: offset of the first batch; an int64, as is ``limit_offset``.
+        :param interval_bytes: minimum number of bytes between two index entries.
         :param least_epoch: the leader epoch before the first batch.
         """
         self._crc = crc
@@ -314,28 +315,28 @@ class BatchScan:
         self._interval_bytes: i64 = interval_bytes
         self._orders_epochs = orders_epochs
         self._leader_epoch: i64 = least_epoch
-        #: The largest timestamp and the last offset of the first batch that has it; offset -1
-        #: before the first batch.
+        #: The largest timestamp, and the last offset of the first batch with it; offset -1 before
+        #: the first batch.
         self.largest_timestamp: i64 = 0
         self.largest_offset: i64 = -1
-        #: Bytes of batches since the one of the last index entry, that one included.
+        #: Bytes of batches since the last index entry, including the batch of that entry.
         self.bytes_since_entry: i64 = 0
-        #: Size of the batch that the last piece holds in part; 0 if it holds none, or no header.
+        #: Size of the partial batch at the end of the last piece; 0 if there is none or no header.
         self.torn_bytes: i64 = 0
-        #: The last piece holds a batch that is not sound.
+        #: Whether the last piece has an invalid batch.
         self.is_over = False
         #: Of the last piece: last offset and position of each batch with an index entry, and the
         #: largest timestamp up to that batch with its offset.
         self.entries: list[tuple[int, int, int, int]] = []
-        #: Of the last piece: each new leader epoch, and where it begins.
+        #: Of the last piece: each new leader epoch and its first offset.
         self.epochs: list[tuple[int, int]] = []
-        #: Of the last piece: the positions of batches with a producer id.
+        #: Of the last piece: positions of batches with a producer id.
         self.producers: list[int] = []
 
     def take(self, data: bytes) -> int:
-        """Check the batches of ``data``; return the size of those before the first unsound one.
+        """Check the batches of ``data``; return the size of the valid ones at its start.
 
-        A batch that ``data`` holds in part is not counted.
+        A partial batch at the end is not included.
         """
         self.entries, self.epochs, self.producers = [], [], []
         self.torn_bytes = 0
@@ -365,10 +366,10 @@ class BatchScan:
         return at
 
     def _continues(self, base: i64, delta: i64, epoch: i64) -> bool:
-        """Whether a batch of these offsets and this epoch may come next."""
+        """Whether a batch with these offsets and this epoch may follow."""
         if base != self.next_offset and (base < self.next_offset or not self._may_have_gaps):
             return False
-        # The difference fits 64 bits, a sum may not.
+        # Compare the difference, because the sum could overflow 64 bits.
         if base >= self._limit_offset - delta:
             return False
         return not self._orders_epochs or epoch >= self._leader_epoch

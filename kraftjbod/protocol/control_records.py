@@ -1,8 +1,8 @@
 """PURE. Transaction markers: the control batches that end a producer's transaction in a partition.
 
-A marker is a batch of one record (KIP-98): its key says COMMIT or ABORT, its value the epoch of the
-coordinator that decided. It carries the producer's id and epoch and no sequence.
-Control records of other types belong to other logs and other times; readers pass over them.
+A marker is a batch of one record (KIP-98). Its key is COMMIT or ABORT, and its value the epoch of
+the coordinator. The batch has the producer's id and epoch, and no sequence number.
+Readers skip control records of other types.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from kraftjbod.protocol.records import Record, build_batch, read_records
 _KEY: Final = struct.Struct(">hh")
 _VALUE: Final = struct.Struct(">hi")
 _VERSION: Final = 0
-#: Of a whole marker.
+#: Size of the batch of a marker.
 MARKER_BYTES: Final = 78
 _ABORT: Final = 0
 _COMMIT: Final = 1
 
 
 class TransactionMarker(NamedTuple):
-    """How a transaction ended, and in which epoch its coordinator said so."""
+    """Result of a transaction, and epoch of its coordinator."""
 
     is_commit: bool
     coordinator_epoch: int
 
 
-#: What control batches say, by their base offsets.
+#: Transaction markers by base offset of their control batches.
 Markers = Mapping[int, TransactionMarker]
 
 
 def build_marker(
     marker: TransactionMarker, *, producer_id: int, producer_epoch: int, timestamp_ms: int
 ) -> bytes:
-    """The control batch of ``marker``, to be placed in a log."""
+    """Build the control batch of ``marker``."""
     key = _KEY.pack(_VERSION, _COMMIT if marker.is_commit else _ABORT)
     value = _VALUE.pack(_VERSION, marker.coordinator_epoch)
     return build_batch(
@@ -52,10 +52,10 @@ def build_marker(
 
 
 def read_marker(buf: Buffer, position: int, header: BatchHeader) -> TransactionMarker | None:
-    """What the control batch at ``position`` says; None if it ends no transaction.
+    """Read the control batch at ``position``; None if it is not a transaction marker.
 
-    Compaction leaves control batches without a record; later versions are read as the first. The
-    CRC is not checked: one that does not open says nothing.
+    Compaction leaves control batches without a record. Later marker versions are read like the
+    first. The CRC is not checked: a malformed batch counts as no marker.
     """
     if not header.record_count:
         return None
@@ -66,7 +66,7 @@ def read_marker(buf: Buffer, position: int, header: BatchHeader) -> TransactionM
 
 
 def marker_of(record: Record) -> TransactionMarker | None:
-    """What a control record says; None if it ends no transaction."""
+    """Parse a control record; None if it is not a transaction marker."""
     try:
         version, kind = _KEY.unpack_from(record.key or b"")
         value_version, coordinator_epoch = _VALUE.unpack_from(record.value or b"")
@@ -78,7 +78,7 @@ def marker_of(record: Record) -> TransactionMarker | None:
 
 
 def markers_in(buf: Buffer, headers: Sequence[BatchHeader]) -> Markers:
-    """Of the batches that ``buf`` begins with, whose ``headers`` are given in order."""
+    """The markers among the batches at the start of ``buf``, which have the given ``headers``."""
     found, position = dict[int, TransactionMarker](), 0
     for header in headers:
         if header.is_control and (marker := read_marker(buf, position, header)) is not None:

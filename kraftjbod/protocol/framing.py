@@ -1,13 +1,13 @@
-"""PURE. Whole frames out of a stream of bytes: four bytes of length, big-endian, then the frame.
+"""PURE. Splits a byte stream into frames: a big-endian length of four bytes, then the frame.
 
-Both wire protocols are framed like this.
+Kafka's protocol and this project's RPC both use this framing.
 
-:class:`FrameSplitter` says where the next bytes shall be put (``get_buffer``) and gets how many
-came (``buffer_updated``), as ``asyncio.BufferedProtocol`` wants it. So the body of a large frame
-is read from the socket straight into its final place; small frames are taken from a scratch buffer
-that all connections of a thread can share, because a loop fills it and says so in one go.
+:class:`FrameSplitter` provides the buffer for the next read (``get_buffer``) and is notified of
+the bytes read (``buffer_updated``), as ``asyncio.BufferedProtocol`` requires. A large frame is
+read from the socket into its final place. Small frames use a scratch buffer that all connections of
+a thread can share, because the event loop processes each read before the next one.
 
-Only a frame that is half there costs memory, by what has arrived of it and not by what it claims.
+Only a partial frame costs memory, in proportion to its received bytes and not its claimed length.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from typing import Final
 
 from kraftjbod.core.errors import RemoteProtocolError
 
-#: What is sent or written, as it lies in memory.
+#: Bytes to send or write.
 Buffer = bytes | bytearray | memoryview
 Frame = bytes | memoryview
 
-#: Memory for small frames; a frame that fits is copied once, a larger one is read in place.
+#: Size of the buffer for small frames. A frame that fits is copied once; others are not copied.
 SCRATCH_BYTES: Final = 64 * 1024
-#: Memory for a large frame, as a multiple of what is there of it; the first is the most, so that
-#: what is sent every day is not moved on its way.
+#: Buffer size for a large frame, as a multiple of the received bytes. The first factor is the
+#: largest, so that frames of usual sizes are not copied while they are received.
 FIRST_GROWTH: Final = 16
 _GROWTH: Final = 4
 _LEAST_FREE_BYTES: Final = 1024
@@ -34,36 +34,38 @@ _LENGTH: Final = struct.Struct(">i")
 
 
 class FrameSplitter:
-    """Splits one direction of one connection. Any error ends it."""
+    """Splits one direction of one connection. Unusable after an error."""
 
     def __init__(self, *, max_frame_bytes: int, scratch: bytearray | None = None) -> None:
-        """:param scratch: filled between ``get_buffer`` and ``buffer_updated`` only, so that all
-        splitters of a thread may share one; one of its own if not given."""
+        """
+        :param scratch: buffer used only between ``get_buffer`` and ``buffer_updated``, so that
+            all splitters of a thread may share one; a separate buffer if None.
+        """
         self._max_frame_bytes = max_frame_bytes
         self._scratch = bytearray(SCRATCH_BYTES) if scratch is None else scratch
         self._scratch_view = memoryview(self._scratch)
         assert len(self._scratch) > _LENGTH.size, self._scratch
-        #: The beginning of a small frame that is not yet whole, or of its length.
+        #: Start of an incomplete small frame, or of its length.
         self._pending = b""
-        #: The large frame being read; it is ``_large_bytes`` long when whole, and holds as many
-        #: as ``_filled`` so far. None while frames fit the scratch buffer.
+        #: The large frame being read, with ``_filled`` of its ``_large_bytes`` bytes received. None
+        #: while frames fit the scratch buffer.
         self._large: bytearray | None = None
         self._large_bytes = 0
         self._filled = 0
 
     @property
     def held_bytes(self) -> int:
-        """Memory that a frame which is half there takes now; 0 between frames."""
+        """Memory used by a partial frame; 0 between frames."""
         return len(self._pending) if self._large is None else len(self._large)
 
     @property
     def filled_bytes(self) -> int:
-        """How much is there of a frame that is half there."""
+        """Received bytes of a partial frame."""
         return len(self._pending) if self._large is None else self._filled
 
     @property
     def next_bytes(self) -> int:
-        """Memory that it takes with the next ``get_buffer``: more, if what there is is full."""
+        """Memory used after the next ``get_buffer``: more than now if the buffer is full."""
         if self._large is None or self._filled < len(self._large):
             return self.held_bytes
         growth = FIRST_GROWTH if self._filled <= SCRATCH_BYTES else _GROWTH
@@ -71,7 +73,7 @@ class FrameSplitter:
         return min(self._large_bytes, self._filled + more)
 
     def get_buffer(self) -> memoryview:
-        """Where to put the next bytes; never empty. Good until the next ``buffer_updated``."""
+        """Buffer for the next read; never empty. Valid until the next ``buffer_updated``."""
         large = self._large
         if large is None:
             if not self._pending:
@@ -86,9 +88,9 @@ class FrameSplitter:
         return memoryview(large)[self._filled :]
 
     def buffer_updated(self, count: int) -> list[Frame]:
-        """Take note of ``count`` new bytes; the frames that are whole now, without lengths.
+        """Process ``count`` new bytes; return the frames that are complete now, without lengths.
 
-        :raises RemoteProtocolError: for a length that is negative or above the limit.
+        :raises RemoteProtocolError: a length is negative or above the limit.
         """
         if self._large is None:
             return self._split_scratch(len(self._pending) + count)

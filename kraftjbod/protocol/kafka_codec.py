@@ -1,17 +1,17 @@
-"""PURE. Kafka's wire protocol: frames to messages and back, for the APIs that brokers serve.
+"""PURE. Encodes and decodes messages of Kafka's protocol, for the APIs that brokers serve.
 
-Compiled from Kafka's own schemas on first use, per message and version.
+Compiled from Kafka's schemas on first use, per message and version.
 
-* Decoding copies no records: they are memoryviews into the frame.
-  Whatever is wrong with the bytes raises :class:`RemoteProtocolError` and nothing else.
-* Encoding gives a list of buffers that together are one frame; records stay buffers of their own,
-  all between them is joined.
-* A message's class comes from messages.py.
-* In an array of structs an element may be given as ``bytes`` that :func:`encode_part` made before.
-* A field that a version lacks is left out if Kafka calls it ignorable or if it has its default;
-  otherwise encoding it raises :class:`LocalProtocolError`.
+* Decoding does not copy records: they are memoryviews into the frame.
+  Malformed bytes raise :class:`RemoteProtocolError` and no other exception.
+* Encoding returns a list of buffers that form one frame. Records stay separate buffers, and all
+  other bytes are joined.
+* Message classes are in messages.py.
+* In an array of structs an element may be ``bytes`` that :func:`encode_part` returned.
+* A field that a version lacks is omitted if it is ignorable in Kafka or has its default value.
+  Otherwise encoding raises :class:`LocalProtocolError`.
 
-Uuids are 16 ``bytes``, error codes plain integers.
+Uuids are 16 ``bytes``, and error codes plain integers.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from kraftjbod.protocol.schemas.kafka_schema import StructSchema, load_message
 
 M = TypeVar("M", bound=Message)
 
-#: How many array elements and tagged fields one frame may bring. One costs up to some 200 bytes
-#: of memory, and a request's up to 2 us of the loop's time, in one go.
+#: Limit of array elements and tagged fields in one frame. Each costs up to about 200 bytes of
+#: memory, and in a request up to 2 us of event loop time without a pause.
 MAX_REQUEST_ELEMENTS: Final = 100_000
 MAX_RESPONSE_ELEMENTS: Final = 16_000_000
 
@@ -96,11 +96,11 @@ class ApiKey(IntEnum):
     ADD_RAFT_VOTER = 80
     REMOVE_RAFT_VOTER = 81
     UNREGISTER_CONTROLLER = 94
-    #: Ours; kafka_extensions.py says why.
+    #: An API of this project; see kafka_extensions.py.
     ALTER_LOG_DIRS = 10_000
 
 
-#: Least and greatest version that we speak, as server and as client.
+#: Lowest and highest supported version by API, as server and as client.
 SUPPORTED: Final[dict[int, tuple[int, int]]] = {
     ApiKey.PRODUCE: (3, 13),
     ApiKey.FETCH: (4, 16),
@@ -156,17 +156,17 @@ SUPPORTED: Final[dict[int, tuple[int, int]]] = {
     ApiKey.ALTER_LOG_DIRS: (0, 0),
 }
 
-#: How our tools and brokers introduce themselves in ApiVersions (KIP-511).
+#: Name of this project's tools and brokers in ApiVersions (KIP-511).
 OWN_SOFTWARE_NAME: Final = "kraftjbod"
 _KAFKA_SOFTWARE_NAME: Final = "apache-kafka-java"
-#: Later than 4.3.
+#: Added after Kafka 4.3.
 _NEW_IN_KAFKA: Final = frozenset({ApiKey.UNREGISTER_CONTROLLER})
 
 _API_NAMES: Final[dict[int, str]] = {key: key.name.title().replace("_", "") for key in ApiKey}
 
 _REQUEST_NAMES: Final = {key: name + "Request" for key, name in _API_NAMES.items()}
 _RESPONSE_NAMES: Final = {key: name + "Response" for key, name in _API_NAMES.items()}
-#: Requests and responses of the APIs that we serve.
+#: Names of the requests and responses of all served APIs.
 MESSAGE_NAMES: Final = (*_REQUEST_NAMES.values(), *_RESPONSE_NAMES.values())
 
 _REQUEST_HEAD: Final = struct.Struct(">hhih")
@@ -174,18 +174,18 @@ _CORRELATION: Final = struct.Struct(">i")
 _LENGTH: Final = struct.Struct(">i")
 _FEATURES_FROM_ZERO_SINCE: Final = 4
 _UNSUPPORTED_VERSION: Final = struct.pack(">h", ErrorCode.UNSUPPORTED_VERSION)
-#: librdkafka 2.16 asks for all topics with a count of four bytes where a compact one of one byte
-#: is due. Kafka reads what it needs and passes over the rest, so we must too.
+#: librdkafka 2.16 requests all topics with a four-byte count instead of a compact one of one byte.
+#: Kafka ignores the surplus bytes, so this decoder must do the same.
 _MAY_LEAVE_BYTES: Final = frozenset({"MetadataRequest"})
 _MALFORMED: Final = (struct.error, IndexError, UnicodeDecodeError)
 _NOT_ENCODABLE: Final = (struct.error, TypeError, AttributeError, UnicodeEncodeError)
 
 
 class ApiFeatures(NamedTuple):
-    """What ApiVersions says of features (KIP-584).
+    """Features for the ApiVersions response (KIP-584).
 
-    ``supported`` are the least and greatest level by feature that this broker knows;
-    ``finalized`` are the levels that the cluster agreed on, as of ``epoch``, -1 if not known.
+    ``supported`` has the lowest and highest level that this broker supports, by feature.
+    ``finalized`` has the levels that the cluster uses as of ``epoch``, -1 if unknown.
     """
 
     supported: Mapping[str, tuple[int, int]] = MappingProxyType({})
@@ -197,7 +197,7 @@ NO_FEATURES: Final = ApiFeatures()
 
 
 class RequestHeader(NamedTuple):
-    """What stands before every request."""
+    """Header of a request."""
 
     api_key: int
     api_version: int
@@ -206,12 +206,12 @@ class RequestHeader(NamedTuple):
 
 
 def api_name(api_key: int) -> str:
-    """``"Produce"`` for 0; the bare number for an API that we do not know."""
+    """``"Produce"`` for 0; the number as text for an unknown API."""
     return _API_NAMES.get(api_key, f"API {api_key}")
 
 
 def message(name: str) -> type[Message]:
-    """The class of a message by its name; who knows that beforehand imports it from messages.py."""
+    """The class of a message by name. With a fixed name, import the class from messages.py."""
     return message_classes(name)[name]
 
 
@@ -228,7 +228,7 @@ def _functions(name: str, version: int) -> tuple[Any, Any]:
 
 
 def source_of(name: str, version: int) -> str:
-    """The generated Python of a message's constructors and of its codec for ``version``."""
+    """Generated Python source of a message's constructors and of its codec for ``version``."""
     schema = load_message(name)
     sources = [f"# {s.name}\n{constructor_source(s)}" for s in schema.struct.structs()]
     return "\n".join([*sources, Compiler(schema, version).source()])
@@ -240,7 +240,7 @@ def is_flexible(api_key: int, version: int) -> bool:
     return version in load_message(_REQUEST_NAMES[api_key]).flexible
 
 
-#: A shorter array is encoded in one go with what it is in.
+#: Shorter arrays are encoded together with their message, without a pause.
 _LONG_ARRAY: Final = 100
 
 
@@ -250,9 +250,9 @@ _LONG_ARRAY: Final = 100
 def decode_body(
     name: str, version: int, view: memoryview, position: int, *, max_elements: int
 ) -> Message:
-    """The message ``name`` that fills ``view`` from ``position`` to its end.
+    """Decode the message ``name`` from ``position`` to the end of ``view``.
 
-    :raises RemoteProtocolError: if it does not.
+    :raises RemoteProtocolError: the bytes are malformed, or not all are used.
     """
     read, _ = _functions(name, version)
     end = len(view)
@@ -267,7 +267,7 @@ def decode_body(
 
 
 def _encode_frame(name: str, version: int, head: list[bytes], body: Message) -> list[Buffer]:
-    """``head`` and ``body`` after their common length."""
+    """Prefix ``head`` and ``body`` with their total length."""
     _, write = _functions(name, version)
     chunks: list[Buffer] = [b"", *head]
     records_at: list[int] = []
@@ -288,12 +288,12 @@ def _encode_frame(name: str, version: int, head: list[bytes], body: Message) -> 
 
 
 def encode_body(version: int, body: Message) -> bytes:
-    """``body`` alone, as it stands in a record's key or value."""
+    """Encode ``body`` alone, as in the key or value of a record."""
     return b"".join(_encode_frame(type(body).__qualname__, version, [], body))[_LENGTH.size :]
 
 
 def encode_part(version: int, value: Message) -> bytes:
-    """``value`` as it will stand in an array of its message; for parts that are sent often."""
+    """Encode an array element of a message in advance; for elements that are sent often."""
     kind = type(value)
     write = _namespace(kind.__qualname__.partition(".")[0], version)[f"write_{kind.__name__}"]
     chunks: list[Buffer] = []
@@ -302,20 +302,20 @@ def encode_part(version: int, value: Message) -> bytes:
 
 
 def parts_of(kind: type[M], values: Sequence[M | bytes]) -> Sequence[M]:
-    """``values`` as an array of ``kind``, though :func:`encode_part` may have made some of them."""
+    """Declare ``values``, some of which :func:`encode_part` encoded, as an array of ``kind``."""
     return cast(Sequence[M], values)
 
 
 def encode_long_arrays(version: int, body: Message) -> Iterator[None]:
-    """Encode the structs in long arrays of ``body`` in place, a step for each.
+    """Encode the elements of long arrays in ``body`` in place, one element per iteration.
 
-    For answers that would hold up the loop if they were encoded in one go.
-    Records that were found stay buffers of their own, and what holds them stays as it is.
+    For responses whose encoding would block the event loop for too long.
+    Structs that contain records are not encoded here, so that records stay separate buffers.
     """
     for name in _struct_arrays(type(body).__qualname__, version):
         elements = getattr(body, name)
         if type(elements) is not list:
-            continue  # null, or not for us to change
+            continue  # null, or an immutable sequence
         is_long = len(elements) > _LONG_ARRAY
         for index, element in enumerate(elements):
             if type(element) is bytes:
@@ -327,42 +327,42 @@ def encode_long_arrays(version: int, body: Message) -> Iterator[None]:
 
 
 def _holds_records(value: Message) -> bool:
-    """Whether there are, or may be deeper inside."""
+    """Whether the value contains records, or may contain them at a deeper level."""
     fields = _records_fields(type(value).__qualname__)
     return any(getattr(value, field, True) for field in fields)
 
 
 @functools.cache
 def _struct_arrays(qualified_name: str, version: int) -> tuple[str, ...]:
-    """Names of the arrays of structs in a struct."""
+    """Names of the fields of a struct that are arrays of structs."""
     fields = _struct_of(qualified_name).fields
     return tuple(f.name for f in fields if f.is_array and f.struct and version in f.versions)
 
 
 @functools.cache
 def _records_fields(qualified_name: str) -> tuple[str, ...]:
-    """Names of the records in a struct; those of structs inside it are no attributes of it."""
+    """Names of the records fields of a struct itself, without those of inner structs."""
     inside = _struct_of(qualified_name).structs()
     return tuple(f.name for s in inside for f in s.fields if f.type == "records")
 
 
 def _struct_of(qualified_name: str) -> StructSchema:
-    """The schema of a message's class, or of one inside it."""
+    """The schema of a message class or of a struct inside it."""
     message_name, _, inner = qualified_name.partition(".")
     structs = load_message(message_name).struct.structs()
     return next(s for s in structs if s.name == (inner or message_name))
 
 
-# --- the serving side ---------------------------------------------------------------------------
+# --- server side --------------------------------------------------------------------------------
 
 
 def decode_request(frame: Buffer) -> tuple[RequestHeader, Message | None]:
-    """Header and body of a request frame (without its length).
+    """Decode header and body of a request frame (without its length).
 
-    The body is None for an ApiVersions request of a version above ours:
-    :func:`api_versions_response` answers that in version 0, so that the client can ask again.
+    The body is None for an ApiVersions request of a higher version than supported:
+    :func:`api_versions_response` answers it in version 0, so that the client can retry.
 
-    :raises RemoteProtocolError: malformed bytes, or an API or version that we do not serve.
+    :raises RemoteProtocolError: malformed bytes, or an unsupported API or version.
     """
     view = memoryview(frame)
     try:
@@ -372,7 +372,7 @@ def decode_request(frame: Buffer) -> tuple[RequestHeader, Message | None]:
             return header, None
         _require_served(header)
         if is_flexible(api_key, version):
-            # Nobody sends any, and then it is one byte.
+            # No client sends header tags, so this is usually one byte.
             position = position + 1 if view[position] == 0 else _skip_tags(view, position)
     except _MALFORMED as e:
         raise RemoteProtocolError(f"a request header is malformed: {e}") from e
@@ -381,20 +381,20 @@ def decode_request(frame: Buffer) -> tuple[RequestHeader, Message | None]:
 
 
 def api_key_of(frame: Buffer) -> int:
-    """The API that a request frame says it is for; -1 if it is too short to say."""
+    """The API key of a request frame; -1 if the frame is too short."""
     return int.from_bytes(frame[:2], "big") if len(frame) >= _REQUEST_HEAD.size else -1
 
 
 def api_version_of(frame: Buffer) -> int:
-    """The version of the API, as a request frame says it; -1 if it is too short to say."""
+    """The API version of a request frame; -1 if the frame is too short."""
     is_whole = len(frame) >= _REQUEST_HEAD.size
     return int.from_bytes(frame[2:4], "big", signed=True) if is_whole else -1
 
 
 def decode_request_header(frame: Buffer) -> RequestHeader:
-    """Only the header of a request frame, for a request that is refused.
+    """Decode only the header of a request frame, for a request that is refused.
 
-    :raises RemoteProtocolError: malformed bytes, or an API or version that we do not serve.
+    :raises RemoteProtocolError: malformed bytes, or an unsupported API or version.
     """
     try:
         header, _ = _read_request_header(memoryview(frame))
@@ -425,7 +425,7 @@ def _read_request_header(view: memoryview) -> tuple[RequestHeader, int]:
 
 
 def _skip_tags(view: memoryview, position: int) -> int:
-    """The position after the tagged fields of a header; Kafka has defined none so far."""
+    """Position after the tagged fields of a header; Kafka has defined none so far."""
     count, position = _read_uvarint(view, position)
     if count > MAX_TAGS_IN_HEADER:
         raise RemoteProtocolError(f"a header has {count} tagged fields")
@@ -446,9 +446,9 @@ def _read_uvarint(view: memoryview, position: int) -> tuple[int, int]:
 
 
 def encode_response(header: RequestHeader, body: Message) -> list[Buffer]:
-    """The frame that answers the request of ``header``."""
+    """The response frame for the request of ``header``."""
     head = [_CORRELATION.pack(header.correlation_id)]
-    # ApiVersions keeps the old header for good: its asker does not know yet what we speak.
+    # ApiVersions always uses the old header, as its client does not know the versions yet.
     if header.api_key != ApiKey.API_VERSIONS and is_flexible(header.api_key, header.api_version):
         head.append(NO_TAGS)
     return _encode_frame(_RESPONSE_NAMES[header.api_key], header.api_version, head, body)
@@ -457,11 +457,12 @@ def encode_response(header: RequestHeader, body: Message) -> list[Buffer]:
 def api_versions_response(
     header: RequestHeader, features: ApiFeatures = NO_FEATURES, asker: str = ""
 ) -> list[Buffer]:
-    """The frame that answers an ApiVersions request: what we serve.
+    """The response frame for an ApiVersions request: the served APIs and features.
 
-    ``asker`` is the name of the client's software; what is ours alone is sent to our own, and what
-    is new in Kafka to Kafka's own as well.
-    A version above ours is answered in version 0 with UNSUPPORTED_VERSION (KIP-511).
+    :param asker: software name of the client. APIs of this project are listed only for its own
+        clients, and APIs that are new in Kafka also for Kafka's clients.
+
+    A higher version than supported is answered in version 0 with UNSUPPORTED_VERSION (KIP-511).
     """
     version, error = header.api_version, ErrorCode.NONE
     if version > SUPPORTED[ApiKey.API_VERSIONS][1]:
@@ -497,23 +498,23 @@ def api_versions_response(
 def _is_told(key: int, asker: str) -> bool:
     if asker == OWN_SOFTWARE_NAME:
         return True
-    # Others may fail on a number that they do not know, as kafka-python's api_versions() does.
+    # Other clients may fail on unknown numbers, as kafka-python's api_versions() does.
     is_for_all = key < FIRST_OWN_API_KEY and key not in _NEW_IN_KAFKA
     return is_for_all or (asker == _KAFKA_SOFTWARE_NAME and key in _NEW_IN_KAFKA)
 
 
-# --- the asking side ----------------------------------------------------------------------------
+# --- client side --------------------------------------------------------------------------------
 
 
 def request_api_key(body: Message) -> int:
-    """The API that the request ``body`` belongs to."""
+    """The API key of the request ``body``."""
     return load_message(type(body).__name__).api_key
 
 
 def encode_request(
     body: Message, *, version: int, correlation_id: int, client_id: str
 ) -> list[Buffer]:
-    """The frame that asks ``body`` in ``version``."""
+    """The request frame for ``body`` in ``version``."""
     name = type(body).__name__
     api_key = request_api_key(body)
     client = client_id.encode()
@@ -524,9 +525,9 @@ def encode_request(
 
 
 def correlation_id_of(frame: Buffer) -> int:
-    """The first field of a response frame: which request it answers.
+    """The correlation id of a response frame.
 
-    :raises RemoteProtocolError: if the frame is too short to say.
+    :raises RemoteProtocolError: the frame is too short.
     """
     if len(frame) < _CORRELATION.size:
         raise RemoteProtocolError(f"a response of {len(frame)} bytes names no request")
@@ -535,14 +536,14 @@ def correlation_id_of(frame: Buffer) -> int:
 
 
 def decode_response(frame: Buffer, *, api_key: int, version: int) -> Message:
-    """The body of a response frame (without its length).
+    """Decode the body of a response frame (without its length).
 
     :raises RemoteProtocolError: malformed bytes.
     """
     view = memoryview(frame)
     position = _CORRELATION.size
     if api_key == ApiKey.API_VERSIONS:
-        # Who does not speak our version says so in version 0 (KIP-511).
+        # A broker without this version responds in version 0 (KIP-511).
         if view[position : position + len(_UNSUPPORTED_VERSION)] == _UNSUPPORTED_VERSION:
             version = 0
     elif is_flexible(api_key, version):

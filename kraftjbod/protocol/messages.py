@@ -1,8 +1,8 @@
 """PURE. Kafka's messages by name: ``from kraftjbod.protocol.messages import FetchRequest``.
 
-A class is made from its schema when it is first asked for; structs inside a message are attributes
-of its class, ``FetchRequest.FetchPartition``. Which fields they have, editors and type checkers
-read in messages.pyi, which ``make stubs`` writes.
+A class is created from its schema on first use. Structs inside a message are attributes of its
+class, such as ``FetchRequest.FetchPartition``. Editors and type checkers find the fields in
+messages.pyi, which ``make stubs`` generates.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ _ENDINGS = ("Request", "Response", "Key", "Value", "Subscription", "Assignment")
 
 @functools.cache
 def message_classes(name: str) -> dict[str, type[Message]]:
-    """The class of a message and those of the structs inside it, by name.
+    """The class of a message and those of its inner structs, by name.
 
-    :raises KeyError: if neither Kafka nor we have such a message.
+    :raises KeyError: there is no such message.
     """
     return build_classes(load_message(name))
 

@@ -1,12 +1,10 @@
-"""PURE. Records of a batch as they lie there: where each begins, its key, and whether it has a
-value.
+"""PURE. Records of a batch without decoding: their positions, keys, and whether they have values.
 
-For log compaction, which reads keys and copies records without understanding more of them, and
-for searches by time.
-A batch that loses records keeps its base offset and its last offset delta, so no offset ever
-changes (KIP-58); what is left of it is compressed as it was.
-A batch with a *delete horizon* (KIP-534) has it in place of its base timestamp, and says so with
-bit 6 of its attributes: the wall-clock time from which its tombstones may go.
+For log compaction, which reads keys and copies records unchanged, and for searches by timestamp.
+Compaction keeps the base offset and last offset delta of a batch, so no offset ever changes
+(KIP-58). The remaining records are compressed with the same codec.
+A batch with a *delete horizon* (KIP-534) has bit 6 of its attributes set, and stores the horizon in
+place of its base timestamp: the wall-clock time from which tombstones may be removed.
 """
 
 from __future__ import annotations
@@ -29,21 +27,21 @@ from kraftjbod.protocol.records import compress_body, encode_varint
 NO_HORIZON: Final = -1
 _NO_TIMESTAMP: Final = -1
 _LARGEST_INT: Final = 2**31 - 1
-#: Deltas to it fit 64 bits.
+#: Keeps timestamp deltas to the horizon within 64 bits.
 _LATEST_HORIZON: Final = 2**62
-#: A batch may unpack to millions of records; so many of them are held at a time.
+#: Records held in memory at once, because a batch may contain millions of records.
 _SLICE_RECORDS: Final = 4096
 
 
 class RawRecord(NamedTuple):
-    """One record of an opened body; the bytes from ``begin`` to ``end`` are all of it.
+    """One record of a decompressed body, the bytes from ``begin`` to ``end``.
 
-    Its fields are what :func:`byte_scans.find_records` returns of a record.
+    The fields are those that :func:`byte_scans.find_records` returns.
     """
 
     begin: int
     end: int
-    #: After length and attributes: where the timestamp delta begins, and what follows it.
+    #: Position of the timestamp delta, after length and attributes.
     delta_begin: int
     delta_end: int
     timestamp_delta: int
@@ -55,11 +53,11 @@ class RawRecord(NamedTuple):
 def raw_records(
     body: Buffer, count: int, last_offset_delta: int = _LARGEST_INT
 ) -> Iterator[RawRecord]:
-    """The ``count`` records of an opened ``body``, one by one; so many at a time are held.
+    """Iterate over the ``count`` records of a decompressed ``body``, a limited number in memory.
 
-    Their offset deltas grow, up to ``last_offset_delta``.
+    Offset deltas must increase, up to ``last_offset_delta``.
 
-    :raises CorruptRecordError: if they contradict their lengths or their number.
+    :raises CorruptRecordError: the records contradict their lengths or ``count``.
     """
     data, at, before = bytes(body), 0, -1
     while count > 0:
@@ -76,31 +74,35 @@ def raw_records(
 
 
 class TimeSearch:
-    """Searches for the first record of an opened body from a time on, so many records at a time.
+    """Searches for the first record of a decompressed body at or after a timestamp, in steps.
 
-    ``found`` is its offset delta and its timestamp, once :meth:`step` has come upon it.
+    ``found`` is its offset delta and timestamp, once :meth:`step` has found it.
     """
 
     def __init__(
         self, header: BatchHeader, body: Buffer, timestamp: int, first_delta: int = 0
     ) -> None:
-        """Of the batch with ``header``; records before ``first_delta`` do not count."""
+        """
+        :param header: header of the batch.
+        :param timestamp: earliest timestamp, in wall-clock ms.
+        :param first_delta: lowest offset delta of a result.
+        """
         self.found: tuple[int, int] | None = None
         self._header = header
         self._data = bytes(body)
         self._at = 0
         self._left = header.record_count
         self._first_delta = first_delta
-        #: Outside of an int64 there are no timestamps, so all are younger, or none.
+        #: Clamped to an int64: beyond it, either all records or no record are recent enough.
         earliest = timestamp - header.base_timestamp
         if header.has_append_time:
             earliest = -MAX_LONG if timestamp <= header.max_timestamp else MAX_LONG
         self._earliest = max(-MAX_LONG, min(earliest, MAX_LONG))
 
     def step(self, max_records: int = _SLICE_RECORDS) -> bool:
-        """Read some more; whether the search has ended.
+        """Search the next ``max_records`` records; return whether the search has ended.
 
-        :raises CorruptRecordError: if they contradict their lengths.
+        :raises CorruptRecordError: the records contradict their lengths.
         """
         limit = min(self._left, max_records)
         self._at, offset_delta, delta = find_timestamp(
@@ -118,18 +120,18 @@ class TimeSearch:
 
 
 def delete_horizon(header: BatchHeader) -> int:
-    """From when on its tombstones may go, in wall-clock ms; :data:`NO_HORIZON` if not known."""
+    """Wall-clock ms from which tombstones may be removed; :data:`NO_HORIZON` if not set."""
     return header.base_timestamp if header.attributes & HORIZON_BIT else NO_HORIZON
 
 
 def thinned_batch(
     header: BatchHeader, body: Buffer, kept: Sequence[RawRecord], horizon_ms: int = NO_HORIZON
 ) -> bytes:
-    """The batch with nothing but the records ``kept`` (one or more) of its opened ``body``.
+    """Build a batch with only the records ``kept`` (at least one) of its decompressed ``body``.
 
-    ``horizon_ms`` becomes its delete horizon unless it has one already.
+    ``horizon_ms`` becomes its delete horizon unless it already has one.
 
-    :raises CorruptRecordError: for timestamps that no clock ever showed.
+    :raises CorruptRecordError: a timestamp is out of range.
     """
     assert kept, "a batch without records is an empty_batch"
     base, attributes, shift = header.base_timestamp, header.attributes, 0
@@ -167,7 +169,7 @@ def thinned_batch(
 
 
 def empty_batch(header: BatchHeader) -> bytes:
-    """The batch without its records: what it says of its producer, epoch and offsets."""
+    """The batch without its records; producer, epoch and offsets are kept."""
     attributes = header.attributes & ~(HORIZON_BIT | COMPRESSION_BITS)
     emptied = header._replace(attributes=attributes, base_timestamp=_NO_TIMESTAMP, record_count=0)
     return sealed(emptied, b"")

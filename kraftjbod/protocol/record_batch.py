@@ -1,7 +1,7 @@
-"""PURE. The header of a v2 record batch, seen in place over bytes that stay where they are.
+"""PURE. The header of a v2 record batch, read in place without copying.
 
-Everything that a broker must know of a batch stands in its first 61 bytes (big-endian); what lies
-after them is checked once, when a client sends it (record_validation.py).
+The first 61 bytes (big-endian) contain everything that a broker needs. The records after them are
+checked once, when a client sends them (record_validation.py).
 
 ====== ==== ======================= ============================================================
 offset size field                   meaning
@@ -23,10 +23,10 @@ offset size field                   meaning
 61     ...  records                 compressed as one block if the attributes say so
 ====== ==== ======================= ============================================================
 
-The CRC does not cover the first 21 bytes, so offset and leader epoch are stamped in place.
-It does cover the attributes and max_timestamp, so append time costs a new CRC over the batch.
+The CRC does not cover the first 21 bytes, so offset and leader epoch are written in place.
+It covers the attributes and max_timestamp, so append time requires a new CRC over the batch.
 
-Records are opened and built in records.py, by tools and for the metadata log.
+records.py encodes and decodes records, for tools and for the metadata log.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ NO_PRODUCER_ID: Final = -1
 NO_SEQUENCE: Final = -1
 
 _HEADER: Final = struct.Struct(">qiibIhiqqqhii")
-#: What precedes batch_length's count: base_offset and batch_length itself.
+#: Size of the fields up to and including batch_length, which batch_length does not count.
 LOG_OVERHEAD_BYTES: Final = 12
 _LENGTH: Final = struct.Struct(">i")
 _LENGTH_AT: Final = 8
@@ -59,7 +59,7 @@ _ATTRIBUTES: Final = struct.Struct(">h")
 _MAX_TIMESTAMP: Final = struct.Struct(">q")
 _MAX_TIMESTAMP_AT: Final = 35
 
-#: CRC-32C of all bytes of a view, for scans that know where a batch lies.
+#: CRC-32C of all bytes of a view, for scans that know the bounds of a batch.
 crc_of_bytes: Final[Callable[[memoryview], int]] = crc32c.crc32c
 
 COMPRESSION_BITS: Final = 0x07
@@ -84,14 +84,14 @@ _KNOWN_COMPRESSIONS: Final = frozenset(int(c) for c in Compression)
 
 
 class TimestampType(IntEnum):
-    """Who set the record timestamps; named by ``message.timestamp.type``."""
+    """Source of the record timestamps; the values of ``message.timestamp.type``."""
 
     CREATE_TIME = 0
     LOG_APPEND_TIME = 1
 
 
 class BatchHeader(NamedTuple):
-    """The 61 bytes as numbers. A tuple, because Produce and Fetch read one per batch."""
+    """The first 61 bytes, parsed. A tuple, because Produce and Fetch parse one per batch."""
 
     base_offset: int
     batch_length: int
@@ -109,7 +109,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the whole batch."""
+        """Size of the whole batch."""
         return LOG_OVERHEAD_BYTES + self.batch_length
 
     @property
@@ -129,7 +129,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def compression(self) -> int:
-        """A :class:`Compression`, or 5..7 if the batch lies."""
+        """A :class:`Compression`, or 5..7 in an invalid batch."""
         return self.attributes & COMPRESSION_BITS
 
     @property
@@ -138,7 +138,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def has_append_time(self) -> bool:
-        """All of its records have ``max_timestamp``: the broker's time (LogAppendTime)."""
+        """Whether all records have the broker's time ``max_timestamp`` (LogAppendTime)."""
         return bool(self.attributes & _APPEND_TIME_BIT)
 
     @property
@@ -155,12 +155,12 @@ class BatchHeader(NamedTuple):
 
 
 def read_header(buf: Buffer, position: int = 0) -> BatchHeader:
-    """The header at ``position``.
+    """Parse the header at ``position``.
 
-    The rest of the batch need not be there; the CRC is not checked.
+    Neither the presence of the rest of the batch nor the CRC is checked.
 
-    :raises CorruptRecordError: if fewer than 61 bytes are left, or magic, length or
-        last_offset_delta are impossible.
+    :raises CorruptRecordError: fewer than 61 bytes are left, or magic, length or
+        last_offset_delta are invalid.
     """
     if len(buf) - position < HEADER_BYTES:
         raise CorruptRecordError(
@@ -179,12 +179,12 @@ def read_header(buf: Buffer, position: int = 0) -> BatchHeader:
 
 
 def batches(buf: Buffer, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
-    """Position and header of each whole batch from ``position`` on.
+    """Iterate over position and header of each complete batch from ``position``.
 
-    A torn last batch ends the walk: the caller compares ``position + header.size_bytes`` of the
-    last batch with ``len(buf)``.
+    An incomplete last batch ends the iteration: the caller compares ``position +
+    header.size_bytes`` of the last batch with ``len(buf)``.
 
-    :raises CorruptRecordError: at a header that cannot be (see :func:`read_header`).
+    :raises CorruptRecordError: a header is invalid (see :func:`read_header`).
     """
     end = len(buf)
     while end - position >= HEADER_BYTES:
@@ -197,7 +197,7 @@ def batches(buf: Buffer, position: int = 0) -> Iterator[tuple[int, BatchHeader]]
 
 
 def whole_bytes(buf: Buffer) -> int:
-    """How many leading bytes of ``buf`` are whole batches; what follows is a torn one.
+    """Number of leading bytes of ``buf`` that are complete batches.
 
     Reads lengths only.
     """
@@ -211,7 +211,7 @@ def whole_bytes(buf: Buffer) -> int:
 
 
 def end_of_batches(buf: Buffer) -> int | None:
-    """The offset after the last whole batch of ``buf``; None if there is none."""
+    """The offset after the last complete batch of ``buf``; None if there is none."""
     position, last, end = 0, None, len(buf)
     while end - position >= LOG_OVERHEAD_BYTES:
         (batch_length,) = _LENGTH.unpack_from(buf, position + _LENGTH_AT)
@@ -223,7 +223,7 @@ def end_of_batches(buf: Buffer) -> int | None:
 
 
 def offset_after_empty(buf: Buffer) -> int | None:
-    """Where the log goes on after ``buf`` if that holds batches, and no record; None otherwise.
+    """The next offset after ``buf`` if it has batches but no records; None otherwise.
 
     Compaction leaves batches without records.
     """
@@ -236,7 +236,7 @@ def offset_after_empty(buf: Buffer) -> int | None:
 
 
 def sealed(header: BatchHeader, body: Buffer) -> bytes:
-    """A whole batch: ``header``, with the length and the CRC that ``body`` makes, before it."""
+    """Build a batch of ``header`` and ``body``, with the length and the CRC computed."""
     length = HEADER_BYTES - LOG_OVERHEAD_BYTES + len(body)
     batch = bytearray(_HEADER.pack(*header._replace(batch_length=length, crc=0)))
     batch += body
@@ -245,12 +245,12 @@ def sealed(header: BatchHeader, body: Buffer) -> bytes:
 
 
 def compute_crc(buf: Buffer, position: int, size_bytes: int) -> int:
-    """CRC-32C of the batch of ``size_bytes`` at ``position``; nothing is copied."""
+    """CRC-32C of the batch of ``size_bytes`` at ``position``, without copying."""
     return crc32c.crc32c(memoryview(buf)[position + _CRC_COVERS_FROM : position + size_bytes])
 
 
 def check_crc(buf: Buffer, position: int, header: BatchHeader) -> None:
-    """:raises CorruptRecordError: if the whole batch at ``position`` does not match its CRC."""
+    """:raises CorruptRecordError: the complete batch at ``position`` does not match its CRC."""
     computed = compute_crc(buf, position, LOG_OVERHEAD_BYTES + header.batch_length)
     if computed != header.crc:
         raise CorruptRecordError(
@@ -260,12 +260,12 @@ def check_crc(buf: Buffer, position: int, header: BatchHeader) -> None:
 
 
 def validate(buf: Buffer, *, max_batch_bytes: int) -> BatchHeader:
-    """Check what a producer sent for one partition: one batch; its header.
+    """Check the bytes that a producer sent for one partition, and return the batch header.
 
-    As in Kafka a request holds exactly one batch per partition, so that a producer's sequence
-    numbers are checked batch by batch.
+    As in Kafka a request has exactly one batch per partition, so that a producer's sequence numbers
+    are checked batch by batch.
 
-    :raises CorruptRecordError: bytes that are no whole v2 batches, or a wrong CRC.
+    :raises CorruptRecordError: the bytes are not one complete v2 batch, or the CRC is wrong.
     :raises OperatingError: MESSAGE_TOO_LARGE, INVALID_RECORD, INVALID_TIMESTAMP,
         UNSUPPORTED_FOR_MESSAGE_FORMAT or UNSUPPORTED_COMPRESSION_TYPE.
     """
@@ -285,7 +285,7 @@ def validate(buf: Buffer, *, max_batch_bytes: int) -> BatchHeader:
             f"a batch of {size_bytes} bytes is larger than {max_batch_bytes}, the limit",
             code=ErrorCode.MESSAGE_TOO_LARGE,
         )
-    # First, so that what went wrong on the way is tried again.
+    # The CRC comes first, because the client retries after this error.
     check_crc(buf, 0, header)
     _require_acceptable(header)
     if size_bytes < len(buf):
@@ -296,7 +296,7 @@ def validate(buf: Buffer, *, max_batch_bytes: int) -> BatchHeader:
 
 
 def _require_acceptable(header: BatchHeader) -> None:
-    """What only brokers may say in a header, clients may not."""
+    """Reject header values that only brokers may set."""
     if header.base_offset != 0:
         raise _invalid_record(f"the batch has base offset {header.base_offset}, it must be 0")
     if header.record_count < 1 or header.record_count != header.last_offset_delta + 1:
@@ -341,10 +341,10 @@ def stamp_header(
     leader_epoch: int,
     append_time_ms: int | None = None,
 ) -> bytes:
-    """The first bytes of the batch at ``position`` as they must stand in the log.
+    """The first bytes of the batch at ``position`` as they are stored in the log.
 
     16 bytes, or the whole header of 61 if ``append_time_ms`` (``LogAppendTime``) is given.
-    A writer puts ``[head, buf[position + len(head) : end]]`` to disk and copies no body.
+    A writer writes ``[head, buf[position + len(head) : end]]`` and does not copy the body.
     """
     (batch_length,) = _LENGTH.unpack_from(buf, position + _LENGTH_AT)
     head = _STAMP.pack(base_offset, batch_length, leader_epoch)
@@ -363,7 +363,7 @@ def stamp_header(
 
 
 def with_max_timestamp(buf: Buffer, header: BatchHeader, max_timestamp: int) -> bytes:
-    """The one batch that ``buf`` holds with another ``max_timestamp``."""
+    """The single batch in ``buf`` with another ``max_timestamp``."""
     batch = bytearray(buf)
     _MAX_TIMESTAMP.pack_into(batch, _MAX_TIMESTAMP_AT, max_timestamp)
     _CRC.pack_into(batch, _CRC_AT, compute_crc(batch, 0, header.size_bytes))
@@ -378,10 +378,10 @@ def place_batches(
     leader_epoch: int,
     append_time_ms: int | None = None,
 ) -> tuple[list[Buffer], list[BatchHeader]]:
-    """The batches of ``buf``, whose ``headers`` are given, as they must stand in the log.
+    """Assign offsets to the batches of ``buf``, which have the given ``headers``.
 
-    They follow one another from ``base_offset`` on. What to write, without a copy of any body, and
-    headers that say where each batch is.
+    Their offsets are consecutive from ``base_offset``. Returns the buffers to write, without
+    copying bodies, and the new headers.
     """
     view, position = memoryview(buf), 0
     buffers: list[Buffer] = []

@@ -1,9 +1,8 @@
-"""PURE. Which form of byte_scans.py runs here: compiled, or the source as it is.
+"""PURE. Chooses the form of byte_scans.py: the compiled module, or the interpreted source.
 
-The name of a compiled module holds the hash of the source that it was compiled from
-(conf/compile_scans.py), and only the one of the very source beside it is ever imported: what was
-compiled from another source is as good as not there. Where none is found, or what is found does not
-load on this machine or out of a zip, the source runs; all works, only slower.
+The name of a compiled module contains the hash of its source (conf/compile_scans.py). Only the
+module that matches the current source is imported. Without it, or if it cannot be imported on this
+machine or from a zip file, the source is interpreted, which is slower.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ _NAME_DIGITS: Final = 16
 
 
 def compiled_name(source: bytes) -> str:
-    """What the module is called that was compiled from ``source``."""
+    """Name of the module that is compiled from ``source``."""
     return f"_byte_scans_{hashlib.sha256(source).hexdigest()[:_NAME_DIGITS]}"
 
 
 def compiled_form() -> ModuleType | None:
-    """The compiled form of byte_scans.py as it is now; None if there is none here."""
+    """The compiled form of the current byte_scans.py; None if there is none."""
     source = pkgutil.get_data(__package__, "byte_scans.py")
     if source is None:
         return None
@@ -40,7 +39,7 @@ FORM: Final[Literal["compiled", "interpreted"]] = "compiled" if _compiled else "
 
 
 def with_form(version: str) -> str:
-    """What ``--version`` says after a program's name."""
+    """The version text of ``--version``, with the form of the scans."""
     return f"{version}, byte scans: {FORM}"
 
 

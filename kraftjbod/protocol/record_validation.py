@@ -1,12 +1,12 @@
-"""PURE. What a leader asks of the records that a client sends, beyond their header and its CRC.
+"""PURE. Validation of the records that a client sends, after their batch header and CRC.
 
-The rules are those of Kafka's LogValidator. A batch is refused as a whole; where single records are
-to blame the error names them. Followers take what their leader sends, which went through here.
+The rules are those of Kafka's LogValidator. A batch is rejected as a whole, and the error names the
+invalid records. Followers do not validate, because their leader did.
 
-* Numbers, lengths and offset deltas are checked in one pass, with no object per record.
-* A compressed batch is unpacked for that, up to a limit, and what was sent is what is kept; where
-  the topic says how its batches are compressed, one that is not is made so, never on the loop.
-* ``max_timestamp`` is what the records say: where the header says otherwise it is corrected.
+* Numbers, lengths and offset deltas are checked in one pass, without an object per record.
+* A compressed batch is decompressed for the check, up to a limit, and stored as it was sent. If the
+  topic requires another codec, the batch is recompressed, never in the event loop.
+* A wrong ``max_timestamp`` in the header is replaced by the maximum of the records.
 """
 
 from __future__ import annotations
@@ -36,26 +36,26 @@ from kraftjbod.protocol.records import MAX_OPENED_BYTES, compress_body, open_bod
 
 _NO_TIMESTAMP: Final = -1
 _LEAST_LONG: Final = -MAX_LONG - 1
-#: So many refused records of one batch are named.
+#: Limit of invalid records that the error names.
 MAX_RECORD_ERRORS: Final = 100
-#: What takes less than about two milliseconds: records to scan, by the form of the scans, and bytes
-#: to unpack.
+#: Work that takes less than about two milliseconds: records to scan, by form of the scans, and
+#: bytes to decompress.
 _QUICK_RECORDS: Final = {"compiled": 10_000, "interpreted": 1_000}
 _QUICK_PACKED_BYTES: Final = 128 * 1024
 _QUICK_UNPACKED_BYTES: Final = 512 * 1024
 
 
 class RecordRules(NamedTuple):
-    """What is asked of the records of one topic now; times are wall-clock ms."""
+    """Rules for the records of one topic at present; times are wall-clock ms."""
 
     needs_keys: bool = False
     earliest_ms: int = _LEAST_LONG
     latest_ms: int = MAX_LONG
     max_unpacked_bytes: int = MAX_OPENED_BYTES
     max_records: int = 2**31 - 1
-    #: The broker's time takes the place of what the records say (LogAppendTime).
+    #: The broker's time replaces the timestamps of the records (LogAppendTime).
     stamps: bool = False
-    #: What they are compressed with in the log, if their producer does not choose; and its level.
+    #: Codec of the topic and its level; None if the producer chooses.
     compression: int | None = None
     level: int | None = None
     max_batch_bytes: int = 2**31 - 1
@@ -64,7 +64,7 @@ class RecordRules(NamedTuple):
 def record_rules(
     config: TopicConfig, now: PossibleNow, *, max_unpacked_bytes: int, max_records: int
 ) -> RecordRules:
-    """What a topic with ``config`` asks of records that come now."""
+    """The current rules of a topic with ``config``."""
     earliest_ms, latest_ms = _LEAST_LONG, MAX_LONG
     stamps = config.message_timestamp_type == "LogAppendTime"
     if not stamps:
@@ -79,14 +79,14 @@ def record_rules(
 
 
 class CheckedBatch(NamedTuple):
-    """One batch as it may be appended."""
+    """One batch that may be appended."""
 
     records: Buffer
     header: BatchHeader
 
 
 def validate_quickly(buf: Buffer, header: BatchHeader, rules: RecordRules) -> CheckedBatch | None:
-    """As :func:`validate_records`; None if that would hold up a loop."""
+    """As :func:`validate_records`; None if that would block the event loop for too long."""
     if rules.compression is not None and header.compression != rules.compression:
         return None
     if header.record_count > _QUICK_RECORDS[record_scans.FORM]:
@@ -105,10 +105,10 @@ def validate_quickly(buf: Buffer, header: BatchHeader, rules: RecordRules) -> Ch
 
 
 def validate_records(buf: Buffer, header: BatchHeader, rules: RecordRules) -> CheckedBatch:
-    """The one batch that ``buf`` holds, whose header and CRC are known to be good.
+    """Validate the single batch in ``buf``, whose header and CRC were checked before.
 
-    :raises InvalidRecordsError: naming the records that are refused.
-    :raises OperatingError: INVALID_RECORD, if the body is not what the header says; or
+    :raises InvalidRecordsError: naming the invalid records.
+    :raises OperatingError: INVALID_RECORD, if the body contradicts the header; or
         MESSAGE_TOO_LARGE.
     """
     assert rules.earliest_ms >= _LEAST_LONG and rules.latest_ms <= MAX_LONG, rules
@@ -131,7 +131,7 @@ def validate_records(buf: Buffer, header: BatchHeader, rules: RecordRules) -> Ch
         if untimely or (keyless and rules.needs_keys):
             raise _refusal(body, header, rules)
     except CorruptRecordError as e:
-        # Not CORRUPT_MESSAGE: the CRC fits, so that it would be the same if it were sent again.
+        # Not CORRUPT_MESSAGE, which is retriable: the CRC is right, so a retry would fail again.
         raise OperatingError(e.message, code=ErrorCode.INVALID_RECORD) from e
     newest = max(_NO_TIMESTAMP, base + largest)
     if rules.compression is not None and header.compression != rules.compression:
@@ -145,9 +145,9 @@ def validate_records(buf: Buffer, header: BatchHeader, rules: RecordRules) -> Ch
 def _compressed_anew(
     body: bytes, header: BatchHeader, newest: int, codec: int, rules: RecordRules
 ) -> CheckedBatch:
-    """The batch with another compression; all else stays, so that it is its producer's still.
+    """Recompress the batch. All other fields stay, so that it remains its producer's batch.
 
-    :raises OperatingError: MESSAGE_TOO_LARGE, where it takes more bytes like this.
+    :raises OperatingError: MESSAGE_TOO_LARGE, if the result is too large.
     """
     attributes = header.attributes & ~COMPRESSION_BITS | codec
     max_timestamp = header.max_timestamp if rules.stamps else newest
@@ -169,7 +169,7 @@ def _within_long(value: int) -> int:
 
 
 def _refusal(body: bytes, header: BatchHeader, rules: RecordRules) -> InvalidRecordsError:
-    """Reads the records once more, one by one, for the first that are to blame."""
+    """Find the first invalid records, in a second pass record by record."""
     found: list[tuple[int, str]] = []
     code = ErrorCode.INVALID_RECORD
     for record in raw_records(body, header.record_count):

@@ -1,7 +1,7 @@
 """PURE. Records inside a v2 batch: building batches, and opening them.
 
-For the tools and for the metadata log. Brokers only read where records begin and end, and at
-their keys (byte_scans.py, raw_records.py); on the way of a Fetch nothing is opened.
+For tools and for the metadata log. Brokers read only bounds and keys of records (byte_scans.py,
+raw_records.py), and a Fetch does not decompress at all.
 
 A record: varint length, int8 attributes, varint timestamp delta, varint offset delta, key, value
 and headers, each with a varint length of which -1 means null. Varints are zig-zag.
@@ -36,15 +36,15 @@ _GZIP_OR_ZLIB: Final = 47
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 _XERIAL_HEADER_BYTES: Final = 16
 _GZIP_WINDOW: Final = 31
-#: A batch of a megabyte may claim to be a thousand; nobody opens that.
+#: A batch of a megabyte can decompress to a thousand; larger bodies are rejected.
 MAX_OPENED_BYTES: Final = 128 * 1024 * 1024
 _FIRST_OPENED_BYTES: Final = 64 * 1024
-#: What the library says when the buffer is too small; other errors are about the bytes.
+#: Error text of the library for a buffer that is too small; all others mean malformed bytes.
 _BUFFER_TOO_SMALL: Final = "failed to write whole buffer"
-#: What Java's snappy streams begin with: magic, version and oldest compatible version.
+#: Header of Java's snappy streams: magic, version and oldest compatible version.
 _XERIAL_HEADER: Final = b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
 _XERIAL_BLOCK_BYTES: Final = 32 * 1024
-#: An lz4 frame of independent blocks, the only ones that Java clients read, of at most 64 KiB.
+#: Header of an lz4 frame of independent blocks of at most 64 KiB; Java clients read no others.
 _LZ4_HEADER: Final = b"\x04\x22\x4d\x18\x60\x40\x82"
 _LZ4_BLOCK_BYTES: Final = 64 * 1024
 _LZ4_STORED: Final = 1 << 31
@@ -53,7 +53,7 @@ _LZ4_END: Final = bytes(4)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """One record. ``offset`` is set when read, and ignored when built."""
+    """One record. ``offset`` is set when decoded, and ignored when encoded."""
 
     key: bytes | None = None
     value: bytes | None = None
@@ -62,7 +62,7 @@ class Record:
     offset: int = -1
 
 
-#: Varints of lengths and deltas, and the attributes: the most that they take without headers.
+#: Maximum size of length and delta varints and attributes of a record without headers.
 _MOST_RECORD_OVERHEAD_BYTES: Final = 32
 
 
@@ -71,7 +71,7 @@ def most_bytes_of(record: Record) -> int:
     return len(record.key or b"") + len(record.value or b"") + _MOST_RECORD_OVERHEAD_BYTES
 
 
-# --- building -----------------------------------------------------------------------------------
+# --- encoding -----------------------------------------------------------------------------------
 
 
 def build_batch(
@@ -86,7 +86,7 @@ def build_batch(
     is_transactional: bool = False,
     compression: Compression = Compression.NONE,
 ) -> bytes:
-    """``records`` (one or more) as one batch."""
+    """Build one batch of ``records`` (at least one)."""
     assert records, "a batch holds at least one record"
     base_timestamp = records[0].timestamp_ms
     body = bytearray()
@@ -130,14 +130,14 @@ def _encode_record(record: Record, timestamp_delta: int, offset_delta: int) -> b
 
 def _put_bytes(out: bytearray, value: bytes | None) -> None:
     if value is None:
-        out += b"\x01"  # a varint of -1
+        out += b"\x01"  # the varint -1, for null
         return
     out += encode_varint(len(value))
     out += value
 
 
 def encode_varint(value: int) -> bytes:
-    """``value`` as a zig-zag varint."""
+    """Encode ``value`` as a zig-zag varint."""
     rest = value << 1 if value >= 0 else ~(value << 1)
     if rest < 0x80:
         return bytes((rest,))
@@ -149,15 +149,15 @@ def encode_varint(value: int) -> bytes:
     return bytes(out)
 
 
-# --- opening ------------------------------------------------------------------------------------
+# --- decoding -----------------------------------------------------------------------------------
 
 
 def read_records(buf: Buffer, position: int = 0) -> Iterator[Record]:
-    """The records of the whole batch at ``position``, one by one.
+    """Decode the records of the complete batch at ``position``, one by one.
 
     The CRC is not checked (:func:`record_batch.check_crc` does).
 
-    :raises CorruptRecordError: if the records contradict their lengths, their number or the
+    :raises CorruptRecordError: the records contradict their lengths, their number or the
         compression.
     :raises OperatingError: UNSUPPORTED_COMPRESSION_TYPE.
     """
@@ -177,11 +177,11 @@ def read_records(buf: Buffer, position: int = 0) -> Iterator[Record]:
 def open_body(
     buf: Buffer, position: int, header: BatchHeader, *, max_bytes: int = MAX_OPENED_BYTES
 ) -> bytes | memoryview:
-    """What follows the header of the whole batch at ``position``, decompressed.
+    """Decompress the body of the complete batch at ``position``.
 
-    :raises CorruptRecordError: if the batch is truncated, or contradicts the compression.
-    :raises OperatingError: UNSUPPORTED_COMPRESSION_TYPE; MESSAGE_TOO_LARGE, if it unpacks to more
-        than ``max_bytes``.
+    :raises CorruptRecordError: the batch is truncated, or contradicts its compression.
+    :raises OperatingError: UNSUPPORTED_COMPRESSION_TYPE; MESSAGE_TOO_LARGE, if it decompresses to
+        more than ``max_bytes``.
     """
     size_bytes, compression = header.size_bytes, header.compression
     packed = memoryview(buf)[position + HEADER_BYTES : position + size_bytes]
@@ -206,7 +206,7 @@ def _read_record(
     for _ in range(count):
         name, position = _read_bytes(body, position, end)
         header_value, position = _read_bytes(body, position, end)
-        # Brokers do not check names; Java's clients read them like this, too.
+        # Brokers do not check names, and Java's clients decode them in this way.
         headers.append(((name or b"").decode(errors="replace"), header_value))
     if position != end:
         raise CorruptRecordError(f"a record of {length} bytes ends elsewhere")
@@ -235,9 +235,9 @@ def _read_bytes(body: bytes | memoryview, position: int, end: int) -> tuple[byte
 
 
 def read_varint(body: Buffer, position: int) -> tuple[int, int]:
-    """The zig-zag varint at ``position``, and where what follows it begins.
+    """Decode the zig-zag varint at ``position``; return it and the position after it.
 
-    :raises IndexError: if the body ends inside of it.
+    :raises IndexError: the body ends within the varint.
     """
     byte = body[position]
     position += 1
@@ -289,7 +289,7 @@ def _gunzip(packed: memoryview, max_bytes: int) -> bytes:
 def _unpack(
     unpack_into: Callable[[memoryview, bytearray], int], packed: memoryview, max_bytes: int
 ) -> memoryview:
-    """These do not say how long it gets, so that more memory is offered until it is enough."""
+    """Decompress with growing buffers, because these formats do not state the size."""
     import cramjam
 
     size_bytes = max(_FIRST_OPENED_BYTES, 4 * len(packed))
@@ -308,7 +308,7 @@ def _unpack(
 
 
 def _unsnappy(packed: bytes, max_bytes: int) -> bytes:
-    """Raw snappy, or the blocks with lengths that Java clients write."""
+    """Decompress raw snappy, or the blocks with lengths that Java clients write."""
     import cramjam
 
     def unpack(block: bytes, before_bytes: int) -> bytes:
@@ -335,13 +335,13 @@ def _require_bounded(size_bytes: int, max_bytes: int) -> None:
         )
 
 
-# --- packing ------------------------------------------------------------------------------------
+# --- compression --------------------------------------------------------------------------------
 
 
 def compress_body(compression: int, body: bytes, level: int | None = None) -> bytes:
-    """``body`` as what follows a header of that ``compression``; any kind of client reads it.
+    """Compress ``body`` as the body of a batch, in a form that all clients read.
 
-    :param level: of gzip, lz4 and zstd; None for what is quick.
+    :param level: level for gzip, lz4 and zstd; None for a fast level.
     """
     if compression == Compression.NONE:
         return body
@@ -366,7 +366,7 @@ def compress_body(compression: int, body: bytes, level: int | None = None) -> by
 
 
 def _lz4_block(block: bytes, level: int | None) -> bytes:
-    """The library knows levels of frames only: what stands in one of a single block."""
+    """Compress a block by way of a frame, because the library supports levels only for frames."""
     import cramjam
 
     if level is None:

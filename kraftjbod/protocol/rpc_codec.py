@@ -7,12 +7,13 @@ request  0    correlation_id api        version       body, a map
 response 1    correlation_id error_code error_message body, a map; nil on an error
 ======== ==== ============== ========== ============= ===========================
 
-* Whatever is wrong with the bytes raises :class:`RemoteProtocolError` and nothing else.
-* An api that we do not know, or a version above ours, is no malformed request: its sender gets
-  UNSUPPORTED_VERSION and goes on. A version is raised only when an older peer must not guess.
-* What a frame unpacks to is bounded as a whole: an empty list costs seventy times the byte that
-  says it.
-* Nothing else knows msgpack's part in this.
+* Malformed bytes raise :class:`RemoteProtocolError` and no other exception.
+* An unknown api or a higher version than supported is not malformed: the sender gets
+  UNSUPPORTED_VERSION, and the connection stays open. A new version is introduced only if an older
+  peer must not misinterpret the request.
+* The number of decoded elements per frame is limited: an empty list in memory takes seventy times
+  its encoded byte.
+* No other file uses msgpack for the RPC.
 """
 
 from __future__ import annotations
@@ -99,13 +100,13 @@ _LENGTH: Final = struct.Struct(">I")
 _REQUEST: Final = 0
 _RESPONSE: Final = 1
 _ENVELOPE_FIELDS: Final = 5
-#: Of any array or map inside a body. Claims cost memory before they are proved, so they are low.
+#: Limit of elements in one array or map of a body; low, because msgpack allocates claimed sizes.
 MAX_ELEMENTS: Final = 200_000
-#: Of all arrays and maps of a frame together; a request names 10,000 things at most.
+#: Limit for all arrays and maps of a request frame; a request names at most 10,000 things.
 MAX_REQUEST_ELEMENTS: Final = 500_000
-#: A response may list what all of a cluster has.
+#: Limit for a response, which may list all objects of a cluster.
 MAX_RESPONSE_ELEMENTS: Final = 4_000_000
-#: Where a request names its api: after three bytes and a number of five.
+#: Length of the start of a request that includes its api.
 _HEAD_BYTES: Final = 48
 _LONG_ANSWERS: Final = tuple(
     kind.api.encode()
@@ -124,7 +125,7 @@ C = TypeVar("C", list[Any], dict[Any, Any])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IncomingRequest:
-    """``body`` is None if this side does not know the api, or not in this version."""
+    """``body`` is None if this side does not support the api or its version."""
 
     correlation_id: int
     api: str
@@ -134,21 +135,21 @@ class IncomingRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IncomingResponse:
-    """Either ``error`` or ``body`` is there; :meth:`parse` validates the body."""
+    """Either ``error`` or ``body`` is set; :meth:`parse` validates the body."""
 
     correlation_id: int
     error: OperatingError | None
     body: object
 
     def parse(self, kind: type[B]) -> B:
-        """:raises RemoteProtocolError: if the body is no ``kind``."""
+        """:raises RemoteProtocolError: the body is not a valid ``kind``."""
         return _validate(kind, self.body)
 
 
 def encode_request(correlation_id: int, body: RpcRequest, version: int | None = None) -> bytes:
-    """The whole frame, length included; in the newest version if none is given.
+    """Encode a complete frame with its length; in the newest version if ``version`` is None.
 
-    What an older version does not have is left out: its cluster would not heed it.
+    Fields that an older version lacks are omitted.
     """
     if version is None:
         version = body.version
@@ -157,7 +158,7 @@ def encode_request(correlation_id: int, body: RpcRequest, version: int | None = 
 
 
 def encoded_size(body: RpcBody) -> int:
-    """Bytes that ``body`` takes as a part of a request."""
+    """Size of ``body`` as a part of a request, in bytes."""
     size: int = len(msgpack.packb(body.model_dump()))
     return size
 
@@ -171,7 +172,7 @@ def encode_error(correlation_id: int, error: OperatingError) -> bytes:
 
 
 def decode_request(frame: bytes | memoryview) -> IncomingRequest:
-    """:raises RemoteProtocolError: if ``frame`` is no request."""
+    """:raises RemoteProtocolError: ``frame`` is not a valid request."""
     match _envelope(frame, _REQUEST):
         case [int() as correlation_id, str() as api, int() as version, dict() as body]:
             kind = REQUESTS.get(api)
@@ -192,7 +193,7 @@ def decode_request(frame: bytes | memoryview) -> IncomingRequest:
 
 
 def decode_response(frame: bytes | memoryview) -> IncomingResponse:
-    """:raises RemoteProtocolError: if ``frame`` is no response."""
+    """:raises RemoteProtocolError: ``frame`` is not a valid response."""
     match _envelope(frame, _RESPONSE):
         case [int() as correlation_id, ErrorCode.NONE, str(), dict() as body]:
             return IncomingResponse(correlation_id=correlation_id, error=None, body=body)
@@ -209,7 +210,7 @@ def decode_response(frame: bytes | memoryview) -> IncomingResponse:
 def request_head(frame: bytes | memoryview) -> tuple[int, str]:
     """Correlation id and api of a request whose body is not decoded.
 
-    :raises RemoteProtocolError: if ``frame`` does not begin as a request.
+    :raises RemoteProtocolError: ``frame`` does not start like a request.
     """
     unpacker = msgpack.Unpacker()
     unpacker.feed(bytes(frame[:_HEAD_BYTES]))
@@ -227,7 +228,7 @@ def request_head(frame: bytes | memoryview) -> tuple[int, str]:
 
 
 class _ElementCount:
-    """Counts a frame's lists and maps, and what is in them, as soon as they are unpacked."""
+    """Counts the lists and maps of a frame, and their elements, during decoding."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -241,7 +242,7 @@ class _ElementCount:
 
 
 def may_be_answered_at_length(frame: bytes | memoryview) -> bool:
-    """Whether a request, seen by its first bytes, may bring an answer of megabytes."""
+    """Whether the response to a request, given its first bytes, can have megabytes."""
     head = bytes(frame[:_HEAD_BYTES])
     return any(api in head for api in _LONG_ANSWERS)
 
@@ -257,17 +258,17 @@ def _frame(envelope: list[Any]) -> bytes:
 
 
 def _envelope(frame: bytes | memoryview, kind: int) -> list[Any]:
-    """The envelope's fields after its kind."""
+    """The fields of the envelope after its kind."""
     max_elements = min(MAX_ELEMENTS, len(frame))
     count = _ElementCount(MAX_REQUEST_ELEMENTS if kind == _REQUEST else MAX_RESPONSE_ELEMENTS)
-    # Each element takes a byte at least, so that most frames need no counting.
+    # Each element takes at least one byte, so most frames need no counting.
     counting = {"list_hook": count.add, "object_hook": count.add} if len(frame) > count.left else {}
     try:
         envelope = msgpack.unpackb(
             frame,
             max_array_len=max_elements,
             max_map_len=max_elements,
-            strict_map_key=False,  # partitions are ints; pydantic judges the rest
+            strict_map_key=False,  # partitions are ints; pydantic validates other keys
             **counting,
         )
     except (ValueError, TypeError, OverflowError, msgpack.UnpackException) as e:
@@ -282,6 +283,6 @@ def _envelope(frame: bytes | memoryview, kind: int) -> list[Any]:
 def _validate(kind: type[B], body: object) -> B:
     try:
         return kind.model_validate(body)
-    except ValueError as e:  # pydantic's errors are of that kind
+    except ValueError as e:  # the base class of pydantic's errors
         reason = " ".join(str(e).split())
         raise RemoteProtocolError(f"a body is no {kind.__name__}: {reason:.300}") from e

@@ -1,8 +1,8 @@
-"""PURE. Bodies of the RPC for an operator's orders: configurations, moves, leaders, brokers.
+"""PURE. RPC messages for requests of operators: configurations, moves, leaders, brokers.
 
-Brokers forward them, and tools may send them.
+Brokers forward these requests, and tools may send them.
 
-The rules are those of rpc_messages.py.
+The rules of rpc_messages.py apply.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from kraftjbod.protocol.rpc_messages import (
 
 
 class ConfigSource(IntEnum):
-    """Where a value stands; Kafka's numbers. What is set for one node goes before that for all."""
+    """Kafka's numbers for the source of a value. A node's value overrides that for all nodes."""
 
     TOPIC = 1
     DYNAMIC_BROKER = 2
@@ -41,7 +41,7 @@ class ConfigSource(IntEnum):
 class ConfigChange(RpcBody):
     """``operation`` is Kafka's: 0 set, 1 delete, 2 append, 3 subtract (KIP-339).
 
-    ``base`` is what a list is appended to or subtracted from while nothing is committed for it.
+    ``base`` is the list to append to or subtract from if no value is committed.
     """
 
     name: str
@@ -51,7 +51,7 @@ class ConfigChange(RpcBody):
 
 
 class AlteredResource(RpcBody):
-    """One topic or broker to be configured; ``name`` is empty for all brokers."""
+    """A topic or broker to configure; an empty ``name`` means all brokers."""
 
     resource_type: int
     name: str
@@ -70,7 +70,7 @@ class IncrementalAlterConfigsResponse(RpcResponse):
 
 
 class IncrementalAlterConfigsRequest(RpcRequest):
-    """``validated_by`` is the broker that checked its own resource, or that of all brokers."""
+    """``validated_by`` is the broker that validated its own resource, or that of all brokers."""
 
     api = "IncrementalAlterConfigs"
     version = 1
@@ -86,7 +86,7 @@ class IncrementalAlterConfigsRequest(RpcRequest):
 
 
 class DescribedResource(RpcBody):
-    """What was set for one topic or broker while it ran; ``name`` is empty for all brokers."""
+    """The dynamic values of a topic or broker; an empty ``name`` means all brokers."""
 
     name: str
     values: dict[str, str]
@@ -97,7 +97,7 @@ class DescribeDynamicConfigsResponse(RpcResponse):
 
 
 class DescribeDynamicConfigsRequest(RpcRequest):
-    """What is committed for every topic (type 2) or broker (type 4) that has values of its own."""
+    """Requests the committed values of all topics (type 2) or brokers (type 4) with own values."""
 
     api = "DescribeDynamicConfigs"
     Response = DescribeDynamicConfigsResponse
@@ -111,12 +111,12 @@ class DescribeDynamicConfigsRequest(RpcRequest):
 
 
 class ReassignedPartition(RpcBody):
-    """Where the replicas of one partition shall be; ``replicas`` None cancels what is under way.
+    """The target replicas of a partition; None in ``replicas`` cancels a reassignment.
 
-    ``target_dirs`` runs parallel to ``replicas`` or is empty: for each replica ``"any"``, the
-    absolute path of one of that broker's directories, or ``"dirid:"`` and a directory id. It
-    counts for replicas that the partition does not have yet.
-    ``was_under_way`` says of a reassignment to be cancelled that it was found.
+    ``target_dirs`` is empty or has one item per item of ``replicas``: ``"any"``, the absolute path
+    of a directory of that broker, or ``"dirid:"`` and a directory id. Items for existing replicas
+    are ignored.
+    ``was_under_way`` says that the sender found the reassignment that it wants to cancel.
     """
 
     topic: str
@@ -134,13 +134,13 @@ class ReassignmentOutcome(RpcBody):
 
 
 class AlterPartitionReassignmentsResponse(RpcResponse):
-    """One outcome per asked partition, in the same order."""
+    """One result per requested partition, in the same order."""
 
     partitions: tuple[ReassignmentOutcome, ...]
 
 
 class AlterPartitionReassignmentsRequest(OnceOnlyRequest):
-    """Move replicas between brokers (KIP-455), each to a directory if wanted."""
+    """Move replicas between brokers (KIP-455), optionally to given directories."""
 
     api = "AlterPartitionReassignments"
     Response = AlterPartitionReassignmentsResponse
@@ -158,13 +158,13 @@ class OngoingReassignment(RpcBody):
 
 
 class ListPartitionReassignmentsResponse(RpcResponse):
-    """Only partitions that are being reassigned."""
+    """Contains only partitions that are being reassigned."""
 
     partitions: tuple[OngoingReassignment, ...]
 
 
 class ListPartitionReassignmentsRequest(RpcRequest):
-    """``partitions`` maps topics to partitions; None asks for all."""
+    """``partitions`` maps topics to partitions; None requests all."""
 
     api = "ListPartitionReassignments"
     Response = ListPartitionReassignmentsResponse
@@ -195,13 +195,13 @@ class ElectionOutcome(RpcBody):
 
 
 class ElectLeadersResponse(RpcResponse):
-    """One outcome per asked partition, in the same order."""
+    """One result per requested partition, in the same order."""
 
     partitions: tuple[ElectionOutcome, ...]
 
 
 class ElectLeadersRequest(RpcRequest):
-    """Each partition by itself gets its preferred leader, or any that can lead."""
+    """Elect, per partition, the preferred leader or any replica that can lead."""
 
     api = "ElectLeaders"
     Response = ElectLeadersResponse
@@ -211,13 +211,15 @@ class ElectLeadersRequest(RpcRequest):
 
 
 class UnregisterBrokerResponse(RpcResponse):
-    """The broker is not registered any more."""
+    """The broker is no longer registered."""
 
 
 class UnregisterBrokerRequest(OnceOnlyRequest):
-    """Forget a broker that is stopped for good (KIP-631); its replicas stay assigned to it.
+    """Remove the registration of a permanently stopped broker (KIP-631).
 
-    ``found_epoch`` is the one that it was found with, -1 if it was not.
+    Its replicas stay assigned.
+
+    ``found_epoch`` is the epoch of the registration that the sender found, -1 if there was none.
     """
 
     api = "UnregisterBroker"

@@ -1,6 +1,6 @@
-"""PURE. Bodies of the RPC with which controllers are registered and described (KIP-919).
+"""PURE. RPC messages to register and describe controllers (KIP-919).
 
-The rules are those of rpc_messages.py.
+The rules of rpc_messages.py apply.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ MAX_FEATURES: Final = 100
 
 
 class ControllerRegistrationResponse(RpcResponse):
-    """The metadata has this incarnation, committed."""
+    """The registration is committed in the metadata."""
 
 
 class ControllerRegistrationRequest(RpcRequest):
-    """A controller, with a vote or without, introduces this incarnation of itself.
+    """Register an incarnation of a controller, which may be a voter or not.
 
-    ``replaced_incarnation_id`` is the one that it found in the metadata, None if it found none:
-    another one there came after it had looked, and stays. ``features`` are the least and greatest
-    level of each that its software supports.
+    ``replaced_incarnation_id`` is the incarnation that the sender found in the metadata, or None.
+    If another one is registered by then, that one is newer and stays. ``features`` has the lowest
+    and highest level that the software supports, by feature.
     """
 
     api = "ControllerRegistration"
@@ -54,13 +54,13 @@ class ControllerRegistrationRequest(RpcRequest):
 
 
 class UnregisterControllerResponse(RpcResponse):
-    """The controller is not registered any more."""
+    """The controller is no longer registered."""
 
 
 class UnregisterControllerRequest(OnceOnlyRequest):
-    """Forget a controller that does not vote; one that lives registers again at once.
+    """Remove the registration of a controller that is no voter. A live one registers again at once.
 
-    ``found_incarnation_id`` is the one that it was found with, None if it was not.
+    ``found_incarnation_id`` is the incarnation that the sender found, None if there was none.
     """
 
     api = "UnregisterController"
@@ -74,9 +74,9 @@ class UnregisterControllerRequest(OnceOnlyRequest):
 
 
 class DescribedController(RpcBody):
-    """A controller that votes or is registered.
+    """A controller that is a voter or is registered.
 
-    Of one that is not registered only where it is reached is known.
+    Only the address of an unregistered controller is known.
     """
 
     controller_id: WireBrokerId
@@ -88,7 +88,7 @@ class DescribedController(RpcBody):
 
 
 class ConfigSynonym(RpcBody):
-    """A place that could set a value, and what it says; ``source`` is a ``ConfigSource``."""
+    """A possible source of a value, and its value; ``source`` is a ``ConfigSource``."""
 
     name: str
     value: str
@@ -96,9 +96,9 @@ class ConfigSynonym(RpcBody):
 
 
 class DescribedConfig(RpcBody):
-    """What a controller goes by for one key; the synonym that wins comes first.
+    """The value that a controller uses for one key; the synonym that applies comes first.
 
-    ``value`` is None where nothing is set and there is no default.
+    ``value`` is None if there is neither a value nor a default.
     """
 
     name: str
@@ -114,14 +114,14 @@ class DescribeControllerConfigsResponse(RpcResponse):
 
 
 class DescribeControllerConfigsRequest(RpcRequest):
-    """What the controller that is asked goes by itself, whether it leads or not."""
+    """Requests the values that the receiving controller uses, whether it is active or not."""
 
     api = "DescribeControllerConfigs"
     Response = DescribeControllerConfigsResponse
 
 
 class DescribedFeature(RpcBody):
-    """The levels that the active controller supports, and the one that holds."""
+    """The levels that the active controller supports, and the current level."""
 
     name: RepeatedText
     lowest: int
@@ -130,7 +130,7 @@ class DescribedFeature(RpcBody):
 
 
 class DescribeClusterResponse(RpcResponse):
-    """``controller_id`` is who leads, and answers; ``epoch`` the offset that all this is of."""
+    """``controller_id`` is the active controller; ``epoch`` is the offset of this state."""
 
     cluster_id: RepeatedText
     controller_id: WireBrokerId
@@ -140,7 +140,7 @@ class DescribeClusterResponse(RpcResponse):
 
 
 class DescribeClusterRequest(RpcRequest):
-    """Which controllers there are, and which levels hold; asked of the active one."""
+    """Requests the controllers and the feature levels from the active controller."""
 
     api = "DescribeCluster"
     Response = DescribeClusterResponse

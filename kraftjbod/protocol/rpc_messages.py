@@ -1,18 +1,18 @@
-"""PURE. Bodies of the RPC between brokers and controllers.
+"""PURE. Messages of the RPC between brokers and controllers.
 
-One frozen pydantic model per message, validated at the door; inside they are plain
-values. Names are those of the KIPs and of Kafka, in snake case.
+Each message is a frozen pydantic model, validated when it is received; after that it is a plain
+value. Names are those of the KIPs and of Kafka, in snake case.
 
 Rules of this file:
 
-* a request names its ``api``, its ``version`` and the class of its ``Response``;
-* an error of the whole request is never a field of its response: the envelope carries it
-  (``rpc_codec.py``); a field only reports errors where one request is about many things;
-* a field that a newer version adds has a default and names the version; a request is written in
-  the version of the cluster's ``metadata.version`` and leaves out what that does not have;
-* unknown fields are ignored;
-* large lists are flat (a list of ints, not a model per element);
-* ids travel as 16 raw bytes.
+* A request names its ``api``, its ``version`` and the class of its ``Response``.
+* An error of the whole request is not a field of its response: the envelope carries it
+  (``rpc_codec.py``). A field reports errors only if one request is about several things.
+* A field that a newer version adds has a default and names the version. A request is written in
+  the version of the cluster's ``metadata.version``, without the fields that this version lacks.
+* Unknown fields are ignored.
+* Large lists are flat (a list of ints, not of models).
+* Ids are sent as 16 raw bytes.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ WireUuid = Annotated[Uuid, PlainValidator(_as(Uuid))]
 WireTopicId = Annotated[TopicId, PlainValidator(_as(TopicId))]
 WireDirectoryId = Annotated[DirectoryId, PlainValidator(_as(DirectoryId))]
 WireBrokerId = Annotated[BrokerId, Field(ge=0, le=MAX_BROKER_ID)]
-#: A name or an address that brokers repeat to clients, in every version of every answer.
+#: Limit of a name or address that brokers send to clients, in every version of every response.
 MAX_REPEATED_CHARS = 1_000
 RepeatedText = Annotated[str, Field(max_length=MAX_REPEATED_CHARS)]
 PathText = Annotated[str, Field(max_length=4_096)]
@@ -74,32 +74,32 @@ MAX_PARTITIONS_PER_REQUEST = MAX_NEW_TOPICS = MAX_ITEMS_PER_REQUEST
 
 
 class RpcBody(BaseModel):
-    """What every body has in common: immutable, and lenient towards newer peers."""
+    """Base class of all messages: immutable, and lenient towards newer peers."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", strict=False)
 
 
 class RpcResponse(RpcBody):
-    """A successful answer."""
+    """Base class of successful responses."""
 
 
 class Since(NamedTuple):
-    """Marks a field with the version of its request that brought it."""
+    """Marks a field with the request version that added it."""
 
     version: int
 
 
 class RpcRequest(RpcBody):
-    """A question; ``api`` and a version go into the envelope.
+    """Base class of requests; ``api`` and the version are sent in the envelope.
 
-    ``version`` is the newest, ``first_levels`` says from which level on each version is spoken.
+    ``version`` is the newest one. ``first_levels`` has the first ``metadata.version`` of each.
     """
 
     api: ClassVar[str]
     version: ClassVar[int] = 0
     first_levels: ClassVar[Mapping[int, MetadataVersion]] = {}
-    #: An older one that does where a controller of older software, at the same level, knows no
-    #: newer one: nothing that is asked for is lost by it.
+    #: A lower version to use if a controller of older software at the same level does not know the
+    #: newer one. Nothing in the request may depend on the difference.
     enough: ClassVar[int | None] = None
     Response: ClassVar[type[RpcResponse]]
 
@@ -108,18 +108,18 @@ class RpcRequest(RpcBody):
     refuses the request."""
 
     def again(self) -> Self:
-        """What to ask where this may have been done already, and only its answer was lost."""
+        """The request to send if this one may already be done and only its response was lost."""
         return self
 
     @classmethod
     def version_at(cls, level: MetadataVersion) -> int:
-        """The version that a cluster at ``level`` speaks."""
+        """The version for a cluster at ``level``."""
         spoken = [version for version, first in cls.first_levels.items() if first <= level]
         return max(spoken, default=cls.version)
 
     @classmethod
     def fields_after(cls, version: int) -> frozenset[str]:
-        """Names of the fields that ``version`` does not have."""
+        """Names of the fields that ``version`` lacks."""
         return frozenset(
             name
             for name, field in cls.model_fields.items()
@@ -128,11 +128,11 @@ class RpcRequest(RpcBody):
 
 
 class OnceOnlyRequest(RpcRequest):
-    """What may not be done twice, and is answered the second time as it was the first.
+    """A request that must not be applied twice; a repetition gets the first response again.
 
-    That holds for what whoever asks has found there before it asked at first, and names as such; so
-    what is gone when it asks again, or changed, went by this very request. Older controllers do not
-    heed it, and answer that it is not there.
+    The sender first looks up the state before the change, and names that state in the request. If
+    the state has changed when the request is repeated, the first attempt changed it. Older
+    controllers ignore this, and respond that the object does not exist.
     """
 
     is_repeated: bool = False
@@ -145,7 +145,7 @@ class OnceOnlyRequest(RpcRequest):
 
 
 class ListenerInfo(RpcBody):
-    """One address under which clients reach a broker."""
+    """An address of a broker for clients."""
 
     name: RepeatedText
     host: RepeatedText
@@ -166,14 +166,13 @@ class BrokerRegistrationResponse(RpcResponse):
 
 
 class BrokerRegistrationRequest(RpcRequest):
-    """A broker introduces this incarnation of itself (KIP-858, "Broker registration").
+    """Register an incarnation of a broker (KIP-858, "Broker registration").
 
-    ``log_dirs`` are the ids of its available log directories, ``log_dir_paths`` where each of them
-    is, in the same order, and ``cordoned_log_dirs`` those that take no new replicas (KIP-1066).
-    The same incarnation may register again, with directories that came back, that are new to the
-    cluster, or without those that ``forgotten_log_dirs`` releases for good; what it leaves out
-    without forgetting it is offline.
-    ``previous_broker_epoch`` is the one its clean shutdown left, or -1.
+    ``log_dirs`` are the ids of its available log directories, ``log_dir_paths`` their paths in the
+    same order, and ``cordoned_log_dirs`` those that take no new replicas (KIP-1066).
+    An incarnation may register again, with directories that were reattached or added, or without
+    those that ``forgotten_log_dirs`` removes permanently. Other missing directories are offline.
+    ``previous_broker_epoch`` is the epoch that a clean shutdown stored, or -1.
     """
 
     api = "BrokerRegistration"
@@ -225,7 +224,7 @@ class BrokerRegistrationRequest(RpcRequest):
 
 
 class ImpairedLogDir(RpcBody):
-    """A directory that is registered and online, but whose replicas shall not count for now."""
+    """A directory that is registered and online, but saturated or stalled."""
 
     directory_id: WireDirectoryId
     state: LogDirState
@@ -253,11 +252,11 @@ class BrokerHeartbeatResponse(RpcResponse):
 
 
 class BrokerHeartbeatRequest(RpcRequest):
-    """A broker is alive, this far in the metadata, and these of its directories are offline.
+    """The broker is alive, has applied this much metadata, and these directories are offline.
 
-    ``offline_log_dirs`` is cumulative for the life of the incarnation, so its size depends on the
-    number of directories and never on the number of replicas (KIP-858).
-    ``impaired_log_dirs`` is not: a directory that it leaves out has recovered (KIP-928).
+    ``offline_log_dirs`` is cumulative for the incarnation, so its size depends on the number of
+    directories and never on the number of replicas (KIP-858).
+    ``impaired_log_dirs`` is not cumulative: a directory that is missing has recovered (KIP-928).
     """
 
     api = "BrokerHeartbeat"
@@ -293,21 +292,21 @@ class BrokerHeartbeatRequest(RpcRequest):
 
 
 class AssignedTopic(RpcBody):
-    """Partitions of one topic that live in one directory."""
+    """Partitions of one topic that are in one directory."""
 
     topic_id: WireTopicId
     partitions: tuple[int, ...]
 
 
 class AssignedDirectory(RpcBody):
-    """What lives in one directory, or what is to be corrected into it."""
+    """The replicas in one directory, or those whose assignment is to be corrected to it."""
 
     directory_id: WireDirectoryId
     topics: tuple[AssignedTopic, ...]
 
 
 class RefusedAssignment(RpcBody):
-    """One partition whose assignment was not accepted, and why."""
+    """A partition whose assignment was rejected, and the reason."""
 
     topic_id: WireTopicId
     partition: int
@@ -315,13 +314,13 @@ class RefusedAssignment(RpcBody):
 
 
 class AssignReplicasToDirsResponse(RpcResponse):
-    """All assignments were accepted but the ``refused`` ones."""
+    """All assignments except the ``refused`` ones were accepted."""
 
     refused: tuple[RefusedAssignment, ...] = ()
 
 
 class AssignReplicasToDirsRequest(RpcRequest):
-    """A broker reports which directory holds which of its replicas (KIP-858)."""
+    """A broker reports the directories of its replicas (KIP-858)."""
 
     api = "AssignReplicasToDirs"
     Response = AssignReplicasToDirsResponse
@@ -332,12 +331,12 @@ class AssignReplicasToDirsRequest(RpcRequest):
 
 
 class PartitionIsr(RpcBody):
-    """The in-sync set that a leader wants, and the state that it bases the wish on.
+    """The ISR that a leader requests, and the state on which the request is based.
 
-    ``isr_broker_epochs`` runs parallel to ``isr``; -1 stands for "not known", which is good enough
-    for one that is in sync already.
-    ``metadata_offset`` is how far the leader had followed the metadata when it made the wish: whose
-    broker registered after that may hold less than it knows. -1 comes from older leaders.
+    ``isr_broker_epochs`` has one item per item of ``isr``; -1 means "not known", which is accepted
+    for a member of the current ISR.
+    ``metadata_offset`` is the leader's metadata offset at the time of the request. A broker that
+    registered later may have fewer records than the leader knows. Older leaders send -1.
     """
 
     topic_id: WireTopicId
@@ -350,7 +349,7 @@ class PartitionIsr(RpcBody):
 
 
 class AlteredPartition(RpcBody):
-    """The outcome for one partition: an error, or the state that now holds."""
+    """The result for one partition: an error, or the current state."""
 
     topic_id: WireTopicId
     partition: int
@@ -366,7 +365,7 @@ class AlterPartitionResponse(RpcResponse):
 
 
 class AlterPartitionRequest(RpcRequest):
-    """A leader asks for other in-sync sets."""
+    """A leader requests changes of ISRs."""
 
     api = "AlterPartition"
     Response = AlterPartitionResponse
@@ -377,7 +376,7 @@ class AlterPartitionRequest(RpcRequest):
 
 
 class AllocateProducerIdsResponse(RpcResponse):
-    """``producer_id_count`` ids from ``producer_id_start`` on belong to the asking broker."""
+    """The sender owns ``producer_id_count`` ids from ``producer_id_start``."""
 
     producer_id_start: int
     producer_id_count: int
@@ -395,7 +394,7 @@ class AllocateProducerIdsRequest(RpcRequest):
 
 
 class NewTopic(RpcBody):
-    """``num_partitions`` and ``replication_factor`` are -1 where ``assignments`` decides.
+    """``num_partitions`` and ``replication_factor`` are -1 if ``assignments`` is given.
 
     ``assignments`` maps a partition to its replicas, the preferred leader first.
     """
@@ -429,20 +428,20 @@ class CreateTopicsRequest(RpcRequest):
 
     topics: tuple[NewTopic, ...] = Field(max_length=MAX_NEW_TOPICS)
     validate_only: bool = False
-    #: In the order of ``topics``, drawn by who asks; a topic's id begins with the first 12 bytes:
-    #: asking again finds what was made before.
+    #: Ids for ``topics``, in the same order, generated by the sender. The first 12 bytes are the
+    #: beginning of the topic's id, so that a repeated request finds the topics already created.
     topic_ids: Annotated[tuple[WireTopicId, ...], Since(1)] = Field((), max_length=MAX_NEW_TOPICS)
 
 
 class TopicRef(RpcBody):
-    """A topic by name, or by id where ``name`` is None."""
+    """A topic by name, or by id if ``name`` is None."""
 
     name: str | None = None
     topic_id: WireTopicId = TopicId(bytes(16))
 
 
 class FoundTopic(RpcBody):
-    """``asked`` is found as ``topic_id`` now, or not, for a reason."""
+    """Result for ``asked``: its current ``topic_id``, or an error."""
 
     asked: TopicRef
     topic_id: WireTopicId = TopicId(bytes(16))
@@ -451,16 +450,16 @@ class FoundTopic(RpcBody):
 
 
 class FindTopicsResponse(RpcResponse):
-    """In the order in which they were asked for."""
+    """Results in the order of the request."""
 
     topics: tuple[FoundTopic, ...]
 
 
 class FindTopicsRequest(RpcRequest):
-    """Which topics these are now, as all that was decided until then says.
+    """Look up topics, in a state that includes all decisions made so far.
 
-    What changes a topic asks this first, so that asking for the change again cannot meet another
-    topic that has the name by then.
+    Requests that change a topic start with this lookup. A repeated change then cannot affect
+    another topic that was created with the same name.
     """
 
     api = "FindTopics"
@@ -481,7 +480,7 @@ class DeleteTopicsResponse(RpcResponse):
 
 
 class DeleteTopicsRequest(OnceOnlyRequest):
-    """What is named by its id was there when it was asked for at first."""
+    """Delete topics. A topic given by id existed at the time of the first attempt."""
 
     api = "DeleteTopics"
     Response = DeleteTopicsResponse
@@ -492,7 +491,7 @@ class DeleteTopicsRequest(OnceOnlyRequest):
 class MorePartitions(RpcBody):
     """``assignments`` lists the replicas of the added partitions only, or is None.
 
-    ``topic_id`` is of the topic that was found, and had less than ``count`` partitions.
+    ``topic_id`` is the id of the topic that was found with fewer than ``count`` partitions.
     """
 
     name: str
@@ -538,7 +537,7 @@ class UpdateFeaturesResponse(RpcResponse):
 
 
 class UpdateFeaturesRequest(RpcRequest):
-    """All updates take effect, or none does."""
+    """Apply all updates, or none."""
 
     api = "UpdateFeatures"
     Response = UpdateFeaturesResponse

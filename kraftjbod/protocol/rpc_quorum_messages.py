@@ -1,9 +1,9 @@
-"""PURE. What controllers of one quorum say to each other and to those who follow their log, and
-what they are asked about it.
+"""PURE. RPC messages between the controllers of a quorum, to followers of the metadata log, and
+for questions about the quorum.
 
-Raft's messages are bodies of our RPC. They are one-way: the answer says only that they came. Names
-are those of ``raft/machine/messages``, which ``raft/wire.py`` makes of them; who sends and to whom
-stands once, beside all of them.
+Raft's messages are bodies of this RPC. They are one-way: the response only acknowledges receipt.
+Names are those of ``raft/machine/messages``, from which ``raft/wire.py`` builds them. Sender and
+receiver are stated once per request.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from kraftjbod.protocol.rpc_messages import (
 )
 
 Term = Annotated[int, Field(ge=0)]
-#: Last offset and its term.
+#: Last offset of a snapshot and its term.
 SnapshotIdBody = tuple[int, int]
 #: First offset of a term, and the term.
 TermStartBody = tuple[int, int]
 MAX_TERMS: Final = 1_000
-#: As many as a link sends at once.
+#: Limit of messages in one request.
 MAX_MESSAGES: Final = 64
 MAX_ENDPOINTS: Final = 16
 MAX_FEATURES: Final = 100
@@ -146,31 +146,31 @@ _BODY: Final[TypeAdapter[QuorumMessageBody]] = TypeAdapter(QuorumMessageBody)
 
 
 def quorum_message_body(fields: Mapping[str, object]) -> QuorumMessageBody:
-    """The body of the ``kind`` that is among ``fields``."""
+    """The body for ``fields``, chosen by their ``kind``."""
     return _BODY.validate_python(fields)
 
 
 class QuorumMessagesResponse(RpcResponse):
-    """They came; what they bring is said by messages the other way.
+    """Receipt of the messages; replies to them are separate messages.
 
-    ``directories``, if the request asks for them: from which disk each voter of a static quorum
-    votes, as far as the receiver has heard of them.
+    ``directories``, if the request asks for them: the directory id with which each voter of a
+    static quorum votes, as known to the receiver.
     """
 
     directories: dict[WireBrokerId, WireDirectoryId] = Field(default_factory=dict)
 
 
 class QuorumMessagesRequest(RpcRequest):
-    """Messages of one controller to another, in their order.
+    """Messages of one controller to another, in order.
 
-    ``sender_directory_id`` is of the disk that holds the sender's vote and its log: the same node
-    with another one has forgotten what it promised. ``receiver_id`` is whom it takes the receiver
-    for; ``receiver_directory_id`` likewise, None where voters are told by their node alone.
-    ``sender_endpoint``, ``NAME://host:port``, is where it is reached, and ``sender_features`` the
-    least and greatest level of each feature that its software supports: so it is registered with
-    whoever leads (KIP-919). Older software says nothing of them.
-    ``metadata_log_id`` is of the log that the sender holds, as far as its id is committed there.
-    ``asks_for_directories``: it is nothing but a question, and the sender is not to be remembered.
+    ``sender_directory_id`` identifies the disk with the sender's vote and log: the same node with
+    another disk has lost its vote. ``receiver_id`` is the expected receiver.
+    ``receiver_directory_id`` likewise, or None if voters are identified by node id alone.
+    ``sender_endpoint`` (``NAME://host:port``) is the sender's address. ``sender_features`` has the
+    lowest and highest level that its software supports, by feature. The leader registers the
+    sender with them (KIP-919). Older software sends neither.
+    ``metadata_log_id`` is the id of the sender's log, if its id is committed there.
+    ``asks_for_directories``: the request is only a question, and the sender is not recorded.
     """
 
     api = "QuorumMessages"
@@ -194,9 +194,9 @@ class QuorumMessagesRequest(RpcRequest):
 
 
 class MetadataEntry(RpcBody):
-    """One committed entry of the metadata log: records that take effect together.
+    """One committed entry of the metadata log: records that are applied together.
 
-    ``payload`` is what ``metadata/records.py`` encodes.
+    ``metadata/record_codec.py`` encodes ``payload``.
     """
 
     offset: Offset
@@ -205,17 +205,18 @@ class MetadataEntry(RpcBody):
 
 
 class FetchMetadataResponse(RpcResponse):
-    """Either ``entries`` from the asked offset on, or the whole state at ``snapshot_offset``.
+    """Either ``entries`` from the requested offset, or the whole state at ``snapshot_offset``.
 
-    ``snapshot_offset`` is -1, or that of the last entry in the snapshot, which comes in pieces:
-    ``snapshot_chunk`` from the asked position on; ``snapshot_next_position`` is -1 after the last.
+    ``snapshot_offset`` is -1, or the offset of the last entry in the snapshot. A snapshot is sent
+    in pieces: ``snapshot_chunk`` starts at the requested position, and ``snapshot_next_position``
+    is -1 after the last piece.
     ``high_watermark`` is the offset of the last committed entry, -1 if there is none.
-    ``metadata_log_id`` says which log that is; None from software before logs had ids.
-    ``controller_id`` is who answers, ``controller_epoch`` its term, and ``is_active`` whether it
-    leads. Each controller makes snapshots of its own: pieces of two of them are no state.
-    ``snapshot_epoch`` is that of the last entry in the snapshot, with its first piece; else -1.
-    ``snapshot_crc`` is of the whole snapshot, with each piece: a controller that found its snapshot
-    damaged writes another one of the same state, which may have it in another order.
+    ``metadata_log_id`` is the id of the log; None from software that has no such ids.
+    ``controller_id`` is the responding controller, ``controller_epoch`` its term, and ``is_active``
+    whether it is the leader. Snapshots differ between controllers, so pieces must not be mixed.
+    ``snapshot_epoch`` is the epoch of the last entry in the snapshot, in its first piece; else -1.
+    ``snapshot_crc`` is the CRC of the whole snapshot, in each piece. A controller that replaces a
+    damaged snapshot may write the same state in another order.
     ``controllers`` are the voters, as ``id@host:port``, if the metadata log names them.
     """
 
@@ -234,14 +235,14 @@ class FetchMetadataResponse(RpcResponse):
 
 
 class FetchMetadataRequest(RpcRequest):
-    """Wait up to ``max_wait_ms`` for committed entries from ``fetch_offset`` on.
+    """Wait up to ``max_wait_ms`` for committed entries from ``fetch_offset``.
 
     ``snapshot_offset`` and ``snapshot_position`` continue a snapshot; -1 and 0 otherwise.
-    ``metadata_log_id`` is the log that the broker has followed; None if it remembers none. With
-    ``applied_metadata_offset``, how far it has, any controller may answer that knows as much.
-    ``applied_metadata_epoch`` is that of the entry there, None if it is not known: an entry of
-    another epoch is one that was decided by controllers that had lost it (as in KIP-595, where
-    fetches say ``LastFetchedEpoch``).
+    ``metadata_log_id`` is the log that the broker has followed, or None. With it and
+    ``applied_metadata_offset``, any controller that has as many entries may respond.
+    ``applied_metadata_epoch`` is the epoch of the entry at that offset, or None. If the controller
+    has another epoch there, controllers that had lost the entry replaced it (compare
+    ``LastFetchedEpoch`` in KIP-595).
     """
 
     api = "FetchMetadata"
@@ -264,10 +265,10 @@ class FetchMetadataRequest(RpcRequest):
 
 
 class QuorumReplica(RpcBody):
-    """One copy of the metadata log, as its leader knows it.
+    """One replica of the metadata log, as its leader knows it.
 
-    ``log_end_offset`` is the offset after the last entry that it holds durably; times are wall
-    time. -1 means that it is not known. ``endpoints`` are ``NAME://host:port``, of voters only.
+    ``log_end_offset`` is the offset after the last durable entry. Times are wall-clock times. -1
+    means unknown. ``endpoints`` are ``NAME://host:port``, for voters only.
     """
 
     node_id: WireBrokerId
@@ -279,9 +280,12 @@ class QuorumReplica(RpcBody):
 
 
 class DescribeQuorumResponse(RpcResponse):
-    """``node_id`` is who answers, ``leader_id`` -1 while nobody is known to lead;
+    """``node_id`` is the responding controller, ``leader_id`` is -1 while no leader is known.
+
     ``high_watermark`` is the offset after the last committed entry, -1 if it is not known.
-    ``refusal`` is why the leader does not take who answers for a voter, None while it does."""
+    ``refusal`` is the reason why the leader does not accept the responding controller as a voter,
+    or None.
+    """
 
     node_id: WireBrokerId
     cluster_id: RepeatedText
@@ -294,8 +298,10 @@ class DescribeQuorumResponse(RpcResponse):
 
 
 class DescribeQuorumRequest(RpcRequest):
-    """How the quorum is: asked of its leader, or with ``of_any`` of any controller, which then says
-    who leads and who votes, as far as it knows."""
+    """Request the state of the quorum from its leader, or from any controller with ``of_any``.
+
+    Any controller reports the leader and the voters that it knows.
+    """
 
     api = "DescribeQuorum"
     Response = DescribeQuorumResponse
@@ -304,13 +310,13 @@ class DescribeQuorumRequest(RpcRequest):
 
 
 class AddRaftVoterResponse(RpcResponse):
-    """It votes, or will once that is committed."""
+    """The controller is a voter, or will be once the change is committed."""
 
 
 class AddRaftVoterRequest(OnceOnlyRequest):
-    """Let a controller vote that follows the log and has caught up (KIP-853).
+    """Add a controller that follows the log and has caught up to the voters (KIP-853).
 
-    ``was_checked`` says that it was found not to vote before this was asked at first.
+    ``was_checked``: before its first attempt the sender verified that it was not a voter.
     """
 
     api = "AddRaftVoter"
@@ -324,13 +330,13 @@ class AddRaftVoterRequest(OnceOnlyRequest):
 
 
 class RemoveRaftVoterResponse(RpcResponse):
-    """It votes no more."""
+    """The controller is no longer a voter."""
 
 
 class RemoveRaftVoterRequest(OnceOnlyRequest):
-    """Let a controller vote no more, whether it is there or not.
+    """Remove a controller from the voters, whether it is reachable or not.
 
-    ``was_checked`` says that it was found to vote before this was asked at first.
+    ``was_checked``: before its first attempt the sender verified that it was a voter.
     """
 
     api = "RemoveRaftVoter"

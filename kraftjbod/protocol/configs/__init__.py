@@ -1,1 +1,1 @@
-"""What requests about configuration mean beyond their fields."""
+"""Conversions between requests about configuration."""

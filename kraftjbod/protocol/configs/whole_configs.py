@@ -1,7 +1,7 @@
-"""PURE. AlterConfigs: all that is configured of a resource at once, told as single changes.
+"""PURE. AlterConfigs, which replaces all overrides of a resource, as incremental changes.
 
-What the resource has and the request does not name is removed (KIP-133). Kafka has had a better
-way since 2.3, IncrementalAlterConfigs; some clients still know this one alone.
+Overrides that the request does not name are removed (KIP-133). Kafka replaced this request by
+IncrementalAlterConfigs in version 2.3, but some clients support only AlterConfigs.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _SET, _DELETE = 0, 1
 
 
 def named_in_parts(request: AlterConfigsRequest) -> Iterator[tuple[int, tuple[str, ...]]]:
-    """Resources that may be there, by type, as many at a time as are forwarded at once."""
+    """Names of resources by type, in lists short enough for one forwarded request."""
     first = request.resources[:MAX_ITEMS_PER_REQUEST]
     for kind in sorted({resource.resource_type for resource in first}):
         names = dict.fromkeys(r.resource_name for r in first if r.resource_type == kind)
-        # What is longer names nothing that is there.
+        # A longer name cannot exist.
         fitting = [name for name in names if len(name) <= MAX_NAME_CHARS]
         for start in range(0, len(fitting), MAX_FORWARDED_ITEMS):
             yield kind, tuple(fitting[start : start + MAX_FORWARDED_ITEMS])
@@ -37,7 +37,10 @@ def named_in_parts(request: AlterConfigsRequest) -> Iterator[tuple[int, tuple[st
 def as_changes(
     request: AlterConfigsRequest, present: Mapping[tuple[int, str], Collection[str]]
 ) -> IncrementalAlterConfigsRequest:
-    """:param present: keys that have a value of their own, by type and name of the resource."""
+    """Convert the request.
+
+    :param present: keys that currently have an override, by type and name of the resource.
+    """
     return IncrementalAlterConfigsRequest(
         resources=[
             IncrementalAlterConfigsRequest.AlterConfigsResource(
@@ -58,7 +61,7 @@ def as_changes(
 def _changes(
     resource: AlterConfigsRequest.AlterConfigsResource, present: Collection[str]
 ) -> Iterator[_Change]:
-    """What is named without a value, or twice, is for the controller to refuse, as Kafka does."""
+    """Keys without a value and duplicate keys are kept; the controller rejects them like Kafka."""
     named = {canonical_key(config.name) for config in resource.configs}
     for name in dict.fromkeys(present):
         if name not in named:
@@ -68,7 +71,7 @@ def _changes(
 
 
 def whole_response(response: IncrementalAlterConfigsResponse) -> AlterConfigsResponse:
-    """The same outcomes; :attr:`throttle_time_ms` is nobody's here."""
+    """The same results as an AlterConfigs response; the throttle time is always 0."""
     return AlterConfigsResponse(
         responses=[
             AlterConfigsResponse.AlterConfigsResourceResponse(
@@ -83,7 +86,7 @@ def whole_response(response: IncrementalAlterConfigsResponse) -> AlterConfigsRes
 
 
 def refused_whole(request: AlterConfigsRequest, error: OperatingError) -> AlterConfigsResponse:
-    """Every resource refused for the same reason."""
+    """A response that rejects every resource with the same error."""
     return AlterConfigsResponse(
         responses=[
             AlterConfigsResponse.AlterConfigsResourceResponse(

@@ -1,1 +1,1 @@
-"""Kafka's message schemas: read, extended by fields and messages of our own, compiled to Python."""
+"""Kafka's message schemas: loaded, extended by this project's fields, and compiled to Python."""

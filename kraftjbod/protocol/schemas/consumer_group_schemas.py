@@ -1,8 +1,8 @@
-"""PURE. Kafka's schemas of consumer groups (KIP-848) that no package ships: the two APIs, and the
-records of such a group in ``__consumer_offsets``.
+"""PURE. Kafka's schemas of consumer groups (KIP-848), which no Python package contains: the two
+APIs, and the records of such a group in ``__consumer_offsets``.
 
-They stand here in the form of Kafka's message schemas, as of 4.3. Of a record ``apiKey`` is the
-type; keys have one version, 0, and are never flexible.
+They have the form of Kafka's message schemas, as of 4.3. In a record schema ``apiKey`` is the
+record type. Keys have one version, 0, and are never flexible.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ CONSUMER_GROUP_RECORDS: Final[Mapping[str, _Schema]] = {
     "ConsumerGroupMetadataValue": _message(
         3, "0", _field("Epoch", "int32"), _tagged("MetadataHash", "int64")
     ),
-    # Kafka before 4.1 wrote what it knew of topics; read to be passed over.
+    # Written by Kafka before 4.1; decoded only to be skipped.
     "ConsumerGroupPartitionMetadataKey": _key(4, "GroupId"),
     # Written before Kafka 4.1 only.
     "ConsumerGroupPartitionMetadataValue": _message(
@@ -216,8 +216,8 @@ CONSUMER_GROUP_RECORDS: Final[Mapping[str, _Schema]] = {
     ),
 }
 
-#: What members of the classic protocol tell each other through the coordinator, which reads it
-#: where such a member is in a consumer group. Before each stand 16 bits of version.
+#: Data that members of the classic protocol exchange through the coordinator. The coordinator
+#: decodes it if such a member is in a consumer group. It follows a 16-bit version number.
 _OWNED: Final = (_field("Topic", "string"), _field("Partitions", "[]int32"))
 CONSUMER_PROTOCOL: Final[Mapping[str, _Schema]] = {
     "ConsumerProtocolSubscription": {
@@ -245,5 +245,5 @@ CONSUMER_PROTOCOL: Final[Mapping[str, _Schema]] = {
 
 
 def consumer_group_message(name: str) -> Mapping[str, Any] | None:
-    """The schema of a request or response of consumer groups; None if ``name`` is none."""
+    """The schema of a request or response of consumer groups; None for other names."""
     return CONSUMER_GROUP_MESSAGES.get(name)

@@ -1,16 +1,17 @@
-"""PURE. Message schemas compiled to Python: one reader and writer per struct and version.
+"""PURE. Compiles message schemas to Python: one reader and one writer per struct and version.
 
-The generated source is plain and can be read (``kafka_codec.source_of``). Its rules:
+The generated source is readable (``kafka_codec.source_of``). Its conventions:
 
-* ``read_X(b, p, end, q) -> (message, p)``: ``b`` is a memoryview of the frame, ``p`` the position,
-  ``end`` where this struct must end at the latest, ``q[0]`` how many array elements the frame may
-  still claim. Every claimed length is compared with ``end - p`` before anything is made of it.
-* ``write_X(c, m, k)``: appends chunks of bytes to ``c``; ``k`` collects the places in ``c`` that
-  hold records, which must stay buffers of their own.
-* neighbouring fields of fixed size are read and written by one ``struct`` call.
+* ``read_X(b, p, end, q) -> (message, p)``: ``b`` is a memoryview of the frame and ``p`` the
+  position. The struct must end at ``end`` or before. ``q[0]`` is the number of array elements that
+  the frame may still claim. Every claimed length is compared with ``end - p`` before memory is
+  allocated for it.
+* ``write_X(c, m, k)``: appends chunks of bytes to ``c``. ``k`` collects the indexes in ``c`` of
+  records, which must stay separate buffers.
+* Adjacent fields of fixed size are read and written by one ``struct`` call.
 
 Malformed bytes raise ``RemoteProtocolError``, ``struct.error``, ``IndexError`` or
-``UnicodeDecodeError``; kafka_codec.py makes one error of the four.
+``UnicodeDecodeError``; kafka_codec.py converts them to ``RemoteProtocolError``.
 """
 
 from __future__ import annotations
@@ -35,15 +36,15 @@ _FIXED_FORMATS: Final = {
     "uuid": "16s",
 }
 _MAX_VARINT_SHIFT: Final = 28
-#: A tagged-field section that holds nothing.
+#: An empty section of tagged fields.
 NO_TAGS: Final = b"\x00"
 
 
-# --- what generated code calls ------------------------------------------------------------------
+# --- helpers for generated code -----------------------------------------------------------------
 
 
 def long_uvarint(b: memoryview, p: int, first: int) -> tuple[int, int]:
-    """The rest of an unsigned varint whose first byte had its high bit set."""
+    """Decode the rest of an unsigned varint whose first byte had its high bit set."""
     value = first & 0x7F
     shift = 7
     while True:
@@ -109,7 +110,7 @@ _NAMESPACE: Final[dict[str, Any]] = {
 
 
 def _suffix(fmt: str) -> str:
-    """``fmt`` as part of a Python name."""
+    """``fmt`` in a form that fits a Python name."""
     return fmt.replace("?", "t")
 
 
@@ -117,7 +118,7 @@ def _suffix(fmt: str) -> str:
 
 
 class Compiler:
-    """Generates the functions of one version of one message."""
+    """Generates the functions for one version of one message."""
 
     def __init__(self, schema: MessageSchema, version: int) -> None:
         self._schema = schema
@@ -134,7 +135,7 @@ class Compiler:
         return "\n".join(self._lines) + "\n"
 
     def compile(self, classes: dict[str, type[Message]]) -> dict[str, Any]:
-        """``read_X`` and ``write_X`` of every struct X."""
+        """Compile ``read_X`` and ``write_X`` of every struct X."""
         code = compile(self.source(), f"<{self._schema.name} v{self._version}>", "exec")
         namespace = {**_NAMESPACE, **classes}
         for fmt in self._formats:
@@ -163,7 +164,7 @@ class Compiler:
         return [f for f in s.fields if self._version not in f.versions]
 
     def _runs(self, fields: Sequence[FieldSchema]) -> Iterator[list[FieldSchema]]:
-        """``fields`` with neighbours of fixed size put together."""
+        """Group adjacent fields of fixed size."""
         run: list[FieldSchema] = []
         for f in fields:
             if f.type in _FIXED_FORMATS and not f.is_array:
@@ -182,7 +183,7 @@ class Compiler:
         return fmt
 
     def _min_bytes(self, f: FieldSchema) -> int:
-        """The fewest bytes that one element of ``f`` takes; never 0, so that claims are bounded."""
+        """Minimum size of an element of ``f``; at least 1, so that claimed counts are bounded."""
         if f.type in _FIXED_FORMATS:
             return struct.calcsize(">" + _FIXED_FORMATS[f.type])
         if f.struct is None:
@@ -197,7 +198,7 @@ class Compiler:
         return size
 
     def _may_lack(self, f: FieldSchema) -> bool:
-        """A struct that may be null: a byte says so, below 0 for null."""
+        """Whether ``f`` is a nullable struct, which has a prefix byte that is negative for null."""
         return f.struct is not None and not f.is_array and self._version in f.nullable
 
     def _put(self, depth: int, *lines: str) -> None:
@@ -230,7 +231,7 @@ class Compiler:
         self._put(depth, f"if {name} > 127: {name}, p = long_uvarint(b, p, {name})")
 
     def _read_length(self, depth: int, name: str, *, wide: bool) -> None:
-        """Leave a length, -1 for null, in the variable ``name``."""
+        """Generate code that sets the variable ``name`` to a length, -1 for null."""
         if self._flexible:
             self._read_uvarint(depth, name)
             self._put(depth, f"{name} -= 1")
@@ -253,7 +254,7 @@ class Compiler:
             self._read_bytes(depth, f, f"m.{f.name} =")
 
     def _read_bytes(self, depth: int, f: FieldSchema, target: str) -> None:
-        """A string or a run of bytes; ``target`` starts the assignment."""
+        """Generate code for a string or bytes; ``target`` starts the assignment."""
         self._read_length(depth, "n", wide=f.type != "string")
         is_null = "None" if self._version in f.nullable else f"null({f.name!r})"
         value = "str(b[p:e], 'utf-8')" if f.type == "string" else "b[p:e]"
@@ -286,7 +287,7 @@ class Compiler:
 
     def _read_tags(self, s: StructSchema) -> None:
         self._read_uvarint(1, "tags")
-        # Tags that nobody knows take two bytes each and time all the same.
+        # Unknown tags are counted as well: each takes two bytes of the frame and some time.
         self._put(1, "q[0] -= tags", f"if q[0] < 0: too_many('tags of {s.name}')")
         self._put(1, "for _ in range(tags):")
         self._read_uvarint(2, "tag")
@@ -303,7 +304,7 @@ class Compiler:
             self._later_tag_reader(s, f)
 
     def _later_tag_reader(self, s: StructSchema, f: FieldSchema) -> None:
-        """A function of its own per tagged field, put before the reader that calls it."""
+        """Generate a separate function for a tagged field, before the reader that calls it."""
         lines, self._lines = self._lines, []
         self._put(0, f"def read_{s.name}_{f.name}(m, b, p, end, q):")
         self._read_field(1, f)
@@ -383,7 +384,7 @@ class Compiler:
             self._write_bytes(depth, f)
 
     def _write_bytes(self, depth: int, f: FieldSchema) -> None:
-        """The string or run of bytes in the variable ``s``."""
+        """Generate code for the string or bytes in the variable ``s``."""
         if f.type == "string":
             self._put(depth, "s = s.encode()")
         self._write_length(depth, "s", wide=f.type != "string")
@@ -392,7 +393,7 @@ class Compiler:
         self._put(depth, "a(s)")
 
     def _write_array(self, depth: int, f: FieldSchema) -> None:
-        """The array in the variable ``s``; an element given as bytes was encoded before."""
+        """Generate code for the array in the variable ``s``, whose elements may also be bytes."""
         self._write_length(depth, "s", wide=True)
         if f.type == "uuid":
             self._put(depth, "for o in s: a(struct.pack('16s', o))")

@@ -1,20 +1,18 @@
-"""PURE. What Kafka's protocol has no word for: tagged fields of our own, and an API of our own;
-and what the package with Kafka's schemas leaves out.
+"""PURE. Extensions of Kafka's protocol: tagged fields and an API of this project. Also messages of
+Kafka that the package with its schemas lacks.
 
-A reader skips a tagged field whose number it does not know (KIP-482).
-So every Kafka broker takes our requests and every Kafka client our answers, and only what stands
-here is lost on them. Rules:
+A reader skips tagged fields whose number it does not know (KIP-482), so Kafka's brokers and clients
+work with these messages and only miss the additional fields. Rules:
 
-* numbers start at :data:`FIRST_OWN_TAG`, far above the handful that Kafka has given out, and no
-  number is ever used again for something else;
-* a field has a default that means "was not reported", so that its absence is no statement;
-* nothing that must be heard may travel this way.
+* Numbers start at :data:`FIRST_OWN_TAG`, far above Kafka's, and are never reused.
+* A field has a default that means "not reported".
+* No field may be essential for its receiver.
 
-Fields are written as in Kafka's schemas; kafka_schema.py puts them after Kafka's own.
+Fields are written as in Kafka's schemas, and kafka_schema.py appends them to Kafka's fields.
 
-What *must* be heard is a request of our own, far above Kafka's numbers. It is sent only to those
-who introduce themselves as ours (KIP-511), so that no other client ever meets the number, and a
-tool of ours that talks with a broker of Kafka's learns that there is no such thing.
+Essential information needs a separate API, with a number far above Kafka's. ApiVersions lists it
+only for clients of this project (KIP-511), so other clients never see the number. A tool of this
+project finds it missing on Kafka's brokers.
 """
 
 from __future__ import annotations
@@ -22,16 +20,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-#: Kafka numbers tagged fields from 0 on, per struct.
+#: Kafka numbers tagged fields from 0, per struct.
 FIRST_OWN_TAG: Final = 10_000
 
 OWN_FIELDS: Final[Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]] = {
     ("AlterPartitionReassignmentsRequest", "ReassignablePartition"): (
         {
-            # A directory for each new replica, in the same call that names its broker: KIP-858
-            # leaves that to the future. Parallel to Replicas, or empty; "any", an absolute path, or
-            # "dirid:<uuid>". To a broker that does not know it, AlterReplicaLogDirs has to say the
-            # same afterwards.
+            # A directory for each new replica, in the request that chooses its broker, which
+            # KIP-858 leaves to future work. Empty, or one item per item of Replicas: "any", an
+            # absolute path, or "dirid:<uuid>". For other brokers, AlterReplicaLogDirs must be sent
+            # afterwards.
             "name": "TargetDirectories",
             "type": "[]string",
             "versions": "0+",
@@ -41,9 +39,9 @@ OWN_FIELDS: Final[Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]] = {
     ),
     ("FetchResponse", "PartitionData"): (
         {
-            # To a follower: offsets may be missing between the leader's batches, because compaction
-            # took them away. A follower that does not hear of it takes what is missing for damage
-            # of the leader.
+            # For followers: whether compaction may have removed offsets between the leader's
+            # batches. A follower without this field would treat a gap as damage of the leader's
+            # log.
             "name": "MayHaveGaps",
             "type": "bool",
             "versions": "12+",
@@ -55,7 +53,7 @@ OWN_FIELDS: Final[Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]] = {
     ),
     ("DescribeLogDirsRequest", "DescribeLogDirsRequest"): (
         {
-            # Strays are reported to whoever asks for them: there may be as many as replicas.
+            # Stray replicas are listed on request only: there may be as many as replicas.
             "name": "IncludeStrays",
             "type": "bool",
             "versions": "2+",
@@ -66,8 +64,8 @@ OWN_FIELDS: Final[Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]] = {
     ),
     ("DescribeLogDirsResponse", "DescribeLogDirsResponse"): (
         {
-            # Who answers: whoever reached a broker by an address alone learns its id nowhere else.
-            # -1 if not reported.
+            # Id of the responding broker, which a client that knows only an address needs. -1 if
+            # not reported.
             "name": "BrokerId",
             "type": "int32",
             "versions": "2+",
@@ -77,8 +75,8 @@ OWN_FIELDS: Final[Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]] = {
             "ignorable": True,
         },
         {
-            # "topic-partition" of replicas that are in none of the directories, and yet the last
-            # in sync: nobody leads, and no log is made, before an operator has a say.
+            # "topic-partition" of replicas that are in none of the directories, although they were
+            # the last in sync. They have no leader and no log until an operator decides.
             "name": "LostReplicas",
             "type": "[]string",
             "versions": "2+",
@@ -89,7 +87,7 @@ OWN_FIELDS: Final[Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]] = {
     ),
     ("DescribeLogDirsResponse", "DescribeLogDirsResult"): (
         {
-            # Kafka reports a directory's path only, while metadata speaks of ids.
+            # Kafka reports only the path of a directory, while metadata uses ids.
             "name": "DirectoryId",
             "type": "uuid",
             "versions": "2+",
@@ -98,7 +96,7 @@ OWN_FIELDS: Final[Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]] = {
             "ignorable": True,
         },
         {
-            # "online", "offline", and what later states are called; empty if not reported.
+            # "online", "offline" or another state; empty if not reported.
             "name": "State",
             "type": "string",
             "versions": "2+",
@@ -107,8 +105,8 @@ OWN_FIELDS: Final[Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]] = {
             "ignorable": True,
         },
         {
-            # Replicas of this directory of which the controller does not know yet that they are
-            # here; -1 if not reported.
+            # Replicas of this directory whose assignment the controller does not know yet; -1 if
+            # not reported.
             "name": "QueuedAssignments",
             "type": "int32",
             "versions": "2+",
@@ -118,7 +116,7 @@ OWN_FIELDS: Final[Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]] = {
             "ignorable": True,
         },
         {
-            # Kept for the day when the disk is full (KIP-928); -1 if not reported.
+            # Size of the reserve file for a full disk (KIP-928); -1 if not reported.
             "name": "ReserveBytes",
             "type": "int64",
             "versions": "2+",
@@ -128,7 +126,7 @@ OWN_FIELDS: Final[Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]] = {
             "ignorable": True,
         },
         {
-            # Of all that is used on the disk; the smallest of all numbers if not reported.
+            # Growth of all data on the disk; the lowest int64 if not reported.
             "name": "GrowthBytesPerSecond",
             "type": "int64",
             "versions": "2+",
@@ -138,7 +136,7 @@ OWN_FIELDS: Final[Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]] = {
             "ignorable": True,
         },
         {
-            # What a write or flush takes on average; -1 if not reported.
+            # Average duration of a write or flush; -1 if not reported.
             "name": "LatencyMs",
             "type": "float64",
             "versions": "2+",
@@ -148,7 +146,7 @@ OWN_FIELDS: Final[Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]] = {
             "ignorable": True,
         },
         {
-            # Much slower than the broker's other directories.
+            # Whether it is much slower than the broker's other directories.
             "name": "IsSlow",
             "type": "bool",
             "versions": "2+",
@@ -157,8 +155,8 @@ OWN_FIELDS: Final[Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]] = {
             "ignorable": True,
         },
         {
-            # When the last pass over all cold segments ended, wall time; -1 if never, or not
-            # reported.
+            # Wall-clock time at which the last pass over all cold segments ended; -1 if never, or
+            # not reported.
             "name": "LastScrubMs",
             "type": "int64",
             "versions": "2+",
@@ -168,7 +166,7 @@ OWN_FIELDS: Final[Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]] = {
             "ignorable": True,
         },
         {
-            # Damaged stretches that the last pass found; -1 if not reported.
+            # Damaged ranges found by the last pass; -1 if not reported.
             "name": "ScrubErrors",
             "type": "int32",
             "versions": "2+",
@@ -178,7 +176,7 @@ OWN_FIELDS: Final[Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]] = {
             "ignorable": True,
         },
         {
-            # Of the directory's own logs; the smallest of all numbers if not reported.
+            # Growth of the directory's own logs; the lowest int64 if not reported.
             "name": "LogGrowthBytesPerSecond",
             "type": "int64",
             "versions": "2+",
@@ -188,7 +186,8 @@ OWN_FIELDS: Final[Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]] = {
             "ignorable": True,
         },
         {
-            # By the faster of the two; -1 if neither grows, or not reported.
+            # Estimated from the larger of the two growth rates; -1 if neither grows, or not
+            # reported.
             "name": "SecondsUntilFull",
             "type": "int64",
             "versions": "2+",
@@ -198,7 +197,7 @@ OWN_FIELDS: Final[Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]] = {
             "ignorable": True,
         },
         {
-            # Why it is offline, saturated or stalled; empty if it is not, or not reported.
+            # Why it is offline, saturated or stalled; empty if it is online, or not reported.
             "name": "Reason",
             "type": "string",
             "versions": "2+",
@@ -207,8 +206,7 @@ OWN_FIELDS: Final[Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]] = {
             "ignorable": True,
         },
         {
-            # Replicas that metadata puts there, for a directory that cannot be read; -1 if
-            # not reported.
+            # Replicas assigned to an unreadable directory by the metadata; -1 if not reported.
             "name": "AssignedReplicas",
             "type": "int32",
             "versions": "2+",
@@ -218,7 +216,7 @@ OWN_FIELDS: Final[Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]] = {
             "ignorable": True,
         },
         {
-            # Copies that are kept and not served; empty unless they were asked for.
+            # Replicas that are kept but not served; empty unless requested.
             "name": "Strays",
             "type": "[]DescribeLogDirsStray",
             "versions": "2+",
@@ -226,24 +224,24 @@ OWN_FIELDS: Final[Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]] = {
             "tag": FIRST_OWN_TAG + 10,
             "ignorable": True,
             "fields": (
-                # As the directory's name says; "" and -1 where it had to be shortened.
+                # From the directory's name; "" and -1 if the name was shortened.
                 {"name": "TopicName", "type": "string", "versions": "2+"},
                 {"name": "PartitionIndex", "type": "int32", "versions": "2+"},
-                # Zeros if it does not say.
+                # Zeros if not stated.
                 {"name": "TopicId", "type": "uuid", "versions": "2+"},
                 {"name": "Size", "type": "int64", "versions": "2+"},
-                # Wall time and why; -1 and "" if it does not say.
+                # Wall-clock time and reason; -1 and "" if not stated.
                 {"name": "SetAsideMs", "type": "int64", "versions": "2+"},
                 {"name": "Reason", "type": "string", "versions": "2+"},
-                # The path below the log directory.
+                # Path relative to the log directory.
                 {"name": "Directory", "type": "string", "versions": "2+"},
             ),
         },
     ),
     ("AlterReplicaLogDirsResponse", "AlterReplicaLogDirPartitionResult"): (
         {
-            # Why a replica may not move there, and what to do: KAFKA_STORAGE_ERROR alone may mean
-            # a dead, a full or a cordoned directory. Null if there is no error, or not reported.
+            # Why a replica cannot move there, and what to do: KAFKA_STORAGE_ERROR may mean an
+            # offline, a full or a cordoned directory. Null if there is no error, or not reported.
             "name": "ErrorMessage",
             "type": "string",
             "versions": "2+",
@@ -256,8 +254,8 @@ OWN_FIELDS: Final[Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]] = {
     ),
     ("DescribeClusterRequest", "DescribeClusterRequest"): (
         {
-            # What metadata knows of log directories, for brokers that cannot be asked themselves.
-            # It takes a pass over all partitions, so only who asks for it gets it.
+            # Request the log directories in the metadata, for brokers that are down. Optional
+            # because it takes a pass over all partitions.
             "name": "IncludeLogDirs",
             "type": "bool",
             "versions": "0+",
@@ -276,23 +274,23 @@ OWN_FIELDS: Final[Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]] = {
             "ignorable": True,
             "fields": (
                 {"name": "DirectoryId", "type": "uuid", "versions": "0+"},
-                # Where it was when the broker registered; empty if it did not say.
+                # Path at the broker's registration; empty if not reported.
                 {"name": "Path", "type": "string", "versions": "0+"},
-                # Lost while the broker ran, or given up.
+                # The directory failed while the broker ran, or was removed.
                 {"name": "IsOffline", "type": "bool", "versions": "0+"},
                 {"name": "IsCordoned", "type": "bool", "versions": "0+"},
-                # Of this broker in this directory.
+                # Number of this broker's replicas in this directory.
                 {"name": "Replicas", "type": "int32", "versions": "0+"},
             ),
         },
     ),
 }
 
-#: Kafka numbers its APIs from 0 on.
+#: Kafka numbers its APIs from 0.
 FIRST_OWN_API_KEY: Final = 10_000
 
 OWN_MESSAGES: Final[Mapping[str, Mapping[str, Any]]] = {
-    # To one broker, about one of its own directories: bring it back, take it in, give it up.
+    # Sent to a broker about one of its own directories: reattach, add or forget it.
     "AlterLogDirsRequest": {
         "apiKey": FIRST_OWN_API_KEY,
         "validVersions": "0",
@@ -302,10 +300,10 @@ OWN_MESSAGES: Final[Mapping[str, Mapping[str, Any]]] = {
             {"name": "Operation", "type": "int8", "versions": "0+"},
             # An absolute path, or "dirid:<uuid>".
             {"name": "Target", "type": "string", "versions": "0+"},
-            # How long the answer may take. What is under way then goes on.
+            # Time limit of the response. An operation in progress continues after it.
             {"name": "TimeoutMs", "type": "int32", "versions": "0+"},
-            # Of forget: also where that gives up the last in-sync replica of a partition, if its
-            # topic allows unclean elections.
+            # For forget: also if that removes the last in-sync replica of a partition whose topic
+            # allows unclean elections.
             {"name": "Force", "type": "bool", "versions": "0+"},
         ),
     },
@@ -315,11 +313,11 @@ OWN_MESSAGES: Final[Mapping[str, Mapping[str, Any]]] = {
         "flexibleVersions": "0+",
         "fields": (
             {"name": "ErrorCode", "type": "int16", "versions": "0+"},
-            # What was wrong and what to do; or what was done.
+            # What was wrong and what to do, or what was done.
             {"name": "Message", "type": "string", "versions": "0+"},
-            # Zeros if it is not known.
+            # Zeros if unknown.
             {"name": "DirectoryId", "type": "uuid", "versions": "0+"},
-            # The directory's state afterwards; empty if the broker has no such directory.
+            # State of the directory afterwards; empty if the broker has no such directory.
             {"name": "State", "type": "string", "versions": "0+"},
         ),
     },
@@ -337,7 +335,7 @@ _OUTCOME: Final[Sequence[Mapping[str, Any]]] = (
     },
 )
 
-#: Kafka's own, with Kafka's number.
+#: Messages of Kafka, with Kafka's numbers.
 _LEFT_OUT: Final[Mapping[str, Mapping[str, Any]]] = {
     "UnregisterBrokerRequest": {
         "apiKey": 64,
@@ -401,7 +399,7 @@ _LEFT_OUT: Final[Mapping[str, Mapping[str, Any]]] = {
         "flexibleVersions": "0+",
         "fields": _OUTCOME,
     },
-    # Kafka 4.4.
+    # Added in Kafka 4.4.
     "UnregisterControllerRequest": {
         "apiKey": 94,
         "validVersions": "0",
@@ -418,10 +416,10 @@ _LEFT_OUT: Final[Mapping[str, Mapping[str, Any]]] = {
 
 
 def own_message(name: str) -> Mapping[str, Any] | None:
-    """The schema of a message that is written here; None if ``name`` is none."""
+    """The schema of a message that this file defines; None for other names."""
     return OWN_MESSAGES.get(name) or _LEFT_OUT.get(name)
 
 
 def own_fields(message: str, struct: str) -> Sequence[Mapping[str, Any]]:
-    """Our fields of ``struct``, which belongs to ``message``."""
+    """This project's additional fields of ``struct`` in ``message``."""
     return OWN_FIELDS.get((message, struct), ())

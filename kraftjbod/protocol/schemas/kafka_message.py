@@ -1,6 +1,6 @@
-"""PURE. Messages as Python values: a class per struct of a schema, with the fields of all versions.
+"""PURE. Messages as Python objects: one class per struct of a schema, with fields of all versions.
 
-How they are read and written is compiled per version, in kafka_compiler.py.
+kafka_compiler.py generates the functions that encode and decode them, per version.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Final, Generic, TypeVar, dataclass_transform
 
 from kraftjbod.protocol.schemas.kafka_schema import MessageSchema, StructSchema
 
-#: Where product code finds the classes.
+#: Module in which the message classes appear.
 _MESSAGES: Final = "kraftjbod.protocol.messages"
 
 
@@ -17,15 +17,15 @@ _MESSAGES: Final = "kraftjbod.protocol.messages"
 class Message:
     """A request, a response or a struct inside one, with Kafka's field names in snake_case.
 
-    Classes are made from the schemas and hold the fields of all versions; type checkers read in
-    messages.pyi which. A tagged struct that was not sent is None.
+    Classes are generated from the schemas with the fields of all versions. Type checkers find the
+    fields in messages.pyi. A tagged struct that was not received is None.
     """
 
     __slots__ = ()
     schema: ClassVar[StructSchema]
 
     def __init__(self, **fields: Any) -> None:
-        """Puts the class's own constructor in its place: most structs are only ever read."""
+        """Replace this method by a generated one on first use: most structs are only decoded."""
         kind = type(self)
         namespace: dict[str, Any] = {}
         exec(constructor_source(kind.schema), namespace)  # noqa: S102 - made from schemas only
@@ -50,13 +50,13 @@ Answer_co = TypeVar("Answer_co", covariant=True)
 
 
 class Request(Message, Generic[Answer_co]):
-    """A message that asks, and by its parameter the one that answers."""
+    """A request; the type parameter is its response."""
 
     __slots__ = ()
 
 
 def build_classes(schema: MessageSchema) -> dict[str, type[Message]]:
-    """One class per struct of ``schema``; the inner ones are attributes of the outermost too."""
+    """Create one class per struct of ``schema``; inner classes are attributes of the outermost."""
     base = Request if schema.name.endswith("Request") else Message
     outermost = _class_of(schema.struct, base)
     classes = {schema.name: outermost}
@@ -77,7 +77,7 @@ def _class_of(s: StructSchema, base: type[Message]) -> type[Message]:
 def constructor_source(s: StructSchema) -> str:
     lines = [
         f"def __init__(self, *, {', '.join(f'{f.name}={f.default!r}' for f in s.fields)}):",
-        # The empty default must not be one list shared by all messages.
+        # Each message needs a new list as default.
         *(f"    if {f.name} == (): {f.name} = []" for f in s.fields if f.default == ()),
         *(f"    self.{f.name} = {f.name}" for f in s.fields),
     ]

@@ -1,10 +1,9 @@
-"""PURE. Kafka's message schemas as values: what fields a message has, in which versions.
+"""PURE. Kafka's message schemas as Python objects: the fields of each message, and their versions.
 
-The schemas are Kafka's own JSON files, shipped as data by the kafka-python package.
-They are read as resources; none of that package's code is imported or run.
-A few structs get tagged fields of our own on top, and a few messages are all ours; both stand in
-kafka_extensions.py.
-What bytes a schema means is kafka_compiler.py's business.
+The schemas are Kafka's JSON files, which the kafka-python package contains.
+They are loaded as resources, without importing or running code of that package.
+kafka_extensions.py adds tagged fields to a few structs, and a few messages.
+kafka_compiler.py generates the code for the bytes of a schema.
 """
 
 from __future__ import annotations
@@ -77,7 +76,7 @@ NO_VERSIONS: Final = Versions(1, 0)
 class FieldSchema:
     """One field.
 
-    ``type`` is one of :data:`PRIMITIVES` or ``"struct"``, then ``struct`` describes it.
+    ``type`` is one of :data:`PRIMITIVES`, or ``"struct"`` with the schema in ``struct``.
     ``default`` is a Python value: None for null and for a struct, ``()`` for an array.
     """
 
@@ -101,7 +100,7 @@ class StructSchema:
     fields: tuple[FieldSchema, ...]
 
     def structs(self) -> Iterator[StructSchema]:
-        """Itself and all structs inside it, each once, the innermost first."""
+        """This struct and all inner structs, each once, the innermost first."""
         seen: set[str] = set()
         for field in self.fields:
             for struct in () if field.struct is None else field.struct.structs():
@@ -124,9 +123,9 @@ class MessageSchema:
 
 @functools.cache
 def load_message(name: str) -> MessageSchema:
-    """The schema of ``name``, for example ``"FetchRequest"``.
+    """Load the schema of ``name``, for example ``"FetchRequest"``.
 
-    :raises KeyError: if neither Kafka nor we have such a message.
+    :raises KeyError: there is no such message.
     """
     document = (
         own_message(name)
@@ -154,15 +153,15 @@ def _kafka_document(name: str) -> Mapping[str, Any]:
 
 @functools.cache
 def _package_root() -> Any:
-    # find_spec of a top-level package runs none of its code, unlike importing it: that would
-    # start a whole client library in every daemon.
+    # Unlike an import, find_spec of a top-level package runs none of its code. An import would
+    # load a complete client library in every daemon.
     spec = importlib.util.find_spec(_PACKAGE)
     assert spec is not None, "the kafka-python package, which ships the schemas, is not installed"
     return importlib.resources.files(importlib.util.module_from_spec(spec))
 
 
 class _Parser:
-    """Fields of one message; ``shared`` are structs that several of them have, by name."""
+    """Parses the fields of one message; ``shared`` are the common structs by name."""
 
     def __init__(self, message: str, shared: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
         self._message = message
@@ -195,7 +194,7 @@ class _Parser:
 
 
 def _default_value(type_name: str, is_array: bool, text: Any) -> Any:
-    """The default that the schema states, or else Kafka's for the type."""
+    """The default in the schema, or else Kafka's default for the type."""
     if text == "null":
         return None
     if is_array:

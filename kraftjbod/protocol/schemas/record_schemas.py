@@ -1,7 +1,7 @@
-"""PURE. Schemas of what Kafka keeps in ``__consumer_offsets`` and ``__transaction_state``, in the
-form of its message schemas.
+"""PURE. Schemas of the records in ``__consumer_offsets`` and ``__transaction_state``, in the form
+of Kafka's message schemas.
 
-``apiKey`` is the record's type: the 16 bits before a key. Before a value stand 16 bits of version.
+``apiKey`` is the record type: the 16 bits before a key. A value follows a 16-bit version number.
 Keys have one version, 0, and are never flexible.
 """
 
@@ -118,5 +118,5 @@ RECORD_SCHEMAS: Final[Mapping[str, Mapping[str, Any]]] = {
 
 
 def record_schema(name: str) -> Mapping[str, Any] | None:
-    """The schema of a record's key or value; None if ``name`` is none."""
+    """The schema of a record's key or value; None for other names."""
     return RECORD_SCHEMAS.get(name)

@@ -1,1 +1,1 @@
-"""Records of the topics in which brokers report: the state of disks, the lag of groups."""
+"""Records of the telemetry topics: the state of disks, and the lag of groups."""

@@ -1,9 +1,9 @@
-"""PURE. Records of ``__group_telemetry``: how far consumer groups are behind, as coordinators say.
+"""PURE. Records of ``__group_telemetry``: the lag of consumer groups, reported by coordinators.
 
-One JSON object per record, keys as the fields of :class:`~.storage_telemetry.Origin` and
-:class:`LagSample`, kind ``lag``. ``schema`` is the version; a reader takes records of its own
-version and older, and finds fields that it does not know harmless. docs/group-telemetry.md says
-the same for people.
+One JSON object per record, with the fields of :class:`~.storage_telemetry.Origin` and
+:class:`LagSample` as keys, and kind ``lag``. ``schema`` is the version. A reader accepts its own
+and older versions, and ignores unknown fields. docs/group-telemetry.md documents the format for
+users.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ KIND: Final = "lag"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LagSample:
-    """What one group has committed for one partition, and how much there is beyond.
+    """The committed offset of a group in one partition, and its lag.
 
-    * ``group_type``: classic or consumer (KIP-848); ``state`` is Kafka's name of it, ``members``
-      how many the whole group has.
-    * ``log_end_offset`` and ``lag``, in records, are None if the partition's leader did not answer.
-      The end is that of what is replicated, as ``kraftjbod-consumer-groups`` shows it.
+    * ``group_type``: classic or consumer (KIP-848). ``state`` is Kafka's name of the group's state,
+      and ``members`` the number of members of the whole group.
+    * ``log_end_offset`` and ``lag``, in records, are None if the partition's leader did not
+      respond. The end is the replicated end, as in ``kraftjbod-consumer-groups``.
     """
 
     group_id: str
@@ -41,10 +41,10 @@ class LagSample:
 
 
 def encode(origin: Origin, sample: LagSample) -> bytes:
-    """The value of one record."""
+    """Encode the value of one record."""
     return encode_sample(KIND, origin, sample)
 
 
 def record_key(sample: LagSample) -> bytes:
-    """Records of one group and partition have one key, whoever coordinates."""
+    """Key of the record. It is the same for a group and partition, whichever broker coordinates."""
     return f"{sample.group_id}:{sample.topic}-{sample.partition}".encode()

@@ -1,11 +1,11 @@
-"""PURE. Records of ``__storage_telemetry``: what brokers say of their log directories and replicas.
+"""PURE. Records of ``__storage_telemetry``: reports of brokers about log directories and replicas.
 
-One JSON object per record, keys as the fields here, in two kinds: :class:`LogDirSample` and
-:class:`ReplicaSample`. ``schema`` is the version; a reader takes records of its own version and
-older, and finds fields that it does not know harmless. Counters (``…_total``, ``io_counts``) begin
-at 0 with each ``incarnation`` of a broker; a directory that comes back from OFFLINE begins anew too
-and says so by another ``since_ms``. A replica's counters stay with it when it moves to another
-directory of its broker. docs/storage-telemetry.md says the same for people.
+One JSON object per record, with the fields below as keys, in two kinds: :class:`LogDirSample` and
+:class:`ReplicaSample`. ``schema`` is the version. A reader accepts its own and older versions, and
+ignores unknown fields. Counters (``…_total``, ``io_counts``) start at 0 with each ``incarnation``
+of a broker. Those of a directory also restart when it is reattached, which changes ``since_ms``.
+A replica's counters continue when it moves to another directory of its broker.
+docs/storage-telemetry.md documents the format for users.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SCHEMA: Final = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """Who says it, and when. ``incarnation`` is drawn anew whenever a broker process starts."""
+    """Sender and time of a sample. ``incarnation`` is a new random id per broker process."""
 
     cluster_id: str
     broker_id: int
@@ -32,21 +32,22 @@ class Origin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogDirSample:
-    """One log directory. Sizes in bytes.
+    """One log directory. Sizes are in bytes.
 
-    * ``state``: online, saturated, stalled or offline. Offline: every figure is 0 but
-      ``queued_assignments``, and the buckets are empty.
-    * ``total_bytes``, ``free_bytes`` are the file system's; ``replica_bytes`` what replicas and
-      future copies hold; ``growth_bytes_per_s`` how fast the free bytes shrink, by the broker, and
-      ``log_growth_bytes_per_s`` how fast the directory's own logs grow.
-    * ``appended_bytes_total``: appends of leaders and followers; ``fetched_bytes_total``: to
-      consumers and followers.
-    * ``io_bounds_ms`` are the upper ends of the latency buckets, the last without one left out;
-      ``io_counts`` counts operations per bucket (one more than bounds); ``io_total`` and
-      ``io_errors_total`` count all of them.
-    * ``latency_ms`` is the broker's own moving average, ``is_slow`` its judgement.
-    * ``queued_assignments`` waits for the controller; ``moves_in``/``moves_out`` are replicas on
-      their way into or out of this directory, ``moves_remaining_bytes`` what those into it lack.
+    * ``state``: online, saturated, stalled or offline. If offline, all figures except
+      ``queued_assignments`` are 0, and the buckets are empty.
+    * ``total_bytes`` and ``free_bytes`` are the file system's. ``replica_bytes`` is the size of
+      replicas and future copies. ``growth_bytes_per_s`` is the rate at which free bytes shrink, as
+      the broker measures it, and ``log_growth_bytes_per_s`` the growth of the directory's logs.
+    * ``appended_bytes_total``: appends of leaders and followers. ``fetched_bytes_total``: bytes
+      sent to consumers and followers.
+    * ``io_bounds_ms`` are the upper bounds of the latency buckets, without the unbounded last one.
+      ``io_counts`` counts operations per bucket (one more than bounds). ``io_total`` and
+      ``io_errors_total`` count all operations and all failed ones.
+    * ``latency_ms`` is the broker's moving average, ``is_slow`` whether it is rated as slow.
+    * ``queued_assignments`` are waiting for the controller. ``moves_in`` and ``moves_out`` are
+      replicas that are moving into or out of this directory, and ``moves_remaining_bytes`` are
+      the bytes still to be copied into it.
     """
 
     directory_id: str
@@ -76,9 +77,9 @@ class LogDirSample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaSample:
-    """One replica, or the future copy of one, where it lies. ``brokers`` is its assignment.
+    """One replica, or the future copy of one, in its directory. ``brokers`` is its assignment.
 
-    A future copy is what a move builds: it leads nothing, and its counters are 0.
+    A move builds a future copy. It leads nothing, and its counters are 0.
     """
 
     directory_id: str
@@ -97,7 +98,7 @@ class ReplicaSample:
 
 
 def _reader_of(kind: type) -> tuple[tuple[str, ...], Any]:
-    """Its fields' names, and what reads them all: four thousand replicas are a lot of fields."""
+    """The field names of ``kind`` and a getter for all of them, cached for many replicas."""
     found = _readers.get(kind)
     if found is None:
         names = tuple(field.name for field in fields(kind))
@@ -111,12 +112,12 @@ _to_json: Final = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def encode(origin: Origin, sample: LogDirSample | ReplicaSample) -> bytes:
-    """The value of one record."""
+    """Encode the value of one record."""
     return encode_sample(_KINDS[type(sample)], origin, sample)
 
 
 def encode_sample(kind: str, origin: Origin, sample: object) -> bytes:
-    """The same for a sample of any kind: a dataclass of plain values."""
+    """Encode a sample of any kind: a dataclass of plain values."""
     document: dict[str, Any] = {"schema": SCHEMA, "kind": kind}
     for said in (origin, sample):
         names, read = _reader_of(type(said))
@@ -125,7 +126,7 @@ def encode_sample(kind: str, origin: Origin, sample: object) -> bytes:
 
 
 def record_key(origin: Origin, sample: LogDirSample | ReplicaSample) -> bytes:
-    """Records of one directory, and of one replica, have one key."""
+    """Key of the record: one per directory, and one per replica."""
     if isinstance(sample, LogDirSample):
         return f"{origin.broker_id}:{sample.directory_id}".encode()
     return f"{origin.broker_id}:{sample.topic}-{sample.partition}".encode()
