@@ -1,12 +1,12 @@
-"""The data pipeline: a building of its own, on Spark.
+"""The data pipeline on Spark, separate from daemons and tools.
 
-Topics come in and go out by the data source and sink ``kraftjbod``, storage state by
-DescribeLogDirs and by the topic ``__storage_telemetry``. Transforms take frames and return frames;
-jobs read, transform and write. No daemon and no other tool imports this room.
-Begin at pipeline_tool.py; each job has a room of its own on top of connector, tables and session.
+Topics are read and written by the data source and sink ``kraftjbod``. The storage state comes from
+DescribeLogDirs and from the topic ``__storage_telemetry``. Transforms take and return frames. Jobs
+read, transform and write. No daemon and no other tool imports this package.
+Start with pipeline_tool.py. Each job has a subpackage, built on connector, tables and session.
 
-Programs of others import from here: ``spark_session``; ``register``, for a session that is there
-already; ``read_table``, for what jobs have written.
+External programs import from here: ``spark_session``; ``register``, to add the source to an
+existing session; and ``read_table``, for the results of jobs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from kraftjbod.spark.session.session import spark_session as spark_session
     from kraftjbod.spark.tables.stored_tables import read_table as read_table
 
-#: Imported when they are asked for: executors need less than a session does.
+#: Imported on first use: executors need fewer modules than a session does.
 _PUBLIC: Final[Mapping[str, str]] = {
     "read_table": "kraftjbod.spark.tables.stored_tables",
     "register": "kraftjbod.spark.connector.source",

@@ -1,6 +1,6 @@
 """WIRE. ``kraftjbod-pipeline``: jobs on Spark over topics and storage state.
 
-Each job is imported when it is asked for, so that ``--help`` does not wait for Spark.
+Each job is imported on first use, so that ``--help`` does not wait for Spark.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _DOOR: Final = (
     "The pipeline needs Spark, which is not installed here: run `make spark` in a checkout, or "
     "`pip install kraftjbod[spark]`."
 )
-#: Job → its one line of help. The command is ``command`` in ``kraftjbod.spark.<job>.<job>_job``.
+#: Help text by job. Its command is ``command`` in ``kraftjbod.spark.<job>.<job>_job``.
 JOBS: Final = {
     "ingest": "Topics to Parquet tables, each record exactly once.",
     "telemetry": "Usage, rates, latencies and forecasts of log directories.",
@@ -28,9 +28,9 @@ JOBS: Final = {
 
 
 def job_named(name: str) -> click.Command | None:
-    """The command of a job; None if there is none of that name.
+    """The command of a job; None for an unknown name.
 
-    :raises click.ClickException: if Spark is not installed.
+    :raises click.ClickException: Spark is not installed.
     """
     if name not in JOBS:
         return None
@@ -45,7 +45,7 @@ def job_named(name: str) -> click.Command | None:
 
 
 def without_spark(error: ModuleNotFoundError) -> click.ClickException:
-    """That something is not installed which comes with the extra ``spark``, and how to get it."""
+    """The error for a missing dependency of the extra ``spark``, with installation instructions."""
     return click.ClickException(f"{_DOOR} (missing: {error.name})")
 
 

@@ -1,1 +1,1 @@
-"""`kraftjbod-pipeline audit`: what producers were acknowledged, beside what the cluster holds."""
+"""`kraftjbod-pipeline audit`: compares acknowledged records with the records in the cluster."""

@@ -1,15 +1,15 @@
-"""FRAME. What an audit compares: acknowledgements with records, and records with one another.
+"""FRAME. The comparisons of an audit: acknowledgements with records, and records with each other.
 
-* A record that was acknowledged is looked for at the offset that was promised, and nowhere else.
-* Each function gives the differences that it is named for, in the schema ``AUDIT_DIFFERENCES``, and
-  an empty frame if all is well.
-* CRC-32 shows whether a record is the one that was acknowledged; where the acknowledgement has no
-  CRC, its presence is all that can be checked.
-* Offsets of a compacted topic may be missing, if a later record of the same key is there.
-* These rules cost a shuffle each. :func:`side_by_side` brings everything together once, by
-  stretches of offsets; :func:`stretch_sums` finds in one pass where the rules are needed.
+* An acknowledged record is searched only at the acknowledged offset.
+* Each function returns the differences that it is named for, in the schema ``AUDIT_DIFFERENCES``.
+  The frame is empty if there are none.
+* CRC-32 shows whether a record is the acknowledged one. Without a CRC in the acknowledgement only
+  the record's presence can be checked.
+* Offsets of a compacted topic may be missing if there is a later record with the same key.
+* These rules cost a shuffle each. :func:`side_by_side` joins everything once, by stretches of
+  offsets. :func:`stretch_sums` finds in one pass the stretches that need the rules.
 
-Replicas are compared in replica_frames.py.
+replica_frames.py compares replicas.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from kraftjbod.spark.tables.schemas import (
 
 PLACE: Final = ("topic", "partition", "offset")
 PARTITION: Final = ("topic", "partition")
-#: Offsets of a partition are searched in stretches of so many, side by side.
+#: Number of offsets in a stretch of a partition, the unit of parallel work.
 GAP_STRETCH: Final = 1_000_000
 STRETCH: Final = (*PARTITION, "stretch")
 CRCS: Final = ("key_crc", "value_crc")
-#: Standings of acknowledgements that are differences.
+#: Values of ``standing`` that are differences.
 BAD_STANDINGS: Final = ("missing", "changed")
 
 
 def cast_to(frame: DataFrame, schema: StructType) -> DataFrame:
-    """The columns of ``schema`` and no others, cast; what the frame lacks is null."""
+    """Select and cast the columns of ``schema``; missing columns are null."""
     return frame.select(
         *(
             (F.col(f.name) if f.name in frame.columns else F.lit(None))
@@ -53,18 +53,18 @@ def cast_to(frame: DataFrame, schema: StructType) -> DataFrame:
 
 
 def differences(frame: DataFrame, difference: str, detail: Column) -> DataFrame:
-    """``frame`` as differences of one kind."""
+    """Convert ``frame`` to differences of one kind."""
     found = frame.withColumn("difference", F.lit(difference)).withColumn("detail", detail)
     return cast_to(found, AUDIT_DIFFERENCES)
 
 
 def all_of(frames: list[DataFrame]) -> DataFrame:
-    """Several frames of differences as one."""
+    """The union of several frames of differences."""
     return cast_to(reduce(DataFrame.unionByName, frames), AUDIT_DIFFERENCES)
 
 
 def acknowledgements(lines: DataFrame) -> DataFrame:
-    """One row per acknowledged record; ``lines`` as ``ACKNOWLEDGED_LINES`` describes."""
+    """One row per acknowledged record, from ``lines`` in the schema ``ACKNOWLEDGED_LINES``."""
     numbered = lines.select(
         "*", F.explode(F.sequence(F.lit(0), F.coalesce("count", F.lit(1)) - 1)).alias("index")
     ).where("coalesce(count, 1) > 0")
@@ -78,7 +78,7 @@ def acknowledgements(lines: DataFrame) -> DataFrame:
 
 
 def audited_records(records: DataFrame) -> DataFrame:
-    """What is kept of records; ``records`` has at least the columns of ``RECORD``."""
+    """The columns of records that an audit keeps; ``records`` has at least those of ``RECORD``."""
     hashed = (
         records.withColumn("key_crc", F.crc32("key"))
         .withColumn("value_crc", F.crc32("value"))
@@ -90,7 +90,7 @@ def audited_records(records: DataFrame) -> DataFrame:
 def side_by_side(
     acknowledged: DataFrame, records: DataFrame, *, stretch: int = GAP_STRETCH
 ) -> DataFrame:
-    """``AUDITED_PLACES``: both, and a stretch of a partition in one task."""
+    """``AUDITED_PLACES``: acknowledgements and records, with each stretch in one task."""
     both = acknowledged.withColumn("is_acknowledged", F.lit(True)).unionByName(
         records.withColumn("is_acknowledged", F.lit(False)), allowMissingColumns=True
     )
@@ -125,14 +125,16 @@ def stretch_sums(places: DataFrame) -> DataFrame:
 
 
 def stretch_of(offset: str, length: int) -> Column:
-    """The number of the stretch in which an offset lies."""
+    """The number of the stretch that contains an offset."""
     return F.floor(F.col(offset) / F.lit(length))
 
 
 def line_sums(lines: DataFrame) -> DataFrame:
-    """By topic and partition of ``ACKNOWLEDGED_LINES``: ``lines``, and how many are ``lacking`` one
-    of the columns that must be there, or ``disorderly``: not after all that their producer was
-    acknowledged before, in offset and in sequence."""
+    """Sums of ``ACKNOWLEDGED_LINES`` by topic and partition.
+
+    ``lines`` counts all lines, and ``lacking`` those without a required column. ``disorderly``
+    counts lines that are not after all earlier ones of their producer, in offset and sequence.
+    """
     size = F.coalesce("count", F.lit(1))
     ends = lines.withColumn("last_offset", F.col("offset") + size - 1).withColumn(
         "last_sequence", F.col("sequence") + size - 1
@@ -158,7 +160,7 @@ def line_sums(lines: DataFrame) -> DataFrame:
 def standings(
     acknowledged: DataFrame, records: DataFrame, ranges: DataFrame, *, has_compacted: bool
 ) -> DataFrame:
-    """What became of each acknowledged record: ``AUDITED_ACKNOWLEDGEMENTS``.
+    """The result for each acknowledged record: ``AUDITED_ACKNOWLEDGEMENTS``.
 
     :param has_compacted: whether any of ``ranges`` is compacted, which costs more work.
     """
@@ -180,20 +182,20 @@ def standings(
 
 
 def missing_or_changed(standings: DataFrame) -> DataFrame:
-    """Of :func:`standings` those that are differences."""
+    """The rows of :func:`standings` that are differences."""
     bad = standings.where(F.col("standing").isin(*BAD_STANDINGS))
     return cast_to(bad.withColumn("difference", F.col("standing")), AUDIT_DIFFERENCES)
 
 
 def unreadable(standings: DataFrame) -> DataFrame:
-    """One row per partition that no broker leads."""
+    """One row per partition without a leader."""
     silent = standings.where("standing = 'unreadable'").groupBy(*PARTITION).count()
     detail = F.format_string("no broker leads it: %,d acknowledged records unseen", "count")
     return differences(silent, "unreadable", detail)
 
 
 def acknowledged_at_one_offset(acknowledged: DataFrame) -> DataFrame:
-    """Two records that were promised the same offset: one of them cannot be there."""
+    """Offsets acknowledged for two records, of which one must be missing."""
     numbered = acknowledged.where("producer is not null and sequence is not null")
     claim = F.struct("producer", "sequence")
     claims = numbered.groupBy(*PLACE).agg(F.min(claim).alias("one"), F.max(claim).alias("other"))
@@ -205,8 +207,7 @@ def acknowledged_at_one_offset(acknowledged: DataFrame) -> DataFrame:
 
 
 def acknowledged_twice(acknowledged: DataFrame) -> DataFrame:
-    """A producer's record that was acknowledged at more than one offset; reported at the last
-    one."""
+    """Records acknowledged at more than one offset; reported at the last offset."""
     numbered = acknowledged.where("producer is not null and sequence is not null")
     placed = numbered.groupBy(*PARTITION, "producer", "sequence").agg(
         F.min("offset").alias("first"), F.max("offset").alias("offset")
@@ -216,7 +217,7 @@ def acknowledged_twice(acknowledged: DataFrame) -> DataFrame:
 
 
 def out_of_order(acknowledged: DataFrame) -> DataFrame:
-    """Records that stand after one that their producer sent later."""
+    """Records at a higher offset than a record that their producer sent later."""
     numbered = acknowledged.where("producer is not null and sequence is not null")
     before = Window.partitionBy(*PARTITION, "producer").orderBy("offset", "sequence")
     preceded = numbered.withColumn(
@@ -230,15 +231,15 @@ def out_of_order(acknowledged: DataFrame) -> DataFrame:
 
 
 def read_twice(records: DataFrame) -> DataFrame:
-    """Offsets that came more than once: a topic never does that, a table may."""
+    """Offsets that were read more than once, which is possible in a table but not in a topic."""
     counted = records.groupBy(*PLACE).count().where("count > 1")
     return differences(counted, "duplicate", F.format_string("it is there %d times", "count"))
 
 
 def repeated_content(acknowledged: DataFrame, records: DataFrame) -> DataFrame:
-    """Key and value that stand in a partition again, if one of them was acknowledged.
+    """Repeated pairs of key and value in a partition, if one of the records was acknowledged.
 
-    Only sound where no producer sends the same key and value twice.
+    Valid only if no producer sends the same key and value twice.
     """
     acked = acknowledged.select(*PLACE, F.lit(True).alias("is_acked")).distinct()
     marked = records.dropDuplicates(list(PLACE)).join(acked, list(PLACE), "left")
@@ -261,11 +262,11 @@ def offset_gaps(
     stretch: int = GAP_STRETCH,
     only: DataFrame | None = None,
 ) -> DataFrame:
-    """Offsets between a log's start and its end where there is no record.
+    """Offsets between start and end of a log that have no record.
 
-    Compacted topics are passed over. ``control`` (topic, partition, offset) are offsets of control
-    batches, which no reader sees. A hole that goes from one ``stretch`` of so many offsets into the
-    next is reported in parts. ``only`` names stretches to be searched, and no others.
+    Compacted topics are skipped. ``control`` (topic, partition, offset) has the offsets of control
+    batches, which no reader sees. A gap that continues in the next ``stretch`` is reported in
+    parts. ``only`` limits the search to some stretches.
     """
     number = stretch_of("offset", stretch)
     whole = ranges.where("not is_compacted and log_start < log_end").select(
@@ -292,7 +293,7 @@ def _element(name: str) -> Column:
 
 
 def _latest_of_keys(acknowledged: DataFrame, records: DataFrame, ranges: DataFrame) -> DataFrame:
-    """The last offset of each key of a compacted topic, as records or acknowledgements have it."""
+    """The last offset of each key of a compacted topic, in records or acknowledgements."""
     compacted = F.broadcast(ranges.where("is_compacted").select(*PARTITION))
     keyed = [frame.select(*PLACE, "key_crc") for frame in (acknowledged, records)]
     both = keyed[0].unionByName(keyed[1]).where("key_crc is not null")
@@ -311,7 +312,7 @@ def _standing() -> Column:
         .when(F.col("offset") < F.col("log_start"), "trimmed")
         .when(absent & F.col("is_compacted") & F.col("key_crc").isNull(), "unchecked")
         .when(absent & F.col("is_compacted") & (F.col("latest") > F.col("offset")), "compacted")
-        # A record that deletes its key goes itself in the end.
+        # Compaction finally removes a tombstone as well.
         .when(absent & F.col("is_compacted") & F.col("value_crc").isNull(), "compacted")
         .when(absent, "missing")
         .when(_differs("key_crc") | _differs("value_crc"), "changed")
@@ -320,7 +321,7 @@ def _standing() -> Column:
 
 
 def _differs(crc: str) -> Column:
-    """Whether an acknowledged CRC, if there is one, is not the record's."""
+    """Whether an acknowledged CRC, if present, differs from the record's."""
     return F.col(crc).isNotNull() & ~F.col(crc).eqNullSafe(F.col(f"held_{crc}"))
 
 
@@ -341,7 +342,7 @@ def _standing_detail() -> Column:
 
 
 def _stretch_ends(whole: DataFrame, stretch: int) -> DataFrame:
-    """Offsets just before and just after each stretch of each log, for holes at its ends."""
+    """Offsets just before and just after each stretch of each log, to find gaps at its ends."""
     size = F.lit(stretch)
     stretches = whole.select(
         "*",

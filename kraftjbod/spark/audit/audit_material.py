@@ -1,9 +1,8 @@
-"""WIRE. What an audit works on: acknowledgements, records and batches, each read once, and their
-sums.
+"""WIRE. The input of an audit: acknowledgements, records and batches, each read once, and sums.
 
-* Acknowledgements and records come together by stretches of offsets, in one shuffle, and are kept
-  on the executors' disks: rules that are asked later see what the sums were made of.
-* The driver holds some numbers per stretch, and no row of anything else.
+* Acknowledgements and records are joined by stretches of offsets, in one shuffle, and kept on the
+  executors' disks, so that later rules see the same data as the sums.
+* The driver holds a few numbers per stretch, and no rows.
 """
 
 from __future__ import annotations
@@ -56,12 +55,12 @@ _JSON_ENDINGS: Final = (".json", ".jsonl", ".ndjson")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wishes:
-    """What is to be compared, beside presence, contents and offsets."""
+    """The optional comparisons of an audit, beside presence, contents and offsets."""
 
     compares_replicas: bool
     records_are_unique: bool
     allows_duplicates: bool
-    #: Of the table of this name that ``ingest`` wrote, not of the topics.
+    #: Name of a table that ``ingest`` wrote, to be audited instead of the topics.
     table: str | None
     #: Options ``kafka.NAME`` of the source.
     kafka: Mapping[str, str] = field(default_factory=dict)
@@ -73,39 +72,39 @@ class Wishes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claims:
-    """What producers say, as ``ACKNOWLEDGED_LINES``, of the topics to audit."""
+    """Acknowledgements of producers for the audited topics, as ``ACKNOWLEDGED_LINES``."""
 
     lines: DataFrame
     topics: list[str]
-    #: Partitions in which a producer's lines do not go forward.
+    #: Partitions in which the lines of a producer are not in order.
     disorderly: frozenset[Partition]
-    #: Lines of topics that are not to be audited.
+    #: Number of lines about other topics.
     others: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class Material:
-    """What one audit compares."""
+    """The data that one audit compares."""
 
     wishes: Wishes
     logs: ClusterLogs
     #: Acknowledgements and records side by side.
     places: DataFrame
     sums: Sequence[StretchSums]
-    #: The offsets that must be there.
+    #: The offsets that are expected.
     ranges: Sequence[LogRange]
-    #: Of all in-sync replicas; empty if they are not compared.
+    #: Batches of all in-sync replicas; empty if replicas are not compared.
     batches: DataFrame
     batch_sums: Sequence[BatchSums]
     replica_ranges: DataFrame
     disorderly: frozenset[Partition]
     other_lines: int = 0
-    #: Of a stretch, in offsets.
+    #: Length of a stretch, in offsets.
     length: int = audit.GAP_STRETCH
 
     @cached_property
     def odd(self) -> frozenset[Stretch]:
-        """The stretches that rules have to judge."""
+        """The stretches that the rules have to examine."""
         control = {one.place: one.control for one in self.batch_sums}
         return frozenset(odd_stretches(self.sums, self.ranges, control, length=self.length))
 
@@ -122,12 +121,12 @@ class Material:
 
     @property
     def found_by_sums(self) -> int:
-        """Acknowledged records that are there, outside of the odd stretches."""
+        """Number of acknowledged records found by the sums, outside of the odd stretches."""
         return sum(one.acknowledged for one in self.sums if one.place not in self.odd)
 
     @property
     def has_findings(self) -> bool:
-        """Whether any replica is damaged, or was not read to its end."""
+        """Whether any replica is damaged or was not read completely."""
         return any(one.findings for one in self.batch_sums)
 
     @property
@@ -139,26 +138,27 @@ class Material:
         return self.places.sparkSession.createDataFrame(list(self.ranges), LOG_RANGES)
 
     def rows(self, *, acknowledged: bool) -> DataFrame:
-        """One half of the places."""
+        """The acknowledgements or the records among the places."""
         half = F.col("is_acknowledged")
         return self.places.where(half if acknowledged else ~half)
 
     def odd_rows(self, *, acknowledged: bool) -> DataFrame:
-        """The same, of the stretches that rules have to judge."""
+        """As :meth:`rows`, only for the odd stretches."""
         odd = F.broadcast(self.odd_stretches)
         return self.rows(acknowledged=acknowledged).join(odd, list(audit.STRETCH), "left_semi")
 
     def of_partitions(self, frame: DataFrame, partitions: frozenset[Partition]) -> DataFrame:
-        """Those rows of a frame that are of one of these."""
+        """The rows of ``frame`` that belong to ``partitions``."""
         place = StructType(LOG_RANGES.fields[:2])
         named = frame.sparkSession.createDataFrame(sorted(partitions), place)
         return frame.join(F.broadcast(named), list(audit.PARTITION), "left_semi")
 
 
 def read_claims(job: Job, path: str | None, topics: str | None) -> Claims:
-    """What producers say; ``topics`` as the option has them, None for all that are named.
+    """Read the acknowledgements.
 
-    :raises ConfigError: if columns or values are missing that must be there, or no topic is named.
+    :param topics: value of the option; None for all topics in the acknowledgements.
+    :raises ConfigError: required columns or values are missing, or no topic is named.
     """
     lines = _lines(job, path)
     sums = audit.line_sums(lines).collect()
@@ -196,7 +196,7 @@ def _lines(job: Job, path: str | None) -> DataFrame:
 def read_material(
     job: Job, keep: Keep, claims: Claims, bootstrap_servers: str, wishes: Wishes
 ) -> Material:
-    """Read everything up to where the logs end now."""
+    """Read everything up to the current log ends."""
     logs = _describe(bootstrap_servers, claims.topics)
     asked = replica_ranges(logs) if wishes.compares_replicas else []
     of_replicas = ranges_frame(job.spark, asked)
@@ -244,7 +244,7 @@ def _describe(bootstrap_servers: str, topics: Sequence[str]) -> ClusterLogs:
 def _ranges(
     logs: ClusterLogs, bootstrap_servers: str, sums: Sequence[StretchSums], *, from_table: bool
 ) -> list[LogRange]:
-    """Which offsets must be there: retention may have taken some while they were read."""
+    """The expected offsets, considering that retention may have deleted some during the reading."""
     if from_table:
         return ranges_from_first_of(logs.ranges, sums)
 

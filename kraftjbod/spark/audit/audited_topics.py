@@ -1,8 +1,8 @@
-"""WIRE. Records of topics for an audit, by our source, without what cannot be read.
+"""WIRE. Reads the records of audited topics, except unreadable ones.
 
 A partition whose only in-sync replica is damaged would stop every reader at the damage. The audit
-has found such places in the replicas' batches and reads around them, so that what lies after is
-audited too; what was acknowledged inside is missing.
+has found such places in the replicas' batches and reads around them, so that records after the
+damage are audited too. Acknowledged records within the damage count as missing.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from kraftjbod.core.errors import OperatingError
 from kraftjbod.spark.audit.log_ranges import ClusterLogs
 from kraftjbod.spark.tables.schemas import AUDITED_COLUMNS
 
-#: A partition that is damaged in more places is not read: each is one more query.
+#: A partition with more damaged places is not read, because each place costs another query.
 _MOST_PIECES: Final = 64
 
 
 class Piece(NamedTuple):
-    """Offsets of one partition from ``start`` up to before ``end``."""
+    """Offsets of one partition from ``start`` (inclusive) to ``end`` (exclusive)."""
 
     topic: str
     partition: int
@@ -33,7 +33,7 @@ class Piece(NamedTuple):
 
 
 def damaged_leaders(batches: DataFrame) -> list[Piece]:
-    """Where leaders are damaged; ``batches`` as ``REPLICA_BATCHES``."""
+    """Damaged places of leaders; ``batches`` as ``REPLICA_BATCHES``."""
     rows = batches.where("is_leader and finding = 'damaged'").orderBy(
         "topic", "partition", "base_offset"
     )
@@ -42,7 +42,7 @@ def damaged_leaders(batches: DataFrame) -> list[Piece]:
 
 
 def sound_pieces(logs: ClusterLogs, damages: Iterable[Piece]) -> list[Piece]:
-    """What can be read of each log: all of it, where another replica can take over.
+    """The readable pieces of each log: all of it if another replica can take over.
 
     :raises OperatingError: naming a partition that is damaged in too many places.
     """
@@ -108,7 +108,7 @@ def _read(spark: SparkSession, pieces: Iterable[Piece], options: Mapping[str, st
         .option("assign", json.dumps(partitions))
         .option("startingOffsets", json.dumps(starts))
         .option("endingOffsets", json.dumps(ends))
-        # What is lost is what an audit is to report, not to stumble over.
+        # The audit reports lost records itself, so the reader must not fail.
         .option("failOnDataLoss", "false")
         .option("columns", ",".join(AUDITED_COLUMNS.names))
         .load()

@@ -1,7 +1,6 @@
-"""WIRE. What a cluster says of the logs that an audit reads: their offsets, and where replicas
-lie.
+"""WIRE. Offsets of the audited logs and places of their replicas, as the cluster reports them.
 
-Asked once, on the driver; afterwards everybody reads up to the ends that were given here.
+The driver asks once, and all readers stop at the log ends that were reported then.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ from kraftjbod.core.errors import OperatingError
 from kraftjbod.core.ids import NO_LEADER
 from kraftjbod.spark.audit.audit_sieve import LogRange
 
-#: Brokers that are asked for their directories at the same time.
+#: Number of brokers asked for their directories in parallel.
 _ASKED_AT_ONCE: Final = 16
 _CLEANUP_POLICY: Final = "cleanup.policy"
 _COMPACT: Final = "compact"
 
 
 class ReplicaPlace(NamedTuple):
-    """An in-sync replica; ``path`` is None if its broker does not say."""
+    """An in-sync replica; ``path`` is None if its broker does not report it."""
 
     topic: str
     partition: int
@@ -38,7 +37,7 @@ class ReplicaPlace(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterLogs:
-    """``unseen`` says, broker by broker, which replicas are no part of ``replicas``."""
+    """``unseen`` explains, per broker, which replicas are missing in ``replicas``."""
 
     ranges: tuple[LogRange, ...]
     replicas: tuple[ReplicaPlace, ...]
@@ -46,9 +45,9 @@ class ClusterLogs:
 
 
 async def describe_logs(client: ClusterClient, topics: Sequence[str]) -> ClusterLogs:
-    """Every partition of ``topics`` as the cluster describes it now.
+    """Describe every partition of ``topics``.
 
-    :raises OperatingError: if there is no such topic, or nobody answers.
+    :raises OperatingError: a topic does not exist, or no broker answers.
     """
     await client.retry(lambda: client.refresh_metadata(topics))
     for topic in topics:
@@ -70,7 +69,7 @@ async def describe_logs(client: ClusterClient, topics: Sequence[str]) -> Cluster
 async def log_starts(
     client: ClusterClient, ranges: Iterable[LogRange]
 ) -> dict[tuple[str, int], int]:
-    """Where each log that has a leader starts now: retention may have gone on meanwhile."""
+    """Current start of each log that has a leader; retention may have advanced it."""
     starts = {}
     for topic in sorted({one.topic for one in ranges}):
         for partition, (start, _) in (await _offsets(client, topic)).items():
@@ -80,7 +79,7 @@ async def log_starts(
 
 
 async def _offsets(client: ClusterClient, topic: str) -> dict[int, tuple[int | None, int | None]]:
-    """Start and end of each partition; None where none leads it for as long as is tried."""
+    """Start and end of each partition; None without a leader after all attempts."""
 
     async def ask() -> dict[int, tuple[int | None, int | None]]:
         partitions = client.metadata.topic(topic).partitions
@@ -123,7 +122,7 @@ async def _paths(client: ClusterClient, topics: frozenset[str]) -> dict[tuple[in
             try:
                 described = await describe_log_dirs(client, broker_id)
             except OperatingError:
-                return {}  # Its replicas are given without their directories.
+                return {}  # The directories of this broker's replicas stay unknown.
         return {
             (broker_id, replica.topic, replica.partition): log_dir.path
             for log_dir in described

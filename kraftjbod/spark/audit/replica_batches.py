@@ -1,12 +1,12 @@
-"""WIRE. The record batches of every in-sync replica, each read from its own broker, on executors.
+"""WIRE. Reads the record batches of every in-sync replica from its own broker, on executors.
 
-* Brokers are asked as one who compares replicas (replica id -2, Kafka's debugging consumer): then
-  followers answer too, with what they hold themselves, up to what is committed.
-* A batch is one row: where it is, how many records, its CRC, whose it is. Its bytes are checked
-  here against the CRC and go no further.
-* What cannot be read is a row as well: ``damaged`` or ``unread``, with the reason. A replica is
-  waited for up to :data:`PATIENCE_S` without progress.
-* An in-sync replica that ends before the others gives no such row: what it lacks it lacks.
+* Fetch requests use replica id -2, Kafka's debugging consumer. Followers answer such requests with
+  their own records up to the high watermark.
+* Each batch becomes one row: position, number of records, CRC and producer. Its bytes are checked
+  against the CRC and then dropped.
+* Unreadable offsets also become a row: ``damaged`` or ``unread``, with the reason. A replica may
+  make no progress for :data:`PATIENCE_S`.
+* An in-sync replica that ends before the others gets no such row; its missing batches show it.
 
 One task reads several ranges one after another and holds one fetch at a time.
 """
@@ -30,12 +30,12 @@ from kraftjbod.protocol.record_batch import BatchHeader, batches, check_crc
 from kraftjbod.spark.audit.log_ranges import ClusterLogs
 from kraftjbod.spark.tables.schemas import REPLICA_BATCHES, REPLICA_RANGES
 
-#: Offsets that one task reads of a replica at most.
+#: Limit of offsets of a replica that one task reads.
 RANGE_OFFSETS: Final = 2_000_000
-#: How long a replica may give nothing before its range is given up.
+#: Time without progress after which the range of a replica is abandoned.
 PATIENCE_S: Final = 30.0
 _REPLICA_READER: Final = -2
-#: The version of Fetch that says who asks in a field of its own.
+#: First version of Fetch with a separate field for the replica id.
 _FETCH_SINCE: Final = 15
 _FETCH_BYTES: Final = 8 * 1024 * 1024
 _FETCH_WAIT_MS: Final = 200
@@ -48,7 +48,7 @@ Row = dict[str, Any]
 def replica_ranges(
     logs: ClusterLogs, *, range_offsets: int = RANGE_OFFSETS
 ) -> list[tuple[Any, ...]]:
-    """What is to be read of each replica, split into pieces: rows of ``REPLICA_RANGES``."""
+    """The ranges to read of each replica, in pieces: rows of ``REPLICA_RANGES``."""
     ends = {(one.topic, one.partition): (one.log_start, one.log_end) for one in logs.ranges}
     rows: list[tuple[Any, ...]] = []
     for replica in logs.replicas:
@@ -68,16 +68,16 @@ def ranges_frame(spark: SparkSession, rows: Sequence[tuple[Any, ...]]) -> DataFr
 def read_replica_batches(
     ranges: DataFrame, bootstrap_servers: str, *, tasks: int, patience_s: float = PATIENCE_S
 ) -> DataFrame:
-    """``REPLICA_BATCHES`` of ``ranges`` (``REPLICA_RANGES``), read by that many tasks.
+    """Read ``ranges`` (``REPLICA_RANGES``) in that many tasks, as ``REPLICA_BATCHES``.
 
-    Every action reads the replicas anew.
+    Every action on the frame reads the replicas again.
     """
     read = partial(_read, bootstrap_servers, patience_s)
     return ranges.repartition(max(1, tasks)).mapInArrow(read, REPLICA_BATCHES)
 
 
 def tasks_for(spark: SparkSession, ranges: int) -> int:
-    """How many tasks read so many ranges: some per core, as replicas differ in size."""
+    """Number of tasks for that many ranges: several per core, because replicas differ in size."""
     cores = int(spark.sparkContext.defaultParallelism)
     return max(1, min(ranges, _TASKS_PER_CORE * cores))
 
@@ -85,7 +85,7 @@ def tasks_for(spark: SparkSession, ranges: int) -> int:
 def _read(
     bootstrap_servers: str, patience_s: float, ranges: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """One task. The loop stands still while Spark works on what was given to it."""
+    """Run one task. Its event loop is paused while Spark processes the returned batches."""
     schema = to_arrow_schema(REPLICA_BATCHES)
     silent: set[int] = set()
     with asyncio.Runner() as runner:
@@ -119,7 +119,7 @@ class ReplicaReader:
         self._position: int = self._start
         self._patience_s = patience_s
         self._waits_since: float | None = None
-        #: The broker does not answer, or not with records.
+        #: The broker did not answer in time, or not with records.
         self.is_given_up = False
 
     @property
@@ -127,9 +127,9 @@ class ReplicaReader:
         return self._position >= self._end
 
     async def step(self) -> list[Row]:
-        """What one fetch brought; nothing, if there is nothing yet.
+        """Fetch once and return the rows; empty if there are no records yet.
 
-        :raises OperatingError: if the cluster has no such API.
+        :raises OperatingError: the cluster does not support this API.
         """
         try:
             data = await self._fetch(self._broker_id, self._position)
@@ -173,7 +173,7 @@ class ReplicaReader:
         return answer
 
     async def _take(self, data: FetchResponse.PartitionData) -> list[Row]:
-        """The batches of a good answer, as far as they are sound."""
+        """The valid batches of a successful response."""
         records = memoryview(data.records or b"")
         rows: list[Row] = []
         began = self._position
@@ -203,7 +203,7 @@ class ReplicaReader:
         return await self._wait(None)
 
     async def _wait(self, reason: str | None) -> list[Row]:
-        """Try again later, or give up; ``reason`` is None for a log that is only too short."""
+        """Retry later, or abandon the range; ``reason`` is None if the log is only too short."""
         now = time.monotonic()
         self._waits_since = self._waits_since or now
         if now - self._waits_since < self._patience_s:
@@ -219,7 +219,7 @@ class ReplicaReader:
         return self._broker_id in await self._in_sync_replicas()
 
     async def _in_sync_replicas(self) -> tuple[int, ...]:
-        """None of them, if nobody says."""
+        """The in-sync replicas; empty if unknown."""
         try:
             metadata = await self._client.refresh_metadata([self._topic])
             return metadata.topic(self._topic).partitions[self._partition].isr
@@ -227,7 +227,7 @@ class ReplicaReader:
             return ()
 
     async def _pass_damage(self, reason: str, header: BatchHeader | None) -> list[Row]:
-        """Go on after a damaged batch, where another replica says that it ends."""
+        """Continue after a damaged batch, at the end that another replica or a search finds."""
         after = await self._end_elsewhere()
         if after is None and header is not None:
             after = header.next_offset
@@ -236,7 +236,7 @@ class ReplicaReader:
         return [self._pass("damaged", after, reason)]
 
     async def _end_elsewhere(self) -> int | None:
-        """Where the batch at the position ends, as another in-sync replica has it."""
+        """The end of the batch at the position, according to another in-sync replica."""
         for broker_id in await self._in_sync_replicas():
             if broker_id == self._broker_id:
                 continue
@@ -250,10 +250,9 @@ class ReplicaReader:
         return None
 
     async def _end_by_trying(self) -> int:
-        """An offset where the replica itself is sound again, with the one before not sound.
+        """Search an offset where this replica is valid again after the damage.
 
-        In steps that double, and then back by halves; what is sound between two damages that are
-        near to each other may be passed over.
+        The steps double and then halve. Valid batches between two close damages may be skipped.
         """
         step = 1
         while self._position + step < self._end:
@@ -280,7 +279,7 @@ class ReplicaReader:
         return True
 
     def _pass(self, finding: str, after: int, detail: str) -> Row:
-        """Leave out what lies between the position and ``after``, and say so."""
+        """Skip the offsets from the position to ``after``, and return a row that reports them."""
         row = self._common | {
             "base_offset": self._position,
             "last_offset": after - 1,

@@ -1,11 +1,9 @@
-"""FRAME. Replicas side by side, batch by batch: what they hold at the same offsets, and whose
-records.
+"""FRAME. Compares replicas batch by batch: the batches at equal offsets, and their producers.
 
-* The leader is the yardstick. Another replica differs where it has no batch that the leader has,
-  another one, or one that the leader has not.
-* What a replica did not give, or what is damaged in it, is reported as that and compared no
-  further.
-* Replicas of a compacted topic are compacted each by itself, so only their CRCs are compared.
+* Replicas are compared with the leader. A replica differs where it lacks a batch of the leader, has
+  another batch at that offset, or has a batch that the leader lacks.
+* Unread and damaged parts of a replica are reported as such and not compared.
+* Each replica of a compacted topic is compacted independently, so only CRCs are checked there.
 """
 
 from __future__ import annotations
@@ -27,13 +25,13 @@ from kraftjbod.spark.audit.audit_frames import (
 from kraftjbod.spark.tables.schemas import BATCH_SUMS
 
 _BATCH: Final = (*PARTITION, "base_offset")
-#: Sequence numbers go from 0 to this, and on from 0 (KIP-98).
+#: Sequence numbers wrap from this value to 0 (KIP-98).
 _LAST_SEQUENCE: Final = 2**31 - 1
 _NO_PRODUCER: Final = -1
 
 
 def batch_sums(batches: DataFrame, *, stretch: int = GAP_STRETCH) -> DataFrame:
-    """``BATCH_SUMS``. A replica has one sound batch at an offset at most: it is read in order."""
+    """``BATCH_SUMS``. A replica has at most one valid batch at an offset: it is read in order."""
     placed = batches.withColumn("stretch", stretch_of("base_offset", stretch))
     sound, led = F.col("finding").isNull(), F.expr("finding is null and is_leader")
     of_control = F.expr("last_offset - base_offset + 1")
@@ -60,16 +58,16 @@ def batch_sums(batches: DataFrame, *, stretch: int = GAP_STRETCH) -> DataFrame:
 
 
 def damaged_batches(batches: DataFrame) -> DataFrame:
-    """``bad_crc``: batches whose bytes are not what was written; ``batches`` of any replica."""
+    """``bad_crc``: batches that do not match their CRC; ``batches`` of any replica."""
     damaged = batches.where("finding = 'damaged'").withColumn("offset", F.col("base_offset"))
     where = F.format_string("%s: %s", F.coalesce("path", F.lit("?")), "detail")
     return differences(damaged, "bad_crc", where)
 
 
 def replica_differences(batches: DataFrame, ranges: DataFrame) -> DataFrame:
-    """``replica_differs``: batches of followers that are not their leader's.
+    """``replica_differs``: batches of followers that differ from the leader's.
 
-    ``ranges`` are those that were read: ``REPLICA_RANGES`` of leaders and followers.
+    :param ranges: the ranges read of leaders and followers: ``REPLICA_RANGES``.
     """
     sound = batches.where("finding is null")
     leader = sound.where("is_leader").select(*_BATCH, _contents().alias("led"))
@@ -91,8 +89,8 @@ def replica_differences(batches: DataFrame, ranges: DataFrame) -> DataFrame:
 def repeated_sequences(batches: DataFrame) -> DataFrame:
     """``duplicate``: batches with sequence numbers that their producer had used before.
 
-    Of leaders only. Numbers that were passed over are no difference: producers are forgotten after
-    some time, and begin anew.
+    For leaders only. Skipped numbers are no difference: brokers forget producers after some time,
+    and then the sequence restarts.
     """
     led = batches.where("finding is null and is_leader and not is_control").where(
         (F.col("producer_id") != _NO_PRODUCER) & (F.col("record_count") > 0)
@@ -122,7 +120,7 @@ def control_offsets(batches: DataFrame) -> DataFrame:
 
 
 def _contents() -> Column:
-    """A batch in words that are the same if and only if the batches are."""
+    """A text that is equal if and only if two batches are equal."""
     return F.format_string(
         "%d records up to offset %d with CRC %08x", "record_count", "last_offset", "crc"
     )
@@ -137,7 +135,7 @@ def _differs(frame: DataFrame, held: Column, led: Column) -> DataFrame:
 
 
 def _but_for_findings(differences: DataFrame, batches: DataFrame) -> DataFrame:
-    """Without those at offsets that the replica or its leader did not show soundly."""
+    """Remove offsets at which the replica or its leader was damaged or not read."""
     findings = F.broadcast(
         batches.where("finding is not null").select(
             *PARTITION,

@@ -1,5 +1,4 @@
-"""PURE. Durations as people write them in options: ``90 seconds``, ``5 min``, ``500 ms``,
-``7d``."""
+"""PURE. Parses durations in options, such as ``90 seconds``, ``5 min``, ``500 ms`` and ``7d``."""
 
 from __future__ import annotations
 
@@ -8,7 +7,7 @@ from typing import Final
 
 from kraftjbod.core.errors import ConfigError
 
-#: No duration has more digits than a hundred years have milliseconds.
+#: 13 digits suffice for a hundred years in milliseconds.
 _DURATION: Final = re.compile(r"(\d{1,13})\s*([a-z]*)")
 _UNITS: Final = {
     1: ("ms", "millisecond", "milliseconds"),
@@ -18,15 +17,15 @@ _UNITS: Final = {
     86_400_000: ("d", "day", "days"),
 }
 _UNIT_MS: Final = {name: unit_ms for unit_ms, names in _UNITS.items() for name in names}
-#: A hundred years; more is a slip.
+#: A hundred years; longer durations are treated as mistakes.
 _MOST_MS: Final = 100 * 365 * 86_400_000
 
 
 def duration_ms(text: str, option: str, *, bare_unit: str = "") -> int:
-    """Milliseconds.
+    """Parse a duration to milliseconds.
 
-    :param bare_unit: what a number alone counts; by default it is no duration.
-    :raises ConfigError: naming ``option``, if it is no duration, or one of above a hundred years.
+    :param bare_unit: unit of a number without unit; by default such a text is an error.
+    :raises ConfigError: naming ``option``, if it is not a duration or above a hundred years.
     """
     match = _DURATION.fullmatch(text.strip().lower())
     unit_ms = None if match is None else _UNIT_MS.get(match[2] or bare_unit)
@@ -39,7 +38,7 @@ def duration_ms(text: str, option: str, *, bare_unit: str = "") -> int:
 
 
 def duration_s(text: str, option: str) -> int:
-    """Whole seconds, at least one.
+    """Parse a duration to whole seconds, at least one.
 
     :raises ConfigError: naming ``option``, if it is no such duration.
     """

@@ -1,9 +1,9 @@
-"""WIRE. What the driver asks the cluster: which partitions a read has, and which offsets they have.
+"""WIRE. Requests of the driver to the cluster: the partitions of a read, and their offsets.
 
-* One question about metadata and one to each leader, whatever the number of partitions.
-* No question creates a topic.
-* Leaders that are being elected are waited for, up to :data:`PATIENCE_S`. A cluster that was never
-  reached is given up after :data:`FIRST_CONTACT_S`: the hosts or the security settings are wrong.
+* One metadata request and one request per leader, for any number of partitions.
+* No request creates a topic.
+* Leader elections are awaited up to :data:`PATIENCE_S`. If no broker was ever reached, the lookup
+  fails after :data:`FIRST_CONTACT_S`: the hosts or the security settings are wrong.
 """
 
 from __future__ import annotations
@@ -51,15 +51,15 @@ T = TypeVar("T")
 #: A class of the client library, which does not name it as its own to type checkers.
 _Spec: Any = client_admin.OffsetSpec  # type: ignore[attr-defined] # re-exported by habit
 
-#: How long the driver waits for partitions without a leader, and for brokers that do not answer.
+#: Time limit for partitions without a leader, and for brokers that do not answer.
 PATIENCE_S: Final = 30.0
-#: How long it waits for the first broker to answer, while connections fail.
+#: Time limit for the first response of any broker, while connections fail.
 FIRST_CONTACT_S: Final = 5.0
 _REQUEST_S: Final = 15.0
-#: The client library reports what it complains of only to who polls.
+#: The client library reports errors only when it is polled.
 _POLL_S: Final = 0.05
 _BACKOFF_S: Final = 0.1
-#: Errors of the client library itself that may pass.
+#: Transient errors of the client library itself.
 _TRANSIENT: Final = frozenset(
     {
         *RETRIABLE_CODES,
@@ -72,27 +72,27 @@ _TRANSIENT: Final = frozenset(
         KafkaError._WAIT_COORD,
     }
 )
-#: What the client library answers about partitions of a topic that was deleted just now.
+#: Responses of the client library about partitions of a recently deleted topic.
 _MAYBE_GONE: Final = frozenset({KafkaError._NOENT, KafkaError.UNKNOWN_TOPIC_OR_PART})
 
 
 def is_transient(error: Any) -> bool:
-    """Whether an error of the client library may pass by itself."""
+    """Whether an error of the client library is transient."""
     return error.code() in _TRANSIENT
 
 
 def quiet(settings: Mapping[str, str]) -> dict[str, Any]:
-    """``settings``, with librdkafka's own lines on standard error switched off.
+    """``settings`` without librdkafka's log lines on standard error.
 
-    What they would report is in the errors that the source raises.
+    The errors that the source raises have the same information.
     """
     return {"log_level": "2", **settings}
 
 
 def make_client(build: Callable[[dict[str, Any]], T], settings: Mapping[str, Any]) -> T:
-    """A client of librdkafka.
+    """Create a client of librdkafka.
 
-    :raises ConfigError: naming the setting that it does not know or take.
+    :raises ConfigError: naming the setting that it rejects.
     """
     try:
         return build(dict(settings))
@@ -102,22 +102,22 @@ def make_client(build: Callable[[dict[str, Any]], T], settings: Mapping[str, Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assigned:
-    """The partitions that a read has now, and the ids of their topics."""
+    """The current partitions of a read, and the ids of their topics."""
 
     partitions: frozenset[TopicPartition]
     topic_ids: Mapping[str, str]
 
 
 class OffsetLookup:
-    """Asks for one query; made on the driver and never shipped."""
+    """Sends the requests of one query; created on the driver and not sent to executors."""
 
     def __init__(self, options: SourceOptions, *, patience_s: float = PATIENCE_S) -> None:
         self._options = options
         self._patience_s = patience_s
         self._request_s = min(_REQUEST_S, patience_s)
-        #: What the client library complained of last.
+        #: The last error that the client library reported.
         self._trouble = ""
-        #: A broker has answered something.
+        #: Whether any broker has responded.
         self._is_reached = False
         self._began_s = time.monotonic()
         is_committed = options.kafka.get("isolation.level") == "read_committed"
@@ -127,12 +127,12 @@ class OffsetLookup:
         self._admin = self._connect()
 
     def assigned(self, known: Collection[str] = (), *, must_exist: bool) -> Assigned:
-        """The partitions that the options name, as they are now.
+        """The current partitions that the options name.
 
         :param known: topics that the query has read before.
-        :param must_exist: whether something that is not there is an error; otherwise it is left
-            out, after it has been asked for ``fetchOffset.numRetries`` times.
-        :raises UnknownTopicOrPartitionError: naming what is not there.
+        :param must_exist: whether a missing topic or partition is an error. Otherwise it is left
+            out after ``fetchOffset.numRetries`` attempts.
+        :raises UnknownTopicOrPartitionError: naming the missing topic or partition.
         """
         found: dict[str, Any] = {}
         missing: list[str] = []
@@ -166,16 +166,16 @@ class OffsetLookup:
         )
 
     def earliest(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The first offset of each partition. One that is gone is left out."""
+        """The first offset of each partition. Deleted partitions are left out."""
         return self._offsets(dict.fromkeys(partitions, _Spec.earliest()))
 
     def latest(
         self, partitions: Iterable[TopicPartition], at_least: Offsets | None = None
     ) -> dict[TopicPartition, int]:
-        """The offset after the last record of each partition. One that is gone is left out.
+        """The offset after the last record of each partition. Deleted partitions are left out.
 
-        :param at_least: where the query is. A leader that was elected just now may know of less
-            for a moment: it is asked again, ``fetchOffset.numRetries`` times in all.
+        :param at_least: position of the query. A new leader may briefly report a lower offset, and
+            is then asked again, up to ``fetchOffset.numRetries`` times.
         """
         wanted = list(partitions)
         found: dict[TopicPartition, int] = {}
@@ -190,10 +190,10 @@ class OffsetLookup:
     def resolve(
         self, position: Position, partitions: Collection[TopicPartition], *, is_start: bool
     ) -> dict[TopicPartition, int]:
-        """The offset of each partition that a position stands for; not yet checked.
+        """Convert a position to an offset per partition, without checking its range.
 
-        :raises ConfigError: naming partitions that the options forgot or that are not there, or
-            one without a record that is young enough.
+        :raises ConfigError: naming partitions that the options omit or that do not exist, or a
+            partition without a record that is recent enough.
         """
         which = "starting" if is_start else "ending"
         match position:
@@ -238,7 +238,7 @@ class OffsetLookup:
                 return {name for name in listed.topics if re.fullmatch(pattern, name)}
 
     def _describe(self, topics: Collection[str]) -> dict[str, Any]:
-        """The client library's descriptions; None for a topic that is not there."""
+        """The client library's descriptions; None for a topic that does not exist."""
         if not topics:
             return {}
 
@@ -292,15 +292,15 @@ class OffsetLookup:
             del asked[partition]
 
     def _reach(self) -> None:
-        """Have any broker answer; :meth:`_wait` says why none does, which no listing would."""
+        """Contact any broker; :meth:`_wait` reports the reason if that fails."""
         future = self._admin.describe_cluster(request_timeout=self._request_s)
         self._wait([future])
         future.result()
 
     def _wait(self, futures: Iterable[Any]) -> None:
-        """Until all have ended.
+        """Wait until all futures are done.
 
-        :raises RequestTimedOutError: if connections fail and no broker has ever answered.
+        :raises RequestTimedOutError: connections fail and no broker has ever answered.
         """
         for future in futures:
             while not future.done():
@@ -318,12 +318,12 @@ class OffsetLookup:
             )
 
     def _ask(self, what: str, attempt: Callable[[], T]) -> T:
-        """What ``attempt`` returns, tried until it works, each time by a new client.
+        """Call ``attempt`` until it succeeds, each time with a new client.
 
-        One that asked a leader under its old epoch would go on doing so until its metadata ages.
+        A client that asked a leader with an old epoch would repeat that until its metadata expires.
 
-        :raises OperatingError: for an error that will not pass.
-        :raises RequestTimedOutError: when patience is over, with the last trouble.
+        :raises OperatingError: an error is not transient.
+        :raises RequestTimedOutError: the time limit is over; names the last error.
         """
         deadline = time.monotonic() + self._patience_s
         while True:
@@ -349,20 +349,20 @@ class OffsetLookup:
         return make_client(client_admin.AdminClient, settings)
 
     def _on_error(self, error: Any) -> None:
-        # That all brokers are down says less than why.
+        # A more specific error is kept: "all brokers down" does not say why.
         if error.code() != KafkaError._ALL_BROKERS_DOWN or not self._trouble:
             self._trouble = error.str()
 
 
 def _given(offset: int) -> int:
-    """The client library has no error for a leader that was lost while it was asked."""
+    """Raise if there is no offset: the client library reports no error for a lost leader."""
     if offset == OFFSET_INVALID:
         raise KafkaException(KafkaError(KafkaError._TRANSPORT, "no offset was given"))
     return offset
 
 
 def _result(future: Any, missing: Any) -> Any:
-    """A future's result, ``missing`` if it is about something that is not there."""
+    """A future's result, or ``missing`` if the topic or partition does not exist."""
     try:
         return future.result()
     except KafkaException as e:
@@ -374,7 +374,7 @@ def _result(future: Any, missing: Any) -> Any:
 def _check_named(
     option: str, named: Collection[TopicPartition], there: Collection[TopicPartition]
 ) -> None:
-    """Options that give an offset for some partitions give one for all of them."""
+    """Check that options with offsets by partition name all partitions."""
     forgotten = sorted(set(there) - set(named))
     if forgotten:
         raise ConfigError(

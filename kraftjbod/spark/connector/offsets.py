@@ -1,13 +1,12 @@
-"""PURE. Arithmetic of offsets: what a read covers, how it is split into tasks, and what has been
-lost.
+"""PURE. Arithmetic of offsets: the ranges of a read, their split into tasks, and lost records.
 
-* A range is ``start <= offset < end``; how many records lie in it is not known: compaction and
-  transactions leave offsets out.
-* The form in checkpoints is the connector's, ``{"topic": {"0": 5}}``, with one entry more by topic,
-  ``{"topic#topicId=ID": {}}``: so a topic that was deleted and made anew is noticed, even if it has
-  grown past the offsets of the old one. No topic has such a name, and there are no partitions in
-  it: whoever expects the connector's form finds the connector's partitions and offsets, and no
-  others. Older checkpoints, with ``topicId`` among the partitions, are read as well.
+* A range is ``start <= offset < end``. Its number of records is unknown, because compaction and
+  transactions leave gaps.
+* Checkpoints have the form of Spark's Kafka connector, ``{"topic": {"0": 5}}``. An additional entry
+  per topic, ``{"topic#topicId=ID": {}}``, reveals a topic that was deleted and recreated, even if
+  it has grown past the old offsets. No topic can have such a name, and the entry has no partitions,
+  so readers of the connector's form are not affected. Older checkpoints, with ``topicId`` among the
+  partitions, are read as well.
 """
 
 from __future__ import annotations
@@ -24,19 +23,19 @@ from kraftjbod.core.ids import TopicPartition
 
 Offsets = Mapping[TopicPartition, int]
 
-#: Between a topic and its id, in a key that is no topic's name.
+#: Separates topic and id in the additional key.
 _TOPIC_ID: Final = "#topicId="
-#: Among the partitions of a topic, in older checkpoints.
+#: Key among the partitions of a topic in older checkpoints.
 _OLD_TOPIC_ID: Final = "topicId"
 
 
 class DataLossError(OperatingError):
-    """Records that a query was to read are not there."""
+    """Records that a query should read no longer exist."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamOffset:
-    """How far a stream is: the next offset of each partition, and the topics' ids where known."""
+    """Progress of a stream: the next offset of each partition, and ids of topics if known."""
 
     offsets: Offsets
     topic_ids: Mapping[str, str] = field(default_factory=dict)
@@ -46,7 +45,7 @@ class StreamOffset:
         return frozenset(partition.topic for partition in self.offsets)
 
     def to_json(self) -> dict[str, dict[str, int]]:
-        """Ordered, so that equal offsets are equal texts."""
+        """Sorted, so that equal offsets give equal texts."""
         by_topic: dict[str, dict[str, int]] = defaultdict(dict)
         for partition, offset in sorted(self.offsets.items()):
             by_topic[partition.topic][str(partition.partition)] = offset
@@ -74,7 +73,7 @@ class StreamOffset:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetRange:
-    """What one task reads."""
+    """The range of one task."""
 
     partition: TopicPartition
     start: int
@@ -89,10 +88,10 @@ class OffsetRange:
 
 
 def limit_offsets(start: Offsets, latest: Offsets, limit: int) -> dict[TopicPartition, int]:
-    """Ends that are ``limit`` offsets from ``start`` in sum, in proportion to what is there.
+    """Ends that are ``limit`` offsets from ``start`` in total, in proportion to what is available.
 
-    As the connector does it: a share is rounded down, but a partition that has anything gets one.
-    ``start`` has every partition of ``latest``; one that lies after its start keeps its latest.
+    As in the connector: shares are rounded down, but a partition with any offsets gets at least
+    one. ``start`` has every partition of ``latest``. A latest offset before its start is kept.
     """
     sizes = {p: end - start[p] for p, end in latest.items() if end > start[p]}
     total = sum(sizes.values())
@@ -109,10 +108,10 @@ def split_ranges(
     min_partitions: int | None = None,
     max_records_per_partition: int | None = None,
 ) -> list[OffsetRange]:
-    """Ranges for tasks, without those that are empty.
+    """Split ranges for tasks; empty ranges are dropped.
 
-    None is longer than ``max_records_per_partition``. If there are fewer than ``min_partitions``,
-    long ones are split in proportion, so that there are about as many.
+    No result is longer than ``max_records_per_partition``. If there are fewer than
+    ``min_partitions``, long ranges are split in proportion to reach about that number.
     """
     whole = [found for found in ranges if found.size > 0]
     if max_records_per_partition is not None:
@@ -139,7 +138,7 @@ def _parts(size: int, total: int, wanted: int) -> int:
 
 
 def _pieces(found: OffsetRange, count: int) -> list[OffsetRange]:
-    """``count`` pieces of a range, as even as can be; fewer if it has not as many offsets."""
+    """Split a range into ``count`` equal pieces; fewer if it has fewer offsets."""
     count = min(count, found.size)
     bounds = [found.start + found.size * i // count for i in range(count + 1)]
     return [
@@ -150,7 +149,7 @@ def _pieces(found: OffsetRange, count: int) -> list[OffsetRange]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What a batch of a stream reads, and what it finds missing, as sentences."""
+    """The ranges of a batch of a stream, and the losses found, as sentences."""
 
     ranges: Sequence[OffsetRange]
     losses: Sequence[str]
@@ -161,9 +160,9 @@ def plan_batch(
 ) -> Plan:
     """The ranges between two offsets of a stream.
 
-    :param earliest: first offsets, as far as known, of partitions that ``start`` has not, or has
-        of an older topic of the same name.
-    :param topic_ids: of the topics that are there now.
+    :param earliest: known first offsets of partitions that ``start`` lacks, or has for an older
+        topic of the same name.
+    :param topic_ids: ids of the existing topics.
     """
     ranges = []
     there = StreamOffset(offsets={}, topic_ids=topic_ids)
@@ -203,7 +202,7 @@ def plan_batch(
 
 
 def is_made_anew(start: StreamOffset, end: StreamOffset, topic: str) -> bool:
-    """Whether both have the topic's id, and different ones."""
+    """Whether both offsets have an id of the topic, and the ids differ."""
     before, after = start.topic_ids.get(topic), end.topic_ids.get(topic)
     return before is not None and after is not None and before != after
 
@@ -220,7 +219,7 @@ def unknown_first_offsets(start: StreamOffset, end: StreamOffset) -> list[TopicP
 def check_range(
     partition: TopicPartition, start: int, end: int, earliest: int, latest: int
 ) -> list[str]:
-    """What is wrong with offsets that a user gave for one partition."""
+    """Describe errors in offsets that a user gave for one partition."""
     wrong = []
     if start > end:
         wrong.append(f"{partition} begins at offset {start} and ends before it, at {end}")

@@ -1,13 +1,12 @@
-"""PURE. Options of the source: the names, meanings and defaults of Spark's official Kafka
-connector.
+"""PURE. Options of the source, with the names, meanings and defaults of Spark's Kafka connector.
 
-* Names are looked up without regard to case, as Spark does; a name that nobody knows is an error.
-* ``kafka.NAME`` reaches the client library, librdkafka. Where Java's client has another name for a
-  setting it is translated; what only Java's client has is an error that says what to use instead.
-* Of several ways to say where to begin or end, a time wins over times by partition, and those win
-  over offsets.
+* Names are case-insensitive, as in Spark. An unknown name is an error.
+* ``kafka.NAME`` is passed to the client library, librdkafka. Java's names of settings are
+  translated. A setting that only Java's client has is an error that names the alternative.
+* If several options give the start or end, one time for all has priority over times by partition,
+  and those have priority over offsets.
 
-Nothing here asks the cluster: what options mean for its partitions is decided in offsets.py.
+This file sends no requests: offset_lookup.py applies the options to partitions.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ from kraftjbod.core.errors import ConfigError
 from kraftjbod.core.ids import TopicPartition
 from kraftjbod.spark.connector.durations import duration_ms
 
-#: Offsets in options that stand for a place: the first record there is, and after the last one.
+#: Special offsets in options: before the first existing record, and after the last one.
 EARLIEST: Final = -2
 LATEST: Final = -1
 COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
 HEADERS: Final = "headers"
 
 _KAFKA: Final = "kafka."
-#: Java's names of settings, and librdkafka's.
+#: Names of settings in Java's client and in librdkafka.
 _RENAMED: Final = {
     "fetch.max.wait.ms": "fetch.wait.max.ms",
     "receive.buffer.bytes": "socket.receive.buffer.bytes",
@@ -39,7 +38,7 @@ _RENAMED: Final = {
     "ssl.keystore.key": "ssl.key.pem",
     "ssl.truststore.certificates": "ssl.ca.pem",
 }
-#: What only Java's client has, and what to do instead.
+#: Settings of Java's client only, and their alternatives.
 _JAVA_ONLY: Final = {
     "default.api.timeout.ms": "use kafka.socket.timeout.ms",
     "exclude.internal.topics": "internal topics are read where they are named",
@@ -51,7 +50,7 @@ _JAVA_ONLY: Final = {
     "ssl.truststore.password": "use kafka.ssl.ca.location with a PEM file",
     "ssl.truststore.type": "use kafka.ssl.ca.location with a PEM file",
 }
-#: What the source decides itself; the connector forbids the first five as well.
+#: Settings that the source controls; the connector forbids the first five as well.
 _FORBIDDEN: Final = {
     "auto.offset.reset": "say startingOffsets",
     "enable.auto.commit": "offsets are kept in the query's checkpoint",
@@ -102,7 +101,7 @@ class Subscribe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubscribePattern:
-    """All partitions of topics whose whole name matches."""
+    """All partitions of topics whose full name matches."""
 
     pattern: str
 
@@ -130,14 +129,14 @@ class AtOffsets:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AtTime:
-    """At the first record that is as young as this, in every partition."""
+    """At the first record with at least this timestamp, in every partition."""
 
     timestamp_ms: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AtTimes:
-    """At the first record that is as young as the partition's own time."""
+    """At the first record with at least the timestamp given for the partition."""
 
     timestamps_ms: Mapping[TopicPartition, int]
 
@@ -148,10 +147,10 @@ Position = AtOffset | AtOffsets | AtTime | AtTimes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
-    """What a query asked for. ``kafka`` holds settings by librdkafka's names.
+    """The parsed options of a query. ``kafka`` has settings by librdkafka's names.
 
-    ``starts_latest_without_match``: where no record is as young as asked, begin at the end; the
-    other way is an error.
+    ``starts_latest_without_match``: start at the end if no record is recent enough. Otherwise that
+    is an error.
     """
 
     topics: Topics
@@ -173,10 +172,10 @@ class SourceOptions:
 
 
 def parse_source_options(options: Mapping[str, str], *, is_streaming: bool | None) -> SourceOptions:
-    """What ``options`` of a read mean.
+    """Parse the options of a read.
 
-    :param is_streaming: None where that is not known yet, and what both take is taken.
-    :raises ConfigError: naming the option that is unknown, missing, wrong or of no use here.
+    :param is_streaming: None if not known yet; then options of both kinds are accepted.
+    :raises ConfigError: naming the option that is unknown, missing, wrong or not applicable.
     """
     given = {name.lower(): value for name, value in options.items()}
     reject_unknown(options, SOURCE_OPTIONS, where="the source")
@@ -220,7 +219,7 @@ def parse_source_options(options: Mapping[str, str], *, is_streaming: bool | Non
 
 
 def reject_unknown(options: Mapping[str, str], known: Iterable[str], *, where: str) -> None:
-    """:raises ConfigError: for an option that is neither known nor ``kafka.``, with the nearest."""
+    """:raises ConfigError: an option is neither known nor ``kafka.NAME``; suggests a name."""
     by_lower = {name.lower(): name for name in known}
     for name in options:
         if name.lower() in by_lower or name.lower().startswith(_KAFKA):
@@ -241,9 +240,9 @@ def client_settings(
 ) -> dict[str, str]:
     """The ``kafka.`` options by librdkafka's names.
 
-    :param forbidden: settings that are not the user's business, and what to do instead.
+    :param forbidden: settings that users must not change, and the alternatives.
     :param renamed: Java's names and librdkafka's, beside those that all clients share.
-    :raises ConfigError: naming the option; also if ``kafka.bootstrap.servers`` is not there.
+    :raises ConfigError: naming the option; also if ``kafka.bootstrap.servers`` is missing.
     """
     names = {**_RENAMED, **renamed}
     settings: dict[str, str] = {}
@@ -268,7 +267,7 @@ def client_settings(
 
 
 def _jaas(value: str) -> dict[str, str]:
-    """Name and password out of Java's login configuration; mechanisms with both, and no others."""
+    """Name and password from Java's login configuration, for mechanisms that use both."""
     found = {match[1]: re.sub(r"\\(.)", r"\1", match[2]) for match in _JAAS_FIELD.finditer(value)}
     if found.keys() != {"username", "password"}:
         raise ConfigError(
@@ -335,7 +334,7 @@ def _position(given: Mapping[str, str], which: str, default: AtOffset) -> Positi
 
 
 def _by_partition(name: str, text: str, *, lowest: int) -> dict[TopicPartition, int]:
-    """``{"topic": {"0": 23}}`` as numbers by partition."""
+    """Parse ``{"topic": {"0": 23}}`` to numbers by partition."""
     example = 'expected JSON like {"topic": {"0": 23, "1": 42}}'
     if name.endswith("Offsets"):
         example = f"expected earliest, latest, or {example.removeprefix('expected ')}"
@@ -354,7 +353,7 @@ def _by_partition(name: str, text: str, *, lowest: int) -> dict[TopicPartition, 
 
 
 def _check_places(name: str, position: Position, bad: int, why: str) -> None:
-    """A batch that begins at the end, or ends at the beginning, is a mistake."""
+    """Reject a batch that starts at the end, or ends at the beginning."""
     match position:
         case AtOffset(offset=offset) if offset == bad:
             raise ConfigError(f"option {name} of a batch query cannot be {why}")
@@ -368,7 +367,7 @@ def _check_places(name: str, position: Position, bad: int, why: str) -> None:
 
 
 def _columns(given: Mapping[str, str]) -> tuple[str, ...]:
-    """Every column that the connector has, or those that ``columns`` names, in its order."""
+    """All columns of the connector, or those in option ``columns``, in the connector's order."""
     every: tuple[str, ...] = COLUMNS
     if flag(given, "includeHeaders", default=False):
         every = (*COLUMNS, HEADERS)

@@ -1,11 +1,11 @@
-"""WIRE. `RecordReader`: one range of one partition as Arrow batches, on an executor.
+"""WIRE. `RecordReader`: reads one range of one partition as Arrow batches, on an executor.
 
-* It begins and ends at exact offsets, also where offsets are missing; nothing is committed, and no
-  consumer group is joined.
-* A leader that moves is found again by the client library. Without a record for
-  ``kafkaConsumer.pollTimeoutMs`` the read fails and says where it stood.
-* Records that are gone are an error, or a warning, as ``failOnDataLoss`` says.
-* A worker process keeps a few idle consumers with their connections for its next tasks.
+* It starts and ends at exact offsets, even if offsets are missing. It commits nothing and joins no
+  consumer group.
+* The client library follows leader changes. Without a record for
+  ``kafkaConsumer.pollTimeoutMs`` the read fails and reports its position.
+* Lost records are an error or a warning, depending on ``failOnDataLoss``.
+* A worker process keeps a few idle consumers with their connections for later tasks.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from kraftjbod.spark.connector.offsets import DataLossError, OffsetRange
 
 #: Most records of an Arrow batch. Their bytes are bounded by ``queued.max.messages.kbytes``.
 BATCH_ROWS: Final = 20_000
-#: Consumers that a worker process keeps, and for how long.
+#: Limit of idle consumers per worker process, and their maximum age.
 IDLE_CONSUMERS: Final = 4
 IDLE_S: Final = 300.0
 _POLL_S: Final = 0.5
 _QUESTION_S: Final = 15.0
-#: What 32 bits reach in one column of a batch.
+#: Limit of one column of a batch, whose offsets have 32 bits.
 _MOST_BYTES: Final = 2**31 - 1
 _MAX_MILLIS: Final = 2**63 // 1000 - 1
 #: What a user's settings win over. A range holds what is there already, so that a broker need not
@@ -49,7 +49,7 @@ _DEFAULTS: Final = {
     "queued.max.messages.kbytes": "32768",
     "fetch.queue.backoff.ms": "5",
 }
-#: What the source decides.
+#: Settings that the source controls.
 _OURS: Final = {
     "auto.offset.reset": "error",
     "enable.auto.commit": "false",
@@ -72,7 +72,7 @@ _executor_log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadSettings:
-    """How every range of a query is read. ``kafka`` holds the group id too."""
+    """Settings for all ranges of a query. ``kafka`` includes the group id."""
 
     kafka: Mapping[str, str]
     columns: tuple[str, ...]
@@ -81,9 +81,9 @@ class ReadSettings:
 
 
 def report_loss(message: str, *, fails: bool) -> None:
-    """What ``failOnDataLoss`` asks for.
+    """Report lost records as ``failOnDataLoss`` says.
 
-    :raises DataLossError: if it is true.
+    :raises DataLossError: ``fails`` is true.
     """
     if fails:
         raise DataLossError(
@@ -99,16 +99,16 @@ class RecordReader:
         self._range = found
         self._settings = settings
         self._schema = schema
-        #: The next offset to come.
+        #: Offset of the next record.
         self._position = found.start
         self._is_done = found.size <= 0
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The range's records in order.
 
-        :raises DataLossError: if records are gone and that is an error.
-        :raises RequestTimedOutError: if none comes for too long.
-        :raises OperatingError: for records that are damaged, and what the cluster refuses.
+        :raises DataLossError: records are lost and that is an error.
+        :raises RequestTimedOutError: no record arrives for too long.
+        :raises OperatingError: damaged records, or an error of the cluster.
         """
         if self._is_done:
             return
@@ -122,7 +122,7 @@ class RecordReader:
                     self._hear(consumer, consumer.gone, -1)
                 if records:
                     yield self._batch(records)
-                    # Whoever takes the batches may have taken their time.
+                    # Time spent by the caller on the batches does not count.
                     deadline = time.monotonic() + patience_s
                 elif not self._is_done and time.monotonic() >= deadline:
                     raise RequestTimedOutError(
@@ -131,7 +131,7 @@ class RecordReader:
                     )
 
     def _judge(self, consumer: RangeConsumer, messages: Sequence[Any]) -> Sequence[Any]:
-        """The records among ``messages`` that belong to the range; the position moves past them."""
+        """The records of the range among ``messages``; advances the position past them."""
         records, errors = messages, []
         if any(map(Message.error, messages)):
             records = [message for message in messages if message.error() is None]
@@ -150,7 +150,7 @@ class RecordReader:
     def _hear(self, consumer: RangeConsumer, error: Any, offset: int) -> None:
         code = error.code()
         if code == KafkaError._PARTITION_EOF:
-            # An end before ours is of a leader that does not know yet what is committed.
+            # An end before ours comes from a leader that does not know the high watermark yet.
             self._is_done = offset >= self._range.end
         elif code in _OUT_OF_RANGE:
             self.out_of_range(consumer)
@@ -165,10 +165,10 @@ class RecordReader:
             )
 
     def out_of_range(self, consumer: RangeConsumer) -> None:
-        """The position is not in the log: trimmed at its beginning, or truncated at its end."""
+        """Handle a position outside of the log, which was trimmed or truncated."""
         first, last = consumer.watermarks(self._range.partition)
         if first <= self._position <= last:
-            # A leader did not know of it that did not lead, or does not any more.
+            # The response came from a broker that was not the leader.
             consumer.trouble = f"offset {self._position} was said to be out of range"
             consumer.assign(self._range.partition, self._position)
             return
@@ -187,7 +187,7 @@ class RecordReader:
     # --- columns ---------------------------------------------------------------------------------
 
     def _batch(self, records: Sequence[Any]) -> pa.RecordBatch:
-        """One pass over the records for each column that is wanted, in C as far as Python goes."""
+        """Build each requested column in one pass over the records."""
         columns = [self._column(name, records) for name in self._settings.columns]
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
@@ -259,9 +259,9 @@ def _headers(headers: Any) -> list[dict[str, object]] | None:
 
 
 class RangeConsumer:
-    """A consumer, and what it complained of last.
+    """A consumer, and the last error that it reported.
 
-    ``gone`` is its error about a topic that is not there; it is not reported in line with records.
+    ``gone`` is its error about a missing topic, which is not reported in order with the records.
     """
 
     def __init__(self, settings: Mapping[str, str]) -> None:
@@ -277,19 +277,19 @@ class RangeConsumer:
             self.gone = error
 
     def assign(self, partition: TopicPartition, offset: int) -> None:
-        """Read this partition from this offset on, and nothing else."""
+        """Read only this partition, starting at ``offset``."""
         self._consumer.assign([ClientPartition(partition.topic, partition.partition, offset)])
 
     def take(self) -> list[Any]:
-        """What has come, errors among it; waits for the first a little while."""
+        """The available messages, including errors; waits briefly for the first one."""
         first = self._consumer.poll(_POLL_S)
         if first is None:
             return []
-        # A time-out would be waited for in full, unless so many messages come before.
+        # With a time-out, consume would wait for that many messages.
         return [first, *self._consumer.consume(BATCH_ROWS - 1, 0)]
 
     def watermarks(self, partition: TopicPartition) -> tuple[int, int]:
-        """The first offset and the one after the last, as the leader has them now."""
+        """The leader's current first offset, and the offset after the last record."""
         asked = ClientPartition(partition.topic, partition.partition)
         try:
             first, last = self._consumer.get_watermark_offsets(asked, timeout=_QUESTION_S)
@@ -299,7 +299,7 @@ class RangeConsumer:
         return first, last
 
     def rest(self) -> None:
-        """Stop fetching, and forget what was fetched ahead."""
+        """Stop fetching, and drop prefetched records."""
         self.trouble, self.gone = "", None
         self._consumer.unassign()
 
@@ -336,17 +336,17 @@ class BorrowedConsumer:
             _idle.popitem(last=False)[1].close()
 
 
-#: Of this process, the longest idle first; its settings → the consumer.
+#: Idle consumers of this process by settings, the longest idle first.
 _idle: OrderedDict[frozenset[tuple[str, str]], RangeConsumer] = OrderedDict()
 
 
 def idle_consumers() -> int:
-    """How many this process keeps."""
+    """Number of idle consumers of this process."""
     return len(_idle)
 
 
 def close_idle_consumers(*, unused_s: float = 0.0) -> None:
-    """Those that no task has used for so long."""
+    """Close consumers that no task has used for ``unused_s`` seconds."""
     now = time.monotonic()
     for key in [key for key, client in _idle.items() if now - client.idle_since >= unused_s]:
         _idle.pop(key).close()

@@ -1,13 +1,12 @@
-"""WIRE. `RecordWriter`: the records of one task to the cluster, every one acknowledged or the task
-fails.
+"""WIRE. `RecordWriter`: writes the records of one task; all are acknowledged, or the task fails.
 
-* The producer is idempotent and waits for all in-sync replicas, unless the settings say otherwise.
-* Every delivery report is checked. The first bad one ends the writer with an error that names the
-  record's partition and the reason; what is still queued is dropped, for the task runs again.
-* Nothing waits forever: a record is reported within ``delivery.timeout.ms``, whatever happens.
-* The queue is bounded in records and bytes; a writer that is ahead of the cluster waits for space.
-* A new idempotent producer takes half a second until it may write, so a process keeps that of a
-  task that ended well for its next task. That of a task that failed is never used again.
+* The producer is idempotent and waits for all in-sync replicas, unless the settings differ.
+* Every delivery report is checked. The first failure ends the writer with an error that names the
+  record's partition and the reason. Queued records are dropped, because the task runs again.
+* No wait is unlimited: each record is reported within ``delivery.timeout.ms``.
+* The queue is bounded in records and bytes. A writer that is faster than the cluster waits.
+* A new idempotent producer needs half a second before it can write, so a process keeps the producer
+  of a successful task for its next task. The producer of a failed task is never reused.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ Headers = list[tuple[str, str | bytes | None]]
 #: A record: topic, value, key, partition (-1: by the key), headers.
 Row = tuple[str, bytes | None, bytes | None, int, Headers | None]
 
-#: What a user's settings win over. Keyed records go where a Java producer sends them.
+#: Defaults that user settings override. Keyed records use the partitioner of Java producers.
 DEFAULTS: Final[Mapping[str, object]] = {
     "acks": "all",
     "enable.idempotence": True,
@@ -42,10 +41,10 @@ DEFAULTS: Final[Mapping[str, object]] = {
 _ROWS_PER_POLL: Final = 1000
 _WAIT_S: Final = 0.1
 _TOPIC_WAIT_S: Final = 5.0
-#: Beyond the delivery timeout: the time in which the client must have reported on every record.
+#: Time after the delivery timeout within which the client must report on every record.
 _REPORT_S: Final = 30.0
 _CLOSE_S: Final = 5.0
-#: How long a producer is kept without work, and how many are.
+#: Maximum idle time of a kept producer, and the number of kept producers.
 _IDLE_S: Final = 60.0
 _MAX_IDLE: Final = 4
 _REMEMBERED_TROUBLES: Final = 3
@@ -58,9 +57,9 @@ class WriteError(OperatingError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenRange:
-    """What one task was acknowledged in one partition: ``records`` between two offsets.
+    """Acknowledged records of one task in one partition: ``records`` between two offsets.
 
-    Others may have written between them. Offsets are -1 where the cluster gave none (acks=0).
+    Records of other producers may be between them. Offsets are -1 with acks=0.
     """
 
     topic: str
@@ -71,11 +70,11 @@ class WrittenRange:
 
 
 def producer_settings(settings: Mapping[str, object]) -> dict[str, object]:
-    """A producer's settings: the user's over ours.
+    """Settings of a producer: the defaults overridden by the user's settings.
 
-    Fewer acknowledgements than all exclude idempotence, so who asks for fewer has none.
+    Without ``acks=all`` the producer is not idempotent.
 
-    :raises ConfigError: if the delivery timeout is no limit.
+    :raises ConfigError: the delivery timeout is unlimited.
     """
     merged = {**DEFAULTS, **settings}
     timeout = str(merged["delivery.timeout.ms"])
@@ -89,10 +88,10 @@ def producer_settings(settings: Mapping[str, object]) -> dict[str, object]:
 
 
 class RecordWriter:
-    """:meth:`write` any number of times, then :meth:`finish`; then again, until one raised.
+    """Call :meth:`write` any number of times, then :meth:`finish`. Reusable unless a call raised.
 
     :param settings: of librdkafka, by its names; over :data:`DEFAULTS`.
-    :raises ConfigError: if the client does not take the settings.
+    :raises ConfigError: the client rejects the settings.
     """
 
     def __init__(self, settings: Mapping[str, object]) -> None:
@@ -111,9 +110,9 @@ class RecordWriter:
             raise ConfigError(f"the Kafka client does not take these settings: {_words(e)}") from e
 
     def write(self, rows: Iterable[Row]) -> None:
-        """Queue records in their order; those of one partition are written in that order.
+        """Queue records; the order within a partition is kept.
 
-        :raises WriteError: if one cannot be written, or one before it could not.
+        :raises WriteError: this or an earlier record cannot be written.
         """
         produce, topics, on_delivery = self._producer.produce, self._topics, self._on_delivery
         for number, row in enumerate(rows, 1):
@@ -133,7 +132,7 @@ class RecordWriter:
     def finish(self) -> tuple[WrittenRange, ...]:
         """Wait until every record is acknowledged.
 
-        :raises WriteError: if one was not, naming its partition and why.
+        :raises WriteError: a record failed; names its partition and the reason.
         """
         limit_s = self._delivery_timeout_s + _REPORT_S
         deadline = time.monotonic() + limit_s
@@ -158,12 +157,12 @@ class RecordWriter:
         )
 
     def close(self) -> None:
-        """Whatever is still queued is dropped."""
+        """Drop queued records."""
         self._producer.purge()
         self._producer.flush(_CLOSE_S)
 
     def _produce_when_queue_has_space(self, row: Row) -> None:
-        """Bounded by the delivery timeout, within which the client reports what fills its queue."""
+        """Wait at most for the delivery timeout, within which the client empties its queue."""
         topic, value, key, partition, headers = row
         while True:
             self._poll(_WAIT_S)
@@ -182,7 +181,7 @@ class RecordWriter:
         self._raise_if_failed()
 
     def _look_up(self, topic: str) -> None:
-        """A topic that was made a moment ago is waited for; no other topic is."""
+        """Wait for the metadata of ``topic``, which brokers may not know yet if it is new."""
         deadline = time.monotonic() + _TOPIC_WAIT_S
         while True:
             try:
@@ -244,7 +243,7 @@ class RecordWriter:
 
 @contextmanager
 def task_writer(settings: Mapping[str, str]) -> Iterator[RecordWriter]:
-    """A writer for one task, which the process's next task with these settings may get again."""
+    """A writer for one task; a later task of this process with equal settings may reuse it."""
     key = tuple(sorted(settings.items()))
     writer, idle_since = _idle.pop(key, (None, 0.0))
     if writer is not None and time.monotonic() - idle_since > _IDLE_S:

@@ -40,7 +40,7 @@ from kraftjbod.spark.connector.options import client_settings, flag, reject_unkn
 from kraftjbod.spark.connector.record_writer import Headers, Row, WrittenRange, task_writer
 from kraftjbod.spark.tables.schemas import RECORD, RECORD_WITH_HEADERS
 
-#: Options of the sink, and those that Spark itself hands over with a stream's.
+#: Options of the sink, and those that Spark adds for streams.
 SINK_OPTIONS: Final = ("topic", "includeHeaders", "checkpointLocation", "queryName")
 _TYPES: Final[Mapping[str, tuple[DataType, ...]]] = {
     "topic": (StringType(),),
@@ -71,21 +71,21 @@ _logger: Final = PySparkLogger.getLogger("kraftjbod.spark.connector.sink")
 
 @dataclass(frozen=True)
 class Written(WriterCommitMessage):
-    """What one task was acknowledged."""
+    """The acknowledged ranges of one task."""
 
     ranges: tuple[WrittenRange, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkPlan:
-    """What every task needs to know; it travels to them. ``topic`` is the option's, if given."""
+    """Data for every task, sent to executors. ``topic`` is the option's value, if given."""
 
     topic: str | None
     kafka: Mapping[str, str]
 
 
 def plan_writes(options: Mapping[str, str], schema: StructType) -> SinkPlan:
-    """Whether a frame of ``schema`` can be written with ``options``, and how.
+    """Check that a frame of ``schema`` can be written with ``options``.
 
     :raises ConfigError: naming the option or column that is missing, unknown or wrong.
     """
@@ -135,9 +135,9 @@ class KraftjbodStreamWriter(DataSourceStreamArrowWriter):
 
 
 def write_batches(plan: SinkPlan, batches: Iterable[pa.RecordBatch]) -> Written:
-    """All of one task's rows, acknowledged.
+    """Write all rows of one task, and wait until they are acknowledged.
 
-    :raises WriteError: if one was not; the task must run again.
+    :raises WriteError: a row was not acknowledged; the task must run again.
     """
     with task_writer(plan.kafka) as writer:
         for batch in batches:
@@ -169,7 +169,7 @@ def rows_of(batch: pa.RecordBatch, topic: str | None) -> Iterator[Row]:
 
 
 def log_ranges(messages: Iterable[WriterCommitMessage | None], *, batch_id: int | None) -> None:
-    """Which offsets the tasks of one batch were acknowledged, as debug lines of the driver."""
+    """Log the offsets acknowledged by the tasks of one batch at debug level, on the driver."""
     for message in messages:
         for written in message.ranges if isinstance(message, Written) else ():
             _logger.debug(
@@ -183,7 +183,7 @@ def log_ranges(messages: Iterable[WriterCommitMessage | None], *, batch_id: int 
 
 
 def _bytes(column: pa.Array) -> list[bytes | None]:
-    """Text as its UTF-8, without a look at it."""
+    """Text as UTF-8, without decoding it."""
     if pa.types.is_string(column.type):
         column = column.cast(pa.binary())
     elif pa.types.is_large_string(column.type):

@@ -1,15 +1,15 @@
 """WIRE. The data source ``kraftjbod``: topics as Spark frames, in batches and as streams, and back.
 
-``spark.read.format("kraftjbod")`` takes the options of Spark's official Kafka connector and gives
-its columns, without a jar. Options are those of options.py; one of them is ours: ``columns``, the
-wanted columns with commas between (Spark does not say to a Python source which ones a query uses).
+``spark.read.format("kraftjbod")`` accepts the options of Spark's Kafka connector and returns its
+columns, without a jar. options.py lists the options. One is additional: ``columns``, a comma-
+separated list of the columns to read (Spark does not tell Python sources which ones a query uses).
 
-* Each record is read once by a query that runs through; a stream that starts again from its
-  checkpoint goes on where the last finished batch ended.
+* A query that runs without interruption reads each record once. A stream that restarts from its
+  checkpoint continues after the last finished batch.
 * Offsets of a stream look like the connector's, with the topics' ids beside them.
-* The driver asks for offsets, executors read; nothing else crosses over than ranges and settings.
+* The driver looks up offsets, and executors read. Tasks get only ranges and settings.
 
-Writing is the business of sink.py.
+sink.py implements writing.
 """
 
 from __future__ import annotations
@@ -72,15 +72,15 @@ M = TypeVar("M", bound=Callable[..., Any])
 
 
 def register(spark: SparkSession) -> None:
-    """Let ``spark`` know the format ``kraftjbod``."""
+    """Register the format ``kraftjbod`` in ``spark``."""
     spark.dataSource.register(KraftjbodDataSource)
 
 
 def without_frames(method: M) -> M:
-    """Let this package's errors leave ``method`` without the frames below it.
+    """Raise this package's errors from ``method`` without the frames below it.
 
-    Spark prints the traceback of its Python worker before the message: sixteen lines for a mistake
-    in an option, and none of them helps.
+    Spark prints the traceback of its Python worker before the message. For a wrong option these
+    sixteen lines do not help.
     """
 
     @functools.wraps(method)
@@ -94,11 +94,11 @@ def without_frames(method: M) -> M:
 
 
 class KraftjbodDataSource(DataSource):
-    """Makes readers and writers. Options are checked as soon as a frame is made of them."""
+    """Creates readers and writers. Options are checked when a frame is created."""
 
     def __init__(self, options: Any) -> None:
         super().__init__(options)
-        #: In the name of the consumers of one query; no group of that name is joined.
+        #: Suffix of the group id of one query's consumers; no group of that name is joined.
         self._suffix = uuid.uuid4().hex
 
     @classmethod
@@ -148,7 +148,7 @@ class RangePartition(InputPartition):
 
 
 class _Ranges:
-    """What both readers do the same way."""
+    """Code shared by both readers."""
 
     def __init__(self, options: SourceOptions, schema: StructType, suffix: str) -> None:
         self._options = options
@@ -162,7 +162,7 @@ class _Ranges:
         self._arrow: pa.Schema = to_arrow_schema(schema, timezone="UTC")
 
     def batches(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        # Where there is nothing to read Spark makes a partition itself.
+        # Spark creates an empty partition itself if there is nothing to read.
         if isinstance(partition, RangePartition):
             yield from RecordReader(partition.range, self._settings, self._arrow).batches()
 
@@ -175,7 +175,7 @@ class _Ranges:
         return [RangePartition(found) for found in split]
 
     def report_losses(self, losses: Sequence[str]) -> None:
-        """All at once, so that an error names each."""
+        """Report all losses in one error."""
         if losses:
             report_loss("; ".join(losses), fails=self._options.fail_on_data_loss)
 
@@ -185,9 +185,9 @@ class _Ranges:
         ends: Mapping[TopicPartition, int],
         lookup: OffsetLookup,
     ) -> list[OffsetRange]:
-        """The ranges, as far as the cluster holds them.
+        """The ranges, limited to offsets in the cluster.
 
-        :raises DataLossError: naming offsets that it does not, if that is an error.
+        :raises DataLossError: naming missing offsets, if that is an error.
         """
         first, last = lookup.earliest(starts), lookup.latest(starts, ends)
         losses: list[str] = []
@@ -203,7 +203,7 @@ class _Ranges:
 
 
 class KraftjbodReader(DataSourceReader):
-    """A batch: offsets are looked up once for each time that the frame is computed."""
+    """A batch: offsets are looked up each time the frame is computed."""
 
     def __init__(self, options: SourceOptions, schema: StructType, suffix: str) -> None:
         self._options = options
@@ -222,27 +222,27 @@ class KraftjbodReader(DataSourceReader):
 
 
 class KraftjbodStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A stream. One of these lives on the driver as long as the query; copies go to executors.
+    """A stream. The driver keeps one reader per query; copies are sent to executors.
 
-    Where a query begins at the topics' end, its first batch is empty on purpose: it writes the
-    beginning into the checkpoint. A query that died in a first batch with records in it would
-    begin again at a later end, and what was between would be lost.
+    If a query starts at the topics' end, its first batch is empty on purpose: it stores the start
+    in the checkpoint. Otherwise a query that failed in its first batch would start again at a later
+    end, and skip the records in between.
     """
 
     def __init__(self, options: SourceOptions, schema: StructType, suffix: str) -> None:
         self._options = options
         self._ranges = _Ranges(options, schema, suffix)
         self._lookup: OffsetLookup | None = None
-        #: Where a query without a checkpoint begins; Spark asks more than once.
+        #: Start of a query without a checkpoint; Spark asks for it repeatedly.
         self._initial: Json | None = None
-        #: The first batch has to be made, and is to be empty.
+        #: Whether the first batch is still due, and must be empty.
         self._is_empty_due = False
         self._is_available_now = False
-        #: Where a query with Trigger.AvailableNow ends.
+        #: End of a query with Trigger.AvailableNow.
         self._target: StreamOffset | None = None
-        #: What the cluster held when it was asked last.
+        #: The last known end of the topics.
         self._latest: StreamOffset | None = None
-        #: When a batch was last not held back by minOffsetsPerTrigger.
+        #: Time of the last batch that minOffsetsPerTrigger did not delay.
         self._batch_at_s: float | None = None
 
     def __getstate__(self) -> Json:
@@ -292,7 +292,7 @@ class KraftjbodStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
     @without_frames
     def partitions(self, start: Json, end: Json) -> list[InputPartition]:
         if self._is_empty_due and start == self._initial:
-            # Begun again before the empty batch was done: it is empty, whatever has come since.
+            # The query restarted before the empty batch was done: the batch stays empty.
             return []
         begun, until = StreamOffset.from_json(start), StreamOffset.from_json(end)
         lookup = self._asking()
@@ -333,9 +333,9 @@ class KraftjbodStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         return StreamOffset(offsets=ends, topic_ids=latest.topic_ids)
 
     def _is_held_back(self, starts: Offsets, ends: Offsets) -> bool:
-        """minOffsetsPerTrigger: too little has come, and not enough time is over.
+        """Whether minOffsetsPerTrigger delays the batch: too few offsets, and time is left.
 
-        A query that ends with what is there does not wait for more.
+        A query with Trigger.AvailableNow never waits.
         """
         least = self._options.min_offsets_per_trigger
         if least is None or self._is_available_now:
@@ -353,7 +353,7 @@ class KraftjbodStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
 
 
 def _is_moving(options: SourceOptions) -> bool:
-    """Whether the start of a new query may be another one a moment later."""
+    """Whether the start of a new query depends on the time of the lookup."""
     match options.starting:
         case AtOffset(offset=offset):
             return offset == LATEST

@@ -1,14 +1,13 @@
-"""FRAME. Records of topics as rows of the table ``ingested``: good, late or corrupt, and none left
-out.
+"""FRAME. Classifies records of topics for the table ``ingested``: good, late or corrupt.
 
-* ``corrupt``: the value is not what its schema says: no UTF-8, no JSON object of these fields and
-  types, or null in a field that is declared NOT NULL. Fields that the schema does not name do not
-  matter, nor does a second object after the first. A record without a value (a tombstone) is not
-  judged. Without a schema nothing is corrupt.
-* ``late``: it arrived (its timestamp) longer after its event time than is allowed. The event time
-  is a field of the value. Where there is none it is the record's timestamp, and arrival the moment
-  of the batch that reads it, which Spark keeps for a batch that is done again.
-* Key, value and headers stay the bytes that they were, whatever they are judged to be.
+* ``corrupt``: the value does not match its schema: no UTF-8, no JSON object with these fields and
+  types, or null in a NOT NULL field. Unknown fields and a second object after the first are
+  ignored. Records without a value (tombstones) are not checked. Without a schema no record is
+  corrupt.
+* ``late``: the record arrived (its timestamp) too long after its event time, a field of the value.
+  Without that field the event time is the record's timestamp, and the arrival is the time of the
+  batch, which Spark keeps for a repeated batch.
+* Every record gets exactly one row, with key, value and headers as unchanged bytes.
 """
 
 from __future__ import annotations
@@ -41,9 +40,9 @@ _ENDS_WITH_OBJECT: Final = r"\}[ \t\r\n]*$"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """How records are told apart. ``event_time`` is the path of a field, with dots.
+    """Rules to classify records. ``event_time`` is the path of a field, with dots.
 
-    :raises ConfigError: if the field is not in the schema, or is no time.
+    :raises ConfigError: the field is not in the schema, or is not a time.
     """
 
     value_schema: StructType | None = None
@@ -64,7 +63,7 @@ class Judgement:
 
 
 def ingested(records: DataFrame, judgement: Judgement) -> DataFrame:
-    """``records`` (``RECORD_WITH_HEADERS``) as ``INGESTED``: every row once."""
+    """Convert ``records`` (``RECORD_WITH_HEADERS``) to ``INGESTED``, one row each."""
     parsed = _parsed(records, judgement.value_schema)
     timed = parsed.withColumn("event_time", _event_time(judgement))
     judged = timed.withColumn("fault", _fault(judgement.value_schema))
@@ -79,7 +78,7 @@ def ingested(records: DataFrame, judgement: Judgement) -> DataFrame:
 
 
 def _parsed(records: DataFrame, schema: StructType | None) -> DataFrame:
-    """With ``parsed``, the value as its schema says, and what of it does not follow that."""
+    """Add ``parsed``, the value parsed by its schema, and the parts that do not match."""
     if schema is None:
         return records
     lenient = StructType([*schema.fields, StructField(_CORRUPT_COLUMN, StringType())])
@@ -94,7 +93,7 @@ def _fault(schema: StructType | None) -> Column:
         return F.lit(None).cast("string")
     is_text = F.is_valid_utf8(F.col("value").cast("string"))
     is_parsed = F.col("parsed").isNotNull() & F.col(f"parsed.{_CORRUPT_COLUMN}").isNull()
-    # Spark's parser stops at the end of the object, and does not look at what follows.
+    # Spark's parser ignores text after the object.
     is_parsed = is_parsed & F.col("value").cast("string").rlike(_ENDS_WITH_OBJECT)
     fault = F.when(F.col("value").isNull(), None).when(~is_text, "the value is no UTF-8 text")
     fault = fault.when(~is_parsed, f"the value is no JSON object of {schema.simpleString()}")
@@ -131,7 +130,7 @@ def _delay(judgement: Judgement) -> Column:
 
 
 def _type_at(schema: StructType, path: str) -> DataType:
-    """:raises ConfigError: if there is no such field."""
+    """:raises ConfigError: there is no such field."""
     kind: DataType = schema
     for name in path.split("."):
         if not isinstance(kind, StructType) or name not in kind.names:

@@ -1,13 +1,13 @@
 """WIRE. ``kraftjbod-pipeline ingest``: topics to one Parquet table, each record exactly once.
 
-One streaming query: source, judgement, file sink. Its checkpoint and the sink's own log
-(``_spark_metadata`` in the table's folder) make a batch that is done again leave its rows once, so
-the job may be killed at any moment and started again. Whoever reads the folder with Spark sees
-whole batches only; other readers must ask ``_spark_metadata`` which files count.
+One streaming query: source, classification, file sink. Its checkpoint and the sink's own log
+(``_spark_metadata`` in the table's folder) ensure that a repeated batch leaves its rows once. The
+job may therefore be killed and restarted at any time. Spark readers see complete batches only, and
+other readers must look up the valid files in ``_spark_metadata``.
 
-The table lies in folders by ``status``: late and corrupt records are beside the good ones, and
-every record of the topics is in one of the three. Values stay bytes: ``from_json(cast(value AS
-STRING), schema)`` gives the good ones their fields.
+The table has folders by ``status``: good, late and corrupt records, and every record of the topics
+is in one of them. Values stay bytes: ``from_json(cast(value AS STRING), schema)`` parses the good
+ones.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from kraftjbod.spark.ingest.ingest_frames import Judgement, ingested
 from kraftjbod.spark.session.job import Job, JobOutcome, job_command, streaming_options
 from kraftjbod.spark.tables.schemas import INGESTED
 
-#: Partitions with holes that are named one by one.
+#: Limit of partitions with gaps that are listed.
 _LISTED_HOLES: Final = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """Which records are read, and how fast. Exactly one of the first two is given."""
+    """The records to read, and the rate. Exactly one of the first two fields is set."""
 
     topics: str | None
     topics_pattern: str | None
@@ -131,10 +131,10 @@ def command(
 
 
 def read_schema(text: str) -> StructType:
-    """``text`` is DDL, or the name of a file that holds it.
+    """Parse ``text``, which is DDL or the name of a file with DDL.
 
-    :raises ConfigError: if the file cannot be read, or names no field.
-    :raises ParseException: if it is no DDL.
+    :raises ConfigError: the file cannot be read, or has no field.
+    :raises ParseException: the text is not DDL.
     """
     path = Path(text)
     if len(text) < 256 and path.is_file():
@@ -170,7 +170,7 @@ def _records(spark: SparkSession, bootstrap_servers: str, reading: Reading) -> D
 
 
 def _outcome(job: Job, table: str, checkpoint: str, query: StreamingQuery) -> JobOutcome:
-    """The whole table, as it is after this run."""
+    """Summary of the whole table after this run."""
     partitions = _partitions(job.spark, table)
     by_topic: dict[str, dict[str, int]] = {}
     for row in partitions:
@@ -193,7 +193,7 @@ def _outcome(job: Job, table: str, checkpoint: str, query: StreamingQuery) -> Jo
 
 
 def _partitions(spark: SparkSession, table: str) -> list[Row]:
-    """One row per partition of a topic: rows by status, and offsets."""
+    """One row per partition: number of rows by status, and offsets."""
     try:
         rows = spark.read.schema(INGESTED).parquet(table)
     except AnalysisException as e:

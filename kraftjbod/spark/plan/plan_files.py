@@ -1,4 +1,4 @@
-"""WIRE. What a plan is written to: the reassignment, its way back, and two tables."""
+"""WIRE. Writes a plan: the reassignment, its rollback, and two tables."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kraftjbod.cli.reassignment.reassignment_plan import ReassignmentPlan, Repli
 from kraftjbod.core.ids import TopicPartition
 from kraftjbod.spark.tables.local_tables import publish_rows
 
-#: ``PLAN_DIRS`` and ``PLAN_MOVES`` (tables/schemas.py) in Arrow's words, which need no Spark.
+#: Arrow types of ``PLAN_DIRS`` and ``PLAN_MOVES`` (tables/schemas.py), usable without Spark.
 DIR_COLUMNS: Final = {
     "broker_id": "int32",
     "rack": "string",
@@ -38,7 +38,7 @@ MOVE_COLUMNS: Final = {
 
 
 def write_files(partitions: Iterable[Reassigned], out: Path, rollback_out: Path | None) -> int:
-    """The reassignment, and the one that takes it back; how many partitions they name."""
+    """Write the reassignment and its rollback; return the number of partitions."""
     new: dict[TopicPartition, tuple[int, ...]] = {}
     old: dict[TopicPartition, tuple[int, ...]] = {}
     new_dirs: dict[Replica, str] = {}
@@ -81,9 +81,9 @@ def dir_row(one: PlannedDir) -> dict[str, Any]:
 
 
 def publish_plan(plan: ClusterPlan, tables: Path) -> None:
-    """As the newest generations of ``plan_dirs`` and ``plan_moves``.
+    """Write the newest generations of ``plan_dirs`` and ``plan_moves``.
 
-    :raises ModuleNotFoundError: without what writes Parquet.
+    :raises ModuleNotFoundError: pyarrow is missing.
     """
     dirs = [tuple(dir_row(one).values()) for one in plan.dirs]
     publish_rows(dirs, DIR_COLUMNS, tables / "plan_dirs")

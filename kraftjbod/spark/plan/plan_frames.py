@@ -1,17 +1,16 @@
-"""FRAME. Directories and replicas in, moves out: a plan of any size, broker by broker on the
-executors.
+"""FRAME. Plans moves on executors, broker by broker, for clusters of any size.
 
-The frames between, in the order in which they come to be::
+The frames, in order::
 
-    dirs      one row per directory, with what may be done with it        (directories)
-    placed    one row per replica, where it is or is going to be          (placed)
-    sums      dirs with what lies in them                                 (sums)
-    crossings replicas that change brokers, without a directory yet       (crossings)
-    moves     everything that moves, with its directory                   (moves)
+    dirs      one row per directory, with its role in the plan             (directories)
+    placed    one row per replica, at its current or future place          (placed)
+    sums      dirs with the sums of their replicas                         (sums)
+    crossings replicas that change brokers, without a directory yet        (crossings)
+    moves     all moves, with their target directories                     (moves)
 
-The rules are those of ``balance``: what concerns one broker is called from there
-(balance/group_plans.py), what concerns all (balance/placement.py) is said again in frames, and a
-test keeps both equal.
+The rules are those of ``balance``. Rules for one broker are called there
+(balance/group_plans.py). Rules for all brokers (balance/placement.py) are repeated as frames, and a
+test compares both.
 """
 
 from __future__ import annotations
@@ -57,12 +56,12 @@ from kraftjbod.spark.plan.plan_tables import (
 )
 from kraftjbod.spark.tables.schemas import PLAN_DIRS, PLAN_MOVES
 
-#: Moves within a limit that are handed on together.
+#: Number of moves per Arrow batch after limiting.
 _MOVES_AT_ONCE: Final = 10_000
 
 
 def directories(log_dirs: DataFrame, drains: Collection[Drain] = ()) -> DataFrame:
-    """``log_dirs`` with what may be done with each."""
+    """``log_dirs`` with the role of each directory in the plan."""
     online, saturated = LogDirState.ONLINE.value, LogDirState.SATURATED.value
     judged = (
         log_dirs.withColumn("is_drained", _any(_is_drained(drain) for drain in drains))
@@ -78,7 +77,7 @@ def directories(log_dirs: DataFrame, drains: Collection[Drain] = ()) -> DataFram
 
 
 def placed(replicas: DataFrame, dirs: DataFrame) -> DataFrame:
-    """Each replica once; moves under way count as done, and nothing else moves such a replica."""
+    """Each replica once. Moves in progress count as done; their replicas are not moved again."""
     future = replicas.where("is_future").select(
         *REPLICA,
         F.col("path").alias("future_path"),
@@ -109,7 +108,7 @@ def placed(replicas: DataFrame, dirs: DataFrame) -> DataFrame:
 
 
 def sums(dirs: DataFrame, placed: DataFrame) -> DataFrame:
-    """Each directory with what lies in it; what is on its way takes space at once."""
+    """Each directory with the sums of its replicas; incoming moves use space at once."""
     fixed = F.expr("NOT is_movable")
     held = placed.groupBy(*DIRECTORY).agg(
         F.sum("size_bytes").alias("size_bytes"),
@@ -134,9 +133,9 @@ def sums(dirs: DataFrame, placed: DataFrame) -> DataFrame:
 def candidates(
     placed: DataFrame, sources: Collection[int], drained: Collection[int], turn: int
 ) -> DataFrame:
-    """Replicas that may leave ``sources``: of each partition those of one broker only.
+    """Replicas that may leave ``sources``, of each partition only those on one broker.
 
-    A hash of the partition and ``turn`` says which; ``drained`` brokers come before others.
+    A hash of the partition and ``turn`` chooses the broker; ``drained`` brokers have priority.
     """
     urgent = F.filter("brokers", lambda broker: broker.isin(*drained))
     usual = F.filter("brokers", lambda broker: broker.isin(*sources))
@@ -153,7 +152,7 @@ def candidates(
 
 
 def crossings(candidates: DataFrame, tasks: Mapping[int, Task], racks: Racks) -> DataFrame:
-    """What each source sends where, chosen on the executors, a source at a time."""
+    """Choose the replicas that each source sends, and their targets, on executors."""
     own_tasks, own_racks = dict(tasks), dict(racks)
 
     # Spark reads the hints of a plain function, and takes a partial for something else.
@@ -165,19 +164,19 @@ def crossings(candidates: DataFrame, tasks: Mapping[int, Task], racks: Racks) ->
 
 
 def _drawn(turn: int) -> Column:
-    """What :func:`~kraftjbod.balance.group_plans.draw` draws from."""
+    """The value from which :func:`~kraftjbod.balance.group_plans.draw` draws."""
     text = F.concat("topic", F.lit("-"), F.col("partition").cast("string"), F.lit(f"-{turn}"))
     return F.conv(F.substring(F.md5(text), 1, 8), 16, 10).cast("long")
 
 
 def without(frame: DataFrame, crossings: DataFrame) -> DataFrame:
-    """``frame`` without the partitions that cross already: one replica of each, once."""
+    """Remove partitions with a crossing from ``frame``: one replica of each may cross, once."""
     taken = crossings.select(*PARTITION)
     return as_table(frame.join(taken, [*PARTITION], "left_anti"), PLACED)
 
 
 def sent(crossings: DataFrame) -> DataFrame:
-    """By who gives and who takes."""
+    """Sums of crossings by source and target broker."""
     grouped = crossings.groupBy("from_broker", "to_broker").agg(
         F.sum("size_bytes").alias("size_bytes"),
         F.sum("write_rate").alias("write_rate"),
@@ -187,7 +186,7 @@ def sent(crossings: DataFrame) -> DataFrame:
 
 
 def _choose_for_broker(table: pa.Table, *, tasks: Mapping[int, Task], racks: Racks) -> pa.Table:
-    """One group of ``candidates``; runs on executors."""
+    """Process one group of ``candidates``; runs on executors."""
     rows = list(map(Placed._make, _tuples(table)))
     task = tasks[rows[0].broker_id]
     return _arrow(crossings_of_broker(task, rows, racks), CROSSINGS)
@@ -199,8 +198,7 @@ def _choose_for_broker(table: pa.Table, *, tasks: Mapping[int, Task], racks: Rac
 def moves(
     placed: DataFrame, sums: DataFrame, goals: Goals, crossings: DataFrame | None = None
 ) -> DataFrame:
-    """Everything that moves; a crossing without free space in any directory of its target stays
-    out."""
+    """All moves; a crossing is dropped if no directory of its target has enough free space."""
     homes = _homes(placed, crossings)
 
     def work(own: pa.Table, dirs: pa.Table) -> pa.Table:
@@ -225,7 +223,7 @@ _HOMES: Final = (
 
 
 def _homes(placed: DataFrame, crossings: DataFrame | None) -> DataFrame:
-    """Replicas by the broker that shall have them; ``tier`` is null for those that do not cross."""
+    """Replicas by their future broker; ``tier`` is null for those that do not cross."""
     if crossings is None:
         none = {field.name: F.lit(None).cast(field.dataType) for field in RANK}
         staying = placed.withColumns({**none, "home": F.col("broker_id")})
@@ -237,7 +235,7 @@ def _homes(placed: DataFrame, crossings: DataFrame | None) -> DataFrame:
 
 
 def _plan_for_broker(replicas: pa.Table, dirs: pa.Table, *, goals: Goals) -> pa.Table:
-    """One broker's replicas and directories; runs on executors."""
+    """Plan one broker's replicas and directories; runs on executors."""
     homes = [
         Home._make((*row[:-3], None if row[-3] is None else Rank(*row[-3:])))
         for row in _tuples(replicas.drop_columns(["home"]))
@@ -253,14 +251,14 @@ def dir_sums(row: Mapping[str, Any]) -> DirSums:
     return DirSums(load=load, **rest)
 
 
-# --- what comes of it ----------------------------------------------------------------------------
+# --- results ------------------------------------------------------------------------------------
 
 
 def limited(moves: DataFrame, most_moves: int | None, most_bytes: int | None) -> DataFrame:
-    """The first moves by what they are for and how full their source is, as many as allowed.
+    """The most important moves within the limits, by purpose and by how full the source is.
 
-    What goes to another broker comes before what plans within brokers have made of that. Which are
-    left out, plan_limits.py says.
+    Moves to other brokers come before moves within brokers that depend on them. plan_limits.py
+    decides which moves are dropped.
     """
     if most_moves is None and most_bytes is None:
         return as_table(moves, MOVES)
@@ -269,7 +267,7 @@ def limited(moves: DataFrame, most_moves: int | None, most_bytes: int | None) ->
     order = (
         F.when(is_drain, 0).when(~is_within, 1).otherwise(2),
         *("tier", F.col("score").desc(), "from_broker", "to_broker", "step"),
-        # Only so that the same plan is split the same way.
+        # Makes the order deterministic.
         *PARTITION,
     )
 
@@ -283,7 +281,7 @@ def limited(moves: DataFrame, most_moves: int | None, most_bytes: int | None) ->
 def _first_of(
     batches: Iterator[pa.RecordBatch], most_moves: int | None, most_bytes: int | None
 ) -> Iterator[pa.RecordBatch]:
-    """Of moves in their order those that are made; runs on one executor."""
+    """Apply the limits to moves in order; runs on one executor."""
     seen: deque[Move] = deque()
 
     def moves() -> Iterator[LimitedMove]:
@@ -304,7 +302,7 @@ def _first_of(
 
 
 def plan_moves(moves: DataFrame) -> DataFrame:
-    """``moves`` as the table that is written."""
+    """``moves`` in the schema of the written table."""
     return as_table(moves, PLAN_MOVES)
 
 
@@ -321,7 +319,7 @@ def plan_dirs(sums: DataFrame, moves: DataFrame) -> DataFrame:
             "bytes_before": F.col("size_bytes"),
             "bytes_after": F.expr("size_bytes - lost_bytes + got_bytes"),
             "write_rate_before": F.col("write_rate"),
-            # Sums of floats: what is left of nothing may be a little less than nothing.
+            # Rounding of float sums may give slightly negative values.
             "write_rate_after": F.expr("greatest(0D, write_rate - lost_rate + got_rate)"),
             "replicas_before": F.col("replicas"),
             "replicas_after": F.expr("replicas - lost_replicas + got_replicas"),
@@ -341,9 +339,9 @@ def _ends(moves: DataFrame, end: str, word: str) -> DataFrame:
 
 
 def reassigned(placed: DataFrame, moves: DataFrame) -> DataFrame:
-    """Partitions that something of moves, with all of their replicas before and after.
+    """Partitions with moves, with all of their replicas before and after.
 
-    A newcomer takes the turn of the one that it replaces, so preferred leaders stay in turn.
+    A new replica takes the position of the replaced one, so the order of preferred leaders stays.
     """
     moving = moves.select(
         *PARTITION, F.col("from_broker").alias("broker_id"), "to_broker", "to_path"
@@ -390,7 +388,7 @@ def _tuples(table: pa.Table | pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
 
 
 def _arrow(rows: Iterable[tuple[Any, ...]], schema: StructType) -> pa.Table:
-    """Values whose fields are the columns of ``schema``, in their order."""
+    """Convert tuples with the columns of ``schema`` to a table."""
     arrow = to_arrow_schema(schema)
     columns = list(zip(*rows, strict=True)) or [()] * len(arrow)
     arrays = [pa.array(column, field.type) for column, field in zip(columns, arrow, strict=True)]

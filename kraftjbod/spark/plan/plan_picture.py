@@ -1,8 +1,7 @@
-"""WIRE. The picture of a plan: how full the directories are before and after, and how much they
-write.
+"""WIRE. Draws a plan: how full the directories are and how much they write, before and after.
 
-Few directories have a line each; of many it shows how they are spread. Rows are ``plan_dirs``'.
-A directory whose size is not known has no share of anything; the picture says how many there are.
+Few directories are drawn as one line each, and many as distributions. Rows are those of
+``plan_dirs``. Directories of unknown size are left out; the picture states their number.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from kraftjbod.spark.style.plot_style import (
     styled,
 )
 
-#: More directories than this are shown as distributions.
+#: Maximum number of directories drawn as lines.
 MOST_LINES: Final = 48
 _KINDS: Final = {".svg": "svg", ".png": "png"}
 _BINS: Final = 60
@@ -46,10 +45,10 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measure:
-    """One figure per directory before and after.
+    """One figure per directory, before and after.
 
-    ``evens`` is what each would have if the directories of its broker were alike, with the same
-    bytes on the broker as after the plan; ``mean`` that of the whole cluster.
+    ``evens`` is the figure if the directories of each broker were equal, with the broker's bytes
+    after the plan. ``mean`` is the mean of the whole cluster.
     """
 
     title: str
@@ -63,12 +62,12 @@ class Measure:
     def text(self, value: float) -> str:
         if not self.is_share:
             return f"{size_text(value)}/s"
-        # Of a large disk a little is no 0.0%.
+        # Avoid 0.0% for a small part of a large disk.
         return f"{100 * value:.2g}%" if 0 < value < 0.01 else f"{value:.1%}"
 
     @property
     def story(self) -> str:
-        """The largest, in words."""
+        """A sentence about the largest value."""
         return f"most: {self.text(max(self.before))} → {self.text(max(self.after))}"
 
 
@@ -89,7 +88,7 @@ def draw_plan(rows: Sequence[Row], path: Path) -> None:
 def plan_figure(rows: Sequence[Row]) -> Figure:
     """The picture as a figure; call it inside :func:`~kraftjbod.spark.style.plot_style.styled`.
 
-    :raises StartupError: without a directory whose size is known.
+    :raises StartupError: no directory has a known size.
     """
     known = sorted(
         (row for row in rows if (row["total_bytes"] or 0) > 0),

@@ -1,5 +1,4 @@
-"""FRAME. Schemas of the frames that plans are made of; what is written to disk has its in
-schemas.py."""
+"""FRAME. Schemas of intermediate frames of plans; schemas.py has those of written tables."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ PARTITION: Final = ("topic", "partition")
 REPLICA: Final = (*PARTITION, "broker_id")
 DIRECTORY: Final = ("broker_id", "path")
 
-#: ``dirs``: ``state`` and sizes as reported; the rest is what that means for a plan.
+#: ``dirs``: ``state`` and sizes as reported; the other columns are their meaning for a plan.
 DIRS: Final = StructType(
     [
         StructField("broker_id", IntegerType()),
@@ -40,7 +39,7 @@ DIRS: Final = StructType(
     ]
 )
 
-#: ``placed``: ``pending_bytes`` are on their way to ``path`` and have not arrived.
+#: ``placed``: ``pending_bytes`` are still being copied to ``path``.
 PLACED: Final = StructType(
     [
         StructField("topic", StringType()),
@@ -56,7 +55,7 @@ PLACED: Final = StructType(
     ]
 )
 
-#: ``sums``: ``fixed`` is what cannot be moved.
+#: ``sums``: ``fixed`` is the part that cannot be moved.
 SUMS: Final = StructType(
     [
         *DIRS.fields,
@@ -69,7 +68,7 @@ SUMS: Final = StructType(
     ]
 )
 
-#: Where a move comes among all: ``step`` numbers what belongs together on one broker.
+#: Position of a move among all moves; ``step`` numbers related moves on one broker.
 RANK: Final = (
     StructField("tier", IntegerType()),
     StructField("score", DoubleType()),
@@ -90,7 +89,7 @@ CROSSINGS: Final = StructType(
 
 MOVES: Final = StructType([*PLAN_MOVES.fields, *RANK])
 
-#: ``sent``: bytes, rate and replicas by the brokers that give and get them.
+#: ``sent``: bytes, rate and replicas by source and target broker.
 SENT: Final = StructType(
     [
         StructField("from_broker", IntegerType()),
@@ -101,8 +100,8 @@ SENT: Final = StructType(
     ]
 )
 
-#: One partition that something of moves: brokers, and their directories in the same order; null
-#: where the directory is not known.
+#: One partition with moves: brokers, and their directories in the same order; null for an unknown
+#: directory.
 REASSIGNED: Final = StructType(
     [
         StructField("topic", StringType()),
@@ -116,7 +115,7 @@ REASSIGNED: Final = StructType(
 
 
 def as_table(frame: DataFrame, schema: StructType) -> DataFrame:
-    """The columns of ``schema``, in its order and types."""
+    """Select and cast the columns of ``schema``, in its order."""
     return frame.select(
         *(F.col(field.name).cast(field.dataType).alias(field.name) for field in schema.fields)
     )

@@ -1,8 +1,8 @@
-"""FRAME. The newest samples of telemetry as the tables ``log_dirs`` and ``replicas``.
+"""FRAME. The newest telemetry samples as the tables ``log_dirs`` and ``replicas``.
 
-What a broker says at one time is one round. A directory or replica that is missing in its broker's
-latest round, give or take :data:`ROUND_S`, is gone from there. ``free_bytes`` is what file systems
-say: what a broker keeps free for itself is not known here.
+The samples of a broker at one time are a round. A directory or replica that is missing in its
+broker's latest round, with a tolerance of :data:`ROUND_S`, no longer exists. ``free_bytes`` is the
+file system's value, because telemetry does not report the space that a broker reserves.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pyspark.sql.types import DoubleType, IntegerType, StructField, StructType
 from kraftjbod.spark.plan.plan_tables import DIRECTORY, REPLICA, as_table
 from kraftjbod.spark.tables.schemas import LOG_DIRS, REPLICAS
 
-#: Longer than the time between two samples of one replica, a minute.
+#: Longer than the interval between samples of a replica, a minute.
 ROUND_S: Final = 90
 
 #: ``age_s`` is how old the newest sample of a broker is.
@@ -26,7 +26,7 @@ AGES: Final = StructType(
 
 
 def ages(samples: DataFrame, now_s: float) -> DataFrame:
-    """By broker; ``now_s`` are seconds since 1970."""
+    """Ages by broker; ``now_s`` is in seconds since 1970."""
     grouped = samples.groupBy("broker_id").agg(F.max("time").alias("newest"))
     aged = grouped.withColumn("age_s", F.lit(now_s) - F.col("newest").cast("double"))
     return as_table(aged, AGES)
@@ -54,7 +54,7 @@ def replicas(samples: DataFrame) -> DataFrame:
 
 
 def _latest(samples: DataFrame, key: tuple[str, ...]) -> DataFrame:
-    """The newest of each key in its broker's latest round."""
+    """The newest sample of each key in its broker's latest round."""
     newest_first = Window.partitionBy(*key).orderBy(F.col("time").desc())
     of_broker = F.max("time").over(Window.partitionBy("broker_id"))
     numbered = samples.withColumn("place", F.row_number().over(newest_first)).withColumn(
@@ -65,6 +65,6 @@ def _latest(samples: DataFrame, key: tuple[str, ...]) -> DataFrame:
 
 
 def recent(samples: DataFrame, now_s: float, max_age_s: float) -> DataFrame:
-    """Samples that can be of the latest round of a broker that is not silent, or the one before."""
+    """Samples of the latest two rounds of brokers that are not silent."""
     begin_s = now_s - max_age_s - 2 * ROUND_S
     return samples.where(F.col("time").cast("double") >= begin_s)

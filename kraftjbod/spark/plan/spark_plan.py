@@ -1,8 +1,8 @@
-"""WIRE. A plan made by Spark: from telemetry's tables, or of what brokers report if so asked.
+"""WIRE. Plans with Spark, from the tables of telemetry or from the current reports of brokers.
 
-The driver sees sums of directories, executors see the replicas of one broker at a time. Only what
-moves comes back to the driver, for it is written to one file. In one process
-balance/cluster_planner.py does the same.
+The driver sees sums of directories, and executors see the replicas of one broker at a time. Only
+the moves return to the driver, which writes them to one file. balance/cluster_planner.py does the
+same in one process.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from kraftjbod.spark.tables.stored_tables import publish, read_table
 
 @dataclass(frozen=True, kw_only=True)
 class MadePlan:
-    """Frames of one plan (plan_frames.py), kept by Spark while :func:`made_plan` is open."""
+    """Frames of one plan (plan_frames.py), which Spark caches while :func:`made_plan` is open."""
 
     placed: DataFrame
     sums: DataFrame
@@ -71,7 +71,7 @@ class MadePlan:
 
     @cached_property
     def counts(self) -> MoveCounts:
-        """Of all moves together."""
+        """Counts of all moves together."""
         is_across = F.col("from_broker") != F.col("to_broker")
         is_for_rate = F.col("tier") == int(Tier.RATE)
         size = F.col("size_bytes")
@@ -85,7 +85,7 @@ class MadePlan:
         return MoveCounts(**row.asDict())
 
     def publish(self, job: Job) -> None:
-        """As the tables ``plan_dirs`` and ``plan_moves``."""
+        """Write the tables ``plan_dirs`` and ``plan_moves``."""
         publish(plan_frames.plan_dirs(self.sums, self.moves), job.table("plan_dirs"))
         publish(plan_frames.plan_moves(self.moves), job.table("plan_moves"))
 
@@ -97,9 +97,9 @@ def made_plan(
     request: PlanRequest,
     step: Step = lambda _: None,
 ) -> Iterator[MadePlan]:
-    """Plan; what Spark keeps for it is given up at the end.
+    """Make a plan; cached frames are released at the end.
 
-    :raises StartupError: without directories, or for a drain of something that there is not.
+    :raises StartupError: there are no directories, or a drain names an unknown directory or broker.
     """
     kept: list[DataFrame] = []
 
@@ -128,7 +128,7 @@ def made_plan(
 
 
 def _sums(sums: DataFrame) -> list[DirSums]:
-    """By broker and path: sums of shares are the same then, to their last digit."""
+    """Rows sorted by broker and path, so that float sums are reproducible."""
     return [dir_sums(row.asDict()) for row in sums.orderBy("broker_id", "path").collect()]
 
 
@@ -139,7 +139,7 @@ def _crossings(
     keep: Callable[[DataFrame], DataFrame],
     step: Step,
 ) -> DataFrame | None:
-    """Replicas that change brokers, in turns: each partition is in one turn at most."""
+    """Choose replicas that change brokers, in rounds; each partition is in one round at most."""
     racks = racks_of(dirs)
     done: DataFrame | None = None
 
@@ -160,7 +160,7 @@ def _crossings(
     return done
 
 
-# --- what plans are made of ----------------------------------------------------------------------
+# --- inputs of plans -----------------------------------------------------------------------------
 
 
 def as_tables(
@@ -171,7 +171,7 @@ def as_tables(
 
 
 def _frame(spark: SparkSession, rows: Sequence[tuple[Any, ...]], schema: StructType) -> DataFrame:
-    """Column by column: Arrow takes a million rows in a second or two."""
+    """Build the frame by columns, which Arrow does for a million rows in a second or two."""
     arrow = to_arrow_schema(schema)
     columns = list(zip(*rows, strict=True)) if rows else [()] * len(arrow)
     table = pa.table(
@@ -182,9 +182,9 @@ def _frame(spark: SparkSession, rows: Sequence[tuple[Any, ...]], schema: StructT
 
 
 def telemetry_tables(job: Job, max_age_s: float) -> tuple[DataFrame, DataFrame]:
-    """The same two tables by the newest samples.
+    """The same two tables from the newest telemetry samples.
 
-    :raises StartupError: without samples, or naming brokers whose newest one is too old.
+    :raises StartupError: there are no samples, or samples of some brokers are too old; names them.
     """
     now_s = time.time()
     found = []

@@ -1,18 +1,18 @@
-"""WIRE. What lies where in a live cluster, as the tables ``log_dirs`` and ``replicas``.
+"""WIRE. The storage of a live cluster as the tables ``log_dirs`` and ``replicas``.
 
-Any Kafka cluster that reports the sizes of its disks (Kafka 3.3 and later) will do. Where a broker
+Works with any Kafka cluster that reports the sizes of its disks (Kafka 3.3 and later). If a broker
 reports no states, a directory is online or, with an error, offline.
 
-* ``free_bytes`` is what replicas may still take: what the broker itself keeps free is taken off.
-* A write rate is what a replica has grown by between two samples.
-* A broker that is drained and does not run is one directory, ``any``, with the replicas that
-  metadata assigns to the broker: each is as large as the largest living one, and is copied from its
-  leader. A partition without a leader stays out.
-* Of a partition that is being reassigned, all that is going to stay is marked as future: it counts
-  where it is or goes, with the bytes that it is going to have, and no plan moves it. What leaves is
-  left out.
+* ``free_bytes`` is the space for replicas, without the space that the broker reserves.
+* A write rate is the growth of a replica between two samples.
+* A drained broker that is down becomes one directory, ``any``, with the replicas that metadata
+  assigns to it. Each has the size of the largest live replica, and is copied from its leader. A
+  partition without a leader is left out.
+* Replicas of a partition that is being reassigned, as far as they stay, are marked as future. They
+  count at their current or future place with their final size, and no plan moves them. Replicas
+  that are being removed are left out.
 
-From telemetry the same two tables come by snapshot_frames.py.
+snapshot_frames.py builds the same tables from telemetry.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from kraftjbod.core.log_dir_state import LogDirState
 
 T = TypeVar("T")
 
-#: Brokers that are asked at one time.
+#: Number of brokers asked in parallel.
 _AT_ONCE: Final = 64
 
 Rates = Mapping[tuple[int, str, int], float]
@@ -50,7 +50,7 @@ Rates = Mapping[tuple[int, str, int], float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageSnapshot:
-    """A cluster as it was at one moment."""
+    """The storage of a cluster at one moment."""
 
     metadata: ClusterMetadata
     ongoing: Ongoing
@@ -62,7 +62,7 @@ class StorageSnapshot:
 
     @property
     def notes(self) -> list[str]:
-        """What a plan leaves out, in words."""
+        """Sentences about the parts that a plan leaves out."""
         return _notes(self)
 
     @property
@@ -83,12 +83,12 @@ class StorageSnapshot:
 async def take_snapshot(
     client: ClusterClient, *, observe_s: float, drained: Collection[int] = ()
 ) -> StorageSnapshot:
-    """Ask every broker, twice if ``observe_s`` is more than 0; without that no rates are known.
+    """Ask every broker, twice if ``observe_s`` is above 0; otherwise rates are unknown.
 
-    :param drained: brokers that the plan drains whole; those that do not run are planned from
-        metadata.
-    :raises StartupError: for a disk whose size is not reported.
-    :raises OperatingError: if a broker does not answer.
+    :param drained: brokers that the plan drains completely; the replicas of those that are down
+        are taken from metadata.
+    :raises StartupError: the size of a disk is not reported.
+    :raises OperatingError: a broker does not answer.
     """
     metadata = await client.retry(client.refresh_metadata)
     brokers = sorted(metadata.brokers)
@@ -149,7 +149,7 @@ def require_sizes(log_dirs: LogDirs) -> None:
 
 
 def _rates(before: LogDirs, now: LogDirs, elapsed_s: float) -> Rates:
-    """Of replicas that stayed where they were; what shrank was not written to."""
+    """Rates of replicas that did not move; a smaller replica counts as not written to."""
     was = _sizes(before)
     return {
         (broker, topic, partition): max(0, size - was[broker, path, topic, partition]) / elapsed_s
@@ -169,7 +169,7 @@ def _sizes(log_dirs: LogDirs) -> dict[tuple[int, str, str, int], int]:
 
 
 def _absent(metadata: ClusterMetadata) -> set[int]:
-    """Brokers that have replicas and do not run."""
+    """Brokers that have replicas and are down."""
     return {
         broker
         for topic in metadata.topics.values()
@@ -265,7 +265,7 @@ def _replicas(snapshot: StorageSnapshot) -> list[Replica]:
 
 
 def _lost_replicas(snapshot: StorageSnapshot, found: Sequence[Replica]) -> list[Replica]:
-    """Those of brokers that are lost, beside the living ones in ``found``."""
+    """Replicas of brokers that are down, in addition to the live ones in ``found``."""
     largest: dict[tuple[str, int], Replica] = {}
     for one in found:
         known = largest.get(one[:2])
@@ -297,7 +297,7 @@ def _lost_replicas(snapshot: StorageSnapshot, found: Sequence[Replica]) -> list[
 
 
 def _full_sizes(snapshot: StorageSnapshot) -> dict[TopicPartition, int]:
-    """What each replica of a partition that is being reassigned will have in the end."""
+    """Final size of each replica of a partition that is being reassigned."""
     sizes: dict[TopicPartition, int] = defaultdict(int)
     for described in snapshot.log_dirs.values():
         for log_dir in described:

@@ -1,1 +1,1 @@
-"""A Spark session, and what every job that runs in one does the same way."""
+"""The Spark session, and code that all jobs share."""

@@ -1,12 +1,11 @@
-"""WIRE. Which Java Spark starts with: ``JAVA_HOME``, then ``java`` on PATH, then the runtime from
-PyPI.
+"""WIRE. Finds Java for Spark: ``JAVA_HOME``, then ``java`` on PATH, then the runtime from PyPI.
 
-* What is too old or does not answer is passed over; the error at the end names all of it.
-* Spark is never given that Java as it is, but a launcher in front of it (:func:`launcher_home`),
-  which leaves out two of Spark's options. The module ``jdk.incubator.vector`` serves linear algebra
-  only; the runtime from PyPI lacks it, and every other Java warns of it. The package
-  ``sun.security.action`` is gone since Java 24, which warns of that.
-* Java's own warnings go to stderr: at stdout are the answers of our tools, as JSON too.
+* Old or failing installations are skipped. The final error names all of them.
+* Spark does not start that Java directly, but through a launcher (:func:`launcher_home`), which
+  removes two of Spark's options. The module ``jdk.incubator.vector`` serves linear algebra only;
+  the runtime from PyPI lacks it, and every other Java prints a warning about it. The package
+  ``sun.security.action`` was removed in Java 24, which prints a warning as well.
+* Java's warnings go to stderr, because the output of the tools on stdout may be JSON.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from typing import Final
 
 from kraftjbod.core.errors import StartupError
 
-#: What Spark 4 needs.
+#: Required by Spark 4.
 OLDEST_JAVA: Final = 17
 _ANSWER_S: Final = 30
 _VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)')
@@ -52,7 +51,7 @@ class Java:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Place:
-    """Where a Java may be: what to call the place, and the ``java`` there, if there is one."""
+    """A possible location of Java: its name, and the path of ``java`` if it exists."""
 
     name: str
     path: str | None
@@ -62,7 +61,7 @@ class _Place:
 def find_java(environ: Mapping[str, str]) -> Java:
     """The first Java that is new enough.
 
-    :raises StartupError: naming every place that was looked at, and what to install.
+    :raises StartupError: naming every location, and what to install.
     """
     passed_over: list[str] = []
     for place in _places(environ):
@@ -82,12 +81,11 @@ def find_java(environ: Mapping[str, str]) -> Java:
 
 
 def launcher_home(java: Java, environ: Mapping[str, str]) -> str:
-    """A folder to be JAVA_HOME, whose ``bin/java`` starts ``java``; kept in the user's cache.
+    """Create a JAVA_HOME whose ``bin/java`` starts ``java``, in the user's cache.
 
-    Each Java has its own, with the same text whoever writes it: it is made once, and processes that
-    start together may make it together.
+    Each Java has its own folder with fixed content, so concurrent processes may create it together.
 
-    :raises StartupError: if the cache cannot be written.
+    :raises StartupError: the cache cannot be written.
     """
     cache = Path(environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "kraftjbod")
     home = cache / f"java-{hashlib.sha256(java.path.encode()).hexdigest()[:16]}"
@@ -129,7 +127,7 @@ def _packaged_java() -> str | None:
 
 
 def _ask_version(path: str) -> tuple[int | None, str]:
-    """The version, or ``None`` and what is wrong with this Java."""
+    """The version, or None and the problem of this Java."""
     try:
         answer = subprocess.run(  # noqa: S603 - a program of the user's choice
             [path, "-version"], capture_output=True, text=True, timeout=_ANSWER_S, check=False
@@ -144,7 +142,7 @@ def _ask_version(path: str) -> tuple[int | None, str]:
 
 
 def _warning(environ: Mapping[str, str], passed_over: list[str]) -> str | None:
-    """A JAVA_HOME that somebody set is not passed over in silence."""
+    """The warning if the Java in JAVA_HOME was skipped."""
     if not environ.get("JAVA_HOME") or not passed_over:
         return None
     return f"{passed_over[0]}; Spark needs Java {OLDEST_JAVA} or newer and takes another"

@@ -1,21 +1,19 @@
-"""WIRE. What every job of ``kraftjbod-pipeline`` does the same way: options, session, progress,
-end.
+"""WIRE. Code that all jobs of ``kraftjbod-pipeline`` share: options, session, progress, exit.
 
 A job is a function ``work(job) -> JobOutcome`` under a click command made with :func:`job_command`.
 Results go to standard output (with ``--json`` one document), progress and errors to standard error.
-Exit codes: 0 good; 1 an error, or what the job searches for was found (its help says); 2 wrong
-usage; 130 and 143 stopped by Ctrl-C and by SIGTERM, in order and ready to go on.
+Exit codes: 0 success; 1 an error, or the job found what it searches for (see its help); 2 wrong
+usage; 130 and 143 orderly stop by Ctrl-C or SIGTERM, after which the job can continue.
 
-A job's process is its own: its clock shows UTC, and Spark stops with it. The main thread only waits
-for signals there, while another one works: a signal's exception in the middle of a call to Java
-would leave a connection whose next answer belongs to another question. Inside a process that has a
-session already (a notebook, a test) a job works in the thread that called it, and leaves that
-session running; so it does where it is handed one (:meth:`JobCommand.work_in`).
-A job that can do without Spark this time (``bare``) works at once, and neither Java nor PySpark is
-looked for.
+A job has its own process, with clock in UTC, and stops Spark at the end. The main thread only waits
+for signals, and another thread works: an exception of a signal during a call to Java would leave
+the connection with the response of an earlier call. In a process that already has a session (a
+notebook, a test) a job works in the calling thread and leaves the session running. The same holds
+for a session that is passed to :meth:`JobCommand.work_in`.
+A job that does not need Spark this time (``bare``) starts at once, without Java or PySpark.
 
-What a job needs to know of the cluster before it needs Spark it asks for *ahead*, in a thread of
-its own: while Spark starts, or while the job before it still works.
+Cluster data that a job needs before Spark is loaded *ahead* in a separate thread, while Spark
+starts or an earlier job works.
 """
 
 from __future__ import annotations
@@ -50,7 +48,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 DEFAULT_TABLES: Final = "run/tables"
-#: How long a stopped job may take to leave the terminal as it found it.
+#: Time limit for a stopped job to restore the terminal.
 _LAST_WORDS_S: Final = 10.0
 _SIGNALLED: Final = 128
 _AHEAD: Final = "kraftjbod.ahead"
@@ -58,7 +56,7 @@ _AHEAD: Final = "kraftjbod.ahead"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobOutcome:
-    """``summary`` is what ``--json`` prints; ``lines`` what people read instead."""
+    """``summary`` is the output of ``--json``; ``lines`` are the output for people."""
 
     summary: Mapping[str, object]
     lines: tuple[str, ...] = ()
@@ -67,30 +65,30 @@ class JobOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BareJob:
-    """What a job without Spark works with. ``tables`` is the folder of the tables, or its URI."""
+    """The environment of a job without Spark. ``tables`` is the folder or URI of the tables."""
 
     tables: str
     console: Console = field(default_factory=lambda: Console(stderr=True))
-    #: Waits for what was begun ahead; gives its result, or raises what it raised.
+    #: Waits for the work started ahead; returns its result or raises its exception.
     from_ahead: Callable[[], Any] = lambda: None
 
     def table(self, name: str) -> str:
         return f"{self.tables.rstrip('/')}/{name}"
 
     def step(self, text: str) -> None:
-        """One line of progress."""
+        """Print one line of progress."""
         self.console.print(f"• {text}", highlight=False, soft_wrap=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job(BareJob):
-    """What a job works with."""
+    """The environment of a job."""
 
     spark: SparkSession
 
 
 def expected_errors() -> tuple[type[Exception], ...]:
-    """What a job reports in one line; anything else is a bug of ours."""
+    """Exceptions that a job reports in one line; any other is a bug of this project."""
     if "pyspark" not in sys.modules:
         return (KraftJbodError, OSError)
     from kraftjbod.spark.session.spark_errors import SPARK_ERRORS
@@ -99,7 +97,7 @@ def expected_errors() -> tuple[type[Exception], ...]:
 
 
 def reason(error: BaseException) -> str:
-    """One line."""
+    """Describe an exception in one line."""
     if "pyspark" not in sys.modules:
         return " ".join(str(error).split()) or type(error).__name__
     from kraftjbod.spark.session.spark_errors import spark_reason
@@ -112,21 +110,21 @@ class _Terminated(KeyboardInterrupt):
 
 
 class JobCommand(click.Command):
-    """A job as a command, for a process of its own or in a session that several jobs share."""
+    """The command of a job, in its own process or in a session that several jobs share."""
 
     ahead: Callable[..., Any] | None = None
 
     def prepared(self, arguments: Sequence[str]) -> click.Context:
-        """Options parsed, and what is to be done ahead begun.
+        """Parse the options, and start the work ahead.
 
-        :raises click.ClickException: for wrong usage.
+        :raises click.ClickException: wrong usage.
         """
         context = self.make_context(self.name, list(arguments))
         begin_ahead(context)
         return context
 
     def work_in(self, context: click.Context, spark: SparkSession) -> JobOutcome:
-        """Do a job that was prepared in ``spark``, which goes on running.
+        """Run a prepared job in ``spark``, which stays running.
 
         :raises Exception: those of :func:`expected_errors`, and :class:`click.ClickException`.
         """
@@ -137,7 +135,7 @@ class JobCommand(click.Command):
 
 
 def begin_ahead(context: click.Context) -> Callable[[], Any]:
-    """Begin what the job does ahead, if that is not done yet; gives what waits for its result."""
+    """Start the work ahead, unless it is started; return a function that waits for its result."""
     if _AHEAD not in context.meta:
         ahead: Callable[..., Any] | None = getattr(context.command, "ahead", None)
         result: Future[Any] = Future()
@@ -166,10 +164,10 @@ def job_command(
 ) -> Callable[[Callable[..., JobOutcome]], JobCommand]:
     """Make ``work(job, **options)`` the command ``name`` with the options that all jobs have.
 
-    :param finding: what exit code 1 means beside an error, for the help.
-    :param ahead: is called with all options, without Spark; ``job.from_ahead()`` gives its result.
-    :param bare: is called with all options too, and says whether the job does without Spark: then
-        it is handed a :class:`BareJob`.
+    :param finding: meaning of exit code 1 besides an error, for the help.
+    :param ahead: called with all options, without Spark; ``job.from_ahead()`` returns its result.
+    :param bare: called with all options; returns whether the job runs without Spark. It then gets
+        a :class:`BareJob`.
     """
     failed = "an error" if finding is None else f"{finding}, or an error"
     epilog = f"Exit codes: 0 good; 1 {failed}; 2 wrong usage; 130, 143 stopped by a signal."
@@ -247,7 +245,7 @@ def _has_session() -> bool:
 
 
 def _trigger(_context: click.Context, _parameter: click.Parameter, text: str) -> str:
-    """In the one form that Spark takes."""
+    """Validate and convert the trigger to Spark's form."""
     try:
         return f"{duration_ms(text, '--trigger')} milliseconds"
     except ConfigError as e:
@@ -271,7 +269,7 @@ def _kafka(
     return options
 
 
-#: What the source reads topics with, handed to the job as ``kafka``.
+#: Source options for topics, passed to the job as ``kafka``.
 kafka_option: Final = click.option(
     "--option",
     "kafka",
@@ -285,7 +283,7 @@ kafka_option: Final = click.option(
 
 @contextmanager
 def errors_reported(name: str, *, verbose: bool = False) -> Iterator[None]:
-    """Ends the process with one line for what was expected, and as signals ask for."""
+    """End the process with one line for expected errors, and with the exit codes of signals."""
     try:
         yield
     except expected_errors() as e:
@@ -299,7 +297,7 @@ def errors_reported(name: str, *, verbose: bool = False) -> Iterator[None]:
 
 
 def streaming_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """What a job reads topics by: from where, with which settings, how far and how often."""
+    """Options of jobs that read topics: brokers, settings, limits and triggers."""
     for option in (
         click.option(
             "--trigger",
@@ -370,12 +368,12 @@ def in_own_process(
     *,
     at_end: Callable[[], None] = lambda: None,
 ) -> T:
-    """The result of ``on(start())``, worked out in a thread of its own; Spark is stopped then.
+    """Return the result of ``on(start())``, run in a separate thread; then stop Spark.
 
-    :param at_end: wakes ``on`` where it waits for anything but Spark.
+    :param at_end: wakes up ``on`` if it waits for anything but Spark.
     :raises KeyboardInterrupt: at Ctrl-C, and as :class:`_Terminated` at SIGTERM.
     """
-    # Spark gives times to Python in the time zone of the process.
+    # Spark converts times for Python in the time zone of the process.
     os.environ["TZ"] = "UTC"
     time.tzset()
     sessions: list[SparkSession] = []
@@ -406,7 +404,7 @@ def _stop(spark: SparkSession) -> None:
             query.stop()
         spark.stop()
     except expected_errors() as e:
-        # Its Java process is gone: the job's own error or result is what counts.
+        # The Java process is gone; the job's own error or result is more important.
         print(f"warning: Spark did not stop in order: {reason(e)}", file=sys.stderr)
 
 

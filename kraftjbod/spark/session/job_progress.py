@@ -1,7 +1,7 @@
-"""WIRE. How far a job is, in one line at the foot of a terminal; nothing where nobody watches.
+"""WIRE. Shows the progress of a job in one line of a terminal; nothing without a terminal.
 
-A thread asks Spark twice a second: tasks of the stages that run, and the last batch of a streaming
-query. It only polls, and ends when Spark does.
+A thread polls Spark twice a second for the tasks of running stages and the last batch of a
+streaming query. It ends with Spark.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _EVERY_S: Final = 0.5
 
 @contextmanager
 def progress(console: Console, spark: SparkSession) -> Iterator[None]:
-    """Show the line for the length of the ``with`` block."""
+    """Show the line within the ``with`` block."""
     if not console.is_terminal:
         yield
         return
@@ -40,7 +40,7 @@ def progress(console: Console, spark: SparkSession) -> Iterator[None]:
 
 
 def progress_text(tasks: Sequence[tuple[int, int]], batch: Any) -> str:
-    """The line. ``tasks`` are (done, all) of each stage that runs, ``batch`` Spark's own report."""
+    """The line. ``tasks`` are (done, all) of each running stage, ``batch`` is Spark's report."""
     parts = []
     if batch is not None:
         parts.append(
@@ -60,7 +60,7 @@ def _watch(status: Status, spark: SparkSession, over: threading.Event) -> None:
             stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
             reports = [query.lastProgress for query in spark.streams.active]
         except (*SPARK_ERRORS, OSError) as e:
-            # Spark is going down; who waits for its results is told why.
+            # Spark is stopping; the thread that waits for results gets the reason.
             status.update(f"waiting for Spark's end ({type(e).__name__})")
             return
         tasks = [(stage.numCompletedTasks, stage.numTasks) for stage in stages if stage]

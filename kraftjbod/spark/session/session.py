@@ -1,12 +1,12 @@
-"""WIRE. The one way to a Spark session: Java found, quiet, in UTC, with our source and sink in it.
+"""WIRE. Creates every Spark session: finds Java, sets UTC and quiet logs, registers the source.
 
 Three ways to start:
 
-* ``local[N]``: everything in this process and one Java process, on the loopback address.
+* ``local[N]``: in this process and one Java process, on the loopback address.
 * A cluster by its master's URL: executors get this package as a zip, and need its dependencies.
-* ``spark-submit``: Spark started us; its options stand, and the master is its own.
+* ``spark-submit``: Spark started this process; its options and master apply.
 
-A session that runs already in this process is taken as it is; the source is registered in it.
+An existing session of this process is used as it is; the source is registered in it.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from kraftjbod.spark.session.shipped_package import package_zip
 from kraftjbod.spark.session.spark_errors import SPARK_ERRORS, spark_reason
 
 DEFAULT_MASTER: Final = "local[*]"
-#: Of a Java process that lives for minutes: the second compiler pays off later than that, and more
-#: threads that collect garbage only stand in the way of the work. What the first compiler alone may
-#: keep by default, 48 MiB, is full after a few jobs, and then it compiles no more.
+#: Options for a Java process that runs for minutes only. The second compiler would not pay off, and
+#: parallel garbage collection would compete with the work. The default code cache of the first
+#: compiler, 48 MiB, is full after a few jobs, and then it stops compiling.
 _SHORT_LIVED: Final = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=160m -XX:+UseSerialGC"
-#: Where our log4j2.properties lies.
+#: Folder of log4j2.properties.
 _QUIET: Final = Path(__file__).parent / "conf"
 _MASTERS: Final = re.compile(r"local(\[.*\])?|local-cluster\[.*\]|yarn|(spark|k8s)://.+")
 _LOCAL: Final = re.compile(r"local(\[.*\])?")
 _CONNECT_S: Final = 5.0
-#: They print every error of a query as a page of JSON, before it is raised.
+#: These loggers print every error of a query as a page of JSON before it is raised.
 _LOUD_LOGGERS: Final = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 
 
@@ -51,12 +51,12 @@ def spark_session(
     conf: Mapping[str, str] | None = None,
     is_short: bool = False,
 ) -> SparkSession:
-    """A session on ``master``, ``local[*]`` by default; ``conf`` wins over our own settings.
+    """A session on ``master``, ``local[*]`` by default; ``conf`` overrides this project's settings.
 
-    :param is_short: for a job that ends by itself: a local Java then starts fast, and does not
-        strive for the speed that it would have after some minutes.
-    :raises StartupError: without a Java that Spark can use, with a master that is none or does not
-        answer, or if Spark does not start.
+    :param is_short: for a job of limited duration: a local Java then starts faster, at the cost of
+        its speed after some minutes.
+    :raises StartupError: Java is missing or too old, the master is wrong or does not answer, or
+        Spark does not start.
     """
     running = SparkSession.getActiveSession()
     if running is not None:
@@ -80,7 +80,7 @@ def spark_session(
 
 
 def is_local(master: str) -> bool:
-    """Whether everything runs in the driver's own Java process."""
+    """Whether everything runs in the driver's Java process."""
     return _LOCAL.fullmatch(master) is not None
 
 
@@ -89,14 +89,14 @@ def _is_submitted() -> bool:
 
 
 def _settings_of_rows() -> dict[str, str]:
-    """What decides which values come out; the same everywhere."""
+    """Settings that affect results; the same for all sessions."""
     return {"spark.sql.session.timeZone": "UTC", "spark.executorEnv.TZ": "UTC"}
 
 
 def _settings_of_driver(master: str, is_short: bool) -> dict[str, str]:
     settings = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
     if is_local(master):
-        # Spark's own 200 would be 200 tasks for each batch of a streaming aggregation.
+        # Spark's default of 200 would mean 200 tasks for each batch of a streaming aggregation.
         settings["spark.sql.shuffle.partitions"] = str(os.cpu_count() or 2)
         if is_short:
             settings["spark.driver.extraJavaOptions"] = _SHORT_LIVED
@@ -104,7 +104,7 @@ def _settings_of_driver(master: str, is_short: bool) -> dict[str, str]:
 
 
 def _check_master(master: str) -> None:
-    """What Spark would report in a page, or after a minute."""
+    """Report at once what Spark would report in a page of text, or after a minute."""
     if not _MASTERS.fullmatch(master):
         raise StartupError(
             f"--master {master} is no master of Spark: expected local[*], local[N], "
@@ -120,7 +120,7 @@ def _check_master(master: str) -> None:
 
 
 def _check_standalone(master: str) -> None:
-    """One of the masters takes connections."""
+    """Check that one of the masters accepts connections."""
     problems = []
     for address in master.removeprefix("spark://").split(","):
         host, _, port = address.rpartition(":")
@@ -136,10 +136,10 @@ def _check_standalone(master: str) -> None:
 
 
 def _prepare_environment(master: str, conf: dict[str, str]) -> None:
-    """What the Java process that starts next inherits."""
+    """Set the environment of the Java process that starts next."""
     os.environ["JAVA_HOME"] = _java_home()
     home = os.environ.get("SPARK_HOME")
-    # A Spark that somebody set up keeps its own configuration, and logs as that says.
+    # A Spark installation of the user keeps its own configuration and logging.
     if "SPARK_CONF_DIR" not in os.environ and not (home and os.path.isdir(f"{home}/conf")):
         os.environ["SPARK_CONF_DIR"] = str(_QUIET)
     python = conf.get("spark.pyspark.python")
@@ -162,7 +162,7 @@ def _java_home() -> str:
 
 @functools.cache
 def _quieten_python() -> None:
-    """What is logged and raised as well is reported by whoever catches it."""
+    """Silence errors that are both logged and raised: their handlers report them."""
     for name in _LOUD_LOGGERS:
         PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
     # py4j logs by the root logger, which asks its own filters for those records only.

@@ -1,12 +1,12 @@
 """WIRE. ``kraftjbod-pipeline session``: several jobs in one Spark session, which starts once.
 
-Standard input names the jobs, a line each, as they would stand after ``kraftjbod-pipeline``; they
-are done one after the other, each by the code that does it alone. Standard output answers with a
-JSON document in a line for each: ``job``, ``exit_code``, ``seconds``, and its ``summary`` or what
-went wrong, ``error``. A job that fails leaves the session to the next one.
+Each line of standard input is one job, written like the arguments of ``kraftjbod-pipeline``. Jobs
+run one after the other, with the code of the single commands. Standard output gets one line of JSON
+per job: ``job``, ``exit_code``, ``seconds``, and its ``summary`` or ``error``. The session stays
+usable after a failed job.
 
-Lines are taken and checked while Spark starts and other jobs work, and what a job does ahead is
-begun then. The session ends with its input, or by a signal, and its Java process with it.
+Lines are read and checked, and work ahead is started, while Spark starts and other jobs run. The
+session and its Java process end at the end of input or by a signal.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from kraftjbod.spark.session.session import spark_session
 from kraftjbod.spark.session.spark_errors import spark_reason
 
 _NAME: Final = "session"
-#: Jobs that wait for their turn.
+#: Limit of queued jobs.
 _MOST_WAITING: Final = 16
 _FAILED: Final = 1
 _WRONG_USAGE: Final = 2
@@ -50,7 +50,7 @@ _WRONG_USAGE: Final = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Asked:
-    """A line of input. ``work`` raises what is wrong with it."""
+    """A line of input. ``work`` raises if the line is invalid."""
 
     name: str
     work: Callable[[SparkSession], JobOutcome]
@@ -73,7 +73,7 @@ def command(master: str | None, conf: tuple[str, ...]) -> None:
         return spark_session(f"kraftjbod-{_NAME}", master=master, conf=settings, is_short=True)
 
     def no_more() -> None:
-        with contextlib.suppress(Full):  # Then nobody waits for one.
+        with contextlib.suppress(Full):  # Then the worker is not waiting.
             asked.put_nowait(None)
 
     with errors_reported(_NAME):
@@ -105,7 +105,7 @@ def _raise(error: Exception, _spark: SparkSession) -> JobOutcome:
 
 def _work(asked: Queue[_Asked | None], spark: SparkSession) -> int:
     if asked.empty():
-        # The first query of a Java process takes seconds, whatever it asks. Nobody waits just now.
+        # The first query of a Java process takes seconds, so run one while no job waits.
         spark.range(1).groupBy().count().collect()
     worst = 0
     while (one := asked.get()) is not None:
@@ -120,7 +120,7 @@ def _work(asked: Queue[_Asked | None], spark: SparkSession) -> int:
 def _answer(one: _Asked, spark: SparkSession) -> Mapping[str, Any]:
     try:
         outcome = one.work(spark)
-    except click.exceptions.Exit as e:  # It asked for help, and has it.
+    except click.exceptions.Exit as e:  # The line asked for help.
         return {"exit_code": e.exit_code}
     except (ValueError, click.ClickException) as e:
         said = e.format_message() if isinstance(e, click.ClickException) else str(e)

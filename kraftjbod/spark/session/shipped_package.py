@@ -1,7 +1,7 @@
 """WIRE. This package as one file, for executors that do not have it.
 
-They need what the package imports (its dependencies with the extra ``spark``), and not the package:
-it is the driver's, so that driver and executors never disagree about its version.
+Executors need the dependencies of the package (with the extra ``spark``), but not the package
+itself: they get the driver's, so that both always have the same version.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from pathlib import Path
 import kraftjbod
 from kraftjbod.core.errors import StartupError
 
-#: The map, the decisions: nothing that code reads. And what cannot be loaded from a zip: there the
-#: source of the byte scans runs.
+#: Files that no code reads, and modules that cannot be loaded from a zip, such as the compiled byte
+#: scans, whose source runs instead.
 _NOT_SHIPPED = frozenset({".md", ".pyc", ".so"})
 
 
 def package_zip() -> str | None:
-    """A zip of the package, kept until this process ends.
+    """Create a zip of the package, which is deleted when this process ends.
 
-    ``None`` if the package is in a zip already: then Spark was given it and gives it on.
+    Returns None if the package is already in a zip, which Spark then distributes.
 
-    :raises StartupError: if there is no space for it.
+    :raises StartupError: there is not enough space.
     """
     package = Path(kraftjbod.__path__[0])
     if not package.is_dir():

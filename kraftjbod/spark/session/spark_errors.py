@@ -1,7 +1,7 @@
-"""PURE. What went wrong in Spark, in one line: its own messages run to pages.
+"""PURE. Summarizes Spark's errors in one line, because its own messages are pages long.
 
-The last exception of a Python worker says more than all of Spark's frames around it, so it wins;
-otherwise it is the first line of Spark's message without its codes.
+The last exception of a Python worker is the most specific one, so it is preferred. Otherwise the
+summary is the first line of Spark's message without its codes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final
 from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.errors import PySparkException
 
-#: What Spark raises, beside the errors of this package that come out of Python code.
+#: Exceptions of Spark, beside this package's errors raised in Python workers.
 SPARK_ERRORS: Final = (PySparkException, Py4JError)
 _MOST: Final = 600
 _TRACEBACK: Final = "Traceback (most recent call last):"
@@ -28,12 +28,12 @@ _CODES: Final = (
 _UNANSWERED: Final = re.compile(r"An error occurred while calling \S+")
 _MORE_MEMORY: Final = "give it more: --conf spark.driver.memory=4g or spark.executor.memory"
 _CAUSE: Final = re.compile(r"^Caused by: [\w$.]*?(\w+): (.+)$", re.MULTILINE)
-#: Who reads an error need not know which class of ours it was.
+#: Prefix with the class of this package's errors, which does not help users.
 _OUR_CLASS: Final = re.compile(r"^kraftjbod\.[\w.]+: ")
 
 
 def spark_reason(error: BaseException) -> str:
-    """One line; of an error of Spark at most 600 characters, of any other all that it says."""
+    """One line; at most 600 characters for an error of Spark, the full text for others."""
     text = str(error).strip()
     if (
         isinstance(error, Py4JNetworkError)
@@ -52,13 +52,13 @@ def spark_reason(error: BaseException) -> str:
 
 
 def _comes_from_py4j(error: BaseException) -> bool:
-    """Py4J passes on what the socket to Java raised when it connects once more."""
+    """Whether Py4J passed on a socket error of its connection to Java."""
     frames = traceback.extract_tb(error.__traceback__)
     return bool(frames) and "/py4j/" in frames[-1].filename
 
 
 def _first_line(text: str) -> str:
-    """Without codes; with the innermost cause, where Java names one that is not in the line."""
+    """The first line without codes, with the innermost cause in Java unless the line names it."""
     line = text
     for code in _CODES:
         line = code.sub("", line)
@@ -70,7 +70,7 @@ def _first_line(text: str) -> str:
 
 
 def _exception_line(trace: str) -> str | None:
-    """``kraftjbod.core.errors.ConfigError: no such topic`` as ``no such topic``."""
+    """Convert ``kraftjbod.core.errors.ConfigError: no such topic`` to ``no such topic``."""
     for line in trace.splitlines():
         if line and not line[0].isspace():
             return _OUR_CLASS.sub("", line)

@@ -1,1 +1,1 @@
-"""The tables of the pipeline: their schemas, and where they lie."""
+"""The tables of the pipeline: their schemas and locations."""

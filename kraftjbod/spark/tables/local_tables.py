@@ -1,7 +1,7 @@
-"""WIRE. Tables that are computed anew, in generations, on this machine and without Spark.
+"""WIRE. Tables that are recomputed in generations, on this machine and without Spark.
 
-Each generation is a folder. What Spark writes when all of a folder is there comes last here, too:
-readers (stored_tables.py) know no difference, and see the generation before until then.
+Each generation is a folder. Its success marker is written last, as Spark does. Readers
+(stored_tables.py) treat both alike, and use the previous generation until then.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
-#: Before the number of a generation, in the name of its folder.
+#: Prefix of the folder of a generation, before its number.
 GENERATION: Final = "generation="
-#: Spark writes it when all files of a folder are there.
+#: Name of the marker that Spark writes when a folder is complete.
 COMPLETE: Final = "_SUCCESS"
-#: Generations that stay, the newest among them.
+#: Number of generations kept, including the newest.
 KEPT: Final = 3
 
 
 def local_folder(tables: str) -> Path | None:
-    """Where ``tables`` is on this machine; None for a URI of another file system."""
+    """The local path of ``tables``; None for a URI of another file system."""
     parts = urlsplit(tables)
     if parts.scheme == "file" and parts.netloc in ("", "localhost"):
         return Path(unquote(parts.path))

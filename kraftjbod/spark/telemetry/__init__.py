@@ -1,1 +1,1 @@
-"""`kraftjbod-pipeline telemetry`: what brokers report of their disks, as tables."""
+"""`kraftjbod-pipeline telemetry`: reports of brokers about their disks, as tables."""

@@ -1,7 +1,7 @@
-"""FRAME. Which log directories there are now, by what their brokers said last.
+"""FRAME. The existing log directories, according to the last reports of their brokers.
 
-A broker reports all its directories, offline ones too, so one that its broker does not report any
-more was given up. A broker that reports nothing any more may be dead: its directories stay.
+A broker reports all its directories, including offline ones, so a missing directory was removed. A
+broker that reports nothing may be down, so its directories are kept.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from pyspark.sql.window import Window
 
 from kraftjbod.spark.tables.schemas import LOG_DIR_SAMPLES
 
-#: A directory that its broker did not report for so many windows is gone.
+#: A directory that its broker did not report for this many windows no longer exists.
 WINDOWS_TO_GONE: Final = 3
 
 
 def current_dirs(samples: DataFrame, window_s: int) -> DataFrame:
-    """The last of ``log_dir_samples`` of each directory that there is, by broker and path."""
+    """The last ``log_dir_samples`` row of each existing directory, by broker and path."""
     latest = samples.groupBy("broker_id", "path").agg(
         F.max_by(F.struct(*samples.columns), "time").alias("latest")
     )
@@ -33,5 +33,5 @@ def current_dirs(samples: DataFrame, window_s: int) -> DataFrame:
 
 
 def seconds_before(time: str, seconds: int) -> Column:
-    """A moment so long before the one in a column."""
+    """A time ``seconds`` before the one in column ``time``."""
     return F.col(time) - F.make_dt_interval(secs=F.lit(seconds))

@@ -1,15 +1,14 @@
-"""FRAME. How topics, brokers and directories grow, and how evenly bytes lie.
+"""FRAME. Growth of topics, brokers and directories, and the skew of their sizes.
 
-* Growth is the change from the first to the last sample, over the time between them. Of a topic it
-  is the change of all its replicas together: one that moves to another broker is no growth, since
-  what is new there is gone here.
-* A replica lies there at an end of the time if its broker reported it in a round at that end.
-  Rounds take a while and the last may be half read, so "at the end" is within
-  :data:`ROUNDS_TO_GONE` rounds of it; how long a round is, the samples show.
-* Writes are what was appended, by leaders and followers; counters that begin anew lose nothing.
-* Future copies are not counted in topics, but in the directories that they fill.
-* A sample that came twice says the same twice: it adds nothing.
-* Directories that are offline or gone are left out: nobody knows what lies there.
+* Growth is the change from the first to the last sample, over the time between them. The growth of
+  a topic sums all its replicas, so a replica that moves to another broker adds nothing.
+* A replica exists at an end of the time range if its broker reported it in a round near that end.
+  Rounds take time and the last may be incomplete, so the tolerance is :data:`ROUNDS_TO_GONE`
+  rounds, whose length the samples show.
+* Writes are the appends of leaders and followers. A restarted counter loses nothing.
+* Future copies count in their directories but not in topics.
+* A duplicate sample has no effect.
+* Offline and removed directories are left out, because their content is unknown.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ def growth(dirs: DataFrame, replicas: DataFrame, window_s: int) -> DataFrame:
 
 
 def skew(dirs: DataFrame, replicas: DataFrame, window_s: int) -> DataFrame:
-    """``skew`` of ``log_dir_samples`` and ``replica_samples``, by what they said last.
+    """``skew`` of the last ``log_dir_samples`` and ``replica_samples``.
 
     Scopes: the directories of a ``broker``, the brokers of the ``cluster``, and the replicas of a
     ``topic``, by their bytes.
@@ -60,9 +59,10 @@ def skew(dirs: DataFrame, replicas: DataFrame, window_s: int) -> DataFrame:
 def with_increase(
     samples: DataFrame, counter: str, series: tuple[str, ...], life: str
 ) -> DataFrame:
-    """``samples`` with ``increase``: by how much a counter grew since the sample before.
+    """``samples`` with ``increase``: the growth of a counter since the previous sample.
 
-    Null for the first of a series; what it shows, where it began anew: another ``life``, or less.
+    Null for the first sample of a series. If the counter restarted (another ``life``, or a lower
+    value), the increase is its value.
     """
     in_order = Window.partitionBy(*series).orderBy("time")
     before, life_before = F.lag(counter).over(in_order), F.lag(life).over(in_order)
@@ -73,7 +73,7 @@ def with_increase(
 
 
 def _dirs(samples: DataFrame, window_s: int) -> DataFrame:
-    """Per directory that there is and that is not offline: sizes and times of both ends."""
+    """Sizes and times at both ends, per existing directory that is not offline."""
     current = current_dirs(samples, window_s).where(F.col("state") != "offline")
     there = current.select(*_PLACE, "directory_id")
     sampled = samples.where(F.col("state") != "offline").join(there, [*_PLACE, "directory_id"])
@@ -89,7 +89,7 @@ def _dirs(samples: DataFrame, window_s: int) -> DataFrame:
 
 
 def _replicas(samples: DataFrame) -> DataFrame:
-    """Per replica: sizes at both ends, and whether it lay there when its broker began and ended."""
+    """Per replica: sizes at both ends, and whether it was in its broker's first and last round."""
     lying = samples.where(~F.col("is_future"))
     in_order = Window.partitionBy(*_REPLICA).orderBy("time")
     sampled = with_increase(lying, "appended_bytes_total", _REPLICA, "incarnation").withColumn(
@@ -128,7 +128,7 @@ def _by_topic(replicas: DataFrame) -> DataFrame:
 
 
 def _by_broker(dirs: DataFrame) -> DataFrame:
-    """Rates of directories add up; one without a rate adds nothing."""
+    """Sums of the directories' rates; a directory without a rate adds nothing."""
     rated = dirs.withColumn("growth", _dir_growth()).withColumn("write", _dir_writes())
     brokers = rated.groupBy(F.col("broker_id").alias("name")).agg(
         F.sum("last_bytes").alias("size_bytes"),
@@ -150,7 +150,7 @@ def _by_dir(dirs: DataFrame) -> DataFrame:
 
 
 def _skew(scope: str, parts: DataFrame, name: str) -> DataFrame:
-    """A whole without bytes is even."""
+    """A whole without bytes counts as even."""
     wholes = parts.groupBy(F.col(name).alias("name")).agg(
         F.count("*").alias("parts"),
         F.avg("bytes").alias("mean_bytes"),
@@ -176,7 +176,7 @@ def _dir_writes() -> Column:
 
 
 def _per_second(change: Column, seconds: Column) -> Column:
-    """Null where no time passed."""
+    """Null if no time passed."""
     return F.try_divide(change.cast("double"), seconds)
 
 

@@ -1,18 +1,17 @@
-"""FRAME. Log directories that are slow or failing against their peers, as of the newest sample.
+"""FRAME. Log directories that are slow or failing compared with others, as of the newest sample.
 
-* ``slow``: as brokers judge (storage/log_dirs/slow_dirs.py), but against all directories of the
-  cluster, so that a broker all of whose disks are slow is found too: in each of its last
-  :data:`WINDOWS_TO_SLOW` windows its average latency was at least :data:`SLOW_FACTOR` times the
-  median of the others', and at least :data:`SLOW_MIN_MS`. ``value`` and ``peers`` are the last
-  window's, in milliseconds; ``since`` is where the run of such windows began.
+* ``slow``: the rule of brokers (storage/log_dirs/slow_dirs.py), but compared with all directories
+  of the cluster, so that a broker with only slow disks is found too. In each of the last
+  :data:`WINDOWS_TO_SLOW` windows the average latency was at least :data:`SLOW_FACTOR` times the
+  median of the others, and at least :data:`SLOW_MIN_MS`. ``value`` and ``peers`` are those of the
+  last window, in milliseconds. ``since`` is the start of these windows.
 * ``errors``: operations failed within :data:`RECENT_S`, at least :data:`ERROR_FACTOR` times as
-  many as the median of the others'. ``value`` and ``peers`` count them, ``since`` is the first.
-* ``saturated``, ``stalled``, ``offline``: the state that its broker says, ``since`` the first
-  sample that said so.
-* ``silent``: its broker reported nothing for :data:`WINDOWS_TO_SILENT` windows while others did;
+  many as the median of the others. ``value`` and ``peers`` are counts, ``since`` is the first one.
+* ``saturated``, ``stalled``, ``offline``: the reported state, ``since`` the first sample with it.
+* ``silent``: the broker reported nothing for :data:`WINDOWS_TO_SILENT` windows while others did.
   ``since`` is its last sample.
 
-A directory can have several findings. One that its broker does not report any more has none.
+A directory can have several findings. A directory that its broker no longer reports has none.
 """
 
 from __future__ import annotations
@@ -55,8 +54,8 @@ def log_dir_outliers(samples: DataFrame, windows: DataFrame, window_s: int) -> D
 def with_peers(frame: DataFrame, value: str, among: tuple[str, ...]) -> DataFrame:
     """``frame`` with ``peers``: the median of ``value`` over the other rows of the same ``among``.
 
-    Null for a row that is alone. Of the values in order only those in the middle matter: the j-th
-    of the others is the j-th of all, or the one after it if this row is among the first j.
+    Null for a single row. Only the middle values in order matter: the j-th of the others is the
+    j-th of all, or the next one if this row is among the first j.
     """
     group = Window.partitionBy(*among)
     ranked = (
@@ -121,7 +120,7 @@ def _errors(windows: DataFrame) -> DataFrame:
 
 
 def _states(samples: DataFrame, current: DataFrame) -> DataFrame:
-    """Directories that are not online, and the first sample of the run that says so."""
+    """Directories that are not online, and the first consecutive sample with that state."""
     impaired = current.where(F.col("state") != "online").select(
         *_PLACE, "directory_id", F.col("state").alias("finding")
     )

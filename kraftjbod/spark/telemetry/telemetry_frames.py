@@ -1,10 +1,9 @@
-"""FRAME. Records of ``__storage_telemetry`` and ``__group_telemetry`` as tables: directories,
-replicas, lags of groups, and what is none of them.
+"""FRAME. Records of ``__storage_telemetry`` and ``__group_telemetry`` as tables.
 
-Every record becomes a row of exactly one of ``log_dir_samples``, ``replica_samples``,
-``group_lag`` and ``telemetry_rejects``, which says why it is none of the others. A reject is a
-record that is no JSON object with fields of the right types, of a newer schema or an unknown kind,
-without a field that says whose it is, or of a time that is none.
+Every record becomes one row in one of ``log_dir_samples``, ``replica_samples``, ``group_lag`` and
+``telemetry_rejects``, which has the reason of the rejection. Rejected are records that are no JSON
+object with fields of the right types, have a newer schema or an unknown kind, lack an identifying
+field, or have an invalid time.
 """
 
 from __future__ import annotations
@@ -34,21 +33,21 @@ from kraftjbod.spark.tables.schemas import (
 LOG_DIR: Final = "log_dir"
 REPLICA: Final = "replica"
 LAG: Final = group_telemetry.KIND
-#: Where Spark puts what it could not parse.
+#: Column in which Spark puts text that it could not parse.
 _CORRUPT: Final = "_corrupt_record"
-#: Without these nobody knows what a sample is about.
+#: Fields without which a sample cannot be used.
 _REQUIRED: Final = ("broker_id", "incarnation", "time_ms")
 _REQUIRED_OF_KIND: Final = {
     LOG_DIR: ("directory_id", "path", "state", "total_bytes", "free_bytes"),
     REPLICA: ("directory_id", "path", "topic", "partition", "is_future", "size_bytes"),
     LAG: ("group_id", "topic", "partition", "committed_offset"),
 }
-#: The first millisecond that Spark's timestamps cannot be printed in any more: the year 10000.
+#: The first millisecond that Spark cannot print as a timestamp: the year 10000.
 _END_OF_TIME_MS: Final = 253_402_300_800_000
 
 
 def _as_sent(schema: StructType) -> list[StructField]:
-    """Times travel as milliseconds."""
+    """The schema of the sent JSON, in which times are milliseconds."""
     return [
         StructField(f"{field.name}_ms", LongType()) if field.dataType == TimestampType() else field
         for field in schema.fields
@@ -60,7 +59,7 @@ _ALL_KINDS: Final = {
     for schema in (LOG_DIR_SAMPLES, REPLICA_SAMPLES, GROUP_LAG)
     for field in _as_sent(schema)
 }
-#: What a record says, of any kind.
+#: The fields of records of all kinds.
 SAID: Final = StructType(
     [
         StructField("schema", IntegerType()),
@@ -72,11 +71,11 @@ SAID: Final = StructType(
 
 
 def said(records: DataFrame) -> DataFrame:
-    """``records`` with a column ``said``, and ``reason``: null if it is a sample."""
+    """Add the column ``said``, and ``reason``, which is null for a sample."""
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
     document = F.from_json(F.col("value").cast("string"), SAID, options)
-    # As one element to explode it is parsed once. As a column it would be put in wherever a filter
-    # or a field names it, and each record parsed some forty times.
+    # Exploding a single element makes Spark parse each record once. As a plain column the
+    # expression would be repeated wherever a filter or field uses it, some forty times.
     parsed = records.select("*", F.explode(F.array(document)).alias("said"))
     return parsed.withColumn("reason", _reason())
 
@@ -97,7 +96,7 @@ def group_lag(records: DataFrame) -> DataFrame:
 
 
 def rejects(records: DataFrame) -> DataFrame:
-    """``telemetry_rejects``: the records that are no samples."""
+    """``telemetry_rejects``: the records that are not samples."""
     rejected = said(records).where(F.col("reason").isNotNull())
     return rejected.select(
         *(F.col(field.name).cast(field.dataType) for field in TELEMETRY_REJECTS.fields)
@@ -105,7 +104,7 @@ def rejects(records: DataFrame) -> DataFrame:
 
 
 def not_from_the_future(samples: DataFrame, leeway_s: int) -> DataFrame:
-    """Samples of either kind without those of brokers whose clocks are wrong by that much."""
+    """Remove samples whose time is more than ``leeway_s`` in the future, due to wrong clocks."""
     return samples.where(
         F.col("time") <= F.current_timestamp() + F.make_dt_interval(secs=F.lit(leeway_s))
     )
@@ -130,7 +129,7 @@ def _is_time(millis: Column) -> Column:
 
 
 def _reason() -> Column:
-    """The first thing that is wrong with a record."""
+    """The first problem of a record, or null."""
     schema, kind = F.col("said.schema"), F.col("said.kind")
     wrong = [
         (F.col("value").isNull(), F.lit("no value")),

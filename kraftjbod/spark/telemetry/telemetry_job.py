@@ -1,20 +1,19 @@
-"""WIRE. ``kraftjbod-pipeline telemetry``: what brokers report of their disks and groups, as tables.
+"""WIRE. ``kraftjbod-pipeline telemetry``: reports of brokers about disks and groups, as tables.
 
-Five streaming queries read ``__storage_telemetry``, and ``__group_telemetry`` if it is there at the
-start, each with a checkpoint of its own below ``--checkpoint`` and a file sink, so each record is
-in their tables once, whatever is killed when:
+Five streaming queries read ``__storage_telemetry``, and ``__group_telemetry`` if it exists at the
+start. Each has its own checkpoint below ``--checkpoint`` and a file sink, so each record is in
+their tables once, even if the job is killed:
 
-* ``log_dir_samples``, ``replica_samples``, ``group_lag`` and ``telemetry_rejects`` hold every
+* ``log_dir_samples``, ``replica_samples``, ``group_lag`` and ``telemetry_rejects`` contain every
   record, in one of the four.
-* ``log_dir_windows`` holds the windows that are closed: the watermark, the newest sample's time
-  less ``--watermark``, has passed their end. A sample that comes later than that is in its samples
-  table and in no window. So is one from the future, of a broker whose clock is wrong, lest it close
-  everybody's windows.
+* ``log_dir_windows`` has the closed windows, whose end is before the watermark: the newest sample's
+  time less ``--watermark``. A later sample is in its samples table but in no window. The same holds
+  for a sample from the future, of a broker with a wrong clock, which would close all windows.
 
-From these tables the rest is computed anew, at the end of an ``--available-now`` run and every
+The other tables are recomputed from these, at the end of an ``--available-now`` run and every
 ``--every`` of a continuous one: ``log_dir_windows_open`` (the windows after the closed ones, so
-that together they cover everything that was read), ``log_dir_forecasts``, ``log_dir_outliers``,
-``growth`` and ``skew``. ``stored_tables.read_table`` reads them while that goes on.
+that both together cover all samples), ``log_dir_forecasts``, ``log_dir_outliers``, ``growth`` and
+``skew``. ``stored_tables.read_table`` can read them at the same time.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ _START_S: Final = 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spans:
-    """All in seconds."""
+    """Durations, all in seconds."""
 
     window_s: int
     watermark_s: int
@@ -145,7 +144,7 @@ def command(
 
 
 def _streams(job: Job, options: Mapping[str, str], spans: Spans) -> dict[str, DataFrame]:
-    """What is appended to which table."""
+    """Streams by the table to which they are appended."""
 
     def read(*topics: str) -> DataFrame:
         reader = job.spark.readStream.format("kraftjbod").options(**options)
@@ -169,7 +168,7 @@ def _streams(job: Job, options: Mapping[str, str], spans: Spans) -> dict[str, Da
 
 
 def _is_there(topic: str, options: Mapping[str, str]) -> bool:
-    """A cluster without groups has no topic of them."""
+    """Whether the topic exists. A cluster without groups has no ``__group_telemetry``."""
     asked = {**options, "subscribe": topic, "fetchOffset.numRetries": "1"}
     lookup = OffsetLookup(parse_source_options(asked, is_streaming=True))
     return bool(lookup.assigned(must_exist=False).partitions)
@@ -185,9 +184,9 @@ def _writer(job: Job, name: str, stream: DataFrame, folder: str) -> DataStreamWr
 
 
 def _go_on(job: Job, writers: Sequence[DataStreamWriter], spans: Spans, every_s: int) -> None:
-    """Compute the rest again and again, until a query fails or somebody stops the job.
+    """Recompute the other tables periodically, until a query fails or the job is stopped.
 
-    :raises StreamingQueryException: what the first query that failed ended with.
+    :raises StreamingQueryException: the error of the first query that failed.
     """
     queries: list[StreamingQuery] = []
     try:
@@ -207,14 +206,14 @@ def _go_on(job: Job, writers: Sequence[DataStreamWriter], spans: Spans, every_s:
 
 
 def _await_start(query: StreamingQuery) -> None:
-    """Until it has done a batch or failed; not for ever, since there may be nothing to do."""
+    """Wait for the first batch or a failure, for a limited time, as there may be no data."""
     deadline_s = time.monotonic() + _START_S
     while query.isActive and query.lastProgress is None and time.monotonic() < deadline_s:
         time.sleep(_POLL_S)
 
 
 def _compute(job: Job, spans: Spans) -> None:
-    """The tables that are computed anew, from those that are appended to."""
+    """Recompute tables from those that are appended to."""
     dirs = _recent(job, "log_dir_samples", LOG_DIR_SAMPLES, spans)
     replicas = _recent(job, "replica_samples", REPLICA_SAMPLES, spans)
     if dirs is None or replicas is None:
@@ -241,7 +240,7 @@ def _compute(job: Job, spans: Spans) -> None:
 
 
 def _recent(job: Job, name: str, schema: StructType, spans: Spans) -> DataFrame | None:
-    """The samples that count; None if there is no such table yet."""
+    """The samples within the history; None if the table does not exist yet."""
     samples = read_table(job.spark, job.tables, name, schema)
     if samples is None:
         return None
@@ -252,7 +251,7 @@ def _recent(job: Job, name: str, schema: StructType, spans: Spans) -> DataFrame 
 
 
 def _check_windows(job: Job, spans: Spans) -> None:
-    """:raises ConfigError: if the windows that are there already are of another length."""
+    """:raises ConfigError: the existing windows have another length."""
     closed = read_folder(job.spark, job.table(WINDOWS), LOG_DIR_WINDOWS)
     if closed is None:
         return

@@ -1,6 +1,6 @@
-"""WIRE. What the tables of ``telemetry`` say, in a few figures for people and programs.
+"""WIRE. A summary of the tables of ``telemetry``, for people and programs.
 
-Only what is small is collected: counts, and the first rows of tables with a row per directory.
+Only small results are collected: counts, and the first rows of tables with a row per directory.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ Summary = Mapping[str, Any]
 
 
 def summarize(spark: SparkSession, tables: str) -> Summary:
-    """Times are seconds since 1970; a table that is not there counts as empty.
+    """Summarize the tables. Times are seconds since 1970; a missing table counts as empty.
 
-    What is dead does not fill up: its forecast, which the table keeps, is not listed.
+    Forecasts of offline directories are in the table, but not in the summary.
     """
     frames = {}
     for name, schema in _READ.items():
@@ -83,7 +83,7 @@ def summarize(spark: SparkSession, tables: str) -> Summary:
 
 
 def lines(summary: Summary) -> Iterator[str]:
-    """The same for people."""
+    """The summary as text."""
     yield from _read_lines(summary)
     if summary["fullest"]:
         yield f"fullest: {_forecast_text(summary['fullest'][0])}"
@@ -107,7 +107,7 @@ def lines(summary: Summary) -> Iterator[str]:
 
 
 def _of_samples(samples: DataFrame, *what: str) -> dict[str, Any]:
-    """How many samples of how many things, from when to when."""
+    """Number of samples and of their subjects, and the range of their times."""
     things = ("broker_id", *(what or ("path",)))
     [row] = samples.agg(
         F.count("*").alias("samples"),
@@ -120,7 +120,7 @@ def _of_samples(samples: DataFrame, *what: str) -> dict[str, Any]:
 
 
 def _newest_lag(samples: DataFrame) -> DataFrame:
-    """Of each group, over what is known of its partitions as they were last reported."""
+    """The newest lag of each group, summed over the last known values of its partitions."""
     newest = samples.groupBy("group_id", "topic", "partition").agg(
         F.max_by("lag", "time").alias("lag"), F.max("time").alias("time")
     )
