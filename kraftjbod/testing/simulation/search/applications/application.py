@@ -1,4 +1,4 @@
-"""WIRE. ``Application``: what runs on a simulated cluster beside the plain load, and is judged."""
+"""WIRE. ``Application``: a user's application on a simulated cluster beside the plain load."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ from kraftjbod.cli.clients.cluster_client import ClusterClient
 
 
 class Application(Protocol):
-    """``start`` it, wait until it goes on after the last fault, ``stop`` it, wait until nothing is
+    """``start`` it, wait for progress after the last fault, ``stop`` it, wait until nothing is
     ``unsettled``, ``judge``, ``close``."""
 
     @property
     def topics(self) -> Mapping[str, int]:
-        """Partitions by name of what it needs before it starts."""
+        """Number of partitions by topic, of topics that it needs before it starts."""
 
     def start(self) -> None: ...
 
     def silent_since(self, since_ms: int) -> list[str]:
-        """What has not gone on since then, one sentence each."""
+        """Return the parts without progress since ``since_ms``, one sentence each."""
 
     async def stop(self) -> None:
-        """Begin nothing more, and end in order."""
+        """Start no new work, and end in order."""
 
     def unsettled(self) -> list[str]:
-        """What keeps it from being judged, one sentence each."""
+        """Return the reasons why it cannot be judged yet, one sentence each."""
 
     async def judge(self) -> list[str]:
-        """What must not be, now that all is at rest; one sentence each."""
+        """Return the violations once the cluster is at rest, one sentence each."""
 
     async def close(self) -> None: ...
 
 
 class Surroundings:
-    """What an application is handed of the simulation, and the tasks and clients that it has."""
+    """Parts of the simulation for an application, and the application's tasks and clients."""
 
     def __init__(
         self,
@@ -47,9 +47,9 @@ class Surroundings:
         note: Callable[[str], None],
     ) -> None:
         """
-        :param make_client: of a name, a client of the cluster.
-        :param found: called with one sentence for everything that must not be.
-        :param note: told of what happens, for whoever reads the story.
+        :param make_client: returns a client of the cluster with that name.
+        :param found: called with one sentence for each violation.
+        :param note: called with a line for the story of the run.
         """
         self.now_ms = now_ms
         self.found = found
@@ -59,13 +59,13 @@ class Surroundings:
         self._tasks: list[asyncio.Task[None]] = []
 
     def client(self, name: str) -> ClusterClient:
-        """One that is closed with everything, if nobody does before."""
+        """Return a client, which is closed at the end at the latest."""
         client = self._make_client(name)
         self._clients.append(client)
         return client
 
     def begin(self, work: Coroutine[object, object, None], name: str) -> asyncio.Task[None]:
-        """A task of its own; an error that ends it is found."""
+        """Start a task. An exception that ends it is a finding."""
         task = asyncio.create_task(work, name=name)
         task.add_done_callback(self._ended)
         self._tasks.append(task)

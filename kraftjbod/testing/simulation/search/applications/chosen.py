@@ -1,4 +1,4 @@
-"""WIRE. Which applications run in a simulation, drawn from its seed."""
+"""WIRE. The applications of a simulation, drawn from its seed."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from kraftjbod.testing.simulation.search.applications.transactors import Transac
 from kraftjbod.testing.simulation.search.ledgers.ledger import Ledger
 from kraftjbod.testing.simulation.search.ledgers.topic_ledger import TopicLedger
 
-#: So often each of them runs.
+#: Probability of each application.
 _CHANCE: Final = 0.35
-#: Of groups, so often the protocol is the newer one.
+#: Share of the groups with the newer protocol.
 _NEWER: Final = 1 / 2
 
 
 class Kind(StrEnum):
-    """What users run."""
+    """A kind of application."""
 
     GROUP = "group"
     TRANSACTIONS = "transactions"
@@ -51,8 +51,8 @@ def make_applications(
     topics: TopicLedger,
 ) -> list[Application]:
     """
-    :param source: what is copied: a topic and its partitions.
-    :param ledger: knows how far it has to be copied, and is told of other topics.
+    :param source: a topic and its number of partitions, to be copied.
+    :param ledger: has the acknowledged ends of the source, and records other topics.
     """
 
     def make(kind: Kind) -> Application:

@@ -1,4 +1,4 @@
-"""WIRE. ``ClassicMembers``: of a group whose members divide its partitions among themselves."""
+"""WIRE. ``ClassicMembers``: members of a group whose leader assigns the partitions."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""WIRE. ``CommittedReader``: reads a topic from its beginning on, what is committed and only that.
+"""WIRE. ``CommittedReader``: reads the committed records of a topic from its beginning.
 
-It goes on for ever, and knows which partitions hold what it may not be shown yet.
+It reads until it is cancelled, and knows which partitions have open transactions.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _FOREVER_MS: Final = 3_600_000
 
 
 class _Observed(Consumer):
-    """A consumer that shows what each answer says of a partition."""
+    """A consumer that passes on each partition's part of an answer."""
 
     on_answer: Callable[[FetchResponse.PartitionData], None]
 
@@ -43,7 +43,7 @@ class CommittedReader:
         self.topic = topic
         self._client = client
         self._saw = saw
-        #: By partition: how far it may be read, and how far it goes.
+        #: By partition: last stable offset and high watermark.
         self._ends: dict[int, tuple[int, int]] = {}
         #: By partition: the end of what was shown to ``saw``. The consumer's position is ahead of
         #: that while records wait for the next poll.
@@ -56,11 +56,11 @@ class CommittedReader:
             read_committed=True,
         )
         self._consumer.on_answer = self._heard
-        #: Whose next answer may have been asked for before :meth:`unread` was; None before that.
+        #: Partitions whose next answer may be for a fetch from before the first :meth:`unread`.
         self._late: set[int] | None = None
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Read until cancelled."""
         await self._client.retry(lambda: self._client.refresh_metadata([self.topic]))
         try:
             while True:
@@ -89,8 +89,8 @@ class CommittedReader:
             self._ends[answer.partition_index] = ends
 
     def unread(self) -> list[str]:
-        """Partitions that hold open transactions, or were not read to their ends, by what was asked
-        for after the first call: call it when all that is to be read is written."""
+        """Return partitions with open transactions or without a complete read, by fetches that were
+        sent after the first call. Call it when all records to be read are written."""
         if self._late is None:
             self._late = set(self._consumer.positions)
             self._ends.clear()

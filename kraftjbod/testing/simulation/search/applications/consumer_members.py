@@ -1,8 +1,8 @@
-"""WIRE. ``ConsumerMembers``: of a group whose coordinator divides its partitions (KIP-848).
+"""WIRE. ``ConsumerMembers``: members of a group whose coordinator assigns the partitions (KIP-848).
 
-A member gives up what its assignment has no more, mostly after a last commit of it, says so by its
-next heartbeat, and owns what is new in an assignment at once. What it owns it says in full where
-that changed, and where an answer was lost.
+A member releases partitions that its assignment no longer has, mostly after a last commit, reports
+that in its next heartbeat, and owns new partitions of an assignment at once. It reports
+its partitions in full if they changed, and after a lost answer.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ _LEAVING: Final = -1
 #: Share of the groups whose log takes small batches only.
 _SMALL_BATCHES: Final = 0.5
 _SMALL_BATCH_BYTES: Final = 2_000
-#: After that members join all the same.
+#: Time limit after which members join even if the configuration was not set.
 _LIMIT_MS: Final = 10_000
-#: So often positions are committed before partitions are given up.
+#: Share of the releases before which positions are committed.
 _COMMITS_LAST: Final = 0.7
 
 
@@ -59,7 +59,7 @@ class ConsumerMembers(GroupMembers):
         self._has_small_batches = rng.random() < _SMALL_BATCHES
         if self._has_small_batches:
             self.member_count = MOST_MEMBERS
-        #: What the coordinator knows of a member's partitions, by its number.
+        #: The partitions that the coordinator knows to be owned, by the member's number.
         self._said: dict[int, frozenset[int]] = {}
 
     def start(self) -> None:
@@ -70,14 +70,14 @@ class ConsumerMembers(GroupMembers):
             self._may_join.set()
 
     async def _limit_batches(self) -> None:
-        """Let the log of the group take less than what members that join at once change."""
+        """Limit the batches of the group's log below the size of a change by all members."""
         client = self._around.client("small batches")
         coordinators = Coordinators(client)
         resource = ConfigResource(ResourceType.TOPIC, OFFSETS_TOPIC)
         change = ConfigChange("max.message.bytes", str(_SMALL_BATCH_BYTES))
 
         async def limit() -> None:
-            # The first one who looks for a coordinator has the topic created.
+            # The first FindCoordinator request has the topic created.
             await coordinators.find(GROUP, NAME)
             await incremental_alter_configs(client, {resource: [change]})
 

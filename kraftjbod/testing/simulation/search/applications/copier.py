@@ -1,7 +1,7 @@
 """WIRE. ``Copier``: copies a topic into each partition of another, exactly once.
 
-What was read, and how far, are one transaction; whoever takes over begins where that says. Fenced
-copiers go on from where they believe to be, and must copy nothing.
+The copies and the consumed offsets are one transaction; a successor starts at the committed
+offsets. Fenced copiers continue from their own positions, and must copy nothing.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ TOPIC: Final = "copies"
 PARTITIONS: Final = 2
 _GROUP: Final = "copier"
 _POLL_MS: Final = 700
-#: Between two transactions, so that faults meet them in each state.
+#: Pause between two transactions, so that faults strike in each state.
 _PAUSE_S: Final = 0.5
 _GIVEN_UP: Final = 0.15
 #: Share of the transactions that write all their partitions at once.
 _TOGETHER: Final = 0.7
 _FIND_MS: Final = 20_000
-#: OffsetFetch: several groups in one, and topics by name.
+#: Version of OffsetFetch with several groups in one request, and topics by name.
 _GROUPS_BY_NAME: Final = 9
 
 
 class Copier:
     """:param source: its topic and partitions, of which no record is ever removed.
-    :param end_of: after the last record of a partition that has to be copied.
+    :param end_of: returns the offset after the last record of a partition to be copied.
     """
 
     topics: Mapping[str, int] = MappingProxyType({TOPIC: PARTITIONS})
@@ -63,7 +63,7 @@ class Copier:
         self._reader = CommittedReader(
             around.client("copies-reader"), TOPIC, PARTITIONS, saw=self._saw
         )
-        #: By partition of the copies and of the source: the next offset there.
+        #: By partition of the copies and of the source: the next offset of the source.
         self._copied: Counter[tuple[int, int]] = Counter()
         self._copied_ms = -1
         self._pause_s = _PAUSE_S
@@ -99,7 +99,7 @@ class Copier:
         await self._around.close()
 
     def _saw(self, here: int, value: bytes) -> None:
-        """Each record of the source in its turn."""
+        """Check that the records of the source are copied in order."""
         partition, offset = map(int, value.split())
         wanted = self._copied[here, partition]
         self._copied[here, partition] = offset + 1
@@ -124,7 +124,7 @@ class Copier:
             await reader.close()
 
     async def _copy(self, reign: Reign, reader: Consumer) -> bool:
-        """What has arrived; False if it was given up, and has to be read again."""
+        """Copy the fetched records; False if the transaction failed, so they are read again."""
         values: list[bytes] = []
         ends: dict[TopicPartition, int] = {}
         for fetched in await reader.poll(_POLL_MS):
@@ -147,7 +147,7 @@ class Copier:
         return not is_given_up
 
     async def _committed(self, client: ClusterClient) -> dict[int, int]:
-        """Where the group is, when no transaction that may move it is open."""
+        """Return the group's committed offsets once no transaction that changes them is open."""
         kind = OffsetFetchRequest
         partitions = range(self._source_partitions)
         topic = kind.OffsetFetchRequestTopics(name=self._source, partition_indexes=list(partitions))

@@ -1,4 +1,4 @@
-"""WIRE. ``Expiring``: a topic of which little is kept, written and read all the time."""
+"""WIRE. ``Expiring``: a topic with a small retention size, continuously written and read."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Expiring(OwnedTopic):
 
     @property
     def latest_start(self) -> int:
-        """Up to where consumers saw that records are gone."""
+        """Largest offset up to which consumers found records removed."""
         return 0 if self._load is None else self._load.latest_start
 
     def start(self) -> None:
@@ -71,7 +71,7 @@ class Expiring(OwnedTopic):
             self._load.begin()
 
     async def _topic_id(self) -> TopicId:
-        """:raises OperatingError: the broker that was asked does not know the topic yet."""
+        """:raises OperatingError: the broker does not know the topic yet."""
         await self._client.refresh_metadata([TOPIC])
         return TopicId(self._client.metadata.topic(TOPIC).topic_id)
 

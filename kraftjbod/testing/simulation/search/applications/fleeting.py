@@ -1,8 +1,8 @@
-"""WIRE. ``Fleeting``: a topic that is made, written, read, grown, has records deleted, is deleted
-itself, and is made anew under the same name.
+"""WIRE. ``Fleeting``: a topic that is created, written, read, enlarged, has records deleted, is
+deleted, and is recreated under the same name.
 
-One owner does all that, one thing after the other. What it was not answered may still happen later,
-to a newer topic of that name too, unless the request names a topic by its id.
+One task does all that in order. A request without an answer may still take effect later,
+also on a newer topic of that name, unless the request has a topic id.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from kraftjbod.testing.simulation.search.ledgers.topic_ledger import TopicLedger
 
 T = TypeVar("T")
 TOPIC: Final = "fleeting"
-#: It is made with one or two, and grows.
+#: A topic is created with one or two partitions, and grows.
 _MOST_PARTITIONS: Final = 3
 _BATCHES: Final = (1, 4, 2, 7)
 """Records of a batch: DeleteRecords may ask for an offset in the middle of one."""
 _RECORD_PAUSE_S: Final = 0.35
 _STEPS: Final = (1, 5)
 _STEP_PAUSE_S: Final = (0.2, 2.0)
-#: Once it is deleted, those who write to it and read it have not heard for so long.
+#: How long producers and consumers continue after the deletion.
 _LATE_S: Final = 1.5
 _GONE_PAUSE_S: Final = 0.6
 _AGAIN_S: Final = 0.2
@@ -50,15 +50,15 @@ _ALL_RECORDS: Final = 0.2
 #: Share of the seeds in which one topic stays until the end, with deletions of records.
 _LASTING: Final = 0.35
 _HIGH_WATERMARK: Final = -1
-#: DeleteTopics: topics by id. CreateTopics: the answer says the id.
+#: Versions. DeleteTopics: topics by id. CreateTopics: the answer has the id.
 _IDS_DELETED: Final = 6
 _IDS_MADE: Final = 7
 
 
 class Fleeting(OwnedTopic):
-    """See :class:`~.application.Application`. ``played`` says what was answered, and how often."""
+    """See :class:`~.application.Application`. ``played`` counts the answered requests."""
 
-    #: Made by whoever starts it, for the first time.
+    #: Created by the caller before the start.
     topics: Mapping[str, int] = MappingProxyType({TOPIC: 2})
 
     def __init__(
@@ -74,9 +74,9 @@ class Fleeting(OwnedTopic):
         self._reader = around.client("fleeting-reader")
         self._went_on_ms = -1
         self._deleted: list[TopicId] = []
-        #: A topic may come of what was asked for, and not answered, before one was deleted.
+        #: A create request from before a deletion had no answer, and may still create a topic.
         self._is_making_in_doubt = False
-        #: By partition: up to where records of whoever has the name may be deleted later.
+        #: By partition: largest offset of unanswered DeleteRecords, which may hit a later topic.
         self._late_starts: Counter[int] = Counter()
 
     def start(self) -> None:
@@ -90,7 +90,7 @@ class Fleeting(OwnedTopic):
     # --- its life --------------------------------------------------------------------------------
 
     async def _own(self) -> None:
-        """In some seeds the first topic stays: a replica that cannot follow needs time to show."""
+        """Run the topic. In some seeds the first one stays, so that a stuck replica can show."""
         is_lasting = self._rng.random() < _LASTING
         while not self._is_stopping:
             load = self._load = await self._make()
@@ -110,12 +110,12 @@ class Fleeting(OwnedTopic):
             step = self._rng.choice((self._grow, self._delete_records, self._delete_again))
             await step(load)
         if self._rng.random() < 0.4:
-            # What a deletion takes away has been seen.
+            # Consumers have read the records that a deletion removes.
             while load.unread() and not self._is_stopping:
                 await asyncio.sleep(_AGAIN_S)
 
     async def _make(self) -> TopicLoad:
-        """The next one of that name."""
+        """Create the next topic of that name."""
         partitions = self._rng.randint(1, _MOST_PARTITIONS - 1)
         topic_id = await self._until_done(f"make {TOPIC}", lambda: self._try_to_make(partitions))
         count = len(self._client.metadata.topic(TOPIC).partitions)
@@ -161,7 +161,7 @@ class Fleeting(OwnedTopic):
         return topic_id
 
     async def _found_id(self) -> TopicId:
-        """Of the one that is there, when the broker that is asked has heard of it."""
+        """Return the id of the existing topic once the broker knows it."""
 
         async def find() -> TopicId:
             found = TopicId(self._client.metadata.topic(TOPIC).topic_id)
@@ -184,7 +184,7 @@ class Fleeting(OwnedTopic):
             except OperatingError as e:
                 if e.code is not ErrorCode.INVALID_PARTITIONS:
                     raise
-                # It has as many: an earlier attempt was not answered.
+                # It has that many partitions if an earlier attempt had no answer.
                 await self._client.refresh_metadata([TOPIC])
                 if len(self._client.metadata.topic(TOPIC).partitions) < count:
                     raise
@@ -221,7 +221,7 @@ class Fleeting(OwnedTopic):
         await load.end()
 
     async def _delete_again(self, _: TopicLoad) -> None:
-        """One that is gone, as by a client that had no answer."""
+        """Delete a deleted topic again, like a client that had no answer."""
         if not self._deleted:
             return
         topic_id = self._rng.choice(self._deleted)
@@ -241,7 +241,7 @@ class Fleeting(OwnedTopic):
         return result.error_code
 
     async def _delete_records(self, load: TopicLoad) -> None:
-        """Once: up to some record that was acknowledged, or all that are committed."""
+        """Delete once, up to an acknowledged record or to the high watermark."""
         partition = self._rng.randrange(load.partitions)
         end = self._ledger.acked_end(load.key, partition)
         is_all = self._rng.random() < _ALL_RECORDS
@@ -267,7 +267,7 @@ class Fleeting(OwnedTopic):
         self._went_on("delete records")
 
     async def _ask_to_start(self, load: TopicLoad, partition: int, offset: int) -> int:
-        """Where it starts then; -1 if it was refused."""
+        """Return the log start offset of the answer, or -1 if it was refused."""
         kind = DeleteRecordsRequest
         part = kind.DeleteRecordsPartition(partition_index=partition, offset=offset)
         timeout_ms = self._client.request_timeout_ms
@@ -290,7 +290,7 @@ class Fleeting(OwnedTopic):
         return -1
 
     async def _is_known_to(self, broker_id: int, topic_id: TopicId) -> bool:
-        """DeleteRecords names no id: whoever stood still answers for a former one of the name."""
+        """DeleteRecords has no topic id, so a paused broker may apply it to a former topic."""
         topic = MetadataRequest.MetadataRequestTopic(name=TOPIC)
         request = MetadataRequest(topics=[topic], allow_auto_topic_creation=False)
         response = await self._client.request(
@@ -301,7 +301,7 @@ class Fleeting(OwnedTopic):
     # --- asking ----------------------------------------------------------------------------------
 
     async def _until_done(self, what: str, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Whoever waits for the end of it all has a limit."""
+        """Repeat until success. The caller that waits for the end has a time limit."""
         told = ""
         while True:
             try:

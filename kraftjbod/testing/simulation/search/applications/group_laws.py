@@ -23,7 +23,7 @@ from kraftjbod.core.errors import ErrorCode
 
 
 class Fate(StrEnum):
-    """Of a commit."""
+    """Outcome of a commit."""
 
     ON_ITS_WAY = "not answered"
     ACKNOWLEDGED = "acknowledged"
@@ -44,24 +44,24 @@ class Commit:
 
 
 class GroupLaws:
-    """Members say what they hear and do; what is wrong with it comes back, or an empty text."""
+    """Members report what they receive and do; methods return the violation or an empty text."""
 
     def __init__(self, *, is_by_partition: bool = False) -> None:
         """
-        :param is_by_partition: a member may stay in a former generation until it has given up what
-            others get: its generation is over for the partitions that were given to them.
+        :param is_by_partition: a member may stay in a former generation until it has released its
+            lost partitions. Its generation is over for partitions that have another owner.
         """
         self._is_by_partition = is_by_partition
         self.generation = -1
         """The newest that any member heard of."""
-        #: By generation and partition.
+        #: Owner by generation and partition.
         self._owners: dict[tuple[int, int], str] = {}
         self._commits: defaultdict[int, list[Commit]] = defaultdict(list)
         #: By partition, the greatest offset whose commit was acknowledged.
         self._acknowledged: dict[int, int] = {}
 
     def assigned(self, member: str, generation: int, partitions: list[int]) -> str:
-        """A member was given these; it has no older generation's now."""
+        """Note an assignment, which replaces the one of an older generation."""
         self.generation = max(self.generation, generation)
         for partition in partitions:
             owner = self._owners.setdefault((generation, partition), member)
@@ -72,7 +72,7 @@ class GroupLaws:
         return ""
 
     def commits(self, member: str, generation: int, partition: int, offset: int) -> Commit:
-        """It is about to be sent."""
+        """Note a commit that is about to be sent."""
         commit = Commit(
             partition=partition,
             offset=offset,
@@ -84,7 +84,7 @@ class GroupLaws:
         return commit
 
     def _newest_of(self, partition: int) -> int:
-        """The generation that any member heard of and that matters to whoever commits there."""
+        """Return the newest generation that any member knows and that affects the partition."""
         if not self._is_by_partition:
             return self.generation
         return max((g for g, owned in self._owners if owned == partition), default=-1)
@@ -103,7 +103,7 @@ class GroupLaws:
         return ""
 
     def fetched(self, generation: int, partition: int, offset: int) -> str:
-        """A member of ``generation`` was told where its partition is.
+        """Check a committed offset that a member of ``generation`` has fetched.
 
         :param offset: -1 if nothing was committed.
         """

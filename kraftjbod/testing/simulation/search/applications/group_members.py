@@ -1,7 +1,7 @@
-"""WIRE. ``GroupMembers``: a consumer group by raw requests, whatever protocol it speaks.
+"""WIRE. ``GroupMembers``: a consumer group by raw requests, for either protocol.
 
-Its members only commit: a position of each of their partitions that grows. Now and then one leaves,
-or says nothing for longer than its session and goes on as if nothing had happened.
+The members only commit growing positions of their partitions. Sometimes one leaves, or pauses for
+longer than its session and then continues.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ TOPIC: Final = "shared"
 PARTITIONS: Final = 3
 NAME: Final = "readers"
 MOST_MEMBERS: Final = 6
-#: Each as likely as the others. With many some have no partition.
+#: Numbers of members, equally likely. With many, some have no partition.
 _MEMBERS: Final = (2, 2, MOST_MEMBERS)
 SESSION_MS: Final = 2_500
 REBALANCE_MS: Final = 2_500
 _TURN_S: Final = 0.6
 _AGAIN_S: Final = 0.2
 _LOOK_S: Final = 0.1
-#: Of each turn.
+#: Probability of leaving, per round of a member.
 _LEAVES: Final = 0.01
 _SILENT: Final = 0.02
-#: The last versions that name topics.
+#: The last versions with topic names.
 _BY_NAME: Final = 9
 _OUT: Final = (
     ErrorCode.ILLEGAL_GENERATION,
@@ -60,7 +60,7 @@ TRIES: Final = 20
 
 @dataclass(eq=False, slots=True)
 class Member:
-    """One at a time of this number; ``member_id`` is another one whenever it joins anew."""
+    """A member with this number; ``member_id`` changes whenever it joins as a new member."""
 
     number: int
     client: ClusterClient
@@ -71,7 +71,7 @@ class Member:
 
 
 class JoinsAgainError(Exception):
-    """:param is_new: as another member."""
+    """:param is_new: the member has to join with a new member id."""
 
     def __init__(self, *, is_new: bool) -> None:
         super().__init__()
@@ -93,7 +93,7 @@ class GroupMembers(ABC):
         self._members: list[Member] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._is_stopping = False
-        #: When a commit of a partition was acknowledged last.
+        #: Time of the last acknowledged commit by partition.
         self._committed_ms: dict[int, int] = {}
 
     def start(self) -> None:
@@ -121,7 +121,7 @@ class GroupMembers(ABC):
         return []
 
     async def judge(self) -> list[str]:
-        """What is committed in the end."""
+        """Check the committed offsets at the end."""
         client = self._members[0].client
         found = await client.retry(lambda: committed_offsets(client, NAME))
         offsets = {tp.partition: one.offset for tp, one in found.items() if tp.topic == TOPIC}
@@ -207,11 +207,11 @@ class GroupMembers(ABC):
 
     @abstractmethod
     async def _join(self, member: Member) -> None:
-        """As a member, or anew."""
+        """Join, as the existing member or as a new one."""
 
     @abstractmethod
     async def _beat(self, member: Member) -> None:
-        """It is there; what that changes for it is done."""
+        """Send a heartbeat, and follow the answer."""
 
     @abstractmethod
     async def _leave(self, member: Member) -> None: ...
@@ -219,7 +219,7 @@ class GroupMembers(ABC):
     # --- what it is given ------------------------------------------------------------------------
 
     async def _find(self, member: Member, partitions: Sequence[int]) -> None:
-        """Where they are by what was committed; it goes on from there."""
+        """Fetch the committed positions of the partitions, and continue from there."""
         offsets = await self._fetch(member, partitions)
         for partition in partitions:
             offset = offsets.get(partition, -1)
@@ -251,8 +251,8 @@ class GroupMembers(ABC):
             await self._until_answered(member, commits)
 
     async def _until_answered(self, member: Member, commits: Sequence[Commit]) -> None:
-        """An answer ends a try; without one the request may still be on its way, so whoever sent
-        it goes on as another member."""
+        """Repeat until an answer. After a try without one the request may still be in flight, so
+        the sender continues as another member."""
         is_in_doubt = False
         for _ in range(TRIES):
             try:
@@ -305,14 +305,14 @@ class GroupMembers(ABC):
     # --- answers ---------------------------------------------------------------------------------
 
     def _is_passing(self, member: Member, code: int) -> bool:
-        """Another coordinator is to be asked, or the same one later."""
+        """Whether the request should be repeated, possibly at another coordinator."""
         if code == ErrorCode.NONE or not kafka_error(code, NAME).retriable:
             return False
         member.coordinators.forget(GROUP, NAME)
         return True
 
     def _judge_code(self, member: Member, code: int) -> None:
-        """:raises JoinsAgainError: the group says so. :raises OperatingError: anything else."""
+        """:raises JoinsAgainError: the member must join. :raises OperatingError: other errors."""
         if code == ErrorCode.NONE:
             return
         if code == ErrorCode.UNKNOWN_SERVER_ERROR:

@@ -1,7 +1,7 @@
 """WIRE. ``Reigns``: producers with one transactional id that take over from each other.
 
-Now and then another one begins while the last one still writes, and does not know that it is
-fenced: whatever that one begins from then on must come to nothing.
+Sometimes a new producer starts while the last one still writes, unaware that it is fenced.
+Transactions that the fenced one begins from then on must have no effect.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kraftjbod.testing.simulation.search.applications.transactional_producer imp
     TransactionalProducer,
 )
 
-#: Aborted by its coordinator if it is open for longer.
+#: Timeout after which the coordinator aborts an open transaction.
 _TRANSACTION_MS: Final = 8_000
 _REIGN_S: Final = (1.0, 9.0)
 _AGAIN_S: Final = 0.2
@@ -27,7 +27,7 @@ _AGAIN_S: Final = 0.2
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class Reign:
-    """One producer, from its beginning until it is refused."""
+    """One producer, from its start until it is refused."""
 
     name: str
     producer: TransactionalProducer
@@ -36,7 +36,7 @@ class Reign:
 
 
 class Reigns:
-    """``rule`` is one reign: it transacts until it is refused, or ``is_stopping``."""
+    """``rule`` runs one reign: it writes transactions until it is refused, or ``is_stopping``."""
 
     def __init__(
         self,
@@ -58,13 +58,13 @@ class Reigns:
         self._governing = self._around.begin(self._govern(), self._id)
 
     async def stop(self) -> None:
-        """When all that was begun has ended, or was refused."""
+        """Stop, and wait until all transactions have ended or were refused."""
         self.is_stopping = True
         if self._governing is not None:
             await self._governing
 
     def is_fenced(self, reign: Reign) -> bool:
-        """Another one has taken over, by the coordinator's word."""
+        """Whether another producer took over, according to the coordinator."""
         mine = reign.began_at
         assert mine is not None, reign
         return any(one.began_at is not None and one.began_at > mine for one in self._reigns)
@@ -104,7 +104,7 @@ class Reigns:
 
 
 async def end(producer: TransactionalProducer, written: Written, *, committed: bool) -> None:
-    """End a transaction, and note what becomes known of it."""
+    """End a transaction, and note its outcome."""
     if committed:
         written.outcome = Outcome.UNKNOWN
     await producer.end(committed=committed)

@@ -1,9 +1,9 @@
-"""WIRE. ``TopicLoad``: writes to one topic and reads it, as long as it is this very topic.
+"""WIRE. ``TopicLoad``: writes to and reads from one topic, identified by its id.
 
-* While another one has the name it waits: what is written to one is not for the other, by whose
-  metadata it goes. Once a topic is deleted, that is until it is ended.
-* A reader whose position is gone begins where the log does now. Whether it may start there is what
-  the ledger says.
+* While another topic has the name, it waits: a record for one topic must not go to the other, which
+  the client's metadata would name. It waits until its end once its topic is deleted.
+* A reader whose position was removed continues at the log start offset. The ledger checks whether
+  that offset is allowed.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _PAUSE_S: Final = 0.2
 
 
 def require_topic(client: ClusterClient, name: str, topic_id: TopicId) -> None:
-    """:raises OperatingError: UNKNOWN_TOPIC_ID, by the client's metadata the name is another one's
-    still, or now; or nobody's."""
+    """:raises OperatingError: UNKNOWN_TOPIC_ID: in the client's metadata the name is another
+    topic's, or unknown."""
     if client.metadata.topic(name).topic_id != topic_id:
         raise kafka_error(ErrorCode.UNKNOWN_TOPIC_ID, f"{name} of id {topic_id}")
 
@@ -56,7 +56,7 @@ class _Reader(Consumer):
     def __init__(self, client: ClusterClient, name: str, topic_id: TopicId) -> None:
         super().__init__(client, name, {}, retry_timeout_ms=_FOREVER_MS)
         self._topic_id = topic_id
-        #: The latest offset at which a partition was said to start.
+        #: The latest log start offset in an answer.
         self.latest_start = 0
 
     def _read(self, result: FetchResponse.PartitionData) -> FetchedRecords | None:
@@ -68,7 +68,7 @@ class _Reader(Consumer):
         return await super()._fetch(leader, partitions)
 
     async def go_on_from_the_earliest(self) -> None:
-        """:raises OperatingError: it could not be found out."""
+        """:raises OperatingError: the log start offset could not be fetched."""
         await self._client.refresh_metadata([self._topic])
         require_topic(self._client, self._topic, self._topic_id)
         starts = await list_offsets(self._client, self._topic, [*self.positions], EARLIEST)
@@ -78,7 +78,7 @@ class _Reader(Consumer):
 
 
 class TopicLoad:
-    """:meth:`begin` a partition, one after the other; :meth:`stop_writing`, :meth:`end`."""
+    """Call :meth:`begin` per partition, then :meth:`stop_writing` and :meth:`end`."""
 
     def __init__(
         self,
@@ -95,15 +95,15 @@ class TopicLoad:
         batches: Sequence[int] = (1,),
     ) -> None:
         """
-        :param key: what the ledger calls the topic.
-        :param writer: and ``reader`` may be those of other topics, too.
-        :param pause_s: between an acknowledgement and the next record of a partition.
+        :param key: the ledger's key of the topic.
+        :param writer: may be shared with other topics, like ``reader``.
+        :param pause_s: pause from an acknowledgement to the next record of a partition.
         :param filler: the key of each record.
-        :param batches: how many records the batches of a producer have, one after the other.
+        :param batches: numbers of records of a producer's successive batches.
         """
         self.name, self.topic_id, self.key = name, topic_id, key
         self.acked_ms = -1
-        #: Its deletion is asked for: it may be refused.
+        #: The deletion was requested, so that requests may be refused.
         self.is_ending = False
         self._around = around
         self._ledger = ledger
@@ -122,11 +122,11 @@ class TopicLoad:
 
     @property
     def latest_start(self) -> int:
-        """The latest offset at which consumers saw a partition start."""
+        """The latest log start offset that consumers saw."""
         return self._reader.latest_start
 
     def begin(self) -> None:
-        """With one more partition, which there must be."""
+        """Start with one more partition, which must exist."""
         partition = self.partitions
         writing = self._write(partition)
         self._writing[partition] = self._around.begin(writing, f"{self.key}-{partition}-writer")
@@ -135,12 +135,12 @@ class TopicLoad:
             self._reading = self._around.begin(self._read(), f"{self.key}-reader")
 
     async def stop_writing(self) -> None:
-        """What is on its way is answered first."""
+        """Stop writing, and wait for the answers of records in flight."""
         self._is_stopping = True
         await asyncio.gather(*self._writing.values(), return_exceptions=True)
 
     async def end(self) -> None:
-        """At once."""
+        """End at once."""
         tasks = [*self._writing.values(), *filter(None, [self._reading])]
         for task in tasks:
             task.cancel()
@@ -148,7 +148,7 @@ class TopicLoad:
         await self._reader.close()
 
     def unread(self) -> list[str]:
-        """What was acknowledged and is not read yet, one sentence per partition."""
+        """Return what was acknowledged and is not read yet, one sentence per partition."""
         missing = []
         for partition, position in self._reader.positions.items():
             end = self._ledger.acked_end(self.key, partition)
@@ -159,7 +159,7 @@ class TopicLoad:
     # --- writing ---------------------------------------------------------------------------------
 
     async def _write(self, partition: int) -> None:
-        """Streams one after the other: one that is in doubt ends, and the next begins."""
+        """Produce streams one after the other: a stream ends when a record is in doubt."""
         lives = 0
         while not self._is_stopping:
             name = f"{self.key}-{partition}-{lives}"
@@ -232,7 +232,7 @@ class TopicLoad:
 
 
 class OwnedTopic:
-    """An application that lives in one topic of its own; ``start`` begins the task that does.
+    """An application with its own topic; ``start`` begins its task.
 
     See :class:`~.application.Application`.
     """
@@ -255,7 +255,7 @@ class OwnedTopic:
         return [] if self._load is None else self._load.unread()
 
     async def judge(self) -> list[str]:
-        """What there is to be judged lies on the disks."""
+        """Return nothing: the logs on the disks are judged elsewhere."""
         return []
 
     async def close(self) -> None:

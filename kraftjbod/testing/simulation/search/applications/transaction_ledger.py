@@ -1,11 +1,11 @@
-"""PURE. ``TransactionLedger``: what producers of transactions were told, and what may be read.
+"""PURE. ``TransactionLedger``: the outcomes of transactions, and what may be read.
 
-A record's value names its producer, its transaction there and its place in that. Who reads what is
-committed finds a transaction whole or not at all, and once, in the order in which it was written:
+A record's value names its producer, its transaction and its position there. A consumer of committed
+records reads a transaction completely or not at all, once, in the order of writing:
 
-* nothing of one whose commit was never asked for, not even for a moment;
-* nothing of one that a producer began after another one with its transactional id had taken over;
-* all of one whose commit was answered, all or nothing of one whose commit was not.
+* no record of a transaction whose commit was never requested, not even temporarily;
+* no record of a transaction that a producer began after a successor fenced it;
+* all records if the commit was acknowledged, all or none if it had no answer.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from enum import StrEnum
 
 
 class Outcome(StrEnum):
-    """What its producer knows of a transaction."""
+    """The outcome of a transaction as its producer knows it."""
 
     OPEN = "not asked to be committed"
     COMMITTED = "committed"
@@ -26,7 +26,7 @@ class Outcome(StrEnum):
 
 @dataclass(slots=True)
 class Written:
-    """One transaction: how many records it has, and what its producer was told."""
+    """One transaction: its number of records, and its outcome."""
 
     producer: str
     number: int
@@ -49,7 +49,7 @@ class Written:
         return not self.is_fenced and self.outcome in (Outcome.COMMITTED, Outcome.UNKNOWN)
 
     def problem(self) -> str | None:
-        """What is wrong with what was read of it, once everything was read."""
+        """Return the violation in the records that were read, once everything was read."""
         if any(times > 1 for times in self.times.values()):
             return f"read more than once: {dict(self.times)}"
         if self.times and not self.may_be_read:
@@ -63,7 +63,7 @@ class Written:
 
 
 class TransactionLedger:
-    """All transactions by their producers, and what was read of them."""
+    """All transactions by their producers, and the records that were read."""
 
     def __init__(self) -> None:
         self._written: defaultdict[str, list[Written]] = defaultdict(list)
@@ -77,11 +77,11 @@ class TransactionLedger:
 
     @property
     def outcomes(self) -> Counter[Outcome]:
-        """How many transactions ended how."""
+        """Return the number of transactions by outcome."""
         return Counter(one.outcome for mine in self._written.values() for one in mine)
 
     def saw(self, where: str, partition: int, value: bytes) -> str:
-        """Who reads what is committed read this; what is wrong with that, or an empty text."""
+        """Note a record that a reader of committed records read; return the violation or ""."""
         producer, number, index = value.decode().split()
         here = int(number), int(index)
         mine = self._written[producer]
@@ -98,7 +98,7 @@ class TransactionLedger:
         return ""
 
     def judge(self) -> list[str]:
-        """What is wrong, once everything was read; one sentence each."""
+        """Return the violations once everything was read; one sentence each."""
         return [
             f"{transaction}: {problem}"
             for mine in self._written.values()

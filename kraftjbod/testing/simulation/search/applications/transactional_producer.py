@@ -1,9 +1,9 @@
-"""WIRE. A producer of transactions in raw requests: as little of one as there can be.
+"""WIRE. A minimal transactional producer that sends raw requests.
 
-It knows both ways: AddPartitionsToTxn before the first record of a partition, and without it, where
-the epoch grows with every transaction (KIP-890). One request at a time is on its way, and is sent
-again until it is answered, refused or out of time; after either of these the producer is of no
-more use, and whoever goes on begins with another one.
+It supports both protocols: AddPartitionsToTxn before the first record of a partition, and KIP-890
+without it, where the epoch grows with every transaction. One request at a time is in flight, and is
+repeated until it is answered, refused or timed out. After a refusal or timeout the producer must
+not be used again.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from kraftjbod.protocol.messages import (
 from kraftjbod.protocol.records import Record, build_batch
 
 T = TypeVar("T")
-#: An answer that has one error code for all of it.
+#: An answer with a single error code.
 A = TypeVar("A", InitProducerIdResponse, AddOffsetsToTxnResponse, EndTxnResponse)
 R = TypeVar("R")
 GROUP: Final = 0
 TRANSACTION: Final = 1
 _KEYS_SINCE: Final = 4
-#: The last versions of the way without KIP-890.
+#: The last versions without KIP-890.
 _OLD_PRODUCE: Final = 11
 _OLD_END: Final = 4
 _OLD_OFFSETS: Final = 4
@@ -47,7 +47,7 @@ _GIVE_UP_MS: Final = 20_000
 
 
 class Coordinators:
-    """Who coordinates a group or a transactional id, asked for again after every failure."""
+    """Finds the coordinator of a group or transactional id, again after every failure."""
 
     def __init__(self, client: ClusterClient) -> None:
         self._client = client
@@ -70,7 +70,7 @@ class Coordinators:
         self._known.pop((kind, key), None)
 
     async def find(self, kind: int, key: str) -> int:
-        """Ask any broker."""
+        """Ask any broker for the coordinator."""
         request = FindCoordinatorRequest(key_type=kind, coordinator_keys=[key])
         (one,) = (await self._client.request_any(request, min_version=_KEYS_SINCE)).coordinators
         if one.error_code != ErrorCode.NONE:
@@ -81,7 +81,7 @@ class Coordinators:
 
 
 class TransactionalProducer:
-    """:meth:`init` it once; then records and offsets, and :meth:`end`, again and again."""
+    """Call :meth:`init` once, then send records and offsets and call :meth:`end`, repeatedly."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class TransactionalProducer:
         timeout_ms: int,
         grows_epoch: bool,
     ) -> None:
-        """:param grows_epoch: with every transaction, by the newer way."""
+        """:param grows_epoch: use KIP-890, where the epoch grows with every transaction."""
         self._client = client
         self._coordinators = Coordinators(client)
         self._id = transactional_id
@@ -102,7 +102,7 @@ class TransactionalProducer:
         self._added: set[TopicPartition | str] = set()
 
     async def init(self) -> None:
-        """End what another one began, and let no other one go on."""
+        """End the open transaction of a predecessor, and fence it."""
         request = InitProducerIdRequest(
             transactional_id=self._id, transaction_timeout_ms=self._timeout_ms
         )
@@ -229,7 +229,7 @@ class TransactionalProducer:
     async def _produce_to(
         self, leader: int, batches: Mapping[TopicPartition, bytes]
     ) -> dict[TopicPartition, int]:
-        """Return the error codes."""
+        """Return the error codes by partition."""
         kind = ProduceRequest
         request = kind(
             transactional_id=self._id,

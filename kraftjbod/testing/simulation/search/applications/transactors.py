@@ -1,5 +1,5 @@
 """WIRE. ``Transactors``: transactions over several partitions, some of them aborted, and producers
-that are fenced and go on writing."""
+that continue to write after they are fenced."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Transactors:
         return self._reader.unread()
 
     async def judge(self) -> list[str]:
-        """Each transaction is whole, and whoever reads once more reads the same."""
+        """Check that each transaction is complete, and that a second reader reads the same."""
         again: dict[int, list[bytes]] = {partition: [] for partition in range(PARTITIONS)}
         reader = CommittedReader(
             self._around.client("booked-again"),
@@ -102,7 +102,7 @@ class Transactors:
             await producer.send({tp: [written.value(index)]}, timestamp_ms)
             if rng.random() < 0.2:
                 await asyncio.sleep(rng.uniform(*_PAUSE_S))
-        # What was open then was aborted for the one that took over.
+        # Its open transaction was aborted when the successor took over.
         written.is_fenced = self._reigns.is_fenced(reign)
         await end(producer, written, committed=rng.random() > _ABORTED)
         if written.outcome is Outcome.COMMITTED:

@@ -1,5 +1,5 @@
-"""What breaks in a simulated cluster, and how each kind of it is carried out and mended.
+"""The kinds of faults of a simulated cluster, and how each is injected and healed.
 
-schedule.py draws what is tried and when, budget.py says what may, fault_player.py plays it;
-stage.py is what the faults of the other files are carried out on.
+schedule.py draws faults and their times, budget.py says which of them are allowed, and
+fault_player.py plays them. stage.py has the operations on the cluster that the other files share.
 """

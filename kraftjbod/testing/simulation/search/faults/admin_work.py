@@ -1,8 +1,8 @@
-"""WIRE. ``AdminWork``: what an administrator does to a whole cluster while it breaks.
+"""WIRE. ``AdminWork``: work of an administrator on a whole cluster during faults.
 
-Unregistered brokers, reassignments that are begun, replaced, cancelled or completed, elections of
+Unregistered brokers, reassignments that are started, replaced, cancelled or completed, elections of
 preferred and of unclean leaders, feature levels that are lowered and raised, and settings that
-change while daemons run. Each piece of work ends with the cluster as it was.
+change while daemons run. Each kind of work restores the former state of the cluster at its end.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from kraftjbod.testing.simulation.search.faults.stage import POLL_S, Plays, Stag
 from kraftjbod.testing.simulation.simulated_cluster import SimulatedNode
 
 _ALL_NODES: Final = ConfigResource(ResourceType.BROKER, "")
-#: Settings that every daemon takes over while it runs.
+#: Settings that every daemon applies while it runs.
 _SETTINGS: Final = (
     ("broker.session.timeout.ms", ("1500", "2000", "6000", "9000")),
     ("broker.reconnect.grace.ms", ("0", "300", "3000")),
@@ -53,7 +53,7 @@ _SETTINGS: Final = (
     ("metadata.log.max.record.bytes.between.snapshots", ("800", "100000")),
     ("metadata.max.fetch.bytes", ("1024",)),
 )
-#: How long a broker that is to be unregistered may take to be fenced.
+#: Time limit until a broker that is to be unregistered is fenced.
 _FENCED_S: Final = 15.0
 OLDER_VERSION: Final = MetadataVersion.IV_4_3_IV0
 OLDER_FEATURES: Final = {
@@ -70,7 +70,7 @@ _GROWN: Final = 0.7
 
 
 class AdminWork:
-    """What administrators do while the cluster breaks."""
+    """The work of administrators during faults."""
 
     def __init__(self, stage: Stage, operator: OperatorWork) -> None:
         self._stage = stage
@@ -94,14 +94,14 @@ class AdminWork:
         *,
         but: tuple[ErrorCode, ...] = (),
     ) -> None:
-        """:param but: codes that say that there is nothing left to do."""
+        """:param but: codes that mean that the request is already fulfilled."""
         while (code := await self._operator.ask(what, question)) is not None and code not in but:
             await asyncio.sleep(POLL_S)
 
     # --- brokers ---------------------------------------------------------------------------------
 
     async def _unregister(self, fault: Fault) -> None:
-        """The broker registers again when it is started; its replicas stayed assigned to it."""
+        """Unregister a broker, which registers again at its start. Its replicas stay assigned."""
         stage, host = self._stage, self._stage.host(fault)
 
         async def unregister(client: ClusterClient) -> None:
@@ -127,7 +127,7 @@ class AdminWork:
     # --- reassignments ---------------------------------------------------------------------------
 
     async def _reassign(self, fault: Fault) -> None:
-        """To fewer brokers or to other ones, and in the end to as many as before."""
+        """Reassign to fewer or other brokers, and at the end to as many as before."""
         rng, brokers = fault.rng(), self._stage.view.broker_ids
         tp = rng.choice(self._stage.some_partitions(rng))
         await self._ask_to_reassign(tp, rng.sample(brokers, rng.choice((2, 3))))
@@ -151,7 +151,7 @@ class AdminWork:
                 await asyncio.sleep(POLL_S)
 
     def _has_three_replicas(self, tp: TopicPartition) -> bool:
-        """Or is gone with its topic."""
+        """Whether the partition has three replicas or its topic is deleted."""
         found = [one for known, one, _ in self._stage.view.partitions() if known == tp]
         state = self._stage.view.decided()
         if not found:
@@ -173,7 +173,7 @@ class AdminWork:
     # --- elections -------------------------------------------------------------------------------
 
     async def _elect(self, fault: Fault) -> None:
-        """Preferred leaders, of all partitions or of some; unclean ones are not needed then."""
+        """Elect preferred leaders of some or all partitions. Unclean elections are not needed."""
         rng = fault.rng()
         some = self._stage.some_partitions(rng) if rng.random() < 0.7 else None
         kind = ElectionType.PREFERRED if rng.random() < 0.7 else ElectionType.UNCLEAN
@@ -190,7 +190,7 @@ class AdminWork:
         await self._ask_to_elect(ElectionType.PREFERRED, [tp for tp, _ in found])
 
     async def _ask_to_elect(self, kind: ElectionType, some: list[TopicPartition] | None) -> bool:
-        """Whether a partition has another leader for it."""
+        """Return whether a partition has another leader after the request."""
         elected: list[TopicPartition] = []
 
         async def elect(client: ClusterClient) -> None:
@@ -202,7 +202,7 @@ class AdminWork:
         return bool(elected)
 
     async def _elect_unclean(self, fault: Fault) -> None:
-        """A broker that lacks what the others have leads what may be lost; then they come back."""
+        """Let a broker without the newest records lead a loose topic; then the others return."""
         stage, brokers = self._stage, self._stage.view.broker_ids
         others = [one for one in brokers if one != fault.broker]
         fault.rng().shuffle(others)
@@ -228,10 +228,10 @@ class AdminWork:
     # --- levels and settings ---------------------------------------------------------------------
 
     async def _downgrade(self, fault: Fault) -> None:
-        """To the level before controllers were registered, and back.
+        """Lower the level to that before the registration of controllers, and raise it again.
 
-        A cluster of mixed versions has that level. It is raised, which is refused as long as the
-        node with older software is registered; after some refusals that software is replaced.
+        A cluster of mixed versions has that level. Raising is refused while the node with older
+        software is registered; after some refusals that software is replaced.
         """
         low, high = OLDER_VERSION, MetadataVersion.IV_4_4_IV2
         older = self._older_host()
@@ -253,7 +253,7 @@ class AdminWork:
             await asyncio.sleep(POLL_S)
 
     def replace_outdated_software(self) -> None:
-        """Let the next start of a node be of software that knows the cluster's level.
+        """Give the node with older software newer software at its next start.
 
         The level may have been raised while that node was not registered.
         """

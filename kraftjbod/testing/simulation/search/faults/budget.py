@@ -1,11 +1,11 @@
-"""PURE. ``Budget``: which faults the cluster's promise covers now.
+"""PURE. ``Budget``: the faults that the cluster's promise covers now.
 
-The promise of several controllers: a majority of them is there, and hears each other. While some of
-them do not vote one may be away all the same, and then those that are left wait for it.
-The promise of RF 3 with ``min.insync.replicas`` 2: what was acknowledged is on two brokers. So one
-broker at a time may lose records, or come back without proof that it has lost none; it counts as
-long as not every replica is in sync again. What only costs time may strike beside it, within
-limits: enough brokers stay up that the cluster can heal.
+The promise of several controllers: a majority of them runs and is connected. While fewer of them
+vote, one may still be away, and then the remaining ones wait for it.
+The promise of RF 3 with ``min.insync.replicas`` 2: acknowledged records are on two brokers. So one
+broker at a time may lose records, or return without proof that it lost none. It counts until every
+replica is in sync again. Faults that only cost time may strike at the same time, within
+limits: enough brokers stay up for the cluster to recover.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from kraftjbod.testing.simulation.search.faults.schedule import (
     Kind,
 )
 
-#: At the same time.
+#: Limit of simultaneous faults.
 _MOST: Final = 5
-#: Of these one at a time is enough: the next would undo or hide it.
+#: Kinds of which only one at a time is played, since the next would undo or hide it.
 _ALONE: Final = frozenset(
     {
         Kind.CONFIG,
@@ -36,7 +36,7 @@ _ALONE: Final = frozenset(
         Kind.SETTINGS,
     }
 )
-#: What stops brokers, or wants them to be there.
+#: Kinds that stop brokers, or need them to run.
 _OF_A_PROCESS: Final = frozenset(
     {
         Kind.KILL,
@@ -48,19 +48,19 @@ _OF_A_PROCESS: Final = frozenset(
         *OF_ALL_BROKERS,
     }
 )
-#: The controller is away during these.
+#: Kinds during which a controller is away.
 _CONTROLLER_AWAY: Final = (OF_THE_CONTROLLER | {Kind.UNHEARD_EIO}) - {Kind.METADATA_ROT}
 
 
 class Budget:
-    """What is broken now; ``may_begin`` before a fault, ``begun`` and ``mended`` around it."""
+    """The active faults. Call ``why_not`` before a fault, ``begun`` and ``mended`` around it."""
 
     def __init__(self, *, keeps_promise: bool = True, controllers: int = 1) -> None:
         self._keeps_promise = keeps_promise
         minority = max(1, (controllers - 1) // 2)
         self._most_controllers = minority if keeps_promise else controllers
         self._active: list[Fault] = []
-        #: The broker that may have lost records since all were in sync last.
+        #: The broker that may have lost records since all replicas were last in sync.
         self.unclean: int | None = None
 
     def __repr__(self) -> str:
@@ -71,7 +71,7 @@ class Budget:
         return tuple(self._active)
 
     def why_not(self, fault: Fault) -> str:
-        """Why ``fault`` may not begin now; empty if it may."""
+        """Return the reason why ``fault`` may not begin now; empty if it may."""
         if len(self._active) >= _MOST:
             return f"{_MOST} faults are enough"
         if any(_clash(fault, one) for one in self._active):
@@ -101,20 +101,20 @@ class Budget:
         self._active.remove(fault)
 
     def all_in_sync(self) -> None:
-        """Every replica is in sync, by the word of a controller that knows of every loss."""
+        """Note that every replica is in sync, as a controller that knows of every loss reports."""
         if not any(fault.kind in UNCLEAN for fault in self._active):
             self.unclean = None
 
 
 def _away(fault: Fault) -> int:
-    """How many controllers are away during ``fault``."""
+    """Return how many controllers are away during ``fault``."""
     if fault.kind is Kind.METADATA_HANG_OF_FOLLOWER:
         return 2  # The follower, and the leader of the moment.
     return int(fault.kind in _CONTROLLER_AWAY)
 
 
 def _clash(a: Fault, b: Fault) -> bool:
-    """Whether both would break, or order, the same thing."""
+    """Return whether the faults affect the same target and must not overlap."""
     if a.kind in _ALONE and a.kind is b.kind:
         return True
     changes_of_voters = {a.kind, b.kind} - {Kind.METADATA_LOST_END}
@@ -126,7 +126,7 @@ def _clash(a: Fault, b: Fault) -> bool:
     if OF_ALL_BROKERS & {a.kind, b.kind}:
         return a.kind in _OF_A_PROCESS and b.kind in _OF_A_PROCESS
     if a.kind is Kind.WIPE and b.kind is Kind.WIPE:
-        # With nothing but empty disks a broker does not start, until its operator formats them.
+        # A broker with only empty disks does not start until its operator formats them.
         return a.broker == b.broker
     if Kind.SWAPPED in (a.kind, b.kind) and (OF_A_DIR & {a.kind, b.kind}):
         return a.broker == b.broker

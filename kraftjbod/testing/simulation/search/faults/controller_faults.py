@@ -1,6 +1,6 @@
-"""WIRE. ``ControllerFaults``: what breaks of controllers, and has them back.
+"""WIRE. ``ControllerFaults``: faults of controllers, and their return.
 
-A fault is over when the controller follows, or leads, and has all that is committed.
+A fault is over when the controller follows or leads, and has all committed entries.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from kraftjbod.testing.simulation.search.faults.schedule import Fault, Kind
 from kraftjbod.testing.simulation.search.faults.stage import POLL_S, Plays, Stage, wait
 from kraftjbod.testing.simulation.simulated_cluster import SimulatedController
 
-#: A daemon whose disk fails ends within that time, for somebody writes.
+#: Time limit for a daemon to end after its disk failed; there are always writes.
 _NOTICED_S: Final = 8.0
-#: How long a leader that is cut off writes to one follower: longer than the writer's pause.
+#: How long a leader that is cut off writes to one follower: longer than the client's pause.
 _LAST_WRITES_S: Final = 0.5
-#: How long votes take meanwhile, each way, so that a new leader's first entry can be caught.
+#: Delay of votes meanwhile, each way, so that a new leader's first entry can be intercepted.
 _SLOW_VOTES_MS: Final = 40
 _ELECTED_S: Final = 1.5
 _ELECTION_POLL_S: Final = 0.005
@@ -41,7 +41,7 @@ _RESETS: Final = 0.5
 _POWER_CUTS: Final = 0.6
 #: Share of the faults of a controller that another one of the same controller accompanies.
 _ACCOMPANIED: Final = 0.35
-#: Share of the rotten snapshots that a broker asks for at once: it stops, and starts.
+#: Share of the rotten snapshots that a broker reads at once, because it is restarted.
 _ASKED_FOR: Final = 0.6
 #: Share of the resets between controllers that only one side sees, and of these by a FIN.
 _ONE_SIDED: Final = 0.5
@@ -76,7 +76,7 @@ class ControllerFaults:
     def __init__(self, stage: Stage, laws: ToldLaws) -> None:
         self._stage = stage
         self._laws = laws
-        #: Bits that rotted so far.
+        #: Number of rotten bits so far.
         self.rotted = 0
 
     def plays(self) -> Plays:
@@ -128,7 +128,7 @@ class ControllerFaults:
     async def _accompanied(
         self, host: SimulatedController, rng: random.Random, *companions: Companion
     ) -> AsyncIterator[None]:
-        """In some cases let one of ``companions`` strike ``host`` as well: a majority is left."""
+        """In some cases let one of ``companions`` strike ``host`` too, which leaves a majority."""
         if rng.random() >= _ACCOMPANIED:
             yield
             return
@@ -168,7 +168,7 @@ class ControllerFaults:
             faults.heal(_DISK_FAULTS[fault.kind])
 
     async def _lose_tail(self, fault: Fault) -> None:
-        """The process ends of the first write that fails."""
+        """Lose the end of the log. The process ends at the first write that fails."""
         stage = self._stage
         async with stage.struck_controller(fault) as host, stage.controller_down(host):
             host.metadata_disk.faults.begin(DiskFault.EIO)
@@ -178,7 +178,7 @@ class ControllerFaults:
             host.metadata_disk.faults.heal(DiskFault.EIO)
 
     async def _fail_writeback(self, fault: Fault) -> None:
-        """The process ends, another one finds the pages in memory, and then power is cut."""
+        """End the process, let the next one find the lost pages in memory, and cut the power."""
         rng, stage = fault.rng(), self._stage
         async with stage.struck_controller(fault) as host:
             host.metadata_disk.faults.begin(DiskFault.WRITEBACK)
@@ -190,7 +190,7 @@ class ControllerFaults:
                 host.power_cut()
 
     async def _damage_end(self, fault: Fault) -> None:
-        """An orderly stop notes the log's end, so that each damage is recognized afterwards."""
+        """Damage the log's end. An orderly stop records the end, so that damage is recognized."""
         rng, stage = fault.rng(), self._stage
         async with stage.struck_controller(fault) as host, stage.controller_down(host):
             await self._end(host, rng)
@@ -221,8 +221,8 @@ class ControllerFaults:
             await asyncio.sleep(POLL_S)
 
     async def _hang_while_leaders_change(self, fault: Fault) -> None:
-        """While a follower's disk hangs in a write, another entry takes the place of that one, and
-        the first one is restored."""
+        """Let a follower's disk hang in a write whose entry is replaced by another leader's entry
+        and then restored."""
         view, rng = self._stage.view, fault.rng()
         number = fault.controller or rng.randint(1, len(self._stage.cluster.controllers))
         async with self._stage.struck_controller(replace(fault, controller=number)) as host:
@@ -234,7 +234,7 @@ class ControllerFaults:
 
     async def _replace_and_restore(self, first: str, follower: str) -> None:
         """Let ``follower`` alone receive the last entries of the leader ``first``, and then the
-        first entry of the next leader; ``first`` leads again afterwards, if it wrote anything."""
+        first entry of the next leader. ``first`` leads again afterwards if it wrote anything."""
         network = self._stage.cluster.network
         names = [one.name for one in self._stage.cluster.controllers]
         others = [name for name in names if name not in (first, follower)]
@@ -243,7 +243,7 @@ class ControllerFaults:
         await asyncio.sleep(_LAST_WRITES_S)
         slow = [network.delay(*ends, _SLOW_VOTES_MS) for ends in combinations(others, 2)]
         second = await self._next_leader(after=first, resets=others)
-        # Its first entry is under way to the others still, and lost with the connections.
+        # Its first entry is still in flight to the others, and lost with the connections.
         rest = [name for name in (first, *others) if name != second]
         for other in rest:
             network.partition(second, other, rejects=True)
@@ -277,9 +277,9 @@ class ControllerFaults:
         return [found for found in self._stage.view.drivers() if found[1]._core is not None]
 
     async def _rot_snapshot(self, fault: Fault) -> None:
-        """A restart passes the snapshot over, and any other read has to find it damaged.
+        """Rot a bit of a snapshot. A restart skips the snapshot, any other read detects the damage.
 
-        A broker that starts reads it. The bit is restored, because two snapshots of one controller
+        A starting broker reads it. The bit is restored, because two snapshots of one controller
         must not rot.
         """
         rng = fault.rng()
@@ -301,13 +301,13 @@ class ControllerFaults:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._restart(fault.broker, rng))
                 await wait(fault)
-                # A power cut has made another file of it, and a newer snapshot has taken its place.
+                # After a power cut the path may have another file, and a newer snapshot may exist.
                 for left in {file, disk.vfs.open_if_exists(path) or file}:
                     if at < left.size() and left.data[at] == right ^ ONE_BIT:
                         left.rot(at)
 
     async def _restart(self, broker: int, rng: random.Random) -> None:
-        """In some cases, of a broker that no fault keeps down."""
+        """In some cases, restart a broker that no fault keeps down."""
         stage = self._stage
         if rng.random() < _ASKED_FOR and not any(stage.down.values()):
             async with stage.broker_down(broker):
@@ -316,7 +316,7 @@ class ControllerFaults:
     # --- network ---------------------------------------------------------------------------------
 
     async def _cut(self, fault: Fault) -> None:
-        """From all others or one of them; one way, it is heard or hears."""
+        """Cut it off from all others or one of them; one-way cuts block one direction."""
         rng, network = fault.rng(), self._stage.cluster.network
         async with self._stage.struck_controller(fault) as host:
             me, others = host.name, self._peers(host)
@@ -336,7 +336,7 @@ class ControllerFaults:
             self._laws.connected(me)
             for other in chosen:
                 network.heal(me, other)
-                # Another fault may have cut that one off: from here on it hears somebody.
+                # Another fault may have cut off that one, which is connected from now on.
                 self._laws.connected(other)
 
     async def _split(self, fault: Fault) -> None:
@@ -387,7 +387,7 @@ class ControllerFaults:
     # --- clocks ----------------------------------------------------------------------------------
 
     async def _drift(self, fault: Fault) -> None:
-        """Of a controller or a broker; it never shows the right time again."""
+        """Change the rate of a controller's or broker's clock. Its offset is never corrected."""
         rng = fault.rng()
         is_broker = rng.random() < 0.3
         host = (

@@ -1,4 +1,4 @@
-"""WIRE. ``DirFaults``: disks break, hang, fill up, vanish or are replaced, and are mended."""
+"""WIRE. ``DirFaults``: disks fail, hang, fill up, vanish or are replaced, and are healed."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from kraftjbod.testing.simulation.search.faults.stage import Plays, Stage, wait
 _MOVE_HANG_S: Final = (1.5, 4.5)
 _SWAP_LOOKS: Final = 200
 _SWAP_LOOK_S: Final = 0.005
-#: Until something late arrives, or answers, after all is well again.
+#: Delay after recovery until a late request or answer arrives.
 _LATE_S: Final = 0.3
-#: So long a follower has a fetch on its way by then, whatever it waited for before.
+#: Time in which a follower sends a fetch, whatever it waited for before.
 _ASKS_S: Final = (0.1, 0.8)
 _SLOW_ANSWER_US: Final = (30_000, 90_000)
 _SLOW_ANSWERS_S: Final = 0.4
-#: What of a batch its CRC covers begins here.
+#: Position in a batch from which its CRC covers the bytes.
 _COVERED_FROM: Final = 21
 _ROT_LOOKS_S: Final = 0.5
-#: How many scrubs notice each lost batch.
+#: Number of scrubs after which each lost batch is detected.
 _SCRUBS: Final = 2
 #: Share of the bits that rot behind a page in memory.
 _ROT_BEHIND_CACHE: Final = 0.5
@@ -60,12 +60,12 @@ _DISK_FAULTS: Final = {
 
 
 class DirFaults:
-    """Of one directory at a time; a move concerns two."""
+    """Faults of one directory at a time; a move concerns two."""
 
     def __init__(self, stage: Stage, operator: OperatorWork) -> None:
         self._stage = stage
         self._operator = operator
-        #: Bits so far.
+        #: Number of rotten bits so far.
         self.rotted = 0
 
     def plays(self) -> Plays:
@@ -88,7 +88,7 @@ class DirFaults:
         }
 
     async def _break_dir(self, fault: Fault) -> None:
-        """Until the broker has noticed, and then for a while."""
+        """Keep the fault until the broker has noticed it, and for a while after that."""
         disk = self._stage.disk(fault)
         disk.faults.begin(_DISK_FAULTS[fault.kind])
         is_given_up = await self._stage.until_given_up(fault)
@@ -106,7 +106,7 @@ class DirFaults:
         await self._operator.until_back(fault)
 
     async def _list_again(self, fault: Fault) -> None:
-        """Directories are listed at a start."""
+        """Restart the broker, because directories are listed at a start."""
         disk = self._stage.disk(fault)
         disk.faults.begin(DiskFault.CLUTTER)
         if fault.rng().random() < _RESTARTS:
@@ -133,7 +133,7 @@ class DirFaults:
             await self._operator.until_back(fault)
 
     async def _unheard_eio(self, fault: Fault) -> None:
-        """The return is asked for while the controller, which knows of nothing, is still down."""
+        """Request the reattachment while the controller, which was not notified, is still down."""
         disk = self._stage.disk(fault)
         async with self._stage.without_controller(fault):
             disk.faults.begin(DiskFault.EIO)
@@ -147,7 +147,7 @@ class DirFaults:
         await self._operator.until_back(fault)
 
     async def _wipe(self, fault: Fault) -> None:
-        """Sometimes what the old copies had asked of another broker arrives after the new ones."""
+        """Wipe a disk. Sometimes late requests of old replicas arrive after those of new ones."""
         rng = fault.rng()
         me = self._stage.host(fault).name
         others = [host.name for host in self._stage.cluster.brokers.values() if host.name != me]
@@ -167,14 +167,14 @@ class DirFaults:
         await wait(fault)
         await self._operator.forget(
             fault,
-            # A broker that died over this, and starts, takes what is there for a new disk.
+            # A broker that died meanwhile accepts the empty disk as a new one at its start.
             unless=lambda: view.online_id(fault.broker, path) not in (None, old),
         )
         await self._operator.order(fault, "add", but=ErrorCode.INVALID_REQUEST)
 
     @asynccontextmanager
     async def _late(self, me: str, other: str, rng: random.Random) -> AsyncIterator[None]:
-        """What ``me`` asks of ``other`` arrives afterwards, and then answers take their time."""
+        """Delay the requests from ``me`` to ``other``, and then the answers."""
         network = self._stage.cluster.network
         network.partition(me, other, one_way=True)
         await asyncio.sleep(rng.uniform(*_ASKS_S))
@@ -186,7 +186,7 @@ class DirFaults:
         undo()
 
     async def _hang_move(self, fault: Fault) -> None:
-        """At the rename that ends it, on the disk that takes, or on both: that one answers last."""
+        """Hang at the final rename of a move, on the target disk or on both disks."""
         rng, here = fault.rng(), self._stage.path(fault)
         paths = self._stage.host(fault).log_dirs
         source, target = here, rng.choice([one for one in paths if one != here])
@@ -207,7 +207,7 @@ class DirFaults:
         await self._operator.until_back(fault)
 
     async def _rot(self, fault: Fault) -> None:
-        """Until no replica of the broker has it any more; a move may have copied it meanwhile."""
+        """Keep the fault until no replica of the broker has the rotten bit. A move may copy it."""
         rng, path = fault.rng(), self._stage.path(fault)
         found = sorted(closed_segments(self._stage.disk(fault).vfs, path))
         if not found:
@@ -233,7 +233,7 @@ class DirFaults:
             await asyncio.sleep(_ROT_LOOKS_S)
 
     async def _rot_beside(self, fault: Fault) -> None:
-        """While the broker is down: what it reads at its start."""
+        """Rot files that the broker reads at its start, while it is down."""
         rng, path, vfs = fault.rng(), self._stage.path(fault), self._stage.disk(fault).vfs
         async with self._stage.broker_down(fault.broker):
             self._stage.host(fault).kill()
@@ -293,7 +293,7 @@ class DirFaults:
             self._stage.note(f"{name} ends at {file.size()}")
 
     def _replicas_of(self, broker: int) -> Iterator[bytes]:
-        """What lies in the segments of its replicas, those on their way to be one included."""
+        """Yield the content of the segments of its replicas, including future replicas."""
         for path in self._stage.cluster.brokers[broker].log_dirs:
             vfs = self._stage.cluster.disks[path].vfs
             for directory in replica_dirs(vfs, path):
@@ -302,7 +302,7 @@ class DirFaults:
 
 
 def sound_batches(data: bytes) -> list[tuple[int, BatchHeader]]:
-    """Positions and headers of the batches before the first damage: a power cut leaves some."""
+    """Return positions and headers of the batches before the first damage, as after a power cut."""
     found: list[tuple[int, BatchHeader]] = []
     with suppress(CorruptRecordError):
         found.extend(batches(data))
@@ -310,7 +310,7 @@ def sound_batches(data: bytes) -> list[tuple[int, BatchHeader]]:
 
 
 def replica_dirs(vfs: MemVfs, path: str) -> list[str]:
-    """Directories of replicas below ``path``, and of future copies."""
+    """Return the directories of replicas and future replicas below ``path``."""
     kinds = (ReplicaDirKind.CURRENT, ReplicaDirKind.FUTURE)
     named = {
         entry.name: parse_replica_dir(entry.name)
@@ -323,9 +323,9 @@ def replica_dirs(vfs: MemVfs, path: str) -> list[str]:
 
 
 def files_beside(vfs: MemVfs, path: str) -> list[str]:
-    """Files of a directory and of its replicas that hold no records.
+    """Return files of a directory and of its replicas that contain no records.
 
-    The identity of the directory is left out: only an operator can say which disk that is.
+    The file with the directory's id is left out: only an operator can say which disk that is.
     """
     places = [path, *replica_dirs(vfs, path)]
     return [
@@ -344,12 +344,12 @@ def _size(vfs: MemVfs, name: str) -> int:
 
 
 def segments(vfs: MemVfs, directory: str) -> list[str]:
-    """Files of records, the oldest first."""
+    """Return the segment files, oldest first."""
     names = sorted(entry.name for entry in vfs.list_dir(directory))
     return [f"{directory}/{name}" for name in names if name.endswith(LOG_SUFFIX)]
 
 
 def closed_segments(vfs: MemVfs, path: str) -> list[str]:
-    """Of all replicas below ``path``; they hold records."""
+    """Return the closed segments of all replicas below ``path``."""
     found = [name for one in replica_dirs(vfs, path) for name in segments(vfs, one)[:-1]]
     return [name for name in found if vfs.open(name, OpenMode.READ).size() > 0]

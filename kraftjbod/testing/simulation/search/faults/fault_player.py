@@ -1,9 +1,8 @@
-"""WIRE. ``FaultPlayer``: carries out a schedule on a simulated cluster: break, wait, mend, have it
-back.
+"""WIRE. ``FaultPlayer``: plays a schedule of faults: inject, wait, heal, and await recovery.
 
-A fault ends when its owner has what was broken again, whatever else happens meanwhile: a broker
-that ended by itself is started, a directory that is offline is reattached until it is online.
-Nothing here gives up; whoever waits for the end of it all has a limit.
+A fault ends when its target is back in service, whatever else happens meanwhile: a broker that
+ended is started, an offline directory is reattached until it is online. Nothing here has a time
+limit; the caller that waits for the end of the schedule has one.
 """
 
 from __future__ import annotations
@@ -25,14 +24,14 @@ from kraftjbod.testing.simulation.search.faults.stage import Plays, Stage
 from kraftjbod.testing.simulation.search.faults.voter_faults import VoterFaults
 
 _LOOKS_S: Final = 0.25
-#: For so long the cluster has to be whole until it counts as that.
+#: Number of successive checks without a finding after which the cluster counts as recovered.
 _WHOLE_LOOKS: Final = 4
-#: After that a daemon that ended by itself is started again, as by systemd.
+#: Number of checks after which an ended daemon is restarted, as by systemd.
 _RESTART_LOOKS: Final = 4
 
 
 class FaultPlayer:
-    """:param dirs: of each broker, all online, when the cluster is whole."""
+    """:param dirs: number of directories per broker, all online, of a recovered cluster."""
 
     def __init__(
         self,
@@ -62,18 +61,18 @@ class FaultPlayer:
         }
         self.played: Counter[Kind] = Counter()
         self.skipped: Counter[Kind] = Counter()
-        #: Those that ended.
+        #: Faults that ended.
         self.history: list[Struck] = []
-        #: Those that were cancelled before their end.
+        #: Faults that were cancelled before their end.
         self.unmended: list[Fault] = []
 
     @property
     def rotted(self) -> int:
-        """Bits so far."""
+        """Number of rotten bits so far."""
         return self._dir_faults.rotted + self._controllers.rotted
 
     async def play(self, schedule: Schedule) -> None:
-        """Return when the last fault is over."""
+        """Play the schedule; return when the last fault is over."""
         began_ms = self._now_ms()
         tasks: list[asyncio.Task[None]] = []
         try:
@@ -111,7 +110,7 @@ class FaultPlayer:
         await self._admin.move_leaders(topics)
 
     async def supervise(self) -> None:
-        """Start what ended by itself, and tell the budget when all is well; until cancelled."""
+        """Restart ended daemons, and notify the budget when all replicas are in sync."""
         whole, ended = 0, Counter[int | str]()
         while True:
             await asyncio.sleep(_LOOKS_S)

@@ -1,6 +1,6 @@
-"""WIRE. ``HostFaults``: daemons are killed, stopped and cut off from their power.
+"""WIRE. ``HostFaults``: daemons are killed, stopped, paused, and lose power.
 
-Sometimes they find their disks changed when they come back.
+Sometimes their disks have changed when they return.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from kraftjbod.testing.simulation.search.faults.schedule import Fault, Kind
 from kraftjbod.testing.simulation.search.faults.stage import Plays, Stage, wait
 from kraftjbod.testing.simulation.simulated_cluster import SimulatedBroker
 
-#: A move of little takes half a second then.
+#: With this slowness a move of a small replica takes half a second.
 _MOVES_SLOWNESS: Final = 60.0
 _MOVES_S: Final = 0.4
-#: Less than ``message.timestamp.after.max.ms``: a broker that is an hour late has to refuse what
-#: clients send.
+#: Less than ``message.timestamp.after.max.ms``: a broker whose clock is an hour late refuses the
+#: records of clients.
 _WRONG_MS: Final = 3_000_000
-#: An event loop iteration of a process whose machine is overloaded, from and to.
+#: Duration of an event loop iteration on an overloaded machine, minimum and maximum.
 LATE_ITERATION_US: Final = (5_000, 900_000)
-#: Files that may still be opened once descriptors run out.
+#: Limit of files that can still be opened once descriptors run out.
 _MOST_SPARE_DESCRIPTORS: Final = 3
-#: The same of a process that starts: it opens some hundred.
+#: The same for a starting process, which opens some hundred.
 _MOST_AT_START: Final = 80
 #: Share of the lacks of descriptors that begin with a start.
 _LACKS_AT_START: Final = 0.4
@@ -36,7 +36,7 @@ _LACKS_S: Final = (0.2, 3.0)
 
 
 class HostFaults:
-    """Of one broker, of all of them, or of the controller."""
+    """Faults of one broker, of all of them, or of the controller."""
 
     def __init__(self, stage: Stage, operator: OperatorWork) -> None:
         self._stage = stage
@@ -99,7 +99,7 @@ class HostFaults:
         await stage.until_serving(fault.broker)
 
     async def _lack_descriptors(self, host: SimulatedBroker, spare: int, for_s: float) -> None:
-        """Let the process that runs open ``spare`` files, and no more meanwhile."""
+        """Let the running process open only ``spare`` more files for ``for_s`` seconds."""
         process = host.process
         if process is not None:
             process.spare_descriptors = spare
@@ -112,17 +112,17 @@ class HostFaults:
             await wait(fault)
 
     async def _remove(self, fault: Fault) -> None:
-        """Copies that others in sync have too; a move may have another one of them begun here."""
+        """Remove replicas that other brokers in sync have. A pending move may recreate one."""
         async with self._stage.broker_down(fault.broker):
             self._stage.host(fault).kill()
             self._remove_some(fault, self._covered(fault.broker))
             await wait(fault)
 
     async def _stop_all(self, fault: Fault) -> None:
-        """One after the other, and back one after the other: whoever is first may have to lead."""
+        """Stop all brokers one after the other, and start them one after the other."""
         rng, covered = fault.rng(), self._covered(fault.broker)
         brokers = rng.sample(self._stage.view.broker_ids, len(self._stage.view.broker_ids))
-        # Often it is the worst one: the last to stop is the first to start, and lacks replicas.
+        # The worst order: the last broker to stop is the first to start, and lacks replicas.
         is_worst = rng.random() < 0.6
         if is_worst:
             brokers.sort(key=lambda broker: broker == fault.broker)
@@ -153,7 +153,7 @@ class HostFaults:
             await self._stage.until_serving(broker)
 
     async def _last_standing(self, fault: Fault) -> None:
-        """What it acknowledged with the others it may have lost; it is back before they are."""
+        """Leave one broker alone, which may lose what it acknowledged; it returns before others."""
         rng, brokers = fault.rng(), self._stage.view.broker_ids
         others = rng.sample([one for one in brokers if one != fault.broker], len(brokers) - 1)
         self._stage.down.update(brokers)
@@ -172,7 +172,7 @@ class HostFaults:
             await self._stage.until_serving(broker)
 
     async def _stop_midst_moves(self, fault: Fault, which: list[TopicPartition]) -> None:
-        """To a disk so slow that they are not over yet."""
+        """Stop during moves to a disk that is so slow that they are not finished."""
         rng, host = fault.rng(), self._stage.host(fault)
         target = rng.choice(host.log_dirs)
         disk = self._stage.cluster.disks[target]
@@ -183,14 +183,14 @@ class HostFaults:
         disk.slowness = max(1.0, disk.slowness / _MOVES_SLOWNESS)
 
     def _ended_cleanly(self, broker: int) -> bool:
-        """In all directories; one that is full says nothing of it."""
+        """Whether the broker ended cleanly in all directories; a full one does not tell."""
         return all(
             self._stage.cluster.disks[path].vfs.exists(f"{path}/{CLEAN_SHUTDOWN_FILE}")
             for path in self._stage.cluster.brokers[broker].log_dirs
         )
 
     def _covered(self, broker: int) -> set[TopicPartition]:
-        """What others that serve hold too, in sync."""
+        """Return the partitions that other serving brokers have in sync."""
         return {
             tp
             for tp, one, _ in self._stage.view.partitions()
@@ -208,7 +208,7 @@ class HostFaults:
                     vfs.sync_dir(path)
 
     async def _swap_disks(self, fault: Fault) -> None:
-        """Each is found where the other was."""
+        """Swap the contents of two disks."""
         host = self._stage.host(fault)
         async with self._stage.broker_down(fault.broker):
             host.kill()
@@ -219,5 +219,5 @@ class HostFaults:
             await wait(fault)
 
     async def _jump(self, fault: Fault) -> None:
-        """Forwards or backwards, and not back."""
+        """Let the wall clock jump forwards or backwards permanently."""
         self._stage.host(fault).wall_offset_ms = fault.rng().randint(-_WRONG_MS, _WRONG_MS)

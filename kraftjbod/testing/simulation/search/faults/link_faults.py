@@ -1,4 +1,4 @@
-"""WIRE. ``LinkFaults``: what befalls the network between two hosts."""
+"""WIRE. ``LinkFaults``: faults of the network between two hosts."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from kraftjbod.testing.simulation.search.faults.stage import Plays, Stage, wait
 
 #: Share of the cuts whose firewall rejects connection attempts; the others drop them.
 REJECTS: Final = 0.35
-#: Share of the connections between brokers, broken for one side, of which that side sees a FIN.
+#: Share of the connections broken for one side that this side sees as a FIN.
 _BY_FIN: Final = 0.4
 
 
 class LinkFaults:
-    """Of one link, both ways."""
+    """Faults of one link, in both directions."""
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
@@ -45,7 +45,7 @@ class LinkFaults:
         self._stage.cluster.network.reset_connections(*self._ends(fault))
 
     async def _break_one_side(self, fault: Fault) -> None:
-        """A controller sees no FIN: it means that the broker's process ended (ADR 90)."""
+        """Break it for one side. A controller sees no FIN, which means a process end (ADR 90)."""
         a, b = self._ends(fault)
         by_fin = fault.other > 0 and fault.rng().random() < _BY_FIN
         self._stage.cluster.network.break_one_side(a, b, by_fin=by_fin)

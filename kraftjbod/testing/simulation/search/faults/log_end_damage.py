@@ -20,9 +20,9 @@ from kraftjbod.storage.vfs import OpenMode
 from kraftjbod.testing.simulation.metadata_files import EntryPlace, durable_entries, segment_paths
 from kraftjbod.testing.simulation.simulated_disk import SimulatedDisk
 
-#: The last entries of the log, one of which is the first that is damaged.
+#: The first damaged entry is among so many last entries of the log.
 _LAST_ENTRIES: Final = 12
-#: Damages that are drawn until one leaves the cluster recoverable.
+#: Number of damages to draw until one leaves the cluster recoverable.
 _TRIES: Final = 8
 
 
@@ -90,7 +90,7 @@ def _is_recognizable(disk: SimulatedDisk, draw: _Draw, last_path: str) -> bool:
 
 
 def _is_held(draw: _Draw, others: Sequence[SimulatedDisk], holders: int) -> bool:
-    """Whether so many of the other disks hold each entry of ``draw``."""
+    """Return whether ``holders`` of the other disks have each entry of ``draw``."""
     lost = {place.stored.entry for place in draw.entries}
     held = [{place.stored.entry for place in durable_entries(one)} for one in others]
     return sum(lost <= entries for entries in held) >= holders

@@ -1,6 +1,6 @@
-"""WIRE. ``ObserverLife``: a controller that never votes runs, dies and comes back all the time.
+"""WIRE. ``ObserverLife``: an observer controller that repeatedly runs, dies and returns.
 
-It begins once the metadata log names the voters. No fault of the schedule strikes it, because no
+It starts once the metadata log names the voters. No fault of the schedule strikes it, because no
 promise depends on it: it may be down, cut off or behind at any time.
 """
 
@@ -21,7 +21,7 @@ _DOWN_S: Final = (0.1, 4.0)
 
 class ObserverLife:
     """
-    :param name_voters: has the metadata log name the voters.
+    :param name_voters: makes the metadata log name the voters.
     :param loses_end: called with the host's name when the end of its log was damaged.
     """
 
@@ -48,7 +48,7 @@ class ObserverLife:
         )
 
     async def run(self) -> None:
-        """Until cancelled; :meth:`end` afterwards."""
+        """Run until cancelled; call :meth:`end` afterwards."""
         await self._name_voters()
         self._start()
         while True:
@@ -57,7 +57,7 @@ class ObserverLife:
             self._start()
 
     def end(self) -> None:
-        """Start the observer if it is down, reconnect it, and let no pending kill strike it."""
+        """Start the observer if it is down, reconnect it, and cancel a pending kill."""
         self._host.spare()
         self._stage.cluster.network.heal(self._host.name)
         self._start()
@@ -78,7 +78,7 @@ class ObserverLife:
         await self._wait()
 
     async def _damage_log_end(self) -> None:
-        """No majority counts the entries of an observer: any of them may be lost."""
+        """Damage any entries of the log: no majority counts the entries of an observer."""
         self._host.kill()
         damage = damage_log_end(self._host.metadata_disk, (), 0, self._rng)
         if damage is not None:

@@ -1,7 +1,7 @@
-"""WIRE. ``OperatorWork``: what an operator asks of a cluster while it breaks.
+"""WIRE. ``OperatorWork``: requests of an operator during faults.
 
-Moves, drains, cordons, configuration, the return of directories; and asking itself, which may fail,
-and is tried again where something has to come of it.
+Moves, drains, cordons, configuration, and the return of directories. A request may fail, and is
+repeated if its result is needed.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from kraftjbod.testing.simulation.search.faults.stage import POLL_S, Plays, Stag
 #: Share of the lost last replicas for which an unclean election is requested; for the others the
 #: topics allow unclean elections, and the directory is forgotten with ``--force``.
 _ELECTED_UNCLEAN: Final = 0.5
-#: One question to a broker that may be in trouble.
+#: Time limit of one request to a broker that may have a fault.
 _TRY_MS: Final = 4_000
 
 
 class OperatorWork:
-    """:param make_client: of a name, one that is closed by who asked for it."""
+    """:param make_client: returns a client with the given name, which the caller closes."""
 
     def __init__(self, stage: Stage, *, make_client: Callable[[str], ClusterClient]) -> None:
         self._stage = stage
@@ -56,7 +56,7 @@ class OperatorWork:
     async def ask(
         self, what: str, question: Callable[[ClusterClient], Awaitable[None]]
     ) -> ErrorCode | None:
-        """Once; the code of what went wrong, UNKNOWN_SERVER_ERROR for what has none."""
+        """Send a request once; return its error code, UNKNOWN_SERVER_ERROR if it has none."""
         client = self._make_client("operator")
         try:
             async with asyncio.timeout(_TRY_MS * 2 / 1000):
@@ -123,7 +123,7 @@ class OperatorWork:
         await self.ask(f"elect unclean leaders of {' '.join(map(str, partitions))}", elect)
 
     async def _alter_loose(self, change: ConfigChange) -> None:
-        """Until the configuration of each topic without acks=all has the change."""
+        """Repeat until the configuration of each topic without acks=all has the change."""
         for topic in sorted(self._stage.loose):
             resource = ConfigResource(ResourceType.TOPIC, topic)
             while await self._alter(resource, change) is not None:
@@ -157,7 +157,7 @@ class OperatorWork:
     # --- work ------------------------------------------------------------------------------------
 
     async def _move(self, fault: Fault) -> None:
-        """Some replicas to other directories, and some of them on or back soon."""
+        """Move some replicas to other directories, and soon move some of these on or back."""
         rng = fault.rng()
         for _ in range(rng.randint(1, 3)):
             target = rng.choice(self._stage.host(fault).log_dirs)
@@ -206,7 +206,7 @@ class OperatorWork:
         await self._alter(resource, ConfigChange(name, value))
         await wait(fault)
         back = ConfigChange(name, None, ConfigOperation.DELETE)
-        # With a topic that is deleted its configuration goes.
+        # The configuration of a deleted topic is gone.
         while await self._alter(resource, back) not in (None, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
             await asyncio.sleep(POLL_S)
 

@@ -1,8 +1,8 @@
-"""PURE. A schedule of faults, drawn from a seed: plain values that replay, and that shrink.
+"""PURE. A schedule of faults, drawn from a seed: plain values that can be replayed and shrunk.
 
-* ``draw_schedule`` knows nothing of what happens: it says what is tried and when. Whether the
-  cluster's promise covers a fault at that moment is asked when its time comes (budget.py).
-* A fault that is left out changes no other one: each has all that it needs drawn beforehand.
+* ``draw_schedule`` does not know the state of a run: it draws which faults are tried and when.
+  budget.py decides at that time whether the cluster's promise covers the fault.
+* Leaving out a fault changes no other one, because each fault has its own random choices.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 
 class Kind(StrEnum):
-    """How something breaks, or what an operator does meanwhile."""
+    """A kind of fault, or of work of an operator."""
 
     KILL = "kill -9"
     STOP = "orderly stop"
@@ -124,7 +124,7 @@ class Kind(StrEnum):
     """Nobody is told. Of a majority it is the loss of the metadata: only refusals are safe then."""
 
 
-#: How often each kind is drawn, of all of them together.
+#: Relative frequency of each kind.
 WEIGHTS: Final[Mapping[Kind, int]] = MappingProxyType(
     {
         Kind.KILL: 5,
@@ -174,7 +174,7 @@ WEIGHTS: Final[Mapping[Kind, int]] = MappingProxyType(
         Kind.SLOW_LINK: 2,
     }
 )
-#: The same where several controllers vote.
+#: Relative frequency of each kind with several voters.
 QUORUM_WEIGHTS: Final[Mapping[Kind, int]] = MappingProxyType(
     {
         **WEIGHTS,
@@ -206,11 +206,11 @@ QUORUM_WEIGHTS: Final[Mapping[Kind, int]] = MappingProxyType(
         Kind.METADATA_STANDALONE: 4,
     }
 )
-#: What needs a majority besides two controllers.
+#: Relative frequency of additional kinds, which need a majority besides two controllers.
 LARGE_QUORUM_WEIGHTS: Final[Mapping[Kind, int]] = MappingProxyType(
     {Kind.METADATA_HANG_OF_FOLLOWER: 6}
 )
-#: What no promise covers.
+#: Relative frequency of kinds that no promise covers.
 UNLIMITED_WEIGHTS: Final[Mapping[Kind, int]] = MappingProxyType({Kind.METADATA_LOST: 8})
 #: Kinds after which a broker may have lost records, or cannot prove that it has not.
 UNCLEAN: Final = frozenset(
@@ -259,7 +259,7 @@ OF_A_DIR: Final = frozenset(
         Kind.REATTACH,
     }
 )
-#: What strikes the controller, or one of several.
+#: Kinds that strike the controller, or one of several.
 OF_THE_CONTROLLER: Final = frozenset(
     {
         Kind.CONTROLLER_KILL,
@@ -304,14 +304,14 @@ OF_THE_CLUSTER: Final = frozenset(
         *OF_ALL_BROKERS,
     }
 )
-#: Those of :data:`OF_THE_CLUSTER` that a broker is the chief victim of.
+#: Kinds of :data:`OF_THE_CLUSTER` with a broker that is struck most.
 _OF_ONE_BROKER: Final = frozenset({Kind.LAST_STANDING, Kind.UNCLEAN_ELECTION})
 OF_A_LINK: Final = frozenset(
     {Kind.PARTITION, Kind.ONE_WAY, Kind.RESET, Kind.HALF_OPEN, Kind.SLOW_LINK}
 )
 
 _LONGEST_MS: Final = 6_000
-#: Half of all faults are over soon: what comes right after another one finds the most.
+#: Half of all faults are shorter than this: overlapping and successive faults find the most.
 _SHORT_MS: Final = 600
 #: Share of the kinds that one schedule draws from.
 _SHARES: Final = (0.15, 0.35, 0.7)
@@ -323,11 +323,11 @@ _ORDINALS: Final = ("first", "second", "third", "fourth", "fifth")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """``at_ms`` into a run something breaks, and is mended ``for_ms`` later.
+    """A fault that begins ``at_ms`` into a run and is healed ``for_ms`` later.
 
-    ``broker`` counts from 1, ``dir`` from 0; ``other`` is the far end of a link, 0 for the
-    controller. ``controller`` counts from 1, 0 for whichever leads by then.
-    ``choice`` is what all else is drawn from when the time has come.
+    ``broker`` counts from 1, ``dir`` from 0. ``other`` is the far end of a link, 0 for the
+    controller. ``controller`` counts from 1, and 0 is the leader at that time.
+    ``choice`` is the seed of all further random choices.
     """
 
     number: int
@@ -357,7 +357,7 @@ class Fault:
         return f"#{self.number} {self.kind}{self.where} for {self.for_ms / 1000:.3f} s"
 
     def rng(self) -> random.Random:
-        """What this fault draws from, whatever else is played."""
+        """Return the generator of this fault, which does not depend on other faults."""
         return random.Random(self.choice)
 
 
@@ -365,7 +365,7 @@ Schedule = tuple[Fault, ...]
 
 
 class Struck(NamedTuple):
-    """A fault from its beginning until its owner had everything back."""
+    """A fault from its beginning until its target was back in service."""
 
     fault: Fault
     began_ms: int
@@ -374,7 +374,7 @@ class Struck(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """What there is to break."""
+    """The parts of a cluster that faults can strike."""
 
     brokers: int = 3
     dirs: int = 2
@@ -396,7 +396,7 @@ class Shape:
 
 
 def draw_shape(rng: random.Random, *, controllers: int = 1) -> Shape:
-    """Mostly small: what there is more of, less happens to."""
+    """Draw a shape, mostly a small one, so that each part is struck more often."""
     return Shape(
         controllers=controllers,
         brokers=rng.choice((3, 3, 3, 4)),
@@ -414,14 +414,14 @@ def draw_schedule(
     keeps_promise: bool = True,
     kinds: Collection[Kind] | None = None,
 ) -> Schedule:
-    """Faults of the first ``duration_ms`` of a run, in order of time.
+    """Draw faults of the first ``duration_ms`` of a run, in order of time.
 
-    Faults come in bursts about a few brokers: overlapping faults of one broker find more than as
-    many that are far apart. Each schedule leaves out a random subset of the kinds and draws its own
+    Faults come in bursts about a few brokers: overlapping faults of one broker find more than
+    separate ones. Each schedule leaves out a random subset of the kinds and draws its own
     weights for the others (swarm testing), so that rare combinations are not drowned by frequent
     kinds.
 
-    :param kinds: the only ones, in the place of that subset.
+    :param kinds: the only kinds, instead of a random subset.
     """
     weights = shape.weights(keeps_promise=keeps_promise)
     share = rng.choice(_SHARES)
@@ -457,13 +457,13 @@ def draw_schedule(
 
 
 def _draw_controller(rng: random.Random, shape: Shape) -> int:
-    """Mostly the one that leads: it has the most to lose."""
+    """Draw a controller, mostly the leader, whose loss has the largest effect."""
     if shape.controllers == 1 or rng.random() < 0.6:
         return 0
     return rng.randint(1, shape.controllers)
 
 
 def only(schedule: Schedule, numbers: Sequence[int]) -> Schedule:
-    """Those of these numbers."""
+    """Return the faults with these numbers."""
     wanted = frozenset(numbers)
     return tuple(fault for fault in schedule if fault.number in wanted)

@@ -1,6 +1,6 @@
-"""WIRE. ``Stage``: the simulated cluster that faults are carried out on.
+"""WIRE. ``Stage``: the simulated cluster on which faults are played.
 
-It knows which brokers are meant to be down, however many faults mean it, and starts the others.
+It counts for each broker the faults that keep it down, and starts brokers that none keeps down.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from kraftjbod.testing.simulation.simulated_cluster import (
 )
 from kraftjbod.testing.simulation.simulated_disk import SimulatedDisk
 
-#: From the beginning of a fault until its owner has everything back.
+#: Plays a fault from its beginning until its target is back in service.
 Play = Callable[[Fault], Coroutine[Any, Any, None]]
 Plays = Mapping[Kind, Play]
 
 POLL_S: Final = 0.1
 _NOTICED_S: Final = 20.0
-#: A controller writes that often.
+#: Interval in which a controller writes at least once.
 _STRUCK_S: Final = 2.0
 _LATEST_OPERATION: Final = 8
 
 
 class Stage:
     """
-    :param topics: partitions by name, of what moves and reassignments are about.
-    :param note: told of everything that is done, one line each.
-    :param loose: topics whose records may be lost: no producer asks for acks=all.
+    :param topics: number of partitions by topic, for moves and reassignments.
+    :param note: called with one line for every action.
+    :param loose: topics whose records may be lost: no producer uses acks=all.
     """
 
     def __init__(
@@ -55,11 +55,11 @@ class Stage:
         self.topics = topics
         self.note = note
         self.loose = frozenset(loose)
-        #: Brokers that are meant to be down, and how many faults mean it.
+        #: By broker, the number of faults that keep it down.
         self.down: Counter[int] = Counter()
-        #: Partitions and first offsets of the batches of which a bit rotted.
+        #: Partitions and first offsets of the batches with a rotten bit.
         self.rotten: list[tuple[TopicPartition, int]] = []
-        #: Controllers that a fault has now, and those that are meant to be down.
+        #: Controllers with a fault now, and those that are kept down.
         self._struck: set[str] = set()
         self._controllers_down: set[str] = set()
 
@@ -75,7 +75,7 @@ class Stage:
         return self.cluster.disks[self.path(fault)]
 
     def replicas_in(self, broker: int, path: str) -> list[TopicPartition]:
-        """Those of ``broker`` whose log is in ``path``."""
+        """Return the partitions of ``broker`` whose log is in ``path``."""
         return [
             replica.topic_partition
             for replica in self.view.replicas(broker)
@@ -84,7 +84,7 @@ class Stage:
 
     @property
     def loose_partitions(self) -> list[TopicPartition]:
-        """The partitions of the topics whose records may be lost."""
+        """Return the partitions of the topics whose records may be lost."""
         return [
             TopicPartition(topic, number)
             for topic in sorted(self.loose)
@@ -113,7 +113,7 @@ class Stage:
 
     @asynccontextmanager
     async def broker_down(self, broker: int) -> AsyncIterator[None]:
-        """Meant to be down meanwhile; afterwards it serves again."""
+        """Keep the broker down during the context, and wait until it serves afterwards."""
         self.down[broker] += 1
         try:
             yield
@@ -127,7 +127,7 @@ class Stage:
             await asyncio.sleep(POLL_S)
 
     def start(self, broker: int) -> None:
-        """Unless somebody means it to be down."""
+        """Start the broker unless a fault keeps it down."""
         host = self.cluster.brokers[broker]
         if not self.down[broker] and not host.is_up:
             self.note(f"broker {broker} is started")
@@ -136,7 +136,7 @@ class Stage:
     # --- controllers -----------------------------------------------------------------------------
 
     def controller(self, fault: Fault) -> SimulatedController:
-        """The one that leads, or the one by its number; another one if a fault has that."""
+        """Return the leader, or the controller with its number; another one if it has a fault."""
         hosts = self.cluster.controllers
         by_number = hosts[(fault.controller - 1) % len(hosts)]
         chosen = by_number if fault.controller else self.view.active_host
@@ -145,7 +145,7 @@ class Stage:
 
     @asynccontextmanager
     async def struck_controller(self, fault: Fault) -> AsyncIterator[SimulatedController]:
-        """Nobody else strikes it; afterwards it runs, and has all that is committed."""
+        """Reserve a controller for a fault. Afterwards it runs and has all committed entries."""
         host = self.controller(fault)
         if len(self.cluster.controllers) > 1:
             self.note(f"#{fault.number} strikes {host.name}")
@@ -160,7 +160,7 @@ class Stage:
 
     @asynccontextmanager
     async def controller_down(self, host: SimulatedController) -> AsyncIterator[None]:
-        """Meant to be down meanwhile."""
+        """Keep the controller down during the context."""
         self._controllers_down.add(host.name)
         try:
             yield
@@ -179,7 +179,7 @@ class Stage:
     async def _strike(
         self, host: SimulatedController, strike: Callable[[], None], fault: Fault
     ) -> None:
-        """Now; of several often in the middle of what the disk does next."""
+        """Strike at once, or, with several controllers, often at a later disk operation."""
         rng = fault.rng()
         if len(self.cluster.controllers) > 1 and rng.random() < 0.6:
             host.at_operation(rng.randint(1, _LATEST_OPERATION), strike)
@@ -191,14 +191,14 @@ class Stage:
         strike()
 
     def start_controller(self, host: SimulatedController) -> None:
-        """Unless somebody means it to be down."""
+        """Start the controller unless a fault keeps it down."""
         if not host.is_up and host.name not in self._controllers_down:
             host.start()
 
     # --- directories -----------------------------------------------------------------------------
 
     async def until_given_up(self, fault: Fault) -> bool:
-        """Until the broker has noticed, or does not run; False if it takes no notice."""
+        """Wait until the broker took the directory offline or ended; False if it did neither."""
         path = self.path(fault)
         for _ in range(round(_NOTICED_S / POLL_S)):
             state = self.view.dir_state(fault.broker, path)
@@ -209,5 +209,5 @@ class Stage:
 
 
 async def wait(fault: Fault) -> None:
-    """Until it is to be mended."""
+    """Wait for the duration of the fault."""
     await asyncio.sleep(fault.for_ms / 1000)

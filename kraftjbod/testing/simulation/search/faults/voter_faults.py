@@ -1,10 +1,10 @@
-"""WIRE. ``VoterFaults``: controllers stop to vote, and vote again, while everything else goes on.
+"""WIRE. ``VoterFaults``: controllers are removed from the voters and added again.
 
-* An operator asks brokers for it, again and again, with the words of ``kraftjbod-metadata-quorum``.
-* The first of them has the metadata log name the voters (``kraft.version`` 1): until then a run has
-  a quorum that is configured.
-* Each is over when all controllers vote, whatever request was late. A disk that is lost without a
-  word to anybody is the exception: how that ends is up to the daemons.
+* An operator sends the requests of ``kraftjbod-metadata-quorum`` to brokers until they succeed.
+* The first of these faults makes the metadata log name the voters (``kraft.version`` 1). Until
+  then the quorum is configured by files.
+* Each is over when all controllers vote, even if a request was late. The exception is a disk that
+  is lost without any request: the daemons alone determine how that ends.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ from kraftjbod.testing.simulation.search.faults.schedule import Fault, Kind
 from kraftjbod.testing.simulation.search.faults.stage import Plays, Stage, wait
 from kraftjbod.testing.simulation.simulated_cluster import SimulatedController
 
-#: So often two are removed, one after the other, and the third one votes alone.
+#: Share of the changes that remove two voters one after the other, so that the third votes alone.
 _TWO: Final = 0.3
-#: Share of the quorums by mistake that a voter reaches and no other controller.
+#: Share of the quorums by mistake whose voter reaches only the mistaken controller.
 _LOOKS_FOR_LEADER: Final = 0.7
-#: Until that voter has given up its leader, and asked the mistaken controller.
+#: Time until that voter has abandoned its leader, and asked the mistaken controller.
 _LOOKS_S: Final = 3.0
 _PAUSE_S: Final = 0.3
 _AGAIN_S: Final = 0.3
-#: What was asked for before is answered by then, or never.
+#: Time after which an earlier request is answered or lost.
 _LATE_S: Final = 2.0
 
 
 class NewDisks(Protocol):
-    """Who hears of it, by the host's name."""
+    """Invariants that are notified of a new disk, by the host's name."""
 
     def forgets_all(self, name: str) -> None: ...
 
 
 class VoterFaults:
-    """:param laws: hear of who begins with an empty disk."""
+    """:param laws: notified of controllers that start with an empty disk."""
 
     def __init__(self, stage: Stage, operator: OperatorWork, laws: NewDisks) -> None:
         self._stage = stage
@@ -63,7 +63,7 @@ class VoterFaults:
         }
 
     async def _change(self, fault: Fault) -> None:
-        """Those that are removed follow meanwhile, or are down, as other faults want it."""
+        """Remove voters and add them again. Removed ones follow, or other faults keep them down."""
         rng, first = fault.rng(), self._stage.controller(fault)
         others = [host for host in self._stage.cluster.controllers if host is not first]
         some = [first, *(rng.sample(others, 1) if rng.random() < _TWO else ())]
@@ -79,14 +79,14 @@ class VoterFaults:
         await self._until_nothing_is_late()
 
     async def _format_standalone(self, fault: Fault) -> None:
-        """The disk of a voter is formatted with ``--standalone`` by mistake, and again later.
+        """Format the disk of a voter with ``--standalone`` by mistake, and correctly later.
 
         The other voters, and brokers, reach the mistaken controller at the voter's address.
         """
         await self._replace(fault, is_mistaken=True)
 
     async def _replace(self, fault: Fault, *, is_mistaken: bool = False) -> None:
-        """As the manual says: the former id is removed, the disk formatted, the new one added."""
+        """Follow the manual: remove the former id, format the disk, add the new id."""
         rng = fault.rng()
         await self.name_voters()
         await self._until_all_vote()
@@ -109,7 +109,7 @@ class VoterFaults:
         await self._until_nothing_is_late()
 
     async def _until_observers_follow(self) -> None:
-        """An observer without a log follows whichever quorum it finds first."""
+        """Wait, because an observer without a log follows the first quorum that it finds."""
         for observer in self._stage.cluster.observers:
             while self._stage.view.controller_not_whole(observer):
                 await asyncio.sleep(_AGAIN_S)
@@ -132,7 +132,7 @@ class VoterFaults:
         host.kill()
 
     async def _lose(self, fault: Fault) -> None:
-        """The operator does none of what the manual says, and waits for nothing."""
+        """Lose a disk while the operator does nothing of the manual, and wait for nothing."""
         host = self._stage.controller(fault)
         self._stage.note(f"#{fault.number} strikes {host.name}")
         async with self._stage.controller_down(host):
@@ -144,7 +144,7 @@ class VoterFaults:
     # --- asking until it is so -------------------------------------------------------------------
 
     async def name_voters(self) -> None:
-        """Have the metadata log name the voters, if it does not."""
+        """Make the metadata log name the voters, if it does not."""
 
         async def name(client: ClusterClient) -> None:
             await update_features(client, {KRAFT_VERSION: 1}, upgrade_type=UpgradeType.UPGRADE)
@@ -176,7 +176,7 @@ class VoterFaults:
             await asyncio.sleep(_AGAIN_S)
 
     async def _until_nothing_is_late(self) -> None:
-        """What was asked for and not heard of may have been done after what came next."""
+        """Wait, because a request without an answer may take effect after later requests."""
         await self._until_all_vote()
         await asyncio.sleep(_LATE_S)
         await self._until_all_vote()
@@ -188,13 +188,13 @@ class VoterFaults:
         *,
         but: ErrorCode | None = None,
     ) -> None:
-        """:param but: says that it is so already."""
+        """:param but: error code that means that the request is already fulfilled."""
         while (code := await self._operator.ask(what, question)) is not None and code is not but:
             await asyncio.sleep(_AGAIN_S)
 
 
 def _voter(host: SimulatedController) -> VoterToChange:
-    """With the disk that it has now."""
+    """Return the voter with its current disk."""
     return VoterToChange(
         node_id=host.node_id,
         directory_id=host.directory_id,
