@@ -147,7 +147,7 @@ class LogSegments:
         segment.truncate(size_bytes, end_offset)
         self.size_bytes -= truncated_bytes
 
-    def go_on_in_place(self, offset: int) -> LogSegment:
+    def restart_in_place(self, offset: int) -> LogSegment:
         """Make the only segment an empty one at ``offset``, reusing the file and its space.
 
         The caller truncates the old content after the new name is durable.

@@ -318,7 +318,7 @@ class UnifiedLog:
         restart in between finds an empty log, and starts it at the log start.
         """
         if first_offset != self.segments.active.base_offset:
-            self.segments.go_on_in_place(first_offset)
+            self.segments.restart_in_place(first_offset)
             self.segments.truncations += 1
             self._truncation = Truncation(0, 0)
 
@@ -617,7 +617,7 @@ class UnifiedLog:
         self._damage.damages = ()
         # The epochs' file shows the log start, so it is cleared before the log start changes.
         self._write_epochs(self._epochs)
-        self._go_on_in_place(offset)
+        self._restart_in_place(offset)
 
     def _retire_after(self, last: LogSegment) -> None:
         """Retire the segments after ``last``, newest first, so that a failure leaves no gap."""
@@ -645,9 +645,9 @@ class UnifiedLog:
             )
             self._producers, self._bytes_since_snapshot = loaded.state, loaded.replayed_bytes
 
-    def _go_on_in_place(self, offset: int) -> None:
+    def _restart_in_place(self, offset: int) -> None:
         """Make the only segment an empty one at ``offset``, reusing the file and its space."""
-        fresh = self.segments.go_on_in_place(offset)
+        fresh = self.segments.restart_in_place(offset)
         self._end = self._recovery_point = offset
         self._begin_at(offset)
         self.segments.sync_names()
@@ -697,7 +697,7 @@ class UnifiedLog:
         for _ in range(doomed - is_active_doomed):
             self._retire_oldest(at_once=without_free_space)
         if is_active_doomed and without_free_space:
-            self._go_on_in_place(self._end)
+            self._restart_in_place(self._end)
         elif is_active_doomed:
             self.roll()
             self._retire_oldest()

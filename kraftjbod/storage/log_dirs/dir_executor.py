@@ -225,13 +225,13 @@ class LogDirExecutor(Executor):
         job = self._begun
         return "" if job is None or self._running_since_ms == _IDLE else str(job.what)
 
-    def excuse(self, stood_still_ms: int) -> None:
+    def excuse(self, paused_ms: int) -> None:
         """Do not count a pause of the whole process as time of the running operation."""
         since_ms = self._running_since_ms
         excused_since_ms, excused_ms = self._excused
         so_far_ms = excused_ms if excused_since_ms == since_ms else 0
         longest_ms = max(0, self._clock.now_ms() - since_ms)
-        self._excused = (since_ms, min(so_far_ms + stood_still_ms, longest_ms))
+        self._excused = (since_ms, min(so_far_ms + paused_ms, longest_ms))
 
     def take_back(self, refusal: Callable[[], BaseException]) -> int:
         """Fail all operations that may be taken back and have not started; return their number."""
@@ -284,13 +284,13 @@ class LogDirExecutor(Executor):
             result, error = _carry_out(job.op, job.on_error) if hold is None else (None, hold())
             elapsed_ms = self._clock.now_ms() - began_ms
             self._running_since_ms = _IDLE
-            self._hand_over((job, result, error, elapsed_ms))
+            self._post_result((job, result, error, elapsed_ms))
         self._has_ended = True
         assert self._loop is not None
         if self.on_end is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self.on_end)
 
-    def _hand_over(self, done: _Done) -> None:
+    def _post_result(self, done: _Done) -> None:
         self._done.append(done)
         if self._wakeup_sent:
             return  # The event loop has not drained the results yet and will include this one.

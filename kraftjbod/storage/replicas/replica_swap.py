@@ -289,7 +289,7 @@ class ReplicaSwap:
                 # The directory failed after the rename, before the registry knew the replica.
                 raise future.log_dir.offline_error()
         except OperatingError:
-            self._in_its_own_time(self._take_back(future.log_dir, future.come_back))
+            self._run_in_background(self._take_back(future.log_dir, future.come_back))
             if not await self._take_back(source.log_dir, lambda: source.come_back(plain)):
                 # A start could treat its ``-delete`` name as a removal, so the failure must show.
                 source.log_dir.go_offline("a swap of replicas could not be taken back")
@@ -326,7 +326,7 @@ class ReplicaSwap:
                 return True
         return False
 
-    def _in_its_own_time(self, work: Coroutine[None, None, bool]) -> None:
+    def _run_in_background(self, work: Coroutine[None, None, bool]) -> None:
         task = asyncio.ensure_future(work)
         self._ways_back.add(task)
         task.add_done_callback(self._ways_back.discard)

@@ -100,11 +100,11 @@ class SwapRecovery:
             best = await self._best_of(copies)
             replaced = self._replaced_by(best, loaded)
             if replaced is not None and not self._registry.has_current(tp):
-                await self._mend(best, *replaced)
+                await self._repair_swap(best, *replaced)
             await self._resume(best)
         for found in loaded:
             for doomed in found.deleted:
-                await self._sort_out(found.log_dir, doomed)
+                await self._remove_or_keep_orphan(found.log_dir, doomed)
 
     def _waiting_for(self, loaded: Sequence[LoadedDir]) -> list[FutureReplica]:
         """Return registered future copies whose current or ``-delete`` copy was just loaded."""
@@ -152,7 +152,7 @@ class SwapRecovery:
         if orphan not in self.orphans:
             return  # Its directory failed, or another caller was faster.
         self.orphans.remove(orphan)
-        await self._doom(orphan.log_dir, orphan.directory, orphan.topic_partition)
+        await self._rename_and_remove(orphan.log_dir, orphan.directory, orphan.topic_partition)
 
     def forget_all_in(self, log_dir: LogDir) -> None:
         """Forget the orphans of an offline directory."""
@@ -246,7 +246,9 @@ class SwapRecovery:
                     return found, doomed
         return None
 
-    async def _mend(self, future: FutureReplica, found: LoadedDir, doomed: ReplicaDir) -> None:
+    async def _repair_swap(
+        self, future: FutureReplica, found: LoadedDir, doomed: ReplicaDir
+    ) -> None:
         """Make one of the two the replica: the one that lacks nothing of the other."""
         tp, log_dir = future.topic_partition, found.log_dir
         try:
@@ -286,7 +288,7 @@ class SwapRecovery:
 
     # -- removals ---------------------------------------------------------------------------
 
-    async def _sort_out(self, log_dir: LogDir, doomed: ReplicaDir) -> None:
+    async def _remove_or_keep_orphan(self, log_dir: LogDir, doomed: ReplicaDir) -> None:
         directory, tp = f"{log_dir.path}/{doomed.name}", doomed.topic_partition
         if tp is not None and not self._registry.has_current(tp):
             try:
@@ -298,9 +300,11 @@ class SwapRecovery:
             else:
                 self.orphans.append(Orphan(tp, topic_id, log_dir, directory))
                 return
-        await self._doom(log_dir, directory, tp)
+        await self._rename_and_remove(log_dir, directory, tp)
 
-    async def _doom(self, log_dir: LogDir, directory: str, tp: TopicPartition | None) -> None:
+    async def _rename_and_remove(
+        self, log_dir: LogDir, directory: str, tp: TopicPartition | None
+    ) -> None:
         """Remove a copy, under a new name that does not look like half of a swap.
 
         The other half may be in an offline directory. If that move continued later, it would rename

@@ -124,7 +124,7 @@ def test_the_last_one_goes_on_elsewhere_without_any_free_space() -> None:
     for _ in range(3):
         segments.retire(0, at_once=True)
     vfs.capacity_bytes, vfs.capacity_inodes = 0, 0
-    segments.go_on_in_place(16).truncate_torn_tail()
+    segments.restart_in_place(16).truncate_torn_tail()
     require_true(segments, vfs, 16)
     assert segments.size_bytes == 0
 
