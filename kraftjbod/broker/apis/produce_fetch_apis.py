@@ -515,8 +515,7 @@ def _asker(request: FetchRequest, version: int) -> BrokerId:
 
 
 def _without_storage_error(code: ErrorCode) -> ErrorCode:
-    """Return ``code``, or NOT_LEADER_OR_FOLLOWER for a client that does not know
-    KAFKA_STORAGE_ERROR."""
+    """Replace KAFKA_STORAGE_ERROR for a client that does not know it: it looks for the leader."""
     if code is ErrorCode.KAFKA_STORAGE_ERROR:
         return ErrorCode.NOT_LEADER_OR_FOLLOWER
     return code

@@ -88,7 +88,7 @@ class InternalReader:
     async def _read_at(
         self, topic_partition: TopicPartition, leader_epoch: LeaderEpoch, position: int
     ) -> tuple[int, ReadResult]:
-        """Read the first slice at the position."""
+        """Read a slice at ``position``; return the log end offset and the slice."""
         failures = 0
         while True:
             # Looked up again each time: the replica may have moved to another directory.

@@ -59,8 +59,9 @@ class TimeLeft:
 async def find_topics(
     channel: ControllerChannel, refs: Iterable[TopicRef], *, timeout_ms: int
 ) -> list[FoundTopic]:
-    """Ask the controller for the present names and ids of topics; old controllers return the
-    request.
+    """Ask the controller for the present names and ids of topics.
+
+    An old controller without this request gives the unchanged references, without an error.
 
     An operation on a topic found by its id cannot affect a later topic with the same name.
     """

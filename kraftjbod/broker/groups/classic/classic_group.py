@@ -155,8 +155,7 @@ class ClassicGroup:
         *,
         in_transaction: bool = False,
     ) -> ErrorCode:
-        """Return whether a sender with this identity may commit: a member, or a producer in a
-        transaction."""
+        """Return NONE if the sender may commit: a member, or a producer in a transaction."""
         self._now_ms = now_ms
         if self.state is GroupState.DEAD:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE

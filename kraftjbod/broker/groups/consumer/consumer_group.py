@@ -406,8 +406,7 @@ class ConsumerGroup:
     # --- offsets ---------------------------------------------------------------------------------
 
     def check_commit(self, asked: Commit) -> ErrorCode:
-        """Return whether a sender with this identity may commit: a member, or a producer in a
-        transaction."""
+        """Return NONE if the sender may commit: a member, or a producer in a transaction."""
         is_nobody = asked.epoch < 0 and not asked.member_id
         if (asked.epoch < 0 and not self.state.members) or (asked.in_transaction and is_nobody):
             return ErrorCode.NONE
@@ -431,7 +430,7 @@ class ConsumerGroup:
         return ErrorCode.ILLEGAL_GENERATION if knows_generations else ErrorCode.STALE_MEMBER_EPOCH
 
     def check_fetch(self, member_id: str | None, epoch: int) -> ErrorCode:
-        """Return whether a sender with this identity may fetch committed offsets."""
+        """Return NONE if the sender may fetch committed offsets, else the error."""
         if member_id is None and epoch < 0:
             return ErrorCode.NONE
         member = self.state.members.get(member_id or "")

@@ -122,7 +122,7 @@ class TargetAssignment:
         state, interval_ms = self._state, self._settings.assignment_interval_ms
         if state.epoch <= state.assignment_epoch:
             return False
-        # A single member cannot be followed by others within the interval.
+        # With a single member there are no other members' changes to wait for.
         is_alone = len(state.members) <= 1
         is_unknown = not state.assigned_ms
         passed_ms = moment.wall_ms - state.assigned_ms
