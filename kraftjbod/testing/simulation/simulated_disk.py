@@ -91,7 +91,7 @@ class SimulatedDisk:
         took_us += freed_bytes / self.costs.freed_bytes_per_us + names * self.costs.us_per_name
         pause(int(took_us * self.slowness))
         self.gate.pass_through()
-        if kind != "let_go":  # What a disk says to a close that nobody waits for is not heard.
+        if kind != "let_go":  # No caller sees the result of that close.
             self.faults.strike(kind, path)
         self.operations += 1
         self.on_operation()

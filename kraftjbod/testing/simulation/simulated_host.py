@@ -163,7 +163,7 @@ def _close(task: asyncio.Task[Any]) -> None:
     for _ in range(_LAST_RITES):
         try:
             coroutine.close()
-        except BaseException:  # noqa: S112 - what a dead process raises is nobody's business
+        except BaseException:  # noqa: S112 - exceptions of a dead process do not matter
             continue
         return
 

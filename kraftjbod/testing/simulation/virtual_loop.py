@@ -275,7 +275,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     ) -> asyncio.Task[T]:
         assert isinstance(coro, Coroutine), coro
         if self.is_dead:
-            coro.close()  # It will never begin, and nobody is to be warned of that.
+            coro.close()  # It never begins, and needs no warning about that.
         return VirtualTask(coro, self, str(name or f"Task-{self._numbers + 1}"), context)
 
     def close_agen(self, agen: AsyncGenerator[Any, Any]) -> None:

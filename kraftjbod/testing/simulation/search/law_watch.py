@@ -201,9 +201,9 @@ class LawWatch:
                 if replica is None or replica.handle is None or replica.partition is None:
                     continue
                 if replica.topic_id != topic_id:
-                    continue  # It has not heard that there is another one of that name.
+                    continue  # It does not know the newer topic of that name yet.
                 if replica.partition.leader_epoch != registration.leader_epoch:
-                    continue  # It has not heard the latest, and may be told to truncate no more.
+                    continue  # Its metadata is old: it may not have to truncate.
                 if replica.handle.log_end_offset < end:
                     self._found(
                         f"{tp} {broker_id} {registration.leader_epoch}",

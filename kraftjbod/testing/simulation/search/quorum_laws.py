@@ -135,7 +135,7 @@ class QuorumLaws:
         self.look()
         self._log_ids.pop(name, None)
         if not self._cores:
-            self.is_lost = True  # Of a single one nobody looks at the machine.
+            self.is_lost = True  # The machine of a single controller is not observed.
             return
         voters = self._newest().voters
         core = self._cores.pop(name, None)
@@ -198,7 +198,7 @@ class QuorumLaws:
         for offset in range(core.log.base.last_offset + 1, max(self.committed, default=-1) + 1):
             entry = self.committed.get(offset)
             if entry is None or self._seen_in[offset] >= core.term:
-                continue  # Who stood still may begin to lead a term that is long over.
+                continue  # A paused controller may start to lead an old term.
             if not core.log.holds(offset, entry.term):
                 self._found(
                     f"{name} leads term {core.term} without entry {offset} of term {entry.term}, "

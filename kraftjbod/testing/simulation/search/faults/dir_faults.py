@@ -30,7 +30,7 @@ _SWAP_LOOKS: Final = 200
 _SWAP_LOOK_S: Final = 0.005
 #: Delay after recovery until a late request or answer arrives.
 _LATE_S: Final = 0.3
-#: Time in which a follower sends a fetch, whatever it waited for before.
+#: Time in which a follower sends a fetch, even if it waited for another answer before.
 _ASKS_S: Final = (0.1, 0.8)
 _SLOW_ANSWER_US: Final = (30_000, 90_000)
 _SLOW_ANSWERS_S: Final = 0.4

@@ -1,6 +1,6 @@
 """WIRE. ``FaultPlayer``: plays a schedule of faults: inject, wait, heal, and await recovery.
 
-A fault ends when its target is back in service, whatever else happens meanwhile: a broker that
+A fault ends when its target is back in service, regardless of other faults: a broker that
 ended is started, an offline directory is reattached until it is online. Nothing here has a time
 limit; the caller that waits for the end of the schedule has one.
 """
