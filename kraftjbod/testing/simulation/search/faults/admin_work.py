@@ -235,10 +235,10 @@ class AdminWork:
         """
         low, high = OLDER_VERSION, MetadataVersion.IV_4_4_IV2
         older = self._older_host()
-        if older is not None:
+        if older is not None or self._is_outdated(high):
             await self._raise_to(high)
             await wait(fault)
-            if fault.rng().random() < _REPLACED_SOFTWARE:
+            if older is not None and fault.rng().random() < _REPLACED_SOFTWARE:
                 older.features = SUPPORTED_FEATURES
             return
         is_safe = fault.rng().random() < 0.5
@@ -260,6 +260,19 @@ class AdminWork:
         state, older = self._stage.view.decided(), self._older_host()
         if older is not None and state is not None and state.metadata_version > OLDER_VERSION:
             older.features = SUPPORTED_FEATURES
+
+    def _is_outdated(self, level: MetadataVersion) -> bool:
+        """Return whether a registered node knows no ``level``.
+
+        New software is in use from the next start of its node on.
+        """
+        state = self._stage.view.decided()
+        nodes = () if state is None else (*state.brokers.values(), *state.controllers.values())
+        return any(
+            each.name == METADATA_VERSION and each.highest < level.value
+            for node in nodes
+            for each in node.features
+        )
 
     def _older_host(self) -> SimulatedNode | None:
         cluster = self._stage.cluster

@@ -156,6 +156,8 @@ class ControllerFaults:
         yield
         for other in self._peers(host):
             network.heal(host.name, other)
+            # Another fault may have cut off that controller: this one reaches it again.
+            self._laws.connected(other)
 
     # --- disks -----------------------------------------------------------------------------------
 
