@@ -26,7 +26,7 @@ class PartitionOutcome:
     was_hit: bool
     gap: Gap
     calm_gap_ms: int
-    """The longest gap before the fault, to compare with; 0 where there was no before."""
+    """The longest gap before the fault, for comparison; 0 without a time before."""
     acks: Sequence[Ack]
     findings: Findings
     leader_changes: Sequence[float] = ()
@@ -38,7 +38,7 @@ class Outcome:
 
     scenario: str
     target: str
-    """What got the fault, in words."""
+    """Description of the fault's target."""
     started_at: str
     """Wall clock, ISO 8601."""
     began_s: float
@@ -47,14 +47,14 @@ class Outcome:
     marks: Sequence[Mark]
     partitions: Sequence[PartitionOutcome]
     problems: Sequence[str] = field(default=())
-    """What went wrong beside the records: producers that gave up, a fault nobody noticed."""
+    """Problems other than wrong records: producers that failed, a fault that was not reported."""
     metadata_gap_ms: int | None = None
-    """The longest time in which no controller did what it was asked for, where that was tried."""
+    """The longest time without a successful metadata operation, if the scenario measures it."""
     metadata_limit_ms: int | None = None
     p99_before_ms: float | None = None
     """99 of 100 batches were acknowledged within this time before the fault."""
     p99_during_ms: float | None = None
-    """The same from the fault until all was back, or until the backlog was read (cold-reader)."""
+    """The same from the fault until recovery, or until the backlog was read (cold-reader)."""
 
     @property
     def max_gap_ms(self) -> int:

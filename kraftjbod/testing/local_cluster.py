@@ -63,7 +63,7 @@ from kraftjbod.testing.log_disks import (
 
 T = TypeVar("T")
 Value = str | int | float
-"""Of a configuration key; ``bool`` is an ``int``."""
+"""Value of a configuration key; ``bool`` is an ``int``."""
 
 #: Default time limit of methods that wait for the cluster.
 WAIT_S: Final = 60.0

@@ -30,7 +30,7 @@ class Victim:
     led: frozenset[int]
     replicas: int
     directory_id: DirectoryId | None = None
-    """``None`` where the cluster does not say: it is not kraftjbod."""
+    """``None`` if the cluster does not report it, because it is not kraftjbod."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

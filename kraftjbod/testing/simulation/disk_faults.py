@@ -67,23 +67,23 @@ class DiskFault(StrEnum):
     """A fault of a disk, which lasts until :meth:`DiskFaults.heal`."""
 
     EIO = "eio"
-    """Everything fails."""
+    """Every operation fails."""
     EIO_ONCE = "eio once"
-    """One operation of one kind fails, soon."""
+    """One of the next operations of one kind fails."""
     WRITEBACK = "writeback fails"
     """Writeback of a file's pages fails once, in a sync or before it. All pages count as clean, and
     some are not on the disk. The next sync of each open descriptor fails with EIO."""
     CLUTTER = "clutter"
-    """Another program creates files and dangling links, which may be gone once they are listed."""
+    """Another program creates files and dangling links, and may remove them after a listing."""
     HANG = "hang"
-    """No answer; what has begun is done when the disk is healed."""
+    """Operations do not end until the disk is healed."""
     HANG_AT_SWAP = "hang at swap"
-    """From the next operation on that renames a replica; that one is done when it is healed."""
+    """The disk hangs from the next rename of a replica on, which is done once it is healed."""
     SLOW = "slow"
     FULL = "full"
-    """As full as it is now: what is removed can be used again."""
+    """No space beyond the present use; removed space can be used again."""
     VANISH = "vanish"
-    """Unmounted: what lies under the mount point is empty, and on another device."""
+    """Unmounted: the directory under the mount point is empty, and on another device."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -47,11 +47,11 @@ class DiskCosts:
     """Costs of an operation in addition to its latency."""
 
     bytes_per_us: float = 200.0
-    """How much the disk reads or writes in a microsecond."""
+    """Bytes that the disk reads or writes in a microsecond."""
     freed_bytes_per_us: float = 20.0
-    """How much of removed files it frees in a microsecond."""
+    """Bytes of removed files that the disk frees in a microsecond."""
     us_per_name: float = 0.5
-    """Each name that is listed or removed takes so long."""
+    """Microseconds per name that is listed or removed."""
 
 
 class SimulatedDisk:

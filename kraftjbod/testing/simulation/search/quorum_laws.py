@@ -83,7 +83,7 @@ class QuorumLaws:
         #: Controllers that lost the end of their log and have not opened it since.
         self._cut_short: set[str] = set()
         self.is_lost = False
-        """Who is left of the voters is no majority of them."""
+        """Whether the remaining voters are less than a majority."""
 
     async def run(self) -> None:
         """Check until cancelled."""

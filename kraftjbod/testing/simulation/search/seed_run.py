@@ -73,11 +73,11 @@ from kraftjbod.testing.simulation.simulated_disk import DiskCosts
 from kraftjbod.testing.simulation.simulated_host import WORLD_BEGAN_MS
 
 SAFE: Final = "safe"
-"""A topic whose producers ask for acks=all: what is promised is asked of it."""
+"""A topic whose producers use acks=all, to which the promise applies."""
 LOOSE: Final = "loose"
-"""A topic with acks=1: it may lose records, but its copies are equal in the end."""
+"""A topic with acks=1: it may lose records, but its replicas are equal at the end."""
 BLIND: Final = "blind"
-"""A topic with acks=0, in some of the seeds: its records are read as they were sent, or not."""
+"""A topic with acks=0, in some of the seeds: records are read unchanged, or lost."""
 _BLIND: Final = 0.5
 #: Time for recovery after the last fault.
 HEAL_MS: Final = 45_000
@@ -216,12 +216,12 @@ class Outcome:
     """How often each point of the daemons fired (core/buggify.py)."""
     acked: int = 0
     rotted: int = 0
-    """Bits that were made to rot; all are gone at the end, or that is a finding."""
+    """Number of flipped bits. A bit that is still flipped at the end is a finding."""
     damages_found: int = 0
-    """How often a daemon noticed rot."""
+    """How often a daemon detected a flipped bit."""
     virtual_ms: int = 0
     healed_ms: int = 0
-    """From the end of the last fault until the cluster was whole."""
+    """Time from the end of the last fault until the cluster had recovered."""
     trace_hash: str = ""
 
 

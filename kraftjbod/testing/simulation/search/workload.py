@@ -55,9 +55,9 @@ class LoadedTopic:
     partitions: int
     acks: int = ACKS_ALL
     pause_ms: int = 60
-    """Between an acknowledgement and the next record."""
+    """Pause between an acknowledgement and the next record."""
     padding_bytes: int = 0
-    """Of each record, beside its value."""
+    """Size of each record in addition to its value."""
 
     @property
     def headers(self) -> tuple[tuple[str, bytes | None], ...]:

@@ -39,7 +39,7 @@ class Commit:
     generation: int
     member: str
     is_late: bool = False
-    """A member had heard of a later generation before it was sent."""
+    """A member knew a later generation before the commit was sent."""
     fate: Fate = Fate.ON_ITS_WAY
 
 
@@ -53,7 +53,7 @@ class GroupLaws:
         """
         self._is_by_partition = is_by_partition
         self.generation = -1
-        """The newest that any member heard of."""
+        """The newest generation that any member knows."""
         #: Owner by generation and partition.
         self._owners: dict[tuple[int, int], str] = {}
         self._commits: defaultdict[int, list[Commit]] = defaultdict(list)

@@ -32,7 +32,7 @@ class Reign:
     name: str
     producer: TransactionalProducer
     began_at: tuple[int, int] | None = None
-    """Its producer id and epoch, once the coordinator had said so."""
+    """Its producer id and epoch, once the coordinator has answered."""
 
 
 class Reigns:

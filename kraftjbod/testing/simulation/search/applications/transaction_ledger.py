@@ -32,7 +32,7 @@ class Written:
     number: int
     records: int
     is_fenced: bool = False
-    """It was begun after another producer had taken over."""
+    """It was started after another producer had taken over."""
     outcome: Outcome = Outcome.OPEN
     times: Counter[int] = field(default_factory=Counter)
     """How often each of its records was read."""

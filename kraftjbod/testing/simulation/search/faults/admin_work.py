@@ -60,7 +60,7 @@ OLDER_FEATURES: Final = {
     **SUPPORTED_FEATURES,
     METADATA_VERSION: (SUPPORTED_FEATURES[METADATA_VERSION][0], OLDER_VERSION.value),
 }
-"""Of a node that knows no registrations of controllers."""
+"""Features of a node that does not support registrations of controllers."""
 _REPLACED_SOFTWARE: Final = 0.3
 _CANCELLED: Final = 0.3
 _REPLACED: Final = 0.3

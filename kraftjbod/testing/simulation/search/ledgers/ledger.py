@@ -31,7 +31,7 @@ class Ack(NamedTuple):
     at_ms: int
     sent_ms: int = 0
     leader: int = -1
-    """The broker that said so; -1 if the producer does not know it."""
+    """The broker that acknowledged it; -1 if the producer does not know it."""
 
 
 class Reign(NamedTuple):
