@@ -1,14 +1,13 @@
-"""WIRE. ``kraftjbod-pipeline audit``: what producers were acknowledged, beside what the cluster
-holds.
+"""WIRE. ``kraftjbod-pipeline audit``: compares acknowledged records with those in the cluster.
 
-Everything is compared up to where logs ended when the job began. Differences go to the table
-``audit_differences``; what could not be checked is said as loudly as what was found.
+All data is compared up to the log ends at the start of the job. Differences are written to the
+table ``audit_differences``. Unchecked parts are reported as prominently as differences.
 
-All is read once and brought together once, by stretches of offsets; sums show which of them have to
-be looked at closely (audit_sieve.py), and in a sound cluster none has.
+The data is read and joined once, by stretches of offsets. Sums show which stretches need a closer
+look (audit_sieve.py); in a correct cluster there are none.
 
-Exit code 1 if anything is missing, changed, damaged or different between replicas; for records that
-came twice or out of order as well, unless ``--allow-duplicates`` says that producers are not
+Exit code 1 if records are missing, changed, damaged or different between replicas. Duplicate or
+reordered records also count, unless ``--allow-duplicates`` declares that producers are not
 idempotent.
 """
 
@@ -31,10 +30,10 @@ from kraftjbod.spark.tables.schemas import AUDIT_DIFFERENCES, AUDITED_ACKNOWLEDG
 from kraftjbod.spark.tables.stored_tables import publish, read_folder
 
 TABLE: Final = "audit_differences"
-#: Differences that at-least-once producers may have.
+#: Differences that are possible with at-least-once producers.
 FORGIVABLE: Final = ("duplicate", "out_of_order")
 _SHOWN: Final = 20
-#: Reasons for what was not read that are listed one by one.
+#: Limit of reasons for unread parts that are listed.
 _LISTED_REASONS: Final = 50
 
 
@@ -100,7 +99,7 @@ def command(
 
 
 def judged_standings(job: Job, material: Material) -> DataFrame:
-    """What became of each acknowledged record in the stretches that are odd."""
+    """The result for each acknowledged record in the odd stretches."""
     if not material.odd:
         return job.spark.createDataFrame([], AUDITED_ACKNOWLEDGEMENTS)
     return audit.standings(
@@ -112,7 +111,7 @@ def judged_standings(job: Job, material: Material) -> DataFrame:
 
 
 def judged_differences(job: Job, material: Material, standings: DataFrame) -> DataFrame:
-    """What the rules find in what the sums leave open."""
+    """The differences that the rules find in the odd stretches and replicas."""
     found = [job.spark.createDataFrame([], AUDIT_DIFFERENCES)]
     acked, records = material.rows(acknowledged=True), material.rows(acknowledged=False)
     if material.odd:
@@ -158,7 +157,7 @@ def _differences_of_replicas(material: Material) -> list[DataFrame]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
-    """What an audit came to. ``counting`` is how many differences make it a bad end."""
+    """The results of an audit. ``counting`` is the number of differences that cause exit code 1."""
 
     topics: tuple[str, ...]
     partitions: int
@@ -241,7 +240,7 @@ def _counted(frame: DataFrame, column: str) -> dict[str, int]:
 
 
 def _unchecked(material: Material, standings: Mapping[str, int]) -> Iterator[str]:
-    """What nobody may take for checked."""
+    """Sentences about the parts that were not checked."""
     yield from material.logs.unseen
     if standings["trimmed"]:
         yield f"{standings['trimmed']:,} acknowledged records are before the start of their logs"

@@ -1,12 +1,12 @@
-"""PURE. Where an audit has to look closely: everything else is well by its sums.
+"""PURE. Selects the places that an audit must examine; sums show that all others are correct.
 
-A partition is judged in stretches of offsets. The executors count in one pass what lies in each
-(``STRETCH_SUMS``, ``BATCH_SUMS``); a stretch in which every offset has its one record, every
-acknowledgement its record, and every replica the same batches needs no second look. The others are
-named here, and the rules of audit_frames.py and replica_frames.py judge them.
+A partition is checked in stretches of offsets. The executors compute sums of each in one pass
+(``STRETCH_SUMS``, ``BATCH_SUMS``). A stretch is done if every offset has one record, every
+acknowledgement its record, and all replicas the same batches. This file returns the other
+stretches, which the rules of audit_frames.py and replica_frames.py examine.
 
-A sieve may let a stretch through to the rules that turns out well. It never holds one back that is
-not: where something cannot be seen from sums, the rules are asked.
+The selection may include correct stretches, but never omits an incorrect one. If sums cannot
+decide, the rules do.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class LogRange(NamedTuple):
 
 
 class Stretch(NamedTuple):
-    """Offsets from ``stretch`` times the length of all stretches on, that many."""
+    """A range of offsets, which starts at ``stretch`` times the common length of all stretches."""
 
     topic: str
     partition: int
@@ -37,7 +37,7 @@ class Stretch(NamedTuple):
 
 
 class StretchSums(NamedTuple):
-    """The columns of ``STRETCH_SUMS``; None where there is nothing to have a least or a most."""
+    """The columns of ``STRETCH_SUMS``; minima and maxima are None without rows."""
 
     topic: str
     partition: int
@@ -83,10 +83,10 @@ def odd_stretches(
     *,
     length: int,
 ) -> set[Stretch]:
-    """Stretches in which not every record is found and every offset taken.
+    """Stretches with a missing record or an unused offset.
 
-    :param control: offsets of control records, which no reader sees.
-    :param length: of a stretch, in offsets.
+    :param control: number of control records per stretch, which no reader sees.
+    :param length: length of a stretch, in offsets.
     """
     known = {(one.topic, one.partition): one for one in ranges}
     by_place = {one.place: one for one in sums}
@@ -104,13 +104,13 @@ def odd_stretches(
             end = min(one.log_end, (stretch + 1) * length)
             if not _is_whole(by_place.get(place), control.get(place, 0), begin, end):
                 odd.add(place)
-    # Whether compaction may have taken a record is seen in all of its partition.
+    # Compaction can only be judged over the whole partition.
     compacted = {(p.topic, p.partition) for p in odd if _is_compacted(known, p)}
     return odd | {place for place in by_place if place[:2] in compacted}
 
 
 def _is_acknowledged_well(sums: StretchSums, known_range: LogRange | None) -> bool:
-    """Whether what was acknowledged is there, once and as it was."""
+    """Whether all acknowledged records are there, once and unchanged."""
     if sums.acknowledged == 0:
         return sums.odd == 0
     if known_range is None or known_range.log_start is None or known_range.log_end is None:
@@ -120,7 +120,7 @@ def _is_acknowledged_well(sums: StretchSums, known_range: LogRange | None) -> bo
 
 
 def _is_whole(sums: StretchSums | None, control: int, begin: int, end: int) -> bool:
-    """Whether each offset from ``begin`` up to before ``end`` is taken, and no other one is."""
+    """Whether exactly the offsets from ``begin`` (inclusive) to ``end`` (exclusive) are used."""
     if sums is None or sums.first_record is None or sums.last_record is None:
         return control == end - begin
     is_within = begin <= sums.first_record and sums.last_record < end
@@ -133,7 +133,7 @@ def _is_compacted(known: Mapping[Partition, LogRange], place: Stretch) -> bool:
 
 
 def ranges_from_first_of(ranges: Iterable[LogRange], sums: Iterable[StretchSums]) -> list[LogRange]:
-    """Ranges that begin where the records of a table do, if that is before the log's own start."""
+    """Ranges extended to the first record of a table, if that is before the log's current start."""
     first: dict[Partition, int] = {}
     for one in sums:
         if one.first_record is not None:
@@ -152,10 +152,10 @@ def ranges_from_first_of(ranges: Iterable[LogRange], sums: Iterable[StretchSums]
 def odd_replicas(
     sums: Iterable[BatchSums], asked: Sequence[Partition], *, passed_over: Iterable[str]
 ) -> set[Partition]:
-    """Partitions whose replicas do not all hold the same batches, as far as sums show.
+    """Partitions whose replicas may differ, according to the sums.
 
     :param asked: the partition of each replica that was read.
-    :param passed_over: topics whose replicas are compacted each by itself.
+    :param passed_over: topics whose replicas are compacted independently.
     """
     replicas: dict[Partition, int] = defaultdict(int)
     for partition in asked:

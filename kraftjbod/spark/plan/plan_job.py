@@ -1,10 +1,10 @@
-"""WIRE. ``kraftjbod-pipeline plan``: which replicas to move, as a file for
+"""WIRE. ``kraftjbod-pipeline plan``: plans moves of replicas, as a file for
 kraftjbod-reassign-partitions.
 
-What brokers report now is planned in this process (balance/cluster_planner.py), without Spark and
-without Java. Spark plans what telemetry's tables say, and whatever ``--master`` or ``--conf`` ask
-it for, broker by broker on its executors (spark_plan.py). The plan is the same, and so are the
-files. Nothing is changed in the cluster.
+The current reports of brokers are planned in this process (balance/cluster_planner.py), without
+Spark and Java. Plans from telemetry's tables, or with ``--master`` or ``--conf``, are made with
+Spark, broker by broker on its executors (spark_plan.py). The plan and its files are the same in
+both cases. The cluster is not changed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from kraftjbod.spark.tables.local_tables import local_folder
 
 
 class AnyPlan(Protocol):
-    """A plan, whoever made it."""
+    """A plan made with or without Spark."""
 
     @property
     def partitions(self) -> Iterable[Reassigned]: ...
@@ -43,9 +43,9 @@ class AnyPlan(Protocol):
 
 
 def parse_drain(text: str) -> Drain:
-    """``BROKER`` or ``BROKER:PATH``.
+    """Parse ``BROKER`` or ``BROKER:PATH``.
 
-    :raises click.BadParameter: for anything else.
+    :raises click.BadParameter: the text has another form.
     """
     broker, colon, path = text.partition(":")
     is_good = broker.isascii() and broker.isdigit() and (not colon or path.startswith("/"))
@@ -74,7 +74,7 @@ def snapshot_ahead(
     drains: Sequence[str],
     **_options: Any,
 ) -> StorageSnapshot | None:
-    """What the brokers report now, where the plan is to be made of that."""
+    """The current reports of the brokers, if the plan uses them."""
     if bootstrap_server is None or from_tables:
         return None
     parsed = map(parse_drain, drains)
@@ -92,7 +92,7 @@ def does_without_spark(
     across_brokers: bool,
     **_options: Any,
 ) -> bool:
-    """:raises click.UsageError: unless there is one thing to plan by and drains are possible."""
+    """:raises click.UsageError: not exactly one source for the plan, or a drain is impossible."""
     if bool(bootstrap_server) == from_tables:
         raise click.UsageError("give either --bootstrap-server or --from-tables")
     for drain in map(parse_drain, drains):
@@ -183,9 +183,9 @@ def command(job: BareJob, /, **options: Any) -> JobOutcome:
 
 
 def _painter() -> Callable[[Sequence[Mapping[str, Any]], Path], None]:
-    """Before anything is planned: a plan without the picture that was asked for is not whole.
+    """The function that draws the picture, loaded early so that a missing library fails at once.
 
-    :raises click.ClickException: without what draws it.
+    :raises click.ClickException: the plotting library is missing.
     """
     try:
         from kraftjbod.spark.plan.plan_picture import draw_plan
@@ -195,7 +195,7 @@ def _painter() -> Callable[[Sequence[Mapping[str, Any]], Path], None]:
 
 
 def _publish(job: BareJob, plan: ClusterPlan) -> None:
-    """As the tables ``plan_dirs`` and ``plan_moves``, where Parquet can be written here."""
+    """Write the tables ``plan_dirs`` and ``plan_moves``, if pyarrow is installed."""
     folder = local_folder(job.tables)
     assert folder is not None, "elsewhere Spark writes them"
     try:
@@ -212,7 +212,7 @@ def _finish(
     notes: Sequence[str],
     draw: Callable[[Sequence[Mapping[str, Any]], Path], None] | None,
 ) -> JobOutcome:
-    """Write everything and say what it is."""
+    """Write all files and return the summary."""
     out, rollback = Path(options["out"]), options["rollback_out"]
     partitions = write_files(plan.partitions, out, Path(rollback) if rollback else None)
     counted = figures(

@@ -1,7 +1,7 @@
-"""WIRE. What a report is made of, read from the tables and small enough for one process.
+"""WIRE. Reads the data of a report from the tables, reduced to fit one process.
 
-A table that is not there leaves its part None. What grows with time or records comes in buckets and
-counts (``report_frames``); what is collected grows with the number of directories at most.
+A missing table leaves its part None. Data that grows with time or records is reduced to buckets and
+counts (``report_frames``). The result grows at most with the number of directories.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ SCHEMAS: Final[dict[str, StructType]] = {
     AUDIT: tables.AUDIT_DIFFERENCES,
     "ingested": tables.INGESTED,
 }
-#: Rows of the page's tables.
+#: Limit of rows in the page's tables.
 MOST_ROWS: Final = 50
 MOST_OUTLIERS: Final = 100
-#: The state of directories whose broker says nothing any more.
+#: The state of directories whose broker no longer reports.
 SILENT: Final = "silent"
 _FULLEST: Final = 6
 _SLOWEST: Final = 40
@@ -52,7 +52,7 @@ Rows = Sequence[Row]
 
 @dataclass(slots=True, kw_only=True)
 class ReportData:
-    """Everything that the page shows. ``span`` is the first and last second, if there are any."""
+    """All data of the page. ``span`` is the first and last second, if there is any data."""
 
     span: tuple[float, float] | None = None
     buckets: Buckets | None = None
@@ -76,16 +76,16 @@ class ReportData:
     plan_moves: Row | None = None
     audit_counts: Rows | None = None
     audit_rows: Rows = ()
-    #: A later audit than that of the rows began to write, and did not end.
+    #: Whether a later audit than that of the rows was started and not finished.
     audit_is_unfinished: bool = False
     ingested: Rows | None = None
     missing: list[str] = field(default_factory=list)
 
 
 def read_report_data(job: Job, *, hours: float | None) -> ReportData:
-    """Read every table that is there; of ``hours``, only the last ones of the telemetry.
+    """Read every existing table; with ``hours``, only the last hours of the telemetry.
 
-    :raises StartupError: if none is there.
+    :raises StartupError: no table exists.
     """
     found = {
         name: read_table(job.spark, job.tables, name, schema) for name, schema in SCHEMAS.items()
@@ -166,7 +166,7 @@ def _read_points(job: Job, data: ReportData, windows: DataFrame) -> None:
 
 
 def _read_states(job: Job, data: ReportData, samples: DataFrame) -> None:
-    """States of the directories that had any trouble; of all, where there are few."""
+    """Read the states of directories with problems, or of all directories if they are few."""
     data.states = []
     buckets = data.buckets
     if buckets is None:
@@ -185,7 +185,7 @@ def _read_states(job: Job, data: ReportData, samples: DataFrame) -> None:
 
 
 def _read_forecasts(data: ReportData, forecasts: DataFrame) -> None:
-    """What is dead or gone does not fill up any more, whatever its past says."""
+    """Read the forecasts, without offline and removed directories, which no longer fill up."""
     rows = collected(frames.soonest_full(forecasts))
     if data.dirs:
         alive = {_dir(row) for row in data.dirs if row["state"] != LogDirState.OFFLINE.value}
@@ -210,9 +210,9 @@ def _read_audit(data: ReportData, differences: DataFrame) -> None:
 
 
 def now_there(dirs: Rows, window_s: float) -> list[Row]:
-    """Directories that there are at the end; those of a broker that is silent have that state.
+    """Directories that exist at the end. Those of a silent broker get the state ``silent``.
 
-    A broker reports all that it has: one that it reports no more was given up.
+    A broker reports all its directories, so a directory that is missing was removed.
     """
     seen: dict[int, float] = {}
     for row in dirs:

@@ -1,8 +1,8 @@
-"""FRAME. What a report shows, as frames that are small however long and large the cluster is.
+"""FRAME. The data of a report, as frames whose size is bounded for any cluster and time range.
 
-Each frame ends in a schema of this file. Times are seconds since 1970, so that no driver's time
-zone has a say in them. ``bucket_s`` is how many seconds one column of a plot stands for; ``chosen``
-holds the directories (``broker_id``, ``path``) that are shown one by one.
+Each frame has a schema of this file. Times are seconds since 1970, so that the driver's time zone
+has no effect. ``bucket_s`` is the length of a time bucket, one column of a plot. ``chosen`` has the
+directories (``broker_id``, ``path``) that are shown individually.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pyspark.sql.types import (
 
 from kraftjbod.core.log_dir_state import LogDirState
 
-#: From well to ill: where several states fall into one bucket, the last one of these is shown.
+#: From best to worst: a bucket with several states shows the last of these.
 SEVERITY: Final = tuple(state.value for state in LogDirState)
 
 _DIR: Final = (StructField("broker_id", IntegerType()), StructField("path", StringType()))
@@ -247,8 +247,9 @@ def state_counts(samples: DataFrame, bucket_s: float) -> DataFrame:
 
 
 def soonest_full(forecasts: DataFrame) -> DataFrame:
-    """``log_dir_forecasts`` of directories that fill, soonest first, then of those that may; times
-    in seconds.
+    """``log_dir_forecasts`` of directories that fill, soonest first, then of those that may fill.
+
+    Times are in seconds.
     """
     filling = forecasts.where(F.col("full_at").isNotNull() | F.col("earliest").isNotNull())
     return plain_times(filling).orderBy(
@@ -257,8 +258,9 @@ def soonest_full(forecasts: DataFrame) -> DataFrame:
 
 
 def worst_first(outliers: DataFrame) -> DataFrame:
-    """``log_dir_outliers``: what is offline first, what is only slow or failing last; times in
-    seconds.
+    """``log_dir_outliers``: offline directories first, slow or failing ones last.
+
+    Times are in seconds.
     """
     ranks = F.array(*(F.lit(state) for state in reversed(SEVERITY)))
     rank = F.array_position(ranks, F.col("finding"))

@@ -1,13 +1,12 @@
-"""WIRE. Tables on their file system, of three kinds, and the one way to read any of them.
+"""WIRE. Reads and writes tables of three kinds on any file system that Spark supports.
 
-* A table that a streaming query appends to: Spark's file sink keeps a log in it
-  (``_spark_metadata``), and readers see whole batches only.
-* A table that is computed anew each time: a folder per generation, ``generation=N``. The newest
-  that is complete is the table. A few older ones stay for whoever reads them at this moment, so a
-  reader finds neither half a table nor none.
-* A plain folder of Parquet files. One in which nothing was finished is no table.
+* Tables that a streaming query appends to: Spark's file sink keeps a log in the folder
+  (``_spark_metadata``), so that readers see complete batches only.
+* Tables that are recomputed: one folder per generation, ``generation=N``. The newest complete one
+  is the table. A few older ones are kept for concurrent readers.
+* Plain folders of Parquet files. An unfinished folder is not a table.
 
-Paths may be URIs of any file system that Spark knows.
+Paths may be URIs.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ from kraftjbod.spark.tables.local_tables import COMPLETE, GENERATION, KEPT, gene
 from kraftjbod.spark.tables.schemas import LOG_DIR_WINDOWS
 from kraftjbod.spark.tables.window_frames import all_windows
 
-#: It is there while Spark writes to a folder.
+#: Exists while Spark writes to a folder.
 _UNDER_WAY: Final = "_temporary"
 _SINK_LOG: Final = "_spark_metadata"
-#: Closed windows are appended; those that may still change are computed anew.
+#: Closed windows are appended. Open windows are in another table, which is recomputed.
 WINDOWS: Final = "log_dir_windows"
 OPEN_WINDOWS: Final = "log_dir_windows_open"
 
@@ -42,14 +41,14 @@ class Folders:
         return bool(self._on(path).exists(self._path(path)))
 
     def names(self, path: str) -> list[str]:
-        """What lies directly in a folder; nothing if there is none."""
+        """Names directly in a folder; empty if it does not exist."""
         if not self.exists(path):
             return []
         found = self._on(path).listStatus(self._path(path))
         return sorted(status.getPath().getName() for status in found)
 
     def delete(self, path: str) -> None:
-        """A folder with all that is in it."""
+        """Delete a folder with its content."""
         self._on(path).delete(self._path(path), True)
 
     def _on(self, path: str) -> Any:
@@ -57,7 +56,7 @@ class Folders:
 
 
 def publish(frame: DataFrame, table: str) -> None:
-    """Make ``frame``, which has a table's schema, the newest generation of ``table``."""
+    """Write ``frame``, which has a table's schema, as the newest generation of ``table``."""
     folders = Folders(frame.sparkSession)
     numbers = _generations(folders, table)
     newest = max(numbers, default=0) + 1
@@ -67,9 +66,9 @@ def publish(frame: DataFrame, table: str) -> None:
 
 
 def read_table(spark: SparkSession, tables: str, name: str, schema: StructType) -> DataFrame | None:
-    """The table ``name`` in the folder ``tables``, or None where there is none.
+    """The table ``name`` in the folder ``tables``, or None if it does not exist.
 
-    ``log_dir_windows`` comes with the windows that are still open.
+    ``log_dir_windows`` includes the windows that are still open.
     """
     table = read_folder(spark, f"{tables.rstrip('/')}/{name}", schema)
     if name != WINDOWS:
@@ -81,12 +80,12 @@ def read_table(spark: SparkSession, tables: str, name: str, schema: StructType) 
 
 
 def check_checkpoint(spark: SparkSession, table: str, checkpoint: str) -> None:
-    """A file sink's table and its query's checkpoint belong together.
+    """Check that a file sink's table and its query's checkpoint belong together.
 
-    The sink numbers batches as its query does, and takes a number that it knows for done: with a
-    fresh checkpoint it would leave out as many batches as there were, and say nothing.
+    The sink skips batch numbers that it has already written. With a new checkpoint it would
+    silently drop as many batches as the table has.
 
-    :raises ConfigError: if one of the two is without the other.
+    :raises ConfigError: one of the two exists without the other.
     """
     folders = Folders(spark)
     has_table = bool(folders.names(f"{table}/{_SINK_LOG}"))
@@ -104,7 +103,7 @@ def check_checkpoint(spark: SparkSession, table: str, checkpoint: str) -> None:
 
 
 def read_folder(spark: SparkSession, table: str, schema: StructType) -> DataFrame | None:
-    """What lies in one folder: the newest generation, or all of it; None if there is none."""
+    """Read a folder or its newest complete generation; None if it has no complete data."""
     folders = Folders(spark)
     names = folders.names(table)
     if not names or (_UNDER_WAY in names and COMPLETE not in names):
@@ -119,7 +118,7 @@ def read_folder(spark: SparkSession, table: str, schema: StructType) -> DataFram
 
 
 def is_unfinished(spark: SparkSession, table: str) -> bool:
-    """Whether whoever computed ``table`` last has not come to the end, or is still at it."""
+    """Whether the last computation of ``table`` was interrupted or is still running."""
     folders = Folders(spark)
     numbers = _generations(folders, table)
     return bool(numbers) and not _complete(folders, table, numbers[-1:])

@@ -31,7 +31,7 @@ from kraftjbod.spark.tables.schemas import LOG_DIR_FORECASTS
 
 PARTS: Final = 50
 STEP_SHARE: Final = 0.05
-#: A line through two points has no error, so it is none.
+#: Minimum number of points: a line through two points has no residuals.
 LEAST: Final = 3
 _MOST_CORRELATED: Final = 0.98
 #: Of the normal distribution, for 95 %.
@@ -80,7 +80,7 @@ def _whole() -> WindowSpec:
 
 
 def _used(samples: DataFrame) -> DataFrame:
-    """Used bytes of every sample that has them, and those of the sample before it."""
+    """Used bytes of each sample that reports them, and of the previous sample."""
     sampled = samples.where((F.col("state") != "offline") & (F.col("total_bytes") > 0))
     used = sampled.select(
         *_DIRECTORY,
@@ -98,7 +98,7 @@ def _used(samples: DataFrame) -> DataFrame:
 
 
 def _since_the_step(used: DataFrame) -> DataFrame:
-    """What came after the only big step; everything where there is none, or more."""
+    """Samples after the only big step; all samples if there is none or more than one."""
     change = F.abs(F.col("used") - F.col("used_before"))
     is_step = F.coalesce(change >= STEP_SHARE * F.col("total_bytes"), F.lit(False))
     marked = used.withColumn("step_at", F.when(is_step, F.col("time")))
@@ -126,7 +126,7 @@ def _parts(used: DataFrame) -> DataFrame:
 
 
 def _fitted(parts: DataFrame) -> DataFrame:
-    """The line of each directory, what is left beside it, and what its last sample said."""
+    """The fitted line of each directory, its residuals, and values of the last sample."""
     by_x = _whole().orderBy("x")
     lines = (
         parts.withColumn("slope", F.regr_slope("y", "x").over(_whole()))
@@ -221,12 +221,12 @@ def _when_full(fitted: DataFrame, horizon_s: int) -> DataFrame:
 
 
 def _from_last(from_mean: Column) -> Column:
-    """Seconds after the last sample; what is past is now."""
+    """Seconds after the last sample; times in the past become 0."""
     return F.when(from_mean.isNotNull(), F.greatest(F.lit(0.0), from_mean + F.col("mean_x")))
 
 
 def _later(seconds: str, horizon_s: int) -> Column:
-    """A time within the horizon. What lies beyond it might be more than a timestamp can hold."""
+    """A time within the horizon, or null, since later times may not fit a timestamp."""
     until = F.least(F.col(seconds), F.lit(float(horizon_s)))
     return F.when(
         F.col(seconds) <= horizon_s, F.timestamp_seconds(F.col("to").cast("double") + until)
