@@ -408,6 +408,10 @@ class ControlManagers:
         """Whether :meth:`follow_up` may have something to do."""
         return self._replication.has_follow_ups
 
+    def limit_followed_at_once(self, count: int) -> None:
+        """Let one decision about a broker change ``count`` partitions at most."""
+        self._replication.followed_at_once = count
+
     def follow_up(self) -> ControllerResult[None]:
         """Decide about some of the partitions that a change of a broker left for later."""
         return self._replication.follow_up()

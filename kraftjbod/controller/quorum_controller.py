@@ -43,6 +43,7 @@ from kraftjbod.controller.quorum.metadata_followers import MetadataFollowers
 from kraftjbod.controller.quorum.quorum_apis import QuorumApis
 from kraftjbod.controller.result import ControllerResult
 from kraftjbod.controller.session_watch import SessionWatch
+from kraftjbod.core import buggify
 from kraftjbod.core.config import DynamicControllerConfig
 from kraftjbod.core.errors import (
     ForeignMetadataError,
@@ -87,6 +88,8 @@ from kraftjbod.raft.proposals import Proposal
 
 _SNAPSHOT_SLICE_RECORDS: Final = 500
 _RETRY_S: Final = 0.2
+#: Partitions that one decision about a broker changes under simulation, in some cases.
+_FEW_AT_ONCE: Final = 2
 #: How often a periodic pass checks whether its interval has changed.
 _LOOK_MS: Final = 1000
 _MAYBE_NOT_LEADING: Final = "another controller may lead by now, for this one hears no majority"
@@ -571,6 +574,8 @@ class QuorumController:
         self._reader = EntryReader()
 
     def on_leader(self, term: int) -> None:
+        if buggify.is_on and buggify.fires("controller.few_follow_ups"):
+            self._managers.limit_followed_at_once(_FEW_AT_ONCE)
         self._managers.take_leadership(self._clock.now_ms())
         self._metrics.count("NewActiveControllersCount")
         self._log.info("controller_active", term=term, offset=self._managers.state.offset)

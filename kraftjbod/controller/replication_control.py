@@ -90,6 +90,8 @@ class ReplicationControlManager:
             state=state, index=index, cluster=cluster, rules_of=rules_of
         )
         self._later = FollowUps()
+        #: Partitions that one decision about a broker may change.
+        self.followed_at_once = MAX_FOLLOWED_AT_ONCE
 
     # --- brokers ---------------------------------------------------------------------------------
 
@@ -108,10 +110,10 @@ class ReplicationControlManager:
             after = BrokerRegistration.from_record(record)
             changes += self._returns.forget(after, request.forgotten_log_dirs)
             unclean = self._returns.come_back(
-                former, after, request, but_for=_keys_of(changes), most=MAX_FOLLOWED_AT_ONCE
+                former, after, request, but_for=_keys_of(changes), most=self.followed_at_once
             )
             changes += unclean
-            if len(unclean) == MAX_FOLLOWED_AT_ONCE:
+            if len(unclean) == self.followed_at_once:
                 response = BrokerRegistrationResponse(broker_epoch=former.epoch)
                 return ControllerResult(
                     records=tuple(changes), response=response, is_atomic=False, is_part=True
@@ -174,11 +176,11 @@ class ReplicationControlManager:
         if after.is_active and not before.is_active:
             affected.update(dict.fromkeys(self._index.leaderless))
         broker_id, keys = before.broker_id, [key for key in affected if key not in but_for]
-        if len(keys) > MAX_FOLLOWED_AT_ONCE:
+        if len(keys) > self.followed_at_once:
             keys.sort(key=lambda key: self._partition(key).leader != broker_id)
-            self._later.add(broker_id, keys[MAX_FOLLOWED_AT_ONCE:])
+            self._later.add(broker_id, keys[self.followed_at_once :])
         acceptance = self._cluster.acceptance_with(after)
-        return self._without_refused(broker_id, keys[:MAX_FOLLOWED_AT_ONCE], acceptance)
+        return self._without_refused(broker_id, keys[: self.followed_at_once], acceptance)
 
     def _without_refused(
         self, broker_id: BrokerId, keys: Iterable[TopicIdPartition], acceptance: AcceptanceOf
@@ -222,7 +224,7 @@ class ReplicationControlManager:
         """
         if not self._later:
             return ControllerResult(response=None)
-        broker_id, keys = self._later.first(MAX_FOLLOWED_AT_ONCE)
+        broker_id, keys = self._later.first(self.followed_at_once)
         concerned = [key for key in keys if self._is_concerned(broker_id, key)]
         changes = self._without_refused(broker_id, concerned, self._cluster.acceptance)
         if not changes:

@@ -36,6 +36,8 @@ from kraftjbod.raft.machine.voter_set import VoterSet
 from kraftjbod.storage.log_dirs.log_dir import LogDir
 from kraftjbod.storage.log_dirs.log_dir_policy import OpKind
 
+#: A slice of a snapshot under simulation, in some cases.
+_SMALL_SLICE_BYTES: Final = 300
 #: How long a write is sometimes delayed in simulation, so that messages overtake it.
 _LATE_WRITE_S: Final = 0.02
 
@@ -199,8 +201,10 @@ class ReplicaWork:
 
     async def _read_slice(self, core: RaftCore, wanted: ReadSnapshot) -> None:
         last_offset, position = wanted.snapshot.last_offset, wanted.position
+        is_small = buggify.is_on and buggify.fires("raft.small_slice")
+        max_bytes = _SMALL_SLICE_BYTES if is_small else SNAPSHOT_PIECE_BYTES
         try:
-            found = await self._read_snapshot(last_offset, position, SNAPSHOT_PIECE_BYTES)
+            found = await self._read_snapshot(last_offset, position, max_bytes)
         except CorruptRecordError:
             found = None
         if found is None:
