@@ -13,6 +13,7 @@ import argparse
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -60,15 +61,28 @@ def _run(
 ) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "tests.sim.sim", "--seed", str(seed), "--seeds", str(seeds)]
     command += ["--stop", "--no-shrink", "--lines", "0", "--jobs", str(asked.jobs), *options]
-    return subprocess.run(
-        command,
-        cwd=home,
-        env={**os.environ, "PYTHONPATH": str(home)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=asked.minutes * 60,
-    )
+    return run_bounded(command, home, asked.minutes * 60)
+
+
+def run_bounded(
+    command: list[str], home: Path, timeout_s: float
+) -> subprocess.CompletedProcess[str]:
+    """Run ``command`` in ``home``, and end it with all its descendants after ``timeout_s``.
+
+    :raises subprocess.TimeoutExpired: with the output so far.
+    """
+    environ = {**os.environ, "PYTHONPATH": str(home)}
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        command, cwd=home, env=environ, stdout=pipe, stderr=pipe, text=True, start_new_session=True
+    ) as process:
+        try:
+            stdout, stderr = process.communicate(timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            # Killing the process alone leaves the workers of its pool running.
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
+    return subprocess.CompletedProcess(command, process.returncode, stdout, stderr)
 
 
 def _last_line(said: bytes | str | None) -> str:
