@@ -78,7 +78,7 @@ def main(context: click.Context, /, where: Where) -> None:
 @answering
 @click.pass_obj
 def describe_command(where: Where, answer: Answer) -> None:
-    """Report which levels whoever answers supports, and which one holds."""
+    """Report the supported range and the present level of each feature."""
     asyncio.run(_describe(where, answer))
 
 

@@ -139,7 +139,7 @@ def format_command(
 @_CONFIG_OPTION
 @answering
 def info_command(answer: Answer, config: str) -> None:
-    """Say what the log directories of a node are, and what is wrong with them."""
+    """Report the identities of the log directories of a node, and their problems."""
     settings = load_settings(config)
     paths = sorted({*settings.data_dirs, settings.metadata_dir})
     found, problems = _inspect(paths)
@@ -163,10 +163,10 @@ def info_command(answer: Answer, config: str) -> None:
 @_CONFIG_OPTION
 @answering
 def forget_metadata_command(answer: Answer, config: str) -> None:
-    """Let a stopped broker take the first other metadata log that it hears of.
+    """Let a stopped broker accept the next metadata log that it receives.
 
-    For the day when the controller's metadata is gone for good. Replicas that the new metadata
-    does not know are set aside then, and kept as strays.
+    Use it after the controllers' metadata was lost permanently. Replicas that the new metadata
+    does not contain are set aside then, and kept as strays.
     """
     settings = load_settings(config)
     if "broker" not in settings.process_roles:
@@ -201,11 +201,10 @@ def _forget_metadata(vfs: RealVfs, metadata_dir: str, answer: Answer) -> None:
 @_CONFIG_OPTION
 @answering
 def fork_metadata_command(answer: Answer, config: str) -> None:
-    """Let the metadata log of a stopped controller go on as another one, with an id of its own.
+    """Let the metadata log of a stopped controller continue as another log, with a new id.
 
-    For a log that was restored from a copy and lacks what came after it: what it writes from now
-    on must not be taken for what the lost one wrote. Its brokers refuse it until each was asked to
-    forget the lost one.
+    Use it for a log that was restored from a backup and lacks later entries: its new entries must
+    not be mistaken for the lost ones. Brokers refuse the log until forget-metadata was run on each.
     """
     settings = load_settings(config)
     metadata_dir, vfs = settings.metadata_dir, RealVfs()

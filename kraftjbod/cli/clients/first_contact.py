@@ -108,7 +108,7 @@ class _Trying:
         self._is_reported = True
 
 
-# --- somebody else's port ------------------------------------------------------------------------
+# --- wrong port ----------------------------------------------------------------------------------
 
 
 async def _refuse_controllers(addresses: Sequence[Address]) -> None:

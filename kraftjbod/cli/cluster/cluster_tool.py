@@ -67,7 +67,7 @@ def unregister_command(answer: Answer, where: Where, broker_id: int, force: bool
 @either_options
 @click.option("--include-fenced-brokers", is_flag=True, help="Also those that are away.")
 def list_endpoints_command(answer: Answer, where: Where, include_fenced_brokers: bool) -> None:
-    """Print where the brokers are reached, or the controllers."""
+    """Print the endpoints of the brokers, or of the controllers."""
     if isinstance(where, ControllerAddress):
         if include_fenced_brokers:
             raise click.UsageError(
@@ -91,7 +91,7 @@ def list_endpoints_command(answer: Answer, where: Where, include_fenced_brokers:
     help="Of the controller.",
 )
 def unregister_controller_command(answer: Answer, where: Where, controller_id: int) -> None:
-    """Forget a controller that is stopped for good and does not vote any more."""
+    """Forget a permanently stopped controller that is no longer a voter."""
     asyncio.run(_unregister_controller(where, answer, controller_id))
 
 

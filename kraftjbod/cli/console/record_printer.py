@@ -1,4 +1,4 @@
-"""PURE. Formats a record for ``kraftjbod-console-consumer``, in Kafka's default format or as JSON."""
+"""PURE. Formats records of ``kraftjbod-console-consumer`` in Kafka's default format or as JSON."""
 
 from __future__ import annotations
 

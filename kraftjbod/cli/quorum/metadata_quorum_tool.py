@@ -141,7 +141,7 @@ def main(
 def describe_command(
     quorum: Quorum, answer: Answer, status: bool, replication: bool, human_readable: bool
 ) -> None:
-    """Report how the quorum is."""
+    """Report the state of the quorum."""
     if status and replication:
         raise QuorumCommandError(
             "Only one of --status or --replication should be specified with describe sub-command"
@@ -276,7 +276,7 @@ _DRY_RUN_OPTION: Final = click.option("--dry-run", is_flag=True, help="Only say 
 @answering
 @click.pass_obj
 def add_command(quorum: Quorum, answer: Answer, dry_run: bool) -> None:
-    """Let a controller vote that follows already; --command-config is its own file."""
+    """Make an observer a voter; --command-config is its own file."""
     if quorum.command_config is None:
         raise QuorumCommandError(
             "You must supply the configuration file of the controller you are adding when using "
@@ -316,7 +316,7 @@ def remove_command(
     unregister: bool,
     dry_run: bool,
 ) -> None:
-    """Let a controller vote no more, whether it lives or not."""
+    """Remove a controller from the voters, whether it runs or not."""
     if controller_id < 0:
         raise QuorumCommandError(f"Invalid negative --controller-id: {controller_id}")
     try:

@@ -243,7 +243,7 @@ async def list_ongoing(client: ClusterClient, answer: Answer) -> None:
         answer.say(ongoing_line(partition, reassignment), reassignments=[document])
 
 
-# --- what the cluster says -----------------------------------------------------------------------
+# --- requests to the cluster ---------------------------------------------------------------------
 
 
 async def _ongoing(client: ClusterClient) -> Ongoing:

@@ -133,7 +133,7 @@ def list_command(
 @answering
 @click.pass_obj
 def describe_command(cluster: ClusterAddress, answer: Answer, transactional_id: str) -> None:
-    """Say how the transaction of a transactional id stands."""
+    """Describe the transaction of a transactional id."""
 
     async def perform(client: ClusterClient) -> None:
         ask = partial(transaction_admin.describe_transaction, client, transactional_id)
@@ -167,7 +167,7 @@ def describe_command(cluster: ClusterAddress, answer: Answer, transactional_id: 
 def describe_producers_command(
     cluster: ClusterAddress, answer: Answer, topic: str, partition: int, broker_id: int | None
 ) -> None:
-    """Show the producers that a partition knows, and what they have open there."""
+    """Show the producers that a partition knows, and their open transactions there."""
     name = TopicPartition(topic, partition)
 
     async def perform(client: ClusterClient) -> None:
@@ -346,7 +346,7 @@ def abort_command(
 @answering
 @click.pass_obj
 def force_terminate_command(cluster: ClusterAddress, answer: Answer, transactional_id: str) -> None:
-    """Abort what a transactional id has open, and fence its producer."""
+    """Abort the open transaction of a transactional id, and fence its producer."""
 
     async def perform(client: ClusterClient) -> None:
         order = partial(
@@ -374,7 +374,7 @@ async def _open_at(
     )
 
 
-# --- what they share -----------------------------------------------------------------------------
+# --- shared --------------------------------------------------------------------------------------
 
 
 def _ask(cluster: ClusterAddress, perform: Callable[[ClusterClient], Any]) -> None:
