@@ -70,7 +70,7 @@ class BrokerServer:
 
     def __init__(self, config: BrokerConfig, environment: Environment) -> None:
         self._config = config
-        self._around = environment
+        self._environment = environment
         self._tasks = BackgroundTasks()
         self._disks: BrokerDisks | None = None
         self._wiring: BrokerWiring | None = None
@@ -129,7 +129,7 @@ class BrokerServer:
         assert self._disks is not None
         wiring = self._wiring = build_wiring(
             self._config,
-            self._around,
+            self._environment,
             self._disks,
             self._advertised(),
             self._tasks,
@@ -190,8 +190,10 @@ class BrokerServer:
     # --- up --------------------------------------------------------------------------------------
 
     async def _open_disks(self) -> None:
-        self._log.info("broker_limits", **broker_limits(self._config, self._around.max_open_files))
-        self._disks = await open_disks(self._config, self._around)
+        self._log.info(
+            "broker_limits", **broker_limits(self._config, self._environment.max_open_files)
+        )
+        self._disks = await open_disks(self._config, self._environment)
 
     async def _bind_doors(self) -> None:
         """Bind the listeners before the broker registers, because the system may choose the
@@ -276,7 +278,7 @@ class BrokerServer:
             is_broker=self._is_broker,
             peers=self._peers,
             memory=self._memory,
-            limits=broker_door(self._config, self._around.max_open_files),
+            limits=broker_door(self._config, self._environment.max_open_files),
         )
         await door.bind()
         self._doors[endpoint.name] = door

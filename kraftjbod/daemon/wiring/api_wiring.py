@@ -57,7 +57,7 @@ class ApiWiring:
     def __init__(
         self,
         config: BrokerConfig,
-        around: Environment,
+        environment: Environment,
         disks: BrokerDisks,
         cluster: ClusterWiring,
         replicas: ReplicaWiring,
@@ -69,7 +69,7 @@ class ApiWiring:
         peers: ClusterPeers,
     ) -> None:
         self._config = config
-        self._around = around
+        self._environment = environment
         self._disks = disks
         self._cluster = cluster
         self._replicas = replicas
@@ -84,11 +84,11 @@ class ApiWiring:
         self.group_telemetry = self._build_group_telemetry()
 
     def _build_apis(self) -> KafkaApis:
-        config, around, disks = self._config, self._around, self._disks
+        config, environment, disks = self._config, self._environment, self._disks
         cluster, replicas, directories = self._cluster, self._replicas, self._directories
         reads = ReplicaReads(
             replicas=replicas.hosted,
-            clock=around.clock,
+            clock=environment.clock,
             follower_caught_up=replicas.isr.follower_caught_up,
             damage_met=replicas.damaged.met,
             lets_followers_serve=config.replica_selector_class is not None,
@@ -191,7 +191,7 @@ class ApiWiring:
         return TopicApis(
             channel=self._cluster.channel,
             auto_create_timeout_ms=config.controller_request_timeout_ms,
-            random_bytes=self._around.random_bytes,
+            random_bytes=self._environment.random_bytes,
             describe_configs=configs.configs_of_new_topic,
             default_partitions=config.num_partitions,
             default_replication_factor=config.default_replication_factor,
@@ -199,15 +199,15 @@ class ApiWiring:
         )
 
     def _build_produce_fetch(self, reads: ReplicaReads) -> ProduceFetchApis:
-        config, around, cluster, replicas = (
+        config, environment, cluster, replicas = (
             self._config,
-            self._around,
+            self._environment,
             self._cluster,
             self._replicas,
         )
         followers = FetchSessions(
-            clock=around.clock,
-            random_bytes=around.random_bytes,
+            clock=environment.clock,
+            random_bytes=environment.random_bytes,
             limits=SessionLimits(
                 max_sessions=config.max_incremental_fetch_session_cache_slots,
                 max_per_follower=config.max_fetch_sessions_per_follower,
@@ -224,24 +224,24 @@ class ApiWiring:
                 replicas=replicas.hosted,
                 reads=reads,
                 cache=cluster.cache,
-                clock=around.clock,
+                clock=environment.clock,
                 max_fetch_bytes=config.fetch_max_bytes,
                 suspect_after_ms=config.log_dir_io_suspect_ms,
                 quota=replicas.quotas.leader,
             ),
-            random_bytes=around.random_bytes,
+            random_bytes=environment.random_bytes,
             sessions=ConsumerSessions(
-                clock=around.clock,
-                random_bytes=around.random_bytes,
+                clock=environment.clock,
+                random_bytes=environment.random_bytes,
                 followers=followers,
-                metrics=around.metrics,
+                metrics=environment.metrics,
                 limits=ConsumerSessionLimits(
                     max_sessions=config.max_incremental_fetch_session_cache_slots,
                     max_partitions=config.max_fetch_session_partitions,
                 ),
             ),
-            clock=around.clock,
-            metrics=around.metrics,
+            clock=environment.clock,
+            metrics=environment.metrics,
             max_fetch_bytes=config.fetch_max_bytes,
             suspect_after_ms=config.log_dir_io_suspect_ms,
             answers=self._answers,
@@ -252,7 +252,7 @@ class ApiWiring:
         )
 
     def _build_telemetry(self) -> SampleEmitter[Subject]:
-        config, metrics = self._config, self._around.metrics
+        config, metrics = self._config, self._environment.metrics
         metrics.count("StorageTelemetrySentTotal", 0)
         metrics.count("StorageTelemetryDroppedTotal", 0)
         return self._emitter(
@@ -271,7 +271,7 @@ class ApiWiring:
         )
 
     def _build_group_telemetry(self) -> SampleEmitter[GroupOffset]:
-        config, metrics, cluster = self._config, self._around.metrics, self._cluster
+        config, metrics, cluster = self._config, self._environment.metrics, self._cluster
         metrics.count("GroupTelemetrySentTotal", 0)
         metrics.count("GroupTelemetryDroppedTotal", 0)
         return self._emitter(
@@ -313,7 +313,7 @@ class ApiWiring:
             topic=topic,
             creator=self._internal.topic_creator,
             producer=self._internal.producer(topic.name.strip("_").replace("_", "-")),
-            clock=self._around.clock,
+            clock=self._environment.clock,
             count_sent=count_sent,
             count_dropped=count_dropped,
             interval_ms=interval_ms,

@@ -36,7 +36,7 @@ class BrokerDisks:
     """Creates directories that are added while the broker runs."""
 
 
-async def open_disks(config: BrokerConfig, around: Environment) -> BrokerDisks:
+async def open_disks(config: BrokerConfig, environment: Environment) -> BrokerDisks:
     """Open every directory.
 
     :raises StartupError: the message says what the operator has to do.
@@ -45,7 +45,7 @@ async def open_disks(config: BrokerConfig, around: Environment) -> BrokerDisks:
 
     def make_one(path: str) -> LogDir:
         is_cordoned = ALL_LOG_DIRS in config.cordoned_log_dirs or path in config.cordoned_dirs
-        return make_log_dir(config, around, path, failures=failures, is_cordoned=is_cordoned)
+        return make_log_dir(config, environment, path, failures=failures, is_cordoned=is_cordoned)
 
     paths = dict.fromkeys((*config.data_dirs, config.metadata_dir))
     dirs = {path: make_one(path) for path in paths}
@@ -54,7 +54,7 @@ async def open_disks(config: BrokerConfig, around: Environment) -> BrokerDisks:
         metadata_dir=config.metadata_dir,
         node_id=config.node_id,
         cluster_id=config.cluster_id,
-        random_bytes=around.random_bytes,
+        random_bytes=environment.random_bytes,
         timeout_ms=config.log_dir_io_timeout_ms,
         make_log_dir=make_one,
     )
@@ -63,9 +63,9 @@ async def open_disks(config: BrokerConfig, around: Environment) -> BrokerDisks:
     _require_any(data_dirs)
     logs = LogManager(
         dirs=data_dirs,
-        clock=around.clock,
+        clock=environment.clock,
         default_config=config.topic_defaults(),
-        random_bytes=around.random_bytes,
+        random_bytes=environment.random_bytes,
         retention_check_interval_ms=config.log_retention_check_interval_ms,
         checkpoint_interval_ms=config.log_flush_offset_checkpoint_interval_ms,
         flush_check_interval_ms=config.log_flush_scheduler_interval_ms,
@@ -82,7 +82,7 @@ async def open_disks(config: BrokerConfig, around: Environment) -> BrokerDisks:
             backoff_ms=config.log_cleaner_backoff_ms,
             reserve_bytes=config.log_dir_reserve_bytes,
         ),
-        cache_limits=_cache_limits(config, around, len(data_dirs)),
+        cache_limits=_cache_limits(config, environment, len(data_dirs)),
     )
     return BrokerDisks(
         cluster_id=cluster_id,
@@ -93,10 +93,10 @@ async def open_disks(config: BrokerConfig, around: Environment) -> BrokerDisks:
     )
 
 
-def _cache_limits(config: BrokerConfig, around: Environment, dirs: int) -> CacheLimits:
+def _cache_limits(config: BrokerConfig, environment: Environment, dirs: int) -> CacheLimits:
     """Return the cache limits of one directory of ``dirs``."""
     most_open = config.log_open_segments_max or (
-        DescriptorBudget(around.max_open_files).max_open_segments
+        DescriptorBudget(environment.max_open_files).max_open_segments
     )
     return CacheLimits(max(1, config.log_index_cache_bytes // dirs), max(1, most_open // dirs))
 

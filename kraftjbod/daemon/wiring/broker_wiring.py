@@ -40,7 +40,7 @@ class BrokerWiring:
 
 def build_wiring(
     config: BrokerConfig,
-    around: Environment,
+    environment: Environment,
     disks: BrokerDisks,
     advertised: Sequence[Endpoint],
     tasks: BackgroundTasks,
@@ -56,16 +56,16 @@ def build_wiring(
     :param peers: the hosts that are members of the cluster.
     """
     answers = answers or MemoryBudget(MemoryLimits()).answers
-    cluster = ClusterWiring(config, around, disks, advertised)
-    replicas = ReplicaWiring(config, around, disks, cluster, tasks)
-    directories = DirectoryWiring(config, around, disks, cluster, replicas, tasks)
-    internal = InternalWiring(config, around, cluster, replicas)
-    groups = GroupWiring(config, around, cluster, replicas, internal, tasks)
-    transactions = TransactionWiring(config, around, cluster, replicas, internal, tasks)
-    around.metrics.gauge("BackgroundJobFailures", lambda: tasks.jobs.failures)
+    cluster = ClusterWiring(config, environment, disks, advertised)
+    replicas = ReplicaWiring(config, environment, disks, cluster, tasks)
+    directories = DirectoryWiring(config, environment, disks, cluster, replicas, tasks)
+    internal = InternalWiring(config, environment, cluster, replicas)
+    groups = GroupWiring(config, environment, cluster, replicas, internal, tasks)
+    transactions = TransactionWiring(config, environment, cluster, replicas, internal, tasks)
+    environment.metrics.gauge("BackgroundJobFailures", lambda: tasks.jobs.failures)
     apis = ApiWiring(
         config,
-        around,
+        environment,
         disks,
         cluster,
         replicas,

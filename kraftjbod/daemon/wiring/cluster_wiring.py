@@ -38,7 +38,7 @@ class ClusterWiring:
     def __init__(
         self,
         config: BrokerConfig,
-        around: Environment,
+        environment: Environment,
         disks: BrokerDisks,
         advertised: Sequence[Endpoint],
     ) -> None:
@@ -55,26 +55,26 @@ class ClusterWiring:
         self.dynamic_configs.subscribe(
             lambda dynamic: self.topic_configs.take(config.topic_defaults(dynamic))
         )
-        level = LevelSwitch(config.telemetry_level, around.set_telemetry_level)
+        level = LevelSwitch(config.telemetry_level, environment.set_telemetry_level)
         self.dynamic_configs.subscribe(lambda dynamic: level.take(dynamic.telemetry_level))
         self.memory = MetadataMemory(metadata_dir=disks.metadata_dir)
         self.channel = ControllerChannel(
             addresses=config.controller_addresses,
             voters=config.controller_quorum_voters,
-            clock=around.clock,
-            random_unit=around.rng.random,
+            clock=environment.clock,
+            random_unit=environment.rng.random,
             level=lambda: self.cache.state.metadata_version,
             log_id=lambda: self.memory.followed.metadata_log_id,
             request_timeout_ms=config.controller_request_timeout_ms,
         )
         online_dirs = disks.logs.online_dirs()
-        self.identity = _identity(config, around, disks, advertised)
+        self.identity = _identity(config, environment, disks, advertised)
         self.lifecycle = BrokerLifecycleManager(
             identity=self.identity,
             online_dirs=[log_dir.directory_id for log_dir in online_dirs],
             channel=self.channel,
-            clock=around.clock,
-            random_unit=around.rng.random,
+            clock=environment.clock,
+            random_unit=environment.rng.random,
             times=LifecycleTimes(
                 heartbeat_interval_ms=config.broker_heartbeat_interval_ms,
                 registration_timeout_ms=config.initial_broker_registration_timeout_ms,
@@ -92,9 +92,9 @@ class ClusterWiring:
             broker_epoch=lambda: self.lifecycle.broker_epoch,
             is_replica=self._is_replica,
             channel=self.channel,
-            clock=around.clock,
-            random_unit=around.rng.random,
-            metrics=around.metrics,
+            clock=environment.clock,
+            random_unit=environment.rng.random,
+            metrics=environment.metrics,
             request_timeout_ms=config.controller_request_timeout_ms,
         )
 
@@ -111,27 +111,30 @@ class ClusterWiring:
         return None if partition is None else partition.directory_of(self._broker_id)
 
 
-def backoff(around: Environment, max_ms: int) -> ExponentialBackoff:
+def backoff(environment: Environment, max_ms: int) -> ExponentialBackoff:
     """Return a backoff from short pauses up to ``max_ms``."""
     return ExponentialBackoff(
-        initial_ms=_FIRST_BACKOFF_MS, max_ms=max_ms, random_unit=around.rng.random
+        initial_ms=_FIRST_BACKOFF_MS, max_ms=max_ms, random_unit=environment.rng.random
     )
 
 
 def _identity(
-    config: BrokerConfig, around: Environment, disks: BrokerDisks, advertised: Sequence[Endpoint]
+    config: BrokerConfig,
+    environment: Environment,
+    disks: BrokerDisks,
+    advertised: Sequence[Endpoint],
 ) -> BrokerIdentity:
     return BrokerIdentity(
         broker_id=config.node_id,
         cluster_id=disks.cluster_id,
-        incarnation_id=Uuid.random(around.random_bytes),
+        incarnation_id=Uuid.random(environment.random_bytes),
         listeners=tuple(
             ListenerInfo(name=endpoint.name, host=endpoint.host, port=endpoint.port)
             for endpoint in advertised
         ),
         rack=config.broker_rack,
-        features=around.features,
+        features=environment.features,
         log_dir_paths={log_dir.directory_id: log_dir.path for log_dir in disks.logs.online_dirs()},
         has_several_dirs=len(disks.logs.dirs()) > 1,
-        max_replicas=DescriptorBudget(around.max_open_files).max_replicas,
+        max_replicas=DescriptorBudget(environment.max_open_files).max_replicas,
     )

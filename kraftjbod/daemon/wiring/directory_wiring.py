@@ -26,14 +26,14 @@ class DirectoryWiring:
     def __init__(
         self,
         config: BrokerConfig,
-        around: Environment,
+        environment: Environment,
         disks: BrokerDisks,
         cluster: ClusterWiring,
         replicas: ReplicaWiring,
         tasks: BackgroundTasks,
     ) -> None:
         self._config = config
-        self._around = around
+        self._environment = environment
         self._disks = disks
         self._cluster = cluster
         self._replicas = replicas
@@ -52,7 +52,7 @@ class DirectoryWiring:
         self.cordons = LogDirCordons(
             logs=disks.logs,
             lifecycle=cluster.lifecycle,
-            metrics=around.metrics,
+            metrics=environment.metrics,
             on_lifted=replicas.publisher.reconcile_again,
         )
         cluster.dynamic_configs.subscribe(self.cordons.take)
@@ -60,13 +60,13 @@ class DirectoryWiring:
         self._administer(tasks)
 
     def _watch(self) -> None:
-        config, around, disks = self._config, self._around, self._disks
+        config, environment, disks = self._config, self._environment, self._disks
         cluster, replicas = self._cluster, self._replicas
         self.stray_retention = StrayRetention(
             broker_id=config.node_id,
             logs=disks.logs,
             cache=cluster.cache,
-            clock=around.clock,
+            clock=environment.clock,
             retention_ms=config.log_stray_retention_ms,
             check_interval_ms=config.log_retention_check_interval_ms,
         )
@@ -75,7 +75,7 @@ class DirectoryWiring:
             replicas=replicas.hosted,
             damaged=replicas.damaged,
             fetchers=replicas.fetchers,
-            clock=around.clock,
+            clock=environment.clock,
             is_enabled=config.log_dir_scrub_enable,
             interval_ms=config.log_dir_scrub_interval_ms,
             max_bytes_per_second=config.log_dir_scrub_max_bytes_per_second,
@@ -83,7 +83,7 @@ class DirectoryWiring:
         )
         self.monitor = LogDirMonitor(
             logs=disks.logs,
-            clock=around.clock,
+            clock=environment.clock,
             slow_dirs=SlowDirs(
                 factor=config.log_dir_slow_factor,
                 min_ms=config.log_dir_slow_min_ms,
@@ -96,13 +96,13 @@ class DirectoryWiring:
             monitor=self.monitor,
             scrubs=self.scrubs,
             unacknowledged=lambda: cluster.lifecycle.unacknowledged_dirs,
-            clock=around.clock,
-            metrics=around.metrics,
+            clock=environment.clock,
+            metrics=environment.metrics,
         )
-        register_cleaner_figures(disks.logs, around.metrics)
+        register_cleaner_figures(disks.logs, environment.metrics)
 
     def _administer(self, tasks: BackgroundTasks) -> None:
-        config, around, disks = self._config, self._around, self._disks
+        config, environment, disks = self._config, self._environment, self._disks
         cluster, replicas = self._cluster, self._replicas
         self.admin = LogDirAdmin(
             broker_id=config.node_id,
@@ -112,7 +112,7 @@ class DirectoryWiring:
                 cluster_id=disks.cluster_id,
                 node_id=config.node_id,
                 make_log_dir=disks.make_log_dir,
-                random_bytes=around.random_bytes,
+                random_bytes=environment.random_bytes,
                 timeout_ms=config.log_dir_io_timeout_ms,
                 allowed_roots=config.allowed_roots,
             ),

@@ -35,7 +35,7 @@ class GroupWiring:
     def __init__(
         self,
         config: BrokerConfig,
-        around: Environment,
+        environment: Environment,
         cluster: ClusterWiring,
         replicas: ReplicaWiring,
         internal: InternalWiring,
@@ -44,7 +44,7 @@ class GroupWiring:
         settings = _settings(config)
         log = GroupLog(
             producer=internal.producer("groups"),
-            clock=around.clock,
+            clock=environment.clock,
             timeout_ms=config.offsets_commit_timeout_ms,
         )
         self.coordinator = GroupCoordinator(
@@ -53,9 +53,9 @@ class GroupWiring:
             records=log,
             reader=internal.reader(config.offsets_load_buffer_size),
             tasks=tasks,
-            clock=around.clock,
-            backoff=backoff(around, _LOAD_BACKOFF_MAX_MS),
-            metrics=around.metrics,
+            clock=environment.clock,
+            backoff=backoff(environment, _LOAD_BACKOFF_MAX_MS),
+            metrics=environment.metrics,
             settings=settings,
             configs=cluster.group_configs,
             may_be_deposed=lambda: cluster.lifecycle.may_be_deposed,
@@ -64,31 +64,31 @@ class GroupWiring:
             coordinator=self.coordinator,
             cache=cluster.cache,
             log=log,
-            clock=around.clock,
+            clock=environment.clock,
             settings=settings,
         )
         replicas.leaderships.subscribe(self.coordinator)
         replicas.publisher.subscribe_deletions(self.coordinator.topics_deleted)
         self.members = GroupApis(
             coordinator=self.coordinator,
-            random_bytes=around.random_bytes,
+            random_bytes=environment.random_bytes,
             min_session_timeout_ms=config.group_min_session_timeout_ms,
             max_session_timeout_ms=config.group_max_session_timeout_ms,
         )
         self.consumer_groups = ConsumerGroupApis(
-            coordinator=self.coordinator, cache=cluster.cache, random_bytes=around.random_bytes
+            coordinator=self.coordinator, cache=cluster.cache, random_bytes=environment.random_bytes
         )
         self.offsets = CommittedOffsetApis(
             coordinator=self.coordinator,
             commits=commits,
             cache=cluster.cache,
-            clock=around.clock,
+            clock=environment.clock,
             max_metadata_chars=config.offset_metadata_max_bytes,
         )
         self.transactional_offsets = TransactionalOffsetApis(
             commits=commits,
             cache=cluster.cache,
-            clock=around.clock,
+            clock=environment.clock,
             max_metadata_chars=config.offset_metadata_max_bytes,
         )
         self.group_admin = GroupAdminApis(coordinator=self.coordinator)

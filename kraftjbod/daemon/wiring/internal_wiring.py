@@ -29,12 +29,12 @@ class InternalWiring:
     def __init__(
         self,
         config: BrokerConfig,
-        around: Environment,
+        environment: Environment,
         cluster: ClusterWiring,
         replicas: ReplicaWiring,
     ) -> None:
         self._config = config
-        self._around = around
+        self._environment = environment
         self._cluster = cluster
         self._replicas = replicas
         self.storage_telemetry = storage_telemetry_topic(
@@ -83,7 +83,7 @@ class InternalWiring:
         return InternalReader(
             replicas=self._replicas.hosted,
             damage_met=self._replicas.damaged.met,
-            backoff=backoff(self._around, _BACKOFF_MAX_MS),
+            backoff=backoff(self._environment, _BACKOFF_MAX_MS),
             slice_bytes=slice_bytes,
         )
 
@@ -94,8 +94,8 @@ class InternalWiring:
             cache=self._cluster.cache,
             appends=self._replicas.appends,
             connector=self._cluster.connector,
-            clock=self._around.clock,
-            backoff=backoff(self._around, _BACKOFF_MAX_MS),
+            clock=self._environment.clock,
+            backoff=backoff(self._environment, _BACKOFF_MAX_MS),
             suspect_after_ms=self._config.log_dir_io_suspect_ms,
             purpose=purpose,
         )

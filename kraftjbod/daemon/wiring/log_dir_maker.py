@@ -12,18 +12,18 @@ from kraftjbod.storage.log_dirs.reserve_file import ReserveFile
 
 def make_log_dir(
     config: BrokerConfig | ControllerConfig,
-    around: Environment,
+    environment: Environment,
     path: str,
     *,
     failures: LogDirFailureChannel,
     is_cordoned: bool = False,
 ) -> LogDir:
     """Return a directory with a ``Vfs``, which is neither identified nor watched yet."""
-    vfs = around.make_vfs()
+    vfs = environment.make_vfs()
     return LogDir(
         path=path,
         vfs=vfs,
-        clock=around.clock,
+        clock=environment.clock,
         failure_channel=failures,
         is_cordoned=is_cordoned,
         io_timeout_ms=config.log_dir_io_timeout_ms,
@@ -35,12 +35,12 @@ def make_log_dir(
             vfs=vfs,
             directory=path,
             size_bytes=config.log_dir_reserve_bytes,
-            random_bytes=around.random_bytes,
+            random_bytes=environment.random_bytes,
         ),
         free_space_policy=FreeSpacePolicy(
             reserve_bytes=config.log_dir_reserve_bytes,
             min_free_bytes=config.log_dir_min_free_bytes,
             heal_free_bytes=config.log_dir_heal_free_bytes,
         ),
-        make_executor=around.make_executor,
+        make_executor=environment.make_executor,
     )

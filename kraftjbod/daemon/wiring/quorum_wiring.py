@@ -58,12 +58,12 @@ class QuorumWiring:
     """
 
     def __init__(
-        self, config: ControllerConfig, around: Environment, log_dir: LogDir, cluster_id: str
+        self, config: ControllerConfig, environment: Environment, log_dir: LogDir, cluster_id: str
     ) -> None:
         self._config = config
         self._cluster_id = cluster_id
-        self._clock = around.clock
-        self._features = around.features
+        self._clock = environment.clock
+        self._features = environment.features
         self._log_dir = log_dir
         self._driver: RaftDriver | None = None
         self._known = KnownVoters(
@@ -75,7 +75,7 @@ class QuorumWiring:
             retry_interval_ms=config.log_dir_check_interval_ms,
         )
         self._backoff = ExponentialBackoff(
-            initial_ms=_BACKOFF_MS[0], max_ms=_BACKOFF_MS[1], random_unit=around.rng.random
+            initial_ms=_BACKOFF_MS[0], max_ms=_BACKOFF_MS[1], random_unit=environment.rng.random
         )
         self._search = QuorumSearch(
             addresses=config.controller_addresses,

@@ -37,13 +37,13 @@ class ReplicaWiring:
     def __init__(
         self,
         config: BrokerConfig,
-        around: Environment,
+        environment: Environment,
         disks: BrokerDisks,
         cluster: ClusterWiring,
         tasks: BackgroundTasks,
     ) -> None:
         self._config = config
-        self._around = around
+        self._environment = environment
         self._disks = disks
         self._cluster = cluster
         self._host()
@@ -53,15 +53,22 @@ class ReplicaWiring:
         self._obey_metadata(tasks)
 
     def _host(self) -> None:
-        config, around, disks, cluster = self._config, self._around, self._disks, self._cluster
+        config, environment, disks, cluster = (
+            self._config,
+            self._environment,
+            self._disks,
+            self._cluster,
+        )
         self.hosted = HostedReplicas(
             cache=cluster.cache,
-            produces=OffsetPurgatory(kind="produces", clock=around.clock),
-            deletions=OffsetPurgatory(kind="deletions", clock=around.clock, max_waiting=10_000),
+            produces=OffsetPurgatory(kind="produces", clock=environment.clock),
+            deletions=OffsetPurgatory(
+                kind="deletions", clock=environment.clock, max_waiting=10_000
+            ),
             consumer_fetches=FetchPurgatory(),
             stable_fetches=FetchPurgatory(),
             lets_followers_serve=config.replica_selector_class is not None,
-            metrics=around.metrics,
+            metrics=environment.metrics,
         )
         cluster.dynamic_configs.subscribe(
             lambda dynamic: disks.logs.set_default_config(config.topic_defaults(dynamic))
@@ -72,7 +79,7 @@ class ReplicaWiring:
         self.removals = ReplicaRemovals(
             logs=disks.logs,
             cache=cluster.cache,
-            backoff=backoff(around, config.replica_fetch_backoff_ms),
+            backoff=backoff(environment, config.replica_fetch_backoff_ms),
         )
         self.asked_moves = AskedMoves(disks.metadata_dir)
         self.leaderships = Leaderships()
@@ -92,16 +99,16 @@ class ReplicaWiring:
             topic_configs=cluster.topic_configs,
             assignments=cluster.assignments,
             doubtful=self.doubtful,
-            clock=around.clock,
-            backoff=backoff(around, config.replica_fetch_backoff_ms),
-            metrics=around.metrics,
+            clock=environment.clock,
+            backoff=backoff(environment, config.replica_fetch_backoff_ms),
+            metrics=environment.metrics,
             asked_moves=self.asked_moves,
             leaderships=self.leaderships,
             replica_lag_time_max_ms=config.replica_lag_time_max_ms,
         )
 
     def _lead(self, tasks: BackgroundTasks) -> None:
-        config, around, cluster = self._config, self._around, self._cluster
+        config, environment, cluster = self._config, self._environment, self._cluster
         self.damaged = DamagedReplicas(
             broker_id=config.node_id, cache=cluster.cache, doubtful=self.doubtful
         )
@@ -111,9 +118,9 @@ class ReplicaWiring:
             cache=cluster.cache,
             channel=cluster.channel,
             lifecycle=cluster.lifecycle,
-            clock=around.clock,
-            backoff=backoff(around, CONTROLLER_BACKOFF_MAX_MS),
-            metrics=around.metrics,
+            clock=environment.clock,
+            backoff=backoff(environment, CONTROLLER_BACKOFF_MAX_MS),
+            metrics=environment.metrics,
             replica_lag_time_max_ms=config.replica_lag_time_max_ms,
             request_timeout_ms=config.controller_request_timeout_ms,
         )
@@ -121,7 +128,7 @@ class ReplicaWiring:
         self.verifier = TransactionVerifier(
             cache=cluster.cache,
             connector=cluster.connector,
-            clock=around.clock,
+            clock=environment.clock,
             tasks=tasks,
             timeout_ms=config.log_dir_io_suspect_ms,
             retry_backoff_ms=config.add_partitions_to_txn_retry_backoff_ms,
@@ -130,27 +137,27 @@ class ReplicaWiring:
         self.appends = ReplicaAppends(
             replicas=self.hosted,
             topic_configs=cluster.topic_configs,
-            clock=around.clock,
-            metrics=around.metrics,
+            clock=environment.clock,
+            metrics=environment.metrics,
             max_unpacked_bytes=config.message_max_unpacked_bytes,
             max_records=config.message_max_records,
             max_checking_bytes=config.message_checking_max_bytes,
-            make_executor=around.make_executor,
+            make_executor=environment.make_executor,
             verify=self.verifier.verify,
         )
 
     def _follow(self, tasks: BackgroundTasks) -> None:
-        config, around, cluster = self._config, self._around, self._cluster
+        config, environment, cluster = self._config, self._environment, self._cluster
         self.quotas = ReplicationQuotas(
             broker_id=config.node_id,
             topic_config=cluster.topic_configs.get,
-            now_ms=around.clock.now_ms(),
+            now_ms=environment.clock.now_ms(),
         )
         cluster.dynamic_configs.subscribe(
-            lambda dynamic: self.quotas.set_rates(dynamic, around.clock.now_ms())
+            lambda dynamic: self.quotas.set_rates(dynamic, environment.clock.now_ms())
         )
         self.fetchers = ReplicaFetcherManager(
-            make_fetcher=self._build_fetcher, tasks=tasks, metrics=around.metrics
+            make_fetcher=self._build_fetcher, tasks=tasks, metrics=environment.metrics
         )
         self.saturated_followers = SaturatedFollowers(
             broker_id=config.node_id,
@@ -160,7 +167,12 @@ class ReplicaWiring:
         )
 
     def _move(self, tasks: BackgroundTasks) -> None:
-        config, around, disks, cluster = self._config, self._around, self._disks, self._cluster
+        config, environment, disks, cluster = (
+            self._config,
+            self._environment,
+            self._disks,
+            self._cluster,
+        )
         self.moves = ReplicaAlterLogDirsManager(
             replicas=self.hosted,
             replica_manager=self.manager,
@@ -171,13 +183,13 @@ class ReplicaWiring:
             fetchers=self.fetchers,
             pool=MoverPool(
                 threads=config.num_replica_alter_log_dirs_threads or len(config.data_dirs),
-                clock=around.clock,
-                make_executor=around.make_executor,
+                clock=environment.clock,
+                make_executor=environment.make_executor,
             ),
-            clock=around.clock,
-            random_bytes=around.random_bytes,
-            backoff=backoff(around, config.replica_fetch_backoff_ms),
-            metrics=around.metrics,
+            clock=environment.clock,
+            random_bytes=environment.random_bytes,
+            backoff=backoff(environment, config.replica_fetch_backoff_ms),
+            metrics=environment.metrics,
             bytes_per_second=config.replica_alter_log_dirs_io_max_bytes_per_second,
             jobs=tasks.jobs,
         )
@@ -188,7 +200,7 @@ class ReplicaWiring:
         )
 
     def _obey_metadata(self, tasks: BackgroundTasks) -> None:
-        config, around, cluster = self._config, self._around, self._cluster
+        config, environment, cluster = self._config, self._environment, self._cluster
         self.publisher = BrokerMetadataPublisher(
             cache=cluster.cache,
             connector=cluster.connector,
@@ -209,21 +221,21 @@ class ReplicaWiring:
             cache=cluster.cache,
             publisher=self.publisher,
             memory=cluster.memory,
-            clock=around.clock,
-            backoff=backoff(around, CONTROLLER_BACKOFF_MAX_MS),
+            clock=environment.clock,
+            backoff=backoff(environment, CONTROLLER_BACKOFF_MAX_MS),
             max_bytes=config.metadata_max_fetch_bytes,
         )
 
     def _build_fetcher(self, leader: BrokerId, log_dir_path: str) -> ReplicaFetcher:
-        config, around, cluster = self._config, self._around, self._cluster
+        config, environment, cluster = self._config, self._environment, self._cluster
         return ReplicaFetcher(
             broker_id=config.node_id,
             leader=leader,
             log_dir_path=log_dir_path,
             connector=cluster.connector,
             broker_epoch=lambda: cluster.lifecycle.broker_epoch,
-            clock=around.clock,
-            backoff=backoff(around, config.replica_fetch_backoff_ms),
+            clock=environment.clock,
+            backoff=backoff(environment, config.replica_fetch_backoff_ms),
             limits=FetchLimits(
                 max_wait_ms=config.replica_fetch_wait_max_ms,
                 min_bytes=config.replica_fetch_min_bytes,

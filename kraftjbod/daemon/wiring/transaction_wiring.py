@@ -34,14 +34,14 @@ class TransactionWiring:
     def __init__(
         self,
         config: BrokerConfig,
-        around: Environment,
+        environment: Environment,
         cluster: ClusterWiring,
         replicas: ReplicaWiring,
         internal: InternalWiring,
         tasks: BackgroundTasks,
     ) -> None:
         self._config = config
-        self._around = around
+        self._environment = environment
         self._cluster = cluster
         self._tasks = tasks
         producer_ids = ProducerIdManager(
@@ -57,9 +57,9 @@ class TransactionWiring:
             make_sender=self._make_sender,
             next_producer_id=producer_ids.next_id,
             tasks=tasks,
-            clock=around.clock,
-            backoff=backoff(around, _BACKOFF_MAX_MS),
-            metrics=around.metrics,
+            clock=environment.clock,
+            backoff=backoff(environment, _BACKOFF_MAX_MS),
+            metrics=environment.metrics,
             settings=TransactionSettings(
                 id_expiration_ms=config.transactional_id_expiration_ms,
                 abort_interval_ms=(
@@ -83,16 +83,18 @@ class TransactionWiring:
             max_timeout_ms=config.transaction_max_timeout_ms,
         )
         self.transaction_admin = TransactionAdminApis(
-            coordinator=self.transaction_coordinator, clock=around.clock
+            coordinator=self.transaction_coordinator, clock=environment.clock
         )
 
         self._hosted = replicas.hosted
         self._late_transactions, self._count_late_at_ms = 0, 0
-        around.metrics.gauge("PartitionsWithLateTransactionsCount", self._count_late_transactions)
+        environment.metrics.gauge(
+            "PartitionsWithLateTransactionsCount", self._count_late_transactions
+        )
 
     def _count_late_transactions(self) -> int:
         """Return the number of late transactions, counted every ten seconds over all replicas."""
-        clock = self._around.clock
+        clock = self._environment.clock
         if clock.now_ms() >= self._count_late_at_ms:
             self._count_late_at_ms = clock.now_ms() + _LATE_COUNT_INTERVAL_MS
             before_ms = clock.wall_ms() - self._config.transaction_max_timeout_ms - _LATE_MS
@@ -102,11 +104,11 @@ class TransactionWiring:
     def _make_sender(self, heard: Callable[[Outcome], None]) -> MarkerSender:
         return MarkerSender(
             queue=MarkerQueue(
-                leader_of=self._leader_of, backoff=backoff(self._around, _BACKOFF_MAX_MS)
+                leader_of=self._leader_of, backoff=backoff(self._environment, _BACKOFF_MAX_MS)
             ),
             connector=self._cluster.connector,
             tasks=self._tasks,
-            clock=self._around.clock,
+            clock=self._environment.clock,
             request_timeout_ms=self._config.request_timeout_ms,
             heard=heard,
         )
