@@ -249,7 +249,7 @@ async def _describe(client: ClusterClient, order: Order) -> None:
 
 
 async def _existing(client: ClusterClient, kind: ResourceType) -> Sequence[str]:
-    """Return all names of a kind; of groups, also those that only have a configuration."""
+    """Return all names of a kind; of groups, also groups with nothing but a configuration."""
     match kind:
         case ResourceType.TOPIC:
             return sorted(client.metadata.topics)

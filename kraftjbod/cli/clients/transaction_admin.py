@@ -82,7 +82,7 @@ async def list_transactions(
 ) -> list[ListedTransaction]:
     """Return the transactions of all coordinators, by broker and name.
 
-    :param longer_than_ms: only those that are open for longer; all if negative.
+    :param longer_than_ms: only transactions open for longer; all if negative.
     :param pattern: a regular expression for the whole transactional id.
     """
     request = ListTransactionsRequest(producer_id_filters=list(producer_ids))

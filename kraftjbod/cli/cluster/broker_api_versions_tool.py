@@ -74,7 +74,7 @@ def _name(key: int) -> str:
 
 
 def versions_text(versions: Versions) -> str:
-    """Return a line for each request, including those that the broker does not support."""
+    """Return a line for each request, including unsupported ones."""
     lines = []
     for key in sorted({*versions, *SUPPORTED}):
         head = f"{_name(key)}({int(key)}): "

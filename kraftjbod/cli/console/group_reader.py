@@ -60,7 +60,7 @@ class GroupReader:
         """
         quiet_since = time.monotonic()
         while True:
-            # Take fetched records without waiting; wait only if there are none.
+            # Take fetched records without waiting; wait only without any.
             message = self._consumer.poll(0)
             if message is None:
                 yield None

@@ -339,7 +339,7 @@ class Drain:
     async def _drained_dirs(self) -> list[LogDirDescription]:
         """Return the drained directories that are not offline.
 
-        For a broker that is not alive, return those that it registered.
+        For a broker that is not alive, return the registered ones.
         """
         client, source = self._client, self.source
         if self.is_alive:

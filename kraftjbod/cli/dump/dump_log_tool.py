@@ -75,7 +75,7 @@ def main(
     cluster_metadata_decoder: bool,
     as_json: bool,
 ) -> None:
-    """Print what is in the files of a log directory."""
+    """Print the content of files of a log directory."""
     chosen: list[Decoder] = [
         decode
         for is_chosen, decode in (

@@ -24,7 +24,7 @@ from typing import Any, Final
 JOURNAL_SOCKET: Final = "/run/systemd/journal/socket"
 _PRIORITIES: Final = {"critical": 2, "error": 3, "warning": 4, "info": 6, "debug": 7}
 _NOTICE: Final = 5
-#: The journal has fields of its own for these.
+#: The journal has separate fields for these.
 _NOT_FIELDS: Final = frozenset({"event", "level", "timestamp"})
 _MAX_NAME_CHARS: Final = 64
 _MAX_VALUE_BYTES: Final = 16 * 1024

@@ -42,7 +42,7 @@ class ServiceManager:
     def from_environment(cls, environment: Mapping[str, str], pid: int) -> Self:
         """Read ``NOTIFY_SOCKET``, ``WATCHDOG_USEC`` and ``WATCHDOG_PID``.
 
-        :raises ConfigError: one of them is malformed.
+        :raises ConfigError: a malformed value.
         """
         address = environment.get("NOTIFY_SOCKET")
         if not address:

@@ -39,7 +39,7 @@ class BrokerDisks:
 async def open_disks(config: BrokerConfig, environment: Environment) -> BrokerDisks:
     """Open every directory.
 
-    :raises StartupError: the message says what the operator has to do.
+    :raises StartupError: the message has the remedy.
     """
     failures = LogDirFailureChannel(max_dirs=MAX_LOG_DIRS)
 

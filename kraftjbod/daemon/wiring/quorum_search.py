@@ -1,6 +1,6 @@
 """WIRE. ``QuorumSearch``: lets a controller that has no vote and knows no leader find the quorum.
 
-Any controller at the configured addresses tells who the voters are. The voters are then asked for
+Any controller at the configured addresses names the voters. The voters are then asked for
 the log, which the leader sends.
 """
 

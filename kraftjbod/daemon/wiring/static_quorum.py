@@ -64,7 +64,7 @@ class StaticQuorum:
             await asyncio.gather(self._introducing, return_exceptions=True)
 
     async def require(self, node: BrokerId, directory: DirectoryId, voters: VoterSet) -> None:
-        """Check that ``node`` votes from this disk, as far as any voter knows.
+        """Check that ``node`` votes from this disk, according to all voters that answer.
 
         :raises OperatingError: INVALID_VOTER_KEY; the message says what to do.
         """
