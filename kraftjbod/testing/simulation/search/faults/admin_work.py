@@ -267,12 +267,11 @@ class AdminWork:
         New software is in use from the next start of its node on.
         """
         state = self._stage.view.decided()
-        nodes = () if state is None else (*state.brokers.values(), *state.controllers.values())
-        return any(
-            each.name == METADATA_VERSION and each.highest < level.value
-            for node in nodes
-            for each in node.features
-        )
+        if state is None:
+            return False
+        ranges = [each for broker in state.brokers.values() for each in broker.features]
+        ranges += [each for node in state.controllers.values() for each in node.features]
+        return any(each.name == METADATA_VERSION and each.highest < level.value for each in ranges)
 
     def _older_host(self) -> SimulatedNode | None:
         cluster = self._stage.cluster
