@@ -98,18 +98,21 @@ class ReplicaReads:
         clock: Clock,
         follower_caught_up: Callable[[HostedReplica, BrokerId], None],
         damage_met: Callable[[HostedReplica], None],
+        may_be_deposed: Callable[[], bool],
         lets_followers_serve: bool = False,
     ) -> None:
         """Create the reader.
 
         :param follower_caught_up: called for fetches of followers outside the ISR.
         :param damage_met: called when a read finds damage in the log.
+        :param may_be_deposed: whether other brokers may lead the partitions of this broker.
         :param lets_followers_serve: consumers may read any in-sync replica.
         """
         self._replicas = replicas
         self._clock = clock
         self._follower_caught_up = follower_caught_up
         self._damage_met = damage_met
+        self._may_be_deposed = may_be_deposed
         self._lets_followers_serve = lets_followers_serve
 
     # --- fetch -----------------------------------------------------------------------------------
@@ -241,6 +244,10 @@ class ReplicaReads:
             case LogDirImpairedError():
                 return self._impaired(wanted, error)
             case OffsetOutOfRangeError():
+                if wanted.replica_id < 0 and self._may_be_deposed():
+                    # The offset may lie in the log of a newer leader. OFFSET_OUT_OF_RANGE would
+                    # make the consumer reset its position, which skips or repeats records.
+                    return FetchedData(ErrorCode.NOT_LEADER_OR_FOLLOWER)
                 return self._with_range(wanted, error)
             case CorruptRecordError():
                 self._meet_damage(wanted.topic_partition)

@@ -91,6 +91,7 @@ class ApiWiring:
             clock=environment.clock,
             follower_caught_up=replicas.isr.follower_caught_up,
             damage_met=replicas.damaged.met,
+            may_be_deposed=lambda: cluster.lifecycle.may_be_deposed,
             lets_followers_serve=config.replica_selector_class is not None,
         )
         configs = self._build_configs()

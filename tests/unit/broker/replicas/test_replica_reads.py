@@ -18,7 +18,7 @@ caught_up: list[BrokerId] = []
 met: list[HostedReplica] = []
 
 
-def reads_of(rig: BrokerRig) -> ReplicaReads:
+def reads_of(rig: BrokerRig, *, may_be_deposed: bool = False) -> ReplicaReads:
     def note(_replica: HostedReplica, follower: BrokerId) -> None:
         caught_up.append(follower)
 
@@ -29,6 +29,7 @@ def reads_of(rig: BrokerRig) -> ReplicaReads:
         clock=RealClock(),
         follower_caught_up=note,
         damage_met=met.append,
+        may_be_deposed=lambda: may_be_deposed,
     )
 
 
@@ -64,6 +65,22 @@ async def test_what_is_not_in_memory_comes_from_the_disk() -> None:
         assert [h.base_offset for h in headers_of(data.records)] == [0]
         gone = await reads_of(rig).read_from_disk(FetchFrom(TP, 9, 1000), min_one_batch=True)
         assert gone.code in (ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.NONE)
+
+
+async def test_fetch_beyond_the_end_of_a_leader_in_doubt_returns_not_leader() -> None:
+    """A broker that resumes after its session has records missing that a newer leader wrote."""
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition())
+        await rig.ask(produce(batch()), 9)
+        beyond = FetchFrom(TP, 9, 1000)
+        for may_be_deposed, code in (
+            (False, ErrorCode.OFFSET_OUT_OF_RANGE),
+            (True, ErrorCode.NOT_LEADER_OR_FOLLOWER),
+        ):
+            reads = reads_of(rig, may_be_deposed=may_be_deposed)
+            assert reads.read(beyond, min_one_batch=True, is_first_read=True).code is code
+            found = await reads.read_from_disk(beyond, min_one_batch=True)
+            assert found.code in (code, ErrorCode.NONE)
 
 
 async def test_a_follower_outside_of_the_isr_is_reported_and_a_stranger_is_refused() -> None:
