@@ -20,9 +20,8 @@ from kraftjbod.raft.machine.leadership import Leadership
 
 #: Ticks per election timeout.
 ELECTION_TICKS: Final = 20
-#: Ticks between two heartbeats of a leader: five in an election timeout, of which four may be lost.
-#: Each costs a request and its answer per follower, which is most of an idle controller's CPU.
-HEARTBEAT_TICKS: Final = 4
+#: Ticks between two heartbeats of a leader.
+HEARTBEAT_TICKS: Final = 2
 
 
 class ElectionTicks:

@@ -9,18 +9,17 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from kraftjbod.raft.election_ticks import HEARTBEAT_TICKS
 from kraftjbod.raft.machine.core import RaftCore
 
 #: Two heartbeat intervals and one lost heartbeat: a voter that answers none of them is absent.
-_TICKS: Final = 3 * HEARTBEAT_TICKS
+_TICKS: Final = 6
 _POLL_S: Final = 0.01
 
 
 async def is_followed(core: RaftCore) -> bool:
     """Return whether a majority of the voters answers messages that this leader sends from now on.
 
-    Takes about one heartbeat interval if the voters answer; none if they were silent before.
+    Takes two or three ticks if the voters answer, and none if they were silent before.
     """
     leadership = core.leadership
     if leadership is None or not leadership.has_majority(within_ticks=_TICKS):

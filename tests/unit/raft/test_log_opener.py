@@ -7,28 +7,29 @@ import pytest
 from kraftjbod.core.errors import StartupError
 from kraftjbod.core.ids import BrokerId
 from kraftjbod.core.telemetry import get_logger
-from kraftjbod.raft.election_ticks import ELECTION_TICKS, no_draw
+from kraftjbod.raft.election_ticks import no_draw
 from kraftjbod.raft.log.log_store import RaftLogStore
 from kraftjbod.raft.log_opener import LogOpener
-from kraftjbod.raft.machine.messages import Append, AppendReply, PreVoteReply, VoteReply, node
+from kraftjbod.raft.machine.messages import node
 from kraftjbod.raft.machine.voter_set import ReplicaKey, VoterSet
-from kraftjbod.storage.log_dirs.log_dir import LogDir
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import ManualClock, open_dir
 from tests.unit.raft.driver_rig import DIRECTORY, PATH
 from tests.unit.raft.quorum_rig import directory_of
-from tests.unit.raft.test_quorum_view import persist
 
 KEYS = {i: ReplicaKey(BrokerId(i), directory_of(i)) for i in (1, 2)}
 NAMED = VoterSet.of(KEYS.values())
 ONE, THREE = VoterSet.of([node(1)]), VoterSet.of(map(node, (1, 2, 3)))
 
 
-def _opener(log_dir: LogDir, store: RaftLogStore, voters: VoterSet) -> LogOpener:
-    return LogOpener(
+async def _opened(memory: MemVfs, voters: VoterSet, *, named: VoterSet | None = None) -> VoterSet:
+    """:param named: by a snapshot that is there afterwards."""
+    log_dir, clock = open_dir(memory, PATH, clock=ManualClock()), ManualClock()
+    store = RaftLogStore(vfs=memory, directory=DIRECTORY, segment_bytes=500, retained_entries=0)
+    opener = LogOpener(
         log_dir=log_dir,
         store=store,
-        clock=ManualClock(),
+        clock=clock,
         key=KEYS[1],
         voters=voters,
         first_payload_of_term=b"",
@@ -36,13 +37,6 @@ def _opener(log_dir: LogDir, store: RaftLogStore, voters: VoterSet) -> LogOpener
         retry_interval_ms=1,
         log=get_logger(),
     )
-
-
-async def _opened(memory: MemVfs, voters: VoterSet, *, named: VoterSet | None = None) -> VoterSet:
-    """:param named: by a snapshot that is there afterwards."""
-    log_dir = open_dir(memory, PATH, clock=ManualClock())
-    store = RaftLogStore(vfs=memory, directory=DIRECTORY, segment_bytes=500, retained_entries=0)
-    opener = _opener(log_dir, store, voters)
     try:
         found = opener.machine(await opener.open(None)).log.voters
         if named is not None:
@@ -65,25 +59,3 @@ async def test_other_voters_of_a_static_quorum_are_refused(memory: MemVfs) -> No
     assert await _opened(memory, THREE) == THREE
     with pytest.raises(StartupError, match="another set of voters"):
         await _opened(memory, ONE)
-
-
-async def test_idle_leader_sends_five_heartbeats_in_an_election_timeout(memory: MemVfs) -> None:
-    """More cost an idle controller CPU; fewer are not enough if some are lost."""
-    log_dir = open_dir(memory, PATH, clock=ManualClock())
-    store = RaftLogStore(vfs=memory, directory=DIRECTORY, segment_bytes=500, retained_entries=0)
-    opener = _opener(log_dir, store, NAMED)
-    core, (me, other) = opener.machine(await opener.open(None)), KEYS.values()
-    core.campaign()
-    core.step(PreVoteReply(sender=other, to=me, term=core.term, granted=True))
-    persist(core)
-    core.step(VoteReply(sender=other, to=me, term=core.term, granted=True))
-    persist(core)
-    core.step(AppendReply(sender=other, to=me, term=core.term, durable_offset=0, sent_tick=0))
-    persist(core)
-    sent = 0
-    for _ in range(ELECTION_TICKS):
-        core.tick()
-        sent += sum(isinstance(message, Append) for message in core.ready().messages)
-    assert sent == 5
-    await opener.stop()
-    log_dir.close()
