@@ -26,6 +26,7 @@ from kraftjbod.core.errors import (
 from kraftjbod.core.ids import TopicPartition
 from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.storage.log.log_handle import LogHandle
+from kraftjbod.storage.manager.closing import close_logs
 from kraftjbod.storage.manager.log_manager import LogManager
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import (
@@ -106,7 +107,8 @@ async def delete(scene: Scene) -> None:
 
 
 async def close(scene: Scene) -> None:
-    await scene.handle.close()
+    if (error := await close_logs(scene.handle.log_dir, [scene.handle])) is not None:
+        raise error
 
 
 async def read_after_reload(scene: Scene) -> None:
