@@ -83,6 +83,9 @@ _PROCESS_LIMIT: Final = frozenset({ENOMEM, EFBIG})
 _CALLER_BUG: Final = frozenset(
     {ENOENT, EBADF, EINVAL, EEXIST, ENOTDIR, EISDIR, ENAMETOOLONG, ENOTEMPTY}
 )
+#: Operations that write below a directory that this broker created. ENOENT means that the file system
+#: or another program removed that directory: records of the replica are lost (KIP-18).
+_WRITES_BELOW: Final = frozenset({OpKind.APPEND, OpKind.CREATE, OpKind.INDEX, OpKind.CHECKPOINT})
 
 
 def judge(errno: int | None, kind: OpKind) -> Verdict:
@@ -100,6 +103,8 @@ def judge(errno: int | None, kind: OpKind) -> Verdict:
         return Verdict.FAILED  # A probe does nothing but check the disk.
     if errno in _PROCESS_LIMIT:
         return Verdict.PROCESS_LIMIT
+    if errno == ENOENT and kind in _WRITES_BELOW:
+        return Verdict.FAILED
     if errno in _CALLER_BUG:
         return Verdict.CALLER_BUG
     return Verdict.FAILED

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Collection, Iterator
@@ -137,6 +138,26 @@ def test_permissions_come_back_under_load(make_cluster: MakeCluster) -> None:
         _go_offline(cluster, path, 2)
     ordered(cluster, "--reattach", f"{BROKER}:dirid:{directory_id(path)}")
     cluster.wait_whole(TOPIC)
+
+
+def test_removed_replica_directory_takes_its_log_dir_offline(make_cluster: MakeCluster) -> None:
+    """A leader without its directory cannot roll its log: another broker has to lead (KIP-18)."""
+    config = {"broker.session.timeout.ms": "6000", "log.segment.bytes": "16384"}
+    cluster = _start(make_cluster, config=config)
+    same = Same(cluster)
+    path = cluster.local.dir_path(BROKER, 1)
+    with Load(cluster.bootstrap, TOPIC, PARTITIONS) as load:
+        _flowing(cluster, load)
+        for partition in cluster.replicas_by_dir(BROKER, TOPIC)[str(path)]:
+            shutil.rmtree(path / f"{TOPIC}-{partition}")
+        _go_offline(cluster, path)
+        _flowing(cluster, load)
+        ordered(cluster, "--reattach", f"{BROKER}:{path}")
+        cluster.wait_whole(TOPIC)
+        _flowing(cluster, load)
+        load.stop()
+    same.check()
+    assert judge(cluster.bootstrap, TOPIC, load).findings == []
 
 
 @contextlib.contextmanager
