@@ -102,8 +102,11 @@ def plan_cluster(
     request: PlanRequest,
     step: Step = lambda _: None,
 ) -> ClusterPlan:
-    """Plan the moves that bring every directory of all brokers nearest to its share.
+    """Plan moves that bring each directory as near to its share as ``request`` allows.
 
+    Replicas change brokers only with ``request.across_brokers``.
+
+    :param step: called with progress messages.
     :raises StartupError: ``dirs`` is empty, or a drain names an unknown broker or directory.
     """
     empty = empty_dirs(dirs, request.drains)

@@ -184,9 +184,10 @@ class DynamicBrokerConfig(DynamicNodeConfig, TopicDefaults):
 
     @classmethod
     def from_values(cls, values: Mapping[str, str], *, source: str) -> Self:
-        """Parse dynamic values.
+        """Parse dynamic broker configs.
 
-        :raises ConfigError: naming ``source`` and each key that is fixed or has a wrong value.
+        :raises ConfigError: naming ``source`` and the keys that concern security, are not dynamic,
+            or have an invalid value. Only the first of these kinds is reported.
         """
         require_dynamic(values, cls, source=source)
         return parse_model(cls, values, source)

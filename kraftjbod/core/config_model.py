@@ -191,8 +191,9 @@ def typed_value(kind: ConfigType, text: str) -> bool | int | float | str:
 def stored_values(values: Mapping[str, str], *models: type[KeyedModel]) -> dict[str, str]:
     """Convert ``values`` from the metadata log so that this version can parse them.
 
-    Earlier versions accepted numbers beyond the bounds of their type, and other words for booleans.
-    Such numbers become the nearest bound. Replacing them by a default could delete records.
+    Earlier versions accepted numbers beyond the bounds of their type, and words such as ``yes`` for
+    booleans. Such a number becomes the nearest bound, because a default could delete records. Such
+    a word becomes ``true`` or ``false``. Other invalid text is returned unchanged.
     """
     kinds = {key: kind for model in models for key, kind in config_types(model).items()}
     return {key: _as_stored(kinds.get(key), text) for key, text in values.items()}

@@ -107,7 +107,10 @@ def mend(address: str) -> None:
 
 
 def remove(addresses: Iterable[str]) -> None:
-    """Remove the hosts and their networks. Their processes must have ended."""
+    """Remove the hosts, and with them the whole network of each host.
+
+    Addresses outside these networks are ignored. The processes on the hosts must have ended.
+    """
     own = [address for address in addresses if is_own_host(address)]
     if not own:
         return

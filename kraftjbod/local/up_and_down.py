@@ -134,7 +134,9 @@ def require_same_shape(
 
 
 def grow(cluster: ClusterProcesses, brokers: int) -> int:
-    """Lay out brokers up to the number ``brokers``. The next start formats and starts them.
+    """Add brokers to the layout until the cluster has ``brokers``, and do not start them.
+
+    The next start formats and starts the new brokers.
 
     :returns: the number of added brokers.
     """

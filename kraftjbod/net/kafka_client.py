@@ -206,7 +206,10 @@ class KafkaConnection:
             waiting.response.set_result(response)
 
     def writing_resumed(self) -> None:
-        """No request waits for this, because few are in flight."""
+        """Do nothing: no request waits for the transport's write buffer to drain.
+
+        ``max_in_flight`` limits the pending requests, except Produce with acks=0.
+        """
 
     def connection_closed(self, reason: str) -> None:
         lost = f"the connection to {self._connection.peer} was lost: {reason}"

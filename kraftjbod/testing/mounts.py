@@ -106,7 +106,7 @@ class Disk:
 
     @property
     def image(self) -> str:
-        """The file behind the loop device; a tmpfs has none."""
+        """Path of the file behind the loop device; not for a tmpfs, which has none."""
         assert self.kind != "tmpfs", "a tmpfs is gone with its mount"
         return f"{os.path.dirname(self.path)}/image"
 

@@ -1,6 +1,6 @@
 """LOOP. DescribeConfigs, IncrementalAlterConfigs and AlterConfigs: values, their sources, changes.
 
-Values are those in effect. A synonym is another source of the same value, with its own value there;
+Values are those in effect. A synonym is a source that can set the same key, with its value there;
 the source with precedence is first. No value of this version is sensitive.
 Changes are forwarded to the controller. Checks that only a broker can do are done here, for its own
 values and those of all brokers. A change for another broker is refused while that broker is alive.
@@ -211,8 +211,7 @@ class ConfigApis:
         """Check a change that only a broker can check.
 
         :raises OperatingError: INVALID_REQUEST, if another broker must be asked or a directory
-            cannot be
-            cordoned. INVALID_CONFIG, if a group's value is invalid.
+            cannot be cordoned. INVALID_CONFIG, if a group's value is invalid.
         """
         if resource.resource_type == ResourceType.GROUP:
             self._group_configs.require_valid(resource)
@@ -313,9 +312,10 @@ class ConfigApis:
     def _min_isr_of(
         self, own: str | None, value: int, replication_factor: int | None, default: _Entry
     ) -> _Entry:
-        """Return ``min.insync.replicas``: the topic's value, else the cluster's, else at least two.
+        """Return ``min.insync.replicas``: the topic's value, else the cluster's, else the default.
 
-        The default never exceeds the replication factor.
+        The default is two, or a larger value in the broker's file, but at most the replication
+        factor.
         """
         key = default.key
         synonyms = [] if own is None else [(key, own, ConfigSource.TOPIC)]

@@ -242,8 +242,8 @@ class FollowerFetches:
         fetch.
 
         A read is late when its directory becomes suspect. A fetch waits for that once: the next
-        fetch skips
-        a directory whose operation still runs, so that it does not delay other directories.
+        fetch skips a directory whose operation still runs, so that it does not delay other
+        directories.
         """
         patience_s: dict[TopicIdPartition, float] = {}
         min_one_batch = not _size_of(answers)
@@ -277,8 +277,7 @@ class FollowerFetches:
         """Return whether to answer without waiting for records.
 
         Deletions wait for followers' log starts (KIP-107), and consumers that read a follower wait
-        for the
-        high watermark (KIP-392).
+        for the high watermark (KIP-392).
         """
         is_told_at_once = self._replicas.lets_followers_serve
         return (

@@ -52,7 +52,10 @@ class LeaderHints(Generic[L, E]):
         self._reported: dict[BrokerId, Listener] = {}
 
     def leader_of(self, topic_partition: TopicPartition, code: int) -> L | None:
-        """Return ``CurrentLeader`` for a partition with the error ``code``; None for no hint."""
+        """Return ``CurrentLeader`` for a partition with the error ``code``; None for no hint.
+
+        :meth:`endpoints` then includes the endpoint of that leader.
+        """
         if not self._has_leaders or code not in _ASKS_ELSEWHERE:
             return None
         partition = self._cache.state.partition_named(topic_partition)

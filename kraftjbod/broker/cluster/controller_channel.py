@@ -71,7 +71,10 @@ class _Purpose(Enum):
 
 
 class ControllerChannel:
-    """Use ``call``, ``forward`` and ``fetch_metadata``; call ``close()`` at the end."""
+    """Sends a broker's requests to the active controller, and its metadata fetches to a voter.
+
+    The methods are ``call``, ``forward`` and ``fetch_metadata``. Call ``close()`` at the end.
+    """
 
     def __init__(
         self,

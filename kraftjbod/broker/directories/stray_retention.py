@@ -33,7 +33,10 @@ _KNOWN_FOR_MS: Final = 3_600_000
 
 
 class StrayRetention:
-    """Runs as one coroutine, :meth:`run`; ``retention_ms`` -1 keeps all strays."""
+    """Deletes strays that are not needed, in one coroutine (:meth:`run`).
+
+    ``retention_ms`` -1 keeps all strays.
+    """
 
     def __init__(
         self,

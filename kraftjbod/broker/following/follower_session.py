@@ -127,7 +127,7 @@ class FollowerSession:
             self._unreported[one.topic_partition] = one
 
     def name_last(self, one: Followed) -> None:
-        """Name the replica after all others that wait to be named."""
+        """Move the replica to the end of the queue of replicas that the next fetches name."""
         self._unreported.pop(one.topic_partition, None)
         self.name(one)
 

@@ -209,7 +209,8 @@ class CommittedOffsetApis:
         """Return the committed offsets of a group.
 
         :param wanted: topics and partitions; None for all committed offsets.
-        :param member: the sender's member id and epoch; a consumer group answers only its members.
+        :param member: the sender's member id and epoch. A consumer group checks them, except for a
+            sender without both.
         :param stable: refuse offsets that an open transaction may change.
         :param by_id: name topics by id and omit topics without one.
         """

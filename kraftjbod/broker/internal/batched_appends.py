@@ -57,7 +57,7 @@ class BatchedAppends:
     ) -> Completion[AppendOutcome]:
         """Append as :meth:`InternalProducer.append`; the base offset is that of ``records``.
 
-        Appends keep their order.
+        Appends keep their order. Only the parts of a split batch may follow later appends.
         """
         gathered = self._gathered.get(partition)
         if gathered is not None and (

@@ -71,10 +71,8 @@ class InternalProducer:
         """Append as the leader of that epoch; completes when all in-sync replicas have the batch.
 
         Appends keep their order. The outcome is an error if this broker does not lead in that
-        epoch, if the
-        directory refuses or does not respond, or after ``timeout_ms``. The batch may still be
-        appended
-        later, but only in this epoch.
+        epoch, if the directory refuses or does not respond, or after ``timeout_ms``. The batch may
+        still be appended later, but only in this epoch.
 
         :param transaction: the transaction of a transactional batch.
         """

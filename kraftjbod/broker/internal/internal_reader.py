@@ -55,8 +55,7 @@ class InternalReader:
         """Yield all batches up to the log end, and wait until they are committed.
 
         A hung or busy directory and slow followers are waited for, as long as this broker leads in
-        that
-        epoch.
+        that epoch.
 
         :raises OperatingError: this broker does not lead any more; CORRUPT_MESSAGE, if the log is
             damaged.

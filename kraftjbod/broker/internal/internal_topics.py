@@ -96,5 +96,5 @@ class CreationPlan:
         return possible
 
     def refused(self) -> None:
-        """Note that too few brokers can have the replicas that :meth:`missing` returned."""
+        """Note that the controller refused the replication factor that :meth:`missing` returned."""
         self._useless += 1

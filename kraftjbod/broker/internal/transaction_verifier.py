@@ -110,7 +110,7 @@ class TransactionVerifier:
         return answer
 
     def close(self) -> None:
-        """Close the connections; open questions get no response."""
+        """Close the connections. Questions in flight complete with NETWORK_EXCEPTION."""
         for coordinator in self._coordinators.values():
             if coordinator.connection is not None:
                 coordinator.connection.close()

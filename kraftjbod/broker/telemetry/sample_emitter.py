@@ -93,7 +93,10 @@ class SampleEmitter(Generic[Subject]):
         self._log = get_logger(component="samples", broker_id=broker_id, topic=topic.name)
 
     async def run(self) -> None:
-        """Run a round at once and then one per interval, until cancelled."""
+        """Send samples at once and then every interval, until cancelled.
+
+        Close the producer and the gatherer at the end.
+        """
         due_ms = whole_due_ms = self._clock.now_ms()
         try:
             while True:

@@ -134,7 +134,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """Append the metadata, or a deletion (None). :class:`Written` must follow."""
+    """Append the metadata, or a tombstone (None). Report the result as :class:`Written`."""
 
     metadata: TransactionMetadata | None
 

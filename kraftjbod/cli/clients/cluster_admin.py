@@ -342,7 +342,10 @@ def _may_change(answer: int | OperatingError | None) -> bool:
 async def _deleted_by(
     client: ClusterClient, leader: int, offsets: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, int | OperatingError]:
-    """Send the request to one leader, and return its results."""
+    """Send DeleteRecords to one leader; return each partition's new log start offset or error.
+
+    If the request fails as a whole, every partition gets that error.
+    """
     by_topic: dict[str, list[DeleteRecordsRequest.DeleteRecordsPartition]] = defaultdict(list)
     for tp, offset in offsets.items():
         by_topic[tp.topic].append(

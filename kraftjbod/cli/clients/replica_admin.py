@@ -305,9 +305,11 @@ async def alter_partition_reassignments(
 ) -> Refusals:
     """Start or cancel moves of replicas between brokers (KIP-455).
 
-    Kafka's brokers ignore ``target_dirs`` silently. For any cluster, call
-    :func:`alter_replica_log_dirs` afterwards, which has no effect if they were used.
+    Kafka's brokers silently ignore ``Reassignment.target_dirs``. So call
+    :func:`alter_replica_log_dirs` afterwards with the same directories. That call has no effect on
+    a cluster that used ``target_dirs``.
 
+    :returns: the errors of refused partitions.
     :raises OperatingError: the request as a whole failed; UNSUPPORTED_VERSION: the cluster cannot
         forbid a change of the replication factor.
     """

@@ -92,10 +92,13 @@ class _GoneError(KraftJbodError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrainOptions:
-    """``throttle`` is in bytes per second and broker; None leaves the rates unchanged.
+    """Options of a drain.
 
-    The cluster is read every ``poll_ms``. ``settle_ms`` is the time limit for changes that move no
-    bytes: a cordon, or the removal of a file.
+    * ``throttle``: bytes per second and broker; None leaves the rates unchanged.
+    * ``across_brokers``: replicas of a drained directory may move to other brokers.
+    * ``poll_ms``: interval at which the cluster is read.
+    * ``settle_ms``: time limit of a cordon, and of a period in which no move runs and no replica
+      leaves the source.
     """
 
     throttle: int | None = None
@@ -216,8 +219,8 @@ class Drain:
     async def run(self) -> int:
         """Drain the source, and return the number of moved replicas.
 
-        :raises DoesNotFitError: before any move, after this run's cordon was removed; or later, if
-            free space disappeared.
+        :raises DoesNotFitError: a replica has no place elsewhere. Before the first move, this run's
+            cordon is removed. Later the cordon remains.
         :raises KraftJbodError: other failures; the same command resumes the drain.
         """
         take_back = await self._cordon()

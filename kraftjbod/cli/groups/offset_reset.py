@@ -140,7 +140,10 @@ def shifted(
     by: int,
     bounds: Mapping[TopicPartition, Bounds],
 ) -> dict[TopicPartition, int]:
-    """:raises OffsetResetError: a partition has no committed offset."""
+    """Return the committed offsets plus ``by``, each limited to the bounds of its partition.
+
+    :raises OffsetResetError: a partition has no committed offset.
+    """
     wanted = {}
     for partition in partitions:
         if partition not in committed:

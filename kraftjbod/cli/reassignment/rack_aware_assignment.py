@@ -22,12 +22,13 @@ def assign_replicas(
     replication_factor: int,
     random_below: Callable[[int], int],
 ) -> list[tuple[int, ...]]:
-    """Return the brokers of each partition from 0 on.
+    """Return the brokers of each partition, the preferred leader first, by partition index.
 
     :param racks: by broker; all None to ignore racks.
-    :param random_below: return a number from 0 to below the argument: the start, so that not every
-        topic begins on the first broker.
-    :raises ReassignmentError: too few brokers, or only some have a rack.
+    :param random_below: return a random number from 0 to the argument, exclusive. It selects the
+        leader of partition 0 and the shift of the followers, so that topics begin on different
+        brokers.
+    :raises ReassignmentError: there are too few brokers, or some brokers have a rack and some none.
     """
     if replication_factor > len(racks):
         raise ReassignmentError(

@@ -28,7 +28,7 @@ class ReassignmentError(KraftJbodError):
 
 
 class Replica(NamedTuple):
-    """A partition on a broker; sorted by broker first, as by Kafka's tool."""
+    """A replica. The order is by broker, topic and partition, as in kafka-reassign-partitions."""
 
     broker_id: int
     topic: str

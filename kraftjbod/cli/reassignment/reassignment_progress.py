@@ -171,9 +171,12 @@ async def follow(
     sample_ms: int = SAMPLE_MS,
     stalled_after_ms: int = STALLED_AFTER_MS,
 ) -> None:
-    """Show what ``sample`` returns, every ``sample_ms``, until that is empty.
+    """Show the copies that ``sample`` returns, every ``sample_ms``.
 
-    :raises StalledError: no byte has moved for ``stalled_after_ms``.
+    Return after two empty samples in a row.
+
+    :raises StalledError: all samples of ``stalled_after_ms`` are equal. A source that grows makes
+        samples differ, even if no byte is copied.
     """
     speeds: dict[str, Speed] = {}
     last_seen: list[Copying] = []

@@ -20,7 +20,11 @@ from kraftjbod.raft.machine.voter_set import ReplicaKey
 
 
 class QuorumSearch:
-    """Searches. Use in the event loop's thread only."""
+    """Finds the voters for a controller that has no vote and knows no leader.
+
+    Asks the configured controllers for the voters, and passes them to the Raft driver.
+    Use in the event loop's thread only.
+    """
 
     def __init__(
         self,

@@ -30,7 +30,9 @@ class LogWriter:
         self._log = log
 
     async def write(self, write: Callable[[], object]) -> None:
-        """Run ``write`` until it succeeds, while the dir is impaired; cancellation ends that.
+        """Run ``write``, and repeat it while the dir is impaired, until it succeeds.
+
+        A cancellation ends the repetition. Errors other than an impaired dir are raised.
 
         A write that finds no free space must leave nothing behind, so that it may be repeated.
 

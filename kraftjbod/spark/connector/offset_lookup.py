@@ -190,10 +190,10 @@ class OffsetLookup:
     def resolve(
         self, position: Position, partitions: Collection[TopicPartition], *, is_start: bool
     ) -> dict[TopicPartition, int]:
-        """Convert a position to an offset per partition, without checking its range.
+        """Convert a position to an offset per partition; an offset may be outside the log.
 
-        :raises ConfigError: naming partitions that the options omit or that do not exist, or a
-            partition without a record that is recent enough.
+        :raises ConfigError: the options omit a partition of ``partitions`` or name any other. Or a
+            partition has no record for a starting timestamp, and the strategy is not latest.
         """
         which = "starting" if is_start else "ending"
         match position:

@@ -176,7 +176,7 @@ def without(frame: DataFrame, crossings: DataFrame) -> DataFrame:
 
 
 def sent(crossings: DataFrame) -> DataFrame:
-    """Sums of crossings by source and target broker."""
+    """Return bytes, write rate and number of ``crossings`` by source and target broker."""
     grouped = crossings.groupBy("from_broker", "to_broker").agg(
         F.sum("size_bytes").alias("size_bytes"),
         F.sum("write_rate").alias("write_rate"),

@@ -90,7 +90,7 @@ def table(
 
 
 def figure(name: str, svg: str, caption: str) -> Html:
-    """A drawing, which is trusted, and how to read it."""
+    """Return an HTML figure of ``svg``, which is not escaped, with ``caption`` below."""
     return Html(_PARTS.figure(name, svg, caption))
 
 

@@ -162,7 +162,10 @@ def _java_home() -> str:
 
 @functools.cache
 def _quieten_python() -> None:
-    """Silence errors that are both logged and raised: their handlers report them."""
+    """Silence log records of errors that PySpark and py4j raise as well.
+
+    The code that catches such an exception reports it.
+    """
     for name in _LOUD_LOGGERS:
         PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
     # py4j logs by the root logger, which asks its own filters for those records only.

@@ -4,8 +4,9 @@
   missing, unreadable, hung or foreign directory is OFFLINE. The start continues.
 * Errors that the operator has to fix raise :class:`StartupError`: a directory locked by another
   process, an id found in two directories, an unreadable metadata directory.
-* An empty path that this node never used is a new disk and gets an id. An empty path that had an id
-  means a missing disk, and nothing is written there.
+* A path without ``meta.properties`` that this node never used is a new disk and gets an id. Other
+  content is not checked here. If the path had a directory before, its disk is missing, and nothing
+  is written there.
 * Directories that were added at run time are opened too, even if ``log.dirs`` does not name them.
 * Every directory builds its reserve before logs are recovered (KIP-928). A broker's directory
   without space for it is SATURATED, and one without space for its id is OFFLINE. A controller has

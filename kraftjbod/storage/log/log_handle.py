@@ -334,7 +334,7 @@ class LogHandle:
     async def read_checked(
         self, start_offset: int, max_bytes: int, max_offset: int, min_one: bool
     ) -> ReadResult:
-        """Read as :meth:`read_cached`, in the directory's thread, and check every batch.
+        """Read as :meth:`read_cached`, in the directory's thread, and check every batch and CRC.
 
         :raises CorruptRecordError: the batch of ``start_offset`` is damaged.
         :raises KafkaStorageError: the directory is offline or goes offline meanwhile.
@@ -493,7 +493,8 @@ class LogHandle:
                 except SegmentUnreadError as unread:
                     surveyed = await self._read_segment(unread)
         finally:
-            # The caller may be cancelled, but the truncation stays pending until its thread ends.
+            # The caller may be cancelled, but the truncation stays pending until the operation ends
+            # in the thread. Meanwhile :meth:`read_cached` returns None.
             if done is None or done.done():
                 self.unsettled.end_truncation(truncation)
             else:
@@ -659,7 +660,7 @@ class LogHandle:
     async def come_back(self, directory: str) -> None:
         """Restore the name after a failed swap, and accept appends again.
 
-        Works in an impaired directory, too.
+        Appends are accepted even if the rename fails. Works in an impaired directory, too.
         """
         self._published.is_replaced = False
         async with self._files:

@@ -141,7 +141,10 @@ def create_log(
 
 
 def is_half_made(vfs: Vfs, directory: str) -> bool:
-    """Return whether ``directory`` contains only the rest of an interrupted creation."""
+    """Return whether ``directory`` has only ``partition.metadata`` and an empty segment 0, if any.
+
+    An interrupted :func:`create_log` leaves such files. A new replica without records has them too.
+    """
     return all(
         entry.name.removesuffix(".tmp") == PARTITION_METADATA
         or (entry.name == offset_file_name(0, LOG_SUFFIX) and entry.size_bytes == 0)

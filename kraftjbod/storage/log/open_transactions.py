@@ -21,7 +21,8 @@ class UnstableTransaction(NamedTuple):
     first_offset: int
     producer_id: int
     last_offset: int = _OPEN
-    #: Wall time of its first append here, or the producer's last timestamp from a snapshot.
+    #: Wall time of its first append here. After a load: the largest record timestamp of the first
+    #: batch, or the time of the producer's last append from a snapshot.
     began_ms: int = -1
 
     @property

@@ -5,9 +5,9 @@ batch is answered with its first offset. The last five batches of each producer 
 many as a client keeps in flight.
 
 ``ProducerLimits`` bounds the remembered producers in time and number. A producer that may still
-retry must be remembered, to avoid duplicates. So a producer is kept for ten minutes after its last
-batch. If all producers are that recent, new ones are refused. The time of the append counts, not
-the record timestamps.
+retry must be remembered, to avoid duplicates. So the limit of the number forgets no producer within
+ten minutes after its last batch. If the limit is reached and all producers are that recent, new
+ones are refused. The time of the append counts, not the record timestamps.
 Batches of a group or transaction coordinator have no sequences. So their producers without an open
 transaction are forgotten at once if there are too many.
 
@@ -96,7 +96,7 @@ class _Producer:
     epoch: int
     #: Wall clock time of the last append, in ms.
     appended_ms: int
-    #: Oldest first, only batches of ``epoch``. Empty if only an older epoch had batches.
+    #: Oldest first, only batches of ``epoch``. Empty if ``epoch`` has only markers.
     batches: tuple[AppendedBatch, ...] = ()
     #: Coordinator epoch of the last marker here.
     coordinator_epoch: int = _NO_COORDINATOR

@@ -1,7 +1,7 @@
 """LOOP. ``PublishedLog``: runs operations on a log in its directory's thread, and publishes views.
 
-* After each operation a new :class:`LogView` is published on the event loop, even if the caller
-  stopped waiting.
+* After each successful operation a new :class:`LogView` is published on the event loop, even if the
+  caller stopped waiting. A failed operation publishes none, even if it changed a part of the log.
 * Segments that left the log are passed on together with the first view without them.
 * A removed log accepts no operations. A log that was replaced by its copy in another directory can
   still be read.

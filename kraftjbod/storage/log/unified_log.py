@@ -10,7 +10,8 @@
 * An operation that fails for lack of space may be partly done, but the state here always matches
   the files. So any operation may follow, including a repetition. An append is never partly done.
 * Recovery trusts all data below the recovery point, which only advances after an fsync. Leader
-  epochs and producer state become durable together with it.
+  epochs become durable before it advances. Producer snapshots are only synced at a clean stop:
+  a damaged or lost one is recognized, and the batches are replayed instead.
 
 This class knows no roles and no waiting. It gets the high watermark from its owner.
 """

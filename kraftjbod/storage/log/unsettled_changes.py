@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 
 class TruncationUnderWay(NamedTuple):
-    """A pending truncation: at least the offsets below ``left`` remain, and ``log_start`` is the
-    lowest possible new log start.
+    """A pending truncation: at least the offsets below ``left`` remain. The log starts at
+    ``log_start`` afterwards, or below it.
     """
 
     left: int
@@ -51,7 +51,7 @@ class UnsettledChanges:
         return min([offset, *(one.left for one in self._truncations)])
 
     def certain_start(self, offset: int) -> int:
-        """Return ``offset``, lowered to the lowest log start after pending truncations."""
+        """Return ``offset``, the log start, lowered to ``log_start`` of each pending truncation."""
         return min([offset, *(one.log_start for one in self._truncations)])
 
     def begin_truncation(self, left: int, log_start: int) -> TruncationUnderWay:

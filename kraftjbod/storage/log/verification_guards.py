@@ -69,7 +69,7 @@ class VerificationGuards:
     __slots__ = ("_guards",)
 
     def __init__(self) -> None:
-        #: In the order of their last use, oldest first.
+        #: In the order of their creation, oldest first. A repeated question does not move a guard.
         self._guards: OrderedDict[int, VerificationGuard] = OrderedDict()
 
     def __len__(self) -> int:

@@ -64,7 +64,10 @@ class FreeSpacePolicy:
         return is_full or space.usable_bytes < self._min_free_bytes
 
     def is_enough(self, space: SpaceOnDisk, *, has_reserve: bool) -> bool:
-        """Return whether enough bytes and inodes are free to leave the full state."""
+        """Return whether enough bytes and inodes are free to leave the full state.
+
+        :param has_reserve: whether the reserve file exists; if not, its size must be free too.
+        """
         reserve_bytes = 0 if has_reserve else self._reserve_bytes
         needed = reserve_bytes + self._min_free_bytes + self._margin_bytes
         has_inodes = not space.counts_inodes or space.free_inodes >= LEAST_FREE_INODES

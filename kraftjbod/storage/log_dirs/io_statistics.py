@@ -61,7 +61,7 @@ class IoFigures:
 
 
 class IoStatistics:
-    """Statistics of one log directory. :meth:`sample` is called once per check."""
+    """I/O statistics of one log directory. Every disk check calls :meth:`sample`."""
 
     def __init__(self) -> None:
         self._figures = [IoFigures() for _ in IoGroup]

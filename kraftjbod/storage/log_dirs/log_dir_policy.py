@@ -83,8 +83,8 @@ _PROCESS_LIMIT: Final = frozenset({ENOMEM, EFBIG})
 _CALLER_BUG: Final = frozenset(
     {ENOENT, EBADF, EINVAL, EEXIST, ENOTDIR, EISDIR, ENAMETOOLONG, ENOTEMPTY}
 )
-#: Operations that write below a directory that this broker created. ENOENT means that the file system
-#: or another program removed that directory: records of the replica are lost (KIP-18).
+#: Operations that write below a directory that this broker created. ENOENT means that the file
+#: system or another program removed that directory: records of the replica are lost (KIP-18).
 _WRITES_BELOW: Final = frozenset({OpKind.APPEND, OpKind.CREATE, OpKind.INDEX, OpKind.CHECKPOINT})
 
 

@@ -335,7 +335,8 @@ class LogManager:
         :raises KafkaStorageError: with the ``directory_id`` of the directory that went offline.
         """
         handle = await self._swap.promote_future(topic_partition, executor)
-        # Store the clean offset before the move. If that fails, the log is only cleaned again.
+        # Store the replica's clean offset in its new directory. If that fails, the log is only
+        # cleaned again.
         await each_online([self._cleaner_offsets.write(handle.log_dir)])
         return handle
 

@@ -291,7 +291,10 @@ class FutureLog:
         return got
 
     def _truncate_torn(self, base_offset: int) -> None:
-        """Truncate bytes of a failed step, which could otherwise remain after a shorter range."""
+        """Truncate the bytes that a failed copy step wrote beyond the recorded size.
+
+        The next step may copy fewer bytes, and would not overwrite all of them.
+        """
         if base_offset in self._torn:
             self._file(base_offset).truncate(self._copied[base_offset])
             self._torn.discard(base_offset)

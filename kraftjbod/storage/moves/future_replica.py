@@ -96,7 +96,7 @@ class FutureReplica:
         self._running: asyncio.Future[Any] | None = None
         #: Completed when the thread of an abandoned step is done.
         self._late: asyncio.Future[None] | None = None
-        #: The copy becomes or was made the replica, or is removed. Later operations are refused.
+        #: The copy becomes the replica without a swap, or is removed. Later operations are refused.
         self._is_over = False
 
     def __repr__(self) -> str:
@@ -114,7 +114,10 @@ class FutureReplica:
 
     @property
     def is_over(self) -> bool:
-        """Whether the copy becomes the replica or is removed, unless that fails."""
+        """Whether the copy becomes the replica without a swap, or is removed, unless that fails.
+
+        A swap (:meth:`become_current`) does not set it.
+        """
         return self._is_over
 
     def replaces(self, view: LogView) -> bool:
@@ -252,7 +255,7 @@ class FutureReplica:
     async def become_current(
         self, carried: CarriedState, config: TopicConfig, producer_limits: ProducerLimits
     ) -> UnifiedLog:
-        """Take the replica's name. No other operation on the copy is possible afterwards."""
+        """Take the replica's name, durably. Only :meth:`come_back` may follow, after an error."""
         log = self._log
         return await self.log_dir.run(
             OpKind.RENAME,

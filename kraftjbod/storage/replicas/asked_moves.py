@@ -50,7 +50,9 @@ class AskedMoves:
         self._log = get_logger(component="asked_moves")
 
     async def load(self, is_true: Callable[[TopicIdPartition, AskedMove], bool]) -> None:
-        """Load the notes of the last run for which ``is_true`` returns True.
+        """Load the notes of the last run, and keep those for which ``is_true`` returns True.
+
+        An unreadable file is logged and counts as empty.
 
         :raises KafkaStorageError: the metadata directory is or goes offline.
         """

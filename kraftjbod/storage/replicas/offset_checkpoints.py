@@ -107,11 +107,12 @@ class OffsetCheckpoints:
                 await self._write_log_starts(handle.log_dir)
 
     async def _write_log_starts(self, log_dir: LogDir) -> None:
-        """Write the log start offsets as of the call.
+        """Write the log start offsets of a directory's replicas and announced copies.
 
-        The file contains offsets at the start of the first segment too: until the directory is
-        synced, a removed segment may reappear after a crash. It also contains zeros, which show a
-        clean start that the oldest segment is lost.
+        Unlike Kafka's file, the file also has the offsets that equal the base of the first segment:
+
+        * Until the directory is synced, a removed segment may reappear after a crash.
+        * After a clean stop, an entry of 0 lets the loader detect that segment 0 is missing.
         """
         here = self._registry.every_handle_in(log_dir)
         starts = {handle: handle.claimable_log_start for handle in here}

@@ -172,7 +172,10 @@ class ReplicaRegistry:
     # -- configuration ----------------------------------------------------------------------
 
     def set_default_config(self, config: TopicConfig) -> None:
-        """Set the configuration of topics without their own."""
+        """Set what :meth:`config_of` returns for topics without their own configuration.
+
+        Existing logs keep their configuration.
+        """
         self._default_config = config
 
     def config_of(self, topic: str) -> TopicConfig:

@@ -151,8 +151,9 @@ class ReplicaSwap:
                 raise
 
     async def remove_unneeded(self, future: FutureReplica) -> None:
-        """Implement :meth:`remove`, with retries. If the directory fails, the next start repeats
-        it.
+        """Call :meth:`remove`, and retry later if the directory is busy or impaired.
+
+        If the directory fails, the next start removes the copy.
         """
         try:
             await self.remove(future)
@@ -253,7 +254,7 @@ class ReplicaSwap:
     async def _make_whole(
         self, source: LogHandle, future: FutureReplica, executor: LogDirExecutor
     ) -> CarriedState:
-        """Complete the copy. After a failure here the copy is unchanged, and the source stays
+        """Complete the copy. After a failure here it is still a future copy, and the source stays
         current.
         """
         carried = await self._copy_the_rest(source, future, executor)

@@ -49,9 +49,10 @@ class StrayMark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundStray:
-    """Content of a stray's directory; None for missing parts.
+    """Content of a stray's directory; None for missing or unreadable parts.
 
-    With ``holds_nothing`` it is the rest of an interrupted creation: no records and no topic id.
+    With ``holds_nothing`` the directory has no records and no readable topic id, as after an
+    interrupted creation.
     """
 
     topic_id: TopicId | None

@@ -331,14 +331,17 @@ class SwapRecovery:
             self._log.info("leftover_copy_not_removed", path=path, reason=e.message)
 
     async def _topic_id(self, log_dir: LogDir, directory: str) -> TopicId:
-        """Raise as :meth:`LogDir.run` and :func:`parse_partition_metadata`."""
+        """Read the topic id. Raises as :meth:`LogDir.run` and :func:`parse_partition_metadata`."""
         path = f"{directory}/{PARTITION_METADATA}"
         data = await log_dir.run(OpKind.LOAD, lambda: log_dir.vfs.read_if_exists(path))
         return parse_partition_metadata("" if data is None else data.decode(errors="replace"), path)
 
 
 def _replicas_in(loaded: Sequence[LoadedDir]) -> set[TopicPartition]:
-    """Return the partitions with a copy of any kind in these directories."""
+    """Return the partitions with a current, future or deleted copy in the loaded directories.
+
+    Strays and unreadable future copies do not count.
+    """
     come: set[TopicPartition] = set()
     for found in loaded:
         come.update(handle.topic_partition for handle in found.handles)

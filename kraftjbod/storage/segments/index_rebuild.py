@@ -21,7 +21,10 @@ _STEP_BYTES: Final = 1024 * 1024
 
 
 class IndexRebuild:
-    """One rebuild. It runs in the directory's thread while the segment belongs to its log."""
+    """One rebuild of a segment's indexes, in the directory's thread.
+
+    Run a step only while the segment belongs to its log.
+    """
 
     def __init__(self, unread: SegmentUnreadError) -> None:
         self.segment: LogSegment = unread.segment

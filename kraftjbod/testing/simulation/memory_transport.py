@@ -173,7 +173,7 @@ class MemoryTransport(asyncio.Transport):
         return self._peer
 
     def begin(self, protocol: asyncio.BaseProtocol) -> None:
-        """Attach the protocol of a new connection, and read what has arrived."""
+        """Attach the protocol of a new connection, and schedule delivery of the bytes received."""
         self._protocol = protocol
         protocol.connection_made(self)
         self._feed_soon()
@@ -330,7 +330,11 @@ class MemoryTransport(asyncio.Transport):
                 self._hand_over(item)
 
     def _hand_over(self, data: bytes) -> None:
-        """Pass as much of ``data`` as the protocol takes; the rest stays in the buffer."""
+        """Pass ``data`` to the protocol.
+
+        If a BufferedProtocol pauses reading or closes, the remaining bytes stay unread. Any other
+        protocol gets all bytes at once.
+        """
         protocol, at = self._protocol, 0
         try:
             if not isinstance(protocol, asyncio.BufferedProtocol):

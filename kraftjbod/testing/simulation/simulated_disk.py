@@ -169,7 +169,10 @@ class ProcessVfs:
             file.inner.holders -= 1
 
     def disk_of(self, path: str) -> SimulatedDisk:
-        """:raises OSError: ENOENT, if no disk is mounted there."""
+        """Return the disk with the longest mount point that contains ``path``.
+
+        :raises OSError: EIO after the process has ended; ENOENT if no disk contains ``path``.
+        """
         if self.is_detached:
             raise error(errno.EIO, path)
         place = path

@@ -113,7 +113,7 @@ class SimulatedProcess:
         self._main.add_done_callback(self._ended)
 
     def make_vfs(self) -> ProcessVfs:
-        """Return the host's disks, usable until this process ends."""
+        """Return a new view of the host's disks, usable until this process ends."""
         vfs = ProcessVfs(self._host.disks, may_open=self._take_descriptor)
         self._vfs.append(vfs)
         return vfs

@@ -226,7 +226,10 @@ class GroupRoster:
     # --- protocols -------------------------------------------------------------------------------
 
     def supports(self, request: JoinRequested, protocol_type: str | None) -> bool:
-        """Return whether the request shares a protocol with all members."""
+        """Return whether the request names the group's protocol type and a protocol of all members.
+
+        An empty group supports every request that names a type and a protocol.
+        """
         if not request.protocol_type or not request.protocols:
             return False
         if not self.members:

@@ -333,8 +333,7 @@ class ConsumerGroup:
         """Convert to a classic group, if allowed: only members with the classic protocol remain.
 
         :param generation: their generation before the last other member left. They get a rebalance,
-            as in
-            Kafka, and revoke partitions as in any rebalance.
+            as in Kafka, and revoke partitions as in any rebalance.
         """
         is_too_large = len(self.state.members) > self._settings.classic_max_size
         if not self._settings.migration_policy.may_downgrade or is_too_large:

@@ -55,8 +55,7 @@ def read_assignment(data: bytes) -> frozenset[TopicPartition]:
     """Decode an assignment; empty data has no partitions.
 
     :raises OperatingError: INCONSISTENT_GROUP_PROTOCOL, if it cannot be decoded or has user data,
-        as
-        from assignors that are not Kafka's own.
+        as from assignors that are not Kafka's own.
     """
     if not data:
         return frozenset()

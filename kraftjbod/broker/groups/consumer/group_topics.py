@@ -114,7 +114,7 @@ def check_regex(text: str) -> None:
 
 
 def matching(text: str, topics: GroupTopics) -> frozenset[str]:
-    """Return the topic names that the expression matches completely.
+    """Return the topic names that the regular expression ``text`` matches completely.
 
     :raises OperatingError: as :func:`check_regex`.
     """

@@ -35,7 +35,7 @@ class Destination:
     is_subscription_new: bool = False
     holders: Mapping[TopicIdPartition, str]
     owned: Partitions | None = None
-    """Partitions that the member reports as owned; None if it reports none."""
+    """Partitions that the member reports as owned, possibly none; None if it reports nothing."""
 
 
 def reconciled(current: CurrentAssignment, to: Destination) -> CurrentAssignment:

@@ -102,8 +102,7 @@ class GroupCoordinator:
         """Create the coordinator.
 
         :param may_be_deposed: returns whether another broker may lead partitions that the metadata
-            shows
-            as led here.
+            shows as led here.
         """
         self._cache = cache
         self._records = records
@@ -468,8 +467,7 @@ class GroupCoordinator:
         """Delete offsets of deleted topics; offsets that remain are retried at the next expiry.
 
         The leader that wrote an offset knew its topic, and the present leader's metadata is at
-        least as
-        new. So a topic that is missing in the metadata was deleted.
+        least as new. So a topic that is missing in the metadata was deleted.
         """
         async for group_id in in_slices(led.groups.group_ids()):
             while facts := led.groups.orphaned(group_id, self._is_gone):

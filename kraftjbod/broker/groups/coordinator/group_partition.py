@@ -99,8 +99,7 @@ class GroupPartition:
         """Apply a marker that is replicated or was read from the log.
 
         Offsets that the group committed later, without a transaction, stay. So do pending offsets
-        behind
-        the marker: they belong to the producer's next transaction.
+        behind the marker: they belong to the producer's next transaction.
         """
         for group_id, topic_partition, committed in self.pending.end(producer_id, marker_offset):
             present = self.offsets(group_id).get(topic_partition)

@@ -300,9 +300,11 @@ class Workload:
                 await self._read_some(topic, consumer)
 
     def _near_rot(self, topic: LoadedTopic) -> dict[int, int]:
-        """Return a partition and an offset a little before a batch that is rotten on some disk.
+        """Return a partition and an offset from which a consumer reaches a rotten batch soon.
 
-        Reading ahead brings that batch into memory before it is asked for.
+        The offset is that of the batch, or at most three less, so that readahead may cache the
+        batch before a fetch requests it. Return an empty dict if no batch of the topic is rotten.
+        Otherwise return an offset in only a share of the calls (:data:`_NEAR_ROT`).
         """
         found = [(tp, offset) for tp, offset in self.rotten if tp.topic == topic.name]
         if not found or self._rng.random() >= _NEAR_ROT:
@@ -346,10 +348,10 @@ class Workload:
 
 
 def leader_of(metadata: ClusterMetadata, topic: str, partition: int) -> int:
-    """Return the leader that ``metadata`` names, even if that broker has left, or -1.
+    """Return the leader that ``metadata`` names, even if that broker has left; -1 for no leader.
 
-    ``ClusterMetadata.leader`` raises LEADER_NOT_AVAILABLE if the metadata was refreshed without a
-    leader since a record was sent.
+    ``ClusterMetadata.leader`` raises an error instead. The metadata may have been refreshed without
+    a leader after the record was sent.
     """
     found = metadata.topics.get(topic)
     known = None if found is None else found.partitions.get(partition)

@@ -84,7 +84,10 @@ class GroupLaws:
         return commit
 
     def _newest_of(self, partition: int) -> int:
-        """Return the newest generation that any member knows and that affects the partition."""
+        """Return the newest generation that ends earlier ones for the partition; -1 for none.
+
+        With ``is_by_partition`` only generations that assign the partition to a member count.
+        """
         if not self._is_by_partition:
             return self.generation
         return max((g for g, owned in self._owners if owned == partition), default=-1)
