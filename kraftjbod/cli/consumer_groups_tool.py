@@ -410,7 +410,11 @@ async def _delete_offsets(
 def _in_scope(
     client: ClusterClient, scopes: Iterable[str], committed: Iterable[TopicPartition]
 ) -> list[TopicPartition]:
-    """Return the named partitions; for a topic without numbers all, or the committed ones."""
+    """Return the named partitions.
+
+    A topic without numbers stands for all its partitions, or for the committed ones if the topic is
+    deleted.
+    """
     wanted: dict[TopicPartition, None] = {}
     for scope in scopes:
         topic, numbers = offset_reset.parse_scope(scope)

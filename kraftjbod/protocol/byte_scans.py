@@ -304,7 +304,8 @@ class BatchScan:
     ) -> None:
         """
         :param crc: function for the CRC-32C of bytes; None to skip the check of CRCs.
-        :param next_offset: offset of the first batch; an int64, as is ``limit_offset``.
+        :param next_offset: offset of the first batch. It and ``limit_offset`` must be far enough
+            from the ends of an int64 that adding or subtracting an offset delta does not overflow.
         :param interval_bytes: minimum number of bytes between two index entries.
         :param least_epoch: the leader epoch before the first batch.
         """

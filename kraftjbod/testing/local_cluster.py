@@ -543,7 +543,6 @@ class BrokerDir:
 
         :raises ConfigError: there is no such state.
         :raises ClusterTimeoutError: the directory is not in that state after ``timeout_s``.
-        :raises ClusterTimeoutError: if the directory is not in that state after ``timeout_s``.
         """
         if state not in _STATES:
             raise ConfigError(f"there is no state {state!r}: {', '.join(_STATES)}")

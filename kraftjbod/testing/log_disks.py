@@ -18,7 +18,8 @@
 
 :func:`best_kind` returns the best kind that this machine supports. :meth:`LogDisk.heal` makes a
 failed disk work again, with its data, except for unsynced data (``eio``) and data of the old disk
-(``wipe``). The broker does not take the directory online again automatically.
+(``wipe``). Whether a broker then takes the directory online again without an operator depends on
+its ``log.dir.reattach.interval.ms``.
 """
 
 from __future__ import annotations

@@ -141,7 +141,10 @@ class EligibleLeaders(NamedTuple):
 async def describe_eligible(
     client: ClusterClient, topics: Sequence[str]
 ) -> dict[tuple[str, int], EligibleLeaders]:
-    """Return them by topic and partition; empty if the cluster does not support the request."""
+    """Return the eligible leaders by topic and partition.
+
+    The result is empty if the cluster does not support the request.
+    """
     wanted = [DescribeTopicPartitionsRequest.TopicRequest(name=name) for name in topics]
     found: dict[tuple[str, int], EligibleLeaders] = {}
     cursor, seen = None, ("", -1)

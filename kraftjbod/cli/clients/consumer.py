@@ -76,7 +76,10 @@ class Consumer:
         retry_timeout_ms: int = 60_000,
         read_committed: bool = False,
     ) -> None:
-        """:param read_committed: whether to skip records of open and aborted transactions."""
+        """
+        :param read_committed: whether to return records of a transaction only after its commit.
+            Records after the start of an open transaction have to wait for its end.
+        """
         self._isolation_level = _READ_COMMITTED if read_committed else 0
         self.positions = dict(offsets)
         self._client = client

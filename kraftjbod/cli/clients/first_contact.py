@@ -1,6 +1,7 @@
 """WIRE. The first connection to a cluster, with a helpful error for a wrong port or no answer.
 
-* A slow attempt is reported while it runs, and ends at a deadline.
+* If the first attempt fails or is slow, the tool reports what it tries, and repeats it until a
+  deadline.
 * A controller's port given as a broker's, or the reverse, is detected by a request in the other
   protocol. Then the attempt ends at once.
 """
@@ -81,7 +82,7 @@ async def _try(client: ClusterClient, addresses: Sequence[Address], trying: _Try
 
 
 class _Trying:
-    """Reports once what is tried, if it takes long; ``reason`` is the latest failure."""
+    """Reports once what is tried if it fails or takes long; ``reason`` is the latest failure."""
 
     def __init__(self, named: str, timeout_ms: int, report: Report) -> None:
         self._text = f"trying {named} for {timeout_ms / 1000:g} s"

@@ -63,10 +63,11 @@ def _by_alternating_rack(racks: Mapping[int, str | None]) -> list[int]:
 def _candidates(
     brokers: list[int], first: int, shift: int, racks: Mapping[int, str | None]
 ) -> Iterable[int]:
-    """Yield the leader, then all other brokers repeatedly; ``shift`` selects the first."""
+    """Yield the leader, then all other brokers repeatedly; ``shift`` selects the first of them."""
     yield brokers[first]
     others = len(brokers) - 1
-    # A shift by one would use the next broker's rack, which may be the same as before.
+    # A shift by one would also move each follower to the next rack. A multiple of the number of
+    # racks changes the brokers only.
     step = shift * len(set(racks.values()))
     for index in count() if others else ():
         yield brokers[(first + 1 + (step + index) % others) % len(brokers)]

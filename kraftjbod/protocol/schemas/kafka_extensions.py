@@ -276,7 +276,7 @@ OWN_FIELDS: Final[Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]] = {
                 {"name": "DirectoryId", "type": "uuid", "versions": "0+"},
                 # Path at the broker's registration; empty if not reported.
                 {"name": "Path", "type": "string", "versions": "0+"},
-                # The directory failed while the broker ran, or was removed.
+                # The directory failed, or was taken offline, after its registration.
                 {"name": "IsOffline", "type": "bool", "versions": "0+"},
                 {"name": "IsCordoned", "type": "bool", "versions": "0+"},
                 # Number of this broker's replicas in this directory.

@@ -65,6 +65,6 @@ def _latest(samples: DataFrame, key: tuple[str, ...]) -> DataFrame:
 
 
 def recent(samples: DataFrame, now_s: float, max_age_s: float) -> DataFrame:
-    """Samples of the latest two rounds of brokers that are not silent."""
+    """Samples recent enough to be in the latest two rounds of a broker that is not silent."""
     begin_s = now_s - max_age_s - 2 * ROUND_S
     return samples.where(F.col("time").cast("double") >= begin_s)

@@ -153,7 +153,10 @@ class DiskFaults:
                 disk.vfs = self._empty()
 
     def heal(self, *only: DiskFault) -> None:
-        """End all faults, or those in ``only``. Hanging operations continue."""
+        """End all faults, or those in ``only``.
+
+        Hanging operations continue, and an unmounted disk is mounted again.
+        """
         for fault in only or DiskFault:
             self._heal(fault)
 
@@ -248,7 +251,10 @@ class DiskFaults:
             self._not_written = file
 
     def _is_replica(self, path: str) -> bool:
-        """Return whether the file is in a replica's directory and exists on the current disk."""
+        """Return whether ``path`` is a replica's directory, and not a file of the log directory.
+
+        The log directory replaces its own files by a rename of a new ``.tmp`` file.
+        """
         above, _, name = path.rpartition("/")
         return above == self._disk.path and not name.endswith(".tmp")
 

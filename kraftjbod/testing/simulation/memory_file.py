@@ -255,7 +255,7 @@ class MemFile:
         return data[part], self.synced[part].ljust(size, b"\0"), bytes(size)
 
     def _torn(self, data: bytearray, certain: int, rng: random.Random) -> bytearray:
-        """Return the new size, with each sector after ``certain`` either written or not."""
+        """Return the content with the new size. Each sector after ``certain`` is written or not."""
         left = bytearray(data)
         for start in range(certain - certain % SECTOR_BYTES, len(left), SECTOR_BYTES):
             if rng.random() < 0.5:

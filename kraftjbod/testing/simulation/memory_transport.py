@@ -44,7 +44,7 @@ class Place:
 
     name: str
     address: str
-    #: Packets to a host without power vanish without an answer.
+    #: Packets to a host without power wait until it has power again. Their sender is not notified.
     is_powered: bool = True
 
 

@@ -266,7 +266,7 @@ class SimulatedHost:
         """Send SIGTERM: the process stops in order; a second SIGTERM ends it at once."""
         if self.process is not None:
             self._say("stop")
-            # The daemon's handler would raise the signal again and end the test's process.
+            # At a second signal the daemon's handler calls os._exit, which would end the test.
             handler = self.process.loop.signal_handlers.pop(signal.SIGTERM, None)
             if handler is None:
                 self._end(says_so=True)  # So does one that knows nothing of signals.
@@ -289,7 +289,9 @@ class SimulatedHost:
             disk.power_cut()
 
     def stand_still(self) -> Callable[[], None]:
-        """Pause the process as by SIGSTOP. Its connections stay open, its disks finish operations.
+        """Pause the process as by SIGSTOP. Its connections stay open.
+
+        Disk operations in flight take effect once the process continues.
 
         :return: SIGCONT, for that process only.
         """

@@ -52,7 +52,7 @@ _LIMITS_MS: Final[Mapping[Kind, int]] = MappingProxyType(
         Kind.SLOW: _HUNG_MS,
     }
 )
-#: Faults of links and computing delay without a limit, and no process is dead.
+#: Kinds without a limit. A cut or slow link, for example, delays while no process is dead.
 _WITHOUT_LIMIT: Final = (
     OF_THE_CLUSTER
     | OF_THE_CONTROLLER

@@ -203,7 +203,7 @@ class LawWatch:
                 if replica.topic_id != topic_id:
                     continue  # It does not know the newer topic of that name yet.
                 if replica.partition.leader_epoch != registration.leader_epoch:
-                    continue  # Its metadata is old: it may not have to truncate.
+                    continue  # Its metadata is old: it is checked once it knows this epoch.
                 if replica.handle.log_end_offset < end:
                     self._found(
                         f"{tp} {broker_id} {registration.leader_epoch}",

@@ -57,7 +57,8 @@ class QuorumLaws:
         self._said: set[str] = set()
         #: By offset, the entries that any controller has committed.
         self.committed: dict[int, Entry] = {}
-        #: By offset, the latest term at the time of the first check that saw the entry committed.
+        #: By offset, the term of the controller that was first seen with the entry committed. The
+        #: entry was committed in this term or an earlier one.
         self._seen_in: dict[int, int] = {}
         self._leaders: dict[int, str] = {}
         #: By term, when its leader was first seen.

@@ -102,7 +102,7 @@ class MetadataWrites:
 
 
 class Workload:
-    """Call ``start``, ``stop_producing``, wait ``until_read``, ``close``."""
+    """Call ``start`` and ``stop_producing``, wait until ``unread`` is empty, then ``close``."""
 
     def __init__(
         self,
@@ -335,7 +335,7 @@ class Workload:
                 self._found(wrong)
 
     def _heard(self, topic: LoadedTopic, answer: FetchResponse.PartitionData) -> None:
-        """Check the high watermark. A new leader may lower it, but not below read records."""
+        """Note the greatest high watermark. A new leader may report a lower one for a while."""
         if answer.error_code != ErrorCode.NONE or topic.acks != ACKS_ALL:
             return
         key = topic.name, answer.partition_index

@@ -56,7 +56,8 @@ class CommittedReader:
             read_committed=True,
         )
         self._consumer.on_answer = self._heard
-        #: Partitions whose next answer may be for a fetch from before the first :meth:`unread`.
+        #: Partitions whose next answer may be for a fetch from before the first :meth:`unread`;
+        #: None before that call.
         self._late: set[int] | None = None
 
     async def run(self) -> None:

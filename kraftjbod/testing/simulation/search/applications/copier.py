@@ -124,7 +124,7 @@ class Copier:
             await reader.close()
 
     async def _copy(self, reign: Reign, reader: Consumer) -> bool:
-        """Copy the fetched records; False if the transaction failed, so they are read again."""
+        """Copy the fetched records; False if it aborted the transaction: they are read again."""
         values: list[bytes] = []
         ends: dict[TopicPartition, int] = {}
         for fetched in await reader.poll(_POLL_MS):

@@ -106,7 +106,7 @@ class DirFaults:
         await self._operator.until_back(fault)
 
     async def _list_again(self, fault: Fault) -> None:
-        """Restart the broker, because directories are listed at a start."""
+        """Add names of another program. Often restart the broker, which lists directories then."""
         disk = self._stage.disk(fault)
         disk.faults.begin(DiskFault.CLUTTER)
         if fault.rng().random() < _RESTARTS:
@@ -186,7 +186,10 @@ class DirFaults:
         undo()
 
     async def _hang_move(self, fault: Fault) -> None:
-        """Hang at the final rename of a move, on the target disk or on both disks."""
+        """Hang at the final rename of a move, on the target disk or on both disks.
+
+        The target disk is healed last.
+        """
         rng, here = fault.rng(), self._stage.path(fault)
         paths = self._stage.host(fault).log_dirs
         source, target = here, rng.choice([one for one in paths if one != here])

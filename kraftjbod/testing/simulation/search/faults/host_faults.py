@@ -153,7 +153,10 @@ class HostFaults:
             await self._stage.until_serving(broker)
 
     async def _last_standing(self, fault: Fault) -> None:
-        """Leave one broker alone, which may lose what it acknowledged; it returns before others."""
+        """Cut the power of the last running broker, which returns before the others.
+
+        It may lose records that it had acknowledged together with the others.
+        """
         rng, brokers = fault.rng(), self._stage.view.broker_ids
         others = rng.sample([one for one in brokers if one != fault.broker], len(brokers) - 1)
         self._stage.down.update(brokers)

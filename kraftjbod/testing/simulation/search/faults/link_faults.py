@@ -45,7 +45,10 @@ class LinkFaults:
         self._stage.cluster.network.reset_connections(*self._ends(fault))
 
     async def _break_one_side(self, fault: Fault) -> None:
-        """Break it for one side. A controller sees no FIN, which means a process end (ADR 90)."""
+        """Break a connection for one side.
+
+        A controller gets no FIN, which would mean that the broker's process has ended (ADR 90).
+        """
         a, b = self._ends(fault)
         by_fin = fault.other > 0 and fault.rng().random() < _BY_FIN
         self._stage.cluster.network.break_one_side(a, b, by_fin=by_fin)

@@ -50,10 +50,11 @@ class Kind(StrEnum):
     ALL_STOPPED = "orderly stop of all brokers, and replicas removed from the disks"
     """Replicas of one broker. The last to stop may lead at once: the controller saw no loss."""
     LAST_STANDING = "orderly stop of the others, and a power cut"
-    """It is the only leader then, loses the end of its logs and is back first."""
+    """The last broker leads alone, loses the end of its logs, which the others have, and is back
+    first."""
     SWAPPED = "kill -9, and two disks swapped"
     MOVE_HANG = "hang in the midst of a move"
-    """Longer than ``log.dir.io.suspect.ms``, and shorter than ``log.dir.io.timeout.ms``."""
+    """Mostly above ``log.dir.io.suspect.ms``, and always below ``log.dir.io.timeout.ms``."""
     ROT = "bit rot"
     """A bit of a closed segment flips. Its checksum detects that, and a peer heals it."""
     ROT_BESIDE = "kill -9, and bit rot beside the log"
