@@ -80,7 +80,7 @@ class GroupCommits:
             code = ErrorCode.NONE
             if committer.generation >= 0:
                 code = absent_code
-            elif len(led.groups) >= self._settings.max_groups_per_partition:
+            elif not led.groups.admits(group_id, self._settings.max_groups_per_partition):
                 code = ErrorCode.GROUP_MAX_SIZE_REACHED
         if code is not ErrorCode.NONE:
             return code
@@ -118,6 +118,8 @@ class GroupCommits:
         code = check()
         if code is not ErrorCode.NONE:
             return code
+        if not led.groups.admits(group_id, self._settings.max_groups_per_partition):
+            return ErrorCode.GROUP_MAX_SIZE_REACHED
         # Fetches of stable offsets must wait from now on: the write can happen at any time.
         led.groups.pending.arrives(group_id, offsets)
         # The transaction coordinator is asked meanwhile, and membership may change.

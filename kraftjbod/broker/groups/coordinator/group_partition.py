@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from types import MappingProxyType
@@ -57,6 +57,25 @@ class GroupPartition:
     def __len__(self) -> int:
         """Return the number of known groups, including those with committed offsets only."""
         return len(self.group_ids())
+
+    def admits(self, group_id: str, max_groups: int) -> bool:
+        """Return whether the group exists, or ``max_groups`` allows to create it.
+
+        Groups whose first commit is in flight count, so that many commits at once stay below the
+        limit.
+        """
+        by_id: tuple[Collection[str], ...] = (
+            self.groups,
+            self.consumer_groups,
+            self._offsets,
+            self.pending.groups,
+            self.pending.arriving_groups,
+            self._committing,
+        )
+        if any(group_id in some for some in by_id):
+            return True
+        # The sum counts a group more than once. Counting ids takes 40 ms with 100,000 groups.
+        return sum(map(len, by_id)) < max_groups or len(set().union(*by_id)) < max_groups
 
     # --- facts -----------------------------------------------------------------------------------
 

@@ -80,6 +80,11 @@ class PendingOffsets:
     def groups(self) -> Collection[str]:
         return self._open.keys()
 
+    @property
+    def arriving_groups(self) -> Collection[str]:
+        """The groups with offsets in flight to the log."""
+        return self._arriving.keys()
+
 
 def _less(counts: dict[str, Counter[TopicPartition]], group_id: str, one: TopicPartition) -> None:
     """Decrement a count; remove zeros and empty groups."""

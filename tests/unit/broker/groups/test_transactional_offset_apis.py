@@ -142,6 +142,16 @@ async def test_txn_offset_commit_beyond_producer_limit_is_retriable() -> None:
         assert await committing_with(rig, second, 6, **other) == 0
 
 
+async def test_txn_offset_commit_of_new_group_beyond_group_limit_is_refused() -> None:
+    async with both(group_max_per_partition="2") as rig:
+        producer, member = await init(rig), {"generation_id": 1, "member_id": "m"}
+        commits = (committing_with(rig, producer, 5, group_id=name) for name in "abc")
+        assert await asyncio.gather(*commits) == [0, 0, E.GROUP_MAX_SIZE_REACHED]
+        assert await committing_with(rig, producer, 6, group_id="a") == 0
+        code = await committing_with(rig, producer, 6, group_id="c", **member)
+        assert code == E.ILLEGAL_GENERATION
+
+
 async def test_requests_that_make_no_sense() -> None:
     async with both() as rig:
         producer = await init(rig)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from kraftjbod.broker.groups.coordinator.group_commits import Committer
@@ -47,3 +48,17 @@ async def test_without_a_group_only_who_says_nothing_of_one() -> None:
         assert await told(rig, "", -1) is E.NONE
         assert await told(rig, "", -1, group_id="h") is E.GROUP_MAX_SIZE_REACHED
         assert await told(rig, "", -1, group_id="g" * 40_000) is E.INVALID_REQUEST
+
+
+async def test_commit_of_known_group_at_group_limit_succeeds() -> None:
+    """A group with committed offsets only exists already, so the limit does not concern it."""
+    async with coordinator(group_max_per_partition="1") as rig:
+        assert await told(rig, "", -1) is E.NONE
+        assert await told(rig, "", -1) is E.NONE
+
+
+async def test_commits_in_flight_count_towards_group_limit() -> None:
+    async with coordinator(group_max_per_partition="2") as rig:
+        codes = await asyncio.gather(*(told(rig, "", -1, group_id=name) for name in "abcd"))
+        full = E.GROUP_MAX_SIZE_REACHED
+        assert codes == [E.NONE, E.NONE, full, full]
