@@ -316,7 +316,8 @@ class RaftLogStore:
                     f"were truncated at {segment.size_bytes}"
                 )
                 file.truncate(segment.size_bytes)
-                file.sync()
+                with FailsAs(OpKind.FLUSH):
+                    file.sync()
                 break
             segment.positions.append(segment.size_bytes)
             segment.size_bytes += stored.size_bytes

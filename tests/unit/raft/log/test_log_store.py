@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
+from errno import ENOSPC
 
 import pytest
 
@@ -11,6 +12,7 @@ from kraftjbod.core.errors import CorruptRecordError, StartupError
 from kraftjbod.raft.log.log_store import RaftLogStore, StoredLog
 from kraftjbod.raft.log.snapshot_files import Snapshot
 from kraftjbod.raft.machine.messages import Entry, HardState, TermStart, node
+from kraftjbod.storage.log_dirs.log_dir_policy import OpKind, kind_of_failure
 from kraftjbod.storage.vfs import OpenMode, Vfs
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.vfs_fault import WRITING_KINDS, Effect, Fault, FaultVfs
@@ -149,6 +151,20 @@ def test_a_torn_end_is_truncated(missing: int) -> None:
     assert "unfinished write" in stored.warnings[0]
     store.append([_entry(3)], 17)
     assert _opened(vfs)[1].entries == tuple(_entries(0, 4))
+
+
+def test_failed_sync_of_truncated_torn_end_counts_as_failed_flush() -> None:
+    """As a failed load, ENOSPC would only make the directory SATURATED, and a retry would pass."""
+    vfs = _vfs()
+    _filled(vfs, 4, segment_bytes=10_000)
+    file = vfs.open(FIRST_LOG, OpenMode.READ_WRITE)
+    file.truncate(file.size() - 1)
+    faulty = FaultVfs(vfs)
+    after_truncation = faulty.inject(Fault(errno=ENOSPC, kinds=frozenset({"sync"}), nth=2))
+    with pytest.raises(OSError, match="No space left") as failed:
+        _opened(faulty, segment_bytes=10_000)
+    assert after_truncation.hits == 1
+    assert kind_of_failure(failed.value, OpKind.LOAD) is OpKind.FLUSH
 
 
 def _damage(vfs: MemVfs, path: str, at: int) -> None:
