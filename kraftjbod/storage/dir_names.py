@@ -51,11 +51,14 @@ TRANSACTION_INDEX_SUFFIX: Final = ".txnindex"
 INDEX_SUFFIXES: Final = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)
 SNAPSHOT_SUFFIX: Final = ".snapshot"
 DELETED_SUFFIX: Final = ".deleted"
+#: Segments that retention removed. A start may restore them (see ``log_loader``). It never restores
+#: ``.deleted`` segments: truncation and compaction removed those.
+EXPIRED_SUFFIX: Final = ".expired"
 #: Output of compaction while it is written, and while it replaces the old segments.
 CLEANED_SUFFIX: Final = ".cleaned"
 SWAP_SUFFIX: Final = ".swap"
 #: Files of an operation that a crash interrupted; removed when a replica is loaded.
-LEFTOVER_SUFFIXES: Final = (DELETED_SUFFIX, CLEANED_SUFFIX, SWAP_SUFFIX, ".tmp")
+LEFTOVER_SUFFIXES: Final = (DELETED_SUFFIX, EXPIRED_SUFFIX, CLEANED_SUFFIX, SWAP_SUFFIX, ".tmp")
 
 #: Plain files directly in a log directory.
 OWN_FILES: Final = frozenset(

@@ -29,7 +29,6 @@ from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.protocol.control_records import TransactionMarker
 from kraftjbod.protocol.framing import Buffer
 from kraftjbod.protocol.record_batch import BatchHeader
-from kraftjbod.storage.dir_names import DELETED_SUFFIX
 from kraftjbod.storage.log.leader_epochs import UNDEFINED_EPOCH, end_offset_for
 from kraftjbod.storage.log.log_values import (
     AppendResult,
@@ -689,7 +688,7 @@ class LogHandle:
         log_dir, replica = self.log_dir, self.topic_partition
         for segment in segments:
             async with self._files:
-                step = partial(shrink, log_dir.vfs, segment.path + DELETED_SUFFIX)
+                step = partial(shrink, log_dir.vfs, segment.retired_path)
                 is_large = segment.size_bytes > STEP_BYTES
                 while is_large and await log_dir.run(OpKind.DELETE, step, replica=replica):
                     pass

@@ -26,7 +26,7 @@ from kraftjbod.storage.checkpoints import (
 )
 from kraftjbod.storage.dir_names import (
     CLUSTER_METADATA_DIR,
-    DELETED_SUFFIX,
+    EXPIRED_SUFFIX,
     FUTURE_CHECKPOINT,
     GAPS_MARK,
     INDEX_SUFFIXES,
@@ -354,12 +354,12 @@ class LogLoader:
         retired = {
             parsed[0]
             for name in leftovers
-            if (parsed := parse_offset_file(name.removesuffix(DELETED_SUFFIX))) is not None
+            if (parsed := parse_offset_file(name.removesuffix(EXPIRED_SUFFIX))) is not None
             and parsed[1] == LOG_SUFFIX
         }
         for base_offset in sorted((one for one in retired if one < oldest), reverse=True):
             segment = self._retired(base_offset)
-            if segment.sound_end(self._on_progress, suffix=DELETED_SUFFIX) != oldest:
+            if segment.sound_end(self._on_progress, suffix=EXPIRED_SUFFIX) != oldest:
                 break
             take_back(self._vfs, self._directory, base_offset)
             logs[base_offset], oldest = segment.size_bytes, base_offset
@@ -367,7 +367,7 @@ class LogLoader:
                 break
 
     def _retired(self, base_offset: int) -> LogSegment:
-        path = f"{self._directory}/{offset_file_name(base_offset, LOG_SUFFIX)}{DELETED_SUFFIX}"
+        path = f"{self._directory}/{offset_file_name(base_offset, LOG_SUFFIX)}{EXPIRED_SUFFIX}"
         extent = self._vfs.extent_if_exists(path)
         size_bytes = 0 if extent is None else extent.size_bytes
         segment = LogSegment.on_disk(

@@ -19,7 +19,12 @@ from collections.abc import Sequence
 from kraftjbod.core.errors import OverloadedError
 from kraftjbod.protocol.framing import Buffer
 from kraftjbod.protocol.record_batch import BatchHeader
-from kraftjbod.storage.dir_names import GAPS_MARK, TRANSACTION_INDEX_SUFFIX, offset_file_name
+from kraftjbod.storage.dir_names import (
+    DELETED_SUFFIX,
+    GAPS_MARK,
+    TRANSACTION_INDEX_SUFFIX,
+    offset_file_name,
+)
 from kraftjbod.storage.log_dirs.log_dir_policy import FailsAs, OpKind
 from kraftjbod.storage.segments.segment import LogSegment
 from kraftjbod.storage.segments.segment_cache import SegmentCache
@@ -115,10 +120,10 @@ class LogSegments:
 
     # -- removing ---------------------------------------------------------------------------
 
-    def retire(self, at: int, *, at_once: bool = False) -> None:
-        """Remove segment number ``at``; ``at_once`` as in :meth:`LogSegment.retire`."""
+    def retire(self, at: int, *, at_once: bool = False, suffix: str = DELETED_SUFFIX) -> None:
+        """Remove segment number ``at``; for the rest see :meth:`LogSegment.retire`."""
         segment = self.all[at]
-        segment.retire(at_once=at_once)
+        segment.retire(at_once=at_once, suffix=suffix)
         self._leftovers.append(segment.base_offset)
         del self.all[at]
         self.size_bytes -= segment.size_bytes

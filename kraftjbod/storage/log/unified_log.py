@@ -36,7 +36,11 @@ from kraftjbod.protocol.control_records import (
 from kraftjbod.protocol.framing import Buffer
 from kraftjbod.protocol.record_batch import BatchHeader, place_batches, read_header
 from kraftjbod.storage.checkpoints import format_leader_epochs
-from kraftjbod.storage.dir_names import LEADER_EPOCH_CHECKPOINT, TRANSACTION_INDEX_SUFFIX
+from kraftjbod.storage.dir_names import (
+    EXPIRED_SUFFIX,
+    LEADER_EPOCH_CHECKPOINT,
+    TRANSACTION_INDEX_SUFFIX,
+)
 from kraftjbod.storage.log.leader_epochs import (
     EpochEntries,
     assign_epoch,
@@ -711,7 +715,7 @@ class UnifiedLog:
         return doomed
 
     def _retire_oldest(self, *, at_once: bool = False) -> None:
-        self.segments.retire(0, at_once=at_once)
+        self.segments.retire(0, at_once=at_once, suffix=EXPIRED_SUFFIX)
         self._begin_at(max(self._start, self.segments.oldest.base_offset))
 
     # -- stop -------------------------------------------------------------------------------

@@ -31,6 +31,7 @@ from kraftjbod.protocol.record_batch import (
 )
 from kraftjbod.storage.dir_names import (
     DELETED_SUFFIX,
+    EXPIRED_SUFFIX,
     INDEX_SUFFIX,
     INDEX_SUFFIXES,
     LOG_SUFFIX,
@@ -104,6 +105,7 @@ class LogSegment:
         "_indexes",
         "_indexes_on_disk",
         "_largest",
+        "_retired_suffix",
         "_tail_is_torn",
         "_transactions_on_disk",
         "_vfs",
@@ -159,6 +161,7 @@ class LogSegment:
         #: The file of aborted transactions is up to date.
         self._transactions_on_disk = True
         self._first_timestamp: int | None = None
+        self._retired_suffix = DELETED_SUFFIX
         self._tail_is_torn = False
         #: Number of truncations. Bytes that were read before one may be gone after it.
         self.truncations = 0
@@ -190,6 +193,11 @@ class LogSegment:
     @property
     def path(self) -> str:
         return self._path(LOG_SUFFIX)
+
+    @property
+    def retired_path(self) -> str:
+        """The log file's path after :meth:`retire`."""
+        return self.path + self._retired_suffix
 
     @property
     def has_indexes(self) -> bool:
@@ -305,20 +313,21 @@ class LogSegment:
         except (CorruptRecordError, WouldWait):
             return None
 
-    def retire(self, *, at_once: bool = False) -> None:
-        """Rename the files to ``.deleted``; :meth:`purge` frees the space when readers are done.
+    def retire(self, *, at_once: bool = False, suffix: str = DELETED_SUFFIX) -> None:
+        """Append ``suffix`` to the files' names; :meth:`purge` frees the space later.
 
         The log file is renamed last: until then the segment can be read and this can be repeated.
         The index of transactions cannot be rebuilt, so the caller removes it afterwards.
         A new name may need space. With ``at_once`` the files are unlinked instead; open files can
         still be read.
         """
-        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, LOG_SUFFIX):
-            path = self._path(suffix)
+        self._retired_suffix = suffix
+        for kind in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, LOG_SUFFIX):
+            path = self._path(kind)
             if at_once:
                 self._vfs.unlink_if_exists(path)
             elif self._vfs.exists(path):
-                self._vfs.rename(path, path + DELETED_SUFFIX)
+                self._vfs.rename(path, path + suffix)
 
     def reborn(self, base_offset: int) -> LogSegment:
         """Reuse the file for an empty segment at ``base_offset``; this segment ceases to exist.
@@ -352,9 +361,9 @@ class LogSegment:
         self.close()
 
     def purge(self) -> None:
-        """Unlink the ``.deleted`` files. No reader may use the segment any more."""
-        for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX):
-            self._vfs.unlink_if_exists(self._path(suffix) + DELETED_SUFFIX)
+        """Unlink the files of a retired segment. No reader may use the segment any more."""
+        for kind in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+            self._vfs.unlink_if_exists(self._path(kind) + self._retired_suffix)
         self.close()
 
     def close(self) -> None:
@@ -634,7 +643,7 @@ class LogSegment:
         Used for loading. Reads the last entry of the index file and the batches from there on, or
         the whole file if it has no index. Leaves no file open.
 
-        :param suffix: suffix of a retired segment's files, ``.deleted``.
+        :param suffix: suffix of a retired segment's files.
         """
         with FailsAs(OpKind.INDEX):
             begin = read_last_position(self._vfs, self._path(INDEX_SUFFIX) + suffix)
@@ -800,8 +809,8 @@ class LogSegment:
 
 
 def take_back(vfs: Vfs, directory: str, base_offset: int) -> None:
-    """Undo :meth:`LogSegment.retire`, complete or not, before a purge."""
+    """Undo the :meth:`LogSegment.retire` of an expired segment, complete or not, before a purge."""
     for suffix in (LOG_SUFFIX, TIME_INDEX_SUFFIX, INDEX_SUFFIX):
         path = f"{directory}/{offset_file_name(base_offset, suffix)}"
-        if vfs.exists(path + DELETED_SUFFIX):
-            vfs.rename(path + DELETED_SUFFIX, path)
+        if vfs.exists(path + EXPIRED_SUFFIX):
+            vfs.rename(path + EXPIRED_SUFFIX, path)

@@ -9,7 +9,7 @@ import pytest
 
 from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.storage.dir_names import (
-    DELETED_SUFFIX,
+    EXPIRED_SUFFIX,
     LEADER_EPOCH_CHECKPOINT,
     LOG_SUFFIX,
     offset_file_name,
@@ -139,7 +139,7 @@ async def check_loss_of_oldest_segment(vfs: MemVfs) -> bool:
     if start >= second.base_offset:
         return False
     path = f"/d1/{TP}/{offset_file_name(oldest.base_offset, LOG_SUFFIX)}"
-    for name in (path, path + DELETED_SUFFIX):
+    for name in (path, path + EXPIRED_SUFFIX):
         vfs.unlink_if_exists(name)
     manager = manager_of([open_dir(vfs)], CONFIG)
     await manager.load()

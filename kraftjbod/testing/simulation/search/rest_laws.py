@@ -14,6 +14,7 @@ from kraftjbod.raft.log.snapshot_files import PART_SUFFIX
 from kraftjbod.storage.dir_names import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
+    EXPIRED_SUFFIX,
     SWAP_SUFFIX,
     ReplicaDirKind,
     parse_replica_dir,
@@ -22,7 +23,7 @@ from kraftjbod.storage.vfs import OpenMode
 from kraftjbod.testing.simulation.memory_file import MemFile
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 
-_UNFINISHED: Final = (PART_SUFFIX, CLEANED_SUFFIX, DELETED_SUFFIX, SWAP_SUFFIX)
+_UNFINISHED: Final = (PART_SUFFIX, CLEANED_SUFFIX, DELETED_SUFFIX, EXPIRED_SUFFIX, SWAP_SUFFIX)
 #: Replica directories that exist for as long as an operation runs, and no longer.
 _TRANSIENT: Final = (ReplicaDirKind.DELETE, ReplicaDirKind.FUTURE)
 

@@ -253,10 +253,10 @@ async def test_retention_stays_below_the_high_watermark_and_purges_later() -> No
     assert await handle.apply_retention() == 4
     assert (handle.log_start_offset, handle.size_bytes) == (10, 0)
     names = [entry.name for entry in vfs.list_dir("/d1/t-0")]
-    assert "00000000000000000000.log.deleted" in names
+    assert "00000000000000000000.log.expired" in names
     clock.ms += 10
     await chores(manager).purge_due()
-    assert not [e.name for e in vfs.list_dir("/d1/t-0") if e.name.endswith(".deleted")]
+    assert not [e.name for e in vfs.list_dir("/d1/t-0") if e.name.endswith(".expired")]
 
 
 async def test_times() -> None:

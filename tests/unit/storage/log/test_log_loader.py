@@ -8,6 +8,7 @@ import pytest
 
 from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.storage.checkpoints import CorruptCheckpointError
+from kraftjbod.storage.dir_names import DELETED_SUFFIX, EXPIRED_SUFFIX
 from kraftjbod.storage.log.log_loader import LoadedLog, LogLoader, create_log, list_log_dir
 from kraftjbod.storage.log.unified_log import UnifiedLog
 from kraftjbod.storage.segments.batch_walk import Damage
@@ -118,11 +119,21 @@ def test_segment_that_is_not_reachable_goes() -> None:
 
 def test_leftovers_are_removed() -> None:
     vfs, _ = make()
-    for name in ("00000000000000000000.log.deleted", "x.swap", "00000000000000009999.index"):
+    for name in (
+        "00000000000000000000.log.deleted",
+        "1.log.expired",
+        "x.swap",
+        "00000000000000009999.index",
+    ):
         vfs.open(f"/d1/t-0/{name}", OpenMode.CREATE)
     load(vfs)
     names = {entry.name for entry in vfs.list_dir("/d1/t-0")}
-    assert not names & {"00000000000000000000.log.deleted", "x.swap", "00000000000000009999.index"}
+    assert not names & {
+        "00000000000000000000.log.deleted",
+        "1.log.expired",
+        "x.swap",
+        "00000000000000009999.index",
+    }
 
 
 def test_lost_epochs_are_found_by_a_full_scan() -> None:
@@ -256,7 +267,7 @@ def test_unclean_start_reports_lost_oldest_segment_as_damage() -> None:
     log.flush()
     bases = [segment.base_offset for segment in log.view().segments]
     vfs.unlink_if_exists(path_of(0))
-    vfs.open("/d1/t-0/00000000000000000000.log.deleted", OpenMode.CREATE)  # Not of this log.
+    vfs.open("/d1/t-0/00000000000000000000.log.expired", OpenMode.CREATE)  # Not of this log.
     loaded = load(vfs, recovery_point=log.view().recovery_point).log
     damages = loaded.view().damages
     assert (loaded.view().log_start_offset, damages) == (0, (Damage(0, bases[1], 0),))
@@ -276,8 +287,8 @@ def test_killed_start_leaves_no_hole_where_an_old_retired_segment_was(lost: int)
     for base in bases[: lost + 1]:
         for suffix in (".index", ".timeindex", ".log"):
             path = path_of(base).replace(".log", suffix)
-            vfs.rename(path, path + ".deleted")
-    vfs.unlink_if_exists(path_of(bases[lost]) + ".deleted")
+            vfs.rename(path, path + ".expired")
+    vfs.unlink_if_exists(path_of(bases[lost]) + ".expired")
     vfs.sync_dir("/d1/t-0")
     point, clones = log.view().recovery_point, list[MemVfs]()
     killed = FaultVfs(vfs)
@@ -288,6 +299,33 @@ def test_killed_start_leaves_no_hole_where_an_old_retired_segment_was(lost: int)
         assert [segment.base_offset for segment in log.view().segments] == bases[lost + 1 :]
         assert log.view().damages == (Damage(0, bases[lost + 1], 0),)
     assert len(clones) > 10
+
+
+def test_start_after_interrupted_retention_restores_no_truncated_segment() -> None:
+    """A truncated segment is still on the disk, and ends where the log's newest segment begins.
+
+    Its batches were replaced by those of a newer leader, in the segment before it.
+    """
+    mem, log = make()
+    stale = log.view().segments[2]
+    end = log.view().segments[3].base_offset
+    truncate_by_index(log, stale.base_offset - 1)
+    for _ in range(log.view().log_end_offset, end):
+        data = batch(body=bytes(10))
+        log.append_as_leader(data, headers_of(data), 9, 0)
+    log.roll()
+    data = batch(body=bytes(200))
+    log.append_as_leader(data, headers_of(data), 9, 0)
+    log.flush()
+    bases = [segment.base_offset for segment in log.view().segments]
+    assert stale.base_offset not in bases
+    assert bases[-1] == end
+    assert mem.exists(stale.path + DELETED_SUFFIX)
+    for _ in range(len(bases) - 1):
+        log.segments.retire(0, suffix=EXPIRED_SUFFIX)
+    loaded = load(mem.clone(), recovery_point=log.view().recovery_point).log
+    assert [segment.base_offset for segment in loaded.view().segments] == bases
+    assert loaded.view().damages == ()
 
 
 @pytest.mark.parametrize("change", ["truncation", "retention", "retention on a full disk"])
