@@ -24,7 +24,7 @@ from typing import Final
 
 import coverage
 
-from kraftjbod.testing.simulation.search.seed_run import Outcome, run_seed
+from tests.sim.search.seed_run import Outcome, run_seed
 
 PACKAGE: Final = Path(__file__).parents[2] / "kraftjbod"
 #: The packages whose code runs in simulated daemons.

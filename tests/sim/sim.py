@@ -16,10 +16,10 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import partial
 
-from kraftjbod.testing.simulation.search.applications.chosen import Kind as Application
-from kraftjbod.testing.simulation.search.faults.schedule import Kind
-from kraftjbod.testing.simulation.search.seed_run import Outcome, run_seed
-from kraftjbod.testing.simulation.search.shrink import shrink
+from tests.sim.search.applications.chosen import Kind as Application
+from tests.sim.search.faults.schedule import Kind
+from tests.sim.search.seed_run import Outcome, run_seed
+from tests.sim.search.shrink import shrink
 
 _PROGRESS_S = 30.0
 _SHRINK_TRIES = 40

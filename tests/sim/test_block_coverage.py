@@ -7,8 +7,8 @@ from textwrap import dedent
 
 import pytest
 
-from kraftjbod.testing.simulation.search.seed_run import run_seed
 from tests.sim.block_coverage import PACKAGE, Block, blocks_of, collect, report
+from tests.sim.search.seed_run import run_seed
 
 
 def test_blocks_of_returns_each_suite_inside_functions() -> None:

@@ -14,16 +14,16 @@ from kraftjbod.core.errors import ConfigError
 from kraftjbod.core.ids import BrokerId, TopicPartition
 from kraftjbod.metadata.registrations import PartitionRegistration
 from kraftjbod.testing.simulation import SimulatedCluster
-from kraftjbod.testing.simulation.cluster_view import ClusterView
 from kraftjbod.testing.simulation.simulated_cluster import SimulationTimeoutError
+from tests.sim.search.cluster_view import ClusterView
 
 _ROOT = Path(__file__).parents[2]
 
 
 #: A search's run with everything that it may play beside the plain load; prints its trace's hash.
 _RUN = """
-from kraftjbod.testing.simulation.search.applications.chosen import Kind
-from kraftjbod.testing.simulation.search.seed_run import run_seed
+from tests.sim.search.applications.chosen import Kind
+from tests.sim.search.seed_run import run_seed
 print(run_seed(1, duration_ms=3_000, applications=frozenset(Kind), is_light=True).trace_hash)
 """
 

@@ -29,9 +29,9 @@ from confluent_kafka import KafkaException
 
 from kraftjbod.core.errors import KraftJbodError
 from kraftjbod.testing.local_cluster import ClusterTimeoutError, LocalCluster
-from kraftjbod.testing.simulation.search.applications.transaction_ledger import Outcome
 from tests.integration.checker import Load, judge
 from tests.integration.live_consumer import LiveConsumer
+from tests.sim.search.applications.transaction_ledger import Outcome
 from tests.soak import large_logs
 from tests.soak.copiers import Copiers, Wait
 from tests.soak.large_logs import Fill, LogQueries, Struck, unexplained_states

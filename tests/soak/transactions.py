@@ -16,7 +16,7 @@ from typing import Final, Self
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from kraftjbod.testing.simulation.search.applications.transaction_ledger import (
+from tests.sim.search.applications.transaction_ledger import (
     Outcome,
     TransactionLedger,
     Written,

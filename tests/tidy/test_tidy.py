@@ -49,7 +49,6 @@ ALLOWED = {
         "threading": "what all connections of a thread read into",
     },
     "core/telemetry.py": {"structlog": "the door"},
-    "testing/simulation/search/faults/schedule.py": {"random": "drawn from one handed in"},
 }
 #: Where a foreign OSError may be caught: the one judge of disks, the one of sockets.
 #: The second asks the first for its judgement, once it is clear which of two dirs is to blame.

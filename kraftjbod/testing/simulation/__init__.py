@@ -1,9 +1,7 @@
-"""Whole clusters in one process, under virtual time, with random faults from a seed.
+"""Whole clusters in one process, under virtual time, with faults on request.
 
 `SimulatedCluster` builds the real daemons. Read first
 `kraftjbod.testing.simulation.simulated_cluster`, then simulated_host.py and world.py.
-`kraftjbod.testing.simulation.search.seed_run` plays faults and judges the cluster. search.shrink
-(`kraftjbod.testing.simulation.search.shrink`) finds the faults that are needed for a failure.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -3,9 +3,9 @@ from __future__ import annotations
 from kraftjbod.cli.clients.cluster_admin import create_topic
 from kraftjbod.core.ids import TopicPartition
 from kraftjbod.core.log_dir_state import LogDirState
-from kraftjbod.testing.simulation.cluster_view import ClusterView
 from kraftjbod.testing.simulation.disk_faults import DiskFault
 from kraftjbod.testing.simulation.simulated_cluster import SimulatedCluster
+from tests.sim.search.cluster_view import ClusterView
 
 
 def test_it_says_what_keeps_a_cluster_from_being_whole() -> None:

@@ -14,12 +14,12 @@ from kraftjbod.storage.dir_names import (
 )
 from kraftjbod.storage.replicas.stray_mark import StrayMark, StrayReason, write_stray_mark
 from kraftjbod.storage.vfs import OpenMode
-from kraftjbod.testing.simulation.cluster_view import ClusterView
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
-from kraftjbod.testing.simulation.search.law_watch import LawWatch, records_of
-from kraftjbod.testing.simulation.search.ledgers.ledger import Ledger, Stream, value_of
 from kraftjbod.testing.simulation.simulated_cluster import SimulatedCluster
 from tests.faults.rig import stamped
+from tests.sim.search.cluster_view import ClusterView
+from tests.sim.search.law_watch import LawWatch, records_of
+from tests.sim.search.ledgers.ledger import Ledger, Stream, value_of
 
 _VALUES = [value_of("t-0-0", number) for number in range(3)]
 

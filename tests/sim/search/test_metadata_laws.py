@@ -24,7 +24,7 @@ from kraftjbod.metadata.records import (
     RegisterBrokerRecord,
     TopicRecord,
 )
-from kraftjbod.testing.simulation.search.metadata_laws import MetadataLaws
+from tests.sim.search.metadata_laws import MetadataLaws
 
 _TOPIC = TopicId(bytes([9]) * 16)
 _DIRS = tuple(DirectoryId(bytes([7] * 15 + [number])) for number in (1, 2, 3))

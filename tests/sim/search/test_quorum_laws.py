@@ -7,9 +7,9 @@ import pytest
 from kraftjbod.cli.clients.cluster_admin import create_topic
 from kraftjbod.core.ids import Uuid
 from kraftjbod.raft.machine.messages import HardState, node
-from kraftjbod.testing.simulation.cluster_view import ClusterView
-from kraftjbod.testing.simulation.search.quorum_laws import QuorumLaws
 from kraftjbod.testing.simulation.simulated_cluster import SimulatedCluster
+from tests.sim.search.cluster_view import ClusterView
+from tests.sim.search.quorum_laws import QuorumLaws
 
 
 def test_what_a_quorum_must_not_do_is_found() -> None:

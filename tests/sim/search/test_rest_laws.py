@@ -4,11 +4,11 @@ from kraftjbod.cli.clients.cluster_admin import create_topic
 from kraftjbod.core.ids import TopicPartition, Uuid
 from kraftjbod.storage.dir_names import ReplicaDirKind, doomed_dir_name, future_dir_name
 from kraftjbod.storage.vfs import OpenMode
-from kraftjbod.testing.simulation.cluster_view import ClusterView
 from kraftjbod.testing.simulation.memory_file import MemFile
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
-from kraftjbod.testing.simulation.search.rest_laws import left_open, unfinished
 from kraftjbod.testing.simulation.simulated_cluster import SimulatedCluster
+from tests.sim.search.cluster_view import ClusterView
+from tests.sim.search.rest_laws import left_open, unfinished
 
 _TP = TopicPartition("t", 0)
 

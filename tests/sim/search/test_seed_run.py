@@ -15,10 +15,10 @@ import sys
 import pytest
 
 from kraftjbod.raft.log.snapshot_files import SNAPSHOT_PIECE_BYTES
-from kraftjbod.testing.simulation.search.faults.schedule import Kind, Shape
-from kraftjbod.testing.simulation.search.seed_run import Outcome, SeedRun, run_seed
 from tests.conftest import SAMPLE
 from tests.sim.search.faults.play_kinds import schedule_of
+from tests.sim.search.faults.schedule import Kind, Shape
+from tests.sim.search.seed_run import Outcome, SeedRun, run_seed
 
 #: Virtual; of `make sim` it is 20 s.
 _LIGHT_MS = 3_000
@@ -64,7 +64,7 @@ def test_run_seed_in_processes_with_other_hashes_has_the_same_trace() -> None:
     Seed 7 syncs several index files of a future copy at once, which were in such a set.
     """
     script = (
-        "from kraftjbod.testing.simulation.search.seed_run import run_seed;"
+        "from tests.sim.search.seed_run import run_seed;"
         "print(run_seed(7, is_light=True).trace_hash)"
     )
     runs = [

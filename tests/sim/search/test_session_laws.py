@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 
 from kraftjbod.core.ids import BrokerId
-from kraftjbod.testing.simulation.cluster_view import ClusterView
-from kraftjbod.testing.simulation.search.session_laws import SessionLaws
 from kraftjbod.testing.simulation.simulated_cluster import SimulatedCluster
+from tests.sim.search.cluster_view import ClusterView
+from tests.sim.search.session_laws import SessionLaws
 
 
 @pytest.mark.parametrize("relies_on_session_ms", [None, 60_000])

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from kraftjbod.testing.simulation.search.shrink import shrink
+from tests.sim.search.shrink import shrink
 
 
 @pytest.mark.parametrize("needed", [{0}, {19}, {3, 4}, {0, 7, 19}, {2, 5, 11, 17}])

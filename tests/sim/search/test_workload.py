@@ -9,8 +9,8 @@ from kraftjbod.cli.clients.cluster_client import (
     PartitionMetadata,
     TopicMetadata,
 )
-from kraftjbod.testing.simulation.search.workload import LoadedTopic, Workload, leader_of
 from kraftjbod.testing.simulation.simulated_cluster import SimulatedCluster
+from tests.sim.search.workload import LoadedTopic, Workload, leader_of
 
 
 def test_what_is_acknowledged_is_read_and_noted() -> None:

@@ -8,12 +8,12 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 
 from kraftjbod.cli.clients.cluster_admin import create_topic
-from kraftjbod.testing.simulation.search.applications.application import (
+from kraftjbod.testing.simulation.simulated_cluster import SimulatedCluster
+from tests.sim.search.applications.application import (
     Application,
     Surroundings,
 )
-from kraftjbod.testing.simulation.search.seed_run import CONFIG
-from kraftjbod.testing.simulation.simulated_cluster import SimulatedCluster
+from tests.sim.search.seed_run import CONFIG
 
 
 @dataclass

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kraftjbod.testing.simulation.search.applications.application import Application
-from kraftjbod.testing.simulation.search.applications.chosen import Kind
-from kraftjbod.testing.simulation.search.faults.schedule import Fault, Shape
-from kraftjbod.testing.simulation.search.faults.schedule import Kind as FaultKind
-from kraftjbod.testing.simulation.search.seed_run import SeedRun
+from tests.sim.search.applications.application import Application
+from tests.sim.search.applications.chosen import Kind
+from tests.sim.search.faults.schedule import Fault, Shape
+from tests.sim.search.faults.schedule import Kind as FaultKind
+from tests.sim.search.seed_run import SeedRun
 
 LIFE_MS = 14_000
 

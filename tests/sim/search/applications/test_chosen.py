@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from kraftjbod.testing.simulation.search.applications.chosen import Kind, draw_applications
+from tests.sim.search.applications.chosen import Kind, draw_applications
 
 
 def test_every_application_runs_in_about_a_third_of_the_seeds() -> None:

@@ -3,12 +3,12 @@ from __future__ import annotations
 import asyncio
 
 from kraftjbod.core.ids import TopicPartition
-from kraftjbod.testing.simulation.search.applications.committed_reader import CommittedReader
-from kraftjbod.testing.simulation.search.applications.transactional_producer import (
-    TransactionalProducer,
-)
 from kraftjbod.testing.simulation.simulated_host import WORLD_BEGAN_MS
 from tests.sim.search.applications.app_rig import rig
+from tests.sim.search.applications.committed_reader import CommittedReader
+from tests.sim.search.applications.transactional_producer import (
+    TransactionalProducer,
+)
 
 _TP = TopicPartition("t", 0)
 

@@ -8,9 +8,9 @@ import pytest
 from kraftjbod.cli.clients.cluster_client import ClusterClient
 from kraftjbod.cli.clients.producer import Producer
 from kraftjbod.protocol.records import Record
-from kraftjbod.testing.simulation.search.applications.copier import Copier
 from kraftjbod.testing.simulation.simulated_host import WORLD_BEGAN_MS
 from tests.sim.search.applications.app_rig import Rig, rig
+from tests.sim.search.applications.copier import Copier
 
 _RECORDS = 30
 

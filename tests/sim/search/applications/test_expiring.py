@@ -3,11 +3,11 @@ from __future__ import annotations
 import pytest
 
 from kraftjbod.storage.log import unified_log
-from kraftjbod.testing.simulation.search.applications import expiring
-from kraftjbod.testing.simulation.search.applications.chosen import Kind
-from kraftjbod.testing.simulation.search.applications.expiring import Expiring
-from kraftjbod.testing.simulation.search.faults.schedule import Kind as FaultKind
+from tests.sim.search.applications import expiring
+from tests.sim.search.applications.chosen import Kind
+from tests.sim.search.applications.expiring import Expiring
 from tests.sim.search.applications.lives import live
+from tests.sim.search.faults.schedule import Kind as FaultKind
 
 
 def test_little_is_kept_while_replicas_move_and_a_disk_dies() -> None:

@@ -9,11 +9,11 @@ from kraftjbod.controller.topic_control import TopicControlManager
 from kraftjbod.metadata.registrations import TopicRegistration
 from kraftjbod.protocol.rpc_messages import TopicRef
 from kraftjbod.storage.manager.housekeeping import Housekeeping
-from kraftjbod.testing.simulation.search.applications import fleeting as fleeting_application
-from kraftjbod.testing.simulation.search.applications.chosen import Kind
-from kraftjbod.testing.simulation.search.applications.fleeting import TOPIC, Fleeting
-from kraftjbod.testing.simulation.search.faults.schedule import Kind as FaultKind
+from tests.sim.search.applications import fleeting as fleeting_application
+from tests.sim.search.applications.chosen import Kind
+from tests.sim.search.applications.fleeting import TOPIC, Fleeting
 from tests.sim.search.applications.lives import live
+from tests.sim.search.faults.schedule import Kind as FaultKind
 
 
 @pytest.fixture(autouse=True)

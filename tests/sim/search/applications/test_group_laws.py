@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from kraftjbod.core.errors import ErrorCode
-from kraftjbod.testing.simulation.search.applications.group_laws import GroupLaws
+from tests.sim.search.applications.group_laws import GroupLaws
 
 
 def test_a_commit_that_was_acknowledged_stays_and_one_in_doubt_may() -> None:

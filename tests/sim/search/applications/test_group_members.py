@@ -5,9 +5,9 @@ import random
 
 import pytest
 
-from kraftjbod.testing.simulation.search.applications.classic_members import ClassicMembers
-from kraftjbod.testing.simulation.search.applications.consumer_members import ConsumerMembers
 from tests.sim.search.applications.app_rig import rig
+from tests.sim.search.applications.classic_members import ClassicMembers
+from tests.sim.search.applications.consumer_members import ConsumerMembers
 
 
 @pytest.mark.parametrize("kind", [ClassicMembers, ConsumerMembers])

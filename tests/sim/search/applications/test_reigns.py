@@ -3,8 +3,8 @@ from __future__ import annotations
 import asyncio
 import random
 
-from kraftjbod.testing.simulation.search.applications.reigns import Reign, Reigns
 from tests.sim.search.applications.app_rig import rig
+from tests.sim.search.applications.reigns import Reign, Reigns
 
 
 def test_another_producer_takes_over_and_the_last_one_goes_on_without_knowing() -> None:

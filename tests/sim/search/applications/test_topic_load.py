@@ -7,9 +7,9 @@ import pytest
 from kraftjbod.cli.clients.cluster_admin import delete_records, delete_topic
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import TopicId, TopicPartition
-from kraftjbod.testing.simulation.search.applications.topic_load import TopicLoad, require_topic
-from kraftjbod.testing.simulation.search.ledgers.ledger import Ledger
 from tests.sim.search.applications.app_rig import Rig, rig
+from tests.sim.search.applications.topic_load import TopicLoad, require_topic
+from tests.sim.search.ledgers.ledger import Ledger
 
 
 async def _load(around: Rig, ledger: Ledger) -> TopicLoad:

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from kraftjbod.testing.simulation.search.applications.transaction_ledger import (
+from tests.sim.search.applications.transaction_ledger import (
     Outcome,
     TransactionLedger,
     Written,

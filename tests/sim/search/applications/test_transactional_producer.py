@@ -7,11 +7,11 @@ import pytest
 from kraftjbod.cli.clients.cluster_admin import LATEST, list_offsets
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import TopicPartition
-from kraftjbod.testing.simulation.search.applications.transactional_producer import (
-    TransactionalProducer,
-)
 from kraftjbod.testing.simulation.simulated_host import WORLD_BEGAN_MS
 from tests.sim.search.applications.app_rig import Rig, rig
+from tests.sim.search.applications.transactional_producer import (
+    TransactionalProducer,
+)
 
 _TP, _OTHER = TopicPartition("t", 0), TopicPartition("t", 1)
 

@@ -5,12 +5,12 @@ import random
 
 import pytest
 
-from kraftjbod.testing.simulation.search.applications.transaction_ledger import Outcome
-from kraftjbod.testing.simulation.search.applications.transactional_producer import (
+from tests.sim.search.applications.app_rig import rig
+from tests.sim.search.applications.transaction_ledger import Outcome
+from tests.sim.search.applications.transactional_producer import (
     TransactionalProducer,
 )
-from kraftjbod.testing.simulation.search.applications.transactors import Transactors
-from tests.sim.search.applications.app_rig import rig
+from tests.sim.search.applications.transactors import Transactors
 
 
 def test_transactions_are_whole_though_a_broker_is_killed() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kraftjbod.testing.simulation.search.faults.schedule import Fault, Kind, Schedule, Shape
-from kraftjbod.testing.simulation.search.seed_run import Outcome, SeedRun
+from tests.sim.search.faults.schedule import Fault, Kind, Schedule, Shape
+from tests.sim.search.seed_run import Outcome, SeedRun
 
 _EVERY_MS = 2_500
 

@@ -3,10 +3,10 @@ from __future__ import annotations
 import pytest
 
 from kraftjbod.core.metadata_version import SUPPORTED_FEATURES
-from kraftjbod.testing.simulation.search.faults.admin_work import OLDER_FEATURES
-from kraftjbod.testing.simulation.search.faults.schedule import Kind, Shape
-from kraftjbod.testing.simulation.search.seed_run import SeedRun
+from tests.sim.search.faults.admin_work import OLDER_FEATURES
 from tests.sim.search.faults.play_kinds import play, schedule_of
+from tests.sim.search.faults.schedule import Kind, Shape
+from tests.sim.search.seed_run import SeedRun
 
 _CLUSTER = [
     Kind.SETTINGS,

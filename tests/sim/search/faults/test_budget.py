@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
-from kraftjbod.testing.simulation.search.faults.budget import Budget
-from kraftjbod.testing.simulation.search.faults.schedule import Fault, Kind
+from tests.sim.search.faults.budget import Budget
+from tests.sim.search.faults.schedule import Fault, Kind
 
 _EIO = Fault(number=1, at_ms=0, kind=Kind.EIO, broker=1, dir=0, other=2, for_ms=100, choice=7)
 

@@ -4,7 +4,8 @@ import pytest
 
 from kraftjbod.raft.machine.core import RaftCore
 from kraftjbod.raft.machine.messages import Entry
-from kraftjbod.testing.simulation.search.faults.schedule import (
+from tests.sim.search.faults.play_kinds import play
+from tests.sim.search.faults.schedule import (
     LARGE_QUORUM_WEIGHTS,
     OF_THE_CONTROLLER,
     UNLIMITED_WEIGHTS,
@@ -12,9 +13,8 @@ from kraftjbod.testing.simulation.search.faults.schedule import (
     Kind,
     Shape,
 )
-from kraftjbod.testing.simulation.search.seed_run import SeedRun
-from tests.sim.search.faults.play_kinds import play
 from tests.sim.search.faults.test_voter_faults import OF_VOTERS
+from tests.sim.search.seed_run import SeedRun
 
 
 @pytest.mark.long

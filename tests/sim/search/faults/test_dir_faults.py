@@ -9,16 +9,16 @@ from kraftjbod.cli.clients.cluster_admin import create_topic
 from kraftjbod.core.errors import ErrorCode
 from kraftjbod.core.ids import TopicPartition
 from kraftjbod.core.log_dir_state import LogDirState
-from kraftjbod.testing.simulation.cluster_view import ClusterView
-from kraftjbod.testing.simulation.search.faults.dir_faults import DirFaults
-from kraftjbod.testing.simulation.search.faults.operator_work import (
+from kraftjbod.testing.simulation.simulated_cluster import SimulatedCluster
+from tests.sim.search.cluster_view import ClusterView
+from tests.sim.search.faults.dir_faults import DirFaults
+from tests.sim.search.faults.operator_work import (
     _ELECTED_UNCLEAN,
     OperatorWork,
 )
-from kraftjbod.testing.simulation.search.faults.schedule import Fault, Kind
-from kraftjbod.testing.simulation.search.faults.stage import Stage
-from kraftjbod.testing.simulation.simulated_cluster import SimulatedCluster
 from tests.sim.search.faults.play_kinds import play
+from tests.sim.search.faults.schedule import Fault, Kind
+from tests.sim.search.faults.stage import Stage
 
 OF_DISKS = [
     Kind.EIO,

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from kraftjbod.testing.simulation.search.faults.schedule import OF_THE_CONTROLLER, Kind
 from tests.sim.search.faults.play_kinds import play
+from tests.sim.search.faults.schedule import OF_THE_CONTROLLER, Kind
 from tests.sim.search.faults.test_admin_work import OF_ADMINS
 from tests.sim.search.faults.test_dir_faults import OF_DISKS
 from tests.sim.search.faults.test_host_faults import ALONE, OF_HOSTS

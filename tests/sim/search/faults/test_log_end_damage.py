@@ -7,10 +7,10 @@ import pytest
 from kraftjbod.raft.log.log_store import RaftLogStore
 from kraftjbod.raft.machine.messages import Entry, HardState
 from kraftjbod.storage.vfs import OpenMode
-from kraftjbod.testing.simulation.metadata_files import durable_entries
-from kraftjbod.testing.simulation.search.faults.log_end_damage import EndDamage, damage_log_end
 from kraftjbod.testing.simulation.simulated_disk import SimulatedDisk
 from kraftjbod.testing.simulation.world import World
+from tests.sim.search.faults.log_end_damage import EndDamage, damage_log_end
+from tests.sim.search.metadata_files import durable_entries
 
 _ENTRIES = [Entry(offset, 1, b"%03d" % offset * 20) for offset in range(12)]
 

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
-from kraftjbod.testing.simulation.search.faults.schedule import Kind, Shape
-from kraftjbod.testing.simulation.search.seed_run import SeedRun
 from tests.sim.search.faults.play_kinds import schedule_of
+from tests.sim.search.faults.schedule import Kind, Shape
+from tests.sim.search.seed_run import SeedRun
 
 
 def test_observer_follows_again_after_each_end_and_never_votes() -> None:

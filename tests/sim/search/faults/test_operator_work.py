@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from kraftjbod.testing.simulation.search.faults.schedule import Kind
 from tests.sim.search.faults.play_kinds import play
+from tests.sim.search.faults.schedule import Kind
 
 OF_OPERATORS = [
     Kind.MOVES,

@@ -3,7 +3,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 
-from kraftjbod.testing.simulation.search.faults.schedule import (
+from tests.sim.search.faults.schedule import (
     LARGE_QUORUM_WEIGHTS,
     QUORUM_WEIGHTS,
     UNLIMITED_WEIGHTS,

@@ -3,9 +3,9 @@ from __future__ import annotations
 import asyncio
 
 from kraftjbod.core.ids import TopicPartition
-from kraftjbod.testing.simulation.cluster_view import ClusterView
-from kraftjbod.testing.simulation.search.faults.stage import Stage
 from kraftjbod.testing.simulation.simulated_cluster import SimulatedCluster
+from tests.sim.search.cluster_view import ClusterView
+from tests.sim.search.faults.stage import Stage
 
 
 def test_who_is_meant_to_be_down_is_not_started() -> None:

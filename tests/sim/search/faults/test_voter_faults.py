@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from kraftjbod.testing.simulation.search.faults.schedule import Fault, Kind, Shape
-from kraftjbod.testing.simulation.search.seed_run import SeedRun
 from tests.sim.search.faults.play_kinds import play
+from tests.sim.search.faults.schedule import Fault, Kind, Shape
+from tests.sim.search.seed_run import SeedRun
 
 OF_VOTERS = [Kind.VOTERS, Kind.METADATA_REPLACED, Kind.METADATA_STANDALONE]
 

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from kraftjbod.core.ids import TopicId
-from kraftjbod.testing.simulation.search.ledgers.ledger import (
+from tests.sim.search.ledgers.ledger import (
     ANYWHERE,
     Ledger,
     Reign,

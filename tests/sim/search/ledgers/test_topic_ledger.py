@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from kraftjbod.core.ids import TopicId
-from kraftjbod.testing.simulation.search.ledgers.topic_ledger import TopicLedger
+from tests.sim.search.ledgers.topic_ledger import TopicLedger
 
 _OLD, _NEW = TopicId(bytes(15) + b"1"), TopicId(bytes(15) + b"2")
 

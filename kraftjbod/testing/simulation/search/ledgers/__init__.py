@@ -1,1 +1,0 @@
-"""What the cluster acknowledged to clients, for checks of invariants."""

@@ -1,0 +1,319 @@
+"""``AdminWork``: work of an administrator on a whole cluster during faults.
+
+Unregistered brokers, reassignments that are started, replaced, cancelled or completed, elections of
+preferred and of unclean leaders, feature levels that are lowered and raised, and settings that
+change while daemons run. Each kind of work restores the former state of the cluster at its end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection
+from typing import Final
+
+from kraftjbod.broker.groups.records.group_records import OFFSETS_TOPIC
+from kraftjbod.broker.transactions.transaction_records import TRANSACTIONS_TOPIC
+from kraftjbod.cli.clients.cluster_admin import (
+    ElectionType,
+    UpgradeType,
+    create_partitions,
+    delete_topic,
+    elect_leaders,
+    unregister_broker,
+    update_features,
+)
+from kraftjbod.cli.clients.cluster_client import ClusterClient
+from kraftjbod.cli.clients.config_admin import (
+    ConfigChange,
+    ConfigOperation,
+    ConfigResource,
+    ResourceType,
+    incremental_alter_configs,
+)
+from kraftjbod.cli.clients.replica_admin import Reassignment, alter_partition_reassignments
+from kraftjbod.core.errors import ErrorCode
+from kraftjbod.core.ids import BrokerId, TopicPartition
+from kraftjbod.core.metadata_version import (
+    METADATA_VERSION,
+    SUPPORTED_FEATURES,
+    MetadataVersion,
+)
+from kraftjbod.testing.simulation.simulated_cluster import SimulatedNode
+from tests.sim.search.faults.operator_work import OperatorWork
+from tests.sim.search.faults.schedule import Fault, Kind
+from tests.sim.search.faults.stage import POLL_S, Plays, Stage, wait
+
+_ALL_NODES: Final = ConfigResource(ResourceType.BROKER, "")
+#: Settings that every daemon applies while it runs.
+_SETTINGS: Final = (
+    ("broker.session.timeout.ms", ("1500", "2000", "6000", "9000")),
+    ("broker.reconnect.grace.ms", ("0", "300", "3000")),
+    ("replica.lag.time.max.ms", ("2000", "8000")),
+    ("leader.imbalance.check.interval.seconds", ("1", "60")),
+    ("metadata.log.max.record.bytes.between.snapshots", ("800", "100000")),
+    ("metadata.max.fetch.bytes", ("1024",)),
+)
+#: Time limit until a broker that is to be unregistered is fenced.
+_FENCED_S: Final = 15.0
+OLDER_VERSION: Final = MetadataVersion.IV_4_3_IV0
+OLDER_FEATURES: Final = {
+    **SUPPORTED_FEATURES,
+    METADATA_VERSION: (SUPPORTED_FEATURES[METADATA_VERSION][0], OLDER_VERSION.value),
+}
+"""Features of a node that does not support registrations of controllers."""
+_REPLACED_SOFTWARE: Final = 0.3
+_CANCELLED: Final = 0.3
+_REPLACED: Final = 0.3
+_UNREGISTERED_BY_KILL: Final = 0.5
+#: Share of the requests about a topic of coordinators that would grow it. Others would delete it.
+_GROWN: Final = 0.7
+
+
+class AdminWork:
+    """The work of administrators during faults."""
+
+    def __init__(self, stage: Stage, operator: OperatorWork) -> None:
+        self._stage = stage
+        self._operator = operator
+
+    def plays(self) -> Plays:
+        return {
+            Kind.UNREGISTER: self._unregister,
+            Kind.REASSIGN: self._reassign,
+            Kind.ELECT: self._elect,
+            Kind.UNCLEAN_ELECTION: self._elect_unclean,
+            Kind.DOWNGRADE: self._downgrade,
+            Kind.SETTINGS: self._change_settings,
+            Kind.COORDINATED: self._misuse_coordinators,
+        }
+
+    async def _until_done(
+        self,
+        what: str,
+        question: Callable[[ClusterClient], Awaitable[None]],
+        *,
+        but: tuple[ErrorCode, ...] = (),
+    ) -> None:
+        """:param but: codes that mean that the request is already fulfilled."""
+        while (code := await self._operator.ask(what, question)) is not None and code not in but:
+            await asyncio.sleep(POLL_S)
+
+    # --- brokers ---------------------------------------------------------------------------------
+
+    async def _unregister(self, fault: Fault) -> None:
+        """Unregister a broker, which registers again at its start. Its replicas stay assigned."""
+        stage, host = self._stage, self._stage.host(fault)
+
+        async def unregister(client: ClusterClient) -> None:
+            await unregister_broker(client, fault.broker)
+
+        async with stage.broker_down(fault.broker):
+            if fault.rng().random() < _UNREGISTERED_BY_KILL:
+                host.kill()
+            else:
+                await stage.stop_host(host)
+            for _ in range(round(_FENCED_S / POLL_S)):
+                if self._is_fenced(fault.broker):
+                    break
+                await asyncio.sleep(POLL_S)
+            await self._operator.ask(f"unregister broker {fault.broker}", unregister)
+            await wait(fault)
+
+    def _is_fenced(self, broker: int) -> bool:
+        state = self._stage.view.decided()
+        found = None if state is None else state.brokers.get(BrokerId(broker))
+        return found is None or found.fenced
+
+    # --- reassignments ---------------------------------------------------------------------------
+
+    async def _reassign(self, fault: Fault) -> None:
+        """Reassign to fewer or other brokers, and at the end to as many as before."""
+        rng, brokers = fault.rng(), self._stage.view.broker_ids
+        tp = rng.choice(self._stage.some_partitions(rng))
+        await self._ask_to_reassign(tp, rng.sample(brokers, rng.choice((2, 3))))
+        await asyncio.sleep(fault.for_ms * rng.random() / 1000)
+        if rng.random() < _REPLACED:
+            await self._ask_to_reassign(tp, rng.sample(brokers, rng.choice((2, 3))))
+        await wait(fault)
+        target = rng.sample(brokers, 3)
+        if rng.random() < _CANCELLED:
+            await self._ask_to_reassign(tp, target)
+            await asyncio.sleep(rng.random() * POLL_S)
+            await self._ask_to_reassign(tp, None)
+        done = (None, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        while not self._has_three_replicas(tp):
+            if await self._ask_to_reassign(tp, target) not in done:
+                await asyncio.sleep(POLL_S)
+                continue
+            for _ in range(20):
+                if self._has_three_replicas(tp):
+                    return
+                await asyncio.sleep(POLL_S)
+
+    def _has_three_replicas(self, tp: TopicPartition) -> bool:
+        """Whether the partition has three replicas or its topic is deleted."""
+        found = [one for known, one, _ in self._stage.view.partitions() if known == tp]
+        state = self._stage.view.decided()
+        if not found:
+            return state is not None
+        return len(found[0].replicas) == 3 and not found[0].is_reassigning
+
+    async def _ask_to_reassign(
+        self, tp: TopicPartition, replicas: list[int] | None
+    ) -> ErrorCode | None:
+        """:param replicas: new replicas; None to cancel the present reassignment."""
+
+        async def reassign(client: ClusterClient) -> None:
+            request = Reassignment(topic_partition=tp, replicas=replicas)
+            for error in (await alter_partition_reassignments(client, [request])).values():
+                raise error
+
+        return await self._operator.ask(f"reassign {tp} to {replicas}", reassign)
+
+    # --- elections -------------------------------------------------------------------------------
+
+    async def _elect(self, fault: Fault) -> None:
+        """Elect preferred leaders of some or all partitions. Unclean elections are not needed."""
+        rng = fault.rng()
+        some = self._stage.some_partitions(rng) if rng.random() < 0.7 else None
+        kind = ElectionType.PREFERRED if rng.random() < 0.7 else ElectionType.UNCLEAN
+        if kind is ElectionType.UNCLEAN:
+            some = [tp for tp in some or () if tp.topic in self._stage.loose]
+        await self._ask_to_elect(kind, some)
+        await wait(fault)
+
+    async def move_leaders(self, topics: Collection[str]) -> None:
+        """Let the next replica of each partition lead, while the former leader serves on."""
+        found = [(tp, list(one.replicas)) for tp, one, _ in self._stage.view.partitions(topics)]
+        for tp, replicas in found:
+            await self._ask_to_reassign(tp, [*replicas[1:], replicas[0]])
+        await self._ask_to_elect(ElectionType.PREFERRED, [tp for tp, _ in found])
+
+    async def _ask_to_elect(self, kind: ElectionType, some: list[TopicPartition] | None) -> bool:
+        """Return whether a partition has another leader after the request."""
+        elected: list[TopicPartition] = []
+
+        async def elect(client: ClusterClient) -> None:
+            answers = await elect_leaders(client, kind, some)
+            elected.extend(tp for tp, error in answers.items() if error is None)
+
+        what = "all partitions" if some is None else " ".join(map(str, some))
+        await self._operator.ask(f"elect {kind.name.lower()} leaders of {what}", elect)
+        return bool(elected)
+
+    async def _elect_unclean(self, fault: Fault) -> None:
+        """Let a broker without the newest records lead a loose topic; then the others return."""
+        stage, brokers = self._stage, self._stage.view.broker_ids
+        others = [one for one in brokers if one != fault.broker]
+        fault.rng().shuffle(others)
+        stage.down.update(brokers)
+        try:
+            for broker in (fault.broker, *others):
+                await stage.stop_host(stage.cluster.brokers[broker])
+                await asyncio.sleep(fault.rng().random())
+            stage.down[fault.broker] -= 1
+            await stage.until_serving(fault.broker)
+            for _ in range(round(_FENCED_S / POLL_S)):
+                if await self._ask_to_elect(ElectionType.UNCLEAN, stage.loose_partitions):
+                    break
+                await asyncio.sleep(POLL_S)
+            await wait(fault)
+        finally:
+            for broker in others:
+                stage.down[broker] -= 1
+                stage.start(broker)
+        for broker in brokers:
+            await stage.until_serving(broker)
+
+    # --- levels and settings ---------------------------------------------------------------------
+
+    async def _downgrade(self, fault: Fault) -> None:
+        """Lower the level to that before the registration of controllers, and raise it again.
+
+        A cluster of mixed versions has that level. Raising is refused while the node with older
+        software is registered; after some refusals that software is replaced.
+        """
+        low, high = OLDER_VERSION, MetadataVersion.IV_4_4_IV2
+        older = self._older_host()
+        if older is not None or self._is_outdated(high):
+            await self._raise_to(high)
+            await wait(fault)
+            if older is not None and fault.rng().random() < _REPLACED_SOFTWARE:
+                older.features = SUPPORTED_FEATURES
+            return
+        is_safe = fault.rng().random() < 0.5
+        kind = UpgradeType.SAFE_DOWNGRADE if is_safe else UpgradeType.UNSAFE_DOWNGRADE
+
+        async def lower(client: ClusterClient) -> None:
+            await update_features(client, {METADATA_VERSION: low}, upgrade_type=kind)
+
+        await self._operator.ask(f"lower {METADATA_VERSION} to {low.release}", lower)
+        await wait(fault)
+        while await self._raise_to(high):
+            await asyncio.sleep(POLL_S)
+
+    def replace_outdated_software(self) -> None:
+        """Give the node with older software newer software at its next start.
+
+        The level may have been raised while that node was not registered.
+        """
+        state, older = self._stage.view.decided(), self._older_host()
+        if older is not None and state is not None and state.metadata_version > OLDER_VERSION:
+            older.features = SUPPORTED_FEATURES
+
+    def _is_outdated(self, level: MetadataVersion) -> bool:
+        """Return whether a registered node knows no ``level``.
+
+        New software is in use from the next start of its node on.
+        """
+        state = self._stage.view.decided()
+        if state is None:
+            return False
+        ranges = [each for broker in state.brokers.values() for each in broker.features]
+        ranges += [each for node in state.controllers.values() for each in node.features]
+        return any(each.name == METADATA_VERSION and each.highest < level.value for each in ranges)
+
+    def _older_host(self) -> SimulatedNode | None:
+        cluster = self._stage.cluster
+        nodes = (*cluster.brokers.values(), *cluster.controllers)
+        return next((host for host in nodes if host.features is OLDER_FEATURES), None)
+
+    async def _raise_to(self, level: MetadataVersion) -> bool:
+        """Return whether it was refused, or failed."""
+
+        async def ask(client: ClusterClient) -> None:
+            await update_features(
+                client, {METADATA_VERSION: level}, upgrade_type=UpgradeType.UPGRADE
+            )
+
+        what = f"raise {METADATA_VERSION} to {level.release}"
+        return await self._operator.ask(what, ask) is not None
+
+    async def _misuse_coordinators(self, fault: Fault) -> None:
+        rng = fault.rng()
+        topic, count = rng.choice((OFFSETS_TOPIC, TRANSACTIONS_TOPIC)), rng.randint(2, 7)
+        is_grown = rng.random() < _GROWN
+
+        async def ask(client: ClusterClient) -> None:
+            if is_grown:
+                await create_partitions(client, topic, count)
+            else:
+                await delete_topic(client, topic)
+
+        await self._operator.ask(f"{'grow' if is_grown else 'delete'} {topic}", ask)
+        await wait(fault)
+
+    async def _change_settings(self, fault: Fault) -> None:
+        name, values = fault.rng().choice(_SETTINGS)
+        change = ConfigChange(name, fault.rng().choice(values))
+
+        async def alter(client: ClusterClient) -> None:
+            await incremental_alter_configs(client, {_ALL_NODES: [change]})
+
+        async def reset(client: ClusterClient) -> None:
+            back = ConfigChange(name, None, ConfigOperation.DELETE)
+            await incremental_alter_configs(client, {_ALL_NODES: [back]})
+
+        await self._operator.ask(f"set {change.name}={change.value} everywhere", alter)
+        await wait(fault)
+        await self._until_done(f"reset {name}", reset)
