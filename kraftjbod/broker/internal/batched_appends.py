@@ -6,8 +6,9 @@ groups that commit at once, this is more than the cost of the records.
 * Records for a partition in one event loop iteration are appended as one batch, in order, at its
   end. No caller waits for another append.
 * The records of one call stay in one batch, even if there are many.
-* A batch that is too large for the topic is split into one per caller, so that no caller fails
-  because of another one's records.
+* A batch ends before it gets too large for the topic, so that no caller fails because of another
+  one's records. A split after the append failed would change the order: a caller may flush, and
+  append a batch of its own, before the failure is known.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from kraftjbod.core import buggify
 from kraftjbod.core.errors import ErrorCode
 from kraftjbod.core.ids import LeaderEpoch, TopicPartition
 from kraftjbod.core.loop.completion import Completion
-from kraftjbod.protocol.records import Record, build_batch
+from kraftjbod.protocol.record_batch import HEADER_BYTES
+from kraftjbod.protocol.records import Record, build_batch, most_bytes_of
 
 #: Limit of records from several callers in one batch, because encoding blocks the event loop.
 MOST_TOGETHER: Final = 500
@@ -36,12 +38,14 @@ class _Waiting(NamedTuple):
 class _Gathered:
     """Records for a partition in this event loop iteration."""
 
-    __slots__ = ("count", "leader_epoch", "waiting")
+    __slots__ = ("count", "leader_epoch", "most_bytes", "waiting")
 
     def __init__(self, leader_epoch: LeaderEpoch) -> None:
         self.leader_epoch = leader_epoch
         self.waiting: list[_Waiting] = []
         self.count = 0
+        #: Upper bound of the size of their batch.
+        self.most_bytes = HEADER_BYTES
 
 
 class BatchedAppends:
@@ -57,12 +61,16 @@ class BatchedAppends:
     ) -> Completion[AppendOutcome]:
         """Append as :meth:`InternalProducer.append`; the base offset is that of ``records``.
 
-        Appends keep their order. Only the parts of a split batch may follow later appends.
+        Appends keep their order.
+
+        :param records: without headers.
         """
+        most_bytes = sum(map(most_bytes_of, records))
         gathered = self._gathered.get(partition)
         if gathered is not None and (
             gathered.leader_epoch != leader_epoch
             or gathered.count + len(records) > MOST_TOGETHER
+            or gathered.most_bytes + most_bytes > self._producer.max_batch_bytes(partition.topic)
             or (buggify.is_on and buggify.fires("broker.small_coordinator_batch"))
         ):
             self.flush(partition)
@@ -73,6 +81,7 @@ class BatchedAppends:
         completion: Completion[AppendOutcome] = Completion()
         gathered.waiting.append(_Waiting(records, completion))
         gathered.count += len(records)
+        gathered.most_bytes += most_bytes
         return completion
 
     def flush(self, partition: TopicPartition) -> None:
@@ -98,10 +107,8 @@ class BatchedAppends:
         def ended(done: Completion[AppendOutcome]) -> None:
             outcome = done.result()
             if outcome.code is ErrorCode.MESSAGE_TOO_LARGE and len(waiting) > 1:
-                loop = asyncio.get_running_loop()
-                for one in waiting:
-                    loop.call_soon(self._append, partition, leader_epoch, [one])
-                return
+                # The limit was lowered while the append was held back. Callers repeat their writes.
+                outcome = outcome._replace(code=ErrorCode.NOT_ENOUGH_REPLICAS)
             at = outcome.base_offset
             for one in waiting:
                 one.completion.set_result(outcome._replace(base_offset=at))

@@ -59,6 +59,10 @@ class InternalProducer:
         self._leader = NO_LEADER
         self._connection: KafkaConnection | None = None
 
+    def max_batch_bytes(self, topic: str) -> int:
+        """Return the present limit of a batch, ``max.message.bytes`` of the topic."""
+        return self._appends.max_batch_bytes(topic)
+
     def append(
         self,
         partition: TopicPartition,

@@ -170,6 +170,9 @@ class ReplicaAppends:
         self._give_up_timer: asyncio.TimerHandle | None = None
         self._give_up_at_s = math.inf
 
+    def max_batch_bytes(self, topic: str) -> int:
+        return self._topic_configs.get(topic).max_message_bytes
+
     def append(
         self,
         topic_partition: TopicPartition,

@@ -12,7 +12,8 @@ from kraftjbod.broker.replicas.pending_append import AppendOutcome
 from kraftjbod.core.errors import ErrorCode
 from kraftjbod.core.ids import LeaderEpoch
 from kraftjbod.core.loop.completion import Completion
-from kraftjbod.protocol.records import Record
+from kraftjbod.metadata.records import ConfigRecord, ResourceType
+from kraftjbod.protocol.records import Record, build_batch
 from tests.unit.broker.broker_rig import TP, BrokerRig, brokers, partition, topic
 from tests.unit.broker.internal.test_internal_producer import sender
 
@@ -82,6 +83,46 @@ async def test_nobody_fails_by_the_size_of_others(rig: BrokerRig, appends: Batch
         ErrorCode.NONE,
     ]
     assert await batches(rig) == [1, 1, 1]
+
+
+@pytest.mark.parametrize("is_gate_closed", [False, True])
+async def test_append_after_flush_follows_records_that_are_too_large_for_one_batch(
+    rig: BrokerRig, appends: BatchedAppends, is_gate_closed: bool
+) -> None:
+    """A transactional commit is such an append: it must not overtake the group's records."""
+    gate = rig.parts.hosted.require(TP).gate
+    if is_gate_closed:
+        gate.close()
+    appending = [appends.append(TP, some(1, bytes(600_000)), leader_epoch=EPOCH) for _ in "ab"]
+    appends.flush(TP)
+    later = sender(rig).append(TP, build_batch(some(1)), leader_epoch=EPOCH, timeout_ms=5_000)
+    await asyncio.sleep(0)
+    if is_gate_closed:
+        gate.open()
+    assert await ended([*appending, later]) == [(ErrorCode.NONE, at) for at in range(3)]
+
+
+async def test_batch_that_a_lowered_limit_refuses_is_retriable_for_its_callers(
+    rig: BrokerRig, appends: BatchedAppends
+) -> None:
+    gate = rig.parts.hosted.require(TP).gate
+    gate.close()
+    appending = [appends.append(TP, some(1, bytes(600)), leader_epoch=EPOCH) for _ in "ab"]
+    appends.flush(TP)
+    appending.append(appends.append(TP, some(1, bytes(1200)), leader_epoch=EPOCH))
+    appends.flush(TP)
+    await rig.follow(
+        ConfigRecord(
+            resource_type=ResourceType.TOPIC,
+            resource_name=TP.topic,
+            name="max.message.bytes",
+            value="1000",
+        )
+    )
+    gate.open()
+    refused = ErrorCode.NOT_ENOUGH_REPLICAS
+    codes = [code for code, _ in await ended(appending)]
+    assert codes == [refused, refused, ErrorCode.MESSAGE_TOO_LARGE]
 
 
 async def test_nobody_writes_in_an_epoch_that_is_not_his(
