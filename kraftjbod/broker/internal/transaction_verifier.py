@@ -21,7 +21,7 @@ from kraftjbod.broker.cluster.broker_connector import BrokerConnector
 from kraftjbod.broker.cluster.metadata_cache import MetadataCache
 from kraftjbod.broker.internal.coordinators import partition_of
 from kraftjbod.broker.replicas.pending_append import TransactionClaim
-from kraftjbod.core.errors import ErrorCode, OperatingError
+from kraftjbod.core.errors import ConnectionLostError, ErrorCode, OperatingError
 from kraftjbod.core.ids import NO_LEADER, BrokerId, TopicPartition
 from kraftjbod.core.loop.completion import Completion
 from kraftjbod.core.loop.timing import Clock
@@ -93,6 +93,7 @@ class TransactionVerifier:
         self._retry_backoff_ms = retry_backoff_ms
         self._retry_max_ms = retry_max_ms
         self._coordinators: dict[BrokerId, _Coordinator] = {}
+        self._is_closed = False
 
     def verify(
         self,
@@ -110,12 +111,20 @@ class TransactionVerifier:
         return answer
 
     def close(self) -> None:
-        """Close the connections. Questions in flight complete with NETWORK_EXCEPTION."""
+        """Close the connections. All questions, also later ones, complete with
+        NETWORK_EXCEPTION."""
+        self._is_closed = True
         for coordinator in self._coordinators.values():
+            waiting, coordinator.waiting = coordinator.waiting, {}
+            for question in waiting.values():
+                question.end(ErrorCode.NETWORK_EXCEPTION)
             if coordinator.connection is not None:
                 coordinator.connection.close()
 
     def _put(self, key: _Key, question: _Question) -> None:
+        if self._is_closed:
+            question.end(ErrorCode.NETWORK_EXCEPTION)
+            return
         broker_id = self._coordinator_of(key.transactional_id)
         if broker_id is None:
             question.end(ErrorCode.COORDINATOR_NOT_AVAILABLE)
@@ -172,6 +181,9 @@ class TransactionVerifier:
             coordinator.connection = await self._connector.connect(
                 broker_id, purpose=_PURPOSE, timeout_ms=self._timeout_ms
             )
+            if self._is_closed:
+                coordinator.connection.close()
+                raise ConnectionLostError("the verifier was closed while it connected")
         return coordinator.connection
 
     def _take(self, asked: dict[_Key, _Question], response: AddPartitionsToTxnResponse) -> None:

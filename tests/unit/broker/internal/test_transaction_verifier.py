@@ -27,9 +27,14 @@ class Coordinator:
         self.requests: list[tuple[AddPartitionsToTxnRequest, asyncio.Future[Any]]] = []
         self.is_open = True
         self.leader = BrokerId(4)
+        self.connecting = 0
+        self.accepts = asyncio.Event()
+        self.accepts.set()
 
     async def connect(self, peer: BrokerId, **_how: object) -> Coordinator:
         assert peer == self.leader
+        self.connecting += 1
+        await self.accepts.wait()
         return self
 
     async def request(self, body: AddPartitionsToTxnRequest, *, timeout_ms: int) -> Any:
@@ -39,6 +44,9 @@ class Coordinator:
 
     def close(self) -> None:
         self.is_open = False
+        for _, answer in self.requests:
+            if not answer.done():
+                answer.set_exception(ConnectionLostError("closed"))
 
     async def answer(self, code: ErrorCode = ErrorCode.NONE) -> AddPartitionsToTxnRequest:
         await until(lambda: self.requests)
@@ -68,7 +76,9 @@ class Coordinator:
         return body
 
 
-def verifier(coordinator: Coordinator, clock: ManualClock | None = None) -> TransactionVerifier:
+def verifier(
+    coordinator: Coordinator, clock: ManualClock | None = None, *, retry_backoff_ms: int = 1
+) -> TransactionVerifier:
     topic = SimpleNamespace(partitions=[SimpleNamespace(leader=coordinator.leader)])
     state = SimpleNamespace(topic=lambda name: topic)
     return TransactionVerifier(
@@ -77,8 +87,8 @@ def verifier(coordinator: Coordinator, clock: ManualClock | None = None) -> Tran
         clock=clock or ManualClock(),
         tasks=BackgroundTasks(),
         timeout_ms=1_000,
-        retry_backoff_ms=1,
-        retry_max_ms=10,
+        retry_backoff_ms=retry_backoff_ms,
+        retry_max_ms=10 * retry_backoff_ms,
     )
 
 
@@ -152,3 +162,39 @@ async def test_every_question_ends() -> None:
     coordinator.leader = NO_LEADER
     unled = verifier(coordinator).verify(ONE, 1, 0, OLD)
     assert await unled is ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+async def test_close_completes_all_questions_and_refuses_later_ones() -> None:
+    coordinator = Coordinator()
+    asks = verifier(coordinator)
+    asked = asks.verify(ONE, 1, 0, OLD)
+    await until(lambda: coordinator.requests)
+    waiting = asks.verify(ONE, 2, 0, OLD)
+    asks.close()
+    later = asks.verify(ONE, 3, 0, OLD)
+    for one in (later, waiting, asked):
+        assert await one is ErrorCode.NETWORK_EXCEPTION
+    assert coordinator.connecting == 1 and len(coordinator.requests) == 1
+
+
+async def test_retry_after_close_completes_without_a_request() -> None:
+    coordinator = Coordinator()
+    asks = verifier(coordinator, retry_backoff_ms=50)
+    adding = asks.verify(ONE, 1, 0, NEW)
+    await coordinator.answer(ErrorCode.CONCURRENT_TRANSACTIONS)
+    await until(lambda: not len(asks._tasks))
+    asks.close()
+    assert await adding is ErrorCode.NETWORK_EXCEPTION
+    assert not coordinator.requests
+
+
+async def test_connection_that_opens_after_close_is_closed() -> None:
+    coordinator = Coordinator()
+    coordinator.accepts.clear()
+    asks = verifier(coordinator)
+    asked = asks.verify(ONE, 1, 0, OLD)
+    await until(lambda: coordinator.connecting)
+    asks.close()
+    coordinator.accepts.set()
+    assert await asked is ErrorCode.NETWORK_EXCEPTION
+    assert not coordinator.is_open and not coordinator.requests
