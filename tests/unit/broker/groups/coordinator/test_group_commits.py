@@ -16,7 +16,7 @@ OFFSETS = {TP: CommittedOffset(offset=7, commit_ms=1)}
 ABSENT = E.GROUP_ID_NOT_FOUND
 
 
-async def told(rig: Any, member_id: str, generation: int, group_id: str = "g") -> ErrorCode:
+async def commit_code(rig: Any, member_id: str, generation: int, group_id: str = "g") -> ErrorCode:
     committer = Committer(member_id, None, generation)
     code: ErrorCode = await rig.parts.offsets._commits.commit(
         group_id, OFFSETS, committer, absent_code=ABSENT
@@ -27,38 +27,38 @@ async def told(rig: Any, member_id: str, generation: int, group_id: str = "g") -
 async def test_members_of_a_classic_group() -> None:
     async with coordinator() as rig:
         member_id, generation = await enter(rig)
-        assert await told(rig, member_id, generation) is E.NONE
-        assert await told(rig, member_id, generation + 1) is E.ILLEGAL_GENERATION
-        assert await told(rig, "z", generation) is E.UNKNOWN_MEMBER_ID
+        assert await commit_code(rig, member_id, generation) is E.NONE
+        assert await commit_code(rig, member_id, generation + 1) is E.ILLEGAL_GENERATION
+        assert await commit_code(rig, "z", generation) is E.UNKNOWN_MEMBER_ID
 
 
 async def test_members_of_a_consumer_group() -> None:
     async with consumer_coordinator() as rig:
         await rig.ask(consumer("a"), 1)
-        assert await told(rig, "a", 2) is E.NONE
-        assert await told(rig, "a", 1) is E.STALE_MEMBER_EPOCH
-        assert await told(rig, "", -1) is E.UNKNOWN_MEMBER_ID, (
+        assert await commit_code(rig, "a", 2) is E.NONE
+        assert await commit_code(rig, "a", 1) is E.STALE_MEMBER_EPOCH
+        assert await commit_code(rig, "", -1) is E.UNKNOWN_MEMBER_ID, (
             "others may not, while it has members"
         )
 
 
 async def test_without_a_group_only_who_says_nothing_of_one() -> None:
     async with coordinator(group_max_per_partition="1") as rig:
-        assert await told(rig, "m", 1) is ABSENT
-        assert await told(rig, "", -1) is E.NONE
-        assert await told(rig, "", -1, group_id="h") is E.GROUP_MAX_SIZE_REACHED
-        assert await told(rig, "", -1, group_id="g" * 40_000) is E.INVALID_REQUEST
+        assert await commit_code(rig, "m", 1) is ABSENT
+        assert await commit_code(rig, "", -1) is E.NONE
+        assert await commit_code(rig, "", -1, group_id="h") is E.GROUP_MAX_SIZE_REACHED
+        assert await commit_code(rig, "", -1, group_id="g" * 40_000) is E.INVALID_REQUEST
 
 
 async def test_commit_of_known_group_at_group_limit_succeeds() -> None:
     """A group with committed offsets only exists already, so the limit does not concern it."""
     async with coordinator(group_max_per_partition="1") as rig:
-        assert await told(rig, "", -1) is E.NONE
-        assert await told(rig, "", -1) is E.NONE
+        assert await commit_code(rig, "", -1) is E.NONE
+        assert await commit_code(rig, "", -1) is E.NONE
 
 
 async def test_commits_in_flight_count_towards_group_limit() -> None:
     async with coordinator(group_max_per_partition="2") as rig:
-        codes = await asyncio.gather(*(told(rig, "", -1, group_id=name) for name in "abcd"))
+        codes = await asyncio.gather(*(commit_code(rig, "", -1, group_id=name) for name in "abcd"))
         full = E.GROUP_MAX_SIZE_REACHED
         assert codes == [E.NONE, E.NONE, full, full]
