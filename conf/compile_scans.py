@@ -1,10 +1,14 @@
-"""Compiles kraftjbod/protocol/byte_scans.py with mypyc, where this machine can.
+"""Compile kraftjbod/protocol/byte_scans.py with mypyc, if this machine can.
 
 usage: compile_scans.py [FOLDER]
 
-The module goes to FOLDER, or beside its source, under a name with the hash of the source; others
-like it that are there go away. Without a C compiler or Python's headers nothing is made: the source
-runs as it is (kraftjbod/protocol/record_scans.py chooses). Needs mypy and setuptools.
+The module is written to FOLDER, or beside its source. Its name contains the hash of the source, and
+modules of other sources are removed. Without a C compiler or Python's headers no module is written,
+and the source is interpreted (kraftjbod/protocol/record_scans.py chooses). mypy and setuptools are
+required.
+
+hatch-mypyc was rejected: it fails the build without a C compiler, and Python would import its
+module before the source, even if the source is newer.
 """
 
 from __future__ import annotations

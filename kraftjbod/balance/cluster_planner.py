@@ -1,8 +1,9 @@
 """PURE. `plan_cluster`: plan the replica moves of a whole cluster in one process.
 
 First the planner chooses replicas that change brokers, in rounds (:func:`cross_in_turns`). Then it
-plans the directories of every broker. Spark uses the same sums and rounds, and runs the
-steps per broker (group_plans.py) on its executors.
+plans the directories of every broker. A hundred thousand replicas take as long as a start of Java,
+so no Spark is needed. Spark uses the same sums and rounds, and runs the steps per broker
+(group_plans.py) on its executors.
 """
 
 from __future__ import annotations

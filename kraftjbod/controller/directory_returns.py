@@ -1,7 +1,7 @@
 """PURE. ``DirectoryReturns``: directories that a registration brings back or releases permanently.
 
 * A directory returns *clean* only if its clean-shutdown epoch is that of the former registration.
-  KIP-966 requires this of whole brokers, this controller of each directory.
+  KIP-966 requires this of whole brokers, this controller of each directory (ADR 57).
 * An unclean return counts as a failure and a return in one entry, because logs may have lost their
   ends. Each replica in it leaves the in-sync set and the eligible leaders. A leader there gets at
   least a new leader epoch. The same applies to replicas whose directory is unknown.

@@ -2,7 +2,7 @@
 
 One decision is made at a time, without interruption: decide, rehearse, replay, propose. Requests of
 brokers come before forwarded client requests. The next decision sees the last one, committed or
-not. A response waits until everything that it depends on is committed.
+not (ADR 7). A response waits until everything that it depends on is committed.
 
 * If the log fails, no response is sent that depends on uncommitted entries, and the process ends.
 * If the leadership is lost, uncommitted decisions are dropped: the state is read again from the

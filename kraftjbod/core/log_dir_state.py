@@ -2,7 +2,8 @@
 
 * ONLINE: all operations are accepted.
 * SATURATED (KIP-928): no free space. Reads and operations that free space are accepted.
-* STALLED: the disk does not respond at the moment. Its data is not known to be damaged.
+* STALLED: the disk does not respond at the moment. Its data is not known to be damaged
+  (ADR 26).
 * OFFLINE: the disk failed. The process does not use it until an operator reattaches it.
 
 SATURATED and STALLED are *impaired*: the directory stays registered, but its replicas neither lead

@@ -6,6 +6,8 @@
   start.
 * A part that fails to close does not prevent the others from closing.
 * The caller of :meth:`PartList.close` sets the deadline, and cancels it then.
+
+``AsyncExitStack`` also closes in reverse, but without a deadline once it was cancelled.
 """
 
 from __future__ import annotations

@@ -7,7 +7,8 @@
   and does not block the loop.
 * A temporary failure to resolve a name keeps its addresses. A name that does not exist loses them.
 
-An address is weak evidence: this check keeps strangers out, but is no authentication.
+An address is weak evidence: this check keeps strangers out, but is no authentication
+(ADR 105).
 """
 
 from __future__ import annotations

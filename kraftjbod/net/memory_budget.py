@@ -7,6 +7,7 @@
 * While connections wait for memory, the slowest holdings are closed after a short grace period.
 
 Bytes of requests in progress are counted, but are no holding: the peer does not delay them.
+ADR 53 has the alternatives.
 """
 
 from __future__ import annotations

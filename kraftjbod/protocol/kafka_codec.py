@@ -1,6 +1,6 @@
 """PURE. Encodes and decodes messages of Kafka's protocol, for the APIs that brokers serve.
 
-Compiled from Kafka's schemas on first use, per message and version.
+Compiled from Kafka's schemas on first use, per message and version (ADR 9).
 
 * Decoding does not copy records: they are memoryviews into the frame.
   Malformed bytes raise :class:`RemoteProtocolError` and no other exception.

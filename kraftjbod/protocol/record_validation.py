@@ -6,6 +6,8 @@ invalid records. Followers do not validate, because their leader did.
 * Numbers, lengths and offset deltas are checked in one pass, without an object per record.
 * A compressed batch is decompressed for the check, up to a limit, and stored as it was sent. If the
   topic requires another codec, the batch is recompressed, never in the event loop.
+* Records that cannot be parsed are INVALID_RECORD and not CORRUPT_MESSAGE: with a valid CRC they
+  would be the same if the producer sent them again.
 * A wrong ``max_timestamp`` in the header is replaced by the maximum of the records.
 """
 

@@ -13,7 +13,7 @@ response 1    correlation_id error_code error_message body, a map; nil on an err
   peer must not misinterpret the request.
 * The number of decoded elements per frame is limited: an empty list in memory takes seventy times
   its encoded byte.
-* No other file uses msgpack for the RPC.
+* No other file uses msgpack for the RPC. ADR 9 says why the RPC is not Kafka's protocol.
 """
 
 from __future__ import annotations

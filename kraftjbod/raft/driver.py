@@ -6,7 +6,7 @@
 * Committed entries are passed to the listener in order; then their proposers are answered.
 * When the leadership is lost, proposers of uncommitted entries receive NOT_CONTROLLER, although
   their entries may still be committed. If another leader replaces these entries, the listener
-  loads the log again (committed_log.py).
+  loads the log again (committed_log.py, ADR 89).
 * On a full disk log_space.py decides which proposals are accepted (KIP-928). A leader whose disk
   does not take writes resigns if there are other voters. It stands again once the disk does.
 * Any other failed write ends the driver: ``wait_failed`` raises, and every proposer receives the

@@ -1,6 +1,7 @@
 """Clusters and failing disks for tests, of this project and of its users.
 
 `LocalCluster` runs real daemons as processes on loopback, on disks that can fail for real.
+The daemons have no fault switches: a test of such a switch would not show what a real disk does.
 Read local_cluster.py first, then log_disks.py.
 """
 

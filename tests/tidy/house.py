@@ -1,4 +1,4 @@
-"""The house as it is drawn (ARCHITECTURE.md) and as it stands (the source), side by side."""
+"""The packages as ARCHITECTURE.md describes them, and as the source has them (ADR 2)."""
 
 from __future__ import annotations
 

@@ -31,16 +31,16 @@ A request of another version closes its connection, but for ApiVersions itself, 
 """
 _RPC: Final = """## Listener of the controller
 
-Brokers, and the tools that take `--bootstrap-controller`, speak a protocol of our own there: one MessagePack map per frame, versioned per request ([decision 9](../kraftjbod/adr/0009-two-protocols.md)).
+Brokers, and the tools that take `--bootstrap-controller`, speak a protocol of our own there: one MessagePack map per frame, versioned per request ([ADR 9](../kraftjbod/adr/0009-kafka-protocol-for-data-msgpack-rpc-for-control.md)).
 An older version is spoken while `metadata.version` is below what the newest needs.
 """
 _FIELDS: Final = """## Tagged fields of our own
 
-A reader skips a tagged field that it does not know (KIP-482), so that Kafka's clients and brokers understand all of these messages, and miss only what stands here ([decision 9](../kraftjbod/adr/0009-two-protocols.md)).
+A reader skips a tagged field that it does not know (KIP-482), so that Kafka's clients and brokers understand all of these messages, and miss only what stands here ([ADR 9](../kraftjbod/adr/0009-kafka-protocol-for-data-msgpack-rpc-for-control.md)).
 """
 _API: Final = """## An API of our own
 
-It is named in ApiVersions only to those who introduce themselves as kraftjbod ([decision 34](../kraftjbod/adr/0034-an-api-of-our-own.md)).
+It is named in ApiVersions only to those who introduce themselves as kraftjbod ([ADR 9](../kraftjbod/adr/0009-kafka-protocol-for-data-msgpack-rpc-for-control.md)).
 """
 _SCHEMAS: Final = (PACKAGE / "protocol/schemas/kafka_extensions.py").read_text().splitlines()
 

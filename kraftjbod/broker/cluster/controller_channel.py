@@ -9,7 +9,7 @@
   it, and the next voter is asked. If all refuse it, the call fails.
 * The caller sets the deadline. A request that was sent and not answered in time is not repeated.
 * A request whose connection broke is repeated, so it may take effect twice. Every request of a
-  broker is idempotent or marks its repetition (``again``).
+  broker is idempotent or marks its repetition (``again``, ADR 89).
 * The metadata long-poll has its own connection, so that no request waits behind it. Client requests
   have another, so that no heartbeat waits behind them. When a heartbeat times out, the long-poll
   also moves to another controller: a host without power closes no connection.

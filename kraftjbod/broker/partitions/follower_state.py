@@ -6,7 +6,7 @@ epochs. So the leader notes the moment of each event that invalidates earlier re
 a fetch only if it was *sent* after that moment. A fetch that continues a session was sent after
 the previous response. Nothing is known about the sending of a session's first fetch, so it counts
 only if no report was accepted before.
-All moments are counted on this broker alone: they need no clock and no wire field.
+All moments are counted on this broker alone: they need no clock and no wire field (ADR 60).
 """
 
 from __future__ import annotations

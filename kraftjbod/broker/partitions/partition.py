@@ -13,7 +13,7 @@ The rules:
 * A copy that replaces a lost copy never leads in an epoch in which the lost copy led: it may lack
   records that were acknowledged in that epoch.
 * The leader waits for no replica outside the maximal ISR: when metadata removes a replica from the
-  ISR, the wait for it ends at once, however recently it was caught up.
+  ISR, the wait for it ends at once, however recently it was caught up (ADR 12).
 * While the ISR is smaller than ``min.insync.replicas``, the high watermark does not advance.
 * A follower is a replica in the metadata. Its report counts if it was sent after every event that
   invalidates earlier reports: a change of the partition while the follower was outside the ISR,

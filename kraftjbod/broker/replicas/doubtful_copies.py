@@ -1,7 +1,7 @@
 """LOOP. ``DoubtfulCopies``: copies that may lack acknowledged records leave the ISR first.
 
 * Such a copy is reported as LOST and then with its directory (KIP-858): it catches up as a
-  follower.
+  follower (ADR 61).
 * A copy that is already known to be damaged also leaves, if another replica is in sync.
 * Metadata can be behind or ahead of the disks. A controller checks an uncleanly closed directory
   by the replicas that the metadata has in it (KIP-966 per directory). A copy found in another

@@ -1,5 +1,6 @@
 """PURE. Settings of the topics ``__storage_telemetry`` and ``__group_telemetry``.
 
+Telemetry is a topic, so that the history survives the broker and the disk that it describes.
 Retention is limited in time and bytes, with segments small enough for these limits.
 """
 

@@ -7,7 +7,8 @@ The logs may differ for three reasons:
 * Controllers that had lost entries continued: the log has other entries at the same offsets.
 
 In each case the controller is wrong and must not send metadata to that broker. A broker that names
-no log accepts any log. The broker makes the same check (``broker/cluster/metadata_memory.py``).
+no log accepts any log. The broker makes the same check (``broker/cluster/metadata_memory.py``,
+ADR 51).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A live broker listens at its address. If connections are refused, the process is gone, and its
 session ends without waiting for the reconnect grace. Any other outcome, including no answer, proves
-nothing: then the grace or the session decides.
+nothing: then the grace or the session decides (ADR 90).
 """
 
 from __future__ import annotations

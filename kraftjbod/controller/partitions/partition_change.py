@@ -7,7 +7,7 @@ Rules of this file:
 * Members that are not acceptable leave the in-sync set, except a leader of last resort.
 * With eligible leader replicas (KIP-966) the in-sync set may become empty. If it is smaller than
   ``min.insync.replicas``, nothing new is committed. So members that left it remain eligible, and
-  are elected if no member of the in-sync set can lead.
+  are elected if no member of the in-sync set can lead (ADR 57).
 * Without eligible leader replicas the set is never emptied. Its last member stays while the
   partition has no leader, so that this member can lead after its return.
 * A replica that returned *unclean* may have lost the end of its log. It is neither in sync nor

@@ -2,8 +2,8 @@
 
 It has the interface of an ``asyncio.Future``, but ``set_result`` calls the callback synchronously.
 A future schedules its callback for the next iteration, which costs one iteration per step of a
-chain. A callback must only pass the value on: it must not start new work. An exception of a
-callback goes to the exception handler of the loop, and not to the caller of ``set_result``.
+chain (ADR 75). A callback must only pass the value on: it must not start new work. An exception of
+a callback goes to the exception handler of the loop, and not to the caller of ``set_result``.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 First the replica becomes mute in a new term, durably (``HardState.mute_before_term``). Then the
 damaged end is removed, newest first, so that a crash in between leaves a shorter log and a mute
 replica. Removed parts are kept beside the log as ``<20-digit offset>.damaged``, for experts: their
-content may be needed if other voters are damaged too.
+content may be needed if other voters are damaged too (ADR 95).
 """
 
 from __future__ import annotations

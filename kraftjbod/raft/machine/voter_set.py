@@ -1,7 +1,7 @@
 """PURE. ``VoterSet``: the voters as an entry of the log names them (KIP-853).
 
 A voter is a node *and* the directory with its votes and entries. A node that returns with another
-disk has lost its promises, so it is no longer that voter.
+disk has lost its promises, so it is no longer that voter (ADR 95).
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 * It starts and ends at exact offsets, even if offsets are missing. It commits nothing and joins no
   consumer group.
-* The client library follows leader changes. Without a record for
+* The client is librdkafka, which follows leader changes, decompresses and checks CRCs. It was not
+  made for these brokers, so each job also proves that other clients work. Without a record for
   ``kafkaConsumer.pollTimeoutMs`` the read fails and reports its position.
 * Lost records are an error or a warning, depending on ``failOnDataLoss``.
 * A worker process keeps a few idle consumers with their connections for later tasks.

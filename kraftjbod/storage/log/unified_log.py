@@ -3,6 +3,7 @@
 * It belongs to its directory's thread. Offsets are assigned here, when the write happens.
 * After each change a new :class:`LogView` is created, an immutable state that the event loop may
   read.
+* The cost of an operation does not grow with the size of the log (ADR 108).
 * It keeps segments, offsets, leader epochs and producers consistent. log_segments.py manages the
   list of segments and their file names.
 * Data from the disk is checked. A wrong index is rebuilt. Damage of the log itself is recorded,

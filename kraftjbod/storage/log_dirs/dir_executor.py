@@ -1,6 +1,7 @@
 """LOOP. ``LogDirExecutor``: one daemon thread that runs a log directory's operations in order.
 
-* The thread is a daemon, so that a hanging disk cannot delay the exit of the interpreter.
+* The thread is a daemon, so that a hanging disk cannot delay the exit of the interpreter
+  (ADR 3).
 * The queue is bounded in operations and bytes. A full queue refuses new operations at once.
 * The event loop is woken once per batch of completions, not once per operation.
 * The executor knows the start of the running operation and can be abandoned. Then all pending

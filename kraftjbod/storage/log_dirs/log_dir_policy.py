@@ -2,6 +2,7 @@
 a new replica.
 
 ``judge`` is the only function that interprets an errno. Other code uses its verdicts.
+A failed fsync is final (ADR 14).
 ``is_allowed`` is the table of operations that an impaired directory accepts (KIP-928 for a
 saturated one).
 ``error_class`` maps a kind of operation to the exception of its caller (KIP-18).

@@ -4,7 +4,7 @@
   Operations that were queued after it cannot take that space permanently.
 * Each check that reports free space asks ``FreeSpacePolicy``. The policy may declare the directory
   full before its disk is, or allow the reserve to be rebuilt. Once the reserve is complete, the
-  directory has space again.
+  directory has space again (ADR 24).
 
 A stall does not reset the full state, so a directory that responds again is still full.
 """

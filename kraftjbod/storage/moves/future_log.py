@@ -1,6 +1,7 @@
 """DISK. ``FutureLog``: the copy of a replica that a move builds in another log directory.
 
-* Its directory holds the segments of the replica, byte for byte, possibly not all of them.
+* Its directory holds the segments of the replica, byte for byte, possibly not all of them
+  (ADR 17).
 * Its checkpoint only claims durable data. Bytes are synced before they are claimed. After a
   truncation of the log, bytes are removed here first, then the checkpoint is lowered, and only then
   more is copied. So a restart continues from the checkpoint.

@@ -2,7 +2,8 @@
 
 * Consumers with ``read_committed`` (KIP-98) learn from it which batches to skip.
 * Entries are kept in memory. The file is written as a whole when a segment is rolled or closed, in
-  Kafka's format: 34 bytes per entry, big-endian, in the order of the markers.
+  Kafka's format: 34 bytes per entry, big-endian, in the order of the markers. (Kafka writes an
+  entry with each marker: a second file, whose write can fail after the first one.)
 * The directory's thread appends while the event loop collects. Truncation creates a new index.
 """
 

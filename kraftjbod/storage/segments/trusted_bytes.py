@@ -8,6 +8,8 @@
 * A reader from memory calls :meth:`~TrustedBytes.end_from` again after its read, because another
   thread may have read ahead meanwhile.
 * There are at most :data:`MAX_RANGES` ranges. A forgotten range only costs another check.
+
+ADR 100 has the alternatives.
 """
 
 from __future__ import annotations

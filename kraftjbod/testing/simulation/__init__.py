@@ -1,6 +1,6 @@
 """Whole clusters in one process, under virtual time, with faults on request.
 
-`SimulatedCluster` builds the real daemons. Read first
+ADR 85 explains the design. `SimulatedCluster` builds the real daemons. Read first
 `kraftjbod.testing.simulation.simulated_cluster`, then simulated_host.py and world.py.
 """
 

@@ -7,7 +7,7 @@
   any failed request, until a later request is answered: a controller that refuses the request, or
   does not get it, may not be the one that decides about the session.
 * Leadership changes caused by an expired session are visible once the local metadata reaches the
-  offset in the controller's response.
+  offset in the controller's response (ADR 98).
 """
 
 from __future__ import annotations

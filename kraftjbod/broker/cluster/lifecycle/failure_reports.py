@@ -5,8 +5,8 @@ This is a part of ``lifecycle_state.py``, which knows the reports.
 * Each failure has its own deadline until the controller has acknowledged it.
 * The deadline stays while an assignment of a replica into the failed directory is pending: the
   controller treats such a replica as healthy in another directory.
-* Until then the directory does not return. With an online directory the controller would not elect
-  another leader for the replica, which may have lost records and must not stay leader.
+* Until then the directory does not return (ADR 59). With an online directory the controller would
+  not elect another leader for the replica, which may have lost records and must not stay leader.
 * At its deadline the broker stops if it still leads a replica there: this is the only other way to
   make the controller elect another leader.
 """

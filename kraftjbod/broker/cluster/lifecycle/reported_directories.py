@@ -13,7 +13,8 @@ This is a part of ``lifecycle_state.py``, which decides when a report is sent.
   new. The metadata shows the effect, and another amendment corrects it.
 * A registration lists for each directory the broker epoch up to which its contents are complete.
   KIP-966 has one clean-shutdown mark per broker; here each directory is a failure domain. A
-  directory that failed is not complete until a registration with it was answered again.
+  directory that failed is not complete until a registration with it was answered again
+  (ADR 59).
 """
 
 from __future__ import annotations

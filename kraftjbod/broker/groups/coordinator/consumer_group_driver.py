@@ -1,9 +1,9 @@
 """LOOP. ``ConsumerGroupDriver``: drives the state machines of consumer groups: events, writes,
 timers.
 
-A decision is in the machine's memory before it is in the log. So after a write that may be in the
-log without being replicated, the partition is loaded again. The state in the log then applies, once
-it is committed, and is not sent to clients before.
+A decision is in the machine's memory before it is in the log (ADR 91). So after a write that may be
+in the log without being replicated, the partition is loaded again. The state in the log then
+applies, once it is committed, and is not sent to clients before.
 """
 
 from __future__ import annotations

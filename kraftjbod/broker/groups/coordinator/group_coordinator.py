@@ -3,7 +3,7 @@
 * A partition of that topic is loaded when this broker becomes its leader, and dropped at the end of
   the leadership. Requests for other or unloaded partitions are refused with an error code.
 * Persistent changes are appended first and take effect when they are replicated. A failed write
-  changes nothing, and its request gets Kafka's code for the failure.
+  changes nothing, and its request gets Kafka's code for the failure (ADR 81).
 * A record appended in one leadership is never part of another one.
 * If another broker may be coordinator by now, a record is appended before committed offsets are
   returned: a replaced coordinator cannot append.
