@@ -1,4 +1,4 @@
-"""Nodes: one that leads alone, and three."""
+"""Fixtures: a single voter, and a quorum of three."""
 
 from __future__ import annotations
 

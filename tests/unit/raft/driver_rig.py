@@ -1,4 +1,4 @@
-"""A node with a driver over a real dir thread and a file system in memory."""
+"""A voter with a ``RaftDriver`` over a real directory thread and a memory file system."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ DIRECTORY = f"{PATH}/__cluster_metadata-0"
 
 
 class Listener:
-    """What a listener heard, and the state that it would have: all payloads, joined."""
+    """A listener that records its calls; its state is the concatenation of all payloads."""
 
     def __init__(self) -> None:
         self.entries: list[Entry] = []
@@ -85,7 +85,7 @@ class Node:
         await self.driver.start(self.listener)
 
     async def stop(self) -> None:
-        """Once; the fixture may come second."""
+        """Stop the node once; the fixture may call this again."""
         if not self._is_stopped:
             self._is_stopped = True
             await self.driver.stop()
@@ -97,7 +97,7 @@ class Node:
 
 
 def hold(memory: MemVfs, spare_bytes: int) -> None:
-    """From now on there is space for this much more."""
+    """Limit the free space to ``spare_bytes`` from now on."""
     held = sum(
         file.size()
         for item in memory.list_dir(DIRECTORY)
@@ -127,8 +127,8 @@ async def make_snapshot(node: Node) -> Snapshot:
     return snapshot
 
 
-async def live_on(node: Node) -> list[Proposal]:
-    """Entries one by one, with some rolls and two snapshots, until the dir is lost."""
+async def append_until_lost(node: Node) -> list[Proposal]:
+    """Append entries one by one, with some rolls and two snapshots, until the directory is lost."""
     proposals: list[Proposal] = []
     for number in range(14):
         try:
@@ -137,21 +137,21 @@ async def live_on(node: Node) -> list[Proposal]:
             break
         await asyncio.wait([proposals[-1].committed])
         if node.driver.wants_snapshot:
-            before = await state_of_snapshots(node)
+            before = await newest_snapshot_offset(node)
             offset = proposals[-1].entry.offset
             node.driver.start_snapshot(offset, 1, slices_of(node.listener.payloads))
             while node.driver.is_snapshotting:
                 await asyncio.sleep(0)
-            assert await state_of_snapshots(node) >= before
+            assert await newest_snapshot_offset(node) >= before
     return proposals
 
 
-def is_good(proposal: Proposal) -> bool:
+def is_committed(proposal: Proposal) -> bool:
     return proposal.committed.done() and proposal.committed.exception() is None
 
 
-async def state_of_snapshots(node: Node) -> int:
-    """Last offset of the newest one; a lost dir has what it had."""
+async def newest_snapshot_offset(node: Node) -> int:
+    """Return the last offset of the newest snapshot, or a large number if the directory is lost."""
     if not node.log_dir.is_online:
         return 1 << 30
     newest = await node.driver.committed.newest_snapshot()

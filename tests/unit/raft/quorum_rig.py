@@ -1,4 +1,4 @@
-"""Three drivers over real dir threads and file systems in memory, and a network that is cut."""
+"""Three drivers over real directory threads, memory file systems, and a network with partitions."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def directory_of(node_id: int) -> DirectoryId:
 
 
 class Node:
-    """A voter and its listener, whose state are the payloads."""
+    """A voter with a listener whose state is the list of payloads."""
 
     def __init__(
         self, net: Net, node_id: int, vfs: FaultVfs, *, election_timeout_ms: int = 200
@@ -70,7 +70,7 @@ class Node:
             election_timeout_ms=election_timeout_ms,
         )
 
-    # --- what it hears
+    # --- listener
 
     def on_reset(self) -> None:
         self.resets += 1
@@ -97,7 +97,7 @@ class Node:
     def on_leader_lost(self) -> None:
         self.lost += 1
 
-    # --- what it is told
+    # --- actions of a test
 
     async def stop(self) -> None:
         self.net.cut.add(self.node_id)
@@ -115,7 +115,7 @@ class Node:
         assert self.driver.core.log.snapshot.last_offset == self.offset
 
     async def compact(self) -> None:
-        """Make two snapshots: the log goes up to the older one."""
+        """Make two snapshots, which truncates the log up to the older one."""
         await self.snapshot()
         await self.propose(b"between snapshots")
         await self.snapshot()
@@ -128,12 +128,12 @@ class Node:
 
 
 class Net:
-    """Who is in ``cut`` is heard by nobody, and hears nobody."""
+    """A network in which nodes in ``cut`` neither receive nor deliver messages."""
 
     def __init__(self) -> None:
         self.cut: set[int] = set()
         self.nodes: dict[int, Node] = {}
-        #: Awaited before a slice of a snapshot arrives.
+        #: Awaited before each slice of a snapshot is delivered.
         self.before_slice: Callable[[], Coroutine[None, None, None]] | None = None
         self._late: set[asyncio.Task[None]] = set()
 

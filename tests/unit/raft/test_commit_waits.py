@@ -1,4 +1,4 @@
-"""Who waits for an entry is let go by it, by a lost term, by time, or by the end."""
+"""``CommitWaits``: waiting for an entry ends by commit, lost term, timeout or stop."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Committed:
     ],
     ids=["committed", "another-leads", "stopped"],
 )
-async def test_what_lets_go(
+async def test_commit_waits_end_with_commit_lost_term_or_stop(
     then: Callable[[CommitWaits, Committed], object], is_known: bool
 ) -> None:
     committed = Committed()
@@ -42,7 +42,7 @@ async def test_what_lets_go(
     assert await until is is_known
 
 
-async def test_time_lets_go_and_so_does_what_is_there_or_never_will_be() -> None:
+async def test_commit_waits_end_by_timeout_and_at_once_when_committed_or_stopped() -> None:
     waits = CommitWaits(clock=ManualClock(), committed_offset=lambda: 4)
     await waits.wait_for(5, 1)
     await waits.wait_for(4, _LONG_MS)

@@ -1,4 +1,4 @@
-"""What is certain, read again."""
+"""``CommittedLog``: reads of committed entries, waits, and snapshots in use."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.unit.raft.driver_rig import (
 )
 
 
-async def test_followers_read_from_memory_and_from_disk(vfs: FaultVfs) -> None:
+async def test_committed_log_reads_from_memory_and_from_disk(vfs: FaultVfs) -> None:
     node = Node(vfs, max_cached_bytes=1000)
     await node.start()
     payloads = [NO_OP, *(b"payload %d" % number for number in range(40))]
@@ -39,7 +39,7 @@ async def test_followers_read_from_memory_and_from_disk(vfs: FaultVfs) -> None:
     await node.stop()
 
 
-async def test_an_entry_damaged_after_it_was_written_is_not_served(vfs: FaultVfs) -> None:
+async def test_committed_log_refuses_an_entry_damaged_after_its_write(vfs: FaultVfs) -> None:
     node = Node(vfs, max_cached_bytes=0)
     await node.start()
     await node.propose(b"a", b"b", b"c")
@@ -50,7 +50,7 @@ async def test_an_entry_damaged_after_it_was_written_is_not_served(vfs: FaultVfs
     await node.stop()
 
 
-async def test_waiting_ends_with_the_entry_the_deadline_or_the_stop(node: Node) -> None:
+async def test_committed_log_wait_ends_with_commit_timeout_or_stop(node: Node) -> None:
     await node.driver.wait_for(1, 1)
     waiting = [asyncio.create_task(node.driver.wait_for(1, 60_000))]
     await node.propose(b"a")
@@ -62,7 +62,7 @@ async def test_waiting_ends_with_the_entry_the_deadline_or_the_stop(node: Node) 
 
 
 async def test_committed_log_snapshot_is_in_use_while_its_pieces_are_read(node: Node) -> None:
-    """A reader that stops, or never ends, does not keep the snapshot and the log on the disk."""
+    """A reader that stops or never ends does not keep the snapshot and the log on the disk."""
     committed, snapshots = node.driver.committed, []
     for _ in range(4):
         await node.propose(b"a")

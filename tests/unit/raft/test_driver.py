@@ -1,4 +1,4 @@
-"""The driver of one voter over a real dir thread and a file system in memory."""
+"""``RaftDriver`` of a single voter over a real directory thread and a memory file system."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.unit.raft.driver_rig import (
 HOUR_S: Final = 3600
 
 
-async def test_a_new_log_is_led_and_takes_proposals(node: Node) -> None:
+async def test_raft_driver_of_a_new_log_leads_and_commits_proposals(node: Node) -> None:
     assert node.listener.terms == [1]
     assert node.driver.next_offset == 1
     await node.propose(b"a", b"b")
@@ -38,7 +38,7 @@ async def test_a_new_log_is_led_and_takes_proposals(node: Node) -> None:
     assert node.driver.committed_offset == 2
 
 
-async def test_the_listener_hears_of_an_entry_before_its_proposer(node: Node) -> None:
+async def test_raft_driver_calls_the_listener_before_the_proposer(node: Node) -> None:
     proposal = node.driver.propose(b"a")
     heard = asyncio.Event()
     proposal.committed.add_done_callback(lambda _: heard.set())
@@ -46,7 +46,7 @@ async def test_the_listener_hears_of_an_entry_before_its_proposer(node: Node) ->
     assert node.listener.payloads[-1] == b"a"
 
 
-async def test_what_is_proposed_during_a_sync_shares_the_next_one(
+async def test_raft_driver_proposals_during_a_sync_share_the_next_sync(
     vfs: FaultVfs, node: Node
 ) -> None:
     counted = vfs.inject(Fault(kinds=frozenset({"sync"}), nth=10_000))
@@ -54,7 +54,9 @@ async def test_what_is_proposed_during_a_sync_shares_the_next_one(
     assert counted.seen <= 2
 
 
-async def test_a_restart_reads_everything_and_begins_a_new_term(vfs: FaultVfs, node: Node) -> None:
+async def test_raft_driver_restart_replays_all_entries_in_a_new_term(
+    vfs: FaultVfs, node: Node
+) -> None:
     await node.propose(b"a", b"b")
     await node.stop()
     again = Node(vfs)
@@ -65,7 +67,7 @@ async def test_a_restart_reads_everything_and_begins_a_new_term(vfs: FaultVfs, n
     await again.stop()
 
 
-async def test_a_repair_at_start_is_reported(vfs: FaultVfs, node: Node) -> None:
+async def test_raft_driver_reports_a_repair_at_start(vfs: FaultVfs, node: Node) -> None:
     await node.propose(b"a")
     await node.stop()
     file = vfs.open(f"{DIRECTORY}/{0:020d}.log", OpenMode.READ_WRITE)
@@ -78,7 +80,9 @@ async def test_a_repair_at_start_is_reported(vfs: FaultVfs, node: Node) -> None:
     await again.stop()
 
 
-async def test_a_failed_write_fails_every_proposer_and_the_node(vfs: FaultVfs, node: Node) -> None:
+async def test_raft_driver_failed_write_fails_all_proposers_and_the_node(
+    vfs: FaultVfs, node: Node
+) -> None:
     vfs.inject(Fault(kinds=frozenset({"sync"})))
     failed = asyncio.create_task(node.driver.wait_failed())
     with capture_logs() as events:
@@ -95,7 +99,9 @@ async def test_a_failed_write_fails_every_proposer_and_the_node(vfs: FaultVfs, n
     assert not node.log_dir.is_online
 
 
-async def test_a_disk_that_dies_over_the_stop_does_not_fail_it(vfs: FaultVfs, node: Node) -> None:
+async def test_raft_driver_stop_succeeds_if_the_disk_fails_meanwhile(
+    vfs: FaultVfs, node: Node
+) -> None:
     hang = vfs.inject(Fault(effect=Effect.HANG, kinds=frozenset({"exists"})))
     node.log_dir.submit(OpKind.READ, lambda: vfs.exists(DIRECTORY))
     stopping = asyncio.ensure_future(node.driver.stop())
@@ -108,7 +114,9 @@ async def test_a_disk_that_dies_over_the_stop_does_not_fail_it(vfs: FaultVfs, no
     await stopping
 
 
-async def test_the_reserve_has_space_for_what_does_not_grow(memory: MemVfs) -> None:
+async def test_raft_driver_on_a_full_disk_uses_the_reserve_for_entries_that_do_not_grow(
+    memory: MemVfs,
+) -> None:
     node = Node(memory, reserve_bytes=10_000)
     await node.log_dir.secure_reserve()
     await node.start()
@@ -124,7 +132,7 @@ async def test_the_reserve_has_space_for_what_does_not_grow(memory: MemVfs) -> N
     await node.stop()
 
 
-async def test_a_start_on_a_full_disk_ends_with_what_to_do(
+async def test_raft_driver_start_on_a_full_disk_fails_with_the_remedy(
     memory: MemVfs, node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await node.stop()
@@ -146,7 +154,7 @@ async def test_a_start_on_a_full_disk_ends_with_what_to_do(
     await more.stop()
 
 
-async def test_a_new_log_without_space_does_not_start(memory: MemVfs) -> None:
+async def test_raft_driver_start_of_a_new_log_without_space_fails(memory: MemVfs) -> None:
     memory.capacity_inodes = 3
     node = Node(memory)
     with pytest.raises(StartupError, match=r"/d1 is saturated.*free some space"):

@@ -1,4 +1,4 @@
-"""Drivers of three voters."""
+"""``RaftDriver`` in a quorum of three voters."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.faults.vfs_fault import Effect, Fault, FaultVfs
 from tests.unit.raft.quorum_rig import IDS, PATH, Net, Node, directory_of, until
 
 
-async def test_one_leads_and_all_are_given_what_is_committed(net: Net) -> None:
+async def test_raft_driver_quorum_elects_a_leader_and_replicates_proposals(net: Net) -> None:
     leader = await net.leader()
     await leader.propose(b"a", b"b", b"c")
     assert leader.payloads == [b"a", b"b", b"c"]
@@ -32,7 +32,7 @@ async def test_one_leads_and_all_are_given_what_is_committed(net: Net) -> None:
         follower.driver.propose(b"d")
 
 
-async def test_a_leader_that_is_cut_off_forgets_what_was_not_committed(net: Net) -> None:
+async def test_raft_driver_isolated_leader_drops_uncommitted_entries(net: Net) -> None:
     old = await net.leader()
     await old.propose(b"a")
     net.cut.add(old.node_id)
@@ -51,8 +51,8 @@ async def test_a_leader_that_is_cut_off_forgets_what_was_not_committed(net: Net)
     assert new.driver.leads, "who comes back disturbs nobody"
 
 
-async def test_what_was_in_doubt_is_committed_by_whoever_is_elected_again(net: Net) -> None:
-    """Nothing takes its place, so the state that was ahead is right: it is not read anew."""
+async def test_raft_driver_reelected_leader_commits_its_uncommitted_entries(net: Net) -> None:
+    """No other entry replaced the uncommitted one, so the listener's state is not reloaded."""
     old = await net.leader()
     away, other = (n for n in net.nodes.values() if n is not old)
     net.cut |= set(IDS)
@@ -67,7 +67,7 @@ async def test_what_was_in_doubt_is_committed_by_whoever_is_elected_again(net: N
     assert (old.lost, old.resets) == (1, 0)
 
 
-async def test_a_leader_whose_disk_hangs_resigns_and_stands_no_more(net: Net) -> None:
+async def test_raft_driver_leader_with_a_hung_disk_resigns(net: Net) -> None:
     old = await net.leader()
     old.vfs.inject(Fault(effect=Effect.HANG, kinds=frozenset({"sync"})))
     with capture_logs() as events:
@@ -81,10 +81,10 @@ async def test_a_leader_whose_disk_hangs_resigns_and_stands_no_more(net: Net) ->
     await until(lambda: old.payloads == new.payloads)
 
 
-async def test_who_knows_what_was_committed_does_not_follow_a_majority_that_lost_it(
+async def test_raft_driver_voter_rejects_a_leader_without_committed_entries(
     net: Net,
 ) -> None:
-    """Both of the others begin with empty disks under the same names."""
+    """The two other voters start with empty disks under the same names."""
     leader = await net.leader()
     await leader.propose(b"a", b"b", b"c")
     await until(lambda: all(n.payloads == leader.payloads for n in net.nodes.values()))
@@ -98,12 +98,12 @@ async def test_who_knows_what_was_committed_does_not_follow_a_majority_that_lost
             format_dir(empty, PATH, 1)
             await net.start(node.node_id, FaultVfs(empty))
         leader = await net.leader(but=keeper.node_id)
-        while leader.driver.term <= keeper.driver.term:  # Else it would be asked to give up.
+        while leader.driver.term <= keeper.driver.term:  # Otherwise it would be asked to resign.
             leader.driver.resign()
             leader = await net.leader(but=leader.node_id)
         net.cut.clear()
         await until(lambda: "raft_leader_lacks_committed" in {e["event"] for e in events})
-        # Its log is longer than the other's by now, and is not continued all the same.
+        # The leader's log is longer than the voter's by now, and is still rejected.
         await leader.propose(*(b"%d" % n for n in range(9)))
     assert keeper.payloads == [b"a", b"b", b"c"]
 
@@ -138,7 +138,7 @@ async def test_raft_driver_restarted_voter_refuses_snapshot_without_committed_en
         await until(lambda: refused in {e["event"] for e in events} or b"8" in keeper.payloads)
         await leader.propose(b"more")
         await until(lambda: keeper.payloads)
-    # Of the last entry nothing on its disk says that it was committed.
+    # Its disk does not say whether the last entry was committed.
     assert keeper.payloads == [b"a", b"b", b"c"]
     assert keeper.resets == 0
 
@@ -146,9 +146,9 @@ async def test_raft_driver_restarted_voter_refuses_snapshot_without_committed_en
 async def test_raft_driver_entry_restored_during_a_hung_write_is_applied_as_committed(
     net: Net,
 ) -> None:
-    """A hung write of one entry, a queued one of another in its place, and the first one again.
+    """A hung write of an entry is followed by a queued write of another one, then the first again.
 
-    The end of the hung write made the log durable up to there, and the other entry was applied.
+    The end of the hung write marked the log as durable, and the other entry was applied.
     """
     leader = await net.leader()
     await leader.propose(b"a")
@@ -159,7 +159,7 @@ async def test_raft_driver_entry_restored_during_a_hung_write_is_applied_as_comm
     seen: Counter[str] = Counter()
 
     def hang(kind: str, path: str) -> None:
-        """In the first write, and in the third, which is the second one that truncates."""
+        """Hang in the first write, and in the third, which is the second one that truncates."""
         if path.endswith(".log") and kind in hangs:
             seen[kind] += 1
             if seen[kind] == (1 if kind == "sync" else 2):
@@ -198,7 +198,7 @@ async def test_raft_driver_entry_restored_during_a_hung_write_is_applied_as_comm
     assert late.payloads == [b"a", b"x", b"z"]
 
 
-async def test_a_leader_that_stops_hands_over_at_once(net: Net) -> None:
+async def test_raft_driver_stopping_leader_transfers_its_leadership_at_once(net: Net) -> None:
     old = await net.leader()
     old.driver.release_waits()
     assert not old.driver.leads
@@ -206,7 +206,7 @@ async def test_a_leader_that_stops_hands_over_at_once(net: Net) -> None:
     assert new.driver.term == old.led[-1] + 1
 
 
-async def test_entries_that_came_just_before_a_snapshot_are_written_before_it(net: Net) -> None:
+async def test_raft_driver_writes_entries_received_before_a_snapshot_first(net: Net) -> None:
     leader = await net.leader()
     await leader.propose(b"a")
     late = next(n for n in net.nodes.values() if n is not leader)
@@ -239,8 +239,8 @@ async def test_entries_that_came_just_before_a_snapshot_are_written_before_it(ne
     await until(lambda: late.payloads == leader.payloads)
 
 
-async def test_nothing_is_given_while_a_snapshot_takes_the_place_of_the_log(net: Net) -> None:
-    """The state may be half of what it was: a reload was going on."""
+async def test_raft_driver_publishes_no_entry_while_a_snapshot_replaces_the_log(net: Net) -> None:
+    """The listener's state may be incomplete, because a reload is running."""
     leader = await net.leader()
     await leader.propose(b"a", b"b")
     late = next(n for n in net.nodes.values() if n is not leader)
@@ -261,8 +261,8 @@ async def test_nothing_is_given_while_a_snapshot_takes_the_place_of_the_log(net:
     assert late.payloads == [b"a", b"b", b"c"]
 
 
-async def test_voters_are_named_and_change_while_entries_come(net: Net) -> None:
-    """A static quorum names its voters, loses one of them, and takes it in again."""
+async def test_raft_driver_static_quorum_gets_named_voters_and_changes_them(net: Net) -> None:
+    """The quorum names its static voters, removes one of them, and adds it again."""
     leader = await net.leader()
     named = VoterSet.of(ReplicaKey(BrokerId(i), directory_of(i)) for i in IDS)
     before, change, after = (
@@ -275,7 +275,7 @@ async def test_voters_are_named_and_change_while_entries_come(net: Net) -> None:
     await until(lambda: all(n.payloads == [b"a", b"b"] for n in net.nodes.values()))
     with pytest.raises(RequestTimedOutError, match="not caught up"):
         leader.driver.change_voters(named.with_voter(Voter(ReplicaKey(BrokerId(4)))))
-    # Who leads removes itself: that is answered, and another one leads.
+    # A leader that removes itself gets a result, and another voter is elected.
     itself = ReplicaKey(BrokerId(leader.node_id), directory_of(leader.node_id))
     await leader.driver.change_voters(named.without(itself)).committed
     new = await net.leader(but=leader.node_id)
@@ -286,15 +286,15 @@ async def test_voters_are_named_and_change_while_entries_come(net: Net) -> None:
     await until(lambda: new.driver.core.leadership.peers[itself].caught_up_tick is not None)
     await new.driver.change_voters(named).committed
     assert len(new.driver.voters) == 3
-    # A snapshot says who votes, to whoever is given it instead of the log.
+    # The snapshot contains the voters, for replicas that receive it instead of the log.
     await new.snapshot()
     found = await new.driver.committed.newest_snapshot()
     assert found is not None
     assert VoterSet.decode(found.voters) == named
 
 
-async def test_a_full_disk_keeps_no_voter_of_an_older_log_away(net: Net) -> None:
-    """It has not noted yet who votes, and cannot now."""
+async def test_raft_driver_full_disk_delays_noting_the_voters_of_an_older_log(net: Net) -> None:
+    """The node has not noted its voters yet, and has no space for the note."""
     leader = await net.leader()
     await leader.propose(b"a")
     node = next(n for n in net.nodes.values() if n is not leader)
@@ -310,7 +310,7 @@ async def test_a_full_disk_keeps_no_voter_of_an_older_log_away(net: Net) -> None
     assert not node.vfs.exists(path)
 
 
-async def test_a_damaged_end_is_given_back_by_the_others_and_then_it_votes(net: Net) -> None:
+async def test_raft_driver_voter_with_a_damaged_tail_is_restored_and_votes_again(net: Net) -> None:
     leader = await net.leader()
     await _propose_to_all(net, b"one", b"two", b"three")
     node = next(n for n in net.nodes.values() if n is not leader)
@@ -323,15 +323,15 @@ async def test_a_damaged_end_is_given_back_by_the_others_and_then_it_votes(net: 
         await until(lambda: again.payloads == [b"one", b"two", b"three"])
     names = [event["event"] for event in events]
     assert {"metadata_log_is_short", "metadata_log_is_whole"} <= set(names)
-    # Its word counts: the one that was not damaged is away, and there is a majority.
+    # The undamaged follower is isolated, so the restored voter is needed for a majority.
     other = next(n for n in net.nodes.values() if n.node_id not in (node.node_id, leader.node_id))
     net.cut.add(other.node_id)
     await (await net.leader(but=other.node_id)).propose(b"four")
     await until(lambda: again.payloads == [b"one", b"two", b"three", b"four"])
 
 
-async def test_two_that_are_damaged_elect_nobody_and_nothing_is_lost(net: Net) -> None:
-    """What both had promised may be nowhere else: they wait, and so does the third one."""
+async def test_raft_driver_two_damaged_voters_elect_no_leader(net: Net) -> None:
+    """Entries that both had acknowledged may be lost, so the quorum waits for an operator."""
     leader = await net.leader()
     await _propose_to_all(net, b"one", b"two", b"three")
     damaged = [n for n in net.nodes.values() if n is not leader]
@@ -352,7 +352,7 @@ async def test_two_that_are_damaged_elect_nobody_and_nothing_is_lost(net: Net) -
 
 
 async def _propose_to_all(net: Net, *payloads: bytes) -> None:
-    """One append for each on all disks: what rots in the last one looks like an unfinished one."""
+    """Append each payload on all disks: a damaged last append looks like an unfinished write."""
     for payload in payloads:
         await (await net.leader()).propose(payload)
         await until(lambda p=payload: all(n.payloads[-1:] == [p] for n in net.nodes.values()))

@@ -1,4 +1,4 @@
-"""A leader's lease is measured by the clock, from when it sent the answered messages."""
+"""``ElectionTicks``: the leader lease counts by the clock from the time of the answered message."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TIMEOUT_MS = 100
         (1, True, False, False, False),
     ],
 )
-async def test_lease_ends_after_a_pause_or_with_a_stuck_disk(
+async def test_leader_lease_ends_after_a_pause_or_with_a_stuck_disk(
     pause_ms: int, is_stuck: bool, is_alone: bool, leads: bool, is_valid: bool
 ) -> None:
     clock, core, ticked = ManualClock(), leader(), asyncio.Event()
@@ -49,8 +49,8 @@ def _sent_ticks(core: RaftCore) -> list[int]:
     return [one.sent_tick for one in core.ready().messages if isinstance(one, Append)]
 
 
-async def test_lease_counts_from_the_time_at_which_the_answered_message_was_sent() -> None:
-    """The answer may wait in a socket for as long as the others need to elect another leader."""
+async def test_leader_lease_starts_when_the_answered_message_was_sent() -> None:
+    """An answer may wait in a socket for as long as the others need to elect another leader."""
     clock, core, ticked = ManualClock(), leader(), asyncio.Event()
     ticks = _ticks(clock, ticked)
     running = asyncio.create_task(ticks.run(core))
@@ -69,8 +69,8 @@ async def test_lease_counts_from_the_time_at_which_the_answered_message_was_sent
     running.cancel()
 
 
-async def test_lease_counts_by_the_clock_when_ticks_come_late() -> None:
-    """Each tick is late by most of a time-out, so few ticks are many time-outs."""
+async def test_leader_lease_counts_by_the_clock_when_ticks_are_late() -> None:
+    """Each tick is late by most of a timeout, so a few ticks take several timeouts."""
     clock, core, ticked = ManualClock(), leader(), asyncio.Event()
     ticks = _ticks(clock, ticked)
     running = asyncio.create_task(ticks.run(core))
@@ -83,7 +83,7 @@ async def test_lease_counts_by_the_clock_when_ticks_come_late() -> None:
     assert not ticks.is_lease_valid(core)
 
 
-async def test_lease_of_paused_leader_is_valid_once_a_majority_answers_again() -> None:
+async def test_leader_lease_of_a_paused_leader_is_valid_after_new_answers() -> None:
     clock, core, ticked = ManualClock(), leader(), asyncio.Event()
     ticks = _ticks(clock, ticked)
     running = asyncio.create_task(ticks.run(core))
@@ -101,7 +101,7 @@ async def test_lease_of_paused_leader_is_valid_once_a_majority_answers_again() -
     assert core.leadership is not None
 
 
-async def test_answers_of_older_software_count_as_sent_two_ticks_ago() -> None:
+async def test_leader_lease_counts_answers_of_older_software_as_two_ticks_old() -> None:
     clock, core, ticked = ManualClock(), leader(), asyncio.Event()
     ticks = _ticks(clock, ticked)
     running = asyncio.create_task(ticks.run(core))
@@ -114,7 +114,7 @@ async def test_answers_of_older_software_count_as_sent_two_ticks_ago() -> None:
     assert core.leadership.followed_tick == core.leadership.now - 2
 
 
-async def test_lease_ends_with_the_leadership() -> None:
+async def test_leader_lease_ends_with_the_leadership() -> None:
     clock, core, ticked = ManualClock(), leader(), asyncio.Event()
     ticks = _ticks(clock, ticked)
     running = asyncio.create_task(ticks.run(core))

@@ -1,4 +1,4 @@
-"""The newest entries in memory."""
+"""``EntryCache``: the newest entries in memory."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from kraftjbod.raft.entry_cache import EntryCache
 from kraftjbod.raft.machine.messages import Entry
 
 
-def test_the_oldest_go_first_and_an_end_makes_way() -> None:
+def test_entry_cache_trims_the_oldest_entries_and_replaces_a_truncated_end() -> None:
     cache = EntryCache(max_bytes=1000)
     for offset in range(3, 10):
         cache.add(Entry(offset, 1, b"x" * 100))

@@ -1,4 +1,4 @@
-"""A leader that is cut off knows that it may be none any more, before its time-out says so."""
+"""``is_followed``: an isolated leader detects its isolation before its election timeout."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from kraftjbod.raft.leader_check import is_followed
 from tests.unit.raft.quorum_rig import Net, until
 
 
-async def test_a_leader_is_followed_until_it_is_cut_off(net: Net) -> None:
+async def test_is_followed_is_true_until_the_leader_is_isolated(net: Net) -> None:
     leader = await net.leader()
     follower = next(n for n in net.nodes.values() if n is not leader)
     assert not await is_followed(follower.driver.core)
     await leader.propose(b"a")
-    # Whoever has just begun to lead may have been slow to be heard.
+    # A new leader may have been too slow for the others, and have been replaced.
     while not await is_followed(leader.driver.core):
         leader = await net.leader()
     net.cut.add(leader.node_id)

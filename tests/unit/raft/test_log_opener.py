@@ -1,4 +1,4 @@
-"""Whose word on the voters counts at a start: the log's, its snapshot's, else the file's."""
+"""``LogOpener``: voters at start come from the log, its snapshot, or else the configuration."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ ONE, THREE = VoterSet.of([node(1)]), VoterSet.of(map(node, (1, 2, 3)))
 
 
 async def _opened(memory: MemVfs, voters: VoterSet, *, named: VoterSet | None = None) -> VoterSet:
-    """:param named: by a snapshot that is there afterwards."""
+    """Open the log and return its voters.
+
+    :param named: voters of a snapshot that is made afterwards.
+    """
     log_dir, clock = open_dir(memory, PATH, clock=ManualClock()), ManualClock()
     store = RaftLogStore(vfs=memory, directory=DIRECTORY, segment_bytes=500, retained_entries=0)
     opener = LogOpener(
@@ -48,14 +51,14 @@ async def _opened(memory: MemVfs, voters: VoterSet, *, named: VoterSet | None = 
         log_dir.close()
 
 
-async def test_a_snapshot_s_voters_count_and_not_those_of_the_configuration(
+async def test_log_opener_prefers_the_voters_of_a_snapshot_to_the_configuration(
     memory: MemVfs,
 ) -> None:
     assert await _opened(memory, THREE, named=NAMED) == THREE
     assert set(await _opened(memory, ONE)) == set(NAMED), "whatever the files say now"
 
 
-async def test_other_voters_of_a_static_quorum_are_refused(memory: MemVfs) -> None:
+async def test_log_opener_refuses_other_voters_of_a_static_quorum(memory: MemVfs) -> None:
     assert await _opened(memory, THREE) == THREE
     with pytest.raises(StartupError, match="another set of voters"):
         await _opened(memory, ONE)

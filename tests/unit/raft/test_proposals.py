@@ -1,4 +1,4 @@
-"""Who waits for what was proposed."""
+"""Pending proposals: their limit, and their end at a stop."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.unit.raft.driver_rig import (
 )
 
 
-async def test_too_many_proposals_in_flight_are_refused(vfs: FaultVfs) -> None:
+async def test_propose_beyond_max_pending_proposals_is_refused(vfs: FaultVfs) -> None:
     node = Node(vfs, max_pending_proposals=2)
     await node.start()
     proposals = [node.driver.propose(b"a"), node.driver.propose(b"b")]
@@ -26,7 +26,7 @@ async def test_too_many_proposals_in_flight_are_refused(vfs: FaultVfs) -> None:
     await node.stop()
 
 
-async def test_a_proposer_that_stops_does_not_hear_of_success(node: Node) -> None:
+async def test_propose_fails_when_the_node_stops(node: Node) -> None:
     proposal = node.driver.propose(b"a")
     await node.stop()
     with pytest.raises(NotControllerError, match="is stopping"):

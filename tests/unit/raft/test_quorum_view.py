@@ -1,4 +1,4 @@
-"""The view of a quorum: how far the leader knows the others to be, and when that was."""
+"""``view_of``: offsets and times of the voters as the leader knows them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def leader() -> RaftCore:
     return core
 
 
-def test_a_follower_is_behind_since_it_last_had_everything() -> None:
+def test_quorum_view_shows_when_a_follower_was_last_caught_up() -> None:
     core = leader()
     seen = view_of(core, wall_ms=WALL_MS, tick_ms=TICK_MS)
     assert (seen.leader, seen.term, seen.high_watermark) == (1, 1, -1)
@@ -53,7 +53,7 @@ def test_a_follower_is_behind_since_it_last_had_everything() -> None:
     core.tick()
     core.propose(b"x")
     core.tick()
-    # It has what was there when it last spoke, and not what came since.
+    # The follower has the entries up to its last answer, but not the later ones.
     core.step(AppendReply(sender=N2, to=N1, term=1, durable_offset=0))
     seen = view_of(core, wall_ms=WALL_MS, tick_ms=TICK_MS)
     assert seen.high_watermark == 1
@@ -63,7 +63,7 @@ def test_a_follower_is_behind_since_it_last_had_everything() -> None:
     assert (silent.last_heard_ms, silent.last_caught_up_ms) == (-1, -1)
 
 
-def test_it_says_why_a_leadership_ended() -> None:
+def test_why_lost_names_the_reason_of_a_lost_leadership() -> None:
     core = leader()
     core.resign()
     assert why_lost(core, 1) == "it resigned, or a majority did not answer"

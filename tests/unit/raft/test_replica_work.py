@@ -1,4 +1,4 @@
-"""What a quorum of several writes and reads beside its messages."""
+"""``ReplicaWork``: snapshots and entries that a quorum transfers in the background."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.faults.vfs_fault import FaultVfs
 from tests.unit.raft.quorum_rig import PATH, Net, Node, until
 
 
-async def test_whoever_was_away_is_given_a_snapshot_and_a_restart_forgets_nothing(
+async def test_replica_work_follower_behind_the_log_gets_a_snapshot_and_keeps_it(
     net: Net,
 ) -> None:
     leader = await net.leader()
@@ -35,7 +35,7 @@ async def test_whoever_was_away_is_given_a_snapshot_and_a_restart_forgets_nothin
 async def test_replica_work_follower_catches_up_while_the_leader_replaces_snapshots(
     net: Net,
 ) -> None:
-    """Until a slice arrives, the leader has dropped the log up to a later snapshot."""
+    """When a slice arrives, the leader has already dropped the log up to a later snapshot."""
     leader, away = await _left_behind(net)
 
     async def replace_snapshots() -> None:
@@ -63,7 +63,7 @@ async def test_replica_work_follower_that_lags_behind_a_snapshot_gets_entries(ne
 
 
 async def _left_behind(net: Net) -> tuple[Node, Node]:
-    """The leader, and a node that is away and needs its snapshot."""
+    """Return the leader, and a stopped node that needs the leader's snapshot."""
     leader = await net.leader()
     away = next(n for n in net.nodes.values() if n is not leader)
     await leader.propose(b"a")
@@ -81,8 +81,8 @@ def _rot_snapshot(vfs: FaultVfs, payload: bytes) -> None:
     file.rot(bytes(file.read_at(0, file.size())).index(payload))
 
 
-async def test_replica_work_snapshot_that_rots_is_not_sent_and_made_again(net: Net) -> None:
-    """Before the fix, a follower installed the changed state with a valid CRC."""
+async def test_replica_work_damaged_snapshot_is_not_sent_and_is_made_again(net: Net) -> None:
+    """A follower used to install the changed state with a valid CRC."""
     leader, away = await _left_behind(net)
     _rot_snapshot(leader.vfs, b",42,")
     with capture_logs() as events:
@@ -92,7 +92,7 @@ async def test_replica_work_snapshot_that_rots_is_not_sent_and_made_again(net: N
     assert "metadata_snapshot_damaged" in {event["event"] for event in events}
 
 
-async def test_committed_log_reload_does_without_a_snapshot_that_rots(net: Net) -> None:
+async def test_committed_log_reload_skips_a_damaged_snapshot(net: Net) -> None:
     leader, _ = await _left_behind(net)
     expected = list(leader.payloads)
     _rot_snapshot(leader.vfs, b",42,")
@@ -106,10 +106,10 @@ async def test_committed_log_reload_does_without_a_snapshot_that_rots(net: Net) 
 
 
 @pytest.mark.parametrize("crc", ["other", None])
-async def test_replica_work_received_snapshot_is_installed_only_if_its_crc_is_right(
+async def test_replica_work_received_snapshot_is_installed_only_with_a_correct_crc(
     net: Net, crc: str | None
 ) -> None:
-    """None comes from older software, and is believed as before."""
+    """None comes from older software, and is accepted as before."""
     leader = await net.leader()
     await leader.propose(b"a")
     late = next(n for n in net.nodes.values() if n is not leader)

@@ -1,4 +1,4 @@
-"""Raft's messages over the RPC."""
+"""Conversion of Raft messages to and from RPC messages."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ MESSAGES = (
 )
 
 
-def test_every_kind_of_message_arrives_as_it_was_sent() -> None:
+def test_wire_converts_each_kind_of_message_without_loss() -> None:
     assert {type(message).__name__ for message in MESSAGES} == {
         kind.__name__ for kind in m.Message.__subclasses__()
     }
@@ -50,12 +50,12 @@ def test_every_kind_of_message_arrives_as_it_was_sent() -> None:
     assert isinstance(received, QuorumMessagesRequest)
     known_as = VoterSet.of(map(m.node, (1, 2))).known_as
     assert tuple(wire.messages_in(received, known_as)) == MESSAGES
-    # Once entries of the log name the voters, they are told apart by their directories too.
+    # Once the log names the voters, their directory ids are compared as well.
     (named, *_) = wire.messages_in(received, VoterSet().known_as)
     assert named.sender == ReplicaKey(BrokerId(1), received.sender_directory_id)
 
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
-def test_sizes_are_about_right(message: m.Message) -> None:
+def test_wire_size_is_at_least_the_size_of_the_data(message: m.Message) -> None:
     body = wire.body_of(message).model_dump()
     assert wire.size_bytes_of(message) >= len(str(body.get("data", b"")))

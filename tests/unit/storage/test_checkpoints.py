@@ -1,4 +1,4 @@
-"""Kafka's small text files."""
+"""Kafka's text files: offset checkpoints, leader epochs, partition metadata, clean shutdown."""
 
 from __future__ import annotations
 
@@ -26,36 +26,36 @@ TOPIC_ID = TopicId(bytes(range(16)))
 partitions = st.builds(TopicPartition, st.text("ab.-_1", min_size=1), st.integers(0, 999))
 
 
-def test_offsets_as_kafka_writes_them() -> None:
+def test_format_offsets_equals_kafkas_format() -> None:
     text = format_offsets({TopicPartition("t", 1): 7, TopicPartition("a", 0): 3})
     assert text == b"0\n2\na 0 3\nt 1 7\n"
 
 
 @given(st.dictionaries(partitions, st.integers(-1, 2**63 - 1)))
-def test_offsets_come_back(offsets: dict[TopicPartition, int]) -> None:
+def test_offsets_are_read_as_written(offsets: dict[TopicPartition, int]) -> None:
     assert parse_offsets(format_offsets(offsets).decode(), "p") == offsets
 
 
 @given(st.lists(st.tuples(st.integers(0, 2**31), st.integers(0, 2**63))))
-def test_epochs_come_back(entries: list[tuple[int, int]]) -> None:
+def test_leader_epochs_are_read_as_written(entries: list[tuple[int, int]]) -> None:
     assert parse_leader_epochs(format_leader_epochs(entries).decode(), "p") == entries
 
 
 @pytest.mark.parametrize(
     "text", ["", "1\n0\n", "0\n2\na 0 1\n", "0\n1\na 0\n", "0\n1\na x 1\n", "0\nx\n", "0\n1\na 0 x"]
 )
-def test_damaged_offsets_name_the_file(text: str) -> None:
+def test_parse_offsets_rejects_a_damaged_file_and_names_it(text: str) -> None:
     with pytest.raises(CorruptCheckpointError, match="the/path"):
         parse_offsets(text, "the/path")
 
 
 @pytest.mark.parametrize("text", ["", "0\n1\n1 2 3\n", "0\n1\n-1 2\n"])
-def test_damaged_epochs_name_the_file(text: str) -> None:
+def test_parse_leader_epochs_rejects_a_damaged_file_and_names_it(text: str) -> None:
     with pytest.raises(CorruptCheckpointError, match="the/path"):
         parse_leader_epochs(text, "the/path")
 
 
-def test_partition_metadata() -> None:
+def test_partition_metadata_is_read_as_written_and_damage_is_rejected() -> None:
     text = format_partition_metadata(TOPIC_ID).decode()
     assert text == f"version: 0\ntopic_id: {TOPIC_ID}"
     assert parse_partition_metadata(text, "p") == TOPIC_ID
@@ -64,7 +64,7 @@ def test_partition_metadata() -> None:
             parse_partition_metadata(damaged, "p")
 
 
-def test_clean_shutdown() -> None:
+def test_clean_shutdown_is_read_as_written_and_damage_is_rejected() -> None:
     stop = CleanShutdown(BrokerEpoch(12), Uuid(bytes(range(16))))
     text = format_clean_shutdown(stop).decode()
     assert json.loads(text) == {

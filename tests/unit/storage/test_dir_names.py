@@ -1,4 +1,4 @@
-"""Names in a log dir."""
+"""Names of replica directories and files in a log directory."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ topics = st.text("abcXYZ019._-", min_size=1, max_size=249)
 
 
 @given(topic=topics, partition=st.integers(0, 2**31 - 1))
-def test_current_names_come_back(topic: str, partition: int) -> None:
+def test_parse_replica_dir_accepts_current_names(topic: str, partition: int) -> None:
     tp = TopicPartition(topic, partition)
     parsed = parse_replica_dir(str(tp))
     assert parsed is not None
@@ -30,7 +30,7 @@ def test_current_names_come_back(topic: str, partition: int) -> None:
 
 
 @given(topic=topics, partition=st.integers(0, 2**31 - 1))
-def test_doomed_names_fit_and_keep_their_kind(topic: str, partition: int) -> None:
+def test_doomed_dir_name_fits_255_bytes_and_keeps_its_kind(topic: str, partition: int) -> None:
     for kind in (ReplicaDirKind.DELETE, ReplicaDirKind.STRAY):
         name = doomed_dir_name(TopicPartition(topic, partition), kind, UNIQUE)
         assert len(name) <= 255
@@ -40,17 +40,17 @@ def test_doomed_names_fit_and_keep_their_kind(topic: str, partition: int) -> Non
 
 
 @pytest.mark.parametrize("name", ["lost+found", "topic", "t-01", "t-", "-0", "t-0x", "a b-0", ""])
-def test_other_names_are_none_of_ours(name: str) -> None:
+def test_parse_replica_dir_returns_none_for_other_names(name: str) -> None:
     assert parse_replica_dir(name) is None
 
 
-def test_future_is_distinguished() -> None:
+def test_parse_replica_dir_recognises_a_future_copy() -> None:
     parsed = parse_replica_dir(f"t-3.{UNIQUE.hex()}-future")
     assert parsed is not None
     assert (parsed.kind, parsed.topic_partition) == (ReplicaDirKind.FUTURE, TopicPartition("t", 3))
 
 
-def test_both_halves_of_a_swap_carry_the_id_of_the_move() -> None:
+def test_future_and_deleted_names_contain_the_id_of_the_move() -> None:
     tp = TopicPartition("t", 3)
     for name in (
         future_dir_name(tp, UNIQUE),
@@ -65,7 +65,7 @@ def test_both_halves_of_a_swap_carry_the_id_of_the_move() -> None:
 
 
 @given(topic=topics, partition=st.integers(0, 2**31 - 1))
-def test_a_future_name_is_whole_or_refused(topic: str, partition: int) -> None:
+def test_future_dir_name_is_complete_or_refused(topic: str, partition: int) -> None:
     tp = TopicPartition(topic, partition)
     if len(str(tp)) + 40 > 255:
         with pytest.raises(OperatingError, match="The topic name is too long"):
@@ -76,7 +76,7 @@ def test_a_future_name_is_whole_or_refused(topic: str, partition: int) -> None:
         assert (parsed.kind, parsed.topic_partition) == (ReplicaDirKind.FUTURE, tp)
 
 
-def test_offset_files() -> None:
+def test_offset_file_names_are_formatted_and_parsed() -> None:
     assert offset_file_name(42, ".log") == "00000000000000000042.log"
     assert parse_offset_file("00000000000000000042.log") == (42, ".log")
     assert parse_offset_file("42.log") is None

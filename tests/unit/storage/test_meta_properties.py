@@ -1,4 +1,4 @@
-"""meta.properties and what a node's dirs say together."""
+"""``meta.properties`` files, and their consistency over the directories of a node."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def ensemble(**loaded: MetaProperties) -> MetaPropertiesEnsemble:
     return MetaPropertiesEnsemble(metadata_dir="a", loaded=loaded)
 
 
-def test_written_file_comes_back() -> None:
+def test_meta_properties_are_read_as_written() -> None:
     vfs = MemVfs()
     vfs.make_dirs("/d")
     assert read_meta_properties(vfs, "/d/meta.properties") is None
@@ -41,7 +41,7 @@ def test_written_file_comes_back() -> None:
     ]
 
 
-def test_version_0_has_a_broker_id() -> None:
+def test_parse_meta_properties_version_0_has_a_broker_id() -> None:
     found = parse_meta_properties("version=0\nbroker.id=4\ncluster.id=x\n", "p")
     assert (found.node_id, found.directory_id, found.version) == (4, None, 0)
 
@@ -57,7 +57,9 @@ def test_version_0_has_a_broker_id() -> None:
         ("version=1\ncluster.id=x\nnode.id=1\ndirectory.id=z", "'z' is not a uuid"),
     ],
 )
-def test_refused_files_name_the_path(text: str, said: str) -> None:
+def test_parse_meta_properties_rejects_a_wrong_file_and_names_its_path(
+    text: str, said: str
+) -> None:
     with pytest.raises(StartupError, match="the/path") as caught:
         parse_meta_properties(text, "the/path")
     assert said in str(caught.value)
@@ -79,13 +81,15 @@ def test_refused_files_name_the_path(text: str, said: str) -> None:
         ),
     ],
 )
-def test_contradictions_are_refused(found: MetaPropertiesEnsemble, said: str) -> None:
+def test_meta_properties_ensemble_rejects_contradictions(
+    found: MetaPropertiesEnsemble, said: str
+) -> None:
     with pytest.raises(StartupError) as caught:
         found.verify(node_id=NODE_ID)
     assert said in str(caught.value)
 
 
-def test_agreeing_dirs_pass() -> None:
+def test_meta_properties_ensemble_accepts_consistent_directories() -> None:
     found = ensemble(a=properties(1), b=properties(2), c=properties(3, directory_id=None))
     found.verify(node_id=NODE_ID)
     assert found.cluster_id == CLUSTER_ID

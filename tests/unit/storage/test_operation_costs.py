@@ -85,7 +85,7 @@ def more_segments(times: int) -> LargeLog:
 
 
 def allowed_bytes(shape: LargeLog) -> int:
-    """The indexes of one segment, one interval, its batch, and a few blocks and small files."""
+    """Return the bytes of one index pair, an interval, its batch, and some small files."""
     return shape.index_bytes + shape.interval_bytes + shape.batch_bytes + 8 * BLOCK_BYTES
 
 
@@ -93,7 +93,7 @@ SIZES = pytest.mark.parametrize("times", [1, 10, 100])
 
 
 @SIZES
-def test_truncate_one_record_reads_one_index_one_interval_and_since_the_snapshot(
+def test_truncate_of_one_record_reads_one_index_one_interval_and_since_the_snapshot(
     times: int,
 ) -> None:
     shape = larger_segments(times)
@@ -135,7 +135,7 @@ def test_open_after_a_clean_stop_reads_one_interval_and_the_names(
 
 
 def steps_of(search: LogTimeSearch | MaxTimestampSearch, shape: LargeLog) -> list[Cost]:
-    """What each turn of a search costs."""
+    """Return the cost of each step of a search."""
     log, vfs = open_log(shape)
     costs = []
     while not search.is_over:
@@ -149,7 +149,7 @@ def steps_of(search: LogTimeSearch | MaxTimestampSearch, shape: LargeLog) -> lis
 
 @SIZES
 @pytest.mark.parametrize("grown", [larger_segments, more_segments])
-def test_list_offsets_by_time_reads_one_index_in_a_turn_and_little_in_all(
+def test_list_offsets_by_time_reads_one_index_per_step_and_little_in_total(
     times: int, grown: Callable[[int], LargeLog]
 ) -> None:
     shape = grown(times)
@@ -191,7 +191,7 @@ def test_list_offsets_remembers_the_largest_timestamps() -> None:
 
 @SIZES
 @pytest.mark.parametrize("grown", [larger_segments, more_segments])
-def test_read_at_an_offset_reads_one_index_and_one_interval_more(
+def test_read_at_an_offset_reads_one_index_and_one_more_interval(
     times: int, grown: Callable[[int], LargeLog]
 ) -> None:
     shape = grown(times)
@@ -205,7 +205,7 @@ def test_read_at_an_offset_reads_one_index_and_one_interval_more(
 
 @SIZES
 @pytest.mark.parametrize("grown", [larger_segments, more_segments])
-def test_retention_reads_entries_and_renames_a_few_segments_in_a_step(
+def test_retention_reads_entries_and_renames_a_few_segments_per_step(
     times: int, grown: Callable[[int], LargeLog]
 ) -> None:
     shape = grown(times)
@@ -236,7 +236,7 @@ def test_delete_records_touches_no_file(times: int, grown: Callable[[int], Large
 def test_append_after_a_clean_start_reads_one_index(
     times: int, grown: Callable[[int], LargeLog]
 ) -> None:
-    """Becoming a leader costs nothing else; becoming a follower costs a truncation."""
+    """A new leader has no other cost; a new follower also has the cost of a truncation."""
     shape = grown(times)
     data = batch(producer=(7, 0, shape.end_offset))
     cost = cost_of(
@@ -248,7 +248,7 @@ def test_append_after_a_clean_start_reads_one_index(
 
 @pytest.mark.parametrize("producer_id", [None, 7])
 def test_recovery_reads_each_byte_of_a_segment_once(producer_id: int | None) -> None:
-    """One pass finds the end, both indexes, leader epochs and producers."""
+    """One pass finds the end offset, both indexes, leader epochs and producers."""
     shape = replace(SMALL, producer_id=producer_id)
     mem = MemVfs()
     vfs = CountingVfs(mem)
@@ -263,7 +263,7 @@ def test_recovery_reads_each_byte_of_a_segment_once(producer_id: int | None) -> 
 
 
 async def served(mem: MemVfs, shape: LargeLog, **config: object) -> tuple[CountingVfs, LogManager]:
-    """A manager of the only directory, with a replica of that shape."""
+    """Start a manager of one directory with a replica of the given shape."""
     format_dir(mem, "/d1", 1)
     put_large_log(mem, "/d1", shape)
     mem.open("/d1/.kafka_cleanshutdown", OpenMode.CREATE)
@@ -276,7 +276,7 @@ async def served(mem: MemVfs, shape: LargeLog, **config: object) -> tuple[Counti
     return vfs, manager
 
 
-async def test_retention_and_purges_are_many_short_operations() -> None:
+async def test_retention_and_purges_run_as_many_short_operations() -> None:
     mem = MemVfs()
     shape = replace(SMALL, segments=40, first_timestamp=1)
     vfs, manager = await served(mem, shape, retention_ms=1, file_delete_delay_ms=0)
@@ -314,7 +314,7 @@ async def use_index(handle: LogHandle, by: str, shape: LargeLog) -> None:
 @SIZES
 @pytest.mark.parametrize("by", ["read", "time", "truncation", "retention"])
 async def test_lost_index_is_rebuilt_in_steps(times: int, by: str) -> None:
-    """The request waits for it; operations of other requests come between."""
+    """The request waits for the rebuild; operations of other requests run in between."""
     mem = MemVfs()
     shape = replace(larger_segments(times), segments=2, first_timestamp=1)
     vfs, manager = await served(mem, shape, retention_ms=1)
@@ -336,7 +336,7 @@ async def test_lost_index_is_rebuilt_in_steps(times: int, by: str) -> None:
 @pytest.mark.parametrize("by", ["read", "truncation"])
 @pytest.mark.parametrize("number", [0, 1])
 async def test_damaged_segment_is_surveyed_in_steps(times: int, by: str, number: int) -> None:
-    """Closed or active: records behind the damage can be read afterwards."""
+    """Records after the damage of a closed or active segment are readable afterwards."""
     mem = MemVfs()
     shape = replace(larger_segments(times), segments=2)
     vfs, manager = await served(mem, shape)
@@ -360,7 +360,7 @@ async def test_damaged_segment_is_surveyed_in_steps(times: int, by: str, number:
 
 
 def rot_header(mem: MemVfs, handle: LogHandle, shape: LargeLog, offset: int) -> None:
-    """The batch at ``offset`` has another magic on the disk."""
+    """Change the magic byte of the batch at ``offset`` on the disk."""
     segment, at = divmod(offset, shape.batches_per_segment)
     file = mem.open(handle.view.segments[segment].path, OpenMode.READ)
     assert isinstance(file, GeneratedFile)
@@ -392,7 +392,7 @@ async def test_append_to_a_segment_without_its_index_rolls_and_reads_nothing(tim
 async def without_index(
     shape: LargeLog,
 ) -> tuple[LogHandle, list[tuple[OpKind, int]], list[int], LogManager]:
-    """A replica whose first segment lost its index, and a record of its operations from now on."""
+    """Return a replica whose first segment lost its index, and the record of its operations."""
     mem = MemVfs()
     vfs, manager = await served(mem, shape)
     handle = manager.get(TP)
@@ -402,7 +402,7 @@ async def without_index(
     return handle, count_steps(handle.log_dir, vfs, bytes_read), bytes_read, manager
 
 
-async def test_readers_that_lack_the_same_index_wait_for_one_rebuild() -> None:
+async def test_reads_that_need_the_same_index_wait_for_one_rebuild() -> None:
     shape = replace(larger_segments(2), segments=2)
     handle, _, bytes_read, manager = await without_index(shape)
     end = shape.end_offset

@@ -1,4 +1,4 @@
-"""RealVfs on a real directory, and MemVfs by the same rules."""
+"""``RealVfs`` on a real directory, and ``MemVfs`` with the same behaviour."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Vfs, str]:
     return vfs, "/root"
 
 
-def test_write_read_truncate(place: tuple[Vfs, str]) -> None:
+def test_vfs_file_writes_reads_and_truncates(place: tuple[Vfs, str]) -> None:
     vfs, root = place
     file = vfs.open(f"{root}/f", OpenMode.CREATE)
     file.write_at(0, [b"abc", bytearray(b"def"), memoryview(b"ghi")])
@@ -41,7 +41,7 @@ def test_write_read_truncate(place: tuple[Vfs, str]) -> None:
     file.close()
 
 
-def test_created_files_are_not_readable_by_other_users(tmp_path: Path) -> None:
+def test_vfs_creates_files_unreadable_by_other_users(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         vfs = RealVfs()
@@ -56,7 +56,7 @@ def test_created_files_are_not_readable_by_other_users(tmp_path: Path) -> None:
     assert modes == {"log": 0o640, "lock": 0o640, "notes": 0o640}
 
 
-def test_more_buffers_than_one_call_takes(place: tuple[Vfs, str]) -> None:
+def test_vfs_write_at_accepts_more_buffers_than_one_system_call(place: tuple[Vfs, str]) -> None:
     vfs, root = place
     file = vfs.open(f"{root}/f", OpenMode.CREATE)
     file.write_at(0, [b"x"] * 3000)
@@ -64,7 +64,7 @@ def test_more_buffers_than_one_call_takes(place: tuple[Vfs, str]) -> None:
     file.close()
 
 
-def test_names(place: tuple[Vfs, str]) -> None:
+def test_vfs_renames_lists_and_removes_names(place: tuple[Vfs, str]) -> None:
     vfs, root = place
     vfs.make_dirs(f"{root}/a/b")
     vfs.make_dirs(f"{root}/a/b")
@@ -105,10 +105,10 @@ def test_list_dir_does_not_follow_symbolic_links(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("sized", "stats"), [(None, 0), (".log", 3), ("", 6)])
-def test_list_dir_reads_no_inode_but_for_sizes(
+def test_list_dir_reads_inodes_for_sizes_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sized: str | None, stats: int
 ) -> None:
-    """On a disk that is not in memory each inode is a seek."""
+    """Each inode costs a seek on a disk whose inodes are not cached."""
     asked: list[str] = []
 
     class CountedEntry:
@@ -159,7 +159,7 @@ def test_list_dir_skips_names_that_vanish_meanwhile(tmp_path: Path) -> None:
         renaming.join()
 
 
-def test_absent_is_an_error_unless_asked_for(place: tuple[Vfs, str]) -> None:
+def test_vfs_operations_on_an_absent_path_raise_file_not_found(place: tuple[Vfs, str]) -> None:
     vfs, root = place
     for op in (
         lambda: vfs.open(f"{root}/no", OpenMode.READ_WRITE),
@@ -173,7 +173,7 @@ def test_absent_is_an_error_unless_asked_for(place: tuple[Vfs, str]) -> None:
             op()
 
 
-def test_lock_has_one_holder(place: tuple[Vfs, str]) -> None:
+def test_try_lock_has_one_holder(place: tuple[Vfs, str]) -> None:
     vfs, root = place
     held = vfs.try_lock(f"{root}/.lock")
     assert held is not None
@@ -184,7 +184,7 @@ def test_lock_has_one_holder(place: tuple[Vfs, str]) -> None:
     again.close()
 
 
-def test_who_lets_go_frees_the_lock(place: tuple[Vfs, str]) -> None:
+def test_let_go_releases_the_lock(place: tuple[Vfs, str]) -> None:
     vfs, root = place
     assert vfs.try_lock(f"{root}/.lock") is not None
     vfs.let_go(root)
@@ -197,7 +197,7 @@ def test_who_lets_go_frees_the_lock(place: tuple[Vfs, str]) -> None:
 
 @contextmanager
 def no_free_descriptors() -> Iterator[None]:
-    """Every open of this process fails with EMFILE."""
+    """Make each open of this process fail with EMFILE."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     highest = max(map(int, os.listdir("/proc/self/fd")))
     fillers = [os.dup(0)]
@@ -228,7 +228,7 @@ def test_let_go_needs_no_descriptor(tmp_path: Path) -> None:
 
 
 def test_sync_dir_works_without_a_free_descriptor(tmp_path: Path) -> None:
-    """Earlier renames and removals must become durable even then."""
+    """Earlier renames and removals must become durable without a free descriptor."""
     vfs = RealVfs()
     with no_free_descriptors():
         vfs.sync_dir(f"{tmp_path}")
@@ -239,7 +239,7 @@ def open_descriptors() -> set[str]:
     return set(os.listdir("/proc/self/fd"))
 
 
-def test_close_let_go_gives_the_descriptors_back(tmp_path: Path) -> None:
+def test_close_let_go_closes_the_descriptors(tmp_path: Path) -> None:
     vfs = RealVfs()
     before = open_descriptors()
     files = [vfs.open(f"{tmp_path}/{n}", OpenMode.CREATE) for n in range(9)]
@@ -256,8 +256,8 @@ def test_close_let_go_gives_the_descriptors_back(tmp_path: Path) -> None:
     other.close()
 
 
-def test_a_file_that_was_given_up_stands_for_nothing(tmp_path: Path) -> None:
-    """Its number is given to no other file, or a straggler would write into that one."""
+def test_let_go_file_refuses_operations_and_keeps_its_descriptor_number(tmp_path: Path) -> None:
+    """A reused number would let a late write go into another file."""
     vfs, healthy = RealVfs(), RealVfs()
     (tmp_path / "dead").mkdir()
     path = f"{tmp_path}/dead/f"
@@ -287,7 +287,7 @@ def test_a_file_that_was_given_up_stands_for_nothing(tmp_path: Path) -> None:
     assert healthy.read_if_exists(path) == b"before"
 
 
-def test_space_and_stream(place: tuple[Vfs, str]) -> None:
+def test_vfs_space_and_stream(place: tuple[Vfs, str]) -> None:
     vfs, root = place
     assert 0 < vfs.space(root).usable_bytes <= vfs.space(root).total_bytes
     write_atomically(vfs, f"{root}/f", b"text")
@@ -295,7 +295,7 @@ def test_space_and_stream(place: tuple[Vfs, str]) -> None:
         assert stream.read() == b"text"
 
 
-def test_the_kernel_copies_from_file_to_file(place: tuple[Vfs, str]) -> None:
+def test_copy_from_copies_a_range_between_files(place: tuple[Vfs, str]) -> None:
     vfs, root = place
     source = vfs.open(f"{root}/source", OpenMode.CREATE)
     source.write_at(0, [b"0123456789"])
@@ -311,7 +311,7 @@ def test_the_kernel_copies_from_file_to_file(place: tuple[Vfs, str]) -> None:
     assert bytes(target.read_at(0, 100)) == b"abc3456789"
 
 
-def test_a_file_that_may_be_gone(place: tuple[Vfs, str]) -> None:
+def test_open_if_exists_returns_none_for_an_absent_file(place: tuple[Vfs, str]) -> None:
     vfs, root = place
     assert vfs.open_if_exists(f"{root}/f") is None
     vfs.open(f"{root}/f", OpenMode.CREATE).write_at(0, [b"abc"])
@@ -321,7 +321,7 @@ def test_a_file_that_may_be_gone(place: tuple[Vfs, str]) -> None:
 
 
 def test_sync_side_by_side_runs_several_at_a_time() -> None:
-    """Two fsyncs that wait for each other: one after the other would never end."""
+    """Two fsyncs wait for each other, and would never end one after the other."""
     barrier = threading.Barrier(2, timeout=30)
     beats: list[str] = []
 
@@ -332,7 +332,7 @@ def test_sync_side_by_side_runs_several_at_a_time() -> None:
     assert beats == [threading.current_thread().name] * 16
 
 
-def test_sync_side_by_side_raises_an_error_when_all_have_ended() -> None:
+def test_sync_side_by_side_raises_an_error_after_all_have_ended() -> None:
     ended: list[int] = []
 
     def sync(number: int) -> None:

@@ -1,4 +1,4 @@
-"""Batches of very many very small records, as nobody should send them."""
+"""Hostile batches with very many very small records."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ RECORD_OF_NOTHING = bytes([12, 0, 0, 0, 1, 1, 0])
 
 
 def keyed_records(count: int) -> bytes:
-    """All with the same key, and offsets as they should be."""
+    """Return records with the same key and consecutive offset deltas."""
     rests = (b"\0\0" + encode_varint(delta) + b"\x02k\x00\x00" for delta in range(count))
     return b"".join(bytes([2 * len(rest)]) + rest for rest in rests)
 
@@ -25,7 +25,7 @@ def tiny(
     newest: int = 500,
     is_keyed: bool = False,
 ) -> bytes:
-    """A batch that claims a young record, and has ``count`` small ones that are not."""
+    """Build a batch whose header has a new timestamp, and whose ``count`` records do not."""
     header = bytearray(build_batch([Record(timestamp_ms=newest)], base_offset=base)[:HEADER_BYTES])
     body = keyed_records(count) if is_keyed else RECORD_OF_NOTHING * count
     packed = compress_body(compression, body)

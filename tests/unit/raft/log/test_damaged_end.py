@@ -1,4 +1,4 @@
-"""A damaged end of the log makes way, durably told before; crashes and failing disks on the way."""
+"""Truncation of a damaged log tail, which makes the voter mute; with crashes and failing disks."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _written(*, snapshot_at: int | None = None) -> MemVfs:
 
 
 def _rot(vfs: MemVfs, offset: int) -> None:
-    """One bit of that entry's payload."""
+    """Change one byte of the entry's payload."""
     for name in _names(vfs, ".log"):
         file = vfs.open(f"{DIRECTORY}/{name}", OpenMode.READ_WRITE)
         at = bytes(file.read_at(0, file.size())).find(ENTRIES[offset].payload)
@@ -63,7 +63,7 @@ def _image(vfs: Vfs) -> dict[str, bytes | None]:
 
 
 @pytest.mark.parametrize("offset", [0, 5, 13, 21])
-def test_it_goes_on_before_the_damage_mute_and_what_goes_is_kept(offset: int) -> None:
+def test_damaged_tail_is_truncated_with_a_mute_vote_and_kept_aside(offset: int) -> None:
     vfs = _written()
     _rot(vfs, offset)
     store, stored = _open(vfs)
@@ -72,7 +72,7 @@ def test_it_goes_on_before_the_damage_mute_and_what_goes_is_kept(offset: int) ->
     assert "the log was given up from there on" in stored.warnings[0]
     aside = b"".join(vfs.read_if_exists(f"{DIRECTORY}/{n}") or b"" for n in _names(vfs, ".damaged"))
     assert all(entry.payload in aside for entry in ENTRIES[offset + 1 :])
-    # What a leader sends takes its place; another start finds no damage, and the same muteness.
+    # Entries of a leader replace the tail; the next start finds no damage and the same mute state.
     store.append([Entry(offset, 5, b"new")], 17)
     store.close()
     again = _open(vfs, gives_up=False)[1]
@@ -80,7 +80,7 @@ def test_it_goes_on_before_the_damage_mute_and_what_goes_is_kept(offset: int) ->
     assert not again.warnings
 
 
-def test_a_segment_that_is_gone_is_such_a_damage() -> None:
+def test_missing_segment_counts_as_a_damaged_tail() -> None:
     vfs = _written()
     first, second, *_ = _names(vfs, ".log")
     vfs.unlink_if_exists(f"{DIRECTORY}/{second}")
@@ -91,8 +91,8 @@ def test_a_segment_that_is_gone_is_such_a_damage() -> None:
 
 
 @pytest.mark.parametrize("how", ["rotten", "shorter", "gone"])
-def test_the_last_append_is_no_unfinished_one_after_a_stop(how: str) -> None:
-    """Nothing follows it that could tell: how far the log went was noted."""
+def test_damaged_last_append_after_a_stop_is_no_unfinished_write(how: str) -> None:
+    """No entry follows, but the stop has noted the end of the log."""
     vfs = _written()
     names = _names(vfs, ".log")
     if how == "rotten":
@@ -112,7 +112,7 @@ def test_the_last_append_is_no_unfinished_one_after_a_stop(how: str) -> None:
     assert stored.entries == tuple(ENTRIES[:left])
 
 
-def test_damage_below_a_snapshot_leaves_the_snapshot() -> None:
+def test_damage_below_a_snapshot_keeps_the_snapshot() -> None:
     vfs = _written(snapshot_at=15)
     _rot(vfs, 3)
     stored = _open(vfs)[1]
@@ -122,8 +122,8 @@ def test_damage_below_a_snapshot_leaves_the_snapshot() -> None:
 
 
 @pytest.mark.parametrize("spoiled", ["others", "quorum-state", "no quorum-state", "snapshot"])
-def test_it_is_refused_and_nothing_is_touched(spoiled: str) -> None:
-    """By those who decide; where the vote is unreadable; where nothing stands before the log."""
+def test_damage_that_must_not_be_truncated_stops_the_start_without_changes(spoiled: str) -> None:
+    """The other voters forbid it, the vote is unreadable, or no snapshot precedes the log."""
     vfs = _written(snapshot_at=15)
     _rot(vfs, 19)
     state = f"{DIRECTORY}/quorum-state"
@@ -143,7 +143,7 @@ def test_it_is_refused_and_nothing_is_touched(spoiled: str) -> None:
 
 
 @pytest.mark.parametrize("voters", [1, 2, 3, 4, 5])
-def test_the_others_must_be_a_majority(voters: int) -> None:
+def test_may_give_up_requires_that_the_other_voters_are_a_majority(voters: int) -> None:
     among = VoterSet.of(map(node, range(1, voters + 1)))
     assert may_give_up(among, node(1)) == (voters >= 3)
     assert not may_give_up(VoterSet(), node(1)), "of nobody"
@@ -151,8 +151,10 @@ def test_the_others_must_be_a_majority(voters: int) -> None:
 
 @pytest.mark.parametrize("error", [EIO, ENOSPC])
 @pytest.mark.parametrize("seed", range(4))
-def test_whatever_stops_it_no_shorter_log_has_a_vote(seed: int, error: int) -> None:
-    """At each operation in turn, and the power with it: it is as it was, or mute."""
+def test_damaged_tail_truncation_interrupted_anywhere_leaves_no_voting_short_log(
+    seed: int, error: int
+) -> None:
+    """Each operation fails in turn, with or without a power cut: the log is unchanged or mute."""
     rng = random.Random(seed)
     offset = rng.randrange(20)
     for nth in range(1, 100):

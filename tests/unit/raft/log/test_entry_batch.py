@@ -1,4 +1,4 @@
-"""An entry as a record batch."""
+"""Entries of the metadata log as record batches."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kraftjbod.raft.machine.messages import Entry
     st.builds(Entry, st.integers(0, 2**40), st.integers(0, 2**31 - 1), st.binary(max_size=300)),
     st.binary(max_size=50),
 )
-def test_what_is_encoded_is_decoded(entry: Entry, before: bytes) -> None:
+def test_entry_batch_is_decoded_as_encoded(entry: Entry, before: bytes) -> None:
     start, committed = entry.offset // 2, entry.offset // 3
     batch = encode_entry_batch(entry, append_start=start, committed_offset=committed, wall_ms=17)
     stored = decode_entry_batch(before + batch, len(before), entry.offset)
@@ -30,7 +30,9 @@ def test_entry_batch_of_older_software_without_headers_is_read() -> None:
 
 
 @given(st.data())
-def test_no_flipped_bit_and_no_missing_end_is_believed(data: st.DataObject) -> None:
+def test_decode_entry_batch_rejects_any_flipped_bit_and_any_missing_end(
+    data: st.DataObject,
+) -> None:
     batch = _some_batch()
     at = data.draw(st.integers(0, len(batch) - 1))
     flipped = bytearray(batch)
@@ -40,7 +42,7 @@ def test_no_flipped_bit_and_no_missing_end_is_believed(data: st.DataObject) -> N
             decode_entry_batch(damaged, 0, 3)
 
 
-def test_another_offset_than_the_expected_one_is_refused() -> None:
+def test_decode_entry_batch_rejects_an_unexpected_offset() -> None:
     batch = _some_batch()
     with pytest.raises(CorruptRecordError, match="entry 3 stands where 4 should"):
         decode_entry_batch(batch, 0, 4)
@@ -51,7 +53,7 @@ def _some_batch() -> bytes:
     return encode_entry_batch(entry, append_start=3, committed_offset=2, wall_ms=17)
 
 
-def test_a_batch_of_records_is_no_entry() -> None:
+def test_decode_entry_batch_rejects_an_ordinary_record_batch() -> None:
     batch = build_batch([Record(key=b"k", value=b"v")], base_offset=0, leader_epoch=0)
     with pytest.raises(CorruptRecordError, match="no entry of a metadata log"):
         decode_entry_batch(batch, 0, 0)

@@ -1,4 +1,4 @@
-"""Which metadata log a controller holds, also after a restart and over a full disk."""
+"""``KnownLogId``: the id of a controller's metadata log, over restarts and on a full disk."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ async def written(memory: MemVfs, log_id: Uuid) -> None:
         await asyncio.sleep(0.001)
 
 
-async def test_log_id_counts_from_its_commit_and_is_written_once_the_disk_has_space() -> None:
+async def test_known_log_id_is_effective_at_once_and_written_when_the_disk_has_space() -> None:
     memory = MemVfs()
     format_dir(memory, "/d1", 1)
     log_dir = open_dir(memory, clock=ManualClock())
@@ -48,7 +48,7 @@ async def test_log_id_counts_from_its_commit_and_is_written_once_the_disk_has_sp
     log_dir.close()
 
 
-async def test_damaged_log_id_error_names_the_remedy() -> None:
+async def test_known_log_id_damaged_file_names_the_remedy() -> None:
     memory = MemVfs()
     format_dir(memory, "/d1", 1)
     write_atomically(memory, PATH, b"\xffrot")

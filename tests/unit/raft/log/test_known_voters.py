@@ -1,4 +1,4 @@
-"""A voter is its disk."""
+"""``KnownVoters``: the directory id by which a voter is recognised."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def _loaded(log_dir: LogDir) -> KnownVoters:
     return known
 
 
-async def test_the_first_disk_is_remembered_for_good_and_another_is_refused(
+async def test_known_voters_remember_the_first_directory_and_refuse_another(
     log_dir: LogDir,
 ) -> None:
     known = await _loaded(log_dir)
@@ -47,7 +47,7 @@ async def test_the_first_disk_is_remembered_for_good_and_another_is_refused(
     await again.require(TWO, FIRST)
 
 
-async def test_a_damaged_file_is_an_error(log_dir: LogDir) -> None:
+async def test_known_voters_damaged_file_is_an_error(log_dir: LogDir) -> None:
     write_atomically(log_dir.vfs, f"/d1/{VOTER_DIRECTORIES}", b"[1]")
     with pytest.raises(InconsistentStorageError, match="is damaged"):
         await _loaded(log_dir)

@@ -1,4 +1,4 @@
-"""A log of several voters goes on with one: once, whatever was done of it before a crash."""
+"""``left_alone`` reduces a log of several voters to one voter, idempotently over crashes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ALONE = VoterSet(NAMED.voters[:1])
 
 
 @pytest.mark.parametrize("crashed_between", [False, True])
-def test_it_is_named_alone_once(crashed_between: bool) -> None:
+def test_left_alone_appends_the_single_voter_once(crashed_between: bool) -> None:
     vfs = MemVfs()
 
     def opened() -> RaftLogStore:

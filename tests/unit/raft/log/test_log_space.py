@@ -1,4 +1,4 @@
-"""What may still be proposed on a disk that fills up."""
+"""``LogSpace``: proposals that are still accepted while a disk fills up."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def log_dir(memory: MemVfs) -> LogDir:
 
 
 async def _check(memory: MemVfs, log_dir: LogDir, usable_bytes: int) -> None:
-    """The next check of the disk finds this."""
+    """Let the next check of the disk find ``usable_bytes``."""
     before = log_dir.space
     memory.usable_bytes = usable_bytes
     log_dir.check_disk()
@@ -48,7 +48,9 @@ async def _fill(log_dir: LogDir) -> None:
     assert log_dir.state is LogDirState.SATURATED
 
 
-async def test_a_dir_that_is_not_full_takes_everything(memory: MemVfs, log_dir: LogDir) -> None:
+async def test_log_space_of_a_directory_that_is_not_full_accepts_all_proposals(
+    memory: MemVfs, log_dir: LogDir
+) -> None:
     space = LogSpace(log_dir=log_dir, last_bytes=LAST)
     assert space.left_bytes is None
     assert space.has(1 << 40), "nobody knows better"
@@ -58,9 +60,7 @@ async def test_a_dir_that_is_not_full_takes_everything(memory: MemVfs, log_dir: 
     space.require(1 << 40, grows=True)
 
 
-async def test_what_grows_is_refused_first_and_then_everything(
-    memory: MemVfs, log_dir: LogDir
-) -> None:
+async def test_log_space_refuses_growing_proposals_first(memory: MemVfs, log_dir: LogDir) -> None:
     space = LogSpace(log_dir=log_dir, last_bytes=LAST)
     await _fill(log_dir)
     with pytest.raises(LogDirImpairedError, match="grow") as refused:
@@ -77,7 +77,9 @@ async def test_what_grows_is_refused_first_and_then_everything(
     space.require(100, grows=False)
 
 
-async def test_a_check_knows_of_what_was_written_before_it(memory: MemVfs, log_dir: LogDir) -> None:
+async def test_log_space_subtracts_proposals_not_written_before_the_last_check(
+    memory: MemVfs, log_dir: LogDir
+) -> None:
     space = LogSpace(log_dir=log_dir, last_bytes=LAST)
     await _check(memory, log_dir, 2000)
     space.note_proposed(300)
@@ -88,14 +90,14 @@ async def test_a_check_knows_of_what_was_written_before_it(memory: MemVfs, log_d
     assert space.left_bytes == 500, "the other 200 are to come"
 
 
-async def test_a_reserve_that_is_held_is_space(memory: MemVfs, log_dir: LogDir) -> None:
+async def test_log_space_includes_a_held_reserve(memory: MemVfs, log_dir: LogDir) -> None:
     space = LogSpace(log_dir=log_dir, last_bytes=LAST)
     await log_dir.secure_reserve()
     await _check(memory, log_dir, 10)
     assert space.left_bytes == 10 + 5000 - LAST
 
 
-async def test_what_the_disk_said_before_the_reserve_was_released_does_not_count(
+async def test_log_space_ignores_a_check_from_before_the_release_of_the_reserve(
     memory: MemVfs, log_dir: LogDir
 ) -> None:
     space = LogSpace(log_dir=log_dir, last_bytes=LAST)
@@ -107,7 +109,9 @@ async def test_what_the_disk_said_before_the_reserve_was_released_does_not_count
     assert space.left_bytes == 4000
 
 
-async def test_nothing_is_taken_after_an_entry_that_waits(memory: MemVfs, log_dir: LogDir) -> None:
+async def test_log_space_refuses_proposals_while_an_entry_waits_for_space(
+    memory: MemVfs, log_dir: LogDir
+) -> None:
     space = LogSpace(log_dir=log_dir, last_bytes=LAST)
     await _fill(log_dir)
     await _check(memory, log_dir, 1 << 20)

@@ -1,4 +1,4 @@
-"""The metadata log's files: restarts, torn ends, damage, snapshots, crashes, failing disks."""
+"""``RaftLogStore``: restarts, torn tails, damage, snapshots, crashes, and failing disks."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _filled(vfs: Vfs, count: int, **options: int) -> RaftLogStore:
     return store
 
 
-def test_a_new_log_is_empty() -> None:
+def test_log_store_of_a_new_log_is_empty() -> None:
     _, stored = _opened(_vfs())
     assert stored == StoredLog(
         hard_state=HardState(),
@@ -91,7 +91,7 @@ def test_a_new_log_is_empty() -> None:
     )
 
 
-def test_what_was_appended_is_there_after_a_restart() -> None:
+def test_log_store_returns_appended_entries_after_a_restart() -> None:
     vfs = _vfs()
     _filled(vfs, 40)
     assert len(vfs.list_dir(DIRECTORY)) > 3, "several segments"
@@ -103,7 +103,7 @@ def test_what_was_appended_is_there_after_a_restart() -> None:
     assert _opened(vfs)[1].last_offset == 40
 
 
-def test_log_store_committed_bound_survives_each_way_to_end() -> None:
+def test_log_store_committed_bound_survives_a_crash_a_vote_a_stop_and_a_snapshot() -> None:
     vfs = _vfs()
     store = _filled(vfs, 3)
     store.append([_entry(3)], 17, committed_offset=2)
@@ -130,7 +130,7 @@ def test_log_store_terms_that_a_snapshot_covers_are_known_after_a_restart() -> N
     assert _opened(vfs)[1].terms == (TermStart(0, 1), TermStart(3, 2))
 
 
-def test_reading_goes_on_entry_by_entry_over_segments() -> None:
+def test_log_store_read_continues_over_segments() -> None:
     store = _filled(_vfs(), 40)
     for max_bytes in (1, 200, 10_000):
         read: list[Entry] = []
@@ -141,7 +141,7 @@ def test_reading_goes_on_entry_by_entry_over_segments() -> None:
 
 
 @pytest.mark.parametrize("missing", [1, 30, 61, 70])
-def test_a_torn_end_is_truncated(missing: int) -> None:
+def test_log_store_truncates_a_torn_tail(missing: int) -> None:
     vfs = _vfs()
     _filled(vfs, 4, segment_bytes=10_000)
     file = vfs.open(FIRST_LOG, OpenMode.READ_WRITE)
@@ -175,7 +175,7 @@ def _damage(vfs: MemVfs, path: str, at: int) -> None:
 
 
 @pytest.mark.parametrize("at", [3, 9, 40, 75])
-def test_damage_before_a_later_append_is_an_error_and_no_reason_to_truncate(at: int) -> None:
+def test_log_store_damage_before_a_later_append_stops_the_start(at: int) -> None:
     vfs = _vfs()
     _filled(vfs, 6, segment_bytes=10_000)
     _damage(vfs, FIRST_LOG, at)
@@ -183,7 +183,7 @@ def test_damage_before_a_later_append_is_an_error_and_no_reason_to_truncate(at: 
         _opened(vfs)
 
 
-def test_a_hole_in_the_last_append_is_only_a_torn_end() -> None:
+def test_log_store_damage_in_the_last_append_counts_as_a_torn_tail() -> None:
     vfs = _vfs()
     _filled(vfs, 3, segment_bytes=10_000)
     _damage(vfs, FIRST_LOG, 75)
@@ -192,7 +192,7 @@ def test_a_hole_in_the_last_append_is_only_a_torn_end() -> None:
     assert stored.warnings
 
 
-def test_damage_in_an_older_segment_is_an_error() -> None:
+def test_log_store_damage_in_an_older_segment_stops_the_start() -> None:
     vfs = _vfs()
     _filled(vfs, 40)
     file = vfs.open(FIRST_LOG, OpenMode.READ_WRITE)
@@ -201,7 +201,7 @@ def test_damage_in_an_older_segment_is_an_error() -> None:
         _opened(vfs)
 
 
-def test_a_missing_segment_is_an_error() -> None:
+def test_log_store_missing_segment_stops_the_start() -> None:
     vfs = _vfs()
     _filled(vfs, 40)
     logs = [item.name for item in vfs.list_dir(DIRECTORY) if item.name.endswith(".log")]
@@ -216,7 +216,7 @@ def test_a_missing_segment_is_an_error() -> None:
 
 
 @pytest.mark.parametrize("text", [b"", b"{", b'{"leaderEpoch": 1}', b"[]"])
-def test_a_damaged_quorum_state_is_an_error(text: bytes) -> None:
+def test_log_store_damaged_quorum_state_stops_the_start(text: bytes) -> None:
     vfs = _vfs()
     _filled(vfs, 1)
     file = vfs.open(f"{DIRECTORY}/quorum-state", OpenMode.READ_WRITE)
@@ -226,7 +226,7 @@ def test_a_damaged_quorum_state_is_an_error(text: bytes) -> None:
         _opened(vfs)
 
 
-def test_a_log_of_a_later_term_than_the_vote_is_an_error() -> None:
+def test_log_store_log_of_a_later_term_than_the_vote_stops_the_start() -> None:
     vfs = _vfs()
     _filled(vfs, 1)
     vfs.unlink_if_exists(f"{DIRECTORY}/quorum-state")
@@ -234,7 +234,7 @@ def test_a_log_of_a_later_term_than_the_vote_is_an_error() -> None:
         _opened(vfs)
 
 
-def test_a_snapshot_comes_with_the_entries_after_it() -> None:
+def test_log_store_open_returns_a_snapshot_and_the_entries_after_it() -> None:
     vfs = _vfs()
     store = _filled(vfs, 10)
     _snapshot(store, 7)
@@ -244,7 +244,7 @@ def test_a_snapshot_comes_with_the_entries_after_it() -> None:
     assert stored.last_offset == 9
 
 
-def test_a_snapshot_is_read_in_pieces_until_it_is_gone() -> None:
+def test_log_store_read_snapshot_returns_pieces_until_it_is_removed() -> None:
     store = _filled(_vfs(), 10)
     _snapshot(store, 7)
     payload, position = b"", 0
@@ -262,7 +262,7 @@ def test_a_snapshot_is_read_in_pieces_until_it_is_gone() -> None:
 
 
 def test_log_store_snapshot_in_use_stays_with_the_entries_after_it() -> None:
-    """Its receiver asks for these entries next."""
+    """The receiver of the snapshot requests these entries next."""
     vfs = _vfs()
     store = _filled(vfs, 30)
     for last_offset in (5, 10, 20):
@@ -276,7 +276,7 @@ def test_log_store_snapshot_in_use_stays_with_the_entries_after_it() -> None:
     assert _opened(vfs)[1].last_offset == 29
 
 
-def test_log_store_snapshot_that_is_damaged_when_read_is_replaced_by_another_one() -> None:
+def test_log_store_snapshot_found_damaged_in_a_read_is_replaced() -> None:
     vfs = _vfs()
     store = _filled(vfs, 10)
     _snapshot(store, 5)
@@ -303,7 +303,7 @@ def _opened_with_snapshot(vfs: Vfs) -> tuple[RaftLogStore, Snapshot | None]:
     return store, stored.snapshot
 
 
-def test_the_log_goes_only_before_the_older_snapshot() -> None:
+def test_log_store_removes_entries_before_the_older_snapshot_only() -> None:
     vfs = _vfs()
     store = _filled(vfs, 30)
     _snapshot(store, 14)
@@ -313,7 +313,7 @@ def test_the_log_goes_only_before_the_older_snapshot() -> None:
     assert _opened(vfs)[1].last_offset == 29
 
 
-def test_entries_are_kept_for_those_who_lag() -> None:
+def test_log_store_keeps_retained_entries_for_lagging_followers() -> None:
     store = _filled(_vfs(), 30, retained=25)
     _snapshot(store, 20)
     _snapshot(store, 29)
@@ -321,7 +321,7 @@ def test_entries_are_kept_for_those_who_lag() -> None:
 
 
 @pytest.mark.parametrize("snapshots", [1, 2])
-def test_a_damaged_snapshot_is_passed_over(snapshots: int) -> None:
+def test_log_store_open_skips_a_damaged_snapshot(snapshots: int) -> None:
     vfs = _vfs()
     store = _filled(vfs, 30)
     for last_offset in (14, 29)[-snapshots:]:
@@ -334,7 +334,7 @@ def test_a_damaged_snapshot_is_passed_over(snapshots: int) -> None:
     assert stored.entries == tuple(_entries(covered + 1, 30))
 
 
-def test_without_any_good_snapshot_and_without_the_beginning_there_is_no_start() -> None:
+def test_log_store_without_sound_snapshot_and_log_start_stops_the_start() -> None:
     vfs = _vfs()
     store = _filled(vfs, 30)
     for last_offset in (14, 29):
@@ -344,7 +344,7 @@ def test_without_any_good_snapshot_and_without_the_beginning_there_is_no_start()
         _opened(vfs)
 
 
-def test_a_snapshot_ahead_of_the_log_is_where_it_goes_on() -> None:
+def test_log_store_continues_after_a_snapshot_without_a_log() -> None:
     vfs = _vfs()
     store = _filled(vfs, 10)
     _snapshot(store, 9)
@@ -357,7 +357,7 @@ def test_a_snapshot_ahead_of_the_log_is_where_it_goes_on() -> None:
     assert _opened(vfs)[1].entries == (_entry(10),)
 
 
-def test_an_unfinished_snapshot_is_removed() -> None:
+def test_log_store_open_removes_an_unfinished_snapshot() -> None:
     vfs = _vfs()
     store = _filled(vfs, 10)
     part = store.begin_snapshot(5, 1)
@@ -368,11 +368,11 @@ def test_an_unfinished_snapshot_is_removed() -> None:
     assert not any(item.name.endswith(".part") for item in vfs.list_dir(DIRECTORY))
 
 
-# --- stories under faults ------------------------------------------------------------------------
+# --- workloads with faults -----------------------------------------------------------------------
 
 
-class _Story:
-    """Appends, elections and snapshots, and what was acknowledged of them."""
+class _Workload:
+    """Appends, elections and snapshots, with a record of the acknowledged ones."""
 
     def __init__(self, vfs: Vfs) -> None:
         self._vfs = vfs
@@ -397,7 +397,7 @@ class _Story:
                 yield
 
     def check(self, vfs: Vfs) -> None:
-        """Nothing acknowledged is missing, and nothing is there that was never begun."""
+        """Check that all acknowledged entries are present, and none that was never appended."""
         store, stored = _opened(vfs)
         assert stored.hard_state.term >= self.term_acknowledged
         assert self.acknowledged - 1 <= stored.last_offset < max(self.begun, 1)
@@ -410,46 +410,48 @@ class _Story:
 
 
 @pytest.mark.parametrize("effect", [Effect.ERROR, Effect.SHORT_WRITE])
-def test_the_disk_fails_at_each_operation_in_turn(effect: Effect) -> None:
+def test_log_store_disk_error_at_each_operation_loses_no_acknowledged_entry(effect: Effect) -> None:
     for nth in range(1, 1000):
         inner = _vfs()
         faulty = FaultVfs(inner)
         fault = faulty.inject(Fault(effect=effect, kinds=WRITING_KINDS, nth=nth))
-        story = _Story(faulty)
+        workload = _Workload(faulty)
         try:
-            for _ in story.steps():
+            for _ in workload.steps():
                 pass
         except OSError:
             assert fault.hits
-        story.check(inner)
+        workload.check(inner)
         if not fault.hits:
             return
-    raise AssertionError("the story never ran through")
+    raise AssertionError("the workload never ran through")
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_the_power_fails_at_each_operation_in_turn(seed: int) -> None:
+def test_log_store_power_cut_at_each_operation_loses_no_acknowledged_entry(seed: int) -> None:
     rng = random.Random(seed)
     for nth in range(1, 1000):
         inner = _vfs()
         faulty = FaultVfs(inner)
         fault = faulty.inject(Fault(kinds=WRITING_KINDS, nth=nth))
-        story = _Story(faulty)
+        workload = _Workload(faulty)
         try:
-            for _ in story.steps():
+            for _ in workload.steps():
                 pass
         except OSError:
             assert fault.hits
-        story.check(inner.crash_clone(rng.randrange(2**32)))
+        workload.check(inner.crash_clone(rng.randrange(2**32)))
         if not fault.hits:
             return
-    raise AssertionError("the story never ran through")
+    raise AssertionError("the workload never ran through")
 
 
 @pytest.mark.parametrize("is_lost", [False, True])
 @pytest.mark.parametrize("seed", range(8))
-def test_entries_that_a_restart_reports_survive_a_power_cut(seed: int, *, is_lost: bool) -> None:
-    """The process died between write and fsync, or of an fsync after which pages count as clean."""
+def test_log_store_entries_reported_after_a_restart_survive_a_power_cut(
+    seed: int, *, is_lost: bool
+) -> None:
+    """The process died before the fsync, or after a failed fsync that marked the pages as clean."""
     inner = _vfs()
     faulty = FaultVfs(inner)
     store, _ = _opened(faulty)
@@ -466,7 +468,7 @@ def test_entries_that_a_restart_reports_survive_a_power_cut(seed: int, *, is_los
     assert left.entries == reported.entries
 
 
-def test_vote_that_a_restart_reports_survives_a_power_cut() -> None:
+def test_log_store_vote_reported_after_a_restart_survives_a_power_cut() -> None:
     """The process was killed between the rename of ``quorum-state`` and the sync of its name."""
     inner = _vfs()
     faulty = FaultVfs(inner)
@@ -481,21 +483,21 @@ def test_vote_that_a_restart_reports_survives_a_power_cut() -> None:
 
 
 class _Follower:
-    """A log whose end makes way again and again, and twice the whole of it for a snapshot."""
+    """A log whose tail is truncated repeatedly, and is twice replaced by a snapshot."""
 
     def __init__(self, vfs: Vfs, seed: int) -> None:
         self._vfs = vfs
         self._rng = random.Random(seed)
-        #: The log's entries and what snapshot they follow: as acknowledged, and as to become.
+        #: The offset of the snapshot and the entries after it: acknowledged, and as requested.
         self.certain: tuple[int, list[Entry]] = (-1, [])
         self.wanted = self.certain
-        #: The first entry that may be gone or another one.
+        #: The first entry that may be missing or replaced.
         self.cut = 0
 
     def steps(self) -> Iterator[None]:
         store, _ = _opened(self._vfs, segment_bytes=200)
         for term in range(1, 25):
-            # How far the log goes is noted with it, and may not be believed once it goes less far.
+            # The end of the log is noted with it, and must not be trusted after a truncation.
             store.write_hard_state(HardState(term=99 + term))
             covered, old = self.certain
             if term in (12, 20):
@@ -515,7 +517,7 @@ class _Follower:
             yield
 
     def check(self, vfs: Vfs) -> None:
-        """It is the old log or the new one, up to somewhere; what was not to go is there."""
+        """Check for the old or the new log, up to some offset at or after the truncation."""
         _, stored = _opened(vfs, segment_bytes=200)
         covered = -1 if stored.snapshot is None else stored.snapshot.last_offset
         found = list(stored.entries)
@@ -530,25 +532,25 @@ class _Follower:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_the_power_fails_while_the_end_of_the_log_makes_way(seed: int) -> None:
+def test_log_store_power_cut_during_a_truncation_leaves_the_old_or_the_new_log(seed: int) -> None:
     rng = random.Random(seed)
     for nth in range(1, 1000):
         inner = _vfs()
         faulty = FaultVfs(inner)
         fault = faulty.inject(Fault(kinds=WRITING_KINDS, nth=nth))
-        story = _Follower(faulty, seed)
+        workload = _Follower(faulty, seed)
         try:
-            for _ in story.steps():
+            for _ in workload.steps():
                 pass
         except OSError:
             assert fault.hits
-        story.check(inner.crash_clone(rng.randrange(2**32)))
+        workload.check(inner.crash_clone(rng.randrange(2**32)))
         if not fault.hits:
             return
-    raise AssertionError("the story never ran through")
+    raise AssertionError("the workload never ran through")
 
 
-def test_what_a_snapshot_covers_is_never_cut_off() -> None:
+def test_log_store_append_never_truncates_below_a_snapshot() -> None:
     store = _filled(_vfs(), 10)
     _snapshot(store, 5)
     with pytest.raises(AssertionError):

@@ -1,4 +1,4 @@
-"""What cannot be written now is written later."""
+"""``LogWriter``: entries that cannot be written now are written later."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from tests.unit.raft.driver_rig import (
     NO_OP,
     PATH,
     Node,
+    append_until_lost,
     hold,
-    is_good,
-    live_on,
+    is_committed,
     logged,
 )
 
 
-async def test_what_finds_no_space_is_written_once_there_is_some(
+async def test_log_writer_without_space_writes_entries_once_there_is_space(
     memory: MemVfs, node: Node
 ) -> None:
     await node.propose(b"a")
@@ -50,7 +50,7 @@ async def test_what_finds_no_space_is_written_once_there_is_some(
     assert node.listener.payloads == [NO_OP, b"a", b"b", b"c", b"d"]
 
 
-async def test_a_dir_that_does_not_answer_is_waited_for(vfs: FaultVfs) -> None:
+async def test_log_writer_waits_for_a_stalled_directory(vfs: FaultVfs) -> None:
     node = Node(vfs, io_suspect_ms=50)
     await node.start()
     node.log_dir.start_watches()
@@ -71,8 +71,10 @@ async def test_a_dir_that_does_not_answer_is_waited_for(vfs: FaultVfs) -> None:
 
 
 @pytest.mark.parametrize("effect", [Effect.ERROR, Effect.SHORT_WRITE])
-async def test_no_space_at_each_operation_in_turn(memory: MemVfs, effect: Effect) -> None:
-    """What the listener got is what is in the log, whichever operation found no space."""
+async def test_log_writer_without_space_at_each_operation_keeps_log_and_listener_equal(
+    memory: MemVfs, effect: Effect
+) -> None:
+    """The listener received the entries of the log, whichever operation found no space."""
     for nth in range(1, 1000):
         inner = MemVfs()
         format_dir(inner, PATH, 1)
@@ -83,9 +85,9 @@ async def test_no_space_at_each_operation_in_turn(memory: MemVfs, effect: Effect
             Fault(effect=effect, errno=ENOSPC, kinds=WRITING_KINDS, nth=nth, sticky=False)
         )
         with capture_logs():
-            proposals = await live_on(node)
+            proposals = await append_until_lost(node)
         reported = node.listener.payloads
-        answered = [p.entry.payload for p in proposals if is_good(p)]
+        answered = [p.entry.payload for p in proposals if is_committed(p)]
         assert reported == [NO_OP, *answered], nth
         assert node.log_dir.is_online == (len(proposals) == len(answered)), nth
         await node.stop()

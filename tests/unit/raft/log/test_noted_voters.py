@@ -1,4 +1,4 @@
-"""Voters are noted when there is space; only a log from before that waits for nothing."""
+"""``NotedVoters``: the note waits for space only for a log without an earlier note."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.faults.rig import ManualClock, format_dir, open_dir
 PATH = "/d1/static-voters"
 
 
-async def test_an_older_log_starts_on_a_full_disk_and_its_voters_are_noted_later() -> None:
+async def test_noted_voters_of_an_older_log_are_written_when_the_disk_has_space() -> None:
     memory = MemVfs()
     format_dir(memory, "/d1", 1)
     log_dir = open_dir(memory, "/d1", clock=ManualClock())

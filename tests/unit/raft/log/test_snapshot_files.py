@@ -1,4 +1,4 @@
-"""Snapshots as files."""
+"""Files of snapshots of the metadata."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ from kraftjbod.testing.simulation.memory_vfs import MemVfs
 
 
 @pytest.mark.parametrize("voters", [b"", b"who votes"])
-def test_a_part_is_sound_once_it_is_finished_and_not_when_a_bit_fell(voters: bytes) -> None:
+def test_snapshot_file_is_valid_once_finished_and_invalid_with_any_flipped_bit(
+    voters: bytes,
+) -> None:
     vfs = MemVfs()
     part = SnapshotPart(vfs, "/part", 7, 2, voters)
     part.append(b"some ")
@@ -39,7 +41,7 @@ def test_a_part_is_sound_once_it_is_finished_and_not_when_a_bit_fell(voters: byt
 
 @pytest.mark.parametrize("is_restarted", [False, True])
 def test_read_payload_returns_no_byte_that_changed_on_the_disk(is_restarted: bool) -> None:
-    """The file's CRC is of the whole, and a piece was sent on without any."""
+    """The file's CRC covers the whole file, and single pieces were sent without a check."""
     vfs, rng = MemVfs(), random.Random(1)
     payload = rng.randbytes(3 * BLOCK_BYTES + 77)
     part = SnapshotPart(vfs, "/part", 7, 2, b"who votes")

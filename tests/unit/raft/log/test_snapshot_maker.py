@@ -1,4 +1,4 @@
-"""Snapshots beside the log, piece by piece."""
+"""``SnapshotMaker``: snapshots written in pieces while the log continues."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ from tests.unit.raft.driver_rig import (
 )
 
 
-async def test_a_snapshot_is_wanted_after_enough_bytes_and_restores(vfs: FaultVfs) -> None:
+async def test_snapshot_maker_snapshot_is_wanted_after_enough_bytes_and_restores_the_state(
+    vfs: FaultVfs,
+) -> None:
     node = Node(vfs, bytes_between_snapshots=1000)
     await node.start()
     assert not node.driver.wants_snapshot
@@ -47,7 +49,9 @@ async def test_a_snapshot_is_wanted_after_enough_bytes_and_restores(vfs: FaultVf
     await again.stop()
 
 
-async def test_a_snapshot_waits_for_the_entries_that_it_contains(vfs: FaultVfs, node: Node) -> None:
+async def test_snapshot_maker_waits_for_the_entries_in_the_snapshot(
+    vfs: FaultVfs, node: Node
+) -> None:
     vfs.inject(Fault(kinds=frozenset({"sync"}), path="*.log"))
     proposal = node.driver.propose(b"never committed")
     with capture_logs():
@@ -57,8 +61,10 @@ async def test_a_snapshot_waits_for_the_entries_that_it_contains(vfs: FaultVfs, 
     assert not any(item.name.endswith(".checkpoint") for item in vfs.list_dir(DIRECTORY))
 
 
-async def test_a_stop_does_not_wait_for_a_snapshot_that_waits(vfs: FaultVfs, node: Node) -> None:
-    """It span for ever: the door waits for the loop, and the snapshot never let go of it."""
+async def test_snapshot_maker_stop_does_not_wait_for_a_snapshot_that_waits(
+    vfs: FaultVfs, node: Node
+) -> None:
+    """The stop waited for the event loop, and the snapshot never released the loop."""
     vfs.inject(Fault(effect=Effect.HANG, kinds=frozenset({"sync"}), path="*.log"))
     proposal = node.driver.propose(b"not committed yet")
     node.driver.start_snapshot(proposal.entry.offset, 1, slices_of([]))
@@ -70,7 +76,7 @@ async def test_a_stop_does_not_wait_for_a_snapshot_that_waits(vfs: FaultVfs, nod
         while node.driver.is_snapshotting:
             await asyncio.sleep(0.001)
     vfs.release()
-    # What spins takes pytest's time-out for an error of its own, and would pass.
+    # A busy loop would turn pytest's timeout into an error of the snapshot, and pass.
     assert "metadata_snapshot_failed" not in [event["event"] for event in events]
     assert not any(item.name.endswith(".checkpoint") for item in vfs.list_dir(DIRECTORY))
 
@@ -92,14 +98,14 @@ async def test_snapshot_maker_unfinished_snapshot_leaves_no_file_and_no_descript
         await node.driver._maker.stop()
     while node.driver.is_snapshotting:
         await asyncio.sleep(0.001)
-    # The flush thread ends its operations in their order, so this one comes after all others.
+    # The flush thread runs its operations in order, so this one follows all others.
     await node.log_dir.run(OpKind.FLUSH, lambda: None)
     vfs.release()
     assert opened["open"] == opened["close"] == 1
     assert not any(item.name.endswith(".part") for item in vfs.list_dir(DIRECTORY))
 
 
-async def test_a_snapshot_that_meets_a_bug_costs_itself_only(node: Node) -> None:
+async def test_snapshot_maker_unexpected_error_fails_only_its_snapshot(node: Node) -> None:
     def broken() -> Iterator[bytes]:
         yield b"state"
         raise ZeroDivisionError
@@ -111,8 +117,8 @@ async def test_a_snapshot_that_meets_a_bug_costs_itself_only(node: Node) -> None
     assert (await make_snapshot(node)).last_offset == 1
 
 
-async def test_everybody_has_a_turn_after_each_slice(node: Node) -> None:
-    """Gathering what is worth a write held up the loop for two thousand records at a time."""
+async def test_snapshot_maker_yields_to_the_event_loop_after_each_slice(node: Node) -> None:
+    """Collecting slices up to a full write blocked the event loop for two thousand records."""
     turns, seen = 0, []
 
     async def turn() -> None:
@@ -134,8 +140,8 @@ async def test_everybody_has_a_turn_after_each_slice(node: Node) -> None:
     assert len(set(seen)) == 5
 
 
-async def test_a_large_snapshot_passes_in_pieces(vfs: FaultVfs) -> None:
-    """Neither its writing nor its reading holds all of it."""
+async def test_snapshot_maker_writes_and_reads_a_large_snapshot_in_pieces(vfs: FaultVfs) -> None:
+    """Neither the write nor the read holds the whole snapshot in memory."""
     node = Node(vfs)
     await node.start()
     held: list[int] = []
@@ -161,7 +167,9 @@ async def test_a_large_snapshot_passes_in_pieces(vfs: FaultVfs) -> None:
     await again.stop()
 
 
-async def test_a_snapshot_that_cannot_be_written_is_reported(vfs: FaultVfs, node: Node) -> None:
+async def test_snapshot_maker_reports_a_snapshot_that_cannot_be_written(
+    vfs: FaultVfs, node: Node
+) -> None:
     vfs.inject(Fault(kinds=frozenset({"write_at"}), path="*.part"))
     with capture_logs() as events:
         node.driver.start_snapshot(0, 1, slices_of([]))
@@ -171,7 +179,7 @@ async def test_a_snapshot_that_cannot_be_written_is_reported(vfs: FaultVfs, node
             await asyncio.sleep(0)
 
 
-async def test_a_snapshot_without_space_waits_for_some(memory: MemVfs) -> None:
+async def test_snapshot_maker_without_space_postpones_the_snapshot(memory: MemVfs) -> None:
     node = Node(memory, bytes_between_snapshots=1000)
     await node.start()
     await node.propose(b"a" * 2000)

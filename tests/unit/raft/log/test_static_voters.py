@@ -1,4 +1,4 @@
-"""A log keeps its voters, until it names them itself."""
+"""The ``static-voters`` file: a log keeps its voters until it names them itself."""
 
 from __future__ import annotations
 
@@ -35,7 +35,9 @@ def note(vfs: MemVfs, voters: VoterSet, **of_log: bool) -> None:
 
 
 @pytest.mark.parametrize(("first", "then"), [(ONE, THREE), (THREE, ONE)])
-def test_the_first_voters_stay(vfs: MemVfs, first: VoterSet, then: VoterSet) -> None:
+def test_require_same_voters_refuses_other_voters_than_the_first(
+    vfs: MemVfs, first: VoterSet, then: VoterSet
+) -> None:
     note(vfs, first, is_new=True)
     require_same_voters(vfs, "/log", first, is_new=False)
     for is_new in (True, False):
@@ -46,7 +48,7 @@ def test_the_first_voters_stay(vfs: MemVfs, first: VoterSet, then: VoterSet) -> 
     require_same_voters(vfs, "/log", then, is_new=False)
 
 
-def test_a_log_from_before_tells_one_from_several_by_whom_it_heard(vfs: MemVfs) -> None:
+def test_require_same_voters_of_an_older_log_infers_one_or_several_voters(vfs: MemVfs) -> None:
     with pytest.raises(StartupError, match=r"names \[100, 101, 102\], but .* has had one voter"):
         require_same_voters(vfs, "/log", THREE, is_new=False)
     vfs.open(f"/log/{VOTER_DIRECTORIES}", OpenMode.CREATE)
@@ -59,7 +61,7 @@ def test_a_log_from_before_tells_one_from_several_by_whom_it_heard(vfs: MemVfs) 
     require_same_voters(vfs, "/log", THREE, is_new=False)
 
 
-def test_a_damaged_file_says_what_belongs_there(vfs: MemVfs) -> None:
+def test_require_same_voters_names_the_expected_content_of_a_damaged_file(vfs: MemVfs) -> None:
     vfs.open(f"/log/{STATIC_VOTERS}", OpenMode.CREATE).write_at(0, [b"{"])
     with pytest.raises(StartupError, match=r"static-voters is damaged .* \[100, 101, 102\]"):
         require_same_voters(vfs, "/log", ONE, is_new=False)

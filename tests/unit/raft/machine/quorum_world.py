@@ -1,11 +1,11 @@
-"""A quorum of pure machines on a network and on disks that are as bad as may be, from one seed.
+"""A simulated quorum of pure machines with faults of network and disks, driven by a seed.
 
-Each step is one small thing: a tick, a message that arrives (late, twice, never), one write that
-ends, a crash that loses what was not written, a partition, a change of the voters.
-A disk that lost what it held durably drops the log from there on, and its replica is mute; never so
-many at a time that the others are no majority of a set that is in force somewhere.
-Some begin with voters that are known by their nodes alone, and name them on the way (KIP-853).
-After each, Raft's laws hold (Ongaro's figure 3.2), or ``LawBroken`` says which does not.
+Each step is one event: a tick, a message (late, twice or lost), the end of one write, a crash that
+loses unwritten data, a partition, or a change of the voters.
+A disk that lost durable entries truncates the log there, and its replica is mute. The other
+replicas are still a majority of each voter set in force.
+Some worlds start with static voters, and name them later (KIP-853).
+Raft's invariants (Ongaro, figure 3.2) hold after each step, or ``InvariantViolation`` is raised.
 """
 
 from __future__ import annotations
@@ -38,25 +38,25 @@ from kraftjbod.raft.machine.voter_set import ReplicaKey, VoterSet
 NO_OP = b"no-op"
 ELECTION_TICKS = 8
 SLICE_BYTES = 7
-#: Entries before a snapshot that stay on the disks of a world; in most of them none, so that
+#: Entries before a snapshot that stay on the disks of a world. Most worlds keep none, so that
 #: snapshots are sent often.
 _RETAINED = (0, 0, 0, 5)
-#: Ticks of a network without faults within which a leader is elected, whatever was before.
+#: Ticks without faults within which a leader is elected from any state.
 TICKS_TO_A_LEADER = 25 * ELECTION_TICKS
 
 
-class LawBroken(AssertionError):
+class InvariantViolation(AssertionError):
     pass
 
 
-def require(holds: bool, law: str, *what: object) -> None:
+def require(holds: bool, invariant: str, *what: object) -> None:
     if not holds:
-        raise LawBroken(f"{law}: {what}")
+        raise InvariantViolation(f"{invariant}: {what}")
 
 
 @dataclass
 class Disk:
-    """What a crash leaves."""
+    """The state that a crash leaves."""
 
     voters: VoterSet
     hard_state: HardState = field(default_factory=HardState)
@@ -65,21 +65,21 @@ class Disk:
     state: int = 0
     #: A lower bound of the committed offset, as the store writes it.
     committed: int = -1
-    #: Of the log that the snapshot replaces.
+    #: Terms of the log that the snapshot replaces.
     terms: tuple[TermStart, ...] = ()
-    #: The last entries that the snapshot covers.
+    #: The last entries before the end of the snapshot.
     covered: list[Entry] = field(default_factory=list)
-    #: After the snapshot.
+    #: Entries after the snapshot.
     entries: list[Entry] = field(default_factory=list)
 
     @property
     def start_offset(self) -> int:
-        """The first entry that it holds."""
+        """The offset of the first entry on the disk."""
         return self.snapshot.last_offset + 1 - len(self.covered)
 
 
 class Node:
-    """One machine, its disk, and the work that it has not carried out yet."""
+    """One machine, its disk, and its pending work."""
 
     def __init__(self, world: World, key: ReplicaKey, voters: VoterSet) -> None:
         self.world = world
@@ -115,14 +115,14 @@ class Node:
             self._rot()
 
     def _rot(self) -> None:
-        """Some of the log is not what was written: the store gives it up, and what follows it."""
+        """Damage a part of the log: the store drops the damaged entry and all later ones."""
         disk, term = self.disk, self.disk.hard_state.term + 1
         del disk.entries[self.world.rot.randrange(len(disk.entries) + 1) :]
         disk.committed = min(disk.committed, disk.snapshot.last_offset + len(disk.entries))
         self.world.rotted += 1
-        if not self.world.forgets_what_it_gave_up:
+        if not self.world.forgets_a_lost_tail:
             disk.hard_state = HardState(term=term, mute_before_term=term)
-            if self.world.keeps_its_term:
+            if self.world.keeps_the_term_of_a_lost_tail:
                 disk.hard_state = HardState(term=term - 1, mute_before_term=term - 1)
 
     @property
@@ -141,7 +141,7 @@ class Node:
     # --- work ------------------------------------------------------------------------------------
 
     def work(self) -> bool:
-        """Carry out one thing, if there is one."""
+        """Carry out one pending action, and return whether there was one."""
         if self.core is None:
             return False
         if not self.pending:
@@ -194,7 +194,7 @@ class Node:
         self._check_durable(core.log)
 
     def _check_durable(self, log: EntryLog) -> None:
-        """The log claims nothing of the disk that another write has yet to put there."""
+        """Check that entries which the log considers durable are on the disk."""
         last, first = log.durable_offset, self.disk.snapshot.last_offset + 1
         if last >= first:
             on_disk = self.disk.entries[last - first : last - first + 1]
@@ -237,7 +237,7 @@ class Node:
             self.world.note_state(at, self.state)
 
     def make_snapshot(self) -> None:
-        """Of what was applied; the log before it goes, but for the last entries."""
+        """Make a snapshot of the applied entries, and keep only the last entries before it."""
         disk, core = self.disk, self.core
         if core is None or self.applied <= disk.snapshot.last_offset or self.pending:
             return
@@ -253,12 +253,12 @@ class Node:
 
 
 class World:
-    """Some voters, some observers, one seed."""
+    """A quorum of voters and observers with a seed."""
 
     sends_before_it_persists = False
     acknowledges_before_it_persists = False
-    forgets_what_it_gave_up = False
-    keeps_its_term = False
+    forgets_a_lost_tail = False
+    keeps_the_term_of_a_lost_tail = False
 
     def __init__(
         self,
@@ -272,20 +272,20 @@ class World:
         self.rot = random.Random(-1 - seed)
         self.retained = random.Random(f"retention {seed}").choice(_RETAINED)
         self.rotted = 0
-        #: A log that is given up now and then hides what else would go wrong in it.
+        #: Losing tails often would hide other errors in them.
         self._rots = seed % 4 < 2
         self.core_type = core_type
         self.network: list[Message] = []
-        #: Who is cut off from all others, by node.
+        #: The partition of each node; nodes in different partitions are isolated from each other.
         self.islands: dict[BrokerId, int] = {}
         self.leaders: dict[int, ReplicaKey] = {}
         self.entries: dict[tuple[int, int], tuple[int | None, Entry]] = {}
         self.applied: dict[int, Entry] = {}
-        #: The term that whoever applied it first was in; it was committed then, or before.
+        #: The term of the first node that applied an entry, which is its commit term or later.
         self.applied_in: dict[int, int] = {}
         self.states: dict[int, int] = {}
         self.proposed = 0
-        #: How often all work of a machine is done before the next thing happens.
+        #: Probability that all work of a machine is done before the next event.
         self.diligence = self.rng.choice([0.3, 0.6, 0.95])
         self.steps = 0
         keys = [_named(i) for i in range(1, voters + observers + 1)]
@@ -295,7 +295,7 @@ class World:
         self.nodes = {key.node_id: Node(self, key, first) for key in keys}
 
     def may_rot(self, at: Node) -> bool:
-        """Whoever votes in any set that is in force somewhere finds a majority of the others."""
+        """Return whether a majority of the other voters remains in each voter set in force."""
         if not self._rots or self.rot.random() > 0.1 or not at.disk.hard_state.term:
             return False
         sets = [one.voters_in_force() for one in self.nodes.values()]
@@ -305,10 +305,10 @@ class World:
             voters.is_majority(set(voters) - set(map(voters.known_as, mute))) for voters in sets
         )
 
-    # --- laws ------------------------------------------------------------------------------------
+    # --- invariants ------------------------------------------------------------------------------
 
     def note_entries(self, disk: Disk, count: int) -> None:
-        """Log matching: same offset and term, same entry, and the same one before it."""
+        """Log matching: equal offset and term mean equal entries, and equal terms before them."""
         for at in range(len(disk.entries) - count, len(disk.entries)):
             entry = disk.entries[at]
             before = disk.entries[at - 1].term if at else disk.snapshot.term
@@ -316,7 +316,7 @@ class World:
             require(seen == (before, entry), "log matching", seen, before, entry)
 
     def note_applied(self, entry: Entry, term: int) -> None:
-        """State machine safety: nobody applies another entry there."""
+        """State machine safety: all nodes apply the same entry at an offset."""
         self.applied_in.setdefault(entry.offset, term)
         seen = self.applied.setdefault(entry.offset, entry)
         require(seen == entry, "state machine safety", seen, entry)
@@ -332,7 +332,7 @@ class World:
         other = self.leaders.setdefault(core.term, at.key)
         require(other == at.key, "election safety", core.term, other, at.key)
         for offset, entry in self.applied.items():
-            # Who was elected late, in an earlier term than that, need not have it.
+            # A leader elected late in an earlier term need not have the entry.
             if offset > core.log.base.last_offset and core.term > self.applied_in[offset]:
                 require(core.log.holds(offset, entry.term), "leader completeness", core, entry)
 
@@ -342,7 +342,7 @@ class World:
         self.network += messages
 
     def deliver(self, message: Message) -> None:
-        """As the daemons do it: each calls the other what the voters in force here call it."""
+        """Deliver a message as the daemons do: the receiver names both nodes as its voters do."""
         receiver, sender = self.nodes[message.to.node_id], self.nodes[message.sender.node_id]
         apart = self._island(receiver) != self._island(sender)
         if receiver.core is None or apart:
@@ -357,9 +357,9 @@ class World:
     def _island(self, at: Node) -> int:
         return self.islands.get(at.key.node_id, 0)
 
-    # --- a bad time ------------------------------------------------------------------------------
+    # --- faults ----------------------------------------------------------------------------------
 
-    def run_badly(self, steps: int) -> None:
+    def run_with_faults(self, steps: int) -> None:
         rng = self.rng
         nodes = list(self.nodes.values())
         for _ in range(steps):
@@ -458,8 +458,8 @@ class World:
         if keys:
             core.change_voters(VoterSet.of(sorted(keys)))
 
-    def run_stormily(self, rounds: int, *, is_lazy: bool) -> None:
-        """Leaders of few messages: in each round one stands, heard by a bare majority."""
+    def run_short_leaderships(self, rounds: int, *, is_lazy: bool) -> None:
+        """Run leaders of few messages: in each round a bare majority elects a candidate."""
         rng = self.rng
         diligence = 0.5 if is_lazy else 1.0
         for _ in range(rounds):
@@ -484,17 +484,17 @@ class World:
                     self.deliver(self.network.pop(0))
             self.network.clear()
 
-    # --- a good time -----------------------------------------------------------------------------
+    # --- no faults -------------------------------------------------------------------------------
 
-    def run_well(self, ticks: int, cut_off: BrokerId | None = None) -> None:
-        """Everything arrives, in order, and every write ends; who is cut off hears nothing."""
+    def run_without_faults(self, ticks: int, cut_off: BrokerId | None = None) -> None:
+        """Deliver all messages in order and complete all writes, except for ``cut_off``."""
         self.islands = {} if cut_off is None else {cut_off: 1}
         for _ in range(ticks):
             for at in self.nodes.values():
                 if at.core is not None:
                     at.core.tick()
                     if at.core.leader is None:
-                        # As its daemon does, which asks others who votes (quorum_search.py).
+                        # The daemon asks others for the voters in this case (quorum_search.py).
                         at.core.ask_for_log(one.key for one in self.nodes.values())
             self.settle()
 
@@ -508,28 +508,29 @@ class World:
             arriving, self.network = self.network, []
             for message in arriving:
                 self.deliver(message)
-        raise LawBroken("liveness: they never stop talking")
+        raise InvariantViolation("liveness: they never stop talking")
 
     def leader(self) -> Node | None:
-        """Of the latest term."""
+        """Return the leader of the latest term."""
         leading = [at for at in self.nodes.values() if at.leads]
         return max(leading, key=lambda at: at.core.term if at.core else 0, default=None)
 
     def check_liveness(self) -> None:
-        """All come back: one leads within bounded time, and what it proposes is applied by all."""
+        """Start all nodes: a leader is elected in bounded time, and all apply its proposal."""
         for at in self.nodes.values():
             if at.core is None:
                 at.start()
-        self.run_well(TICKS_TO_A_LEADER)
+        self.run_without_faults(TICKS_TO_A_LEADER)
         leader = self.leader()
         require(leader is not None, "liveness: there is no leader", self.nodes)
         assert leader is not None and leader.core is not None
         entry = leader.core.propose(b"the last")
-        self.run_well(2 * ELECTION_TICKS)
+        self.run_without_faults(2 * ELECTION_TICKS)
         voters = leader.core.log.voters
         for at in self.nodes.values():
-            # Who votes no more is given the log like any other; a static quorum hears its own, and
-            # so does who saw the leader leave one. (No cluster: it is named before it changes.)
+            # A removed voter receives the log like any observer. A static quorum serves only its
+            # own voters, and nodes that still know the leader as a voter. Real quorums are named
+            # before a change.
             assert at.core is not None
             if voters.is_static and voters.known_as(at.key) not in voters:
                 continue
@@ -539,14 +540,14 @@ class World:
         self._check_one_cut_off(leader)
 
     def _check_one_cut_off(self, leader: Node) -> None:
-        """Who was cut off and comes back does not cost the others their leader."""
+        """Check that an isolated voter that returns does not depose the leader."""
         assert leader.core is not None
         others = [key.node_id for key in leader.core.log.voters if key != leader.core.key]
         if len(others) < 2:
             return
         term = leader.core.term
-        self.run_well(4 * ELECTION_TICKS, cut_off=self.rng.choice(others))
-        self.run_well(2 * ELECTION_TICKS)
+        self.run_without_faults(4 * ELECTION_TICKS, cut_off=self.rng.choice(others))
+        self.run_without_faults(2 * ELECTION_TICKS)
         require(leader.leads and leader.core.term == term, "a healthy leader stays", leader.core)
 
 
@@ -555,12 +556,15 @@ def _named(node_id: int) -> ReplicaKey:
 
 
 def run(seed: int, *, voters: int, steps: int, core_type: type[RaftCore] = RaftCore) -> World:
-    """One seed; :raises LawBroken: naming the law."""
+    """Run one seed, and return its world.
+
+    :raises InvariantViolation: it names the violated invariant.
+    """
     world = World(seed, voters=voters, observers=1 + seed % 2, core_type=core_type)
-    world.run_well(3 * ELECTION_TICKS)
+    world.run_without_faults(3 * ELECTION_TICKS)
     if seed % 3:
-        world.run_stormily(steps // 25, is_lazy=seed % 3 == 1)
+        world.run_short_leaderships(steps // 25, is_lazy=seed % 3 == 1)
     else:
-        world.run_badly(steps)
+        world.run_with_faults(steps)
     world.check_liveness()
     return world

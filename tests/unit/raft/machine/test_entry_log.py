@@ -1,4 +1,4 @@
-"""What a machine knows of its log, beside a plain list of entries."""
+"""``EntryLog`` compared with a list of entries."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _check(log: EntryLog, model: list[Entry], base: SnapshotId, kept_from: int) 
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_it_knows_what_a_list_of_entries_would(seed: int) -> None:
+def test_entry_log_equals_a_list_of_entries_after_random_changes(seed: int) -> None:
     rng = random.Random(seed)
     base = snapshot = SnapshotId(-1, 0)
     log = EntryLog(base=base, voters=FIRST, entries=())
@@ -74,7 +74,7 @@ def test_it_knows_what_a_list_of_entries_would(seed: int) -> None:
         assert not sets or log.voters == VoterSet.decode(sets[-1].payload)
 
 
-def test_a_set_of_voters_goes_with_the_entry_that_said_so() -> None:
+def test_entry_log_truncation_restores_the_former_voters() -> None:
     then = VoterSet.of([node(1), node(2)])
     log = EntryLog(base=SnapshotId(-1, 0), voters=FIRST, entries=[Entry(0, 1, b"a")])
     log.append([Entry(1, 1, then.encode(), EntryKind.VOTERS)])
@@ -83,8 +83,8 @@ def test_a_set_of_voters_goes_with_the_entry_that_said_so() -> None:
     assert (log.voters, log.voters_offset) == (FIRST, -1)
 
 
-def test_entry_log_write_of_an_earlier_generation_proves_nothing_durable() -> None:
-    """The entry is restored while its first write is under way, and a second one replaces it."""
+def test_entry_log_write_of_an_earlier_generation_makes_no_entry_durable() -> None:
+    """An entry is restored while its first write is running, and a second write replaces it."""
     log = EntryLog(base=SnapshotId(-1, 0), voters=FIRST, entries=[Entry(0, 1, b"a")])
     log.append([Entry(1, 1, b"b")])
     assert log.take_unwritten() == (Entry(1, 1, b"b"),)

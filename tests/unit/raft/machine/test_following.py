@@ -1,4 +1,4 @@
-"""A snapshot that comes slice by slice; the search (test_quorum_search.py) shows the rest."""
+"""A follower's snapshot slices and rejected leaders; ``test_quorum_search.py`` covers the rest."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def _append(previous: SnapshotId, *terms: int, committed_offset: int = -1) -> Ap
     )
 
 
-def test_a_leader_without_what_is_committed_gets_no_answer_and_adds_nothing() -> None:
-    """A majority lost its disks and elected it: two histories would be one log."""
+def test_following_rejects_a_leader_without_committed_entries() -> None:
+    """A majority lost its disks and elected the leader; two histories would merge in one log."""
     core = RaftCore(
         key=node(1),
         voters=VoterSet.of(map(node, (1, 2, 3))),
@@ -74,7 +74,7 @@ def test_a_leader_without_what_is_committed_gets_no_answer_and_adds_nothing() ->
 
 
 def _knowing(committed_offset: int, *terms: int) -> RaftCore:
-    """A voter of three that has entries of ``terms``, and has just been started."""
+    """Create a voter of three that has just started with entries of ``terms``."""
     return RaftCore(
         key=node(1),
         voters=VoterSet.of(map(node, (1, 2, 3))),
@@ -102,18 +102,18 @@ def _whole(snapshot: SnapshotId, *terms: TermStart) -> SnapshotSlice:
 @pytest.mark.parametrize(
     "lacking",
     [
-        pytest.param(_whole(SnapshotId(9, 3), TermStart(0, 1), TermStart(2, 3)), id="other term"),
+        pytest.param(_whole(SnapshotId(9, 3), TermStart(0, 1), TermStart(2, 3)), id="another term"),
         pytest.param(_whole(SnapshotId(9, 1)), id="terms never fall"),
-        pytest.param(_whole(SnapshotId(2, 3)), id="ends where another entry is committed"),
+        pytest.param(_whole(SnapshotId(2, 3)), id="ends at another committed entry"),
     ],
 )
 def test_following_refuses_snapshot_without_committed_entries(
     lacking: SnapshotSlice,
 ) -> None:
-    """Two of three were restored from older copies, and their snapshot passes this log's end."""
+    """Two of three voters were restored from older copies; their snapshot is ahead of this log."""
     core = _knowing(3, 1, 1, 2, 2, 2)
     core.step(lacking)
-    # A sign of life compares nothing, and clears nothing.
+    # A heartbeat compares no entries, and clears nothing.
     core.step(_append(SnapshotId(-1, 0), committed_offset=9))
     ready = core.ready()
     assert (ready.slices, ready.messages) == ((), ())
@@ -140,12 +140,12 @@ def test_following_accepts_snapshot_that_contains_committed_entries(
 
 
 def test_following_ignores_committed_bound_beyond_the_log() -> None:
-    """The end of the log was damaged and given up."""
+    """The tail of the log was damaged and dropped."""
     assert _knowing(7, 1, 1).committed_offset == 1
 
 
-def test_following_contradicted_leader_that_is_elected_again_is_answered() -> None:
-    """It was given the entries meanwhile; its first message proves nothing yet."""
+def test_following_answers_a_contradicted_leader_that_is_elected_again() -> None:
+    """The leader received the entries meanwhile; its first message proves nothing yet."""
     core = _knowing(3, 1, 1, 2, 2, 2)
     core.step(_whole(SnapshotId(9, 1)))
     assert core.contradicted_by == node(2)
@@ -155,7 +155,7 @@ def test_following_contradicted_leader_that_is_elected_again_is_answered() -> No
     assert any(isinstance(message, AppendRejected) for message in core.ready().messages)
 
 
-def test_slices_are_taken_in_their_order_and_acknowledged_when_they_are_written() -> None:
+def test_following_takes_snapshot_slices_in_order_and_acknowledges_written_ones() -> None:
     voters = VoterSet.of(map(node, (1, 2)))
     core = RaftCore(
         key=node(1),

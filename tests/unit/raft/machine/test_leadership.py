@@ -1,4 +1,4 @@
-"""What a leader sends to one peer: how much ahead, from memory, from the disk, as a snapshot."""
+"""Messages of a leader to one peer: in flight limit, entries from memory or disk, snapshots."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ME, PEER, OTHER, OBSERVER = map(node, range(1, 5))
 
 
 class Leader:
-    """Of ten entries, the first three of them of an earlier term."""
+    """A leader with ten entries, the first three of an earlier term."""
 
     def __init__(self, base: SnapshotId = NOTHING) -> None:
         terms = [1, 1, 1] + [2] * 7
@@ -63,7 +63,7 @@ class Leader:
         )
 
 
-def test_so_much_is_sent_ahead_and_no_more() -> None:
+def test_leadership_limits_messages_in_flight() -> None:
     leader = Leader()
     leader.propose()
     leader.acknowledge(10)
@@ -78,7 +78,7 @@ def test_so_much_is_sent_ahead_and_no_more() -> None:
     assert len(both.entries) == 5
 
 
-def test_a_refusal_that_comes_late_changes_nothing() -> None:
+def test_leadership_ignores_a_late_rejection() -> None:
     leader = Leader()
     leader.propose()
     leader.acknowledge(10)
@@ -88,7 +88,7 @@ def test_a_refusal_that_comes_late_changes_nothing() -> None:
 
 
 def test_leadership_peer_that_lost_acknowledged_entries_gets_them_again() -> None:
-    """Its disk lost the end of the log, which looked like an unfinished write: it is not mute."""
+    """The lost tail looked like an unfinished write to the peer, so it is not mute."""
     leader = Leader()
     leader.propose()
     leader.leadership.now = 5
@@ -106,8 +106,8 @@ def test_leadership_peer_that_lost_acknowledged_entries_gets_them_again() -> Non
     assert (leader.peer.pace, leader.peer.durable_offset) == (Pace.REPLICATE, 10)
 
 
-def test_who_has_more_than_this_log_is_of_another_history_and_costs_no_time() -> None:
-    """It was asked for a snapshot that there is none of, again and again, at one moment."""
+def test_leadership_peer_with_a_longer_log_is_probed_without_reads() -> None:
+    """The leader requested a missing snapshot repeatedly, in an endless loop."""
     leader = Leader()
     leader.acknowledge(110)
     leader.leadership.heartbeat()
@@ -115,7 +115,7 @@ def test_who_has_more_than_this_log_is_of_another_history_and_costs_no_time() ->
     assert (leader.peer.durable_offset, leader.peer.pace) == (-1, Pace.PROBE)
 
 
-def test_where_logs_part_a_term_is_skipped_at_a_time() -> None:
+def test_leadership_probe_skips_a_whole_term_after_a_mismatch() -> None:
     leader = Leader()
     leader.propose()
     leader.to_peer()
@@ -125,7 +125,7 @@ def test_where_logs_part_a_term_is_skipped_at_a_time() -> None:
     assert (probe.previous_offset, probe.previous_term) == (2, 1)
 
 
-def test_what_is_not_in_memory_is_read_and_then_sent() -> None:
+def test_leadership_reads_entries_that_are_not_in_memory_from_the_disk() -> None:
     leader = Leader()
     leader.log.release(8)
     leader.propose()
@@ -141,7 +141,7 @@ def test_what_is_not_in_memory_is_read_and_then_sent() -> None:
 
 
 def test_leadership_entries_read_sends_no_entry_that_the_log_has_replaced() -> None:
-    """The disk may hold an entry of an earlier term whose replacement waits to be written."""
+    """The disk may have an entry of an earlier term whose replacement is not written yet."""
     leader = Leader()
     leader.log.release(8)
     leader.propose()
@@ -154,7 +154,7 @@ def test_leadership_entries_read_sends_no_entry_that_the_log_has_replaced() -> N
     assert append.entries == (Entry(5, 2, b"5"),)
 
 
-def test_what_is_not_in_the_log_goes_over_as_a_snapshot_slice_by_slice() -> None:
+def test_leadership_sends_a_snapshot_in_slices_if_entries_are_gone() -> None:
     base = SnapshotId(4, 2)
     leader = Leader(base)
     leader.propose()
@@ -170,7 +170,7 @@ def test_what_is_not_in_the_log_goes_over_as_a_snapshot_slice_by_slice() -> None
         SnapshotReply(sender=PEER, to=ME, term=3, snapshot=base, next_position=5)
     )
     assert leader.leadership.reads[1:] == [ReadSnapshot(PEER, 3, base, 5)]
-    # It is gone meanwhile: the newest one is sent from its beginning.
+    # The snapshot was removed meanwhile: the newest one is sent from its start.
     newest = SnapshotId(6, 2)
     leader.log.compact(newest, 7)
     leader.leadership.slice_read(ReadSnapshot(PEER, 3, base, 5), None, False)
@@ -183,7 +183,7 @@ def test_what_is_not_in_the_log_goes_over_as_a_snapshot_slice_by_slice() -> None
 
 
 def test_leadership_peer_behind_the_newest_snapshot_gets_entries_that_the_disk_holds() -> None:
-    """A snapshot may take longer than the next one: the peer would never catch up."""
+    """Snapshots may be made faster than they are sent: the peer would never catch up."""
     leader = Leader(SnapshotId(4, 2))
     leader.log.compact(SnapshotId(8, 2), 6)
     leader.log.release(9)
@@ -193,7 +193,7 @@ def test_leadership_peer_behind_the_newest_snapshot_gets_entries_that_the_disk_h
     assert leader.leadership.reads[1:] == [ReadSnapshot(PEER, 3, SnapshotId(8, 2), 0)]
 
 
-def test_observers_are_sent_everything_and_never_counted() -> None:
+def test_leadership_replicates_to_observers_without_counting_them() -> None:
     leader = Leader()
     leader.leadership.observe(OBSERVER)
     leader.propose()

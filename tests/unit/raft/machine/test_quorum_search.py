@@ -1,4 +1,4 @@
-"""Raft's laws in a bad world, seed after seed, and that each rule is missed where it is left out.
+"""Raft's invariants in simulated quorums with faults, and detection of omitted rules.
 
 ``QUORUM_SEEDS=10000 QUORUM_FIRST_SEED=500 pytest tests/unit/raft/machine/test_quorum_search.py``
 searches further than ``make test`` does.
@@ -23,13 +23,13 @@ from tests.unit.raft.machine.quorum_world import World
 SEEDS = int(os.environ.get("QUORUM_SEEDS", "90"))
 FIRST_SEED = int(os.environ.get("QUORUM_FIRST_SEED", "0"))
 STEPS = 1000
-#: Mutants are found long before.
+#: Mutants are found much earlier.
 MAX_SEEDS = 2000
 
 
 @pytest.fixture(autouse=True)
 def small_messages(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that a log goes over in many, and each may be the one that is lost."""
+    """Split a log over many messages, each of which may be lost."""
     monkeypatch.setattr(leadership, "MAX_APPEND_ENTRIES", 2)
     monkeypatch.setattr(leadership, "MAX_IN_FLIGHT", 3)
 
@@ -38,7 +38,7 @@ def _run(seed: int, core_type: type[RaftCore] = RaftCore) -> World:
     return quorum_world.run(seed, voters=3 if seed % 2 else 5, steps=STEPS, core_type=core_type)
 
 
-def test_the_laws_hold_in_a_bad_world() -> None:
+def test_quorum_invariants_hold_in_simulations_with_faults() -> None:
     applied = rotted = 0
     for seed in range(FIRST_SEED, FIRST_SEED + SEEDS):
         try:
@@ -46,7 +46,7 @@ def test_the_laws_hold_in_a_bad_world() -> None:
             applied, rotted = applied + len(world.applied), rotted + world.rotted
         except AssertionError as e:
             raise AssertionError(f"seed {seed}: {e}") from e
-    # A search in which nothing happens finds nothing.
+    # A simulation in which nothing happens finds nothing.
     assert applied > 20 * SEEDS
     assert rotted > SEEDS // 2
 
@@ -60,7 +60,7 @@ class NoPreVote(RaftCore):
 
 
 class NoLease(RaftCore):
-    """Votes whether a leader is there or not."""
+    """Votes also while a leader is known."""
 
     _hears_leader = property(lambda self: self.leadership is not None)  # type: ignore[assignment]
 
@@ -94,7 +94,7 @@ class AcknowledgesUncompared(RaftCore):
 
 
 class SpeaksAtOnce(RaftCore):
-    """Votes though it has forgotten what it acknowledged."""
+    """Votes although it has lost acknowledged entries."""
 
     is_mute = property(lambda self: False)  # type: ignore[assignment]
 
@@ -130,12 +130,12 @@ def _in_world(name: str) -> Patch:
         _in_core("Leadership", CommitsOlderTerms),
         _in_world("acknowledges_before_it_persists"),
         _in_world("sends_before_it_persists"),
-        _in_world("forgets_what_it_gave_up"),
-        _in_world("keeps_its_term"),
+        _in_world("forgets_a_lost_tail"),
+        _in_world("keeps_the_term_of_a_lost_tail"),
     ],
     ids=lambda mutant: getattr(mutant, "__name__", None),
 )
-def test_a_rule_that_is_left_out_is_missed(
+def test_quorum_simulation_detects_an_omitted_rule(
     mutant: type[RaftCore] | Patch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     core_type = RaftCore

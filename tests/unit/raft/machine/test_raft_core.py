@@ -1,4 +1,4 @@
-"""What transcripts (tests/golden/raft) and the search (test_quorum_search.py) do not show alone."""
+"""``RaftCore`` beyond the transcripts in ``tests/golden/raft`` and ``test_quorum_search.py``."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _elect(core: RaftCore) -> None:
     core.hard_state_persisted(hard_state)
 
 
-def test_a_single_voter_elects_itself_once_its_vote_is_durable() -> None:
+def test_raft_core_single_voter_elects_itself_once_its_vote_is_durable() -> None:
     core = _core(term=4)
     core.campaign()
     with pytest.raises(NotControllerError):
@@ -62,7 +62,7 @@ def test_a_single_voter_elects_itself_once_its_vote_is_durable() -> None:
     assert core.role is Role.LEADER
 
 
-def test_a_vote_of_an_earlier_term_does_not_count() -> None:
+def test_raft_core_ignores_a_persisted_vote_of_an_earlier_term() -> None:
     core = _core()
     core.campaign()
     earlier = core.ready().hard_state
@@ -72,7 +72,7 @@ def test_a_vote_of_an_earlier_term_does_not_count() -> None:
     assert core.role is Role.CANDIDATE
 
 
-def test_a_term_begins_with_an_entry_that_commits_all_earlier_ones() -> None:
+def test_raft_core_first_entry_of_a_term_commits_earlier_entries() -> None:
     core = _core(term=1, entries=(Entry(0, 1, b"a"), Entry(1, 1, b"b")))
     _elect(core)
     ready = core.ready()
@@ -82,7 +82,7 @@ def test_a_term_begins_with_an_entry_that_commits_all_earlier_ones() -> None:
     assert core.committed_offset == core.applicable_offset == 2
 
 
-def test_entries_are_committed_when_they_are_durable_and_not_before() -> None:
+def test_raft_core_commits_durable_entries_only() -> None:
     core = _core()
     _elect(core)
     assert core.propose(b"a") == Entry(1, 1, b"a")
@@ -97,13 +97,13 @@ def test_entries_are_committed_when_they_are_durable_and_not_before() -> None:
     assert core.committed_offset == 2
 
 
-def test_what_a_snapshot_covers_stays_committed() -> None:
+def test_raft_core_entries_in_a_snapshot_stay_committed() -> None:
     core = _core(term=3, snapshot=SnapshotId(9, 3))
     _elect(core)
     assert (core.committed_offset, core.last_offset) == (9, 10)
 
 
-def test_what_was_overwritten_while_it_was_written_is_not_acknowledged() -> None:
+def test_raft_core_does_not_acknowledge_an_entry_overwritten_during_its_write() -> None:
     core = _core(voters=(1, 2, 3), term=1)
     core.step(_append(2, 1, Entry(0, 1, b"old")))
     written = core.ready()
@@ -118,8 +118,8 @@ def test_what_was_overwritten_while_it_was_written_is_not_acknowledged() -> None
     assert reply == AppendReply(sender=node(1), to=node(3), term=2, durable_offset=0)
 
 
-def test_entries_of_an_older_term_are_not_committed_by_being_counted() -> None:
-    """Figure 8 of the Raft paper, up to where it would go wrong."""
+def test_raft_core_entries_of_an_older_term_are_not_committed_by_counting() -> None:
+    """The state of figure 8 in the Raft paper before the wrong step."""
     core = _core(voters=(1, 2, 3), term=2, entries=(Entry(0, 2, b"of an older term"),))
     core.step(VoteReply(sender=node(2), to=node(1), term=3, granted=True))
     core.campaign()
@@ -137,7 +137,7 @@ def test_entries_of_an_older_term_are_not_committed_by_being_counted() -> None:
     assert core.committed_offset == 1
 
 
-def test_a_vote_leaves_only_with_what_makes_it_durable() -> None:
+def test_raft_core_sends_a_vote_together_with_its_hard_state() -> None:
     core = _core(voters=(1, 2, 3))
     core.step(Vote(sender=node(2), to=node(1), term=7, last_offset=-1, last_term=0))
     ready = core.ready()
@@ -156,8 +156,8 @@ def _append(leader: int, term: int, *entries: Entry) -> Append:
     )
 
 
-def test_a_candidate_whom_another_refuses_does_not_wait_long_for_those_who_are_away() -> None:
-    """With one of three dead, two that stood at once waited a whole time-out for its vote."""
+def test_raft_core_refused_candidate_retries_without_waiting_for_absent_voters() -> None:
+    """With one of three voters down, two simultaneous candidates waited a whole timeout."""
     core = _core(voters=(1, 2, 3), term=1)
     core.campaign()
     core.step(PreVoteReply(sender=node(2), to=node(1), term=1, granted=True))
@@ -170,7 +170,7 @@ def test_a_candidate_whom_another_refuses_does_not_wait_long_for_those_who_are_a
     assert core.role is Role.PROSPECTIVE, "it asks again"
 
 
-def test_whoever_hesitates_leaves_the_others_to_stand_and_stands_if_nobody_does() -> None:
+def test_raft_core_hesitating_voter_campaigns_only_if_no_other_voter_does() -> None:
     core = _core(voters=(1, 2, 3))
     core.hesitates = True
     core.step(TimeoutNow(sender=node(2), to=node(1), term=core.term))
@@ -194,7 +194,7 @@ def _leader_of_three() -> RaftCore:
     return core
 
 
-def test_leader_resigns_although_voters_of_later_term_request_the_log() -> None:
+def test_raft_core_leader_resigns_despite_log_requests_of_a_later_term() -> None:
     core = _leader_of_three()
     for _ in range(11):
         core.step(Observe(sender=node(2), to=node(1), term=5))
@@ -202,8 +202,8 @@ def test_leader_resigns_although_voters_of_later_term_request_the_log() -> None:
     assert core.role is Role.FOLLOWER
 
 
-def test_leader_resigns_when_answers_are_older_than_an_election_timeout() -> None:
-    """What node 2 received at the start of the term says nothing about its vote now."""
+def test_raft_core_leader_resigns_when_answers_are_older_than_an_election_timeout() -> None:
+    """Messages that node 2 received at the start of the term do not confirm its vote now."""
     core = _leader_of_three()
     late = AppendReply(sender=node(2), to=node(1), term=1, durable_offset=-1, sent_tick=0)
     for _ in range(11):
@@ -213,7 +213,7 @@ def test_leader_resigns_when_answers_are_older_than_an_election_timeout() -> Non
 
 
 def test_raft_core_unsent_messages_are_bounded_and_the_newest_are_kept() -> None:
-    """While a disk does not store the vote, no message leaves, and peers keep sending for hours."""
+    """While the vote is not durable, no message is sent, and peers keep sending for hours."""
     core = _core(voters=(1, 2, 3))
     for term in range(2 * MAX_UNSENT_MESSAGES):
         core.step(PreVote(sender=node(2), to=node(1), term=term, last_offset=-1, last_term=0))

@@ -1,4 +1,4 @@
-"""What a machine hands out."""
+"""``Ready``, the output of a Raft machine."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from kraftjbod.raft.machine.messages import Entry, HardState, Ready, TimeoutNow,
         Ready(committed_offset=4, has_committed=True),
     ],
 )
-def test_there_is_something_to_do(ready: Ready) -> None:
+def test_ready_with_work_is_true(ready: Ready) -> None:
     assert ready
 
 
-def test_what_was_handed_out_before_is_nothing_to_do() -> None:
+def test_ready_without_new_work_is_false() -> None:
     assert not Ready(committed_offset=4)

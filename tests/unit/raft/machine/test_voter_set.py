@@ -1,4 +1,4 @@
-"""Sets of voters as entries of the log."""
+"""``VoterSet`` and its encoding as an entry of the log."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kraftjbod.raft.machine.messages import node
 from kraftjbod.raft.machine.voter_set import ReplicaKey, Voter, VoterSet
 
 
-def test_a_set_comes_back_as_it_was_written() -> None:
+def test_voter_set_is_decoded_as_encoded() -> None:
     directory = DirectoryId(b"a directory's id")
     found = VoterSet(
         (Voter(ReplicaKey(BrokerId(1), directory), ("CONTROLLER://a:1", "SSL://b:2")),)
@@ -19,7 +19,7 @@ def test_a_set_comes_back_as_it_was_written() -> None:
     assert VoterSet.decode(VoterSet.of([node(3)]).encode()) == VoterSet.of([node(3)])
 
 
-def test_a_node_with_another_directory_is_another_voter() -> None:
+def test_voter_set_distinguishes_directories_of_a_node() -> None:
     here, there = (ReplicaKey(BrokerId(1), DirectoryId(bytes([i] * 16))) for i in (65, 66))
     voters = VoterSet.of([here, node(2), node(3)])
     assert here in voters
@@ -31,6 +31,6 @@ def test_a_node_with_another_directory_is_another_voter() -> None:
 @pytest.mark.parametrize(
     "payload", [b"", b"[]", b"{}", b'{"version": 9, "voters": []}', b'{"version":0,"voters":[1]}']
 )
-def test_anything_else_is_refused(payload: bytes) -> None:
+def test_voter_set_decode_rejects_other_payloads(payload: bytes) -> None:
     with pytest.raises(CorruptRecordError, match="no set of voters"):
         VoterSet.decode(payload)

@@ -1,4 +1,4 @@
-"""What compaction makes of transactions: aborted records, markers, and the index of both."""
+"""Compaction of transactions: aborted records, markers and the transaction index."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def end(handle: LogHandle, producer_id: int, *, commits: bool) -> None:
 
 
 async def content(handle: LogHandle) -> list[str]:
-    """``key=value`` of records, and markers."""
+    """Return ``key=value`` of each record, and each transaction marker, in offset order."""
     found, offset = [], handle.log_start_offset
     while offset < handle.log_end_offset:
         data = (await handle.read_checked(offset, 4096, NO_LIMIT, True)).records
@@ -59,7 +59,7 @@ async def content(handle: LogHandle) -> list[str]:
     return found
 
 
-async def test_what_was_aborted_goes_then_its_marker_and_never_one_without_the_other() -> None:
+async def test_compaction_drops_aborted_records_before_their_marker_and_index_entry() -> None:
     vfs, clock = MemVfs(), ManualClock(NOW_MS)
     format_dir(vfs, "/d1", 1)
     manager = compacting_manager([compacting_dir(vfs)], clock=clock)
@@ -78,10 +78,10 @@ async def test_what_was_aborted_goes_then_its_marker_and_never_one_without_the_o
     await send(handle, 2, ("c", "kept"))
     await flush_and_roll(handle)
     await end(handle, 1, commits=False)
-    # Producer 1 is known by another batch than the aborted one from here on.
+    # From here on, the last batch of producer 1 is not the aborted one.
     for number in range(6):
         await send(handle, 1, ("d", str(number)))
-    # Nothing is decided about 2: no part of the log that it reaches into may be cleaned.
+    # The transaction of producer 2 is open: nothing from its first offset on may be cleaned.
     await compact()
     assert "a=aborted" in await content(handle)
     await end(handle, 2, commits=True)
@@ -94,7 +94,7 @@ async def test_what_was_aborted_goes_then_its_marker_and_never_one_without_the_o
     assert "abort 1" in first
     aborted = await handle.aborted_between(0, 5)
     assert [one.producer_id for one in aborted] == [1]
-    for seed in range(5):  # The power fails: the index is as certain as what it is about.
+    for seed in range(5):  # After a power failure, the index is as durable as the records.
         loaded = LogLoader(
             vfs=vfs.crash_clone(seed),
             directory=handle.directory,
@@ -104,7 +104,7 @@ async def test_what_was_aborted_goes_then_its_marker_and_never_one_without_the_o
             recovery_point=handle.recovery_point,
         ).load()
         assert loaded.log.aborted_between(0, 5) == aborted
-    # Nothing of it was met any more: it is out of the index, and its marker has a horizon.
+    # No aborted record is left: the index entry is removed, and the marker has a delete horizon.
     await compact()
     assert "abort 1" in await content(handle)
     assert await handle.aborted_between(0, 5) == []
@@ -112,11 +112,11 @@ async def test_what_was_aborted_goes_then_its_marker_and_never_one_without_the_o
     await compact()
     last = await content(handle)
     assert "abort 1" not in last
-    # A committed transaction with records that are left has its marker.
+    # The marker of a committed transaction stays as long as one of its records.
     assert last.index("d=5") < last.index("commit 1")
 
 
-async def test_a_crash_anywhere_in_a_pass_shows_nothing_that_was_aborted() -> None:
+async def test_compaction_crash_at_any_operation_exposes_no_aborted_record() -> None:
     disk = MemVfs()
     vfs = FaultVfs(disk)
     format_dir(vfs, "/d1", 1)

@@ -1,4 +1,4 @@
-"""Up to where replicas are clean: in memory by replica, on disk by directory."""
+"""First dirty offsets: in memory per replica, in ``cleaner-offset-checkpoint`` per directory."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def cleaned(vfs: MemVfs) -> LogManager:
     return manager
 
 
-async def test_a_pass_is_remembered_over_a_restart() -> None:
+async def test_cleaner_offsets_survive_a_restart() -> None:
     vfs = MemVfs()
     manager = await cleaned(vfs)
     assert reported(vfs) == "0\n1\nt 0 8\n"
@@ -57,7 +57,7 @@ async def test_a_pass_is_remembered_over_a_restart() -> None:
     assert offsets_of(manager).first_dirty(handle) == 8
 
 
-async def test_a_truncation_below_lowers_it_before_anything_can_follow() -> None:
+async def test_cleaner_offsets_truncation_below_lowers_the_checkpoint() -> None:
     vfs = MemVfs()
     manager = await cleaned(vfs)
     handle = manager.get(TP)
@@ -67,7 +67,7 @@ async def test_a_truncation_below_lowers_it_before_anything_can_follow() -> None
     assert "t 0 8" not in reported(vfs)
 
 
-async def test_a_claim_beyond_the_log_is_none() -> None:
+async def test_cleaner_offsets_beyond_the_log_end_are_ignored() -> None:
     vfs = MemVfs()
     manager = await start(vfs)
     handle = await manager.create(TP, TOPIC_ID)
@@ -75,7 +75,7 @@ async def test_a_claim_beyond_the_log_is_none() -> None:
     assert offsets_of(manager).first_dirty(handle) == 0
 
 
-async def test_a_new_replica_inherits_no_claim() -> None:
+async def test_cleaner_offsets_of_a_deleted_replica_are_not_inherited_by_its_successor() -> None:
     vfs = MemVfs()
     manager = await cleaned(vfs)
     await manager.delete(TP)
@@ -86,7 +86,7 @@ async def test_a_new_replica_inherits_no_claim() -> None:
     assert offsets_of(manager).first_dirty(handle) == 0
 
 
-async def test_a_new_replica_inherits_no_claim_of_a_file_not_read_yet() -> None:
+async def test_cleaner_offsets_of_a_checkpoint_not_yet_loaded_are_not_inherited() -> None:
     vfs = MemVfs()
     manager = await cleaned(vfs)
     await manager.delete(TP)
@@ -96,7 +96,7 @@ async def test_a_new_replica_inherits_no_claim_of_a_file_not_read_yet() -> None:
     assert "t 0" not in reported(vfs)
 
 
-async def test_a_damaged_file_costs_a_pass_and_no_more() -> None:
+async def test_cleaner_offsets_damaged_checkpoint_costs_one_more_pass() -> None:
     vfs = MemVfs()
     manager = await cleaned(vfs)
     await manager.close(1)

@@ -1,4 +1,4 @@
-"""Pauses of the cleaner: they belong to whoever asked, and wait for what is under way."""
+"""Pauses of the cleaner: their scope, and waiting for a running pass."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def pauses(reason: str | None = None) -> CleaningPauses:
     return CleaningPauses(lambda tp: reason)
 
 
-async def test_a_pause_ends_with_the_block_that_asked() -> None:
+async def test_cleaning_pause_ends_with_its_block() -> None:
     one = pauses()
     async with one.paused(TP, by="a move"):
         assert one.reason(TP) == "paused by a move"
@@ -27,7 +27,7 @@ async def test_a_pause_ends_with_the_block_that_asked() -> None:
         pass
 
 
-async def test_a_pause_ends_when_the_block_fails_or_is_cancelled() -> None:
+async def test_cleaning_pause_ends_when_its_block_fails_or_is_cancelled() -> None:
     """KAFKA-16709, KAFKA-19458, KAFKA-15082: cleaning stayed paused after a move had ended."""
     one = pauses()
     with pytest.raises(ValueError, match="move failed"):
@@ -47,7 +47,7 @@ async def test_a_pause_ends_when_the_block_fails_or_is_cancelled() -> None:
     assert one.reason(TP) is None
 
 
-async def test_two_pauses_are_two() -> None:
+async def test_cleaning_pause_is_counted_per_request() -> None:
     one = pauses()
     async with one.paused(TP, by="a move"):
         async with one.paused(TP, by="a removal"), one.paused(TP, by="a move"):
@@ -56,7 +56,7 @@ async def test_two_pauses_are_two() -> None:
     assert one.reason(TP) is None
 
 
-async def test_a_pause_begins_when_the_pass_under_way_has_ended() -> None:
+async def test_cleaning_pause_starts_after_the_running_pass() -> None:
     one, story = pauses(), list[str]()
     may_end = asyncio.Event()
 
@@ -80,7 +80,7 @@ async def test_a_pause_begins_when_the_pass_under_way_has_ended() -> None:
     assert story == ["the pass has ended", "paused"]
 
 
-async def test_a_pause_that_is_given_up_while_it_waits_is_none() -> None:
+async def test_cleaning_pause_cancelled_while_waiting_does_not_take_effect() -> None:
     one = pauses()
     with one.cleaning(TP):
         waiting = asyncio.ensure_future(one.paused(TP, by="a move").__aenter__())
@@ -91,7 +91,7 @@ async def test_a_pause_that_is_given_up_while_it_waits_is_none() -> None:
         assert one.reason(TP) is None
 
 
-async def test_what_can_be_looked_up_is_asked_each_time() -> None:
+async def test_cleaning_pause_reason_is_looked_up_on_each_call() -> None:
     reasons = ["its log dir is saturated"]
     one = CleaningPauses(lambda tp: reasons[0] if reasons else None)
     assert one.reason(TP) == "its log dir is saturated"

@@ -1,4 +1,4 @@
-"""Steps of a pass: what may be cleaned, and reading and writing in bounded bites."""
+"""Steps of a cleaning pass: selection of segments, and bounded reads and writes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.faults.rig import TOPIC_ID, TP, format_dir
 
 
 async def three_segments(vfs: MemVfs | None = None):  # type: ignore[no-untyped-def]  # a handle
-    """Closed segments of two records each, at 0, 2 and 4; record times are 100 ms apart."""
+    """Create three closed segments at offsets 0, 2 and 4, with record times 100 ms apart."""
     vfs = vfs or MemVfs()
     format_dir(vfs, "/d1", 1)
     manager = compacting_manager([compacting_dir(vfs)])
@@ -38,13 +38,13 @@ def bases(cleanable: Cleanable | None) -> list[int]:
     return [] if cleanable is None else [s.base_offset for s in cleanable.segments]
 
 
-async def test_what_is_not_committed_and_certain_is_not_cleaned() -> None:
+async def test_find_cleanable_stops_at_the_limit_offset() -> None:
     handle = await three_segments()
     for limit, expected in [(6, [0, 2, 4]), (5, [0, 2]), (2, [0]), (1, [])]:
         assert bases(find_cleanable(handle.view, 0, limit, CONFIG, NOW_MS)) == expected
 
 
-async def test_clean_segments_count_as_such() -> None:
+async def test_find_cleanable_counts_segments_before_the_first_dirty_offset_as_clean() -> None:
     handle = await three_segments()
     found = find_cleanable(handle.view, 4, 6, CONFIG, NOW_MS)
     assert found is not None
@@ -54,7 +54,7 @@ async def test_clean_segments_count_as_such() -> None:
     assert find_cleanable(handle.view, 6, 6, CONFIG, NOW_MS) is None
 
 
-async def test_what_is_young_waits_and_all_after_it() -> None:
+async def test_find_cleanable_skips_segments_younger_than_min_compaction_lag() -> None:
     handle = await three_segments()
     config = CONFIG.model_copy(update={"min_compaction_lag_ms": 1000})
     assert bases(find_cleanable(handle.view, 0, 6, config, NOW_MS + 1000)) == [0]
@@ -62,7 +62,7 @@ async def test_what_is_young_waits_and_all_after_it() -> None:
     assert find_cleanable(handle.view, 0, 6, config, NOW_MS + 999) is None
 
 
-async def test_what_has_waited_too_long_waits_no_longer() -> None:
+async def test_find_cleanable_marks_segments_older_than_max_compaction_lag_overdue() -> None:
     handle = await three_segments()
     config = CONFIG.model_copy(update={"max_compaction_lag_ms": 1000})
     found = find_cleanable(handle.view, 2, 6, config, NOW_MS + 1100)
@@ -73,7 +73,7 @@ async def test_what_has_waited_too_long_waits_no_longer() -> None:
     assert found.dirt.is_overdue
 
 
-async def test_a_step_reads_a_bite_and_a_batch_that_is_larger() -> None:
+async def test_key_reading_step_is_bounded_and_reads_a_larger_batch_whole() -> None:
     vfs = MemVfs()
     handle = await three_segments(vfs)
     await History().append(handle, keyed(("c", "x" * 500)))
@@ -99,7 +99,7 @@ def segment_mode():  # type: ignore[no-untyped-def]  # an enum member
 
 
 @pytest.mark.parametrize("at", [3, 30, 70])
-async def test_damage_is_found_and_reported_with_its_offset(at: int) -> None:
+async def test_key_reading_reports_the_offset_of_a_damaged_batch(at: int) -> None:
     vfs = MemVfs()
     handle = await three_segments(vfs)
     segment = handle.view.segments[1]
@@ -111,7 +111,7 @@ async def test_damage_is_found_and_reported_with_its_offset(at: int) -> None:
     assert caught.value.offset == 2
 
 
-async def test_a_segment_that_does_not_end_where_the_next_begins_is_damaged() -> None:
+async def test_key_reading_fails_if_a_segment_does_not_end_at_the_next_base_offset() -> None:
     vfs = MemVfs()
     handle = await three_segments(vfs)
     segment = handle.view.segments[1]

@@ -1,4 +1,4 @@
-"""What compaction keeps, by rule: groups, dirt, keys, tombstones, empty batches."""
+"""Rules of compaction: groups of segments, dirty ratio, keys, tombstones and empty batches."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Segment:
 
 
 def grouped(*sizes: int, span: int = 10**9, most: int = 100) -> list[list[int]]:
-    """Segments of 10 offsets each, at most 100 bytes a group."""
+    """Group segments of 10 offsets each; the bytes of a group are limited to 100."""
     segments = [Segment(10 * i, size) for i, size in enumerate(sizes)]
     groups = group_segments(
         segments, 10 * len(sizes), max_bytes=100, max_span=span, max_segments=most
@@ -31,17 +31,17 @@ def grouped(*sizes: int, span: int = 10**9, most: int = 100) -> list[list[int]]:
     return [[segment.size_bytes for segment in group] for group in groups]
 
 
-def test_neighbours_are_grouped_up_to_a_segment_size() -> None:
+def test_group_segments_joins_neighbours_up_to_the_segment_size() -> None:
     assert grouped(60, 30, 20, 50, 100, 1) == [[60, 30], [20, 50], [100], [1]]
     assert grouped(300, 5, 5) == [[300], [5, 5]]
 
 
-def test_a_group_spans_no_more_offsets_than_an_index_can() -> None:
+def test_group_segments_limits_the_offset_span_of_a_group() -> None:
     assert grouped(1, 1, 1, span=20) == [[1, 1], [1]]
     assert grouped(1, 1, 1, span=5) == [[1], [1], [1]]
 
 
-def test_a_group_has_no_more_segments_than_files_may_be_open() -> None:
+def test_group_segments_limits_the_number_of_segments() -> None:
     assert grouped(1, 1, 1, 1, 1, most=2) == [[1, 1], [1, 1], [1]]
 
 
@@ -57,7 +57,7 @@ def test_a_group_has_no_more_segments_than_files_may_be_open() -> None:
         (Dirt(0, 0), 0.0, False),
     ],
 )
-def test_when_a_log_is_dirty_enough(dirt: Dirt, ratio: float, is_due: bool) -> None:
+def test_dirt_is_due_by_ratio_or_when_overdue(dirt: Dirt, ratio: float, is_due: bool) -> None:
     assert dirt.is_due(ratio) is is_due
 
 
@@ -86,7 +86,7 @@ def map_of(*batches: bytes, max_bytes: int = 10_000) -> CleanerMap:
     return found
 
 
-def thinned(
+def thin_batch(
     latest: CleanerMap,
     data: bytes,
     *,
@@ -105,86 +105,86 @@ def offsets(data: bytes | None) -> list[int]:
     return [] if data is None else [record.offset for record in read_records(data)]
 
 
-def test_of_each_key_the_latest_is_kept() -> None:
+def test_batch_filter_keeps_the_latest_record_of_each_key() -> None:
     first = batch(0, (b"a", b"1"), (b"b", b"1"), (b"a", b"2"))
     second = batch(3, (b"b", b"2"))
     latest = map_of(first, second)
-    assert offsets(thinned(latest, first)) == [2]
-    assert thinned(latest, second) == second
+    assert offsets(thin_batch(latest, first)) == [2]
+    assert thin_batch(latest, second) == second
 
 
-def test_a_batch_without_survivors_goes() -> None:
+def test_batch_filter_drops_a_batch_without_remaining_records() -> None:
     first, second = batch(0, (b"a", b"1")), batch(1, (b"a", b"2"))
-    assert thinned(map_of(first, second), first) is None
+    assert thin_batch(map_of(first, second), first) is None
 
 
-def test_the_last_batch_of_a_group_stays_without_its_records() -> None:
+def test_batch_filter_keeps_the_last_batch_of_a_group_without_records() -> None:
     first, second = batch(0, (b"a", b"1"), (b"a", b"2")), batch(2, (b"a", b"3"))
-    left = thinned(map_of(first, second), first, is_last=True)
+    left = thin_batch(map_of(first, second), first, is_last=True)
     assert left is not None
     assert offsets(left) == []
     assert read_header(left).next_offset == 2
-    # And goes with the next pass, when it is the last no more.
-    assert thinned(map_of(first, second), left) is None
-    assert thinned(map_of(first, second), left, is_last=True) == left
+    # The next pass drops the empty batch if it is no longer the last one.
+    assert thin_batch(map_of(first, second), left) is None
+    assert thin_batch(map_of(first, second), left, is_last=True) == left
 
 
-def test_a_batch_that_a_producer_is_known_by_stays_without_its_records() -> None:
+def test_batch_filter_keeps_the_last_batch_of_a_producer_without_records() -> None:
     first, second = batch(0, (b"a", b"1"), (b"a", b"2")), batch(2, (b"a", b"3"))
-    left = thinned(map_of(first, second), first, kept=frozenset({1}))
+    left = thin_batch(map_of(first, second), first, kept=frozenset({1}))
     assert left is not None
     header = read_header(left)
     assert (header.record_count, header.last_sequence, header.producer_id) == (0, 1, 1)
 
 
-def test_what_the_map_does_not_know_is_left_alone() -> None:
+def test_batch_filter_leaves_records_beyond_the_map_unchanged() -> None:
     first, second = batch(0, (b"a", b"1"), (b"b", b"1")), batch(2, (b"c", b"1"), (b"d", b"2"))
     full = map_of(first, second, max_bytes=4 * ENTRY_BYTES)
     assert full.latest_offset == 2
-    assert thinned(full, first) == first
-    assert thinned(full, second) == second
+    assert thin_batch(full, first) == first
+    assert thin_batch(full, second) == second
 
 
-def test_records_without_a_key_go() -> None:
+def test_batch_filter_drops_records_without_a_key() -> None:
     first = batch(0, (None, b"1"), (b"a", b"1"))
-    assert offsets(thinned(map_of(first), first)) == [1]
+    assert offsets(thin_batch(map_of(first), first)) == [1]
 
 
-def test_control_batches_stay() -> None:
+def test_batch_filter_keeps_control_batches() -> None:
     marker = batch(0, (b"\0\0\0\1", b"x"), control=True)
     later = batch(1, (b"\0\0\0\1", b"y"))
-    assert thinned(map_of(marker, later), marker) == marker
+    assert thin_batch(map_of(marker, later), marker) == marker
 
 
-def test_a_tombstone_stays_for_its_time_after_the_first_pass_that_saw_it() -> None:
+def test_batch_filter_keeps_a_tombstone_until_its_delete_horizon() -> None:
     first = batch(0, (b"a", b"1"), (b"b", b"1"))
     grave = batch(2, (b"a", None), (b"c", b"1"))
     latest = map_of(first, grave)
-    assert offsets(thinned(latest, first)) == [1]
-    seen = thinned(latest, grave)
+    assert offsets(thin_batch(latest, first)) == [1]
+    seen = thin_batch(latest, grave)
     assert seen is not None
     assert offsets(seen) == [2, 3]
     assert delete_horizon(read_header(seen)) == NOW_MS + 100
-    # Later passes need not have it in their map, which holds what is dirty only.
+    # The map of a later pass holds dirty keys only, so the tombstone's key may be missing there.
     others = map_of(batch(10, (b"z", b"1")))
-    assert thinned(others, seen, now_ms=NOW_MS + 99) == seen
-    gone = thinned(others, seen, now_ms=NOW_MS + 100)
+    assert thin_batch(others, seen, now_ms=NOW_MS + 99) == seen
+    gone = thin_batch(others, seen, now_ms=NOW_MS + 100)
     assert offsets(gone) == [3]
 
 
-def test_a_tombstone_that_is_superseded_goes_at_once() -> None:
+def test_batch_filter_drops_a_superseded_tombstone_at_once() -> None:
     grave, again = batch(0, (b"a", None)), batch(1, (b"a", b"2"))
-    assert thinned(map_of(grave, again), grave) is None
+    assert thin_batch(map_of(grave, again), grave) is None
 
 
-def test_empty_batches_put_nothing_into_the_map() -> None:
+def test_put_keys_of_an_empty_batch_adds_no_entry() -> None:
     empty = empty_batch(read_header(batch(0, (b"a", b"1"), (b"b", b"1"))))
     found = map_of(empty)
     assert (found.entries, found.latest_offset) == (0, 1)
 
 
-def test_records_that_are_clean_already_take_no_space_in_the_map() -> None:
-    """A pass that had to stop in the middle of a batch goes on behind it, and never back."""
+def test_put_keys_skips_records_below_the_first_dirty_offset() -> None:
+    """A pass that stopped in the middle of a batch continues after the records it has cleaned."""
     data = batch(0, (b"a", b"1"), (b"b", b"1"), (b"c", b"1"))
     found = CleanerMap(max_bytes=10_000, expected_keys=1)
     assert put_keys(found, data, 0, read_header(data), 2)

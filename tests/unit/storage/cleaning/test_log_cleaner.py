@@ -1,4 +1,4 @@
-"""The cleaner of a node: which log it takes, what keeps it away, and what it leaves behind."""
+"""The log cleaner: choice of the log, conditions that exclude one, limits and errors."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ from tests.faults.rig import TOPIC_ID, TP, ManualClock, chores, directory_id, fo
 from tests.faults.vfs_fault import Effect, Fault, FaultVfs
 
 OTHER = TopicPartition("t", 1)
-#: Of a batch's header.
+#: Fields of a batch header.
 BATCH_LENGTH, CRC = struct.Struct(">i"), struct.Struct(">I")
-#: A batch at a time, so that something can happen in the middle of a pass.
+#: One batch a step, so that a test can act in the middle of a pass.
 SMALL_STEPS = CleanerLimits(step_bytes=10)
 
 
@@ -67,7 +67,7 @@ async def start(
 async def filled(
     manager: LogManager, tp: TopicPartition = TP, rounds: int = 4
 ) -> tuple[LogHandle, History]:
-    """A closed segment a round, with the same two keys in each."""
+    """Write ``rounds`` closed segments with the same two keys in each."""
     handle = await manager.create(tp, TOPIC_ID, directory_id(1))
     history = History()
     for step in range(rounds):
@@ -84,14 +84,14 @@ def with_config(**more: object) -> TopicConfig:
     return CONFIG.model_copy(update=more)
 
 
-# -- which log -------------------------------------------------------------------------------------
+# -- choice of the log -----------------------------------------------------------------------------
 
 
-async def test_the_dirtiest_log_comes_first() -> None:
+async def test_log_cleaner_takes_the_dirtiest_log_first() -> None:
     manager = await start(with_config(min_cleanable_dirty_ratio=0.1))
     handle, _ = await filled(manager)
     assert await clean_one(manager)
-    # Now it is clean but for what comes.
+    # The log is clean now, except for the records that follow.
     await History().append(handle, keyed(("a", "later")))
     await flush_and_roll(handle)
     other, _ = await filled(manager, OTHER)
@@ -105,7 +105,7 @@ async def test_the_dirtiest_log_comes_first() -> None:
     assert order == [str(other.topic_partition), str(handle.topic_partition)]
 
 
-async def test_what_is_overdue_comes_before_what_is_dirtier() -> None:
+async def test_log_cleaner_takes_an_overdue_log_before_a_dirtier_one() -> None:
     manager = await start(with_config(min_cleanable_dirty_ratio=1.0, max_compaction_lag_ms=5000))
     await filled(manager)
     clock = manager._clock
@@ -116,7 +116,7 @@ async def test_what_is_overdue_comes_before_what_is_dirtier() -> None:
     assert not await clean_one(manager)
 
 
-async def test_a_log_that_is_not_compacted_is_left_alone() -> None:
+async def test_log_cleaner_skips_a_log_without_compaction() -> None:
     manager = await start(TopicConfig(segment_bytes=1024))
     handle, history = await filled(manager)
     assert not await clean_one(manager)
@@ -124,7 +124,7 @@ async def test_a_log_that_is_not_compacted_is_left_alone() -> None:
     assert not handle.view.may_have_gaps
 
 
-async def test_what_is_not_committed_is_left_alone() -> None:
+async def test_log_cleaner_leaves_records_above_the_high_watermark() -> None:
     manager = await start()
     handle, history = await filled(manager)
     handle.high_watermark = 4
@@ -132,7 +132,7 @@ async def test_what_is_not_committed_is_left_alone() -> None:
     assert await read_all(handle) == history.records[2:]
 
 
-async def test_what_a_crash_left_is_made_certain_before_it_is_cleaned() -> None:
+async def test_log_cleaner_flushes_recovered_records_before_cleaning() -> None:
     mem = MemVfs()
     manager = await start(vfs=mem)
     _, history = await filled(manager)
@@ -154,12 +154,12 @@ async def test_what_a_crash_left_is_made_certain_before_it_is_cleaned() -> None:
     assert await read_all(handle) == history.records[-2:]
 
 
-async def test_records_are_found_by_offset_and_by_time_as_before() -> None:
+async def test_log_cleaner_keeps_lookups_by_offset_and_timestamp_correct() -> None:
     manager = await start()
     handle, history = await filled(manager)
     assert await clean_one(manager)
     assert await read_all(handle) == history.records[-2:]
-    # From any offset a reader gets the next record that is left.
+    # A read at a removed offset returns the next record that is left.
     for offset in range(8):
         assert (await read_all(handle, offset))[0].offset == max(6, offset)
     found = await handle.offset_for_timestamp(NOW_MS)
@@ -167,11 +167,11 @@ async def test_records_are_found_by_offset_and_by_time_as_before() -> None:
     assert found.offset == 6
 
 
-# -- what keeps it away ----------------------------------------------------------------------------
+# -- conditions that exclude a log -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("state", [LogDirState.SATURATED, LogDirState.STALLED, LogDirState.OFFLINE])
-async def test_a_dir_that_is_not_online_is_left_alone(state: LogDirState) -> None:
+async def test_log_cleaner_skips_a_directory_that_is_not_online(state: LogDirState) -> None:
     manager = await start()
     await filled(manager)
     log_dir = manager.dirs()[0]
@@ -181,8 +181,8 @@ async def test_a_dir_that_is_not_online_is_left_alone(state: LogDirState) -> Non
     assert await clean_one(manager)
 
 
-async def test_a_replica_that_moves_is_left_alone_until_the_move_has_ended() -> None:
-    """KAFKA-16709, KAFKA-19458: nobody has to remember to let the cleaner go on."""
+async def test_log_cleaner_skips_a_moving_replica_until_the_move_ends() -> None:
+    """KAFKA-16709, KAFKA-19458: no code path has to resume the cleaner explicitly."""
     manager = await start(dirs=2)
     handle, history = await filled(manager)
     target = manager.dirs()[1]
@@ -190,7 +190,7 @@ async def test_a_replica_that_moves_is_left_alone_until_the_move_has_ended() -> 
     assert not await clean_one(manager)
     await manager.drop_future(TP)
     assert await clean_one(manager)
-    # And on its new disk, which knows what is clean already.
+    # The target directory inherits the clean offset of the moved log.
     await history.append(handle, keyed(("a", "more")))
     future = await manager.create_future(TP, target, Uuid(bytes(range(1, 17))))
     pool = MoverPool(threads=1, clock=ManualClock())
@@ -210,12 +210,12 @@ async def test_a_replica_that_moves_is_left_alone_until_the_move_has_ended() -> 
     assert bytes(text) == b"0\n1\nt 0 9\n"
 
 
-async def stopped_at(  # type: ignore[no-untyped-def]  # a callback
+async def run_pass_with_interruption(  # type: ignore[no-untyped-def]  # a callback
     manager: LogManager, vfs: FaultVfs, kind: str, then, until: threading.Event | None = None
 ) -> None:
-    """Let a pass run, and have ``then`` called on the loop at its first ``kind`` on a target.
+    """Run a pass, and call ``then`` on the event loop at the first ``kind`` on a ``.cleaned`` file.
 
-    :param until: the pass waits for it there.
+    :param until: the pass waits for this event in that operation.
     """
     loop = asyncio.get_running_loop()
 
@@ -234,7 +234,7 @@ def cleaned_files(vfs: MemVfs) -> list[str]:
     return [e.name for e in vfs.list_dir(f"/d1/{TP}") if e.name.endswith((".cleaned", ".swap"))]
 
 
-async def test_a_move_that_begins_in_the_middle_of_a_pass_ends_it() -> None:
+async def test_log_cleaner_pass_ends_when_a_move_starts() -> None:
     mem = MemVfs()
     vfs = FaultVfs(mem)
     manager = await start(dirs=2, vfs=vfs, limits=SMALL_STEPS)
@@ -246,7 +246,7 @@ async def test_a_move_that_begins_in_the_middle_of_a_pass_ends_it() -> None:
         moves.append(asyncio.ensure_future(made))
 
     with capture_logs() as logged:
-        await stopped_at(manager, vfs, "write_at", move)
+        await run_pass_with_interruption(manager, vfs, "write_at", move)
     (moving,) = moves
     await moving
     assert "paused by a move" in str([e for e in logged if e["event"] == "compaction_put_off"])
@@ -254,13 +254,13 @@ async def test_a_move_that_begins_in_the_middle_of_a_pass_ends_it() -> None:
     history.require_kept_by(await read_all(handle))
 
 
-async def test_a_replica_that_is_deleted_in_the_middle_of_a_pass() -> None:
+async def test_log_cleaner_pass_ends_when_its_replica_is_deleted() -> None:
     mem = MemVfs()
     vfs = FaultVfs(mem)
     manager = await start(vfs=vfs, limits=SMALL_STEPS)
     await filled(manager, rounds=20)
     deletions = []
-    await stopped_at(
+    await run_pass_with_interruption(
         manager,
         vfs,
         "write_at",
@@ -272,7 +272,7 @@ async def test_a_replica_that_is_deleted_in_the_middle_of_a_pass() -> None:
     assert manager.dirs()[0].is_online
 
 
-async def test_whoever_stops_the_cleaner_finds_nothing_left() -> None:
+async def test_log_cleaner_cancelled_pass_leaves_no_temporary_file() -> None:
     for kind in ("open", "write_at", "sync"):
         mem = MemVfs()
         vfs = FaultVfs(mem)
@@ -280,7 +280,7 @@ async def test_whoever_stops_the_cleaner_finds_nothing_left() -> None:
         handle, history = await filled(manager, rounds=20)
         tasks = [asyncio.ensure_future(asyncio.sleep(0))]
         tasks[0] = asyncio.ensure_future(
-            stopped_at(manager, vfs, kind, lambda tasks=tasks: tasks[0].cancel())
+            run_pass_with_interruption(manager, vfs, kind, lambda tasks=tasks: tasks[0].cancel())
         )
         await asyncio.wait(tasks)
         assert tasks[0].cancelled()
@@ -289,13 +289,13 @@ async def test_whoever_stops_the_cleaner_finds_nothing_left() -> None:
         await manager.close(1)
 
 
-async def test_a_truncation_in_the_middle_of_a_pass_is_not_undone_by_it() -> None:
+async def test_log_cleaner_pass_does_not_undo_a_concurrent_truncation() -> None:
     mem = MemVfs()
     vfs = FaultVfs(mem)
     manager = await start(vfs=vfs, limits=SMALL_STEPS)
     handle, history = await filled(manager, rounds=20)
     cuts = []
-    await stopped_at(
+    await run_pass_with_interruption(
         manager,
         vfs,
         "write_at",
@@ -312,8 +312,8 @@ async def test_a_truncation_in_the_middle_of_a_pass_is_not_undone_by_it() -> Non
     assert cleaned_files(mem) == []
 
 
-async def test_clean_that_finds_damage_keeps_the_segment() -> None:
-    """Its position is one of the segment that was read, and not of the compacted one."""
+async def test_log_cleaner_that_finds_damage_keeps_the_segment() -> None:
+    """The position of the damage refers to the segment that was read, not to the compacted one."""
     mem = MemVfs()
     vfs = FaultVfs(mem)
     manager = await start(vfs=vfs, limits=SMALL_STEPS)
@@ -333,8 +333,8 @@ async def test_clean_that_finds_damage_keeps_the_segment() -> None:
         reads.append(asyncio.ensure_future(handle.read_checked(6, 1, NO_LIMIT, True)))
         reads[0].add_done_callback(lambda _: is_read.set())
 
-    # The pass waits: a reader that finds the compacted segment in its place reads sound records.
-    await stopped_at(manager, vfs, "sync", rot_what_was_read, until=is_read)
+    # The pass waits, because a reader would find sound records in the compacted segment.
+    await run_pass_with_interruption(manager, vfs, "sync", rot_what_was_read, until=is_read)
     with pytest.raises(CorruptRecordError):
         await reads[0]
     assert handle.damaged_from == 6
@@ -347,7 +347,7 @@ async def test_clean_that_finds_damage_keeps_the_segment() -> None:
 # -- limits ----------------------------------------------------------------------------------------
 
 
-async def test_a_map_that_is_full_cleans_up_to_where_it_got() -> None:
+async def test_log_cleaner_with_a_full_map_cleans_in_several_passes() -> None:
     limits = CleanerLimits(map_bytes=20 * ENTRY_BYTES)
     manager = await start(limits=limits)
     handle = await manager.create(TP, TOPIC_ID)
@@ -365,7 +365,7 @@ async def test_a_map_that_is_full_cleans_up_to_where_it_got() -> None:
     assert len(found) == 30
 
 
-async def test_a_thread_that_hung_with_its_dir_is_not_waited_for_when_the_dir_is_back() -> None:
+async def test_log_cleaner_does_not_wait_for_a_hung_thread_when_the_directory_returns() -> None:
     mem = MemVfs()
     vfs = FaultVfs(mem)
     manager = await start(vfs=vfs)
@@ -378,7 +378,7 @@ async def test_a_thread_that_hung_with_its_dir_is_not_waited_for_when_the_dir_is
     log_dir.go_offline("it hangs")
     assert not await passing
     vfs.faults.clear()
-    # Back again, as another object would be: the same files, the old thread still stuck.
+    # The directory returns as another object: the same files, and the old thread is still stuck.
     again = await start(vfs=mem)
     stuck = manager.cleaner._executors[log_dir]
     again.cleaner._executors[again.dirs()[0]] = stuck
@@ -392,8 +392,8 @@ async def test_a_thread_that_hung_with_its_dir_is_not_waited_for_when_the_dir_is
     assert handle.log_dir is log_dir
 
 
-async def test_passes_keep_to_the_rate() -> None:
-    """A pass that has spent its allowance waits, and looks up now and then while it does."""
+async def test_log_cleaner_limits_its_rate() -> None:
+    """A pass that has spent its allowance waits, and checks periodically while it waits."""
     limits = CleanerLimits(max_bytes_per_second=100)
     manager = await start(limits=limits)
     handle, history = await filled(manager)
@@ -411,7 +411,7 @@ async def test_passes_keep_to_the_rate() -> None:
     history.require_kept_by(await read_all(handle))
 
 
-async def test_a_pass_for_which_there_is_no_space_is_not_tried_again_at_once() -> None:
+async def test_log_cleaner_pass_without_disk_space_is_retried_later() -> None:
     mem = MemVfs()
     manager = await start(limits=CleanerLimits(reserve_bytes=1 << 40), vfs=mem)
     await filled(manager)
@@ -428,7 +428,7 @@ async def test_a_pass_for_which_there_is_no_space_is_not_tried_again_at_once() -
     assert [e["event"] for e in logged].count("no_space_to_compact") == 1
 
 
-async def test_a_compression_that_nobody_knows_makes_a_log_uncleanable() -> None:
+async def test_log_cleaner_marks_a_log_with_an_unknown_compression_uncleanable() -> None:
     manager = await start(TopicConfig(segment_bytes=1024))
     handle = await manager.create(TP, TOPIC_ID)
     data = bytearray(build_batch(keyed(("a", "1"))))
@@ -447,7 +447,7 @@ async def test_a_compression_that_nobody_knows_makes_a_log_uncleanable() -> None
     await clean_one(manager)
 
 
-async def test_it_runs_by_itself_and_stops_when_reported() -> None:
+async def test_log_cleaner_runs_in_the_background_until_cancelled() -> None:
     manager = await start(limits=CleanerLimits(backoff_ms=1))
     handle, history = await filled(manager)
     running = asyncio.ensure_future(manager.run_background())
@@ -459,7 +459,7 @@ async def test_it_runs_by_itself_and_stops_when_reported() -> None:
     await manager.close(1)
 
 
-async def test_the_thread_of_a_dir_that_died_ends_when_another_takes_its_place() -> None:
+async def test_log_cleaner_thread_of_a_failed_directory_ends_when_it_is_replaced() -> None:
     mem = MemVfs()
     manager = await start(vfs=mem, limits=CleanerLimits(backoff_ms=1))
     running = asyncio.ensure_future(manager.run_background())
@@ -480,16 +480,16 @@ async def test_the_thread_of_a_dir_that_died_ends_when_another_takes_its_place()
     await manager.close(1)
 
 
-async def test_it_does_not_run_if_it_is_switched_off() -> None:
+async def test_log_cleaner_does_not_run_when_disabled() -> None:
     manager = await start(limits=CleanerLimits(is_enabled=False, backoff_ms=1))
-    await manager.cleaner.run(manager.dirs()[0])  # Ends at once.
+    await manager.cleaner.run(manager.dirs()[0])  # Returns at once.
 
 
-# -- what nobody expected --------------------------------------------------------------------------
+# -- unexpected content and errors -----------------------------------------------------------------
 
 
 def poisoned(base_offset: int) -> bytes:
-    """A sound batch of one record, whose own offset is 2^66 behind the batch's."""
+    """Return a valid batch of one record whose offset delta is 2^66."""
     batch = bytearray(build_batch(keyed(("k", "v")), base_offset=base_offset))
     delta_at = HEADER_BYTES + 3
     batch[delta_at : delta_at + 1] = encode_varint(1 << 66)
@@ -500,7 +500,7 @@ def poisoned(base_offset: int) -> bytes:
 
 
 async def cleaning_until(manager: LogManager, event: str) -> list[MutableMapping[str, Any]]:
-    """Let the background work until ``event`` is logged; what was logged by then."""
+    """Run the background work until ``event`` is logged, and return the events logged so far."""
     with capture_logs() as logged:
         background = asyncio.ensure_future(manager.run_background())
         while event not in [e["event"] for e in logged] and not background.done():
@@ -511,12 +511,12 @@ async def cleaning_until(manager: LogManager, event: str) -> list[MutableMapping
     return logged
 
 
-async def test_a_record_that_no_log_can_hold_costs_that_log_its_cleaning_and_nobody_else() -> None:
-    """79 bytes of it ended every broker that compacted the log, again after each restart."""
+async def test_log_cleaner_marks_only_the_log_with_an_impossible_offset_uncleanable() -> None:
+    """A batch of 79 bytes stopped each broker that compacted the log, again after each restart."""
     manager = await start(dirs=1, limits=CleanerLimits(backoff_ms=1))
     handle = await manager.create(OTHER, TOPIC_ID, directory_id(1))
     assert len(poisoned(0)) <= 79
-    # As a follower takes it, or an earlier release wrote it.
+    # A follower accepts such a batch, and an earlier release may have written one.
     await handle.append_as_follower(poisoned(0))
     await handle.append_as_follower(build_batch(keyed(("k", "v")), base_offset=1))
     handle.high_watermark = handle.log_end_offset
@@ -526,7 +526,7 @@ async def test_a_record_that_no_log_can_hold_costs_that_log_its_cleaning_and_nob
     assert manager.cleaner.uncleanable_in(manager.dirs()[0]) == [handle]
     (bad,) = [e for e in logged if e["event"] == "log_uncleanable"]
     assert (bad["partition"], bad["offset"]) == (str(OTHER), 0)
-    # Nothing of it was changed, and it is not tried again until it is another log.
+    # The log is unchanged, and is not cleaned again until it is recreated.
     assert handle.size_bytes == len(poisoned(0)) + len(build_batch(keyed(("k", "v"))))
     assert not await clean_one(manager)
     await manager.delete(OTHER)
@@ -535,7 +535,7 @@ async def test_a_record_that_no_log_can_hold_costs_that_log_its_cleaning_and_nob
     assert again.log_dir.is_online
 
 
-async def test_an_error_that_nobody_expected_costs_the_log_that_it_came_with() -> None:
+async def test_log_cleaner_unexpected_error_makes_only_its_log_uncleanable() -> None:
     vfs = FaultVfs(MemVfs())
     manager = await start(vfs=vfs, limits=CleanerLimits(backoff_ms=1))
     bad, history = await filled(manager, OTHER)

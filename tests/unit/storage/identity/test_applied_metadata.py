@@ -1,4 +1,4 @@
-"""What a broker remembers of the metadata log that it has followed."""
+"""The ``applied-metadata.json`` file, which records how much of the metadata log was applied."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from kraftjbod.testing.simulation.memory_vfs import MemVfs
 APPLIED = AppliedMetadata(metadata_log_id=Uuid(b"l" * 16), offset=41)
 
 
-def test_what_is_written_is_read_until_it_is_forgotten() -> None:
+def test_applied_metadata_is_read_as_written_until_it_is_forgotten() -> None:
     vfs = MemVfs()
     vfs.make_dirs("/m")
     assert read_applied_metadata(vfs, "/m") is None
@@ -32,7 +32,7 @@ def test_what_is_written_is_read_until_it_is_forgotten() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"metadata_log_id": "x", "offset": 1}'])
-def test_a_damaged_file_is_refused_with_what_to_do(text: str) -> None:
+def test_read_applied_metadata_rejects_a_damaged_file(text: str) -> None:
     vfs = MemVfs()
     vfs.make_dirs("/m")
     write_atomically(vfs, path_of("/m"), text.encode())

@@ -1,4 +1,4 @@
-"""bootstrap.json."""
+"""The ``bootstrap.json`` file with the first feature levels of a cluster."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kraftjbod.storage.vfs import OpenMode
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 
 
-def test_bootstrap_features() -> None:
+def test_bootstrap_features_are_read_as_written_and_damage_is_rejected() -> None:
     vfs = MemVfs()
     vfs.make_dirs("/m")
     newest = {
@@ -34,7 +34,7 @@ def test_bootstrap_features() -> None:
         ({"kraft.version": 1}, "is damaged"),
     ],
 )
-def test_a_level_that_nobody_knows_is_refused(features: dict[str, int], why: str) -> None:
+def test_read_bootstrap_rejects_unknown_levels(features: dict[str, int], why: str) -> None:
     vfs = MemVfs()
     vfs.make_dirs("/m")
     write_bootstrap(vfs, "/m", features)

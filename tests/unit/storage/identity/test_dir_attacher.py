@@ -1,4 +1,4 @@
-"""Opening dirs at run time: who may come, what is written, what is let go of."""
+"""The directory attacher: opening directories at run time, and its refusals."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from tests.faults.rig import (
 from tests.faults.vfs_fault import Effect, Fault, FaultVfs
 
 
-class Place:
-    """A node with its metadata at /meta, and disks at other paths."""
+class Node:
+    """A node with its metadata directory at /meta, and disks at other paths."""
 
     def __init__(
         self,
@@ -85,10 +85,10 @@ async def until(condition: Callable[[], object]) -> None:
         await asyncio.sleep(0.002)
 
 
-async def reason_not_to_take(place: Place, path: str) -> str:
-    """Why it is not taken, as it is logged; who asks hears the same for every path."""
+async def reason_for_refusal(node: Node, path: str) -> str:
+    """Return the logged reason of a refusal; the client receives the same answer for each path."""
     with capture_logs() as logs, pytest.raises(OperatingError) as caught:
-        await place.attacher.open_new(path, [])
+        await node.attacher.open_new(path, [])
     (logged,) = (e for e in logs if e["event"] == "new_log_dir_not_taken")
     assert caught.value.code is ErrorCode.INVALID_REQUEST
     assert caught.value.message.startswith(f"{path} is not taken: name a directory below ")
@@ -97,8 +97,8 @@ async def reason_not_to_take(place: Place, path: str) -> str:
     return reason
 
 
-async def test_a_link_leads_nowhere_that_its_place_does_not_allow(tmp_path: Path) -> None:
-    """Nor does a root that is a link itself lead anybody astray."""
+async def test_open_new_refuses_a_symlink_that_leaves_the_allowed_roots(tmp_path: Path) -> None:
+    """An allowed root may itself be a symlink."""
     inside, outside = tmp_path / "disks", tmp_path / "elsewhere"
     for path in (inside / "d1", outside / "d1"):
         path.mkdir(parents=True)
@@ -106,29 +106,29 @@ async def test_a_link_leads_nowhere_that_its_place_does_not_allow(tmp_path: Path
     (inside / "in").symlink_to(inside / "d1")
     (tmp_path / "root").symlink_to(inside)
     for roots in ([str(inside)], [str(tmp_path / "root")]):
-        place = Place(allowed_roots=roots)
-        place.disks = dict.fromkeys((f"{inside}/out", f"{inside}/in"), RealVfs())
-        reason = await reason_not_to_take(place, f"{inside}/out")
+        node = Node(allowed_roots=roots)
+        node.disks = dict.fromkeys((f"{inside}/out", f"{inside}/in"), RealVfs())
+        reason = await reason_for_refusal(node, f"{inside}/out")
         assert reason == f"{inside}/out is {outside}/d1, which is not below log.dirs.allowed.roots"
         assert list((outside / "d1").iterdir()) == []
-        (await place.attacher.open_new(f"{inside}/in", [])).close()
+        (await node.attacher.open_new(f"{inside}/in", [])).close()
 
 
-async def test_what_was_tried_in_vain_is_not_kept_for_ever() -> None:
-    place = Place()
+async def test_open_new_keeps_at_most_one_finished_failed_attempt() -> None:
+    node = Node()
     for number in range(50):
-        place.disks[f"/none-{number}"] = MemVfs()
-        await reason_not_to_take(place, f"/none-{number}")
-        await until(lambda: not any(d.is_busy for d in place.attacher._failed.values()))
-    assert len(place.attacher._failed) == 1
+        node.disks[f"/none-{number}"] = MemVfs()
+        await reason_for_refusal(node, f"/none-{number}")
+        await until(lambda: not any(d.is_busy for d in node.attacher._failed.values()))
+    assert len(node.attacher._failed) == 1
 
 
-async def test_a_dead_dir_comes_back_cordoned_as_it_was() -> None:
-    place = Place()
-    place.disk("/d1", 1)
-    dead = place.dead("/d1", 1)
+async def test_reopen_keeps_the_directory_cordoned() -> None:
+    node = Node()
+    node.disk("/d1", 1)
+    dead = node.dead("/d1", 1)
     dead.is_cordoned = True
-    back = await place.attacher.reopen(dead)
+    back = await node.attacher.reopen(dead)
     assert (back.directory_id, back.state, back.is_cordoned) == (
         directory_id(1),
         LogDirState.ONLINE,
@@ -137,64 +137,64 @@ async def test_a_dead_dir_comes_back_cordoned_as_it_was() -> None:
     back.close()
 
 
-async def test_dir_attacher_dismissal_of_a_cancelled_reopen_says_why() -> None:
-    place = Place()
-    place.disk("/d1", 1)
-    back = await place.attacher.reopen(place.dead("/d1", 1))
+async def test_dismiss_after_cancellation_logs_the_reason() -> None:
+    node = Node()
+    node.disk("/d1", 1)
+    back = await node.attacher.reopen(node.dead("/d1", 1))
     with capture_logs() as logs:
-        place.attacher.dismiss(back, asyncio.CancelledError())
+        node.attacher.dismiss(back, asyncio.CancelledError())
     assert [(e["event"], e["reason"]) for e in logs] == [
         ("log_dir_not_opened", "cancelled, because the broker stops")
     ]
 
 
-async def test_what_becomes_of_a_dir_on_trial_is_reported_when_it_is_taken_into_service() -> None:
-    place = Place()
-    place.disk("/d1", 1)
-    back = await place.attacher.reopen(place.dead("/d1", 1))
+async def test_reopen_reports_a_failure_to_the_channel_only_after_take_into_service() -> None:
+    node = Node()
+    node.disk("/d1", 1)
+    back = await node.attacher.reopen(node.dead("/d1", 1))
     with capture_logs() as logs:
         back.go_offline("dead again")
     assert [(e["event"], e["log_level"]) for e in logs] == [("log_dir_not_opened", "info")]
-    assert place.news._changed.empty()
+    assert node.news._changed.empty()
     back.take_into_service()
-    assert await place.news.take() is back
+    assert await node.news.take() is back
 
 
-async def test_a_dir_whose_id_nobody_knew_may_say_who_it_is() -> None:
-    """Absent at the start, and never seen by this node: it is what it says."""
-    place = Place()
-    place.disk("/d1", 1)
-    dead = place.dead("/d1", 1)
+async def test_reopen_accepts_the_id_of_a_directory_unknown_to_the_node() -> None:
+    """The directory was absent at the start, and the node has never seen it."""
+    node = Node()
+    node.disk("/d1", 1)
+    dead = node.dead("/d1", 1)
     dead.directory_id = LOST_DIR
-    back = await place.attacher.reopen(dead)
+    back = await node.attacher.reopen(dead)
     assert back.directory_id == directory_id(1)
     back.close()
 
 
-async def test_a_new_disk_is_no_return_of_one_that_had_no_name() -> None:
-    place = Place()
-    place.disk("/d1")
-    dead = place.dead("/d1", 1)
+async def test_reopen_refuses_an_unformatted_disk() -> None:
+    node = Node()
+    node.disk("/d1")
+    dead = node.dead("/d1", 1)
     dead.directory_id = LOST_DIR
     with pytest.raises(OperatingError, match="holds no directory of this node: take it in with"):
-        await place.attacher.reopen(dead)
+        await node.attacher.reopen(dead)
 
 
-async def test_another_s_disk_in_a_path_without_a_name_is_not_taken_for_it() -> None:
-    place = Place()
-    place.disk("/d1", 5)
+async def test_reopen_refuses_a_disk_with_another_known_id() -> None:
+    node = Node()
+    node.disk("/d1", 5)
     known = KnownDirs(ids={"/d1": directory_id(1), "/d5": directory_id(5)})
-    write_known_dirs(place.meta, "/meta", known)
+    write_known_dirs(node.meta, "/meta", known)
     with pytest.raises(OperatingError, match="the disk there is directory") as caught:
-        await place.attacher.reopen(place.dead("/d1", 1))
+        await node.attacher.reopen(node.dead("/d1", 1))
     assert caught.value.code is ErrorCode.INVALID_REQUEST
     assert str(directory_id(1)) in caught.value.message
     assert str(directory_id(5)) in caught.value.message
 
 
-async def test_while_an_old_operation_hangs_nothing_is_opened() -> None:
-    place = Place()
-    vfs = place.disk("/d1", 1)
+async def test_reopen_is_refused_while_an_old_operation_hangs() -> None:
+    node = Node()
+    vfs = node.disk("/d1", 1)
     dead = open_dir(vfs, "/d1", 1)
     vfs.inject(Fault(effect=Effect.NEVER, kinds=frozenset({"exists"})))
     waits = asyncio.ensure_future(dead.read_text(OpKind.READ, "/d1/x"))
@@ -204,87 +204,87 @@ async def test_while_an_old_operation_hangs_nothing_is_opened() -> None:
     with pytest.raises(OperatingError, match="offline"):
         await waits
     with pytest.raises(OperatingError, match="still hangs"):
-        await place.attacher.reopen(dead)
+        await node.attacher.reopen(dead)
     vfs.clear()
     await until(lambda: not dead.is_busy)
-    (await place.attacher.reopen(dead)).close()
+    (await node.attacher.reopen(dead)).close()
 
 
-async def test_a_new_disk_that_hung_is_not_tried_while_it_does() -> None:
-    place = Place(timeout_ms=50)
-    vfs = place.disk("/d1")
+async def test_open_new_is_refused_while_an_earlier_attempt_hangs() -> None:
+    node = Node(timeout_ms=50)
+    vfs = node.disk("/d1")
     vfs.inject(Fault(effect=Effect.NEVER, kinds=frozenset({"exists"})))
-    assert "did not answer" in await reason_not_to_take(place, "/d1")
+    assert "did not answer" in await reason_for_refusal(node, "/d1")
     with pytest.raises(OperatingError, match="still hangs"):
-        await place.attacher.open_new("/d1", [])
+        await node.attacher.open_new("/d1", [])
     vfs.clear()
 
 
-async def test_what_a_new_disk_is_refused_for_is_undone() -> None:
-    place = Place(reserve_bytes=4096)
-    vfs = place.disk("/d1")
+async def test_open_new_refused_for_lack_of_space_releases_the_lock() -> None:
+    node = Node(reserve_bytes=4096)
+    vfs = node.disk("/d1")
     assert isinstance(vfs.inner, MemVfs)
     vfs.inner.usable_bytes = 1000
     with capture_logs(), pytest.raises(OperatingError, match="no space for its reserve"):
-        await place.attacher.open_new("/d1", [])
+        await node.attacher.open_new("/d1", [])
     await until(lambda: vfs.inner.try_lock("/d1/.lock") is not None)
 
 
-async def test_a_disk_that_was_refused_is_taken_at_once_when_it_is_in_order() -> None:
-    place = Place(reserve_bytes=4096)
-    vfs = place.disk("/d1")
+async def test_open_new_succeeds_directly_after_the_cause_of_a_refusal_is_removed() -> None:
+    node = Node(reserve_bytes=4096)
+    vfs = node.disk("/d1")
     assert isinstance(vfs.inner, MemVfs)
     enough, vfs.inner.usable_bytes = vfs.inner.usable_bytes, 1000
     let_go = vfs.let_go
     vfs.let_go = lambda root: (time.sleep(0.05), let_go(root))[1]
     with capture_logs(), pytest.raises(OperatingError, match="no space for its reserve"):
-        await place.attacher.open_new("/d1", [])
+        await node.attacher.open_new("/d1", [])
     vfs.inner.usable_bytes = enough
-    (await place.attacher.open_new("/d1", [])).close()
+    (await node.attacher.open_new("/d1", [])).close()
 
 
-async def test_a_disk_that_was_full_comes_back_full() -> None:
-    place = Place(reserve_bytes=4096)
-    vfs = place.disk("/d1", 1)
+async def test_reopen_of_a_full_disk_is_saturated() -> None:
+    node = Node(reserve_bytes=4096)
+    vfs = node.disk("/d1", 1)
     assert isinstance(vfs.inner, MemVfs)
     vfs.inner.usable_bytes = 1000
     with capture_logs():
-        back = await place.attacher.reopen(place.dead("/d1", 1))
+        back = await node.attacher.reopen(node.dead("/d1", 1))
     assert back.state is LogDirState.SATURATED
     back.close()
 
 
-async def test_a_disk_with_a_metadata_log_is_no_log_dir() -> None:
-    place = Place()
-    place.disk("/d1").inner.make_dirs("/d1/__cluster_metadata-0")
-    assert "holds the metadata log of a cluster" in await reason_not_to_take(place, "/d1")
+async def test_open_new_refuses_a_disk_with_a_metadata_log() -> None:
+    node = Node()
+    node.disk("/d1").inner.make_dirs("/d1/__cluster_metadata-0")
+    assert "holds the metadata log of a cluster" in await reason_for_refusal(node, "/d1")
 
 
-async def test_a_file_is_no_log_dir() -> None:
-    place = Place()
-    vfs = place.disk("/d1")
+async def test_open_new_refuses_a_file() -> None:
+    node = Node()
+    vfs = node.disk("/d1")
     vfs.inner.open("/d1/file", OpenMode.CREATE)
-    place.disks["/d1/file"] = vfs
-    assert "/d1/file is no directory" in await reason_not_to_take(place, "/d1/file")
+    node.disks["/d1/file"] = vfs
+    assert "/d1/file is no directory" in await reason_for_refusal(node, "/d1/file")
 
 
-async def test_what_mkfs_left_is_no_content() -> None:
-    place = Place()
-    place.disk("/d1").inner.make_dirs("/d1/lost+found")
-    log_dir = await place.attacher.open_new("/d1", [])
-    await place.attacher.remember(log_dir, is_added=True)
-    assert place.known().ids == {"/d1": log_dir.directory_id}
-    assert place.known().added == {"/d1"}
-    await place.attacher.remember(log_dir, is_added=False)
-    assert place.known().added == {"/d1"}
-    await place.attacher.forget(log_dir.directory_id)
-    assert place.known() == KnownDirs()
+async def test_open_new_ignores_lost_and_found_and_is_remembered_until_forgotten() -> None:
+    node = Node()
+    node.disk("/d1").inner.make_dirs("/d1/lost+found")
+    log_dir = await node.attacher.open_new("/d1", [])
+    await node.attacher.remember(log_dir, is_added=True)
+    assert node.known().ids == {"/d1": log_dir.directory_id}
+    assert node.known().added == {"/d1"}
+    await node.attacher.remember(log_dir, is_added=False)
+    assert node.known().added == {"/d1"}
+    await node.attacher.forget(log_dir.directory_id)
+    assert node.known() == KnownDirs()
     log_dir.close()
 
 
-async def test_a_damaged_memory_is_reported() -> None:
-    place = Place()
-    place.meta.open("/meta/known-log-dirs.json", OpenMode.CREATE).write_at(0, [b"{"])
-    place.disk("/d1", 1)
+async def test_reopen_reports_a_damaged_known_dirs_file() -> None:
+    node = Node()
+    node.meta.open("/meta/known-log-dirs.json", OpenMode.CREATE).write_at(0, [b"{"])
+    node.disk("/d1", 1)
     with pytest.raises(OperatingError, match=r"known-log-dirs\.json is damaged"):
-        await place.attacher.reopen(place.dead("/d1", 1))
+        await node.attacher.reopen(node.dead("/d1", 1))

@@ -1,4 +1,4 @@
-"""Asking one dir who it is, and giving it an id; whole starts are test_dir_opener.py's."""
+"""Reading the identity of one directory, and giving it an id."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def log_dir(vfs: Vfs, make_executor: MakeExecutor = LogDirExecutor) -> LogDir:
 
 
 class SlowVfs(MemVfs):
-    """A look at whether something is there takes two seconds of virtual time."""
+    """A Vfs whose ``exists`` takes two seconds of virtual time."""
 
     def exists(self, path: str) -> bool:
         pause(1_000_000)
@@ -36,7 +36,7 @@ class SlowVfs(MemVfs):
         return super().exists(path)
 
 
-async def test_an_empty_dir_is_not_written_to() -> None:
+async def test_examine_writes_nothing_into_an_empty_directory() -> None:
     vfs = MemVfs()
     vfs.make_dirs("/d")
     found = await examine(log_dir(vfs), timeout_ms=5000)
@@ -45,7 +45,7 @@ async def test_an_empty_dir_is_not_written_to() -> None:
     assert vfs.list_dir("/d") == []
 
 
-async def test_a_dir_is_locked_as_it_is_asked() -> None:
+async def test_examine_locks_the_directory() -> None:
     vfs = MemVfs()
     format_dir(vfs, "/d", 1)
     found = await examine(log_dir(vfs), timeout_ms=5000)
@@ -56,7 +56,7 @@ async def test_a_dir_is_locked_as_it_is_asked() -> None:
         await examine(log_dir(vfs), timeout_ms=5000)
 
 
-def test_a_disk_that_is_asked_while_the_process_stands_still_has_time_to_answer() -> None:
+def test_examine_timeout_excludes_the_time_of_a_paused_process() -> None:
     vfs, world = SlowVfs(), World(seed=1)
     format_dir(vfs, "/d", 1)
     loop = virtual_loop(world, "a")
@@ -72,7 +72,7 @@ def test_a_disk_that_is_asked_while_the_process_stands_still_has_time_to_answer(
     assert found.properties is not None
 
 
-async def test_a_first_id_is_given_once_and_to_one_holder() -> None:
+async def test_give_id_writes_one_id_and_fails_for_a_second_holder() -> None:
     vfs = MemVfs()
     vfs.make_dirs("/d")
     new = log_dir(vfs)

@@ -1,4 +1,4 @@
-"""Whose disk is this: every answer, by table."""
+"""Table of all results of ``identify``."""
 
 from __future__ import annotations
 
@@ -43,18 +43,22 @@ def whose(
 @pytest.mark.parametrize(
     ("path", "found", "present", "expected"),
     [
-        pytest.param("/a", properties(A), {A: "/a"}, Found(directory_id=A), id="as it was"),
-        pytest.param("/b", properties(A), {A: "/b"}, Found(directory_id=A), id="moved"),
-        pytest.param("/new", properties(A), {A: "/new"}, Found(directory_id=A), id="moved away"),
+        pytest.param("/a", properties(A), {A: "/a"}, Found(directory_id=A), id="unchanged"),
+        pytest.param(
+            "/b", properties(A), {A: "/b"}, Found(directory_id=A), id="moved to a known path"
+        ),
+        pytest.param(
+            "/new", properties(A), {A: "/new"}, Found(directory_id=A), id="moved to a new path"
+        ),
         pytest.param("/new", properties(C), {C: "/new"}, Found(directory_id=C), id="formatted"),
         pytest.param(
-            "/a", properties(C), {C: "/a", A: "/x"}, Found(directory_id=C), id="a free place"
+            "/a", properties(C), {C: "/a", A: "/x"}, Found(directory_id=C), id="path was vacated"
         ),
-        pytest.param("/new", None, {}, Unnamed(), id="new"),
-        pytest.param("/new", properties(None), {}, Unnamed(), id="from before ids"),
+        pytest.param("/new", None, {}, Unnamed(), id="unformatted"),
+        pytest.param("/new", properties(None), {}, Unnamed(), id="without directory.id"),
     ],
 )
-def test_disks_that_are_taken(
+def test_identify_accepts_disks_of_this_node(
     path: str, found: MetaProperties | None, present: dict[DirectoryId, str], expected: Identity
 ) -> None:
     assert whose(path, found, present) == expected
@@ -63,31 +67,31 @@ def test_disks_that_are_taken(
 @pytest.mark.parametrize(
     ("found", "present", "missing", "said"),
     [
-        pytest.param(None, {}, A, f"directory {A} is missing from /a: ", id="not mounted"),
+        pytest.param(None, {}, A, f"directory {A} is missing from /a: ", id="unformatted"),
         pytest.param(
-            properties(C), {C: "/a"}, A, f"the disk there is directory {C}", id="another's"
+            properties(C), {C: "/a"}, A, f"the disk there is directory {C}", id="another directory"
         ),
-        pytest.param(None, {A: "/x"}, None, f"{A} was at /a and is at /x now", id="left"),
+        pytest.param(None, {A: "/x"}, None, f"{A} was at /a and is at /x now", id="moved away"),
         pytest.param(
             properties(A, cluster_id="other"),
             {A: "/a"},
             A,
             f"directory {A} at /a belongs to cluster other, and this node to {CLUSTER_ID}",
-            id="cluster",
+            id="another cluster",
         ),
         pytest.param(
             properties(C, node_id=9),
             {C: "/a"},
             A,
             f"directory {C} at /a belongs to node 9, and this is node {NODE_ID}",
-            id="node",
+            id="another node",
         ),
         pytest.param(
-            properties(LOST_DIR), {LOST_DIR: "/a"}, A, "reserved directory ID", id="reserved"
+            properties(LOST_DIR), {LOST_DIR: "/a"}, A, "reserved directory ID", id="reserved id"
         ),
     ],
 )
-def test_disks_that_are_refused(
+def test_identify_refuses_disks_with_a_reason(
     found: MetaProperties | None,
     present: dict[DirectoryId, str],
     missing: DirectoryId | None,
@@ -99,7 +103,7 @@ def test_disks_that_are_refused(
     assert said in answer.reason
 
 
-def test_a_disk_without_an_id_may_still_be_another_s() -> None:
+def test_foreign_detects_another_node_without_a_directory_id() -> None:
     reason = foreign("/x", properties(None, node_id=9), cluster_id=CLUSTER_ID, node_id=NODE_ID)
     assert reason is not None
     assert reason.startswith("the disk at /x belongs to node 9")

@@ -1,4 +1,4 @@
-"""Opening dirs at start: new, moved, missing, hung, locked and contradicting disks."""
+"""Opening the directories at start: new, moved, missing, hung, locked and contradictory disks."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def open_all(
     timeout_ms: int = 5000,
     added: Mapping[str, Vfs] | None = None,
 ) -> tuple[dict[str, LogDir], str]:
-    """``vfss`` are the dirs of the configuration; ``added`` holds the disks at other paths."""
+    """Open the configured ``vfss`` and the disks in ``added``, which are not configured."""
     dirs = [log_dir(path, vfs) for path, vfs in vfss.items()]
     elsewhere = added or {}
     opener = DirOpener(
@@ -71,7 +71,7 @@ async def open_all(
 
 
 def disks(*formatted: int) -> dict[str, MemVfs]:
-    """Two disks at /d1 and /d2; those named are formatted."""
+    """Create two disks at /d1 and /d2; the numbers in ``formatted`` are formatted."""
     found = {f"/d{i}": MemVfs() for i in (1, 2)}
     for i, (path, vfs) in enumerate(found.items(), 1):
         vfs.make_dirs(path)
@@ -85,7 +85,7 @@ async def wait_unlocked(vfs: MemVfs) -> None:
         await asyncio.sleep(0.002)
 
 
-async def test_formatted_dirs_open_and_are_remembered() -> None:
+async def test_dir_opener_opens_formatted_directories_and_remembers_them() -> None:
     vfss = disks(1, 2)
     dirs, cluster_id = await open_all(vfss)
     assert cluster_id == CLUSTER_ID
@@ -94,7 +94,7 @@ async def test_formatted_dirs_open_and_are_remembered() -> None:
     assert known.ids == {"/d1": directory_id(1), "/d2": directory_id(2)}
 
 
-async def test_new_disk_gets_an_id() -> None:
+async def test_dir_opener_gives_a_new_disk_an_id() -> None:
     vfss = disks(1)
     dirs, _ = await open_all(vfss)
     written = read_meta_properties(vfss["/d2"], "/d2/meta.properties")
@@ -104,7 +104,7 @@ async def test_new_disk_gets_an_id() -> None:
     assert (written.cluster_id, written.node_id) == (CLUSTER_ID, NODE_ID)
 
 
-async def test_missing_disk_is_offline_under_its_own_id_and_nothing_is_written() -> None:
+async def test_dir_opener_missing_disk_is_offline_under_its_id_and_not_written() -> None:
     vfss = disks(1, 2)
     await open_all(vfss)
     await wait_unlocked(vfss["/d1"])
@@ -120,7 +120,7 @@ async def test_missing_disk_is_offline_under_its_own_id_and_nothing_is_written()
     assert read_known_dirs(vfss["/d1"], "/d1").ids["/d2"] == directory_id(2)
 
 
-async def test_absent_directory_is_offline_with_no_name_known() -> None:
+async def test_dir_opener_absent_directory_without_known_id_is_offline() -> None:
     vfss = disks(1)
     vfss["/d2"].remove_tree("/d2")
     dirs, _ = await open_all(vfss)
@@ -128,14 +128,14 @@ async def test_absent_directory_is_offline_with_no_name_known() -> None:
     assert dirs["/d2"].directory_id == LOST_DIR
 
 
-async def test_a_directory_that_does_not_exist_is_reported_without_a_riddle() -> None:
-    """A newcomer's first start: one line that says what to do, and no stack trace."""
+async def test_dir_opener_without_any_directory_fails_with_a_plain_message() -> None:
+    """The first start of a newcomer prints one line that says what to do, and no stack trace."""
     with capture_logs() as events, pytest.raises(StartupError, match="/d1 does not exist"):
         await open_all({"/d1": MemVfs(), "/d2": MemVfs()})
     assert "log_dir_operation_made_no_sense" not in {event["event"] for event in events}
 
 
-async def test_ids_travel_with_the_disks() -> None:
+async def test_dir_opener_finds_a_disk_at_a_new_path_by_its_id() -> None:
     vfss = disks(1, 2)
     await open_all(vfss)
     await wait_unlocked(vfss["/d1"])
@@ -147,7 +147,7 @@ async def test_ids_travel_with_the_disks() -> None:
     assert known.ids == {"/d1": directory_id(1), "/new": directory_id(2)}
 
 
-async def test_hung_disk_does_not_hang_the_start() -> None:
+async def test_dir_opener_hung_disk_does_not_block_the_start() -> None:
     vfss = disks(1, 2)
     stuck = FaultVfs(vfss["/d2"])
     stuck.inject(Fault(effect=Effect.NEVER))
@@ -157,7 +157,7 @@ async def test_hung_disk_does_not_hang_the_start() -> None:
     stuck.clear()
 
 
-async def test_unreadable_disk_is_offline_and_not_reported_as_news() -> None:
+async def test_dir_opener_unreadable_disk_is_offline_without_a_failure_report() -> None:
     vfss = disks(1, 2)
     bad = FaultVfs(vfss["/d2"])
     bad.inject(Fault(kinds=frozenset({"read_if_exists"})))
@@ -166,21 +166,21 @@ async def test_unreadable_disk_is_offline_and_not_reported_as_news() -> None:
     assert dirs["/d2"]._failure_channel._changed.empty()
 
 
-async def test_dir_in_use_is_refused() -> None:
+async def test_dir_opener_refuses_a_locked_directory() -> None:
     vfss = disks(1, 2)
     await open_all(vfss, close=False)
     with pytest.raises(StartupError, match=r"Failed to acquire lock on file \.lock in /d[12]"):
         await open_all(vfss)
 
 
-async def test_same_id_twice_names_both_paths() -> None:
+async def test_dir_opener_duplicate_id_names_both_paths() -> None:
     vfss = disks(1)
     format_dir(vfss["/d2"], "/d2", 1)
     with pytest.raises(StartupError, match="It was the ID of /d1, but also of /d2"):
         await open_all(vfss)
 
 
-async def test_unreadable_metadata_dir_is_fatal() -> None:
+async def test_dir_opener_unreadable_metadata_directory_ends_the_start() -> None:
     vfss = disks(1, 2)
     bad = FaultVfs(vfss["/d1"])
     bad.inject(Fault(kinds=frozenset({"device"})))
@@ -188,19 +188,19 @@ async def test_unreadable_metadata_dir_is_fatal() -> None:
         await open_all({"/d1": bad, "/d2": vfss["/d2"]})
 
 
-async def test_metadata_log_elsewhere_is_refused() -> None:
+async def test_dir_opener_refuses_a_metadata_log_in_a_data_directory() -> None:
     vfss = disks(1, 2)
     vfss["/d2"].make_dirs("/d2/__cluster_metadata-0")
     with pytest.raises(StartupError, match="unexpected metadata location in data directory /d2"):
         await open_all(vfss)
 
 
-async def test_nothing_formatted_names_the_tool() -> None:
+async def test_dir_opener_without_formatted_directory_names_the_format_tool() -> None:
     with pytest.raises(StartupError, match="kraftjbod-storage format"):
         await open_all(disks())
 
 
-async def test_damaged_memory_of_dirs_is_refused() -> None:
+async def test_dir_opener_refuses_a_damaged_known_dirs_file() -> None:
     vfss = disks(1, 2)
     await open_all(vfss)
     await wait_unlocked(vfss["/d1"])
@@ -230,7 +230,9 @@ OTHER_CLUSTER = "AAAAAAAAAAAAAAAAAAAAAQ"
         ("version=1\nnode.id=1\n", "cluster.id was not found"),
     ],
 )
-async def test_a_foreign_or_senseless_disk_is_refused_by_itself(text: str, said: str) -> None:
+async def test_dir_opener_foreign_or_invalid_data_disk_is_offline_and_the_start_continues(
+    text: str, said: str
+) -> None:
     vfss = disks(1, 2)
     await open_all(vfss)
     await wait_unlocked(vfss["/d1"])
@@ -245,14 +247,14 @@ async def test_a_foreign_or_senseless_disk_is_refused_by_itself(text: str, said:
     assert vfss["/d2"].read_if_exists("/d2/meta.properties") == text.encode()
 
 
-async def test_a_metadata_dir_of_another_node_is_the_broker_s_end() -> None:
+async def test_dir_opener_metadata_directory_of_another_node_ends_the_start() -> None:
     vfss = disks(1, 2)
     claim(vfss["/d1"], "/d1", f"version=1\ncluster.id={CLUSTER_ID}\nnode.id=7\n")
     with pytest.raises(StartupError, match="Stored node id 7"):
         await open_all(vfss)
 
 
-async def test_a_disk_that_took_another_s_place_is_refused_naming_both() -> None:
+async def test_dir_opener_other_disk_at_a_known_path_is_offline_and_named() -> None:
     vfss = disks(1, 2)
     await open_all(vfss)
     await wait_unlocked(vfss["/d1"])
@@ -266,7 +268,7 @@ async def test_a_disk_that_took_another_s_place_is_refused_naming_both() -> None
     assert read_known_dirs(vfss["/d1"], "/d1").ids["/d2"] == directory_id(2)
 
 
-async def test_disks_that_changed_places_are_found_by_id() -> None:
+async def test_dir_opener_finds_swapped_disks_by_id() -> None:
     vfss = {**disks(1, 2), "/d3": MemVfs()}
     format_dir(vfss["/d3"], "/d3", 3)
     await open_all(vfss)
@@ -285,7 +287,7 @@ async def test_disks_that_changed_places_are_found_by_id() -> None:
     assert (known["/d2"], known["/d3"]) == (directory_id(3), directory_id(2))
 
 
-async def test_an_added_dir_is_opened_without_being_configured() -> None:
+async def test_dir_opener_opens_an_added_directory_that_is_not_configured() -> None:
     vfss = disks(1, 2)
     new = MemVfs()
     format_dir(new, "/new", 3)
@@ -299,12 +301,12 @@ async def test_an_added_dir_is_opened_without_being_configured() -> None:
     assert logged["log_dir"] == "/new"
     await wait_unlocked(vfss["/d1"])
     await wait_unlocked(new)
-    # Once the file names it, nobody has to remember that it was added.
+    # Once it is configured, the directory is no longer remembered as added.
     await open_all({**vfss, "/new": new})
     assert read_known_dirs(vfss["/d1"], "/d1").added == frozenset()
 
 
-async def test_an_added_dir_whose_disk_is_gone_is_missed() -> None:
+async def test_dir_opener_added_directory_without_disk_is_offline() -> None:
     vfss = disks(1, 2)
     known = KnownDirs(ids={"/d1": directory_id(1), "/d2": directory_id(2)})
     write_known_dirs(vfss["/d1"], "/d1", known.took_in("/new", directory_id(3)))
@@ -314,7 +316,7 @@ async def test_an_added_dir_whose_disk_is_gone_is_missed() -> None:
     assert read_known_dirs(vfss["/d1"], "/d1").added == {"/new"}
 
 
-async def test_every_dir_has_its_reserve_once_it_is_open() -> None:
+async def test_dir_opener_allocates_the_reserve_of_each_directory() -> None:
     vfss = disks(1, 2)
     dirs, _ = await open_all(vfss)
     for path, vfs in vfss.items():
@@ -323,8 +325,8 @@ async def test_every_dir_has_its_reserve_once_it_is_open() -> None:
 
 
 @pytest.mark.parametrize("number", [1, 2], ids=["metadata", "data"])
-async def test_formatted_directory_without_space_starts_saturated(number: int) -> None:
-    """It blocked the first start of the whole broker."""
+async def test_dir_opener_formatted_directory_without_space_is_saturated(number: int) -> None:
+    """Such a directory blocked the first start of the whole broker."""
     vfss = disks(1, 2)
     path = f"/d{number}"
     full = vfss[path]
@@ -340,7 +342,7 @@ async def test_formatted_directory_without_space_starts_saturated(number: int) -
     assert not full.exists(f"{path}/{RESERVE_FILE}")
 
 
-async def test_new_directory_without_space_for_its_id_starts_offline() -> None:
+async def test_dir_opener_new_directory_without_space_for_its_id_is_offline() -> None:
     vfss = disks(1)
     full = vfss["/d2"]
     full.capacity_bytes = full.used_bytes() + 1
@@ -351,7 +353,7 @@ async def test_new_directory_without_space_for_its_id_starts_offline() -> None:
     assert "log.dir.reserve.bytes" in dirs["/d2"].offline_reason
 
 
-async def test_a_full_disk_with_replicas_is_saturated_from_the_start() -> None:
+async def test_dir_opener_full_disk_with_replicas_is_saturated() -> None:
     vfss = disks(1, 2)
     full = vfss["/d2"]
     full.make_dirs("/d2/t-0")
@@ -365,7 +367,7 @@ async def test_a_full_disk_with_replicas_is_saturated_from_the_start() -> None:
     assert [line["log_dir"] for line in logged if line["event"] == "log_dir_saturated"] == ["/d2"]
 
 
-async def test_a_reserve_that_is_whole_needs_no_space() -> None:
+async def test_dir_opener_complete_reserve_needs_no_space() -> None:
     vfss = disks(1, 2)
     await open_all(vfss)
     for vfs in vfss.values():
@@ -375,7 +377,7 @@ async def test_a_reserve_that_is_whole_needs_no_space() -> None:
     assert {d.state for d in dirs.values()} == {LogDirState.ONLINE}
 
 
-async def test_a_disk_that_breaks_under_its_reserve_is_offline() -> None:
+async def test_dir_opener_error_while_allocating_the_reserve_takes_the_directory_offline() -> None:
     vfss = disks(1, 2)
     broken = FaultVfs(vfss["/d2"])
     broken.inject(Fault(kinds=frozenset({"sync"}), path=f"*{RESERVE_FILE}"))
@@ -383,7 +385,7 @@ async def test_a_disk_that_breaks_under_its_reserve_is_offline() -> None:
     assert [d.is_online for d in dirs.values()] == [True, False]
 
 
-async def test_a_full_metadata_dir_remembers_what_it_can() -> None:
+async def test_dir_opener_full_metadata_directory_logs_that_known_dirs_are_not_written() -> None:
     vfss = disks(1, 2)
     metadata = vfss["/d1"]
     metadata.make_dirs("/d1/t-0")
@@ -395,7 +397,7 @@ async def test_a_full_metadata_dir_remembers_what_it_can() -> None:
     assert "No space" in line["reason"]
 
 
-async def test_a_full_metadata_dir_remembers_with_the_space_of_its_reserve() -> None:
+async def test_dir_opener_full_metadata_directory_uses_its_reserve_for_known_dirs() -> None:
     vfss = disks(1)
     await open_all({"/d1": vfss["/d1"]})
     metadata = vfss["/d1"]

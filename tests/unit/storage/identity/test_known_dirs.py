@@ -1,4 +1,4 @@
-"""What a node remembers of its directories: what moved, what was added, what was given up."""
+"""The ``known-log-dirs.json`` file: moved, added and forgotten directories of a node."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.faults.rig import directory_id
 TWO = KnownDirs(ids={"/a": directory_id(1), "/b": directory_id(2)})
 
 
-def test_they_come_back() -> None:
+def test_known_dirs_are_read_as_written() -> None:
     known = TWO.took_in("/c", directory_id(3))
     assert parse_known_dirs(format_known_dirs(known).decode(), "p") == known
     vfs = MemVfs()
@@ -29,17 +29,17 @@ def test_they_come_back() -> None:
 
 
 @pytest.mark.parametrize("damaged", ["", "{}", "[]", '{"directories": {"/a": "x"}}'])
-def test_a_damaged_file_is_refused_by_name(damaged: str) -> None:
+def test_parse_known_dirs_rejects_a_damaged_file_and_names_its_path(damaged: str) -> None:
     with pytest.raises(StartupError, match="the/path"):
         parse_known_dirs(damaged, "the/path")
 
 
-def test_a_file_from_before_there_were_added_dirs_is_read() -> None:
+def test_parse_known_dirs_accepts_a_file_without_added_directories() -> None:
     text = f'{{"version": 1, "directories": {{"/a": "{directory_id(1)}"}}}}'
     assert parse_known_dirs(text, "p") == KnownDirs(ids={"/a": directory_id(1)})
 
 
-def test_ids_travel_and_those_not_seen_stay() -> None:
+def test_known_dirs_seen_updates_paths_and_keeps_unseen_directories() -> None:
     moved = TWO.seen({"/c": directory_id(2)})
     assert moved.ids == {"/a": directory_id(1), "/c": directory_id(2)}
     assert moved.path_of(directory_id(2)) == "/c"
@@ -47,12 +47,12 @@ def test_ids_travel_and_those_not_seen_stay() -> None:
     assert swapped.ids == {"/a": directory_id(2), "/b": directory_id(1)}
 
 
-def test_what_was_added_is_remembered_until_it_is_configured_or_given_up() -> None:
+def test_known_dirs_added_directory_is_kept_until_configured_or_removed() -> None:
     known = TWO.took_in("/c", directory_id(3))
     assert known.added == {"/c"}
     assert known.seen({"/a": directory_id(1)}).added == {"/c"}
     assert known.configured(["/a", "/b", "/c"]) == KnownDirs(ids=known.ids)
     assert known.without(directory_id(3)) == TWO
     assert known.without(directory_id(2)).ids.keys() == {"/a", "/c"}
-    # Its disk is mounted elsewhere: that path was never added.
+    # The disk is mounted at another path, and that path was never added.
     assert known.seen({"/d": directory_id(3)}).added == frozenset()

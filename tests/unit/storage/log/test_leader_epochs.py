@@ -1,4 +1,4 @@
-"""Leader epochs of one log, and OffsetForLeaderEpoch's answers."""
+"""Leader epochs of one log, and the results of OffsetForLeaderEpoch."""
 
 from __future__ import annotations
 
@@ -28,22 +28,24 @@ ENTRIES: EpochEntries = (EpochEntry(2, 10), EpochEntry(5, 20), EpochEntry(6, 30)
         (7, (-1, -1)),
     ],
 )
-def test_end_offsets(epoch: int, answer: tuple[int, int]) -> None:
+def test_end_offset_for_returns_the_largest_epoch_not_above_the_requested_one(
+    epoch: int, answer: tuple[int, int]
+) -> None:
     assert end_offset_for(ENTRIES, epoch, 40) == answer
 
 
-def test_an_empty_log_has_no_answer() -> None:
+def test_end_offset_for_an_empty_log_is_undefined() -> None:
     assert end_offset_for((), 0, 0) == (-1, -1)
 
 
-def test_assigning() -> None:
+def test_assign_epoch_appends_newer_epochs_and_replaces_later_entries() -> None:
     assert assign_epoch(ENTRIES, 6, 35) is ENTRIES
     assert assign_epoch(ENTRIES, 7, 35) == (*ENTRIES, EpochEntry(7, 35))
     assert assign_epoch(ENTRIES, 7, 20) == (ENTRIES[0], EpochEntry(7, 20))
     assert assign_epoch(ENTRIES, 5, 40) == (ENTRIES[0], EpochEntry(5, 40))
 
 
-def test_cutting() -> None:
+def test_truncate_epochs_removes_entries_on_either_side() -> None:
     assert truncate_epochs_from(ENTRIES, 30) == ENTRIES[:2]
     assert truncate_epochs_before(ENTRIES, 25) == (EpochEntry(5, 25), EpochEntry(6, 30))
     assert truncate_epochs_before(ENTRIES, 5) == ENTRIES

@@ -1,4 +1,4 @@
-"""What is known of a log's damage: found, believed from a scrub, forgotten with what it was in."""
+"""``LogDamage``: damage found by reads and surveys, and its removal with the damaged records."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Log:
         return made
 
     def survey(self, number: int) -> bool:
-        """Check a segment as a request for it does."""
+        """Survey a segment as the handler of ``SegmentUnreadError`` does."""
         with pytest.raises(SegmentUnreadError) as unread:
             self.damage.require_survey(number, None)
         rebuild = IndexRebuild(unread.value)
@@ -43,12 +43,12 @@ class Log:
         return self.damage.take_rebuilt(rebuild)
 
     def rot(self, number: int, nth: int) -> None:
-        """A bit of the ``nth`` batch of a segment flips."""
+        """Flip a bit in the ``nth`` batch of a segment."""
         file = self.vfs.open(self.segments[number].path, OpenMode.READ)
         file.data[nth * len(batch(2)) + 70] ^= 1
 
 
-def test_damage_reaches_to_the_next_sound_batch_or_to_the_end() -> None:
+def test_log_damage_extends_to_the_next_valid_batch_or_the_segment_end() -> None:
     log = Log()
     log.rot(0, 1)
     log.rot(1, 2)
@@ -59,13 +59,13 @@ def test_damage_reaches_to_the_next_sound_batch_or_to_the_end() -> None:
     assert log.damage.indexes_mended == 0
 
 
-def test_a_survey_that_finds_nothing_has_mended_an_index() -> None:
+def test_log_damage_survey_without_findings_counts_a_repaired_index() -> None:
     log = Log()
     log.survey(0)
     assert (log.damage.damages, log.damage.indexes_mended) == ((), 1)
 
 
-def test_damage_is_forgotten_with_what_it_was_in() -> None:
+def test_log_damage_is_forgotten_with_its_removed_offsets() -> None:
     log = Log()
     log.rot(0, 1)
     log.rot(1, 0)
@@ -80,7 +80,7 @@ def test_damage_is_forgotten_with_what_it_was_in() -> None:
     assert log.damage.damages == ()
 
 
-def test_what_led_nowhere_is_checked_again_and_then_no_more() -> None:
+def test_log_damage_failed_index_lookup_is_surveyed_once_per_segment() -> None:
     log, looks = Log(), list[int]()
 
     def once_wrong() -> str:
@@ -104,7 +104,7 @@ def test_what_led_nowhere_is_checked_again_and_then_no_more() -> None:
         log.damage.by_index(0, always_wrong, log.segments[1])
 
 
-def test_survey_goes_on_to_what_is_appended_meanwhile() -> None:
+def test_log_damage_survey_includes_batches_appended_meanwhile() -> None:
     log = Log()
     log.rot(1, 1)
     active = log.segments[1]
@@ -118,7 +118,7 @@ def test_survey_goes_on_to_what_is_appended_meanwhile() -> None:
     assert list(active.indexes().offsets.entries())[-1] == (13, 3 * size)
 
 
-def test_survey_of_a_damaged_tail_leads_past_it_to_what_is_appended_meanwhile() -> None:
+def test_log_damage_survey_of_a_damaged_tail_includes_batches_appended_meanwhile() -> None:
     log = Log()
     log.rot(1, 2)
     active = log.segments[1]
@@ -134,8 +134,8 @@ def test_survey_of_a_damaged_tail_leads_past_it_to_what_is_appended_meanwhile() 
     assert found.position == 3 * len(data)
 
 
-def test_survey_of_a_segment_that_was_truncated_meanwhile_is_of_no_use() -> None:
-    """It was appended to again, so its size tells nothing."""
+def test_log_damage_survey_of_a_segment_truncated_meanwhile_is_discarded() -> None:
+    """The segment was appended to after the truncation, so its size shows no truncation."""
     log = Log()
     active = log.segments[1]
     rebuild = IndexRebuild(SegmentUnreadError(active, survey_end=12))
@@ -146,8 +146,8 @@ def test_survey_of_a_segment_that_was_truncated_meanwhile_is_of_no_use() -> None
     assert not log.damage.take_rebuilt(rebuild)
 
 
-def test_offset_that_rotted_is_no_end_of_damage() -> None:
-    """No CRC covers offsets: two neighbours with wrong ones are damage, up to a right one."""
+def test_log_damage_does_not_end_at_a_batch_with_a_wrong_base_offset() -> None:
+    """No CRC covers base offsets: damage extends over both batches with wrong ones."""
     log = Log()
     file = log.vfs.open(log.segments[0].path, OpenMode.READ)
     size = len(batch(2))

@@ -1,4 +1,4 @@
-"""LogHandle: what the loop sees of a log, and when."""
+"""``LogHandle``: the view of a log from the event loop, cached reads, and limits of open files."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def append(handle: LogHandle, records: int = 1, size: int = 200) -> Completion[A
     return handle.append_as_leader(data, headers_of(data), 0)
 
 
-async def test_cached_read_needs_no_thread_and_stays_below_the_limit() -> None:
+async def test_read_cached_runs_on_the_event_loop_and_respects_max_offset() -> None:
     handle, *_ = await make()
     for _ in range(3):
         await append(handle)
@@ -71,7 +71,7 @@ async def test_cached_read_needs_no_thread_and_stays_below_the_limit() -> None:
         handle.read_cached(4, 1, NO_LIMIT, True)
 
 
-async def test_cold_pages_are_read_in_the_thread() -> None:
+async def test_read_cached_returns_none_for_cold_pages_and_the_thread_reads_them() -> None:
     handle, _, vfs, _ = await make()
     await append(handle)
     vfs.inject(Fault(errno=EAGAIN, kinds=frozenset({"read_cached_at"})))
@@ -91,7 +91,7 @@ def flip_bit(vfs: FaultVfs, position: int) -> None:
 async def restarted(
     handle: LogHandle, manager: LogManager, vfs: FaultVfs, clock: ManualClock
 ) -> LogHandle:
-    """The replica after a clean stop and start of the broker."""
+    """Return the handle of the replica after a clean restart of the broker."""
     await manager.close(1)
     again = manager_of([open_dir(vfs, clock=clock)], CONFIG, clock)
     await again.load()
@@ -101,7 +101,7 @@ async def restarted(
     return found
 
 
-async def test_bytes_on_disk_from_before_a_restart_are_checked_before_they_are_served() -> None:
+async def test_read_after_a_restart_checks_bytes_on_disk_before_serving_them() -> None:
     handle, manager, vfs, clock = await make()
     for _ in range(3):
         await append(handle)
@@ -115,8 +115,8 @@ async def test_bytes_on_disk_from_before_a_restart_are_checked_before_they_are_s
         await handle.read_checked(1, 1 << 20, NO_LIMIT, True)
 
 
-async def test_checked_bytes_and_new_ones_are_served_from_memory() -> None:
-    """Each byte is checked once, as long as it stays in memory."""
+async def test_read_cached_serves_checked_and_newly_appended_bytes() -> None:
+    """Each byte is checked once, as long as it stays in the page cache."""
     handle, manager, vfs, clock = await make()
     for _ in range(3):
         await append(handle)
@@ -131,12 +131,12 @@ async def test_checked_bytes_and_new_ones_are_served_from_memory() -> None:
     assert handle.read_cached(0, 1 << 20, NO_LIMIT, True) is None
 
 
-async def test_bytes_that_left_memory_are_checked_once_more() -> None:
-    """Readahead brings in more than a reader asked for; none of it was checked yet."""
+async def test_read_rechecks_bytes_that_left_the_page_cache() -> None:
+    """Readahead brings in more bytes than were requested, and these are not checked yet."""
     handle, _, vfs, _ = await make()
     for _ in range(3):
         await append(handle)
-    # The kernel has the pages of the first batch no more. It reads all three from the disk.
+    # The kernel has evicted the pages of the first batch, and reads all three from the disk.
     vfs.inject(Fault(errno=EAGAIN, kinds=frozenset({"read_cached_at"}), sticky=False))
     assert handle.read_cached(0, SIZE, NO_LIMIT, True) is None
     flip_bit(vfs, SIZE + 100)
@@ -146,7 +146,7 @@ async def test_bytes_that_left_memory_are_checked_once_more() -> None:
     assert handle.read_cached(1, SIZE, NO_LIMIT, True) is None
 
 
-async def test_read_in_thread_withdraws_trust_from_readahead() -> None:
+async def test_read_checked_in_the_thread_withdraws_trust_from_readahead() -> None:
     handle, _, vfs, _ = await make()
     for _ in range(3):
         await append(handle)
@@ -158,8 +158,8 @@ async def test_read_in_thread_withdraws_trust_from_readahead() -> None:
     assert handle.read_cached(3, SIZE, NO_LIMIT, True) is not None
 
 
-async def test_wrong_base_offset_of_a_single_batch_is_damage() -> None:
-    """The CRC does not cover the offset; the index and the batches before it say what it is."""
+async def test_read_detects_a_wrong_base_offset_of_a_single_batch() -> None:
+    """No CRC covers the offset; the index and the preceding batches determine it."""
     handle, manager, vfs, clock = await make()
     for _ in range(3):
         await append(handle, records=4)
@@ -169,7 +169,7 @@ async def test_wrong_base_offset_of_a_single_batch_is_damage() -> None:
         await handle.read_checked(5, SIZE, NO_LIMIT, True)
 
 
-async def test_unpublished_batches_are_not_read() -> None:
+async def test_read_cached_returns_no_unpublished_batches() -> None:
     handle, *_ = await make()
     await append(handle)
     view = handle.view
@@ -180,7 +180,7 @@ async def test_unpublished_batches_are_not_read() -> None:
     assert len(headers_of(found.records)) == 1
 
 
-async def test_follower_appends_and_truncates() -> None:
+async def test_append_as_follower_and_truncations_keep_offsets_and_epochs() -> None:
     handle, *_ = await make()
     for i in range(10):
         data = batch(base_offset=i, epoch=i // 5, body=bytes(200))
@@ -195,7 +195,7 @@ async def test_follower_appends_and_truncates() -> None:
     assert handle.size_bytes == 0
 
 
-async def test_no_reads_on_the_loop_while_a_truncation_is_made() -> None:
+async def test_read_cached_returns_none_while_a_truncation_runs() -> None:
     handle, _, vfs, _ = await make()
     for _ in range(3):
         await append(handle)
@@ -210,7 +210,7 @@ async def test_no_reads_on_the_loop_while_a_truncation_is_made() -> None:
         await read_log(handle, 0, 1000, NO_LIMIT, True)
 
 
-async def test_flush_moves_the_recovery_point() -> None:
+async def test_flush_advances_the_recovery_point() -> None:
     handle, *_ = await make()
     await append(handle, 3)
     assert handle.recovery_point == 0
@@ -218,7 +218,7 @@ async def test_flush_moves_the_recovery_point() -> None:
     assert handle.recovery_point == 3
 
 
-async def test_failed_flush_is_final() -> None:
+async def test_flush_failure_takes_the_directory_offline() -> None:
     handle, _, vfs, _ = await make()
     await append(handle)
     vfs.inject(Fault(kinds=frozenset({"sync"}), path="*.log", sticky=False))
@@ -229,7 +229,7 @@ async def test_failed_flush_is_final() -> None:
         await handle.flush()
 
 
-async def test_slow_fsync_does_not_hold_up_appends() -> None:
+async def test_append_is_not_blocked_by_a_slow_fsync() -> None:
     handle, _, vfs, _ = await make()
     await append(handle)
     vfs.inject(Fault(effect=Effect.NEVER, kinds=frozenset({"sync"}), path="*.log"))
@@ -243,7 +243,7 @@ async def test_slow_fsync_does_not_hold_up_appends() -> None:
         await flush
 
 
-async def test_retention_stays_below_the_high_watermark_and_purges_later() -> None:
+async def test_retention_stays_below_the_high_watermark_and_purges_after_the_delay() -> None:
     handle, manager, vfs, clock = await make()
     for _ in range(10):
         await append(handle)
@@ -259,7 +259,7 @@ async def test_retention_stays_below_the_high_watermark_and_purges_later() -> No
     assert not [e.name for e in vfs.list_dir("/d1/t-0") if e.name.endswith(".expired")]
 
 
-async def test_times() -> None:
+async def test_offset_for_timestamp_and_max_timestamp_find_single_records() -> None:
     handle, *_ = await make()
     for i in range(4):
         data = batch(timestamp=100 + i)
@@ -275,7 +275,7 @@ async def test_times() -> None:
     assert await handle.offset_of_max_timestamp() == (900, 5, 3), "a record, not its batch"
 
 
-async def test_dead_dir_answers_at_once() -> None:
+async def test_operations_on_an_offline_directory_fail_at_once() -> None:
     handle, *_ = await make()
     await append(handle)
     handle.log_dir.go_offline("gone")
@@ -290,7 +290,7 @@ async def test_dead_dir_answers_at_once() -> None:
         await read_log(handle, 0, 1, NO_LIMIT, True)
 
 
-async def test_the_lowest_truncation_is_reported_once() -> None:
+async def test_take_truncation_returns_the_lowest_truncation_once() -> None:
     handle, *_ = await make()
     for _ in range(8):
         await append(handle)
@@ -308,8 +308,8 @@ async def test_the_lowest_truncation_is_reported_once() -> None:
     assert handle.take_truncation() == (0, 0)
 
 
-async def test_a_rename_waits_for_the_flush_that_is_under_way() -> None:
-    """KAFKA-19571: a flush looked for the directory under its old name and blamed the disk."""
+async def test_rename_of_a_replica_waits_for_its_running_flush() -> None:
+    """KAFKA-19571: a flush used the old directory name, and its error took the disk offline."""
     handle, manager, vfs, _ = await make()
     await append(handle)
     release = threading.Event()
@@ -333,7 +333,7 @@ async def test_a_rename_waits_for_the_flush_that_is_under_way() -> None:
 
 
 async def served(path: str, limits: CacheLimits) -> tuple[LogHandle, LogManager, FaultVfs]:
-    """A replica of some dozens of segments on a real file system, all of it flushed."""
+    """Create a replica of some dozens of flushed segments on a real file system."""
     vfs = FaultVfs(RealVfs())
     format_dir(vfs, path, 1)
     log_dir = open_dir(vfs, path)
@@ -352,7 +352,9 @@ async def served(path: str, limits: CacheLimits) -> tuple[LogHandle, LogManager,
     return handle, manager, vfs
 
 
-async def test_reading_a_log_from_the_beginning_keeps_few_files_and_indexes(tmp_path: Path) -> None:
+async def test_read_of_a_whole_log_respects_the_limits_of_open_files_and_indexes(
+    tmp_path: Path,
+) -> None:
     limits = CacheLimits(index_bytes=200, open_segments=4)
     handle, manager, _ = await served(str(tmp_path / "d1"), limits)
     assert len(handle.view.segments) > 20
@@ -372,15 +374,15 @@ async def test_reading_a_log_from_the_beginning_keeps_few_files_and_indexes(tmp_
 
 
 def open_below(path: str) -> list[str]:
-    """Files that this process has open there."""
+    """Return the paths below ``path`` of files that this process has open."""
     found = []
     for fd in os.listdir("/proc/self/fd"):
-        with suppress(FileNotFoundError):  # The listing's descriptor is closed again.
+        with suppress(FileNotFoundError):  # The descriptor of the listing itself is closed.
             found.append(os.readlink(f"/proc/self/fd/{fd}"))
     return [name for name in found if name.startswith(path)]
 
 
-async def test_file_is_not_closed_while_a_flush_may_use_it(tmp_path: Path) -> None:
+async def test_close_idle_files_waits_for_a_running_flush(tmp_path: Path) -> None:
     limits = CacheLimits(open_segments=0)
     handle, manager, vfs = await served(str(tmp_path / "d1"), limits)
     await append(handle)
@@ -402,8 +404,8 @@ async def test_file_is_not_closed_while_a_flush_may_use_it(tmp_path: Path) -> No
     await manager.close(1)
 
 
-async def test_files_with_bytes_that_are_not_flushed_stay_open(tmp_path: Path) -> None:
-    """The kernel would forget an unreported write-back error with the last descriptor."""
+async def test_close_idle_files_keeps_files_with_unflushed_bytes_open(tmp_path: Path) -> None:
+    """The kernel drops an unreported write-back error when the last descriptor is closed."""
     handle, manager, _ = await served(str(tmp_path / "d1"), CacheLimits(open_segments=0))
     await append(handle)
     await chores(manager).close_idle_files()
@@ -417,7 +419,7 @@ async def test_files_with_bytes_that_are_not_flushed_stay_open(tmp_path: Path) -
     await manager.close(1)
 
 
-async def test_deleted_segments_leave_no_open_files(tmp_path: Path) -> None:
+async def test_delete_closes_the_files_of_the_removed_segments(tmp_path: Path) -> None:
     handle, manager, _ = await served(str(tmp_path / "d1"), CacheLimits())
     assert manager.open_segments > 20
     await manager.delete(TP)

@@ -1,4 +1,4 @@
-"""Listing a dir, and loading replicas that were left in some state."""
+"""``LogLoader`` and ``list_log_dir``: recovery of replicas after clean and unclean stops."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def load(vfs: MemVfs, **given: int) -> LoadedLog:
     ).load()
 
 
-def test_listing() -> None:
+def test_list_log_dir_separates_replicas_from_unknown_entries() -> None:
     vfs, _ = make(0)
     vfs.make_dirs("/d1/lost+found")
     vfs.make_dirs("/d1/__cluster_metadata-0")
@@ -60,7 +60,7 @@ def test_listing() -> None:
     assert list(listing.unknown) == ["lost+found", "t-9"]
 
 
-def test_unclean_log_finds_epochs_and_end_by_itself() -> None:
+def test_log_loader_unclean_log_recovers_epochs_and_end_offset() -> None:
     vfs, log = make()
     loaded = load(vfs)
     assert loaded.log.view().log_end_offset == 12
@@ -68,7 +68,7 @@ def test_unclean_log_finds_epochs_and_end_by_itself() -> None:
     assert loaded.scanned_bytes == log.view().size_bytes
 
 
-def test_only_what_lies_after_the_recovery_point_is_scanned() -> None:
+def test_log_loader_scans_from_the_recovery_point_only() -> None:
     vfs, log = make()
     log.flush()
     loaded = load(vfs, recovery_point=12)
@@ -76,15 +76,15 @@ def test_only_what_lies_after_the_recovery_point_is_scanned() -> None:
     assert loaded.log.view().epochs == log.view().epochs
 
 
-def test_load_of_an_unclean_log_keeps_no_file_open() -> None:
-    """Thousands of replicas with several segments each are recovered at one start."""
+def test_log_loader_keeps_no_file_of_an_unclean_log_open() -> None:
+    """One start may recover thousands of replicas with several segments each."""
     vfs, _ = make()
     assert all(segment.file is None for segment in load(vfs).log.segments.all)
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_recovery_reads_the_disk_instead_of_the_page_cache(seed: int) -> None:
-    """After a failed fsync pages count as clean: later fsyncs succeed and write nothing of them."""
+def test_log_loader_recovery_reads_the_disk_instead_of_the_page_cache(seed: int) -> None:
+    """After a failed fsync the pages are marked clean, and later fsyncs do not write them."""
     vfs, log = make()
     log.view().segments[-1].open().sync()
     for _ in range(2):
@@ -99,7 +99,7 @@ def test_recovery_reads_the_disk_instead_of_the_page_cache(seed: int) -> None:
     assert load(vfs.crash_clone(seed)).log.view().log_end_offset == end
 
 
-def test_damage_in_the_middle_takes_the_later_segments_along() -> None:
+def test_log_loader_damage_in_the_middle_truncates_the_later_segments() -> None:
     vfs, log = make()
     middle = log.view().segments[1]
     middle.open().write_at(middle.size_bytes - 1, [b"\xff"])
@@ -109,7 +109,7 @@ def test_damage_in_the_middle_takes_the_later_segments_along() -> None:
     assert loaded.truncated_bytes > 0
 
 
-def test_segment_that_is_not_reachable_goes() -> None:
+def test_log_loader_removes_segments_after_a_missing_one() -> None:
     vfs, log = make()
     middle = log.view().segments[1]
     vfs.unlink_if_exists(middle.path)
@@ -117,7 +117,7 @@ def test_segment_that_is_not_reachable_goes() -> None:
     assert loaded.log.view().log_end_offset == middle.base_offset
 
 
-def test_leftovers_are_removed() -> None:
+def test_log_loader_removes_leftover_files() -> None:
     vfs, _ = make()
     for name in (
         "00000000000000000000.log.deleted",
@@ -136,7 +136,7 @@ def test_leftovers_are_removed() -> None:
     }
 
 
-def test_lost_epochs_are_found_by_a_full_scan() -> None:
+def test_log_loader_recovers_lost_epochs_by_a_full_scan() -> None:
     vfs, log = make()
     log.flush()
     vfs.unlink_if_exists("/d1/t-0/leader-epoch-checkpoint")
@@ -144,20 +144,20 @@ def test_lost_epochs_are_found_by_a_full_scan() -> None:
     assert loaded.log.view().epochs == log.view().epochs
 
 
-def test_log_that_ends_before_its_start_begins_anew_there() -> None:
+def test_log_loader_log_that_ends_before_its_start_is_recreated_there() -> None:
     vfs, _ = make(2)
     view = load(vfs, log_start_offset=50).log.view()
     assert (view.log_start_offset, view.log_end_offset, view.size_bytes) == (50, 50, 0)
 
 
-def test_unknown_topic_is_an_error_that_names_the_file() -> None:
+def test_log_loader_missing_partition_metadata_names_the_file() -> None:
     vfs, _ = make(1)
     vfs.unlink_if_exists("/d1/t-0/partition.metadata")
     with pytest.raises(CorruptCheckpointError, match=r"/d1/t-0/partition\.metadata is missing"):
         load(vfs)
 
 
-def test_epochs_that_recovery_found_are_there_after_the_next_clean_stop() -> None:
+def test_log_loader_epochs_of_a_recovery_survive_the_next_clean_stop() -> None:
     vfs, log = make(4)
     log.flush()
     data = batch(body=bytes(200))
@@ -179,7 +179,7 @@ def test_epochs_that_recovery_found_are_there_after_the_next_clean_stop() -> Non
 
 
 def closed() -> tuple[MemVfs, list[int]]:
-    """A log of four segments after a clean stop; their base offsets."""
+    """Return a log of four segments after a clean stop, and the base offsets of the segments."""
     vfs, log = make()
     bases = [segment.base_offset for segment in log.view().segments]
     close_log(log, vfs)
@@ -203,44 +203,44 @@ def path_of(base: int) -> str:
 
 
 def cut(vfs: MemVfs, base: int, batches: int) -> None:
-    """The file of a segment lost all behind its first ``batches`` batches."""
+    """Truncate the file of a segment after its first ``batches`` batches."""
     vfs.open(path_of(base), OpenMode.READ_WRITE).truncate(batches * len(batch(body=bytes(200))))
 
 
-def test_clean_start_reads_only_the_end_of_the_newest_segment() -> None:
+def test_log_loader_clean_start_reads_the_end_of_the_newest_segment_only() -> None:
     vfs, _ = closed()
     loaded = load_cleanly(vfs)
     assert (loaded.log.view().log_end_offset, loaded.scanned_bytes) == (12, 0)
     assert loaded.log.view().damages == ()
 
 
-def test_clean_start_notices_tail_lost_at_batch_boundary() -> None:
+def test_log_loader_clean_start_detects_a_tail_lost_at_a_batch_boundary() -> None:
     vfs, bases = closed()
     cut(vfs, bases[-1], 1)
     assert load_cleanly(vfs).log.view().log_end_offset == bases[-1] + 1
 
 
-def test_clean_start_notices_rotten_last_batch() -> None:
+def test_log_loader_clean_start_detects_a_damaged_last_batch() -> None:
     vfs, bases = closed()
     file = vfs.open(path_of(bases[-1]), OpenMode.READ_WRITE)
     file.write_at(file.size() - 1, [b"\xff"])
     assert load_cleanly(vfs).log.view().log_end_offset == 11
 
 
-def test_clean_start_notices_lost_newest_segment() -> None:
+def test_log_loader_clean_start_detects_a_lost_newest_segment() -> None:
     vfs, bases = closed()
     vfs.unlink_if_exists(path_of(bases[-1]))
     assert load_cleanly(vfs).log.view().log_end_offset == bases[-1]
 
 
 @pytest.mark.parametrize("recovery_point", [11, 13])
-def test_clean_start_with_wrong_checkpoint_uses_the_log(recovery_point: int) -> None:
+def test_log_loader_clean_start_with_a_wrong_checkpoint_trusts_the_log(recovery_point: int) -> None:
     vfs, _ = closed()
     assert load_cleanly(vfs, recovery_point).log.view().log_end_offset == 12
 
 
 @pytest.mark.parametrize("index", [None, b"", b"\x5a" * 16])
-def test_clean_start_walks_newest_segment_whose_index_is_lost_or_wrong(index: bytes | None) -> None:
+def test_log_loader_clean_start_rebuilds_a_lost_or_wrong_newest_index(index: bytes | None) -> None:
     vfs, bases = closed()
     path = path_of(bases[-1]).replace(".log", ".index")
     vfs.unlink_if_exists(path)
@@ -251,7 +251,7 @@ def test_clean_start_walks_newest_segment_whose_index_is_lost_or_wrong(index: by
     assert len(headers_of(read_by_index(loaded.log, 11, 1 << 20, 100))) == 1
 
 
-def test_clean_start_reports_lost_oldest_segment_as_damage() -> None:
+def test_log_loader_clean_start_reports_a_lost_oldest_segment_as_damage() -> None:
     vfs, bases = closed()
     vfs.unlink_if_exists(path_of(0))
     log = load_cleanly(vfs).log
@@ -261,13 +261,13 @@ def test_clean_start_reports_lost_oldest_segment_as_damage() -> None:
     assert (log.view().log_end_offset, log.view().damages) == (0, ())
 
 
-def test_unclean_start_reports_lost_oldest_segment_as_damage() -> None:
-    """The first leader epoch tells where the log starts, even if the checkpoint is old."""
+def test_log_loader_unclean_start_reports_a_lost_oldest_segment_as_damage() -> None:
+    """The first leader epoch determines the log start, even if the checkpoint is old."""
     vfs, log = make()
     log.flush()
     bases = [segment.base_offset for segment in log.view().segments]
     vfs.unlink_if_exists(path_of(0))
-    vfs.open("/d1/t-0/00000000000000000000.log.expired", OpenMode.CREATE)  # Not of this log.
+    vfs.open("/d1/t-0/00000000000000000000.log.expired", OpenMode.CREATE)  # From an older log.
     loaded = load(vfs, recovery_point=log.view().recovery_point).log
     damages = loaded.view().damages
     assert (loaded.view().log_start_offset, damages) == (0, (Damage(0, bases[1], 0),))
@@ -275,11 +275,11 @@ def test_unclean_start_reports_lost_oldest_segment_as_damage() -> None:
 
 
 @pytest.mark.parametrize("lost", [1, 2])
-def test_killed_start_leaves_no_hole_where_an_old_retired_segment_was(lost: int) -> None:
-    """A segment of an interrupted retirement is back only if it reaches to the next one.
+def test_log_loader_killed_start_leaves_no_hole_before_old_retired_segments(lost: int) -> None:
+    """A segment of an interrupted retirement is restored only if it ends at the next segment.
 
-    The oldest segment was retired long ago, and its files have stayed. The log starts there again
-    by its leader epochs, and segment ``lost`` is gone. Starts are killed at every operation.
+    The oldest segment was retired long ago, and its files are left. The leader epochs let the log
+    start there again, and segment ``lost`` is missing. Starts are killed at each operation.
     """
     vfs, log = make()
     log.flush()
@@ -301,7 +301,7 @@ def test_killed_start_leaves_no_hole_where_an_old_retired_segment_was(lost: int)
     assert len(clones) > 10
 
 
-def test_start_after_interrupted_retention_restores_no_truncated_segment() -> None:
+def test_log_loader_interrupted_retention_restores_no_truncated_segment() -> None:
     """A truncated segment is still on the disk, and ends where the log's newest segment begins.
 
     Its batches were replaced by those of a newer leader, in the segment before it.
@@ -329,7 +329,7 @@ def test_start_after_interrupted_retention_restores_no_truncated_segment() -> No
 
 
 @pytest.mark.parametrize("change", ["truncation", "retention", "retention on a full disk"])
-def test_crash_while_the_log_start_moves_is_not_taken_for_lost_segments(change: str) -> None:
+def test_log_loader_crash_while_the_log_start_moves_reports_no_damage(change: str) -> None:
     mem, log = make()
     log.flush()
     vfs, point, clones = FaultVfs(mem), log.view().recovery_point, list[MemVfs]()
@@ -349,8 +349,10 @@ def test_crash_while_the_log_start_moves_is_not_taken_for_lost_segments(change: 
 
 
 @pytest.mark.parametrize("is_whole_lost", [True, False])
-def test_reader_of_lost_batches_gets_damage_and_reads_the_segment_once(is_whole_lost: bool) -> None:
-    """A file shrank, or went, in the middle of the log: only a reader or the scrub notices."""
+def test_read_of_lost_batches_reports_damage_and_reads_the_segment_once(
+    is_whole_lost: bool,
+) -> None:
+    """A file in the middle of the log shrank or vanished: only a read or the scrub detects that."""
     mem, bases = closed()
     if is_whole_lost:
         mem.unlink_if_exists(path_of(bases[1]))
@@ -370,7 +372,7 @@ def test_reader_of_lost_batches_gets_damage_and_reads_the_segment_once(is_whole_
     assert log.view().log_end_offset == begin
 
 
-def test_truncation_into_lost_batches_ends_the_log_where_its_last_batch_does() -> None:
+def test_truncate_into_lost_batches_ends_the_log_after_its_last_remaining_batch() -> None:
     vfs, bases = closed()
     cut(vfs, bases[1], 1)
     log = load_cleanly(vfs).log

@@ -1,4 +1,4 @@
-"""LogSegments: what is in the list is what is in the directory, whatever fails."""
+"""``LogSegments``: the list of segments matches the directory, also after failed operations."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def append(segments: LogSegments, offset: int) -> None:
 
 
 def four(vfs: MemVfs | FaultVfs) -> LogSegments:
-    """Of two batches with two records each."""
+    """Create four segments of two batches with two records each."""
     vfs.make_dirs(DIR)
     oldest = LogSegment(vfs=vfs, directory=DIR, base_offset=0, size_bytes=0, index_interval_bytes=0)
     oldest.create()
@@ -46,8 +46,8 @@ def names(*bases: int) -> list[str]:
     return [offset_file_name(base, ".log") for base in bases]
 
 
-def require_true(segments: LogSegments, vfs: MemVfs, *bases: int) -> None:
-    """The list, its picture, its size and the files say the same."""
+def require_consistent(segments: LogSegments, vfs: MemVfs, *bases: int) -> None:
+    """Check that the list, its published copy, its size and the files agree."""
     assert [segment.base_offset for segment in segments.all] == list(bases)
     assert segments.shown == tuple(segments.all)
     sizes = {entry.name: entry.size_bytes for entry in vfs.list_dir(DIR, sized="")}
@@ -56,7 +56,7 @@ def require_true(segments: LogSegments, vfs: MemVfs, *bases: int) -> None:
 
 
 def compacted(segments: LogSegments, sources: list[LogSegment]) -> CleaningFiles:
-    """Of all that ``sources`` hold the last batch is left."""
+    """Write a compacted segment with the last batch of ``sources``."""
     files = segments.open_group(sources, 0)
     data = batch(2, base_offset=sources[-1].base_offset + 2)
     files.target.append([data], headers_of(data))
@@ -64,42 +64,42 @@ def compacted(segments: LogSegments, sources: list[LogSegment]) -> CleaningFiles
     return files
 
 
-def test_what_is_retired_goes_from_the_list_and_is_handed_out_once() -> None:
+def test_retire_removes_segments_from_the_list_and_returns_them_once() -> None:
     vfs = MemVfs()
     segments = four(vfs)
     oldest, newest, picture = segments.oldest, segments.active, segments.shown
     segments.retire(0)
     segments.retire(-1)
-    require_true(segments, vfs, 4, 8)
+    require_consistent(segments, vfs, 4, 8)
     assert segments.take_retired() == [oldest, newest]
     assert segments.take_retired() == []
-    # Whoever has an older picture reads on.
+    # An older view still reads the retired segment.
     assert len(oldest.open().read_at(0, 1000)) == oldest.size_bytes
     assert len(picture) == 4
 
 
-def test_a_segment_that_could_not_go_is_still_there() -> None:
+def test_retire_that_fails_keeps_the_segment() -> None:
     mem = MemVfs()
     vfs = FaultVfs(mem)
     segments = four(vfs)
     vfs.inject(Fault(errno=ENOSPC, kinds=frozenset({"rename"})))
     with pytest.raises(OSError, match="No space"):
         segments.retire(0)
-    require_true(segments, mem, 0, 4, 8, 12)
+    require_consistent(segments, mem, 0, 4, 8, 12)
     assert segments.take_retired() == []
 
 
-def test_a_segment_that_could_not_be_made_is_not_there() -> None:
+def test_begin_that_fails_adds_no_segment() -> None:
     mem = MemVfs()
     vfs = FaultVfs(mem)
     segments = four(vfs)
     vfs.inject(Fault(errno=ENOSPC, kinds=frozenset({"truncate"})))
     with pytest.raises(OSError, match="No space"):
         segments.begin(16, 0)
-    require_true(segments, mem, 0, 4, 8, 12)
+    require_consistent(segments, mem, 0, 4, 8, 12)
 
 
-def test_an_append_that_found_no_space_counts_for_nothing() -> None:
+def test_append_without_space_changes_nothing() -> None:
     mem = MemVfs()
     vfs = FaultVfs(mem)
     segments = four(vfs)
@@ -107,29 +107,29 @@ def test_an_append_that_found_no_space_counts_for_nothing() -> None:
     vfs.inject(Fault(effect=Effect.SHORT_WRITE, errno=ENOSPC, kinds=kinds))
     with pytest.raises(OSError, match="No space"):
         append(segments, 16)
-    require_true(segments, mem, 0, 4, 8, 12)
+    require_consistent(segments, mem, 0, 4, 8, 12)
 
 
-def test_shorter_by_a_batch() -> None:
+def test_shorten_removes_a_batch_from_segment_and_size() -> None:
     vfs = MemVfs()
     segments = four(vfs)
     segments.shorten(segments.active, BATCH_BYTES, 1)
-    require_true(segments, vfs, 0, 4, 8, 12)
+    require_consistent(segments, vfs, 0, 4, 8, 12)
     assert segments.size_bytes == 7 * BATCH_BYTES
 
 
-def test_the_last_one_goes_on_elsewhere_without_any_free_space() -> None:
+def test_restart_in_place_needs_no_free_space() -> None:
     vfs = MemVfs()
     segments = four(vfs)
     for _ in range(3):
         segments.retire(0, at_once=True)
     vfs.capacity_bytes, vfs.capacity_inodes = 0, 0
     segments.restart_in_place(16).truncate_torn_tail()
-    require_true(segments, vfs, 16)
+    require_consistent(segments, vfs, 16)
     assert segments.size_bytes == 0
 
 
-def test_compacted_ones_are_the_log_before_they_have_their_names() -> None:
+def test_put_in_place_shows_compacted_segments_before_they_are_renamed() -> None:
     mem = MemVfs()
     vfs = FaultVfs(mem)
     segments = four(vfs)
@@ -144,12 +144,12 @@ def test_compacted_ones_are_the_log_before_they_have_their_names() -> None:
         segments.name_compacted()
     assert segments.take_retired() == []
     segments.name_compacted()
-    require_true(segments, mem, 0, 12)
+    require_consistent(segments, mem, 0, 12)
     assert segments.take_retired() == sources
 
 
 def test_open_beside_of_compacted_segment_never_opens_the_source() -> None:
-    """A scrub that read the source took it for a damaged copy of the compacted one."""
+    """A scrub that read the source reported it as a damaged copy of the compacted segment."""
     vfs = MemVfs()
     segments = four(vfs)
     sources = segments.all[:2]
@@ -162,7 +162,7 @@ def test_open_beside_of_compacted_segment_never_opens_the_source() -> None:
     assert segments.open_beside(sources[0]) is None
 
 
-def test_whatever_goes_by_names_gives_them_first() -> None:
+def test_move_to_renames_compacted_segments_first() -> None:
     vfs = MemVfs()
     segments = four(vfs)
     sources = segments.all[:2]
@@ -174,7 +174,7 @@ def test_whatever_goes_by_names_gives_them_first() -> None:
     assert {segment.directory for segment in segments.all} == {"/d/t-0.away-delete"}
 
 
-def test_the_replica_is_marked_before_the_first_gap() -> None:
+def test_open_group_marks_the_replica_before_the_first_gap() -> None:
     mem = MemVfs()
     vfs = FaultVfs(mem)
     segments = four(vfs)
@@ -190,7 +190,7 @@ def test_the_replica_is_marked_before_the_first_gap() -> None:
     assert mem.exists(f"{DIR}/{GAPS_MARK}")
 
 
-def test_what_changed_meanwhile_is_not_replaced() -> None:
+def test_put_in_place_refuses_sources_that_changed_meanwhile() -> None:
     segments = four(MemVfs())
     sources = segments.all[:2]
     files = compacted(segments, sources)

@@ -1,4 +1,4 @@
-"""Values of a log: what a flush does with its plan."""
+"""``carry_out`` of flush plans."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.faults.vfs_fault import Fault, FaultVfs
 
 
 @pytest.mark.parametrize("kind", ["sync", "sync_dir"])
-def test_whatever_fails_in_a_flush_is_a_failed_fsync(kind: str) -> None:
+def test_carry_out_reports_each_error_as_a_failed_fsync(kind: str) -> None:
     vfs = FaultVfs(MemVfs())
     vfs.make_dirs("/t")
     plan = FlushPlan((vfs.open("/t/0.log", OpenMode.CREATE),), "/t", 5, 0)
@@ -25,8 +25,8 @@ def test_whatever_fails_in_a_flush_is_a_failed_fsync(kind: str) -> None:
     assert kind_of_failure(caught.value, OpKind.APPEND) is OpKind.FLUSH
 
 
-def test_flush_of_several_files_reports_progress_after_each() -> None:
-    """The watch knows it from one that hangs."""
+def test_carry_out_reports_progress_after_each_file() -> None:
+    """The stall watch distinguishes a long flush from a hung one by its progress."""
     vfs = MemVfs()
     vfs.make_dirs("/t")
     files = tuple(vfs.open(f"/t/{name}.log", OpenMode.CREATE) for name in range(3))

@@ -1,4 +1,4 @@
-"""LogView: which segment, and reads across segments."""
+"""``LogView``: choice of the segment, and reads with limits and damage."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ def offsets(view: LogView, start: int, *, max_offset: int = 99, **more: int) -> 
     return [header.base_offset for header in headers_of(found)]
 
 
-def test_segments_by_offset() -> None:
+def test_segment_index_finds_the_segment_of_an_offset() -> None:
     view = make()
     assert [s.base_offset for s in view.segments] == [0, 2, 4, 6]
     assert [view.segment_index(o) for o in (0, 1, 2, 7, 8)] == [0, 0, 1, 3, 3]
 
 
-def test_one_read_stays_in_one_segment() -> None:
+def test_read_view_stays_in_one_segment() -> None:
     view = make()
     assert [offsets(view, o) for o in (0, 1, 2, 7, 8)] == [[0, 1], [1], [2, 3], [7], []]
 
 
-def test_limits() -> None:
+def test_read_view_respects_max_offset_and_max_bytes() -> None:
     view = make()
     assert offsets(view, 2, max_offset=3) == [2]
     assert offsets(view, 2, max_offset=2) == []
@@ -55,12 +55,12 @@ def test_limits() -> None:
     assert offsets(view, 2, max_bytes=1) == [2]
 
 
-def test_outside_is_refused() -> None:
+def test_read_view_outside_the_log_is_refused() -> None:
     with pytest.raises(OffsetOutOfRangeError):
         offsets(make(), 9)
 
 
-def test_known_damage_is_left_out_and_what_lies_around_it_is_read() -> None:
+def test_read_view_skips_known_damage_and_reads_the_batches_around_it() -> None:
     view = make()
     position = view.segments[0].size_bytes // 2
     view = view._replace(damages=(Damage(1, 2, position), Damage(4, 6, 0)))

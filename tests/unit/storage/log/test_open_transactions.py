@@ -1,10 +1,10 @@
-"""Transactions in a log, its indexes and snapshots, against a list that is simply gone through.
+"""Transactions in a log, its indexes and snapshots, compared with a model by a random walk.
 
 The walk mixes producers, markers, truncations, deletions, retention, flushes, clean and unclean
-restarts, rotten indexes, full disks, moves and replication. After every step a reader of committed
-records, who goes by the batches and by the list of aborted transactions as Java's consumer does,
-must get what the model says was committed; and the last stable offset must hold back what is not
-decided.
+restarts, damaged indexes, full disks, moves and replication. After each step a simulated reader
+with read_committed, which uses the list of aborted transactions as Java's consumer does, must get
+the records that the model has as committed. The last stable offset must not pass an open
+transaction.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ class Batch:
     last: int
     is_transactional: bool
     commits: bool | None = None
-    """Of a marker."""
+    """The result of a marker, None for a batch of records."""
 
 
 @dataclass
 class Model:
-    """The log as a list, and what follows from it."""
+    """The log as a list of batches, and the results derived from it."""
 
     batches: list[Batch] = field(default_factory=list)
     start: int = 0
@@ -60,7 +60,7 @@ class Model:
         self.batches = [one for one in self.batches if one.last < end]
 
     def transactions(self) -> list[tuple[int, int, int, bool | None]]:
-        """(first, marker or infinity, producer, how it ended)."""
+        """Return (first offset, marker offset or infinity, producer id, result) of each one."""
         found, begun = [], dict[int, int]()
         for one in self.batches:
             if one.commits is not None:
@@ -72,7 +72,7 @@ class Model:
         return found + [(first, 2**62, pid, None) for pid, first in begun.items()]
 
     def stable(self, high_watermark: int, start: int) -> tuple[int, int]:
-        """The last stable offset, if all is known, and if replaying has forgotten what ended."""
+        """Return the last stable offset with full knowledge, and without replicated ends."""
         every = self.transactions()
         strict = min((first for first, last, *_ in every if last >= high_watermark), default=2**62)
         loose = min((first for first, *_, how in every if how is None), default=2**62)
@@ -80,7 +80,7 @@ class Model:
         return clamp[0], clamp[1]
 
     def committed(self, begin: int, end: int) -> list[int]:
-        """Base offsets of batches that a reader shall get."""
+        """Return the base offsets of the batches that a read_committed reader must get."""
         fate = {}
         for first, last, pid, how in self.transactions():
             for one in self.batches:
@@ -97,7 +97,7 @@ class Model:
 
 
 def read_committed(log: UnifiedLog, begin: int, end: int, max_bytes: int) -> tuple[list[int], int]:
-    """As Java's consumer reads one answer: what it delivers, and where it goes on."""
+    """Return the base offsets that Java's consumer delivers, and the offset of its next fetch."""
     data = read_by_index(log, begin, max_bytes, end)
     headers = list(batches(data))
     if not headers:
@@ -229,7 +229,7 @@ class Walk:
             self.follower.truncate_to(end)
 
     def move(self) -> None:
-        """To another directory of the same disk and back under the old name."""
+        """Move the log to another directory of the same disk and back under the old name."""
         copy = FutureLog.create(
             self.vfs, "/d2", TP, TOPIC_ID, move_id=Uuid(bytes(16)), source_directory_id=SOURCE
         )
@@ -246,14 +246,14 @@ class Walk:
         self.has_forgotten = True
 
     def spoil(self) -> None:
-        """The index of a closed segment rots while nobody has it open."""
+        """Truncate the transaction indexes of some closed segments while the log is closed."""
         self.stop()
         for segment in self.log.segments.all[:-1]:
             if segment.transactions is None and self.dice.random() < 0.5:
                 self.vfs.open(segment.transactions_path, OpenMode.READ_WRITE).truncate(33)
 
     def fill(self) -> None:
-        """There is no space for one operation of a step, wherever in it; nothing is half done."""
+        """Fail one operation of a step with ENOSPC; the step must have no partial effect."""
         step = self.dice.choice([self.append, self.end, self.truncate, self.flush, self.retain])
         end = self.log.view().log_end_offset
         kinds = frozenset({"write_at", "rename"})
@@ -278,7 +278,7 @@ class Walk:
             data = read_by_index(self.log, start, 300, 2**62)
             first = read_header(data).base_offset
             if first < start:
-                # A log begins with a batch; a start in the middle of one is not for followers.
+                # A log begins with a batch; a follower cannot start in the middle of one.
                 self.follower.truncate_fully_and_start_at(first)
             self.follower.append_as_follower(data, NOW_MS)
             start = self.follower.view().log_end_offset
@@ -294,7 +294,7 @@ class Walk:
         elif self.model.start == 0:
             assert strict <= stable <= loose, (strict, stable, loose)
         else:
-            # What began before the log does may be forgotten with its records.
+            # Transactions that began before the log start may be forgotten with their records.
             assert strict <= stable
         begin = self.dice.randint(view.log_start_offset, max(stable, view.log_start_offset))
         while begin < stable:
@@ -304,7 +304,7 @@ class Walk:
 
 
 @pytest.mark.parametrize("seed", [*range(100), 843, 3111, 10032])
-def test_a_reader_gets_what_was_committed_whatever_happens_to_the_log(seed: int) -> None:
+def test_read_committed_returns_the_committed_batches_after_random_log_changes(seed: int) -> None:
     walk = Walk(seed)
     steps = {
         walk.append: 12,
@@ -326,8 +326,8 @@ def test_a_reader_gets_what_was_committed_whatever_happens_to_the_log(seed: int)
         walk.check(walk.log, walk.high_watermark, exact=not walk.has_forgotten)
 
 
-def test_kafkas_own_files_are_read_and_written_alike() -> None:
-    """Kafka 4.3 wrote them: two producers, of whose transactions three were aborted."""
+def test_transaction_files_written_by_kafka_are_read_and_written_identically() -> None:
+    """Kafka 4.3 wrote the files: two producers, three of their transactions aborted."""
     logs = [one.read_bytes() for one in sorted(GOLDEN.glob("*.log"))]
     vfs = MemVfs()
     vfs.make_dirs("/d1")
@@ -344,13 +344,13 @@ def test_kafkas_own_files_are_read_and_written_alike() -> None:
     ours = {one.producer_id: one._replace(last_timestamp_ms=0) for one in log.known_producers()}
     kafkas = {one.producer_id: one._replace(last_timestamp_ms=0) for one in snapshot.known()}
     assert ours == kafkas
-    # The snapshot forgets what has ended, replicated or not.
+    # The snapshot forgets transactions that have ended, whether replicated or not.
     still_open = [one[:3] for one in log.view().unstable if one.is_open]
     assert [one[:3] for one in snapshot.transactions.unstable] == still_open
 
 
 @pytest.mark.parametrize("spoilt", ["sound", "empty", "another producer", "gone"])
-def test_the_scrub_holds_the_index_against_the_markers(spoilt: str) -> None:
+def test_scrub_repairs_a_transaction_index_that_contradicts_the_markers(spoilt: str) -> None:
     vfs = MemVfs()
     vfs.make_dirs("/d1")
     log = create_log(vfs, "/d1", TP, TOPIC_ID, CONFIG)

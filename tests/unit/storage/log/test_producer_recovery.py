@@ -1,4 +1,4 @@
-"""Producer state from runs of batches: what it leaves out makes no difference."""
+"""Producer state recovered from runs of batches equals the state from all batches."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def batches_of(producers: Iterable[tuple[int, int, int]]) -> list[bytes]:
 def recovered(
     made: list[bytes], *, limits: ProducerLimits, snapshots: dict[int, ProducerState] | None = None
 ) -> ProducerRecovery:
-    """Recovery of a log of these batches, all in one run."""
+    """Recover the producer state of a log with these batches in one run."""
     vfs = MemVfs()
     vfs.make_dirs("/t")
     segments = [LogSegment.on_disk(vfs, "/t", 0, 0, TopicConfig())]
@@ -53,8 +53,10 @@ def recorded(
 
 
 @pytest.mark.parametrize(("max_producers", "known"), [(1, 1), (100, 10)])
-def test_last_five_batches_of_each_producer_are_known(max_producers: int, known: int) -> None:
-    """Where one producer is known at most, each batch makes another one forgotten."""
+def test_producer_recovery_knows_the_last_five_batches_of_each_producer(
+    max_producers: int, known: int
+) -> None:
+    """If one producer is known at most, each batch evicts the other one."""
     limits = ProducerLimits(max_producers=max_producers)
     epochs = [0] * 14 + [1] * 8 + [0] * 12
     made = batches_of((7 + at % 2, epoch, at) for at, epoch in enumerate(epochs))
@@ -63,8 +65,8 @@ def test_last_five_batches_of_each_producer_are_known(max_producers: int, known:
     assert len(state.kept_batches().last_offsets) == known
 
 
-def test_state_is_that_of_the_newest_snapshot_and_of_the_batches_after_it() -> None:
-    """Snapshots speak of producer 9, whose batches have left the log."""
+def test_producer_recovery_replays_the_batches_after_the_newest_snapshot() -> None:
+    """The snapshots contain producer 9, whose batches have been removed from the log."""
     limits = ProducerLimits()
     made = batches_of((7, 0, at) for at in range(10))
     known = {
@@ -77,7 +79,7 @@ def test_state_is_that_of_the_newest_snapshot_and_of_the_batches_after_it() -> N
     assert loaded.replayed_bytes == sum(map(len, made[6:]))
 
 
-def test_damaged_snapshot_within_the_walk_is_ignored() -> None:
+def test_producer_recovery_ignores_a_missing_snapshot() -> None:
     limits = ProducerLimits()
     made = batches_of((7, 0, at) for at in range(4))
     vfs = MemVfs()

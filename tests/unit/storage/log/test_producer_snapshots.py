@@ -1,4 +1,4 @@
-"""Snapshot files: newest sound one wins, and the log has the rest."""
+"""Files of producer snapshots: which ones are kept, loaded and written."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def snapshots_in(vfs: Vfs, directory: str) -> ProducerSnapshots:
     return ProducerSnapshots(vfs, lambda: directory)
 
 
-def test_snapshots_of_segments_and_the_newest_are_kept() -> None:
+def test_producer_snapshots_keep_those_of_segments_and_the_newest() -> None:
     vfs = MemVfs()
     vfs.make_dirs("/t")
     snapshots, segments = snapshots_in(vfs, "/t"), segments_at(vfs, [0, 10])
@@ -35,7 +35,7 @@ def test_snapshots_of_segments_and_the_newest_are_kept() -> None:
     assert snapshots_in(vfs, "/t").offsets == snapshots.offsets == [10, 18]
 
 
-def test_snapshot_before_the_recovery_point_is_kept() -> None:
+def test_producer_snapshots_keep_one_before_the_recovery_point() -> None:
     vfs = MemVfs()
     vfs.make_dirs("/t")
     snapshots, segments = snapshots_in(vfs, "/t"), segments_at(vfs, [0])
@@ -54,7 +54,7 @@ def log_with(vfs: MemVfs, batches: int, config: TopicConfig, interval_bytes: int
     return log
 
 
-def test_load_ignores_damaged_snapshot() -> None:
+def test_producer_snapshots_load_ignores_a_damaged_file() -> None:
     vfs = MemVfs()
     log = log_with(vfs, 20, TopicConfig(segment_bytes=1024), 1 << 30)
     snapshots = snapshots_in(vfs, "/d1/t-0")
@@ -67,7 +67,7 @@ def test_load_ignores_damaged_snapshot() -> None:
     assert twin.base_offset == 19
 
 
-def test_append_writes_a_snapshot_after_each_interval() -> None:
+def test_append_writes_a_producer_snapshot_after_each_interval() -> None:
     """A truncation replays the batches after the newest remaining snapshot."""
     vfs = MemVfs()
     log = log_with(vfs, 100, TopicConfig(), 8_000)
@@ -81,7 +81,7 @@ def test_append_writes_a_snapshot_after_each_interval() -> None:
     assert (twin.duplicate, twin.base_offset) == (True, 98)
 
 
-def test_snapshots_of_many_producers_are_small_beside_the_log() -> None:
+def test_snapshot_interval_grows_with_the_size_of_the_producer_state() -> None:
     state, limits = ProducerState(), ProducerLimits(snapshot_interval_bytes=1_000)
     assert not state.is_snapshot_due(1 << 30, limits)
     for producer_id in range(1_000):

@@ -1,4 +1,4 @@
-"""Sequences, duplicates, epochs, and Kafka's snapshot bytes."""
+"""Producer state: sequences, duplicates, epochs, expiration, and Kafka's snapshot format."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def refused(state: ProducerState, one: BatchHeader) -> ErrorCode:
     return caught.value.code
 
 
-def test_sequences_follow_one_another() -> None:
+def test_producer_state_accepts_consecutive_sequences_only() -> None:
     state = state_after(header(0, 3), header(3, 2))
     assert state.check(header(5), NOW_MS, LIMITS) is None
     assert refused(state, header(6)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-def test_the_last_five_batches_are_remembered() -> None:
+def test_producer_state_recognises_the_last_five_batches_as_duplicates() -> None:
     state = state_after(*(header(i) for i in range(6)))
     found = state.check(header(1), NOW_MS, LIMITS)
     assert found is not None
@@ -54,25 +54,25 @@ def test_the_last_five_batches_are_remembered() -> None:
     assert refused(state, header(0)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-def test_sequences_wrap() -> None:
+def test_producer_state_sequences_wrap_around() -> None:
     state = state_after(header(LARGEST - 1, 2))
     assert state.check(header(0), NOW_MS, LIMITS) is None
     state = state_after(header(LARGEST, 3))
     assert state.check(header(2), NOW_MS, LIMITS) is None
 
 
-def test_newer_epoch_begins_anew_and_older_is_refused() -> None:
+def test_producer_state_newer_epoch_starts_at_zero_and_older_one_is_refused() -> None:
     state = state_after(header(0, epoch=1))
     assert refused(state, header(1, epoch=0)) == ErrorCode.INVALID_PRODUCER_EPOCH
     assert refused(state, header(1, epoch=2)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert state.check(header(0, epoch=2), NOW_MS, LIMITS) is None
 
 
-def test_unknown_producer_may_begin_anywhere() -> None:
+def test_producer_state_accepts_any_first_sequence_of_an_unknown_producer() -> None:
     assert ProducerState().check(header(77), NOW_MS, LIMITS) is None
 
 
-def test_expired_producers_are_forgotten() -> None:
+def test_producer_state_expire_forgets_idle_producers() -> None:
     state = state_after(header(0, timestamp=50))
     state.expire(NOW_MS + 1000, LIMITS)
     assert len(state) == 1
@@ -80,14 +80,14 @@ def test_expired_producers_are_forgotten() -> None:
     assert len(state) == 0
 
 
-def test_snapshot_bytes_are_kafkas() -> None:
+def test_producer_snapshot_bytes_equal_kafkas() -> None:
     state = state_after(header(0, 3))
     body = struct.pack(">i", 1) + struct.pack(">qhiqiqiq", 7, 0, 2, 102, 2, 9, -1, -1)
     assert state.to_snapshot() == struct.pack(">hI", 1, crc32c.crc32c(body)) + body
 
 
-def test_snapshot_comes_back_with_every_remembered_batch() -> None:
-    """What was in flight at an orderly stop is sent again after it."""
+def test_producer_snapshot_restores_each_remembered_batch() -> None:
+    """Clients resend batches that were in flight at a clean stop."""
     back = ProducerState.from_snapshot(state_after(header(0, 3), header(3, 2)).to_snapshot())
     assert back is not None
     assert back.check(header(5), NOW_MS, LIMITS) is None
@@ -97,14 +97,14 @@ def test_snapshot_comes_back_with_every_remembered_batch() -> None:
         assert (found.base_offset, found.last_offset) == offsets
 
 
-def test_the_last_entry_of_a_producer_is_its_last_batch() -> None:
-    """Kafka's reader keeps the last one, and so finds what it would have written."""
+def test_producer_snapshot_ends_with_the_last_batch_of_the_producer() -> None:
+    """Kafka's reader keeps the last entry of a producer, which is what Kafka would have written."""
     data = state_after(header(0, 3), header(3, 2)).to_snapshot()
     last = struct.pack(">qhiqiqiq", 7, 0, 4, 104, 1, 9, -1, -1)
     assert data.endswith(last)
 
 
-def test_damaged_snapshot_is_no_state() -> None:
+def test_producer_snapshot_with_any_damage_is_rejected() -> None:
     data = state_after(header(0)).to_snapshot()
     for at in range(len(data)):
         spoiled = bytearray(data)
@@ -117,7 +117,7 @@ def sent_by(producer_id: int, sequence: int) -> BatchHeader:
     return header(sequence)._replace(producer_id=producer_id)
 
 
-def test_one_producer_too_many_is_refused_while_the_others_may_send_again() -> None:
+def test_producer_state_full_refuses_new_producers_while_retries_are_possible() -> None:
     state = ProducerState()
     for producer_id in (1, 2, 3):
         state.record(sent_by(producer_id, 0), producer_id, NOW_MS + producer_id, LIMITS)
@@ -128,15 +128,15 @@ def test_one_producer_too_many_is_refused_while_the_others_may_send_again() -> N
     assert caught.value.code is ErrorCode.THROTTLING_QUOTA_EXCEEDED
     assert state.check(sent_by(4, 0), first_free_ms, LIMITS) is None
     state.record(sent_by(4, 0), 10, first_free_ms, LIMITS)
-    # The one that sent something least recently gave way, and may go on wherever it was.
+    # The producer that was idle longest was evicted, and may continue with any sequence.
     assert len(state) == 3
     assert state.check(sent_by(1, 1), first_free_ms, LIMITS) is not None
     with pytest.raises(OperatingError):
         state.check(sent_by(2, 1), first_free_ms, LIMITS)
 
 
-def test_coordinator_log_forgets_idle_producer_but_no_open_transaction() -> None:
-    """A coordinator counts no sequences, so that no retry of its batches can be recognised."""
+def test_producer_state_of_a_coordinator_evicts_idle_producers_only() -> None:
+    """Batches of a coordinator have no checked sequences, so retries are never recognised."""
     terms = ProducerTerms(is_guarded=False, checks_sequence=False)
     state = ProducerState()
     for producer_id in (1, 2, 3):
@@ -153,8 +153,8 @@ def test_coordinator_log_forgets_idle_producer_but_no_open_transaction() -> None
     assert {one.producer_id for one in state.known()} == {1, 3, 4}
 
 
-def test_what_the_records_say_of_time_lets_nobody_be_forgotten_or_kept() -> None:
-    """Who copies old records is a producer of today; and nobody stays for a thousand years."""
+def test_producer_state_expire_ignores_record_timestamps() -> None:
+    """A producer of old records is active today, and a far future timestamp keeps no producer."""
     for timestamp in (0, 2**62):
         state = state_after(header(0, timestamp=timestamp))
         state.expire(NOW_MS + 1000, LIMITS)
@@ -163,7 +163,7 @@ def test_what_the_records_say_of_time_lets_nobody_be_forgotten_or_kept() -> None
         assert len(state) == 0
 
 
-def test_a_clock_that_was_ahead_keeps_nobody_for_longer() -> None:
+def test_producer_state_expire_after_a_clock_step_back_keeps_no_producer_longer() -> None:
     state = state_after(header(0))
     state.expire(NOW_MS - 5, LIMITS)
     state.expire(NOW_MS - 5 + 1001, LIMITS)
@@ -171,12 +171,12 @@ def test_a_clock_that_was_ahead_keeps_nobody_for_longer() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_no_retry_is_stored_twice_however_many_producers_come(seed: int) -> None:
-    """Honest producers, each sending its last batches again, among ids that come once."""
+def test_producer_state_never_stores_a_retry_twice_with_many_producers(seed: int) -> None:
+    """Some producers resend their last batches, among many producer ids that appear once."""
     dice = random.Random(seed)
     leader, follower, limits = ProducerState(), ProducerState(), ProducerLimits(10**9, 8)
     now_ms, offset, refusals = 0, 0, 0
-    #: Of each honest producer: sequence, offset and instant of what it sent last.
+    #: Sequence, offset and time of the batches that each honest producer sent.
     sent: dict[int, list[tuple[int, int, int]]] = {id_: [] for id_ in range(4)}
 
     def offer(one: BatchHeader) -> tuple[bool, int | None]:

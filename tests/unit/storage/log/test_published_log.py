@@ -1,4 +1,4 @@
-"""PublishedLog: what the loop knows when something was done, and who may still ask."""
+"""``PublishedLog``: publication of changes, and operations on a moved or removed log."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from tests.faults.rig import TOPIC_ID, TP, batch, format_dir, headers_of, open_d
 
 NO_LIMIT = 2**62
 BATCH = batch(body=bytes(300))
-#: Three batches to a segment.
+#: Three batches per segment.
 CONFIG = TopicConfig(segment_bytes=3 * len(BATCH), retention_bytes=0)
 
 
-class Scene:
+class LogFixture:
     def __init__(self) -> None:
         self.vfs = MemVfs()
         format_dir(self.vfs, "/d1", 1)
-        #: What was reported, beside the number of segments that the view showed then.
+        #: Each reported event, with the number of segments in the view at that time.
         self.reported: list[tuple[object, int]] = []
         self.published = PublishedLog(
             log=create_log(self.vfs, "/d1", TP, TOPIC_ID, CONFIG),
@@ -54,101 +54,101 @@ def end_of(log: UnifiedLog) -> int:
     return log.view().log_end_offset
 
 
-async def test_what_is_done_is_published_though_whoever_waited_went_away() -> None:
-    scene = Scene()
-    scene.append().cancel()
-    waiting = asyncio.create_task(scene.published.run(OpKind.READ, end_of))
+async def test_published_log_publishes_a_change_whose_caller_was_cancelled() -> None:
+    fixture = LogFixture()
+    fixture.append().cancel()
+    waiting = asyncio.create_task(fixture.published.run(OpKind.READ, end_of))
     await asyncio.sleep(0)
     waiting.cancel()
-    assert await scene.published.run(OpKind.READ, end_of) == 1
-    assert scene.published.view.log_end_offset == 1
+    assert await fixture.published.run(OpKind.READ, end_of) == 1
+    assert fixture.published.view.log_end_offset == 1
 
 
-async def test_what_is_done_is_not_published_before_it_is_done() -> None:
-    scene = Scene()
-    before = scene.published.view
-    done = scene.append()
-    assert scene.published.view is before
+async def test_published_log_does_not_publish_an_unfinished_change() -> None:
+    fixture = LogFixture()
+    before = fixture.published.view
+    done = fixture.append()
+    assert fixture.published.view is before
     await done
-    assert scene.published.view.log_end_offset == before.log_end_offset + 1
+    assert fixture.published.view.log_end_offset == before.log_end_offset + 1
 
 
-async def test_a_new_segment_is_reported_with_the_view_that_shows_it() -> None:
-    scene = Scene()
+async def test_published_log_reports_a_new_segment_after_publishing_it() -> None:
+    fixture = LogFixture()
     for _ in range(3):
-        await scene.append()
-    assert scene.reported == []
-    await scene.append()
-    assert scene.reported == [("rolled", 2)]
+        await fixture.append()
+    assert fixture.reported == []
+    await fixture.append()
+    assert fixture.reported == [("rolled", 2)]
 
 
-async def test_what_left_is_reported_with_the_view_that_shows_it_no_more() -> None:
-    scene = Scene()
+async def test_published_log_reports_retired_segments_after_their_removal_from_the_view() -> None:
+    fixture = LogFixture()
     for _ in range(7):
-        await scene.append()
-    scene.reported.clear()
-    gone = await scene.published.run(OpKind.RETENTION, lambda log: log.delete_old_segments(1, 6))
+        await fixture.append()
+    fixture.reported.clear()
+    gone = await fixture.published.run(OpKind.RETENTION, lambda log: log.delete_old_segments(1, 6))
     assert gone == 2
-    assert scene.reported == [([0, 3], 1)]
+    assert fixture.reported == [([0, 3], 1)]
 
 
-async def test_the_lowest_truncation_is_kept_until_somebody_takes_it() -> None:
-    scene = Scene()
+async def test_published_log_keeps_the_lowest_truncation_until_it_is_taken() -> None:
+    fixture = LogFixture()
     for _ in range(7):
-        await scene.append()
-    assert not scene.published.has_truncation
+        await fixture.append()
+    assert not fixture.published.has_truncation
     for offset in (5, 4):
-        await scene.published.run(OpKind.TRUNCATE, lambda log, to=offset: log.truncate_to(to))
-    await scene.append()
-    assert scene.published.has_truncation
-    assert scene.published.take_truncation() == (3, len(BATCH))
-    assert scene.published.take_truncation() is None
+        await fixture.published.run(OpKind.TRUNCATE, lambda log, to=offset: log.truncate_to(to))
+    await fixture.append()
+    assert fixture.published.has_truncation
+    assert fixture.published.take_truncation() == (3, len(BATCH))
+    assert fixture.published.take_truncation() is None
 
 
-async def test_where_its_copy_took_its_place_it_can_be_read_until_it_goes() -> None:
-    scene = Scene()
-    await scene.append()
-    scene.published.is_replaced = True
+async def test_published_log_replaced_by_a_move_is_readable_until_closed() -> None:
+    fixture = LogFixture()
+    await fixture.append()
+    fixture.published.is_replaced = True
     with pytest.raises(NotLeaderOrFollowerError, match="moved to another log directory"):
-        scene.append()
-    assert await scene.published.ask(OpKind.READ, end_of) == 1
-    scene.published.is_closed = True
+        fixture.append()
+    assert await fixture.published.ask(OpKind.READ, end_of) == 1
+    fixture.published.is_closed = True
     with pytest.raises(NotLeaderOrFollowerError):
-        scene.published.ask(OpKind.READ, end_of)
+        fixture.published.ask(OpKind.READ, end_of)
 
 
-async def test_where_it_was_removed_nothing_is_asked_of_it() -> None:
-    scene = Scene()
-    scene.published.is_closed = True
-    for ask in (scene.published.submit, scene.published.ask):
+async def test_published_log_of_a_removed_replica_refuses_operations() -> None:
+    fixture = LogFixture()
+    fixture.published.is_closed = True
+    for ask in (fixture.published.submit, fixture.published.ask):
         with pytest.raises(UnknownTopicOrPartitionError, match="was removed"):
             ask(OpKind.READ, end_of)
 
 
-async def test_damage_is_reported_once() -> None:
-    scene = Scene()
+async def test_published_log_reports_damage_once() -> None:
+    fixture = LogFixture()
     for _ in range(4):
-        await scene.append()
-    scene.published.log.segments.oldest.open().write_at(len(BATCH) + 70, [b"\xff"])
+        await fixture.append()
+    fixture.published.log.segments.oldest.open().write_at(len(BATCH) + 70, [b"\xff"])
 
     def read(log: UnifiedLog) -> memoryview:
         return read_by_index(log, 1, 1000, NO_LIMIT)
 
     with capture_logs() as logged:
-        assert not await scene.published.run(OpKind.READ, read)
-        await scene.append()
+        assert not await fixture.published.run(OpKind.READ, read)
+        await fixture.append()
     (line,) = logged
     assert (line["event"], line["partition"], line["log_dir"]) == ("log_damaged", str(TP), "/d1")
     assert (line["offset"], line["next_offset"]) == (1, 2)
 
 
-async def test_an_index_that_was_made_anew_is_reported() -> None:
-    scene = Scene()
+async def test_published_log_reports_a_rebuilt_index() -> None:
+    fixture = LogFixture()
     for _ in range(4):
-        await scene.append()
-    scene.published.log.segments.oldest.indexes().offsets.append(2, 1)
+        await fixture.append()
+    fixture.published.log.segments.oldest.indexes().offsets.append(2, 1)
     with capture_logs() as logged:
-        records = await scene.published.run(
+        records = await fixture.published.run(
             OpKind.READ, lambda log: read_by_index(log, 2, 1000, NO_LIMIT)
         )
     assert [header.base_offset for header in headers_of(records)] == [2]

@@ -1,4 +1,4 @@
-"""Searches by time over the segments of a log."""
+"""Searches by timestamp over the segments of a log."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.unit.storage.tiny_records import tiny
 
 T = TypeVar("T")
 
-#: Where a batch says how its records are compressed, and one of the ways.
+#: Position of the attributes in a batch, and the code of GZIP.
 _ATTRIBUTES, _GZIP = 21, 1
 
 
@@ -55,7 +55,7 @@ def straight(_at: int, search_it: Callable[[], T]) -> T:
 def first_from(
     made: list[LogSegment], timestamp: int, start: int, by_index: ByIndex
 ) -> FoundTimestamp | None:
-    """The whole search, as a handle makes it."""
+    """Run the whole search as ``LogHandle`` does."""
     search = LogTimeSearch(timestamp)
     while not search.is_over:
         search.scan(made, start, by_index)
@@ -64,7 +64,7 @@ def first_from(
     return search.answer
 
 
-def test_the_first_record_that_is_not_older() -> None:
+def test_time_search_finds_the_first_record_with_the_timestamp_or_a_later_one() -> None:
     made = segments([at(0, 100, 50), at(2, 300)], [at(3, 200, 400)])
     assert first_from(made, 60, 0, straight) == FoundTimestamp(100, 0, 0)
     assert first_from(made, 101, 0, straight) == FoundTimestamp(300, 2, 2)
@@ -73,14 +73,14 @@ def test_the_first_record_that_is_not_older() -> None:
     assert first_from(made, 0, 2, straight) == FoundTimestamp(300, 2, 2)
 
 
-def test_the_record_within_a_batch() -> None:
+def test_time_search_finds_a_record_within_a_batch() -> None:
     made = segments([at(0, 100, 101, 102, 103, 104)])
     assert first_from(made, 103, 0, straight) == FoundTimestamp(103, 3, 0)
     assert first_from(made, 105, 0, straight) is None
 
 
-def test_records_before_the_log_start_are_no_answer() -> None:
-    """DeleteRecords may leave the log starting in the middle of a batch."""
+def test_time_search_skips_records_before_the_log_start() -> None:
+    """DeleteRecords may move the log start into a batch."""
     made = segments([at(0, 100, 900, 102, 103), at(4, 50, 950)])
     assert first_from(made, 0, 2, straight) == FoundTimestamp(102, 2, 0)
     assert first_from(made, 101, 3, straight) == FoundTimestamp(103, 3, 0)
@@ -88,20 +88,20 @@ def test_records_before_the_log_start_are_no_answer() -> None:
     assert first_from(made, 960, 2, straight) is None
 
 
-def test_of_a_batch_that_does_not_open_its_beginning_is_reported() -> None:
+def test_time_search_reports_the_base_offset_of_a_batch_that_cannot_be_decompressed() -> None:
     data = bytearray(at(1, 200, 300))
-    data[_ATTRIBUTES + 1] |= _GZIP  # What follows is not.
+    data[_ATTRIBUTES + 1] |= _GZIP  # The records are not compressed.
     made = segments([at(0, 100), bytes(data)])
     assert first_from(made, 250, 0, straight) == FoundTimestamp(300, 1, 1)
     assert first_from(made, 250, 2, straight) == FoundTimestamp(300, 2, 1)
 
 
-def test_a_batch_whose_records_were_compacted_away_is_no_answer() -> None:
+def test_time_search_skips_a_batch_emptied_by_compaction() -> None:
     made = segments([empty_batch(read_header(at(0, 500, 500))), at(2, 100), at(9, 450)])
     assert first_from(made, 400, 0, straight) == FoundTimestamp(450, 9, 9)
 
 
-def test_an_index_that_leads_nowhere_is_made_anew_by_whoever_has_it() -> None:
+def test_time_search_reads_the_index_through_the_given_function() -> None:
     made, asked = segments([at(0, 100)], [at(1, 200)]), list[int]()
 
     def by_index(number: int, search_it: Callable[[], T]) -> T:
@@ -112,14 +112,14 @@ def test_an_index_that_leads_nowhere_is_made_anew_by_whoever_has_it() -> None:
     assert asked == [1]
 
 
-# -- what anyone may ask ---------------------------------------------------------------------------
+# -- hostile requests and content ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("compression", [Compression.GZIP, Compression.ZSTD, Compression.LZ4])
-def test_of_a_batch_that_unpacks_to_too_much_its_beginning_is_reported(
+def test_time_search_reports_the_base_offset_of_a_batch_that_expands_too_much(
     compression: Compression,
 ) -> None:
-    """Some KiB of it took a directory offline: 30 s of opening looked like a disk that hangs."""
+    """Some KiB took a directory offline: 30 s of decompression counted as a hung disk."""
     small = tiny(3_000_000, compression=compression, base=1)
     assert len(small) < 150_000
     made = segments([at(0, 100), small])
@@ -127,14 +127,14 @@ def test_of_a_batch_that_unpacks_to_too_much_its_beginning_is_reported(
     assert first_from(made, 300, 7, straight) == FoundTimestamp(500, 7, -1)
 
 
-def test_of_a_batch_with_too_many_records_its_beginning_is_reported() -> None:
+def test_time_search_reports_the_base_offset_of_a_batch_with_too_many_records() -> None:
     made = segments([tiny(1_100_000, compression=Compression.ZSTD)])
     assert first_from(made, 300, 0, straight) == FoundTimestamp(500, 0, -1)
     within = segments([tiny(1_000, compression=Compression.ZSTD)])
     assert first_from(within, 300, 0, straight) is None
 
 
-def test_a_search_opens_so_many_batches_and_no_more() -> None:
+def test_time_search_decompresses_a_limited_number_of_batches() -> None:
     lies = [tiny(1, compression=Compression.NONE, base=base) for base in range(100)]
     made = segments(lies[:40], lies[40:])
     search, opened = LogTimeSearch(300), 0
@@ -147,14 +147,14 @@ def test_a_search_opens_so_many_batches_and_no_more() -> None:
     assert opened < 20
 
 
-def test_a_turn_scans_a_few_batches_and_the_next_goes_on_after_them() -> None:
-    """The rest of the directory waits behind it."""
+def test_time_search_scan_is_bounded_and_continues_in_the_next_step() -> None:
+    """Other operations of the directory wait for the step."""
     old = [at(base, 100) for base in range(5_000)]
     young = at(5_000, 99)
     made = segments([at(0, 900, 900), *old[2:], young, at(5_001, 700)])
     search, turns = LogTimeSearch(500), 0
     while not search.is_over:
-        # What the index says is of no help: the first batch was young, before the log's start.
+        # The time index does not help: the first batch was newer, but lies before the log start.
         search.scan(made, 2, straight)
         turns += 1
         if search.unopened_bytes:
@@ -163,7 +163,7 @@ def test_a_turn_scans_a_few_batches_and_the_next_goes_on_after_them() -> None:
     assert turns >= 3
 
 
-def test_a_record_that_no_batch_can_hold_is_no_answer() -> None:
+def test_time_search_ignores_a_record_with_an_impossible_offset() -> None:
     data = bytearray(at(3, 200, 300))
     delta_at = HEADER_BYTES + 3
     assert data[delta_at] == 0

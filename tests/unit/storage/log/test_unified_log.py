@@ -1,4 +1,4 @@
-"""UnifiedLog against a plain list, and its special cases one by one."""
+"""``UnifiedLog`` against a list as its model, and special cases."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def append(
 
 
 def read_all(log: UnifiedLog, max_bytes: int = 700) -> list[tuple[int, int]]:
-    """(base offset, last offset) of every batch, by as many reads as it takes."""
+    """Return (base offset, last offset) of each batch, by as many reads as needed."""
     found, offset = [], log.view().log_start_offset
     while offset < log.view().log_end_offset:
         headers = headers_of(read_by_index(log, offset, max_bytes, NO_LIMIT))
@@ -75,7 +75,7 @@ def reload(log: UnifiedLog, vfs: Vfs, *, clean: bool) -> UnifiedLog:
 
 
 class LogMachine(RuleBasedStateMachine):
-    """The model is the list of batches that must be there, as (base, last, epoch)."""
+    """The model is the list of the expected batches, as (base offset, last offset, epoch)."""
 
     @initialize()
     def begin(self) -> None:
@@ -174,7 +174,7 @@ LogMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30,
 TestLogMachine = LogMachine.TestCase
 
 
-def test_duplicate_is_answered_with_its_offset() -> None:
+def test_append_of_a_duplicate_returns_its_original_offsets() -> None:
     log = make()
     append(log)
     first = append(log, 3, producer=(7, 0, 0))
@@ -200,7 +200,7 @@ def test_producer_state_survives_a_restart(clean: bool) -> None:
     assert not append(log, 1, producer=(7, 0, 40)).duplicate
 
 
-def test_truncation_takes_producer_state_back() -> None:
+def test_truncate_restores_an_earlier_producer_state() -> None:
     log = make()
     for i in range(10):
         append(log, 1, producer=(7, 0, i))
@@ -208,7 +208,7 @@ def test_truncation_takes_producer_state_back() -> None:
     assert not append(log, 1, producer=(7, 0, 4)).duplicate
 
 
-def test_follower_keeps_the_leaders_offsets_and_epochs() -> None:
+def test_append_as_follower_keeps_the_leaders_offsets_and_epochs() -> None:
     log = make()
     data = batch(2, base_offset=0, epoch=3) + batch(1, base_offset=2, epoch=4)
     torn = data + batch(1, base_offset=3, epoch=4)[:-1]
@@ -218,7 +218,7 @@ def test_follower_keeps_the_leaders_offsets_and_epochs() -> None:
     assert bytes(log.read(0, 1 << 20, NO_LIMIT, True)) == data
 
 
-def test_follower_refuses_a_hole_and_a_wrong_crc() -> None:
+def test_append_as_follower_refuses_a_hole_and_a_wrong_crc() -> None:
     log = make()
     with pytest.raises(CorruptRecordError, match="the log ends at 0"):
         log.append_as_follower(batch(base_offset=1), 0)
@@ -230,7 +230,7 @@ def test_follower_refuses_a_hole_and_a_wrong_crc() -> None:
 
 
 def cut_log() -> tuple[UnifiedLog, FaultVfs]:
-    """An empty follower's log at 15, whose leader's first batch has the offsets 10 to 19."""
+    """Create an empty follower log at 15; the leader's first batch has the offsets 10 to 19."""
     vfs = FaultVfs(MemVfs())
     log = make(vfs=vfs)
     log.truncate_fully_and_start_at(15)
@@ -238,7 +238,7 @@ def cut_log() -> tuple[UnifiedLog, FaultVfs]:
 
 
 @pytest.mark.parametrize("clean", [False, True])
-def test_append_to_empty_log_accepts_batch_that_holds_its_start(clean: bool) -> None:
+def test_append_as_follower_to_an_empty_log_accepts_a_batch_around_its_start(clean: bool) -> None:
     log, vfs = cut_log()
     log.append_as_follower(batch(10, base_offset=10, epoch=3), 0)
     log.append_as_follower(batch(base_offset=20, epoch=3), 0)
@@ -249,7 +249,7 @@ def test_append_to_empty_log_accepts_batch_that_holds_its_start(clean: bool) -> 
         assert read_all(reloaded) == [(10, 19), (20, 20)]
 
 
-def test_only_the_first_batch_of_an_empty_log_may_begin_before_its_end() -> None:
+def test_append_as_follower_accepts_an_early_base_offset_only_in_the_first_batch() -> None:
     log, _ = cut_log()
     for base_offset, records in ((10, 5), (16, 1)):
         with pytest.raises(CorruptRecordError):
@@ -260,8 +260,10 @@ def test_only_the_first_batch_of_an_empty_log_may_begin_before_its_end() -> None
 
 
 @pytest.mark.parametrize("restart", [None, False, True])
-def test_append_before_log_start_without_space_leaves_usable_log(restart: bool | None) -> None:
-    """The segment has its new name by then, and the log is as empty as before."""
+def test_append_as_follower_before_the_log_start_without_space_changes_nothing(
+    restart: bool | None,
+) -> None:
+    """The segment is renamed before the append, and the log is still empty."""
     log, vfs = cut_log()
     vfs.inject(Fault(errno=ENOSPC, kinds=frozenset({"write_at"}), path="*.log", sticky=False))
     with pytest.raises(OSError):
@@ -274,7 +276,7 @@ def test_append_before_log_start_without_space_leaves_usable_log(restart: bool |
     assert read_all(log) == [(15, 16)]
 
 
-def test_log_append_time_stamps_and_stays_sound() -> None:
+def test_append_with_log_append_time_sets_timestamps_and_crc() -> None:
     log = make(TopicConfig(message_timestamp_type="LogAppendTime"))
     data = batch(2, timestamp=5)
     result = log.append_as_leader(data, headers_of(data), 0, 777)
@@ -285,7 +287,7 @@ def test_log_append_time_stamps_and_stays_sound() -> None:
     make().append_as_follower(stored, 0)
 
 
-def test_read_outside_of_the_log_is_refused() -> None:
+def test_read_outside_the_log_is_refused() -> None:
     log = make()
     append(log)
     with pytest.raises(OffsetOutOfRangeError):
@@ -295,14 +297,14 @@ def test_read_outside_of_the_log_is_refused() -> None:
     assert log.read(1, 100, NO_LIMIT, True) == b""
 
 
-def test_first_batch_larger_than_the_limit_passes_only_if_asked() -> None:
+def test_read_returns_a_first_batch_above_the_limit_only_with_min_one() -> None:
     log = make()
     append(log, body=bytes(500))
     assert len(log.read(0, 10, NO_LIMIT, True)) > 500
     assert log.read(0, 10, NO_LIMIT, False) == b""
 
 
-def test_retention_by_size_stays_below_the_high_watermark() -> None:
+def test_delete_old_segments_by_size_stays_below_the_high_watermark() -> None:
     log = make(CONFIG.model_copy(update={"retention_bytes": 0, "retention_ms": -1}))
     for _ in range(30):
         append(log)
@@ -312,7 +314,7 @@ def test_retention_by_size_stays_below_the_high_watermark() -> None:
     assert [s.base_offset for s in log.segments.take_retired()] == [0]
 
 
-def test_roll_by_time() -> None:
+def test_append_rolls_the_segment_after_segment_ms() -> None:
     log = make(TopicConfig(segment_ms=1000))
     append(log, now_ms=0)
     append(log, now_ms=1000)
@@ -329,7 +331,7 @@ def found_by_time(log: UnifiedLog, timestamp: int) -> FoundTimestamp | None:
     return search.answer
 
 
-def test_every_offset_is_found_by_its_time() -> None:
+def test_search_finds_each_offset_by_its_timestamp() -> None:
     log = make()
     for i in range(50):
         append(log, 2, now_ms=1000 + 10 * i)
@@ -344,7 +346,7 @@ def test_every_offset_is_found_by_its_time() -> None:
     assert (search.largest, search.base_offset) == (1490, log.segments.active.base_offset)
 
 
-def test_damaged_index_files_are_rebuilt() -> None:
+def test_reload_rebuilds_damaged_index_files() -> None:
     vfs = MemVfs()
     log = make(vfs=vfs)
     for _ in range(30):
@@ -360,7 +362,7 @@ def test_damaged_index_files_are_rebuilt() -> None:
     assert read_all(log) == before
 
 
-def test_flush_plan_from_before_a_truncation_proves_nothing() -> None:
+def test_flushed_with_a_plan_from_before_a_truncation_is_ignored() -> None:
     log = make()
     for _ in range(5):
         append(log)
@@ -372,7 +374,7 @@ def test_flush_plan_from_before_a_truncation_proves_nothing() -> None:
     assert log.view().recovery_point == 0
 
 
-def test_flush_messages_makes_each_append_certain() -> None:
+def test_flush_messages_flushes_each_append() -> None:
     log = make(TopicConfig(flush_messages=1))
     append(log)
     assert log.view().recovery_point == 1
@@ -382,11 +384,11 @@ def test_flush_messages_makes_each_append_certain() -> None:
 
 
 def sent(*bases: int, epoch: int = 0) -> bytes:
-    """Batches of two records each, as a leader sends them."""
+    """Return batches of two records each, as a leader sends them."""
     return b"".join(batch(2, base_offset=base, epoch=epoch, body=bytes(60)) for base in bases)
 
 
-def test_a_gap_is_damage_of_the_leader_unless_it_says_that_it_compacts() -> None:
+def test_append_as_follower_accepts_a_gap_only_if_the_leader_may_compact() -> None:
     log = make()
     log.append_as_follower(sent(0), 1)
     with pytest.raises(CorruptRecordError, match="the leader sent offset 10, the log ends at 2"):
@@ -400,7 +402,7 @@ def test_a_gap_is_damage_of_the_leader_unless_it_says_that_it_compacts() -> None
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_gaps_survive_a_restart_and_are_read_over(clean: bool) -> None:
+def test_gaps_survive_a_restart_and_reads_skip_them(clean: bool) -> None:
     vfs = MemVfs()
     log = make(vfs=vfs)
     bases = [7 * i for i in range(30)]
@@ -416,7 +418,7 @@ def test_gaps_survive_a_restart_and_are_read_over(clean: bool) -> None:
     assert log.view().damages == ()
 
 
-def test_what_is_missing_without_the_mark_is_damage() -> None:
+def test_reload_truncates_at_a_gap_without_the_mark() -> None:
     vfs = MemVfs()
     log = make(vfs=vfs)
     log.append_as_follower(sent(0, 5, 10), 1, may_have_gaps=True)
@@ -430,8 +432,8 @@ def test_what_is_missing_without_the_mark_is_damage() -> None:
 
 
 @pytest.mark.parametrize("flip", [(1, 0x40), (7, 0x01), (30, 0x01), (64, 0x80)])
-def test_damage_is_found_between_gaps(flip: tuple[int, int]) -> None:
-    """Also in the offset, which no CRC covers: it leads out of the segment, or back."""
+def test_read_detects_damage_in_a_log_with_gaps(flip: tuple[int, int]) -> None:
+    """The base offset has no CRC: a wrong one points out of the segment, or back."""
     vfs = MemVfs()
     log = make(vfs=vfs)
     log.append_as_follower(sent(0, 50), 1, may_have_gaps=True)
@@ -443,14 +445,14 @@ def test_damage_is_found_between_gaps(flip: tuple[int, int]) -> None:
     file.data[len(sent(0)) + at] ^= bit
     log = reload(log, vfs, clean=True)
     if at == 7:
-        # One offset further on it is a gap like any other; what is read is what was written.
+        # A base offset that is one higher looks like a gap; the records are correct.
         assert [h.base_offset for h in headers_of(read_by_index(log, 40, 1, NO_LIMIT))] == [51]
         return
     assert len(read_by_index(log, 40, 1000, NO_LIMIT)) == 0
     assert [(d.offset, d.next_offset) for d in log.view().damages] == [(2, 101)]
 
 
-def test_a_truncation_in_a_gap_ends_the_log_where_its_last_batch_does() -> None:
+def test_truncate_into_a_gap_ends_the_log_after_its_last_batch() -> None:
     vfs = MemVfs()
     log = make(vfs=vfs)
     log.append_as_follower(sent(0, 10, 30), 1, may_have_gaps=True)
@@ -462,8 +464,8 @@ def test_a_truncation_in_a_gap_ends_the_log_where_its_last_batch_does() -> None:
     assert read_all(reload(log, vfs, clean=False)) == [(0, 1)]
 
 
-def test_what_is_hidden_goes_with_retention() -> None:
-    """KIP-107: whole segments below the new start."""
+def test_start_at_lets_retention_remove_hidden_segments() -> None:
+    """KIP-107 removes whole segments below the new start."""
     log = make()
     for _ in range(9):
         append(log, body=bytes(300), epoch=3)
@@ -480,7 +482,7 @@ def test_what_is_hidden_goes_with_retention() -> None:
     assert log.view().log_start_offset == 4
 
 
-def test_retention_without_any_free_space() -> None:
+def test_delete_old_segments_without_free_space_empties_the_last_segment() -> None:
     vfs = MemVfs()
     log = make(vfs=vfs)
     for _ in range(9):
@@ -497,7 +499,7 @@ def test_retention_without_any_free_space() -> None:
     assert read_all(reload(log, vfs, clean=False)) == [(9, 9)]
 
 
-def test_a_flush_that_finds_no_space_refuses_the_append_before_it_is_made() -> None:
+def test_append_refused_by_a_full_disk_in_its_flush_changes_nothing() -> None:
     mem = MemVfs()
     vfs = FaultVfs(mem)
     vfs.make_dirs("/d1")
@@ -511,8 +513,8 @@ def test_a_flush_that_finds_no_space_refuses_the_append_before_it_is_made() -> N
     assert log.view().recovery_point == 2
 
 
-def test_append_as_follower_takes_no_more_offsets_than_a_segment_can_hold() -> None:
-    """Indexes hold offsets in 32 bits; the rest comes with the next fetch, in another segment."""
+def test_append_as_follower_limits_the_offset_span_of_a_segment() -> None:
+    """Indexes store offsets in 32 bits; the next fetch brings the rest into another segment."""
     log = make()
     far = batch(2, base_offset=2**31 - 2)
     sent_at_once = batch(2, base_offset=10) + far + batch(1, base_offset=2**31)

@@ -1,4 +1,4 @@
-"""UnsettledChanges: who waits for what is on its way, and what is certain meanwhile."""
+"""``UnsettledChanges``: waiting for pending changes, and the offsets that are certain meanwhile."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import asyncio
 from kraftjbod.storage.log.unsettled_changes import UnsettledChanges
 
 
-async def test_a_role_waits_for_what_a_follower_began() -> None:
+async def test_unsettled_changes_delay_a_role_change_until_they_are_settled() -> None:
     changes = UnsettledChanges()
     waiting = asyncio.ensure_future(changes.settled())
     await waiting
@@ -16,7 +16,7 @@ async def test_a_role_waits_for_what_a_follower_began() -> None:
     waiting = asyncio.ensure_future(changes.settled())
     assert changes.has_role_wait(will_lead=False)
     changes.end_truncation(truncation)
-    # A follower may follow on; only who leads decides what comes next.
+    # A follower may continue to follow; a leader has to know its log.
     assert not changes.has_role_wait(will_lead=False)
     assert changes.has_role_wait(will_lead=True)
     assert not waiting.done()
@@ -25,7 +25,7 @@ async def test_a_role_waits_for_what_a_follower_began() -> None:
     assert not changes.has_role_wait(will_lead=True)
 
 
-def test_what_is_certain_is_so_whichever_truncation_ends_first() -> None:
+def test_unsettled_truncations_limit_the_certain_offsets_in_any_order_of_completion() -> None:
     changes = UnsettledChanges()
     assert (changes.certain_end(9), changes.certain_start(5)) == (9, 5)
     first, second = changes.begin_truncation(4, 6), changes.begin_truncation(4, 6)

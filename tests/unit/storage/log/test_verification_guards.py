@@ -1,4 +1,4 @@
-"""Who may begin a transaction, and who may end it: Kafka's rules, one by one (KIP-890)."""
+"""Verification guards of KIP-890: which batches may begin, continue or end a transaction."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def header(
 
 
 class Leader:
-    """A partition's leader, as far as one producer goes."""
+    """The log state of a leader, for one producer."""
 
     def __init__(self) -> None:
         self.state = ProducerState()
@@ -70,25 +70,25 @@ class Leader:
         return raised.value.code
 
 
-def test_a_transaction_begins_with_a_guard_and_goes_on_without_one() -> None:
+def test_verification_guard_is_required_for_the_first_batch_only() -> None:
     leader = Leader()
     guard = leader.ask(header())
     assert leader.ask(header(1)) is guard, "one question at a time"
     leader.append(header(), ProducerTerms(guard))
-    # The second was asked about as well, while the first was not there yet.
+    # The second batch was verified as well, while the first was still pending.
     leader.append(header(1), ProducerTerms(guard))
     leader.append(header(2), ProducerTerms())
     assert leader.state.transactions.first_offset(PID) == 0
 
 
-def test_a_marker_between_question_and_answer_makes_the_answer_void() -> None:
+def test_verification_guard_is_invalid_after_a_marker() -> None:
     leader = Leader()
     guard = leader.ask(header())
     leader.end()
     assert leader.refusal(header(), ProducerTerms(guard)) is ErrorCode.INVALID_TXN_STATE
 
 
-def test_an_answer_for_another_copy_of_the_log_is_asked_for_again() -> None:
+def test_verification_guard_of_another_log_is_requested_again() -> None:
     guard = Leader().ask(header())
     moved = Leader()
     with pytest.raises(NotVerifiedError) as raised:
@@ -97,12 +97,12 @@ def test_an_answer_for_another_copy_of_the_log_is_asked_for_again() -> None:
 
 
 @pytest.mark.parametrize(("marker_epoch", "survives"), [(1, True), (2, False)])
-def test_the_question_for_the_next_transaction_survives_the_last_ones_marker(
+def test_verification_guard_of_the_next_transaction_survives_the_previous_marker(
     marker_epoch: int, survives: bool
 ) -> None:
     leader = Leader()
     leader.append(header(), ProducerTerms(leader.ask(header(), bumps=True)))
-    # The client has been told its next epoch before the marker is here.
+    # The client knows its next epoch before the marker arrives.
     guard = leader.ask(header(epoch=1), bumps=True)
     leader.end(epoch=marker_epoch, version=2)
     if survives:
@@ -113,14 +113,14 @@ def test_the_question_for_the_next_transaction_survives_the_last_ones_marker(
         assert code is ErrorCode.INVALID_PRODUCER_EPOCH
 
 
-def test_an_older_epoch_is_fenced_before_anybody_is_asked() -> None:
+def test_append_of_an_older_epoch_is_fenced_before_verification() -> None:
     leader = Leader()
     leader.end(epoch=3)
     code = leader.refusal(header(epoch=2), ProducerTerms())
     assert code is ErrorCode.INVALID_PRODUCER_EPOCH
 
 
-def test_what_came_first_has_to_be_first() -> None:
+def test_append_of_the_second_batch_before_the_first_is_refused() -> None:
     leader = Leader()
     guard = leader.ask(header(0))
     leader.ask(header(1))
@@ -129,9 +129,7 @@ def test_what_came_first_has_to_be_first() -> None:
 
 
 @pytest.mark.parametrize(("bumps", "is_fine"), [(True, False), (False, True)])
-def test_a_transaction_of_the_second_version_begins_with_sequence_zero(
-    bumps: bool, is_fine: bool
-) -> None:
+def test_transaction_v2_begins_with_sequence_zero(bumps: bool, is_fine: bool) -> None:
     leader = Leader()
     terms = ProducerTerms(leader.ask(header(5), bumps=bumps))
     if is_fine:
@@ -140,7 +138,7 @@ def test_a_transaction_of_the_second_version_begins_with_sequence_zero(
         assert leader.refusal(header(5), terms) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-def test_what_is_in_no_transaction_waits_until_it_has_ended() -> None:
+def test_append_outside_a_transaction_is_refused_while_one_is_open() -> None:
     leader = Leader()
     leader.append(header(), ProducerTerms(leader.ask(header())))
     plain = header(1, transactional=False)
@@ -149,19 +147,19 @@ def test_what_is_in_no_transaction_waits_until_it_has_ended() -> None:
     leader.append(plain, ProducerTerms())
 
 
-def test_markers_and_their_epochs() -> None:
+def test_check_marker_fences_older_epochs_and_coordinators() -> None:
     leader = Leader()
     leader.append(header(), ProducerTerms(leader.ask(header())))
-    # The second version bumps the epoch with each marker, so this one is late.
+    # Transaction version 2 bumps the epoch with each marker, so this marker is late.
     assert leader.refused_end(epoch=0, version=2) is ErrorCode.INVALID_PRODUCER_EPOCH
     leader.end(epoch=1, version=2, coordinator=4)
-    leader.end(epoch=1, version=2, coordinator=4)  # The same once more: its answer was lost.
+    leader.end(epoch=1, version=2, coordinator=4)  # A retry after a lost response.
     assert leader.refused_end(epoch=0, coordinator=4) is ErrorCode.INVALID_PRODUCER_EPOCH
     fenced = leader.refused_end(epoch=1, coordinator=3)
     assert fenced is ErrorCode.TRANSACTION_COORDINATOR_FENCED
 
 
-def test_who_has_a_transaction_open_is_not_forgotten() -> None:
+def test_expire_keeps_a_producer_with_an_open_transaction() -> None:
     leader = Leader()
     leader.append(header(), ProducerTerms(leader.ask(header())))
     late_ms = NOW_MS + 2 * DEFAULT_PRODUCER_LIMITS.expiration_ms

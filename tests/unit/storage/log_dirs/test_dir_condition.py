@@ -1,4 +1,4 @@
-"""DirCondition: each state's errors, and each step's event."""
+"""``DirCondition``: errors of each state, and the event of each transition."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def make() -> DirCondition:
         ),
     ],
 )
-def test_steps_are_reported_with_reason_and_free_space(
+def test_dir_condition_logs_transitions_with_reason_and_free_space(
     steps: list[LogDirEvent], event: str, state: LogDirState
 ) -> None:
     condition = make()
@@ -57,7 +57,7 @@ def test_steps_are_reported_with_reason_and_free_space(
     assert (last["free_bytes"], last["free_inodes"]) == (7, 3)
 
 
-def test_a_step_that_leads_nowhere_is_not_reported() -> None:
+def test_dir_condition_ignored_event_is_not_logged() -> None:
     condition = make()
     with capture_logs() as logged:
         assert not condition.step(LogDirEvent.HAS_SPACE, "")
@@ -67,7 +67,7 @@ def test_a_step_that_leads_nowhere_is_not_reported() -> None:
     assert condition.offline_reason == "gone"
 
 
-def test_reasons_belong_to_the_state() -> None:
+def test_dir_condition_reasons_belong_to_the_current_state() -> None:
     condition = make()
     condition.step(LogDirEvent.FILLED_UP, "full")
     assert (condition.impaired_reason, condition.offline_reason) == ("full", "")
@@ -77,7 +77,7 @@ def test_reasons_belong_to_the_state() -> None:
     assert (condition.impaired_reason, condition.offline_reason) == ("", "dead")
 
 
-def test_what_is_refused_says_why() -> None:
+def test_require_allowed_names_state_and_reason() -> None:
     condition = make()
     condition.require_allowed(OpKind.APPEND)
     condition.step(LogDirEvent.FILLED_UP, "full")

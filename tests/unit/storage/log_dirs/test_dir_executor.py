@@ -1,4 +1,4 @@
-"""LogDirExecutor: order, batches, abandoning."""
+"""``LogDirExecutor``: order, batches of results, revoked operations and abandonment."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def make() -> LogDirExecutor:
     return LogDirExecutor(name="x", clock=ManualClock())
 
 
-async def test_first_in_first_out_in_one_daemon_thread() -> None:
+async def test_dir_executor_runs_operations_in_order_in_one_daemon_thread() -> None:
     executor, ran = make(), []
 
     def op(i: int) -> None:
@@ -34,14 +34,14 @@ async def test_first_in_first_out_in_one_daemon_thread() -> None:
     assert not thread.is_alive()
 
 
-async def test_one_wake_up_answers_a_batch() -> None:
+async def test_dir_executor_delivers_a_batch_of_results_in_one_wake_up() -> None:
     executor, hold = make(), threading.Event()
     futures = [executor.submit_op(hold.wait)] + [executor.submit_op(int) for _ in range(50)]
     loop, calls = asyncio.get_running_loop(), []
     drain = executor._drain
     executor._drain = lambda: (calls.append(1), drain())[1]  # type: ignore[method-assign]
     hold.set()
-    # The thread is done with all of it before the loop turns once.
+    # The thread finishes all operations within one event loop iteration.
     while len(executor._done) < 51:
         threading.Event().wait(0.001)
     await asyncio.gather(*futures)
@@ -50,7 +50,7 @@ async def test_one_wake_up_answers_a_batch() -> None:
     executor.shutdown()
 
 
-async def test_as_an_executor_for_the_loop() -> None:
+async def test_dir_executor_works_with_run_in_executor() -> None:
     executor = make()
     loop = asyncio.get_running_loop()
     assert await loop.run_in_executor(executor, pow, 2, 5) == 32
@@ -59,7 +59,7 @@ async def test_as_an_executor_for_the_loop() -> None:
     executor.shutdown()
 
 
-async def test_abandoned_executor_answers_everyone_and_hears_nothing_more() -> None:
+async def test_dir_executor_abandon_fails_all_operations_and_discards_late_results() -> None:
     executor, hold = make(), threading.Event()
     settled: list[object] = []
     stuck = executor.submit_op(hold.wait, settle=settled.append)
@@ -82,10 +82,10 @@ async def test_abandoned_executor_answers_everyone_and_hears_nothing_more() -> N
 @pytest.mark.parametrize(
     ("error", "complaints"), [(KafkaStorageError("dead"), 0), (AssertionError("a bug"), 1)]
 )
-async def test_what_fails_after_its_waiter_has_gone_is_news_only_if_it_is_a_bug(
+async def test_dir_executor_failure_without_waiter_is_reported_only_if_unexpected(
     error: Exception, complaints: int
 ) -> None:
-    """The daemons take what the loop complains of for a bug, and stop."""
+    """The daemons treat an error reported by the event loop as a bug, and stop."""
     reported: list[object] = []
     asyncio.get_running_loop().set_exception_handler(
         lambda _loop, context: reported.append(context)
@@ -107,7 +107,7 @@ async def test_what_fails_after_its_waiter_has_gone_is_news_only_if_it_is_a_bug(
     executor.shutdown()
 
 
-async def test_what_was_taken_back_never_begins() -> None:
+async def test_dir_executor_take_back_prevents_pending_operations() -> None:
     executor, hold, ran = make(), threading.Event(), []
     running = executor.begin_op(hold.wait, may_be_taken_back=True)
     while executor._not_begun:
@@ -133,8 +133,8 @@ async def test_what_was_taken_back_never_begins() -> None:
     executor.shutdown()
 
 
-async def test_who_takes_back_and_who_begins_agree_on_every_operation() -> None:
-    """Whatever the moment: it ran and its waiter heard so, or it never ran."""
+async def test_dir_executor_take_back_and_start_exclude_each_other() -> None:
+    """An operation either ran and its waiter got the result, or never ran."""
     executor, ran = make(), []
     futures = {
         i: executor.begin_op(lambda i=i: ran.append(i), may_be_taken_back=True) for i in range(5000)
@@ -151,7 +151,7 @@ async def test_who_takes_back_and_who_begins_agree_on_every_operation() -> None:
     assert executor._queued_bytes == 0
 
 
-async def test_what_is_held_back_fails_in_its_turn_until_it_is_let_go() -> None:
+async def test_dir_executor_hold_back_fails_operations_until_let_go() -> None:
     executor, ran = make(), []
 
     def fill_up() -> None:
@@ -169,7 +169,7 @@ async def test_what_is_held_back_fails_in_its_turn_until_it_is_let_go() -> None:
     executor.shutdown()
 
 
-async def test_an_error_is_seen_in_the_thread_before_anything_else_runs() -> None:
+async def test_dir_executor_calls_on_error_before_the_next_operation() -> None:
     executor, seen = make(), []
 
     def fail() -> None:
@@ -189,7 +189,7 @@ async def test_an_error_is_seen_in_the_thread_before_anything_else_runs() -> Non
     executor.shutdown()
 
 
-async def test_operations_are_counted_with_what_they_took() -> None:
+async def test_dir_executor_counts_operations_with_duration_and_size() -> None:
     clock, statistics = ManualClock(), IoStatistics()
     executor = LogDirExecutor(name="x", clock=clock, statistics=statistics)
 
@@ -208,7 +208,7 @@ async def test_operations_are_counted_with_what_they_took() -> None:
     executor.shutdown()
 
 
-async def test_time_in_which_the_process_stood_still_is_excused_once() -> None:
+async def test_dir_executor_excuse_subtracts_paused_time_once() -> None:
     clock = ManualClock()
     executor, hold = LogDirExecutor(name="x", clock=clock), threading.Event()
     running = executor.submit_op(hold.wait)
@@ -235,8 +235,8 @@ async def test_time_in_which_the_process_stood_still_is_excused_once() -> None:
     executor.shutdown()
 
 
-async def test_what_settles_or_translates_wrongly_costs_its_own_caller_only() -> None:
-    """The outcomes that were waiting behind it in the batch were never given before."""
+async def test_dir_executor_error_in_settle_or_translate_fails_only_its_caller() -> None:
+    """Later results of the same batch were lost."""
     executor, hold = make(), threading.Event()
     first = executor.submit_op(hold.wait)
     unsettled = executor.submit_op(int, settle=lambda result: 1 // result)

@@ -1,4 +1,4 @@
-"""DirWatch: suspicion, answers, the end, and a process that stood still."""
+"""``DirWatch``: suspicion, recovery, timeout, and pauses of the process."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from kraftjbod.storage.log_dirs.dir_watch import DirWatch
 from tests.faults.rig import ManualClock
 
 
-class Scene:
-    """Two queues on a clock that stands still, and what their watch says."""
+class Watched:
+    """Two executors with a manual clock, and the reports of their watch."""
 
     def __init__(self, *, patience_ms: int = 100) -> None:
         self.clock = ManualClock()
@@ -54,145 +54,145 @@ class Scene:
             await asyncio.sleep(0.001)
 
 
-async def test_a_suspicion_is_reported_once_and_so_is_its_end() -> None:
-    scene = Scene()
-    hold = await scene.hang(1)
-    scene.watch.start()
-    scene.clock.ms += 101
-    await scene.until_reported(1)
-    scene.clock.ms += 200
-    checks = scene.checks
-    while scene.checks < checks + 20:
+async def test_dir_watch_reports_a_suspicion_and_its_end_once() -> None:
+    watched = Watched()
+    hold = await watched.hang(1)
+    watched.watch.start()
+    watched.clock.ms += 101
+    await watched.until_reported(1)
+    watched.clock.ms += 200
+    checks = watched.checks
+    while watched.checks < checks + 20:
         await asyncio.sleep(0.001)
-    assert scene.reported == ["suspect 101"]
-    assert scene.watch.is_suspicious
+    assert watched.reported == ["suspect 101"]
+    assert watched.watch.is_suspicious
     hold.set()
-    await scene.until_reported(2)
-    assert scene.reported == ["suspect 101", "answer"]
-    scene.watch.stop()
+    await watched.until_reported(2)
+    assert watched.reported == ["suspect 101", "answer"]
+    watched.watch.stop()
 
 
-async def test_the_answer_is_heard_before_whoever_waited_for_it_goes_on() -> None:
-    scene = Scene()
-    hold = await scene.hang()
-    behind = scene.queues[0].submit_op(lambda: 5)
-    scene.watch.start()
-    scene.clock.ms += 101
-    await scene.until_reported(1)
+async def test_dir_watch_reports_an_answer_before_the_waiting_caller_continues() -> None:
+    watched = Watched()
+    hold = await watched.hang()
+    behind = watched.queues[0].submit_op(lambda: 5)
+    watched.watch.start()
+    watched.clock.ms += 101
+    await watched.until_reported(1)
     hold.set()
     assert await behind == 5
-    assert scene.reported[-1] == "answer"
-    scene.watch.stop()
+    assert watched.reported[-1] == "answer"
+    watched.watch.stop()
 
 
-async def test_one_queue_that_answers_does_not_speak_for_the_other() -> None:
-    scene = Scene()
-    first, second = await scene.hang(0), await scene.hang(1)
-    scene.watch.start()
-    scene.clock.ms += 101
-    await scene.until_reported(1)
+async def test_dir_watch_stays_suspicious_while_another_queue_hangs() -> None:
+    watched = Watched()
+    first, second = await watched.hang(0), await watched.hang(1)
+    watched.watch.start()
+    watched.clock.ms += 101
+    await watched.until_reported(1)
     first.set()
-    assert await scene.queues[0].submit_op(lambda: 1) == 1
-    assert scene.reported == ["suspect 101"]
+    assert await watched.queues[0].submit_op(lambda: 1) == 1
+    assert watched.reported == ["suspect 101"]
     second.set()
-    await scene.until_reported(2)
-    scene.watch.stop()
+    await watched.until_reported(2)
+    watched.watch.stop()
 
 
-async def test_each_queue_is_suspected_after_a_time_of_its_own() -> None:
-    scene = Scene(patience_ms=500)
-    hold = await scene.hang(1)
-    scene.watch.start()
-    scene.clock.ms += 400
-    checks = scene.checks
-    while scene.checks < checks + 50:
+async def test_dir_watch_limit_is_configured_per_queue() -> None:
+    watched = Watched(patience_ms=500)
+    hold = await watched.hang(1)
+    watched.watch.start()
+    watched.clock.ms += 400
+    checks = watched.checks
+    while watched.checks < checks + 50:
         await asyncio.sleep(0.001)
-    assert scene.reported == []
-    scene.clock.ms += 101
-    await scene.until_reported(1)
-    assert scene.reported == ["suspect 501"]
+    assert watched.reported == []
+    watched.clock.ms += 101
+    await watched.until_reported(1)
+    assert watched.reported == ["suspect 501"]
     hold.set()
-    await scene.until_reported(2)
-    scene.watch.stop()
+    await watched.until_reported(2)
+    watched.watch.stop()
 
 
-async def test_what_never_ends_is_given_up() -> None:
-    scene = Scene()
-    hold = await scene.hang()
-    scene.watch.start()
-    scene.clock.ms += 1001
-    await scene.until_reported(1)
-    assert scene.reported == ["hung 1001"]
+async def test_dir_watch_reports_hung_after_the_timeout() -> None:
+    watched = Watched()
+    hold = await watched.hang()
+    watched.watch.start()
+    watched.clock.ms += 1001
+    await watched.until_reported(1)
+    assert watched.reported == ["hung 1001"]
     hold.set()
 
 
-async def test_a_process_that_stood_still_blames_nobody_for_it() -> None:
-    scene = Scene()
-    hold = await scene.hang()
-    scene.watch.start()
+async def test_dir_watch_excludes_the_time_of_a_paused_process() -> None:
+    watched = Watched()
+    hold = await watched.hang()
+    watched.watch.start()
     for _ in range(2):
-        due = scene.watch._next_poll
+        due = watched.watch._next_poll
         assert due is not None
         due.cancel()
-        # As after SIGSTOP: the check that was due 600 ms ago comes now, and the clock went on.
+        # After SIGSTOP, a check that was due 600 ms ago runs now, and the clock has advanced.
         due._when -= 0.6
-        scene.clock.ms += 600
-        scene.watch._poll_on_time()
-    assert scene.reported == []
-    assert scene.watch.running_ms() <= 100
-    scene.clock.ms += 101
-    await scene.until_reported(1)
-    assert scene.reported[0].startswith("suspect")
+        watched.clock.ms += 600
+        watched.watch._poll_on_time()
+    assert watched.reported == []
+    assert watched.watch.running_ms() <= 100
+    watched.clock.ms += 101
+    await watched.until_reported(1)
+    assert watched.reported[0].startswith("suspect")
     hold.set()
-    scene.watch.stop()
+    watched.watch.stop()
 
 
-async def test_an_answer_that_comes_first_after_a_standstill_blames_nobody_either() -> None:
-    scene = Scene()
-    first, second = await scene.hang(0), await scene.hang(1)
-    scene.watch.start()
-    scene.clock.ms += 101
-    await scene.until_reported(1)
-    due = scene.watch._next_poll
+async def test_dir_watch_excludes_a_pause_if_an_answer_arrives_before_the_check() -> None:
+    watched = Watched()
+    first, second = await watched.hang(0), await watched.hang(1)
+    watched.watch.start()
+    watched.clock.ms += 101
+    await watched.until_reported(1)
+    due = watched.watch._next_poll
     assert due is not None
     due.cancel()
     due._when -= 5
-    scene.clock.ms += 5000
+    watched.clock.ms += 5000
     first.set()
-    assert await scene.queues[0].submit_op(lambda: 1) == 1
-    assert scene.reported == ["suspect 101"]
+    assert await watched.queues[0].submit_op(lambda: 1) == 1
+    assert watched.reported == ["suspect 101"]
     second.set()
-    await scene.until_reported(2)
-    assert scene.reported == ["suspect 101", "answer"]
-    scene.watch.stop()
+    await watched.until_reported(2)
+    assert watched.reported == ["suspect 101", "answer"]
+    watched.watch.stop()
 
 
-async def test_nothing_is_reported_after_the_stop() -> None:
-    scene = Scene()
-    hold = await scene.hang()
-    scene.watch.start()
-    scene.clock.ms += 101
-    await scene.until_reported(1)
-    scene.watch.stop()
+async def test_dir_watch_reports_nothing_after_stop() -> None:
+    watched = Watched()
+    hold = await watched.hang()
+    watched.watch.start()
+    watched.clock.ms += 101
+    await watched.until_reported(1)
+    watched.watch.stop()
     hold.set()
-    await scene.queues[0].submit_op(lambda: None)
-    assert scene.reported == ["suspect 101"]
-    assert not scene.watch.is_suspicious
+    await watched.queues[0].submit_op(lambda: None)
+    assert watched.reported == ["suspect 101"]
+    assert not watched.watch.is_suspicious
 
 
-async def test_watch_of_idle_queues_has_no_timer_until_an_operation_begins() -> None:
-    scene = Scene()
-    scene.watch.start()
-    assert scene.watch._next_poll is None
-    hold = await scene.hang()
-    assert scene.watch._next_poll is not None
-    scene.clock.ms += 101
-    await scene.until_reported(1)
+async def test_dir_watch_of_idle_queues_has_no_timer() -> None:
+    watched = Watched()
+    watched.watch.start()
+    assert watched.watch._next_poll is None
+    hold = await watched.hang()
+    assert watched.watch._next_poll is not None
+    watched.clock.ms += 101
+    await watched.until_reported(1)
     hold.set()
-    await scene.until_reported(2)
-    while scene.watch._next_poll is not None:
+    await watched.until_reported(2)
+    while watched.watch._next_poll is not None:
         await asyncio.sleep(0.001)
-    scene.watch.stop()
-    hold = await scene.hang()
-    assert scene.watch._next_poll is None
+    watched.watch.stop()
+    hold = await watched.hang()
+    assert watched.watch._next_poll is None
     hold.set()

@@ -1,4 +1,4 @@
-"""Is this still the disk that it was?"""
+"""Periodic check of a directory's identity, its free space, and the write probe."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def check(vfs: FaultVfs, *, device: int = 1, has_free_space: bool = True) -> Spa
     )
 
 
-def test_the_right_disk_reports_its_space_and_keeps_nothing() -> None:
+def test_check_disk_returns_the_space_and_leaves_no_file() -> None:
     vfs, mem = make()
     before = mem.used_bytes()
     assert check(vfs).usable_bytes > 0
@@ -34,7 +34,7 @@ def test_the_right_disk_reports_its_space_and_keeps_nothing() -> None:
 
 
 @pytest.mark.parametrize(("number", "message"), [(2, "expected"), (None, "directory id is none")])
-def test_another_id(number: int | None, message: str) -> None:
+def test_check_disk_fails_for_another_directory_id(number: int | None, message: str) -> None:
     vfs, mem = make()
     if number is None:
         mem.unlink_if_exists("/d1/meta.properties")
@@ -44,7 +44,7 @@ def test_another_id(number: int | None, message: str) -> None:
         check(vfs)
 
 
-def test_disk_without_identity_is_noticed_without_a_free_descriptor() -> None:
+def test_check_disk_without_a_free_descriptor_detects_a_missing_identity() -> None:
     vfs, mem = make()
     mem.unlink_if_exists("/d1/meta.properties")
     vfs.inject(Fault(errno=EMFILE, kinds=frozenset({"open", "read_if_exists"})))
@@ -52,12 +52,12 @@ def test_disk_without_identity_is_noticed_without_a_free_descriptor() -> None:
         check(vfs)
 
 
-def test_another_device() -> None:
+def test_check_disk_fails_for_another_device() -> None:
     with pytest.raises(OSError, match="now on device 1, was on 9"):
         check(make()[0], device=9)
 
 
-def test_a_full_disk_is_found_by_making_a_file_and_tolerated_by_opening_one() -> None:
+def test_check_disk_of_a_full_disk_fails_only_with_has_free_space() -> None:
     vfs, mem = make()
     mem.capacity_inodes = 0
     with pytest.raises(OSError, match="No space") as caught:
@@ -67,7 +67,7 @@ def test_a_full_disk_is_found_by_making_a_file_and_tolerated_by_opening_one() ->
 
 
 @pytest.mark.parametrize("has_free_space", [True, False])
-def test_a_read_only_disk_is_found_full_or_not(has_free_space: bool) -> None:
+def test_check_disk_detects_a_read_only_disk(has_free_space: bool) -> None:
     vfs, _ = make()
     vfs.inject(Fault(errno=EROFS, kinds=frozenset({"open"})))
     with pytest.raises(OSError, match="Read-only"):
@@ -78,7 +78,7 @@ def test_a_read_only_disk_is_found_full_or_not(has_free_space: bool) -> None:
     ("name", "holds"),
     [("t-0", True), ("__cluster_metadata-0", True), ("lost+found", False), (None, False)],
 )
-def test_what_counts_as_a_replica(name: str | None, holds: bool) -> None:
+def test_holds_replicas_ignores_files_and_other_directories(name: str | None, holds: bool) -> None:
     vfs, mem = make()
     if name is not None:
         mem.make_dirs(f"/d1/{name}")
@@ -94,7 +94,7 @@ def seen_by(vfs: FaultVfs) -> list[str]:
     return kinds
 
 
-def test_a_write_probe_writes_syncs_and_removes() -> None:
+def test_write_probe_writes_syncs_and_removes_a_file() -> None:
     vfs = FaultVfs(MemVfs())
     vfs.make_dirs("/d1")
     kinds = seen_by(vfs)
@@ -103,7 +103,7 @@ def test_a_write_probe_writes_syncs_and_removes() -> None:
 
 
 @pytest.mark.parametrize("kind", ["write_at", "sync"])
-def test_a_write_probe_that_fails_leaves_nothing(kind: str) -> None:
+def test_write_probe_failure_leaves_no_file(kind: str) -> None:
     vfs = FaultVfs(MemVfs())
     vfs.make_dirs("/d1")
     vfs.inject(Fault(kinds=frozenset({kind})))

@@ -1,4 +1,4 @@
-"""FreeSpacePolicy: short of free space, and not short any more."""
+"""``FreeSpacePolicy``: when a directory is short of space, and when it heals."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def space(usable: int, inodes: int = 1000, *, counts_inodes: bool = True) -> Spa
     )
 
 
-def test_short_of_space_is_less_than_the_minimum() -> None:
+def test_free_space_policy_is_short_below_the_minimum() -> None:
     plan = FreeSpacePolicy(min_free_bytes=10)
     assert [plan.is_short(space(free)) for free in (9, 10)] == [True, False]
 
 
-def test_nothing_free_is_short_of_space_where_space_is_counted() -> None:
+def test_free_space_policy_without_minimum_is_short_at_zero_bytes() -> None:
     plan = FreeSpacePolicy()
     assert [plan.is_short(space(free)) for free in (0, 1)] == [True, False]
     assert not plan.is_short(Space(total_bytes=0, usable_bytes=0, free_inodes=0))
@@ -42,14 +42,14 @@ def test_nothing_free_is_short_of_space_where_space_is_counted() -> None:
         (40 * MIB, 100, None, False, 80 * MIB + 100),
         (40 * MIB, 100, 7 * MIB, False, 47 * MIB + 100),
         (40 * MIB, 100, 7 * MIB, True, 7 * MIB + 100),
-        # Else the reserve that was given away would be space enough for itself.
+        # Otherwise the released reserve would be enough space for itself.
         (40 * MIB, 0, 0, False, 41 * MIB),
         (0, 0, None, True, MIB),
         (0, 0, 3 * MIB, True, 3 * MIB),
         (0, 5, 0, True, MIB + 5),
     ],
 )
-def test_what_must_be_free_to_heal(
+def test_free_space_policy_heals_at_the_required_bytes(
     reserve: int, minimum: int, heal: int | None, has_reserve: bool, needed: int
 ) -> None:
     plan = FreeSpacePolicy(reserve_bytes=reserve, min_free_bytes=minimum, heal_free_bytes=heal)
@@ -57,7 +57,7 @@ def test_what_must_be_free_to_heal(
     assert found == [False, True]
 
 
-def test_inodes_count_where_they_are_counted() -> None:
+def test_free_space_policy_requires_inodes_if_the_file_system_counts_them() -> None:
     plan = FreeSpacePolicy()
     few = LEAST_FREE_INODES - 1
     assert not plan.is_enough(space(MIB, few), has_reserve=True)
@@ -69,19 +69,19 @@ def heals(plan: FreeSpacePolicy, *frees: int) -> list[bool]:
     return [plan.may_heal(space(MIB + free), has_reserve=False) for free in frees]
 
 
-def test_two_good_checks_in_a_row() -> None:
+def test_free_space_policy_heals_after_two_good_checks_in_a_row() -> None:
     plan = FreeSpacePolicy(reserve_bytes=10, heal_free_bytes=0)
     assert heals(plan, 10, 9, 10, 10, 10, 9, 10) == [False, False, False, True, True, False, False]
 
 
-def test_filling_up_begins_the_count_again() -> None:
+def test_free_space_policy_restarts_the_count_when_the_disk_fills_up() -> None:
     plan = FreeSpacePolicy(reserve_bytes=10, heal_free_bytes=0)
     assert heals(plan, 10) == [False]
     plan.filled_up(space(0))
     assert heals(plan, 10, 10) == [False, True]
 
 
-def test_a_file_system_that_contradicts_itself_is_asked_ever_more_rarely() -> None:
+def test_free_space_policy_backs_off_if_a_disk_with_space_fills_up_repeatedly() -> None:
     plan, waits = FreeSpacePolicy(reserve_bytes=10, heal_free_bytes=0), []
     for _ in range(9):
         plan.filled_up(space(MIB + 10))

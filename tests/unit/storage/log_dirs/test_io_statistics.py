@@ -1,4 +1,4 @@
-"""IoStatistics: buckets, counters, and the average that dirs are compared by."""
+"""``IoStatistics``: latency buckets, counters, and the average used to find slow directories."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from kraftjbod.storage.log_dirs.log_dir_policy import OpKind
     ("elapsed_ms", "bucket"),
     [(0, 0), (1, 1), (2, 2), (3, 2), (4, 3), (16_384, 15), (32_767, 15), (32_768, 16), (10**9, 16)],
 )
-def test_buckets_are_powers_of_two(elapsed_ms: int, bucket: int) -> None:
+def test_io_statistics_buckets_are_powers_of_two(elapsed_ms: int, bucket: int) -> None:
     statistics = IoStatistics()
     statistics.record(IoGroup.READ, elapsed_ms, 0, is_error=False)
     assert statistics.of(IoGroup.READ).buckets == [int(i == bucket) for i in range(BUCKETS)]
 
 
-def test_counters_are_kept_by_group() -> None:
+def test_io_statistics_counts_by_group() -> None:
     statistics = IoStatistics()
     statistics.record(IoGroup.WRITE, 3, 100, is_error=False)
     statistics.record(IoGroup.WRITE, 5, 10, is_error=True)
@@ -32,13 +32,13 @@ def test_counters_are_kept_by_group() -> None:
     assert statistics.of(IoGroup.READ).operations == 0
 
 
-def test_every_kind_has_a_group() -> None:
+def test_io_groups_cover_each_operation_kind() -> None:
     assert GROUPS.keys() == set(OpKind)
     assert GROUPS[OpKind.APPEND] is IoGroup.WRITE
     assert GROUPS[OpKind.CHECKPOINT] is IoGroup.OTHER
 
 
-def test_latency_follows_writes_flushes_and_probes() -> None:
+def test_io_statistics_latency_averages_writes_flushes_and_probes() -> None:
     statistics = IoStatistics()
     for group in (IoGroup.WRITE, IoGroup.FLUSH, IoGroup.PROBE):
         statistics.record(group, 100, 0, is_error=False)
@@ -53,7 +53,7 @@ def test_latency_follows_writes_flushes_and_probes() -> None:
     assert statistics.latency_ms == pytest.approx(100, rel=0.01)
 
 
-def test_an_operation_that_does_not_end_counts_as_long_as_it_runs() -> None:
+def test_io_statistics_latency_includes_a_running_operation() -> None:
     statistics = IoStatistics()
     statistics.sample(500)
     statistics.sample(1000)

@@ -1,4 +1,4 @@
-"""LogDir: verdicts, OFFLINE once, watches, and effects that belong to the operation."""
+"""``LogDir``: judged errors, state changes, watches, limits and cached reads."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ def make(**more: Any) -> tuple[LogDir, LogDirFailureChannel, FaultVfs]:
     return open_dir(vfs, channel=channel, **more), channel, vfs
 
 
-async def test_result_of_an_operation() -> None:
+async def test_run_returns_the_result() -> None:
     log_dir, _, _ = make()
     assert await log_dir.run(OpKind.READ, lambda: 42) == 42
 
 
-async def test_io_error_takes_the_dir_offline_once() -> None:
+async def test_io_error_takes_the_directory_offline_once() -> None:
     log_dir, channel, _ = make()
     with capture_logs() as logs:
         for _ in range(2):
@@ -65,7 +65,7 @@ async def test_io_error_takes_the_dir_offline_once() -> None:
     assert not log_dir.is_online
 
 
-async def test_a_full_disk_saturates_the_dir() -> None:
+async def test_full_disk_saturates_the_directory() -> None:
     log_dir, channel, _ = make()
     with capture_logs() as logs, pytest.raises(LogDirImpairedError) as caught:
         await log_dir.run(OpKind.APPEND, lambda: fail_with(ENOSPC))
@@ -79,14 +79,14 @@ async def test_a_full_disk_saturates_the_dir() -> None:
     assert await log_dir.run(OpKind.READ, lambda: 1) == 1
 
 
-async def test_a_full_disk_in_a_flush_is_final() -> None:
+async def test_full_disk_in_a_flush_takes_the_directory_offline() -> None:
     log_dir, _, _ = make()
     with pytest.raises(LogFlushError):
         await log_dir.run(OpKind.FLUSH, lambda: fail_with(ENOSPC))
     assert not log_dir.is_online
 
 
-async def test_a_dir_waits_once_in_the_channel() -> None:
+async def test_failure_channel_holds_a_directory_once() -> None:
     log_dir, channel, _ = make()
     with pytest.raises(LogDirImpairedError):
         await log_dir.run(OpKind.APPEND, lambda: fail_with(ENOSPC))
@@ -98,7 +98,7 @@ async def test_a_dir_waits_once_in_the_channel() -> None:
             await channel.take()
 
 
-async def test_lack_of_file_descriptors_is_not_the_disks_fault() -> None:
+async def test_read_without_a_free_descriptor_keeps_the_directory_online() -> None:
     log_dir, _, _ = make()
     with capture_logs() as logs, pytest.raises(OverloadedError):
         await log_dir.run(OpKind.READ, lambda: fail_with(EMFILE))
@@ -111,14 +111,14 @@ async def test_lack_of_file_descriptors_is_not_the_disks_fault() -> None:
 async def test_flush_or_probe_without_a_descriptor_keeps_the_directory_online(
     kind: OpKind, number: int
 ) -> None:
-    """Probes run every 500 ms: all directories of a broker went offline within a second."""
+    """Probes run every 500 ms, so all directories of a broker went offline within a second."""
     log_dir, _, _ = make()
     with capture_logs(), pytest.raises(OverloadedError):
         await log_dir.run(kind, lambda: fail_with(number))
     assert log_dir.state is LogDirState.ONLINE
 
 
-async def test_lacked_resources_are_logged_at_intervals() -> None:
+async def test_lack_of_resources_is_logged_at_intervals_with_a_count() -> None:
     clock = ManualClock()
     log_dir, _, _ = make(clock=clock)
     with capture_logs() as logs:
@@ -130,7 +130,7 @@ async def test_lacked_resources_are_logged_at_intervals() -> None:
 
 
 def open_below(path: str) -> set[int]:
-    """Descriptors of this process that are open on files below ``path`` or stand for nothing."""
+    """Return descriptors of this process below ``path``, or replaced with "/" after a close."""
     found = set()
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(FileNotFoundError):
@@ -144,8 +144,8 @@ def open_below(path: str) -> set[int]:
 async def test_offline_directory_closes_its_files_once_no_thread_uses_them(
     tmp_path: Path, where: str
 ) -> None:
-    """A thread that hangs may still hold the number of a descriptor."""
-    RealVfs()  # What the process keeps for itself is open now.
+    """A hung thread may still hold the number of a descriptor."""
+    RealVfs()  # Opens the descriptors that the process keeps.
     path, before = f"{tmp_path}/d1", open_below(f"{tmp_path}")
     vfs = RealVfs()
     format_dir(vfs, path, 1)
@@ -188,7 +188,7 @@ async def test_offline_directory_closes_its_files_once_no_thread_uses_them(
     assert not log_dir.is_busy
 
 
-async def test_absent_file_blames_the_dir_only_after_a_check() -> None:
+async def test_absent_file_takes_the_directory_offline_only_after_a_failed_check() -> None:
     log_dir, _, vfs = make()
     with capture_logs() as logs:
         with pytest.raises(KafkaStorageError):
@@ -205,7 +205,7 @@ async def test_absent_file_blames_the_dir_only_after_a_check() -> None:
     assert [entry["event"] for entry in logs] == ["log_dir_offline"], "no bug"
 
 
-async def test_expected_errors_pass_as_they_are() -> None:
+async def test_expected_error_is_raised_unchanged() -> None:
     log_dir, _, _ = make()
 
     def corrupt() -> None:
@@ -216,7 +216,7 @@ async def test_expected_errors_pass_as_they_are() -> None:
     assert log_dir.is_online
 
 
-async def test_effect_is_published_though_nobody_waits() -> None:
+async def test_settle_runs_after_its_caller_was_cancelled() -> None:
     log_dir, _, _ = make()
     seen: list[int] = []
     future = log_dir.submit(OpKind.APPEND, lambda: 5, settle=seen.append)
@@ -225,13 +225,13 @@ async def test_effect_is_published_though_nobody_waits() -> None:
     assert seen == [5]
 
 
-async def test_disk_error_is_judged_though_nobody_waits() -> None:
+async def test_disk_error_is_judged_after_its_caller_was_cancelled() -> None:
     log_dir, channel, _ = make()
     log_dir.submit(OpKind.APPEND, lambda: fail_with(EIO)).cancel()
     assert await channel.take() is log_dir
 
 
-async def test_hung_operation_takes_the_dir_offline_and_everyone_is_answered() -> None:
+async def test_hung_operation_takes_the_directory_offline_and_fails_all_waiters() -> None:
     clock = ManualClock()
     log_dir, channel, vfs = make(clock=clock, io_timeout_ms=1000)
     vfs.inject(Fault(effect=Effect.NEVER, kinds=frozenset({"list_dir"})))
@@ -247,7 +247,7 @@ async def test_hung_operation_takes_the_dir_offline_and_everyone_is_answered() -
     vfs.clear()
 
 
-async def test_slow_operation_that_makes_progress_is_not_hung() -> None:
+async def test_beat_restarts_the_time_of_a_slow_operation() -> None:
     clock = ManualClock()
     log_dir, _, _ = make(clock=clock, io_timeout_ms=1000)
 
@@ -261,7 +261,7 @@ async def test_slow_operation_that_makes_progress_is_not_hung() -> None:
 
 
 @pytest.mark.parametrize("how", ["unmounted", "other disk", "no writing", "other id"])
-async def test_watch_finds_out_that_this_is_not_the_disk(how: str) -> None:
+async def test_check_takes_the_directory_offline_if_the_disk_changed(how: str) -> None:
     log_dir, channel, vfs = make(check_interval_ms=5)
     log_dir.start_watches()
     await until(lambda: log_dir.space.usable_bytes > 0)
@@ -278,7 +278,7 @@ async def test_watch_finds_out_that_this_is_not_the_disk(how: str) -> None:
     assert log_dir.offline_reason.startswith("probe: ")
 
 
-async def test_full_queue_refuses_at_once() -> None:
+async def test_full_queue_refuses_operations_at_once() -> None:
     mem = MemVfs()
     log_dir = LogDir(
         path="/d1",
@@ -297,7 +297,7 @@ async def test_full_queue_refuses_at_once() -> None:
     assert await first == 1
 
 
-async def test_cached_reads_are_given_up_where_the_file_system_knows_none() -> None:
+async def test_read_cached_is_disabled_if_the_file_system_does_not_support_it() -> None:
     log_dir, _, vfs = make()
     file = await log_dir.run(OpKind.READ, lambda: vfs.open("/d1/x", OpenMode.CREATE))
     await log_dir.run(OpKind.APPEND, lambda: file.write_at(0, [b"abc"]))
@@ -308,7 +308,7 @@ async def test_cached_reads_are_given_up_where_the_file_system_knows_none() -> N
     assert log_dir.is_online
 
 
-async def test_failed_cached_read_is_judged() -> None:
+async def test_read_cached_error_takes_the_directory_offline() -> None:
     log_dir, channel, vfs = make()
     file = await log_dir.run(OpKind.READ, lambda: vfs.open("/d1/x", OpenMode.CREATE))
     vfs.inject(Fault(kinds=frozenset({"read_cached_at"})))
@@ -319,7 +319,7 @@ async def test_failed_cached_read_is_judged() -> None:
         log_dir.read_cached(file, 0, 1)
 
 
-async def test_text_streams_through_the_dirs_thread() -> None:
+async def test_read_text_reads_in_the_thread_of_the_directory() -> None:
     log_dir, _, vfs = make()
     assert "node.id=1" in (await log_dir.read_text(OpKind.LOAD, "/d1/meta.properties") or "")
     assert await log_dir.read_text(OpKind.LOAD, "/d1/nothing") is None

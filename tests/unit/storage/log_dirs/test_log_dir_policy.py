@@ -1,4 +1,4 @@
-"""Verdicts by errno, and where a new replica goes."""
+"""Policy of log directories: verdict by errno, allowed operations, and choice for new replicas."""
 
 from __future__ import annotations
 
@@ -50,12 +50,14 @@ from tests.faults.rig import directory_id
         (errno.EMFILE, OpKind.PROBE, Verdict.PROCESS_LIMIT),
         (errno.ENFILE, OpKind.PROBE, Verdict.PROCESS_LIMIT),
         (errno.ENOMEM, OpKind.APPEND, Verdict.PROCESS_LIMIT),
-        # A failed fsync is final, and a probe asks one question only.
+        # A failed fsync is final, and a probe tests the whole directory.
         (errno.EINVAL, OpKind.FLUSH, Verdict.FAILED),
         (errno.ENOENT, OpKind.PROBE, Verdict.FAILED),
     ],
 )
-def test_verdicts(number: int | None, kind: OpKind, verdict: Verdict) -> None:
+def test_judge_returns_the_verdict_for_errno_and_operation(
+    number: int | None, kind: OpKind, verdict: Verdict
+) -> None:
     assert judge(number, kind) is verdict
 
 
@@ -63,7 +65,7 @@ def allowed_in(state: LogDirState) -> set[OpKind]:
     return {kind for kind in OpKind if is_allowed(state, kind)}
 
 
-def test_what_a_dir_takes_in_each_state() -> None:
+def test_is_allowed_lists_the_operations_of_each_state() -> None:
     everything = set(OpKind)
     assert allowed_in(LogDirState.ONLINE) == everything
     assert allowed_in(LogDirState.SATURATED) == everything - {OpKind.APPEND, OpKind.CREATE}
@@ -89,30 +91,30 @@ def candidate(
     )
 
 
-def test_most_space_after_promises_wins() -> None:
+def test_choose_dir_prefers_the_most_space_after_promises() -> None:
     candidates = [candidate(1, 100, 90, 1), candidate(2, 50, 10, 9), candidate(3, 30, 0, 0)]
     assert choose_dir(candidates) == directory_id(2)
 
 
-def test_fewest_replicas_break_a_tie() -> None:
+def test_choose_dir_breaks_ties_by_fewest_replicas() -> None:
     assert choose_dir([candidate(1, 10, 0, 5), candidate(2, 20, 10, 4)]) == directory_id(2)
 
 
-def test_choose_dir_takes_no_cordoned_directory() -> None:
+def test_choose_dir_skips_cordoned_directories() -> None:
     """KIP-1066: "only a log directory not currently cordoned will be selected"."""
     roomy = candidate(1, 1000, 0, 0, is_cordoned=True)
     assert choose_dir([roomy, candidate(2, 1, 0, 9)]) == directory_id(2)
     assert choose_dir([roomy, candidate(2, 1, 0, 9, is_cordoned=True)]) is None
 
 
-def test_choose_dir_takes_no_impaired_directory() -> None:
+def test_choose_dir_skips_impaired_directories() -> None:
     full = replace(candidate(1, 1000, 0, 0), is_impaired=True)
     assert choose_dir([full, candidate(2, 1, 0, 9)]) == directory_id(2)
     assert choose_dir([full, candidate(2, 1, 0, 9, is_cordoned=True)]) is None
 
 
-def test_disks_of_several_sizes_fill_evenly() -> None:
-    """Over thousands of creations, and beside Kafka's rule; figures are in the bench."""
+def test_choose_dir_fills_disks_of_several_sizes_evenly() -> None:
+    """Compared with Kafka's rule over thousands of partitions; the benchmark has the figures."""
     ours = fill_until_one_is_full(by_bytes, seed=1)
     theirs = fill_until_one_is_full(by_count, seed=1)
     assert ours.partitions > 4000
@@ -120,21 +122,21 @@ def test_disks_of_several_sizes_fill_evenly() -> None:
     assert ours.spread < 0.1 < 0.9 < theirs.spread
 
 
-def test_no_dir_no_choice() -> None:
+def test_choose_dir_without_candidates_returns_none() -> None:
     assert choose_dir([]) is None
 
 
-def test_every_kind_of_operation_fails_with_a_storage_error_of_its_own_family() -> None:
+def test_error_class_is_specific_for_each_operation() -> None:
     classes = {kind: error_class(kind) for kind in OpKind}
     assert all(issubclass(found, KafkaStorageError) for found in classes.values())
-    # What is about the directory as a whole has no child of its own.
+    # Operations on the whole directory use the general class.
     general = {kind for kind, found in classes.items() if found is KafkaStorageError}
     assert general == {OpKind.START, OpKind.PROBE}
     assert classes[OpKind.FLUSH] is LogFlushError
     assert classes[OpKind.INDEX] is LogIndexError
 
 
-def test_the_innermost_part_says_what_failed() -> None:
+def test_kind_of_failure_is_the_innermost_context() -> None:
     with pytest.raises(OSError) as caught, FailsAs(OpKind.FLUSH), FailsAs(OpKind.INDEX):
         raise OSError(errno.EIO, "on demand")
     assert kind_of_failure(caught.value, OpKind.APPEND) is OpKind.INDEX

@@ -1,4 +1,4 @@
-"""Copies between two dirs in a thread of neither: whose an error is, what hangs, what does not."""
+"""``run_copy`` between two directories: attribution of errors, hung copies and pauses."""
 
 from __future__ import annotations
 
@@ -82,10 +82,10 @@ async def copy(
         "target is read-only",
         "source by name and only once",
         "target by name",
-        "somebody else by name",
+        "another path by name",
     ],
 )
-async def test_whose_an_error_between_two_dirs_is(
+async def test_run_copy_error_takes_the_right_directory_offline(
     number: int, path: str | None, reading: int | None, offline: int
 ) -> None:
     source, target, executor = pair()
@@ -101,7 +101,7 @@ async def test_whose_an_error_between_two_dirs_is(
     assert [source.is_online, target.is_online] == [offline == 2, offline == 1]
 
 
-async def test_a_copy_that_finds_no_space_saturates_its_target() -> None:
+async def test_run_copy_without_space_saturates_the_target() -> None:
     source, target, executor = pair()
     with pytest.raises(LogDirImpairedError) as caught:
         await copy(source, target, executor, lambda by_kernel: fail_with(ENOSPC))
@@ -109,7 +109,7 @@ async def test_a_copy_that_finds_no_space_saturates_its_target() -> None:
     assert [source.state, target.state] == [LogDirState.ONLINE, LogDirState.SATURATED]
 
 
-async def test_a_copy_that_hangs_is_the_targets_if_the_source_answers() -> None:
+async def test_run_copy_that_hangs_takes_the_target_offline_if_the_source_answers() -> None:
     source, target, executor = pair(io_timeout_ms=20)
     release = threading.Event()
     with pytest.raises(KafkaStorageError, match="a copy into it has been running") as caught:
@@ -119,7 +119,7 @@ async def test_a_copy_that_hangs_is_the_targets_if_the_source_answers() -> None:
     release.set()
 
 
-def test_a_copy_in_a_process_that_stood_still_is_nobodys_fault() -> None:
+def test_run_copy_timeout_excludes_the_time_of_a_paused_process() -> None:
     source, target, executor = pair(io_timeout_ms=5_000, make_executor=SimulatedExecutor)
     world = World(seed=1)
     loop = virtual_loop(world, "a")
@@ -139,7 +139,7 @@ def test_a_copy_in_a_process_that_stood_still_is_nobodys_fault() -> None:
     assert [source.is_online, target.is_online] == [True, True]
 
 
-async def test_nothing_is_copied_to_or_from_a_dead_dir() -> None:
+async def test_run_copy_refuses_an_offline_directory() -> None:
     source, target, executor = pair()
     source.go_offline("pulled out")
     with pytest.raises(KafkaStorageError, match="pulled out"):
@@ -147,10 +147,8 @@ async def test_nothing_is_copied_to_or_from_a_dead_dir() -> None:
     assert executor.is_idle
 
 
-async def test_copy_that_waited_for_its_thread_never_begins_after_its_directory_went_offline() -> (
-    None
-):
-    """By then the directory may have been reattached, and its files are another object's."""
+async def test_run_copy_waiting_for_its_thread_does_not_start_after_a_failure() -> None:
+    """The directory may have been reattached by then, and its files belong to another object."""
     source, target, mover = pair()
     begun: list[bool] = []
     released = threading.Event()

@@ -1,4 +1,4 @@
-"""ReserveFile: whole or not there."""
+"""``ReserveFile`` is complete or absent."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def fresh() -> MemVfs:
     return vfs
 
 
-def test_a_real_one_has_blocks_after_it(tmp_path: Path) -> None:
+def test_reserve_file_on_a_real_file_system_allocates_blocks(tmp_path: Path) -> None:
     vfs, beats = RealVfs(), []
     reserve = reserve_on(vfs, str(tmp_path))
     assert not reserve.find()
@@ -51,7 +51,7 @@ def test_a_real_one_has_blocks_after_it(tmp_path: Path) -> None:
     assert not reserve.release()
 
 
-def test_a_sparse_file_is_no_reserve(tmp_path: Path) -> None:
+def test_reserve_file_ignores_a_sparse_file(tmp_path: Path) -> None:
     vfs = RealVfs()
     file = vfs.open(f"{tmp_path}/{RESERVE_FILE}", OpenMode.CREATE)
     file.truncate(SIZE)
@@ -62,7 +62,7 @@ def test_a_sparse_file_is_no_reserve(tmp_path: Path) -> None:
     assert reserve.find()
 
 
-def test_one_that_is_whole_is_kept() -> None:
+def test_reserve_file_keeps_a_complete_file() -> None:
     vfs = fresh()
     reserve_on(vfs).build(nothing)
     before = vfs.read_if_exists(f"/d1/{RESERVE_FILE}")
@@ -73,7 +73,7 @@ def test_one_that_is_whole_is_kept() -> None:
 
 
 @pytest.mark.parametrize("size_bytes", [SIZE - 1, SIZE + 1, 0])
-def test_one_of_another_size_is_made_anew_or_removed(size_bytes: int) -> None:
+def test_reserve_file_of_another_size_is_recreated_or_removed(size_bytes: int) -> None:
     vfs = fresh()
     reserve_on(vfs).build(nothing)
     other = reserve_on(vfs, size_bytes=size_bytes)
@@ -85,14 +85,14 @@ def test_one_of_another_size_is_made_anew_or_removed(size_bytes: int) -> None:
     assert (extent is None) == (size_bytes == 0)
 
 
-def test_it_survives_a_crash_or_is_not_taken_for_whole() -> None:
+def test_reserve_file_survives_a_crash() -> None:
     vfs = fresh()
     reserve_on(vfs).build(nothing)
     for seed in range(20):
         assert reserve_on(vfs.crash_clone(seed)).find()
 
 
-def test_what_cannot_fit_is_not_begun() -> None:
+def test_reserve_file_that_does_not_fit_is_not_started() -> None:
     vfs = fresh()
     vfs.capacity_bytes = SIZE - 1
     reserve = reserve_on(vfs)
@@ -102,7 +102,7 @@ def test_what_cannot_fit_is_not_begun() -> None:
     assert not reserve.is_held
 
 
-def test_space_that_goes_while_it_is_made() -> None:
+def test_reserve_file_build_that_runs_out_of_space_leaves_no_file() -> None:
     vfs = fresh()
     vfs.capacity_bytes = SIZE
     reserve = reserve_on(vfs)
@@ -118,7 +118,7 @@ def test_space_that_goes_while_it_is_made() -> None:
     assert vfs.used_bytes() == 0
 
 
-def test_the_space_of_an_earlier_one_counts_as_free() -> None:
+def test_reserve_file_counts_the_space_of_its_predecessor_as_free() -> None:
     vfs = fresh()
     vfs.capacity_bytes = SIZE
     reserve_on(vfs, size_bytes=SIZE - 1).build(nothing)
@@ -127,7 +127,7 @@ def test_the_space_of_an_earlier_one_counts_as_free() -> None:
     assert reserve.is_held
 
 
-def test_its_name_is_known() -> None:
+def test_reserve_file_is_a_known_name_in_a_log_directory() -> None:
     vfs = fresh()
     reserve_on(vfs).build(nothing)
     assert list_log_dir(vfs, "/d1").unknown == []

@@ -1,6 +1,6 @@
-"""Saturation: errors of other threads, a queue without a place, and a stall in between.
+"""``Saturation``: errors of other threads, a full queue, and a stall while the disk is full.
 
-The whole story, with a disk that fills up and is freed, is in tests/faults/dirs/test_full_dir.py.
+``tests/faults/dirs/test_full_dir.py`` has the whole sequence of a disk that fills up and is freed.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from tests.faults.rig import ManualClock, directory_id, random_bytes_of
 MIB = 1024 * 1024
 
 
-class Scene:
-    """Saturation whose probes are done at once, and whose changes are counted."""
+class Saturated:
+    """A ``Saturation`` whose probes run at once, and whose reported changes are counted."""
 
     def __init__(self, *, max_ops: int = 100) -> None:
         self.mem = MemVfs()
@@ -68,87 +68,87 @@ def full() -> OSError:
     return OSError(ENOSPC, "No space")
 
 
-async def test_an_error_from_another_thread_frees_the_reserve_too() -> None:
-    scene = Scene()
+async def test_saturation_fill_up_from_another_thread_releases_the_reserve() -> None:
+    saturated = Saturated()
     with capture_logs() as logged:
-        scene.saturation.fill_up("append: No space", full(), is_attempt=False)
-    assert scene.saturation.reserve_bytes == 0
-    assert (scene.condition.state, scene.changes) == (LogDirState.SATURATED, 1)
+        saturated.saturation.fill_up("append: No space", full(), is_attempt=False)
+    assert saturated.saturation.reserve_bytes == 0
+    assert (saturated.condition.state, saturated.changes) == (LogDirState.SATURATED, 1)
     assert [line["event"] for line in logged] == ["log_dir_reserve_released", "log_dir_saturated"]
-    scene.saturation.fill_up("append: No space", full(), is_attempt=False)
-    assert scene.changes == 1
+    saturated.saturation.fill_up("append: No space", full(), is_attempt=False)
+    assert saturated.changes == 1
 
 
-async def test_only_an_error_that_is_judged_full_frees_it() -> None:
-    scene = Scene()
+async def test_saturation_releases_the_reserve_only_for_errors_judged_full() -> None:
+    saturated = Saturated()
     for error in (OSError(EIO, "broken"), ValueError("a bug")):
-        scene.saturation.give_reserve_if_full(OpKind.APPEND, error)
+        saturated.saturation.give_reserve_if_full(OpKind.APPEND, error)
     flush = full()
     try:
         with FailsAs(OpKind.FLUSH):
             raise flush
     except OSError as e:
-        scene.saturation.give_reserve_if_full(OpKind.APPEND, e)
-    assert scene.saturation.reserve_bytes == MIB
-    scene.saturation.give_reserve_if_full(OpKind.APPEND, full())
-    assert scene.saturation.reserve_bytes == 0
+        saturated.saturation.give_reserve_if_full(OpKind.APPEND, e)
+    assert saturated.saturation.reserve_bytes == MIB
+    saturated.saturation.give_reserve_if_full(OpKind.APPEND, full())
+    assert saturated.saturation.reserve_bytes == 0
 
 
-async def test_it_is_rebuilt_by_the_second_good_check() -> None:
-    scene = Scene()
-    scene.saturation.fill_up("append: No space", full(), is_attempt=False)
-    scene.check(2 * MIB)
-    assert scene.saturation.reserve_bytes == 0
-    scene.check(2 * MIB)
-    assert scene.saturation.reserve_bytes == MIB
-    assert (scene.condition.state, scene.saturation.full_reason) == (LogDirState.ONLINE, "")
-    assert scene.changes == 2
+async def test_saturation_rebuilds_the_reserve_at_the_second_good_check() -> None:
+    saturated = Saturated()
+    saturated.saturation.fill_up("append: No space", full(), is_attempt=False)
+    saturated.check(2 * MIB)
+    assert saturated.saturation.reserve_bytes == 0
+    saturated.check(2 * MIB)
+    assert saturated.saturation.reserve_bytes == MIB
+    assert (saturated.condition.state, saturated.saturation.full_reason) == (LogDirState.ONLINE, "")
+    assert saturated.changes == 2
 
 
-async def test_a_queue_without_a_place_waits_for_the_next_check() -> None:
-    scene = Scene(max_ops=1)
-    scene.saturation.fill_up("append: No space", full(), is_attempt=False)
-    busy = scene.executor.submit_op(lambda: None)
+async def test_saturation_with_a_full_queue_waits_for_the_next_check() -> None:
+    saturated = Saturated(max_ops=1)
+    saturated.saturation.fill_up("append: No space", full(), is_attempt=False)
+    busy = saturated.executor.submit_op(lambda: None)
     for _ in range(3):
-        scene.check(2 * MIB)
-    assert scene.condition.state is LogDirState.SATURATED
+        saturated.check(2 * MIB)
+    assert saturated.condition.state is LogDirState.SATURATED
     await busy
-    scene.check(2 * MIB)
-    assert scene.condition.state is LogDirState.ONLINE
-    scene.executor.shutdown()
+    saturated.check(2 * MIB)
+    assert saturated.condition.state is LogDirState.ONLINE
+    saturated.executor.shutdown()
 
 
-async def test_full_is_remembered_through_a_stall() -> None:
-    scene = Scene()
-    scene.condition.step(LogDirEvent.SUSPECTED, "slow")
-    scene.saturation.fill_up("append: No space", full(), is_attempt=False)
-    assert (scene.condition.state, scene.changes) == (LogDirState.STALLED, 0)
-    assert scene.saturation.full_reason
+async def test_saturation_is_remembered_during_a_stall() -> None:
+    saturated = Saturated()
+    saturated.condition.step(LogDirEvent.SUSPECTED, "slow")
+    saturated.saturation.fill_up("append: No space", full(), is_attempt=False)
+    assert (saturated.condition.state, saturated.changes) == (LogDirState.STALLED, 0)
+    assert saturated.saturation.full_reason
     for _ in range(2):
-        scene.check(2 * MIB)
-    assert scene.saturation.full_reason == "", "it healed meanwhile"
-    assert scene.condition.state is LogDirState.STALLED
+        saturated.check(2 * MIB)
+    assert saturated.saturation.full_reason == "", "it healed meanwhile"
+    assert saturated.condition.state is LogDirState.STALLED
 
 
 @pytest.mark.parametrize(("free", "is_full"), [(2 * MIB - 1, True), (2 * MIB, False)])
-async def test_a_dir_that_was_full_is_so_after_a_restart_until_it_would_have_healed(
+async def test_saturation_after_a_restart_lasts_until_the_directory_would_heal(
     free: int, is_full: bool
 ) -> None:
-    scene = Scene()
-    scene.reserve.release()
-    scene.mem.make_dirs("/d1/t-0")
-    scene.mem.capacity_bytes = scene.mem.used_bytes() + free
+    saturated = Saturated()
+    saturated.reserve.release()
+    saturated.mem.make_dirs("/d1/t-0")
+    saturated.mem.capacity_bytes = saturated.mem.used_bytes() + free
     if is_full:
         with pytest.raises(OSError, match=f"{free} free bytes are too few"):
-            scene.saturation.secure_reserve(lambda: None)
+            saturated.saturation.secure_reserve(lambda: None)
     else:
-        scene.saturation.secure_reserve(lambda: None)
-    assert scene.saturation.reserve_bytes == (0 if is_full else MIB)
+        saturated.saturation.secure_reserve(lambda: None)
+    assert saturated.saturation.reserve_bytes == (0 if is_full else MIB)
 
 
-async def test_a_reserve_that_is_there_speaks_for_the_dir() -> None:
-    scene = Scene()
-    scene.mem.make_dirs("/d1/t-0")
-    scene.mem.capacity_bytes = scene.mem.used_bytes()
-    scene.saturation.secure_reserve(lambda: None)
-    assert scene.saturation.reserve_bytes == MIB
+async def test_saturation_after_a_restart_ends_with_a_complete_reserve() -> None:
+    saturated = Saturated()
+    saturated.mem.make_dirs("/d1/t-0")
+    saturated.mem.capacity_bytes = saturated.mem.used_bytes()
+    saturated.saturation.secure_reserve(lambda: None)
+    assert saturated.saturation.reserve_bytes == MIB

@@ -1,4 +1,4 @@
-"""Which dirs are slow: how long it takes to say so, who is demoted, and who never is."""
+"""``SlowDirs``: detection of slow directories, demotion, and the exceptions from it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def slow_dirs(*, may_demote: bool = True) -> SlowDirs:
 
 
 def sample(dirs: SlowDirs, *latencies: float, sick: tuple[int, ...] = ()) -> list[Action]:
-    """One check; dirs are numbered from 1, ``sick`` ones are not healthy, None is not there."""
+    """Run one check of directories numbered from 1; those in ``sick`` are not healthy."""
     return dirs.check(
         [
             DirLatency(
@@ -50,29 +50,31 @@ def samples(
     ("latencies", "is_slow"),
     [
         ((2.0, 2.0, 60.0), True),
-        # Ten times the others, and not slow in itself.
+        # Ten times the others, but below the absolute limit.
         ((0.5, 0.5, 49.0), False),
-        # Slow in itself, and so are the others.
+        # Above the absolute limit, but the others are slow as well.
         ((40.0, 40.0, 399.0), False),
         ((40.0, 40.0, 400.0), True),
-        # The median: one slow neighbour hides nothing, and is not hidden by the sick one.
+        # The median counts: one slow directory neither hides another one nor is hidden by it.
         ((1.0, 500.0, 60.0), False),
         ((1.0, 1.0, 500.0, 60.0), True),
-        # Two dirs: the other one.
+        # Two directories: each is compared with the other one.
         ((5.0, 50.0), True),
         ((5.1, 50.0), False),
-        # No company: ten times the minimum.
+        # One directory: ten times the minimum.
         ((499.0,), False),
         ((500.0,), True),
     ],
 )
-def test_the_last_dir_is_slow(latencies: tuple[float, ...], is_slow: bool) -> None:
+def test_slow_dirs_compares_the_last_directory_with_the_median(
+    latencies: tuple[float, ...], is_slow: bool
+) -> None:
     dirs = slow_dirs(may_demote=False)
     samples(dirs, CHECKS_TO_SLOW, *latencies)
     assert dirs.is_slow(directory_id(len(latencies))) is is_slow
 
 
-def test_it_takes_some_checks_in_a_row_to_be_slow_and_more_to_be_fast() -> None:
+def test_slow_dirs_requires_several_checks_for_slow_and_more_for_fast() -> None:
     dirs = slow_dirs(may_demote=False)
     assert samples(dirs, CHECKS_TO_SLOW - 1, 1, 80) == []
     assert sample(dirs, 1, 2) == []
@@ -86,23 +88,23 @@ def test_it_takes_some_checks_in_a_row_to_be_slow_and_more_to_be_fast() -> None:
     assert not dirs.is_slow(B)
 
 
-def test_a_slow_dir_is_demoted_and_given_back() -> None:
+def test_slow_dirs_demotes_a_slow_directory_and_gives_it_back() -> None:
     dirs = slow_dirs()
     reported = samples(dirs, CHECKS_TO_SLOW, 1, 80)
     assert reported[1:] == [Demote(B)]
     assert dirs.demoted == B
-    # Demoted, it is not healthy any more, and still measured.
+    # A demoted directory is not healthy, and is still measured.
     assert samples(dirs, 20, 1, 80, sick=(2,)) == []
     reported = samples(dirs, CHECKS_TO_FAST, 1, 2, sick=(2,))
     assert reported == [BecameFast(directory_id=B, latency_ms=2), GiveBack(B)]
     assert dirs.demoted is None
 
 
-def test_warning_alone_demotes_nobody() -> None:
+def test_slow_dirs_with_warning_only_demotes_no_directory() -> None:
     assert len(samples(slow_dirs(may_demote=False), 50, 1, 1, 80)) == 1
 
 
-def test_one_at_a_time_and_the_next_when_the_place_is_free() -> None:
+def test_slow_dirs_demotes_one_directory_at_a_time() -> None:
     dirs = slow_dirs()
     reported = samples(dirs, CHECKS_TO_SLOW, 1, 1, 1, 80, 90)
     assert [a for a in reported if isinstance(a, Demote)] == [Demote(directory_id(4))]
@@ -110,11 +112,11 @@ def test_one_at_a_time_and_the_next_when_the_place_is_free() -> None:
     assert reported[-2:] == [GiveBack(directory_id(4)), Demote(directory_id(5))]
 
 
-def test_the_last_healthy_dir_is_never_demoted() -> None:
+def test_slow_dirs_never_demotes_the_last_healthy_directory() -> None:
     assert samples(slow_dirs(), 50, 5_000)[1:] == []
-    # The other one is there, and stalled or full.
+    # The other directory is present, but stalled or full.
     assert samples(slow_dirs(), 50, 1, 80, sick=(1,))[1:] == []
-    # Healthy, and just as slow.
+    # The other directory is healthy, but just as slow.
     dirs = slow_dirs()
     samples(dirs, CHECKS_TO_SLOW, 1, 80, sick=(1, 2))
     assert samples(dirs, CHECKS_TO_SLOW, 900, 80, sick=(2,)) == [
@@ -123,13 +125,13 @@ def test_the_last_healthy_dir_is_never_demoted() -> None:
     assert samples(dirs, 3, 900, 80) == []
 
 
-def test_what_is_stalled_for_another_reason_is_demoted_once_it_answers() -> None:
+def test_slow_dirs_demotes_a_stalled_directory_after_it_answers() -> None:
     dirs = slow_dirs()
     assert samples(dirs, 9, 1, 80, sick=(2,))[1:] == []
     assert sample(dirs, 1, 80) == [Demote(B)]
 
 
-def test_a_dir_that_dies_leaves_its_place_and_comes_back_unknown() -> None:
+def test_slow_dirs_forgets_a_removed_directory() -> None:
     dirs = slow_dirs()
     samples(dirs, CHECKS_TO_SLOW, 1, 1, 80)
     assert dirs.demoted == C
@@ -141,7 +143,7 @@ def test_a_dir_that_dies_leaves_its_place_and_comes_back_unknown() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_random_walks_keep_the_rules(seed: int) -> None:
+def test_slow_dirs_random_walk_demotes_at_most_one_and_keeps_a_healthy_one(seed: int) -> None:
     rng = random.Random(seed)
     dirs, demoted = slow_dirs(), None
     for _ in range(400):

@@ -1,4 +1,4 @@
-"""How fast a disk fills, and when that is said."""
+"""``SpaceTrend`` and ``WarningMark``: growth of a disk, and warnings before it is full."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def grown(rate: int, seconds: int, *, step_s: int = 1) -> SpaceTrend:
     return trend
 
 
-def test_nothing_is_known_at_first() -> None:
+def test_space_trend_without_samples_is_unknown() -> None:
     trend = SpaceTrend()
     assert (trend.bytes_per_second, trend.seconds_until_full(GIB)) == (0, None)
     trend.note(GIB, 1_000)
@@ -30,45 +30,45 @@ def test_nothing_is_known_at_first() -> None:
 
 
 @pytest.mark.parametrize("step_s", [1, 5, 60])
-def test_steady_growth_is_found_however_often_it_is_sampled(step_s: int) -> None:
+def test_space_trend_finds_steady_growth_at_any_interval(step_s: int) -> None:
     trend = grown(10_000, 10 * GROWTH_WINDOW_MS // SECOND, step_s=step_s)
     assert trend.bytes_per_second == pytest.approx(10_000, rel=0.01)
     assert trend.seconds_until_full(10_000_000) == pytest.approx(1_000, rel=0.01)
 
 
 @pytest.mark.parametrize("step_s", [1, 60])
-def test_a_change_is_taken_in_over_the_window(step_s: int) -> None:
+def test_space_trend_follows_a_change_over_the_window(step_s: int) -> None:
     trend = grown(10_000, GROWTH_WINDOW_MS // SECOND, step_s=step_s)
     assert trend.bytes_per_second == pytest.approx(6_321, rel=0.01)
 
 
-def test_a_disk_that_empties_is_never_full() -> None:
+def test_space_trend_of_a_shrinking_disk_has_no_time_until_full() -> None:
     trend = grown(-10_000, 3_600)
     assert trend.bytes_per_second < 0
     assert trend.seconds_until_full(0) is None
 
 
-def test_what_is_left_of_growth_that_is_over_says_nothing() -> None:
+def test_space_trend_ignores_the_remainder_of_past_growth() -> None:
     trend = grown(2_000, 3_600)
     for i in range(1, 3_600):
         trend.note(5 * GIB + 2_000 * 3_600, 77_000 + (3_600 + i) * SECOND)
     assert trend.seconds_until_full(GIB) is None
 
 
-def test_two_samples_at_one_instant_do_not_divide_by_nothing() -> None:
+def test_space_trend_ignores_a_second_sample_at_the_same_time() -> None:
     trend = grown(1_000, 60)
     before = trend.bytes_per_second
     trend.note(99 * GIB, 77_000 + 60 * SECOND)
     assert trend.bytes_per_second == before
 
 
-def test_the_mark_is_reported_once_per_crossing_and_with_hysteresis() -> None:
+def test_warning_mark_reports_each_crossing_once_with_hysteresis() -> None:
     mark = WarningMark(10)
     reported = [mark.sample(free, 100) for free in (50, 10, 9, 5, 9, 10, 9, 11, 10, 9, 50)]
     filling, over = Crossing.FILLING_UP, Crossing.NO_LONGER
     assert reported == [None, None, filling, None, None, None, None, over, None, filling, over]
 
 
-def test_a_mark_of_nothing_and_a_disk_of_no_known_size_say_nothing() -> None:
+def test_warning_mark_of_zero_or_an_unknown_size_reports_nothing() -> None:
     assert WarningMark(0).sample(0, 100) is None
     assert WarningMark(10).sample(0, 0) is None

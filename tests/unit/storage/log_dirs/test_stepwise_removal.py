@@ -1,4 +1,4 @@
-"""remove_replica_dir: one file in each operation of the directory's thread."""
+"""``remove_replica_dir`` removes one file in each operation of the directory's thread."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from tests.faults.vfs_fault import Fault
 SHAPE = LargeLog.of_size(MIB, 16 * KIB, segments=10)
 
 
-async def test_each_operation_removes_one_file() -> None:
-    """Appends and reads of other replicas come between."""
+async def test_remove_replica_dir_removes_one_file_per_operation() -> None:
+    """Appends and reads of other replicas run in between."""
     mem = MemVfs()
     directory, vfs = put_large_log(mem, "/d1", SHAPE), CountingVfs(mem)
     log_dir = open_dir(vfs)
@@ -30,8 +30,10 @@ async def test_each_operation_removes_one_file() -> None:
     log_dir.close()
 
 
-async def test_removal_shrinks_a_large_file_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An unlink of a GiB takes seconds where the file system discards freed blocks."""
+async def test_remove_replica_dir_shrinks_a_large_file_in_steps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Unlinking a GiB takes seconds if the file system discards freed blocks."""
     monkeypatch.setattr(stepwise_removal, "STEP_BYTES", 300 * KIB)
     mem = MemVfs()
     directory, vfs = put_large_log(mem, "/d1", SHAPE), CountingVfs(mem)
@@ -49,7 +51,7 @@ async def test_removal_shrinks_a_large_file_in_steps(monkeypatch: pytest.MonkeyP
     log_dir.close()
 
 
-async def test_interrupted_removal_leaves_no_replica() -> None:
+async def test_remove_replica_dir_interrupted_leaves_no_loadable_replica() -> None:
     mem = MemVfs()
     directory, vfs = put_large_log(mem, "/d1", SHAPE), CountingVfs(mem)
     log_dir = open_dir(vfs)

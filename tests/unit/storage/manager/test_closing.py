@@ -1,4 +1,4 @@
-"""Closing many logs for a clean stop: order and number of fsyncs, power cuts, and full disks."""
+"""``close_logs`` at a clean stop: order and number of fsyncs, power cuts, and full disks."""
 
 from __future__ import annotations
 
@@ -88,14 +88,14 @@ async def test_close_logs_of_unchanged_logs_writes_and_opens_nothing() -> None:
     manager = await start(vfs)
     steps = count_steps(manager.dirs()[0], vfs)
     await close_logs(manager.dirs()[0], manager.handles())
-    # One fsync of each directory.
+    # One fsync per directory.
     assert sum(operations for _, operations in steps) == REPLICAS
     assert {kind for kind, _ in steps} == {OpKind.CLOSE}
 
 
 @pytest.mark.parametrize("is_truncated", [False, True])
 async def test_close_logs_rewrites_the_snapshot_of_a_changed_log(is_truncated: bool) -> None:
-    """Also if the log ends again where it ended when it was loaded."""
+    """The snapshot is rewritten also if the log has the same end offset as when it was loaded."""
     vfs = MemVfs()
     manager = await start(vfs)
     handle = await manager.create(TopicPartition("t", 0), TOPIC_ID)
@@ -114,8 +114,8 @@ async def test_close_logs_rewrites_the_snapshot_of_a_changed_log(is_truncated: b
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_power_cut_while_logs_are_closed_loses_nothing_that_was_flushed(seed: int) -> None:
-    """At every operation of the stop, of logs with a flushed record and a later one."""
+async def test_close_logs_power_cut_loses_no_flushed_record(seed: int) -> None:
+    """The power is cut at each operation; each log has a flushed and an unflushed record."""
     vfs = FaultVfs(mem := MemVfs())
     manager = await start(vfs)
     for partition in range(3):

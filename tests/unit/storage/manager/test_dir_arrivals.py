@@ -1,4 +1,4 @@
-"""Dirs that come to a log manager that runs: copies, moves, chores, and what goes wrong."""
+"""Directories that a running log manager loads: copies, moves, background jobs and errors."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from tests.unit.storage.replicas.test_replica_swap import (
     promote,
     start,
 )
-from tests.unit.storage.replicas.test_swap_recovery import FUTURE, broken_swap
+from tests.unit.storage.replicas.test_swap_recovery import FUTURE, interrupted_swap
 
 
 def die(node: Node, log_dir: LogDir) -> None:
-    """As the broker takes it; the process goes on."""
+    """Take the directory offline as the broker does; the process continues."""
     with capture_logs():
         log_dir.go_offline("a test said so")
     node.manager.drop(log_dir)
@@ -39,7 +39,7 @@ def die(node: Node, log_dir: LogDir) -> None:
 async def come(
     manager: LogManager, vfs: MemVfs | FaultVfs, number: int, *taken: TopicPartition
 ) -> LogDir:
-    """The dir of that number comes back, or for the first time."""
+    """Load and install the directory with this number."""
     log_dir = open_dir(vfs, f"/d{number}", number)
     loaded: LoadedDir = await manager.arrivals.load(log_dir, lambda _: None)
     old = manager.dir_by_id(directory_id(number))
@@ -48,7 +48,7 @@ async def come(
     return log_dir
 
 
-async def test_a_replica_comes_back_with_its_dir() -> None:
+async def test_dir_arrival_restores_its_replica() -> None:
     node = await start()
     handle = await create(node)
     before, end = await content(handle), handle.log_end_offset
@@ -63,7 +63,7 @@ async def test_a_replica_comes_back_with_its_dir() -> None:
     assert again.log_end_offset > end
 
 
-async def test_what_is_served_elsewhere_stays_and_the_older_copy_goes() -> None:
+async def test_dir_arrival_deletes_an_older_copy_of_a_served_replica() -> None:
     node = await start()
     await create(node, 3)
     die(node, node.source)
@@ -78,7 +78,7 @@ async def test_what_is_served_elsewhere_stays_and_the_older_copy_goes() -> None:
     assert all(name.endswith("-delete") for name in node.names(0))
 
 
-async def test_a_copy_that_holds_more_than_what_is_served_is_kept_aside() -> None:
+async def test_dir_arrival_keeps_a_longer_copy_of_a_served_replica_as_stray() -> None:
     node = await start()
     await create(node, 3)
     die(node, node.source)
@@ -90,7 +90,7 @@ async def test_a_copy_that_holds_more_than_what_is_served_is_kept_aside() -> Non
     assert all(name.endswith("-stray") for name in node.names(0))
 
 
-async def test_a_superseded_copy_that_cannot_be_moved_away_is_reported() -> None:
+async def test_dir_arrival_superseded_copy_that_cannot_be_renamed_is_reported() -> None:
     node = await start()
     await create(node, 1)
     die(node, node.source)
@@ -103,10 +103,10 @@ async def test_a_superseded_copy_that_cannot_be_moved_away_is_reported() -> None
 
 
 @pytest.mark.parametrize("comes_as", ["replica", "copy"])
-async def test_what_gets_the_name_of_a_copy_that_came_waits_until_it_has_left(
+async def test_dir_arrival_delays_a_new_replica_until_the_old_copy_is_renamed(
     comes_as: str,
 ) -> None:
-    """A topic made anew lost its directory to the name that was meant for the copy."""
+    """A recreated topic lost its directory to a rename that was meant for the old copy."""
     node = await start()
     await create(node, 3)
     die(node, node.source)
@@ -134,7 +134,7 @@ async def test_what_gets_the_name_of_a_copy_that_came_waits_until_it_has_left(
     assert node.manager.strays.all()[0].topic_id == TOPIC_ID
 
 
-async def test_two_copies_of_what_nobody_serves_wait_for_the_metadata() -> None:
+async def test_dir_arrival_two_copies_without_a_served_replica_wait_for_the_metadata() -> None:
     node = await start()
     await create(node, 3)
     die(node, node.source)
@@ -144,7 +144,7 @@ async def test_two_copies_of_what_nobody_serves_wait_for_the_metadata() -> None:
     assert len(node.manager.duplicates[TP]) == 2
 
 
-async def test_a_dir_that_dies_while_it_is_loaded_changes_nothing() -> None:
+async def test_dir_arrival_failure_while_loading_changes_nothing() -> None:
     node = await start()
     await create(node, 3)
     die(node, node.source)
@@ -155,7 +155,7 @@ async def test_a_dir_that_dies_while_it_is_loaded_changes_nothing() -> None:
     assert node.manager.get(TP) is None
 
 
-async def test_a_move_whose_target_comes_back_goes_on() -> None:
+async def test_dir_arrival_of_the_target_resumes_a_move() -> None:
     node = await start()
     handle = await create(node)
     await node.manager.create_future(TP, node.target, MOVE)
@@ -173,7 +173,7 @@ async def test_a_move_whose_target_comes_back_goes_on() -> None:
     assert await content(await promote(node)) == await content(handle)
 
 
-async def test_a_move_whose_source_comes_back_goes_on() -> None:
+async def test_dir_arrival_of_the_source_resumes_a_move() -> None:
     node = await start()
     handle = await create(node)
     await node.manager.create_future(TP, node.target, MOVE)
@@ -190,7 +190,7 @@ async def test_a_move_whose_source_comes_back_goes_on() -> None:
 
 
 @pytest.mark.parametrize("comes_during_it", [False, True])
-async def test_an_old_move_gives_way_to_the_one_that_was_ordered_since(
+async def test_dir_arrival_of_an_old_move_yields_to_a_newer_one(
     comes_during_it: bool,
 ) -> None:
     node = await start()
@@ -217,9 +217,9 @@ async def come_new(manager: LogManager, vfs: MemVfs | FaultVfs, number: int) -> 
     return await come(manager, vfs, number)
 
 
-async def test_a_swap_that_was_broken_off_is_mended_when_the_source_comes_back() -> None:
-    """The copy that was to take its place was here all the time."""
-    node, before = await broken_swap()
+async def test_dir_arrival_of_the_source_completes_an_interrupted_swap() -> None:
+    """The copy that replaces the log was present all the time."""
+    node, before = await interrupted_swap()
     vfss = [FaultVfs(disk) for disk in node.disks]
     target = open_dir(vfss[1], "/d2", 2)
     dead = open_dir(vfss[0], "/d1", 1)
@@ -245,7 +245,7 @@ def _manager_like(node: Node, dirs: list[LogDir]) -> LogManager:
     return manager_of(dirs, clock=node.clock)
 
 
-async def test_chores_begin_and_end_with_a_dir() -> None:
+async def test_background_jobs_start_and_end_with_their_directory() -> None:
     node = await start()
     running = asyncio.ensure_future(node.manager.run_background())
     await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""Jobs behind the requests, each called once by hand, and the loop that calls them."""
+"""Background jobs of a log manager, each called directly, and the loop that runs them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def make() -> tuple[LogManager, MemVfs, ManualClock]:
     return manager, vfs, clock
 
 
-async def test_flush_by_time() -> None:
+async def test_flush_overdue_flushes_after_flush_ms() -> None:
     manager, _, clock = await make()
     handle = await manager.create(TP, TOPIC_ID)
     await handle.append_as_leader(batch(), headers_of(batch()), 0)
@@ -67,7 +67,7 @@ async def test_rolled_segment_is_flushed_in_the_background() -> None:
         await background
 
 
-async def test_dead_dir_does_not_stop_the_jobs() -> None:
+async def test_background_jobs_skip_an_offline_directory() -> None:
     manager, _, clock = await make()
     handle = await manager.create(TP, TOPIC_ID)
     await handle.append_as_leader(batch(), headers_of(batch()), 0)
@@ -81,7 +81,7 @@ async def test_dead_dir_does_not_stop_the_jobs() -> None:
     assert handle.recovery_point == 0
 
 
-async def test_checkpoint_of_recovery_points() -> None:
+async def test_checkpoint_writes_recovery_points_and_log_starts() -> None:
     manager, vfs, _ = await make()
     handle = await manager.create(TP, TOPIC_ID)
     await handle.append_as_leader(batch(), headers_of(batch()), 0)
@@ -93,8 +93,8 @@ async def test_checkpoint_of_recovery_points() -> None:
     assert vfs.read_if_exists("/d1/recovery-point-offset-checkpoint") == b"0\n1\nt 0 0\n"
 
 
-async def test_a_hung_dir_holds_up_the_chores_of_no_other() -> None:
-    """Flushes and purges of a healthy disk go on while another one does not answer."""
+async def test_background_jobs_of_a_hung_directory_delay_no_other_directory() -> None:
+    """Flushes and purges of a healthy disk continue while another disk does not respond."""
     hung, well, clock = FaultVfs(MemVfs()), MemVfs(), ManualClock()
     format_dir(hung, "/d1", 1)
     format_dir(well, "/d2", 2)
@@ -133,7 +133,7 @@ async def test_a_hung_dir_holds_up_the_chores_of_no_other() -> None:
 
 
 async def full(manager: LogManager, vfs: MemVfs) -> None:
-    """Leave no free space, and let somebody find out."""
+    """Leave no free space, and let an append detect that."""
     vfs.capacity_bytes = vfs.used_bytes()
     handle = manager.get(TP)
     assert handle is not None
@@ -150,21 +150,21 @@ async def segments(manager: LogManager, count: int, config: TopicConfig = CONFIG
     return handle
 
 
-async def test_a_full_dir_lets_go_at_once_and_again() -> None:
+async def test_reclaim_space_of_a_full_directory_applies_retention_at_once() -> None:
     manager, vfs, clock = await make()
     handle = await segments(manager, 4)
     await full(manager, vfs)
     used = vfs.used_bytes()
     await chores(manager).reclaim_space()
     assert handle.log_start_offset == 0
-    # Less may be kept from now on: that does not wait for the next round, nor for any delay.
+    # A smaller retention applies at once, without waiting for the next interval or delay.
     manager.update_config(TP.topic, CONFIG.model_copy(update={"retention_bytes": 600}), [0])
     await chores(manager).reclaim_space()
     assert handle.log_start_offset == 3
     assert vfs.used_bytes() < used - 1800
     with pytest.raises(OffsetOutOfRangeError):
         await read_log(handle, 0, 1 << 20, 2**62, True)
-    # And with time it goes on by itself.
+    # Retention by time is repeated every few seconds.
     handle.set_config(CONFIG.model_copy(update={"retention_ms": 0}))
     await chores(manager).reclaim_space()
     assert handle.size_bytes > 0
@@ -173,7 +173,7 @@ async def test_a_full_dir_lets_go_at_once_and_again() -> None:
     assert (handle.size_bytes, handle.log_start_offset) == (0, 4)
 
 
-async def test_a_dir_with_space_keeps_to_its_intervals() -> None:
+async def test_reclaim_space_of_a_directory_with_space_does_nothing() -> None:
     manager, vfs, _ = await make()
     handle = await segments(manager, 4, CONFIG.model_copy(update={"retention_bytes": 600}))
     await chores(manager).reclaim_space()
@@ -184,7 +184,7 @@ async def test_a_dir_with_space_keeps_to_its_intervals() -> None:
     assert vfs.used_bytes() == used
 
 
-async def test_a_deleted_replica_gives_its_space_back_at_once_if_the_dir_is_full() -> None:
+async def test_reclaim_space_purges_a_deleted_replica_at_once() -> None:
     manager, vfs, _ = await make()
     await segments(manager, 4)
     await full(manager, vfs)
@@ -193,7 +193,7 @@ async def test_a_deleted_replica_gives_its_space_back_at_once_if_the_dir_is_full
     assert [entry.name for entry in vfs.list_dir("/d1") if entry.is_dir] == []
 
 
-async def test_a_flush_that_found_no_space_is_made_up_for() -> None:
+async def test_flush_that_found_no_space_is_retried() -> None:
     mem, clock = MemVfs(), ManualClock()
     format_dir(mem, "/d1", 1)
     vfs = FaultVfs(mem)
@@ -211,7 +211,7 @@ async def test_a_flush_that_found_no_space_is_made_up_for() -> None:
     background.cancel()
 
 
-async def test_a_replica_whose_chores_fail_unexpectedly_costs_no_other_and_not_the_broker() -> None:
+async def test_background_job_unexpected_error_of_a_replica_affects_no_other_replica() -> None:
     vfs, clock = FaultVfs(MemVfs()), ManualClock()
     format_dir(vfs, "/d1", 1)
     manager = manager_of([open_dir(vfs, clock=clock)], CONFIG, clock)
@@ -234,7 +234,7 @@ async def test_a_replica_whose_chores_fail_unexpectedly_costs_no_other_and_not_t
     assert bad.log_dir.is_online
 
 
-async def test_a_job_that_fails_as_a_whole_ends_no_other_job() -> None:
+async def test_background_job_that_fails_as_a_whole_ends_no_other_job() -> None:
     manager, _, clock = await make()
     handle = await manager.create(TP, TOPIC_ID)
 
@@ -257,7 +257,7 @@ async def test_a_job_that_fails_as_a_whole_ends_no_other_job() -> None:
         await background
 
 
-async def test_a_clock_that_jumps_lets_nothing_go_until_it_is_believed() -> None:
+async def test_retain_ignores_a_clock_jump_until_the_clock_is_trusted() -> None:
     manager, _, clock = await make()
     handle = await manager.create(TP, TOPIC_ID)
     jump_ms, guard, jumped = 2 * handle.config.retention_ms, WallGuard(), [0]

@@ -1,4 +1,4 @@
-"""LogMaker, by way of its log manager: where, how often, and what is left of earlier replicas."""
+"""``LogMaker`` and ``DirChooser``: creation of replicas, and choice of their directory."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def start(*vfss: MemVfs | FaultVfs) -> LogManager:
     return manager
 
 
-async def test_a_replica_counts_in_its_dir_while_it_is_made() -> None:
+async def test_create_counts_a_pending_replica_in_its_directory() -> None:
     manager = await start(MemVfs(), MemVfs())
     one, two = manager.dirs()
     first = asyncio.create_task(manager.create(TP, TOPIC_ID, directory_id(2)))
@@ -54,7 +54,7 @@ async def test_a_replica_counts_in_its_dir_while_it_is_made() -> None:
     assert (manager.maker.is_making_in(one), manager.maker.is_making_in(two)) == (False, True)
     second = asyncio.create_task(manager.create(TP, TOPIC_ID, directory_id(1)))
     await asyncio.sleep(0)
-    # Whoever gives up does not stop it for the others.
+    # A cancelled caller does not stop the creation for other callers.
     first.cancel()
     assert (await second).log_dir is two
     assert manager.get(TP) is await second
@@ -62,7 +62,7 @@ async def test_a_replica_counts_in_its_dir_while_it_is_made() -> None:
     assert not manager.maker.is_making_in(two)
 
 
-async def test_a_replica_follows_a_configuration_that_came_while_it_was_made() -> None:
+async def test_create_uses_a_config_that_changed_meanwhile() -> None:
     vfs = FaultVfs(MemVfs())
     manager = await start(vfs)
     with Gate(vfs, "open", "/d1/t-0*") as gate:
@@ -73,14 +73,14 @@ async def test_a_replica_follows_a_configuration_that_came_while_it_was_made() -
         assert (await making).config.retention_ms == 5
 
 
-async def test_replicas_spread_over_dirs_of_equal_size() -> None:
+async def test_create_spreads_replicas_over_directories_of_equal_size() -> None:
     manager = await start(MemVfs(), MemVfs(), MemVfs())
     for i in range(9):
         await manager.create(TopicPartition("t", i), TOPIC_ID)
     assert [len(manager.handles_in(d)) for d in manager.dirs()] == [3, 3, 3]
 
 
-async def test_create_where_reported_and_once() -> None:
+async def test_create_uses_the_requested_directory_and_is_idempotent() -> None:
     manager = await start(MemVfs(), MemVfs())
     handle = await manager.create(TP, TOPIC_ID, directory_id(2))
     assert handle.log_dir.path == "/d2"
@@ -90,7 +90,7 @@ async def test_create_where_reported_and_once() -> None:
 
 
 @pytest.mark.parametrize("restarts_between", [False, True])
-async def test_a_new_replica_has_nothing_from_an_earlier_one_of_its_name(
+async def test_create_inherits_no_checkpoint_of_an_earlier_replica(
     restarts_between: bool,
 ) -> None:
     vfs = MemVfs()
@@ -108,18 +108,18 @@ async def test_a_new_replica_has_nothing_from_an_earlier_one_of_its_name(
     handle = await manager.create(TP, TOPIC_ID)
     await handle.append_as_leader(records, headers_of(records), 1)
 
-    # A crash: what the checkpoints claim decides how much of the log is trusted.
+    # After a crash, the checkpoints determine how much of the log is trusted.
     handle = (await start(vfs)).get(TP)
     assert handle is not None
     assert handle.log_end_offset == 10
     assert (handle.checkpointed_high_watermark, handle.checkpointed_recovery_point) == (0, 0)
 
 
-async def test_a_creation_that_broke_off_is_in_nobodys_way() -> None:
+async def test_create_that_failed_does_not_prevent_later_creations() -> None:
     mem = MemVfs()
     vfs = FaultVfs(mem)
     manager = await start(vfs)
-    # Not even what was made can be taken away again.
+    # The cleanup after the failure fails as well.
     vfs.inject(Fault(errno=ENOSPC, path="*.log"))
     vfs.inject(Fault(errno=ENOSPC, kinds=frozenset({"remove_tree"})))
     with pytest.raises(LogDirImpairedError):
@@ -132,7 +132,7 @@ async def test_a_creation_that_broke_off_is_in_nobodys_way() -> None:
     assert [entry.name for entry in mem.list_dir("/d1") if entry.is_dir] == ["t-0", "u-0"]
 
 
-async def test_what_a_process_before_left_half_made_is_no_stray() -> None:
+async def test_create_removes_an_incomplete_replica_of_an_earlier_process() -> None:
     mem = MemVfs()
     manager = await start(mem)
     mem.make_dirs(f"/d1/{TP}")
@@ -141,14 +141,14 @@ async def test_what_a_process_before_left_half_made_is_no_stray() -> None:
     assert [entry.name for entry in mem.list_dir("/d1") if entry.is_dir] == ["t-0"]
 
 
-# --- where ------------------------------------------------------------------------------------
+# --- choice of the directory ------------------------------------------------------------------
 
 GIB = 1024**3
 CONFIG = TopicConfig(segment_bytes=GIB)
 
 
 class Rig:
-    """Dirs with so many GiB free, and nothing in them."""
+    """Empty directories with the given numbers of free GiB."""
 
     def __init__(self, *free: int) -> None:
         self.clock = ManualClock()
@@ -170,26 +170,26 @@ class Rig:
         log_dir.space = Space(total_bytes=100 * GIB, usable_bytes=gib * GIB, free_inodes=1000)
 
     def choose(self, count: int = 1) -> list[int]:
-        """Numbers of the dirs chosen."""
+        """Return the numbers of the chosen directories."""
         return [1 + self.dirs.index(self.chooser.choose(CONFIG)) for _ in range(count)]
 
 
-async def test_dirs_fill_by_their_space_and_not_by_their_replicas() -> None:
+async def test_dir_chooser_fills_directories_by_space_instead_of_replica_count() -> None:
     chosen = Rig(2, 4, 8).choose(14)
     assert [chosen.count(number) for number in (1, 2, 3)] == [2, 4, 8]
 
 
-async def test_of_equal_space_the_one_with_fewest_replicas() -> None:
+async def test_dir_chooser_with_equal_space_takes_the_fewest_replicas() -> None:
     assert sorted(Rig(5, 5, 5).choose(3)) == [1, 2, 3]
 
 
-async def test_a_replica_on_its_way_counts_where_it_will_be() -> None:
+async def test_dir_chooser_counts_pending_replicas() -> None:
     rig = Rig(5, 5)
     rig.coming |= {TopicPartition("t", index): rig.dirs[0] for index in range(2)}
     assert rig.choose(2) == [2, 2]
 
 
-async def test_space_that_changed_is_seen_after_a_while() -> None:
+async def test_dir_chooser_sees_changed_space_after_a_delay() -> None:
     rig = Rig(5, 4)
     assert rig.choose() == [1]
     rig.has_free(rig.dirs[1], 50)
@@ -197,7 +197,7 @@ async def test_space_that_changed_is_seen_after_a_while() -> None:
     assert rig.choose() == [2]
 
 
-async def test_a_cordon_holds_from_the_next_choice_on() -> None:
+async def test_dir_chooser_respects_a_cordon_at_the_next_choice() -> None:
     rig = Rig(9, 1)
     assert rig.choose() == [1]
     rig.dirs[0].is_cordoned = True
@@ -206,7 +206,7 @@ async def test_a_cordon_holds_from_the_next_choice_on() -> None:
     assert rig.choose() == [1]
 
 
-async def test_chooser_refuses_while_each_directory_is_cordoned_or_impaired() -> None:
+async def test_dir_chooser_refuses_while_each_directory_is_cordoned_or_impaired() -> None:
     rig = Rig(9, 1)
     rig.dirs[0].is_cordoned = True
     rig.dirs[1].state = LogDirState.SATURATED
@@ -217,7 +217,9 @@ async def test_chooser_refuses_while_each_directory_is_cordoned_or_impaired() ->
 
 
 @pytest.mark.parametrize("state", [LogDirState.SATURATED, LogDirState.STALLED])
-async def test_an_impaired_dir_takes_none_from_the_next_choice_on(state: LogDirState) -> None:
+async def test_dir_chooser_skips_an_impaired_directory_at_the_next_choice(
+    state: LogDirState,
+) -> None:
     rig = Rig(9, 1)
     assert rig.choose() == [1]
     rig.dirs[0].state = state
@@ -228,14 +230,14 @@ async def test_an_impaired_dir_takes_none_from_the_next_choice_on(state: LogDirS
     assert (waits.value.directory_id, waits.value.state) == (None, state.value)
 
 
-async def test_without_any_dir_there_is_no_choice() -> None:
+async def test_dir_chooser_without_online_directory_fails() -> None:
     rig = Rig(9)
     rig.dirs[0].state = LogDirState.OFFLINE
     with pytest.raises(KafkaStorageError, match="every log dir is offline"):
         rig.choose()
 
 
-async def test_a_dir_that_came_is_a_choice_at_once() -> None:
+async def test_dir_chooser_considers_an_added_directory_at_once() -> None:
     rig = Rig(5, 9)
     new = rig.dirs[1]
     rig.registry.remove_dir(new)
@@ -244,7 +246,7 @@ async def test_a_dir_that_came_is_a_choice_at_once() -> None:
     assert rig.choose() == [2]
 
 
-async def test_a_manager_makes_its_replicas_there() -> None:
+async def test_create_places_replicas_as_dir_chooser_does() -> None:
     rig = Rig(2, 4, 8)
     manager = manager_of(rig.dirs, CONFIG, rig.clock)
     await manager.load()
@@ -253,8 +255,8 @@ async def test_a_manager_makes_its_replicas_there() -> None:
     assert [len(manager.handles_in(log_dir)) for log_dir in rig.dirs] == [0, 2, 5]
 
 
-async def test_a_move_on_its_way_counts_where_it_goes() -> None:
-    """What is still to be copied, and space for a segment as any replica's."""
+async def test_dir_chooser_counts_a_pending_move_in_its_target() -> None:
+    """The bytes still to be copied count, and the space of a segment as for each replica."""
     rig = Rig(9, 9)
     manager = manager_of(rig.dirs, CONFIG, rig.clock)
     await manager.load()

@@ -1,4 +1,4 @@
-"""LogManager on memory file systems: create, restart, delete, duplicates, checkpoints."""
+"""``LogManager`` on memory file systems: create, restart, delete, duplicates, checkpoints."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def only_dir(manager: LogManager) -> LogDir:
     return log_dir
 
 
-async def test_append_read_restart_read() -> None:
+async def test_log_manager_serves_appended_records_after_a_clean_restart() -> None:
     vfs = MemVfs()
     manager = await start(vfs)
     handle = await manager.create(TP, TOPIC_ID)
@@ -94,7 +94,7 @@ async def test_append_read_restart_read() -> None:
 
 
 class BrokenVfs(MemVfs):
-    """Its listing raises what no file system raises."""
+    """A Vfs whose ``list_dir`` raises an error that no file system raises."""
 
     def list_dir(self, path: str, *, sized: str | None = None) -> list[DirEntry]:
         raise RuntimeError("an unexpected error")
@@ -104,7 +104,7 @@ class BrokenVfs(MemVfs):
 async def test_load_that_fails_for_any_reason_takes_the_directory_offline(
     errno: int | None,
 ) -> None:
-    """It may hold the last copy of a log, and an empty log must not take its place."""
+    """The directory may hold the last copy of a log, which an empty log must not replace."""
     broken, healthy = MemVfs(), MemVfs()
     manager = await start(broken, healthy)
     handle = await manager.create(TP, TOPIC_ID, directory_id(2))
@@ -186,8 +186,10 @@ async def test_load_ignores_a_dangling_link(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [f"{TP}", f"{TP}/00000000000000000000.log"])
-async def test_replica_behind_a_link_takes_the_directory_offline(tmp_path: Path, name: str) -> None:
-    """Whether the disk behind the link is there is not known of the directory."""
+async def test_load_of_a_replica_behind_a_link_takes_the_directory_offline(
+    tmp_path: Path, name: str
+) -> None:
+    """The checks of the directory do not cover the disk that the link points to."""
     vfs, path = RealVfs(), f"{tmp_path}/d1"
     format_dir(vfs, path, 1)
     manager = manager_of([open_dir(vfs, path)])
@@ -203,7 +205,7 @@ async def test_replica_behind_a_link_takes_the_directory_offline(tmp_path: Path,
     )
 
 
-async def test_deleted_replica_is_gone_at_once_and_its_files_later() -> None:
+async def test_delete_removes_the_replica_at_once_and_its_files_later() -> None:
     clock, vfs = ManualClock(), MemVfs()
     manager = await start(vfs, clock=clock)
     handle = await manager.create(TP, TOPIC_ID)
@@ -221,7 +223,7 @@ async def test_deleted_replica_is_gone_at_once_and_its_files_later() -> None:
     assert not [e.name for e in vfs.list_dir("/d1") if e.is_dir]
 
 
-async def test_replica_deleted_before_a_crash_is_purged_after_it() -> None:
+async def test_delete_before_a_crash_is_purged_after_discard() -> None:
     clock, vfs = ManualClock(), MemVfs()
     manager = await start(vfs)
     await manager.create(TP, TOPIC_ID)
@@ -232,7 +234,7 @@ async def test_replica_deleted_before_a_crash_is_purged_after_it() -> None:
     assert (orphan.topic_partition, orphan.topic_id) == (TP, TOPIC_ID)
     clock.ms += 60_000
     await chores(manager).purge_due()
-    # Only the metadata knows whether it was to be the replica again; kept until it is known.
+    # The files are kept until the metadata shows whether the replica is needed again.
     assert [e.name for e in vfs.list_dir("/d1") if e.is_dir]
     await manager.discard_deleted(orphan)
     clock.ms += 60_000
@@ -240,7 +242,7 @@ async def test_replica_deleted_before_a_crash_is_purged_after_it() -> None:
     assert not [e.name for e in vfs.list_dir("/d1") if e.is_dir]
 
 
-async def test_stray_replica_keeps_its_files() -> None:
+async def test_rename_stray_keeps_the_files_over_a_restart() -> None:
     vfs = MemVfs()
     manager = await start(vfs)
     await manager.create(TP, TOPIC_ID)
@@ -251,7 +253,7 @@ async def test_stray_replica_keeps_its_files() -> None:
     assert [e.name for e in vfs.list_dir("/d1") if e.name.endswith("-stray")]
 
 
-async def test_replica_without_partition_metadata_is_set_aside() -> None:
+async def test_load_renames_a_replica_without_partition_metadata_to_stray() -> None:
     vfs = MemVfs()
     manager = await start(vfs)
     await manager.create(TP, TOPIC_ID)
@@ -262,7 +264,7 @@ async def test_replica_without_partition_metadata_is_set_aside() -> None:
     assert "replica_set_aside_as_stray" in [entry["event"] for entry in logs]
 
 
-async def test_unknown_names_are_left_alone_with_one_warning() -> None:
+async def test_load_ignores_unknown_names_with_one_warning() -> None:
     vfs = MemVfs()
     format_dir(vfs, "/d1", 1)
     vfs.make_dirs("/d1/lost+found")
@@ -274,7 +276,7 @@ async def test_unknown_names_are_left_alone_with_one_warning() -> None:
     assert vfs.exists("/d1/lost+found")
 
 
-async def test_two_copies_are_held_aside_until_resolved() -> None:
+async def test_load_sets_two_copies_aside_until_resolved() -> None:
     one, two = MemVfs(), MemVfs()
     for i, vfs in enumerate([one, two], 1):
         format_dir(vfs, f"/d{i}", i)
@@ -296,8 +298,8 @@ async def test_two_copies_are_held_aside_until_resolved() -> None:
     assert manager.duplicates == {}
 
 
-async def test_of_three_copies_the_last_keeps_its_name_until_it_is_out_of_the_way() -> None:
-    """A move to its dir took the name, and the copy's own removal took the dir offline."""
+async def test_resolve_of_three_copies_delays_a_move_to_the_last_copys_directory() -> None:
+    """A move into the directory took the name, and removing the copy took the directory offline."""
     disks = [FaultVfs(MemVfs()) for _ in range(3)]
     for i, vfs in enumerate(disks, 1):
         format_dir(vfs.inner, f"/d{i}", i)
@@ -323,7 +325,7 @@ async def test_of_three_copies_the_last_keeps_its_name_until_it_is_out_of_the_wa
     assert not [e.name for e in disks[2].list_dir("/d3") if e.name.endswith("-stray")]
 
 
-async def test_dir_that_fails_while_loading_leaves_the_others_running() -> None:
+async def test_load_failure_of_one_directory_keeps_the_others_running() -> None:
     good, bad = MemVfs(), FaultVfs(MemVfs())
     format_dir(bad.inner, "/d2", 2)
     bad.inject(Fault(kinds=frozenset({"list_dir"})))
@@ -334,8 +336,10 @@ async def test_dir_that_fails_while_loading_leaves_the_others_running() -> None:
     assert (await manager.create(TP, TOPIC_ID)).log_dir.path == "/d1"
 
 
-async def test_a_dir_that_dies_after_it_was_loaded_and_before_the_others_are_has_nothing() -> None:
-    """Else nobody would ever take out what came in after its death, and no copy could come in."""
+async def test_load_of_a_directory_that_fails_before_the_others_are_loaded_has_no_replicas() -> (
+    None
+):
+    """Otherwise its replicas would stay registered, and no copy could be installed later."""
     mem, slow = MemVfs(), FaultVfs(MemVfs())
     await (await start(mem, slow)).create(TP, TOPIC_ID, open_dir(mem, "/d1", 1).directory_id)
     slow.inject(Fault(effect=Effect.HANG, kinds=frozenset({"list_dir"})))
@@ -360,7 +364,7 @@ async def test_a_dir_that_dies_after_it_was_loaded_and_before_the_others_are_has
     assert handle.log_dir is back.log_dir
 
 
-async def test_no_clean_mark_where_closing_failed() -> None:
+async def test_close_that_fails_writes_no_clean_shutdown_mark() -> None:
     vfs = FaultVfs(MemVfs())
     manager = await start(vfs)
     handle = await manager.create(TP, TOPIC_ID)
@@ -372,7 +376,7 @@ async def test_no_clean_mark_where_closing_failed() -> None:
     assert not vfs.exists("/d1/.kafka_cleanshutdown")
 
 
-async def test_high_watermarks_survive_and_stay_within_the_log() -> None:
+async def test_high_watermark_checkpoint_survives_a_restart() -> None:
     vfs = MemVfs()
     manager = await start(vfs)
     handle = await manager.create(TP, TOPIC_ID)
@@ -386,7 +390,7 @@ async def test_high_watermarks_survive_and_stay_within_the_log() -> None:
     assert handle.high_watermark == 7
 
 
-async def test_damaged_checkpoint_is_done_without() -> None:
+async def test_load_ignores_a_damaged_checkpoint() -> None:
     vfs = MemVfs()
     manager = await start(vfs)
     handle = await manager.create(TP, TOPIC_ID)
@@ -401,7 +405,7 @@ async def test_damaged_checkpoint_is_done_without() -> None:
     assert handle.log_end_offset == 10
 
 
-async def test_torn_tail_is_truncated_with_a_warning_and_progress_is_reported() -> None:
+async def test_load_truncates_a_torn_tail_with_a_warning_and_reports_progress() -> None:
     vfs = MemVfs()
     manager = await start(vfs)
     handle = await manager.create(TP, TOPIC_ID)
@@ -422,7 +426,7 @@ async def test_torn_tail_is_truncated_with_a_warning_and_progress_is_reported() 
     assert handle.log_end_offset == 10
 
 
-async def test_drop_forgets_a_dead_dirs_replicas() -> None:
+async def test_drop_removes_the_replicas_of_an_offline_directory() -> None:
     vfs = FaultVfs(MemVfs())
     manager = await start(vfs)
     handle = await manager.create(TP, TOPIC_ID)
@@ -433,7 +437,7 @@ async def test_drop_forgets_a_dead_dirs_replicas() -> None:
         await manager.create(TP, TOPIC_ID)
 
 
-async def test_topic_config_reaches_present_and_future_replicas() -> None:
+async def test_update_config_applies_to_present_and_future_replicas() -> None:
     manager = await start(MemVfs())
     handle = await manager.create(TP, TOPIC_ID)
     manager.update_config("t", TopicConfig(retention_ms=5), [0])
@@ -441,8 +445,8 @@ async def test_topic_config_reaches_present_and_future_replicas() -> None:
     assert (handle.config.retention_ms, other.config.retention_ms) == (5, 5)
 
 
-async def test_a_topics_config_asks_no_other_topics_logs() -> None:
-    """A default of all topics that changes would ask each log as often as there are topics."""
+async def test_update_config_of_a_topic_visits_no_log_of_other_topics() -> None:
+    """A changed default of all topics would otherwise visit each log once per topic."""
     manager = await start(MemVfs())
     handle = await manager.create(TP, TOPIC_ID)
 
@@ -456,7 +460,7 @@ async def test_a_topics_config_asks_no_other_topics_logs() -> None:
     manager._registry.handles = dict(manager._registry.handles)
 
 
-async def test_a_log_that_cannot_be_closed_keeps_no_other_from_it() -> None:
+async def test_close_of_a_log_that_fails_closes_the_other_logs() -> None:
     mem = MemVfs()
     vfs = FaultVfs(mem)
     manager = await start(vfs)
@@ -473,7 +477,7 @@ async def test_a_log_that_cannot_be_closed_keeps_no_other_from_it() -> None:
     assert points.split("\n")[2:4] == ["t 0 0", "u 0 1"]
 
 
-async def test_a_deletion_that_found_no_space_can_be_asked_for_again() -> None:
+async def test_delete_that_found_no_space_can_be_repeated() -> None:
     mem = MemVfs()
     vfs = FaultVfs(mem)
     manager = await start(vfs)
@@ -489,7 +493,7 @@ async def test_a_deletion_that_found_no_space_can_be_asked_for_again() -> None:
     assert manager.get(TP) is None
 
 
-async def test_a_full_dir_is_loaded_but_for_what_was_never_made() -> None:
+async def test_load_of_a_full_directory_skips_only_an_incomplete_replica() -> None:
     mem = MemVfs()
     manager = await start(mem)
     handle = await manager.create(TP, TOPIC_ID)
@@ -509,7 +513,7 @@ async def test_a_full_dir_is_loaded_but_for_what_was_never_made() -> None:
     assert manager.get(TopicPartition("u", 0)) is None
 
 
-async def test_a_dir_whose_loading_finds_no_space_is_not_served_by_halves() -> None:
+async def test_load_that_finds_no_space_takes_the_directory_offline() -> None:
     mem = MemVfs()
     manager = await start(mem)
     await manager.create(TP, TOPIC_ID)

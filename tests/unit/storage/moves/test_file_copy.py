@@ -1,4 +1,4 @@
-"""Bytes from one real file to another, with and without the kernel's help."""
+"""``copy_range`` between real files, with and without ``copy_file_range``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PIECE = 4 * 1024 * 1024
     ("position", "size_bytes"),
     [(0, 0), (0, 1), (7, PIECE), (0, PIECE + 1), (123, 2 * PIECE + 5), (0, 3 * PIECE)],
 )
-def test_a_range_is_copied_to_where_it_was(
+def test_copy_range_copies_a_range_to_the_same_position(
     tmp_path: Path, by_kernel: bool, position: int, size_bytes: int
 ) -> None:
     data = random.Random(1).randbytes(position + size_bytes + 11)
@@ -33,7 +33,7 @@ def test_a_range_is_copied_to_where_it_was(
 
 @pytest.mark.parametrize("by_kernel", [True, False])
 @pytest.mark.parametrize("there", [0, 10, PIECE, PIECE + 10])
-def test_a_source_that_ends_sooner_gives_what_it_has(
+def test_copy_range_of_a_shorter_source_copies_up_to_its_end(
     tmp_path: Path, by_kernel: bool, there: int
 ) -> None:
     data = random.Random(2).randbytes(there)

@@ -1,4 +1,4 @@
-"""What a future copy remembers of itself."""
+"""The ``future-copy-checkpoint`` file of a future replica."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CHECKPOINT = FutureCheckpoint(
 )
 
 
-def test_it_comes_back() -> None:
+def test_future_checkpoint_is_read_as_written() -> None:
     assert parse_future(format_future(CHECKPOINT).decode(), "x") == CHECKPOINT
 
 
@@ -27,6 +27,6 @@ def test_it_comes_back() -> None:
     "text",
     ["", "{", "[]", "{}", '{"version": 1}', format_future(CHECKPOINT).decode().replace("17", "[]")],
 )
-def test_anything_else_is_reported_with_its_path(text: str) -> None:
+def test_parse_future_rejects_a_damaged_file_and_names_its_path(text: str) -> None:
     with pytest.raises(CorruptCheckpointError, match="/d2/f"):
         parse_future(text, "/d2/f")

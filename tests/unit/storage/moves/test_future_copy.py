@@ -1,4 +1,4 @@
-"""What a move does next: tables, and random histories of a log that is being copied."""
+"""``plan_copy``: tables, and random changes of a log while it is copied."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from kraftjbod.storage.moves.future_copy import (
 LOG = [SegmentExtent(0, 100), SegmentExtent(10, 80), SegmentExtent(20, 30)]
 
 
-def test_ranges_follow_one_another_up_to_the_limit() -> None:
+def test_plan_copy_returns_consecutive_ranges_up_to_the_limit() -> None:
     plan = plan_copy(LOG, {0: 40}, None, 100)
     assert plan.copy == (CopyRange(0, 40, 60), CopyRange(10, 0, 40))
     assert not plan.is_last
     assert plan_copy(LOG, {0: 100, 10: 80}, None, 30).is_last
 
 
-def test_an_empty_active_segment_is_made() -> None:
+def test_plan_copy_creates_an_empty_active_segment() -> None:
     log = [SegmentExtent(0, 100), SegmentExtent(10, 0)]
     plan = plan_copy(log, {0: 100}, None, 1)
     assert (plan.copy, plan.is_last) == ((CopyRange(10, 0, 0),), True)
 
 
-def test_nothing_to_do_once_caught_up() -> None:
+def test_plan_copy_of_a_complete_copy_is_empty() -> None:
     plan = plan_copy(LOG, dict(LOG), None, 1000)
     assert plan == ((), None, (), True)
 
 
-def test_retention_of_the_log_goes_for_the_copy() -> None:
+def test_plan_copy_drops_segments_removed_by_retention() -> None:
     plan = plan_copy(LOG[2:], {0: 100, 10: 80, 20: 5}, None, 1000)
     assert plan.drop == (0, 10)
     assert plan.copy == (CopyRange(20, 5, 25),)
@@ -55,9 +55,9 @@ def test_retention_of_the_log_goes_for_the_copy() -> None:
         ),
         (Truncation(0, 0), (20, 10), SegmentExtent(0, 0), (CopyRange(0, 0, 100),)),
     ],
-    ids=["above", "in the last", "in the middle", "all of it"],
+    ids=["above", "in the last segment", "in the middle", "whole log"],
 )
-def test_truncation_of_the_log_goes_for_the_copy(
+def test_plan_copy_applies_a_truncation_of_the_log(
     truncation: Truncation,
     drop: tuple[int, ...],
     shorten: SegmentExtent | None,
@@ -68,8 +68,8 @@ def test_truncation_of_the_log_goes_for_the_copy(
     assert plan.copy[: len(copy)] == copy
 
 
-def test_a_copy_of_other_segments_is_let_go_from_where_they_part() -> None:
-    """A follower may have rolled elsewhere after its log lost its tail in a crash."""
+def test_plan_copy_drops_segments_after_the_first_difference() -> None:
+    """A follower may roll at other offsets after its log lost its tail in a crash."""
     assert plan_copy(LOG, {0: 100, 15: 40}, None, 0).drop == (15,)
     assert plan_copy(LOG, {0: 90, 10: 80}, None, 0).drop == (10,)
     plan = plan_copy(LOG, {0: 120, 12: 80}, None, 0)
@@ -90,9 +90,9 @@ def epochs(*pairs: tuple[int, int]) -> EpochEntries:
         (epochs((0, 0), (1, 40)), epochs((1, 45)), 45, None),
         (epochs(), epochs(), 0, None),
     ],
-    ids=["equal", "went on", "lost", "cut and regrown", "retention", "empty"],
+    ids=["equal", "new epoch", "lost epoch", "truncated and extended", "retention", "empty"],
 )
-def test_where_epochs_part(
+def test_agreed_before_returns_the_offset_of_the_first_different_epoch(
     ours: EpochEntries, theirs: EpochEntries, start: int, parted: int | None
 ) -> None:
     assert agreed_before(ours, theirs, start) == parted
@@ -100,7 +100,7 @@ def test_where_epochs_part(
 
 
 class Log:
-    """A log as bytes: each append is a fresh letter, so that equal bytes were the same bytes."""
+    """A log as numbers: each append writes new numbers, so equal content has the same origin."""
 
     def __init__(self) -> None:
         self.segments: dict[int, list[int]] = {0: []}
@@ -161,7 +161,7 @@ events = st.lists(
 
 @given(events)
 @settings(max_examples=300, deadline=None)
-def test_the_copy_is_always_a_beginning_of_the_log_and_gets_there(
+def test_plan_copy_result_is_always_a_prefix_of_the_log_and_becomes_complete(
     history: list[tuple[int, ...]],
 ) -> None:
     log, copy = Log(), dict[int, list[int]]()

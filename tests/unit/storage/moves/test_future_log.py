@@ -1,4 +1,4 @@
-"""FutureLog: bytes of a future copy, and what its checkpoint claims of them."""
+"""``FutureLog``: the bytes of a future replica, and the claims of its checkpoint."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def same_files(log: UnifiedLog, source: MemVfs, future: FutureLog, target: MemVf
     )
 
 
-def test_segments_are_copied_byte_for_byte_with_their_indexes() -> None:
+def test_future_log_copies_segments_and_indexes_byte_for_byte() -> None:
     log, source, future, target = make()
     while not step(log, source, future, 333):
         pass
@@ -72,7 +72,7 @@ def test_segments_are_copied_byte_for_byte_with_their_indexes() -> None:
         )
 
 
-def test_only_what_is_synced_is_claimed() -> None:
+def test_future_log_checkpoint_claims_synced_bytes_only() -> None:
     log, source, future, target = make()
     step(log, source, future)
     assert claimed(target, future) == {}
@@ -87,7 +87,7 @@ def test_only_what_is_synced_is_claimed() -> None:
     assert same_files(log, source, future, target)
 
 
-def test_a_restart_trusts_the_claim_and_no_more() -> None:
+def test_future_log_after_a_restart_trusts_claimed_bytes_only() -> None:
     log, source, future, target = make()
     step(log, source, future, 1500)
     future.sync()
@@ -99,8 +99,8 @@ def test_a_restart_trusts_the_claim_and_no_more() -> None:
     assert same_files(log, source, again, target)
 
 
-def test_a_segment_that_went_meanwhile_is_no_error() -> None:
-    """KAFKA-19571: retention renamed a file while somebody was about to open it."""
+def test_future_log_step_with_a_retired_segment_reports_a_stale_view() -> None:
+    """KAFKA-19571: retention renamed a file that was about to be opened."""
     log, source, future, _ = make()
     view = log.view()
     log.config = CONFIG.model_copy(update={"retention_bytes": 0})
@@ -110,7 +110,7 @@ def test_a_segment_that_went_meanwhile_is_no_error() -> None:
     assert step(log, source, future)
 
 
-def test_where_the_kernel_does_not_copy_it_is_read_and_written() -> None:
+def test_future_log_copies_without_the_kernel() -> None:
     log, source, future, target = make()
     done = future.step(log.view(), None, source, max_bytes=PLENTY_BYTES, by_kernel=False)
     assert done.is_mirror
@@ -118,14 +118,14 @@ def test_where_the_kernel_does_not_copy_it_is_read_and_written() -> None:
 
 
 @pytest.mark.parametrize("name", ["partition.metadata", "future-copy-checkpoint"])
-def test_a_copy_that_does_not_say_what_it_is(name: str) -> None:
+def test_future_log_load_without_metadata_or_checkpoint_fails(name: str) -> None:
     _, _, future, target = make(0)
     target.unlink_if_exists(f"{future.directory}/{name}")
     with pytest.raises(CorruptCheckpointError, match="missing"):
         FutureLog.load(target, future.directory, TP)
 
 
-def test_what_a_dead_source_was_asked_for_can_be_asked_again() -> None:
+def test_future_log_read_again_repeats_the_last_read_of_the_source() -> None:
     log, source, future, _ = make()
     future.read_again(source)
     source.unlink_if_exists(log.view().segments[0].path)

@@ -1,4 +1,4 @@
-"""FutureReplica: steps after a living replica, and whose fault it is when one fails."""
+"""``FutureReplica``: steps behind a live replica, and attribution of their errors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ async def begin() -> tuple[Node, LogHandle, FutureReplica]:
     return node, handle, await node.manager.create_future(TP, node.target, MOVE)
 
 
-async def test_steps_are_bounded_and_report_how_far_they_are() -> None:
+async def test_catch_up_steps_are_bounded_and_report_the_lag() -> None:
     node, handle, future = await begin()
     assert future.lag_of(handle) == 24
     async with node.pool.executor() as executor:
@@ -38,7 +38,7 @@ async def test_steps_are_bounded_and_report_how_far_they_are() -> None:
         assert (await future.catch_up(handle, executor)).is_caught_up
 
 
-async def test_a_step_goes_on_though_its_caller_went_away() -> None:
+async def test_catch_up_step_continues_after_its_caller_was_cancelled() -> None:
     node, handle, future = await begin()
     async with node.pool.executor() as executor:
         waiting = asyncio.ensure_future(future.catch_up(handle, executor, 700))
@@ -50,7 +50,7 @@ async def test_a_step_goes_on_though_its_caller_went_away() -> None:
         assert (step.copied_bytes, step.is_caught_up) == (handle.size_bytes - 700, True)
 
 
-async def test_a_truncation_that_a_failed_step_saw_is_not_forgotten() -> None:
+async def test_catch_up_remembers_a_truncation_seen_by_a_failed_step() -> None:
     node, handle, future = await begin()
     async with node.pool.executor() as executor:
         await future.catch_up(handle, executor)
@@ -68,7 +68,7 @@ async def test_a_truncation_that_a_failed_step_saw_is_not_forgotten() -> None:
 
 
 @pytest.mark.parametrize("kind", ["copy_from", "write_at", "sync", "open"])
-async def test_an_error_of_the_target_is_the_targets(kind: str) -> None:
+async def test_catch_up_error_of_the_target_takes_the_target_offline(kind: str) -> None:
     node, handle, future = await begin()
     node.vfss[1].inject(Fault(errno=EIO, kinds=frozenset({kind})))
     async with node.pool.executor() as executor:
@@ -80,7 +80,7 @@ async def test_an_error_of_the_target_is_the_targets(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["read_at", "open_if_exists", "read_if_exists"])
-async def test_an_error_of_the_source_is_the_sources(kind: str) -> None:
+async def test_catch_up_error_of_the_source_takes_the_source_offline(kind: str) -> None:
     node, handle, future = await begin()
     node.vfss[0].inject(Fault(errno=EIO, kinds=frozenset({kind, "open_if_exists"})))
     async with node.pool.executor() as executor:
@@ -90,7 +90,7 @@ async def test_an_error_of_the_source_is_the_sources(kind: str) -> None:
     assert [d.is_online for d in node.manager.dirs()] == [False, True]
 
 
-async def test_a_full_target_is_reported_as_full_and_the_source_lives() -> None:
+async def test_catch_up_with_a_full_target_keeps_the_source_online() -> None:
     node, handle, future = await begin()
     node.vfss[1].inject(Fault(errno=ENOSPC, kinds=frozenset({"copy_from"})))
     async with node.pool.executor() as executor:
@@ -100,7 +100,7 @@ async def test_a_full_target_is_reported_as_full_and_the_source_lives() -> None:
     await append(handle)
 
 
-async def test_where_the_kernel_cannot_copy_the_next_step_does_without_it() -> None:
+async def test_catch_up_copies_without_the_kernel_after_an_unsupported_copy() -> None:
     node, handle, future = await begin()
     fault = node.vfss[1].inject(Fault(errno=EINVAL, kinds=frozenset({"copy_from"})))
     async with node.pool.executor() as executor:
@@ -112,7 +112,9 @@ async def test_where_the_kernel_cannot_copy_the_next_step_does_without_it() -> N
 
 
 @pytest.mark.parametrize("number", [0, 1])
-async def test_a_thread_that_hangs_is_let_go_when_a_dir_goes_offline(number: int) -> None:
+async def test_catch_up_fails_when_a_directory_goes_offline_while_the_thread_hangs(
+    number: int,
+) -> None:
     node, handle, future = await begin()
     node.vfss[1].inject(Fault(effect=Effect.NEVER, kinds=frozenset({"copy_from"})))
     async with node.pool.executor() as executor:
@@ -126,8 +128,8 @@ async def test_a_thread_that_hangs_is_let_go_when_a_dir_goes_offline(number: int
     node.vfss[1].release()
 
 
-async def test_one_thing_at_a_time_happens_to_a_copy_and_nothing_after_its_end() -> None:
-    """Two at once would replace each other's checkpoints, and one claim what the other removed."""
+async def test_future_replica_operations_exclude_each_other_and_fail_after_discard() -> None:
+    """Two concurrent operations would overwrite each other's checkpoint."""
     node, handle, future = await begin()
     async with node.pool.executor() as executor:
         assert (await future.catch_up(handle, executor)).is_caught_up
@@ -150,8 +152,8 @@ async def test_one_thing_at_a_time_happens_to_a_copy_and_nothing_after_its_end()
             await future.finish(handle, carried, executor)
 
 
-async def test_nothing_happens_to_a_copy_while_a_step_that_was_given_up_goes_on() -> None:
-    """The source died, and with it the step, but its thread has not heard of that."""
+async def test_future_replica_operations_are_refused_while_an_abandoned_step_hangs() -> None:
+    """The source failed and the step was abandoned, but its thread still runs."""
     node, handle, future = await begin()
     async with node.pool.executor() as executor:
         assert (await future.catch_up(handle, executor)).is_caught_up

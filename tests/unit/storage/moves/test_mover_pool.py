@@ -1,4 +1,4 @@
-"""The movers' threads: one to a move, in order, and never lost to a dead disk."""
+"""``MoverPool``: one thread per move, in order, and replaced when a disk hangs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kraftjbod.storage.moves.mover_pool import MoverPool
 from tests.faults.rig import ManualClock
 
 
-async def test_a_queue_is_a_thread_with_a_name_of_its_own() -> None:
+async def test_mover_pool_names_its_threads_as_kafka_does() -> None:
     pool = MoverPool(threads=2, clock=ManualClock())
     async with pool.executor() as a, pool.executor() as b:
         names = [await one.submit_op(lambda: threading.current_thread().name) for one in (a, b)]
@@ -20,7 +20,7 @@ async def test_a_queue_is_a_thread_with_a_name_of_its_own() -> None:
     pool.close()
 
 
-async def test_who_comes_first_goes_first() -> None:
+async def test_mover_pool_serves_moves_in_order() -> None:
     pool, order = MoverPool(threads=1, clock=ManualClock()), list[int]()
 
     async def move(number: int) -> None:
@@ -32,7 +32,7 @@ async def test_who_comes_first_goes_first() -> None:
     pool.close()
 
 
-async def test_a_thread_that_hangs_is_replaced() -> None:
+async def test_mover_pool_replaces_a_hung_thread() -> None:
     pool, release = MoverPool(threads=1, clock=ManualClock()), threading.Event()
     async with pool.executor() as stuck:
         hanging: asyncio.Future[bool] = stuck.submit_op(release.wait)

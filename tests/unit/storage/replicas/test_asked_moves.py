@@ -1,4 +1,4 @@
-"""What is noted of moves is on the disk before anybody counts on it, and gone before nobody may."""
+"""``AskedMoves``: durability of notes about requested moves, and their removal."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def loaded(vfs: Vfs) -> AskedMoves:
     return moves
 
 
-async def test_what_is_noted_and_what_is_forgotten_survives_a_power_cut() -> None:
+async def test_asked_moves_notes_and_removals_survive_a_power_cut() -> None:
     mem = disk()
     moves = await loaded(mem)
     await asyncio.gather(*(moves.note(key, A, B) for key in KEYS))
@@ -49,12 +49,12 @@ async def test_what_is_noted_and_what_is_forgotten_survives_a_power_cut() -> Non
         assert after.source_of(KEYS[2], B) == A
 
 
-async def test_what_could_not_be_forgotten_is_not_taken_for_forgotten() -> None:
+async def test_asked_moves_forget_that_failed_is_not_lost() -> None:
     vfs = FaultVfs(disk())
     moves = await loaded(vfs)
     await moves.note(KEYS[0], A, B)
     vfs.inject(Fault(errno=ENOSPC, kinds=frozenset({"write_at"})))
-    for _ in range(2):  # The second one finds nothing in memory, and yet it is on the disk.
+    for _ in range(2):  # The second call finds no note in memory, but the disk still has one.
         with pytest.raises(LogDirImpairedError):
             await moves.forget(KEYS[0])
     vfs.clear()
@@ -62,7 +62,7 @@ async def test_what_could_not_be_forgotten_is_not_taken_for_forgotten() -> None:
     assert (await loaded(vfs)).source_of(KEYS[0], B) is None
 
 
-async def test_a_damaged_file_says_nothing_of_anybody() -> None:
+async def test_asked_moves_damaged_file_is_reported_and_read_as_empty() -> None:
     for damaged in (b"", b"{}", b'{"version": 2, "moves": []}', b'{"version": 1, "moves": [{}]}'):
         mem = disk()
         file = mem.open("/d1/asked-moves.json", mode=OpenMode.CREATE)
@@ -75,7 +75,7 @@ async def test_a_damaged_file_says_nothing_of_anybody() -> None:
         assert (await loaded(mem)).source_of(KEYS[0], B) == A
 
 
-async def test_notes_that_cannot_matter_any_more_are_left_behind() -> None:
+async def test_asked_moves_load_drops_irrelevant_notes() -> None:
     mem = disk()
     moves = await loaded(mem)
     await moves.note(KEYS[0], A, B)

@@ -1,4 +1,4 @@
-"""DirLoading: what lies in one dir, and what is made of it."""
+"""``DirLoading``: the replicas found in one directory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.faults.rig import TP
 from tests.unit.storage.replicas.test_replica_swap import MOVE, create, move_to_end, promote, start
 
 
-async def test_a_dir_reports_what_it_holds() -> None:
+async def test_dir_loading_reports_replicas_futures_and_unknown_names() -> None:
     node = await start()
     await create(node, 4)
     await move_to_end(node)
@@ -27,7 +27,7 @@ async def test_a_dir_reports_what_it_holds() -> None:
     assert loaded.moved_here == []
 
 
-async def test_a_replica_that_moved_here_is_known_by_it() -> None:
+async def test_dir_loading_reports_replicas_that_were_moved_here() -> None:
     node = await start()
     await create(node, 4)
     await move_to_end(node)

@@ -1,4 +1,4 @@
-"""OffsetCheckpoints: the files of a dir never say more than is true."""
+"""``OffsetCheckpoints``: the checkpoint files of a directory never claim too much."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.faults.vfs_fault import Fault
 from tests.unit.storage.replicas.test_replica_swap import append, create, start
 
 
-async def test_what_was_written_is_read() -> None:
+async def test_offset_checkpoints_are_read_as_written() -> None:
     node = await start()
     handle = await create(node, 2)
     await handle.flush()
@@ -30,7 +30,7 @@ async def test_what_was_written_is_read() -> None:
     assert handle.checkpointed_recovery_point == 4
 
 
-async def test_checkpoint_without_news_writes_no_file() -> None:
+async def test_offset_checkpoints_without_changes_write_no_file() -> None:
     node = await start()
     handle = await create(node, 2)
     await handle.flush()
@@ -46,7 +46,7 @@ async def test_checkpoint_without_news_writes_no_file() -> None:
     assert (await read_offsets(node.source)).high_watermarks == {TP: 2}
 
 
-async def test_checkpoint_is_written_again_after_a_write_that_failed() -> None:
+async def test_offset_checkpoints_are_written_again_after_a_failed_write() -> None:
     node = await start()
     await create(node, 2)
     await node.manager.checkpoint_high_watermarks({TP: 1})
@@ -58,7 +58,7 @@ async def test_checkpoint_is_written_again_after_a_write_that_failed() -> None:
     assert (await read_offsets(node.source)).high_watermarks == {TP: 2}
 
 
-async def test_a_replica_to_be_is_announced_beside_those_that_are() -> None:
+async def test_offset_checkpoints_announce_adds_a_future_replica() -> None:
     node = await start()
     handle = await create(node, 2)
     handle.high_watermark = 1
@@ -68,8 +68,8 @@ async def test_a_replica_to_be_is_announced_beside_those_that_are() -> None:
     assert offsets == ({TP: 0, other: 4}, {TP: 0, other: 0}, {TP: 1, other: 4})
 
 
-async def test_a_replica_to_be_is_named_until_it_is_one_whatever_else_is_written() -> None:
-    """Else a crash before the next turn would bring back what was deleted from it."""
+async def test_offset_checkpoints_keep_an_announced_replica_until_it_arrives() -> None:
+    """Otherwise a crash before the next checkpoint would restore deleted records."""
     node = await start()
     handle, other = await create(node, 2), TP._replace(partition=1)
     handle.high_watermark = 2
@@ -83,7 +83,7 @@ async def test_a_replica_to_be_is_named_until_it_is_one_whatever_else_is_written
     assert (await read_offsets(node.source)).log_starts == {TP: 2}
 
 
-async def test_who_waits_for_a_log_start_shares_the_writing_of_it() -> None:
+async def test_offset_checkpoints_share_a_write_between_waiting_delete_records() -> None:
     node = await start()
     handle = await create(node, 4)
     handle.high_watermark = 8
@@ -95,15 +95,15 @@ async def test_who_waits_for_a_log_start_shares_the_writing_of_it() -> None:
         await handle.keep_log_start()
         assert handle.kept_log_start >= offset
 
-    # One that is late says what is so when it is written, not what was when it began.
+    # A late write uses the offsets at the time of the write, not at the time of the request.
     await asyncio.gather(checkpoint(node.manager), *(delete(offset) for offset in range(1, 9)))
     path = "/d1/log-start-offset-checkpoint"
     assert written.count(("rename", path)) <= 3
     assert (await read_offsets(node.source)).log_starts == {TP: 8}
 
 
-async def test_no_file_says_that_a_log_starts_after_what_a_truncation_leaves() -> None:
-    """An unclean leader has less: what is appended after that must not be hidden by a crash."""
+async def test_offset_checkpoints_lower_the_log_start_before_a_truncation() -> None:
+    """A crash must not hide records appended after a truncation to an unclean leader's log."""
     node = await start()
     handle = await create(node, 4)
     handle.high_watermark = 6
@@ -122,8 +122,8 @@ async def test_no_file_says_that_a_log_starts_after_what_a_truncation_leaves() -
     assert set(starts) == {2}
 
 
-async def test_what_is_gone_is_forgotten_though_nothing_else_is_in_its_dir() -> None:
-    """A topic to come may have its name, and would be taken for one that lost its log."""
+async def test_offset_checkpoints_forget_a_removed_replica_of_an_empty_directory() -> None:
+    """A later topic of the same name would otherwise look like one that lost its log."""
     node = await start()
     handle = await create(node, 2)
     await handle.flush()
@@ -137,7 +137,7 @@ async def test_what_is_gone_is_forgotten_though_nothing_else_is_in_its_dir() -> 
     assert not node.manager.remembers(TP)
 
 
-async def test_of_what_is_there_nothing_is_forgotten() -> None:
+async def test_offset_checkpoints_forget_no_present_replica() -> None:
     node = await start()
     await create(node, 2)
     await checkpoint(node.manager)
@@ -146,7 +146,7 @@ async def test_of_what_is_there_nothing_is_forgotten() -> None:
     assert node.manager.remembers(TP)
 
 
-async def test_a_damaged_file_is_reported_and_done_without() -> None:
+async def test_offset_checkpoints_damaged_file_is_reported_and_read_as_empty() -> None:
     node = await start()
     await create(node, 2)
     await checkpoint(node.manager)
@@ -157,7 +157,7 @@ async def test_a_damaged_file_is_reported_and_done_without() -> None:
     assert [(e["event"], e["path"]) for e in events] == [("checkpoint_unreadable", path)]
 
 
-async def test_an_empty_disk_in_the_place_of_a_dirs_own_is_left_empty() -> None:
+async def test_offset_checkpoints_write_nothing_to_an_empty_disk_at_the_same_path() -> None:
     node = await start()
     await create(node, 2)
     empty = MemVfs()

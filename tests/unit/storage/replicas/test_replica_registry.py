@@ -1,4 +1,4 @@
-"""ReplicaRegistry: who is in it, and who is forgotten with a dir."""
+"""``ReplicaRegistry``: registration of replicas, and removal with their directory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def registry_of(node: Node) -> ReplicaRegistry:
     return node.manager._registry
 
 
-async def test_a_second_copy_puts_both_aside() -> None:
+async def test_replica_registry_sets_both_copies_of_a_replica_aside() -> None:
     node = await start()
     handle = await create(node, 1)
     registry = registry_of(node)
@@ -31,7 +31,7 @@ async def test_a_second_copy_puts_both_aside() -> None:
     assert len(registry.every_handle_in(node.source)) == 3
 
 
-async def test_a_dir_is_forgotten_with_what_is_in_it() -> None:
+async def test_replica_registry_forgets_the_replicas_of_a_directory() -> None:
     node = await start()
     handle = await create(node, 1)
     other = await node.manager.create(TopicPartition("t", 1), TOPIC_ID, directory_id(2))
@@ -41,7 +41,7 @@ async def test_a_dir_is_forgotten_with_what_is_in_it() -> None:
     assert node.manager.handles() == [handle]
 
 
-async def test_a_dir_by_its_id_or_a_clear_answer() -> None:
+async def test_replica_registry_require_online_returns_the_directory_or_the_reason() -> None:
     node = await start()
     assert registry_of(node).require_online(directory_id(2)) is node.target
     with pytest.raises(KafkaStorageError, match="none of this node's"):
@@ -51,14 +51,14 @@ async def test_a_dir_by_its_id_or_a_clear_answer() -> None:
         registry_of(node).require_online(directory_id(2))
 
 
-async def test_a_doomed_name_keeps_the_id_that_it_is_given() -> None:
+async def test_replica_registry_doomed_path_contains_the_given_id() -> None:
     node = await start()
     path = registry_of(node).doomed_path(node.source, TP, ReplicaDirKind.DELETE, MOVE)
     assert path == f"/d1/t-0.{MOVE.hex()}-delete"
 
 
-async def test_replicas_of_a_dir_are_found_without_those_of_other_dirs() -> None:
-    """A broker with 36 directories asks for each of them every second."""
+async def test_replica_registry_finds_replicas_of_a_directory_without_scanning_others() -> None:
+    """A broker with 36 directories looks up the replicas of each every second."""
     node = await start()
     handle = await create(node, 1)
     other = await node.manager.create(TopicPartition("t", 1), TOPIC_ID, directory_id(2))

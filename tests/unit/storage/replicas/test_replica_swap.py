@@ -1,4 +1,4 @@
-"""ReplicaSwap: a future copy comes, follows, takes the replica's place, and carries all of it."""
+"""``ReplicaSwap``: promotion of a future replica with the complete state of its replica."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ MOVE = Uuid(bytes(range(16, 32)))
 
 @dataclass
 class Node:
-    """One broker's storage with two dirs, each on a disk of its own."""
+    """The storage of one broker with two directories on separate disks."""
 
     manager: LogManager
     pool: MoverPool
@@ -101,7 +101,7 @@ async def move_to_end(node: Node) -> FutureReplica:
 
 
 async def move_on(node: Node) -> FutureReplica:
-    """Let a move that has begun catch up."""
+    """Let a started move catch up."""
     future, handle = node.manager.future(TP), node.manager.get(TP)
     assert future is not None
     assert handle is not None
@@ -125,7 +125,7 @@ async def content(handle: LogHandle) -> bytes:
     return found
 
 
-async def test_a_copy_takes_the_replicas_place() -> None:
+async def test_promote_future_replaces_the_replica() -> None:
     node = await start()
     old = await create(node)
     before = await content(old)
@@ -145,8 +145,8 @@ async def test_a_copy_takes_the_replicas_place() -> None:
     assert new.log_end_offset == old.log_end_offset + 2
 
 
-async def test_epochs_producers_and_high_watermark_are_carried_over_as_one() -> None:
-    """KAFKA-15608: leader epochs that stayed behind led to wrong truncations."""
+async def test_promote_future_carries_epochs_producers_and_high_watermark() -> None:
+    """KAFKA-15608: leader epochs that were not carried over caused wrong truncations."""
     node = await start()
     old = await create(node, 0)
     await append(old, epoch=0, producer=(7, 0, 0))
@@ -167,7 +167,7 @@ async def test_epochs_producers_and_high_watermark_are_carried_over_as_one() -> 
     assert refused.value.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-async def test_the_copy_needs_no_scan_and_no_index_is_made_anew() -> None:
+async def test_promote_future_needs_no_scan_and_no_index_rebuild() -> None:
     node = await start()
     old = await create(node, 30)
     await move_to_end(node)
@@ -181,7 +181,7 @@ async def test_the_copy_needs_no_scan_and_no_index_is_made_anew() -> None:
     assert fault.seen <= 2 * len(new.view.segments)
 
 
-async def test_a_copy_follows_a_configuration_that_came_while_it_took_the_replicas_place() -> None:
+async def test_promote_future_uses_a_config_that_changed_meanwhile() -> None:
     node = await start()
     await create(node)
     await move_to_end(node)
@@ -194,7 +194,7 @@ async def test_a_copy_follows_a_configuration_that_came_while_it_took_the_replic
         assert (await promoting).config.retention_ms == 5
 
 
-async def test_a_read_that_began_before_the_swap_ends_after_it() -> None:
+async def test_read_that_started_before_a_promotion_completes_until_the_purge() -> None:
     node = await start()
     old = await create(node)
     before = await content(old)
@@ -210,7 +210,7 @@ async def test_a_read_that_began_before_the_swap_ends_after_it() -> None:
         await read_log(old, 0, 100, NO_LIMIT, True)
 
 
-async def test_retention_waits_while_places_are_changed() -> None:
+async def test_retention_is_deferred_while_a_promotion_runs() -> None:
     node = await start()
     old = await create(node)
     old.high_watermark = old.log_end_offset
@@ -220,8 +220,8 @@ async def test_retention_waits_while_places_are_changed() -> None:
     assert await old.apply_retention() > 0
 
 
-async def test_retention_and_truncation_are_followed() -> None:
-    """KAFKA-9087: a future copy behind a truncated log stalls, or keeps what is gone."""
+async def test_future_replica_follows_retention_and_truncation() -> None:
+    """KAFKA-9087: a future replica behind a truncated log stalls, or keeps removed records."""
     node = await start()
     old = await create(node)
     future = await move_to_end(node)
@@ -239,7 +239,7 @@ async def test_retention_and_truncation_are_followed() -> None:
     assert await content(new) == await content(old)
 
 
-async def test_an_open_gate_is_noticed_and_changes_nothing() -> None:
+async def test_promote_future_fails_without_changes_if_the_log_grew_meanwhile() -> None:
     node = await start()
     old = await create(node)
     future = await move_to_end(node)
@@ -249,7 +249,7 @@ async def test_an_open_gate_is_noticed_and_changes_nothing() -> None:
             await FutureReplica.finish(future, *_)  # type: ignore[arg-type]
             await append(old)
 
-        future.finish = finish_late  # type: ignore[method-assign]  # A producer that slips in.
+        future.finish = finish_late  # type: ignore[method-assign]  # A concurrent produce request.
         with pytest.raises(OverloadedError, match="written to while its copy took its place"):
             await node.manager.promote_future(TP, executor)
         del future.finish
@@ -259,7 +259,7 @@ async def test_an_open_gate_is_noticed_and_changes_nothing() -> None:
     assert new.log_end_offset == old.log_end_offset
 
 
-async def test_a_target_that_dies_in_the_second_rename_leaves_the_source() -> None:
+async def test_promote_future_with_a_failing_target_keeps_the_source() -> None:
     node = await start()
     old = await create(node)
     await move_to_end(node)
@@ -274,8 +274,8 @@ async def test_a_target_that_dies_in_the_second_rename_leaves_the_source() -> No
     assert len(await content(old)) == old.size_bytes
 
 
-async def test_a_source_that_does_not_get_its_name_back_is_not_served_under_another() -> None:
-    """Nothing but a bug, here or in a file system, refuses that; a start sorts it out."""
+async def test_promote_future_that_cannot_be_undone_takes_the_source_offline() -> None:
+    """Only a bug, here or in a file system, refuses that rename; the next start repairs it."""
     node = await start()
     old = await create(node)
     await move_to_end(node)
@@ -290,7 +290,7 @@ async def test_a_source_that_does_not_get_its_name_back_is_not_served_under_anot
     assert found is not None and found.log_end_offset == old.log_end_offset
 
 
-async def test_what_may_not_be_moved() -> None:
+async def test_create_future_is_refused_with_a_reason() -> None:
     node = await start()
     with pytest.raises(UnknownTopicOrPartitionError):
         await node.manager.create_future(TP, node.target, MOVE)
@@ -313,8 +313,8 @@ async def test_what_may_not_be_moved() -> None:
         await node.manager.promote_future(long, None)  # type: ignore[arg-type]
 
 
-async def test_a_copy_that_is_being_adopted_is_not_dropped_under_who_adopts_it() -> None:
-    """Its topic is deleted meanwhile; the replica is, a moment later, by its own name."""
+async def test_drop_future_waits_for_a_running_adoption() -> None:
+    """The topic is deleted meanwhile; the replica is deleted afterwards under its own name."""
     node = await start()
     await create(node)
     await move_to_end(node)
@@ -334,7 +334,7 @@ async def test_a_copy_that_is_being_adopted_is_not_dropped_under_who_adopts_it()
     assert [name.endswith("-delete") for name in node.names(1)] == [True]
 
 
-async def test_a_dropped_copy_goes_at_once_and_dropping_again_is_fine() -> None:
+async def test_drop_future_removes_the_copy_at_once_and_is_idempotent() -> None:
     node = await start()
     await create(node)
     await move_to_end(node)
@@ -347,7 +347,7 @@ async def test_a_dropped_copy_goes_at_once_and_dropping_again_is_fine() -> None:
     assert (await promote(node)).log_dir is node.target
 
 
-async def test_appends_do_not_wait_for_a_target_that_hangs_before_the_names_change() -> None:
+async def test_promote_future_does_not_block_appends_while_the_target_hangs() -> None:
     node = await start()
     old = await create(node)
     await move_to_end(node)
@@ -371,7 +371,7 @@ async def test_appends_do_not_wait_for_a_target_that_hangs_before_the_names_chan
     assert (moved.log_dir, moved.log_end_offset) == (node.target, old.log_end_offset)
 
 
-async def test_a_dead_target_keeps_its_files() -> None:
+async def test_drop_future_on_an_offline_target_keeps_its_files() -> None:
     node = await start()
     await create(node)
     await move_to_end(node)
@@ -381,8 +381,8 @@ async def test_a_dead_target_keeps_its_files() -> None:
     assert node.names(1) == [f"t-0.{MOVE.hex()}-future"]
 
 
-async def test_a_replica_moves_back_where_it_came_from() -> None:
-    """What the source's checkpoints said of the old copy must not be believed of the new one."""
+async def test_promote_future_moves_a_replica_back_to_its_first_directory() -> None:
+    """The checkpoints of the old copy in that directory must not apply to the new copy."""
     node = await start()
     old = await create(node)
     await old.flush()

@@ -1,4 +1,4 @@
-"""What a stray's directory says of itself."""
+"""The ``set-aside.json`` file, and examination of a stray directory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from kraftjbod.testing.simulation.memory_vfs import MemVfs
 
 @pytest.mark.parametrize("log_id", [None, Uuid(b"l" * 16)])
 @pytest.mark.parametrize("reason", StrayReason)
-def test_a_stray_reports_what_was_known_of_it(reason: StrayReason, log_id: Uuid | None) -> None:
+def test_examine_stray_returns_the_recorded_state(reason: StrayReason, log_id: Uuid | None) -> None:
     vfs = MemVfs()
     vfs.make_dirs("/s")
     mark = StrayMark(
@@ -37,7 +37,7 @@ def test_a_stray_reports_what_was_known_of_it(reason: StrayReason, log_id: Uuid 
     )
 
 
-def test_what_cannot_be_read_says_nothing() -> None:
+def test_examine_stray_ignores_unreadable_files() -> None:
     vfs = MemVfs()
     vfs.make_dirs("/s")
     nothing = FoundStray(

@@ -1,4 +1,4 @@
-"""Replicas that are set aside, found again, and taken back."""
+"""Stray replicas: set aside, found after a restart, taken back or removed."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from tests.unit.broker.impaired_dirs import answer, stall
 TP = TopicPartition("t", 3)
 TOPIC_ID = TopicId(b"t" * 16)
 KEY = TopicIdPartition(TOPIC_ID, 3)
-LIFE = Uuid(b"l" * 16)
+METADATA_LOG_ID = Uuid(b"l" * 16)
 
 
-async def node_on(vfs: MemVfs | FaultVfs) -> LogManager:
+async def start(vfs: MemVfs | FaultVfs) -> LogManager:
     if not vfs.exists("/d1/meta.properties"):
         format_dir(vfs, "/d1", 1)
     manager = manager_of([open_dir(vfs)])
@@ -33,23 +33,26 @@ async def node_on(vfs: MemVfs | FaultVfs) -> LogManager:
 
 
 async def with_a_stray(vfs: MemVfs | FaultVfs) -> LogManager:
-    manager = await node_on(vfs)
+    manager = await start(vfs)
     handle = await manager.create(TP, TOPIC_ID, directory_id(1))
     for _ in range(4):
         await handle.append_as_leader(batch(), headers_of(batch()), 2)
     handle.high_watermark = 3
     await handle.start_at(2)
-    await manager.rename_stray(TP, StrayReason.TOPIC_UNKNOWN, LIFE)
+    await manager.rename_stray(TP, StrayReason.TOPIC_UNKNOWN, METADATA_LOG_ID)
     assert manager.get(TP) is None
     return manager
 
 
-async def test_a_stray_comes_back_with_its_records_and_its_beginning() -> None:
+async def test_stray_replica_is_taken_back_with_records_and_offsets() -> None:
     vfs = MemVfs()
-    for manager in (await with_a_stray(vfs), await node_on(vfs)):
+    for manager in (await with_a_stray(vfs), await start(vfs)):
         (stray,) = manager.strays.of(KEY)
         assert stray.mark is not None
-        assert (stray.mark.reason, stray.mark.metadata_log_id) == (StrayReason.TOPIC_UNKNOWN, LIFE)
+        assert (stray.mark.reason, stray.mark.metadata_log_id) == (
+            StrayReason.TOPIC_UNKNOWN,
+            METADATA_LOG_ID,
+        )
         assert manager.strays.of(TopicIdPartition(TopicId(b"x" * 16), 3)) == []
         assert stray.size_bytes > 0
     handle = await manager.strays.take_back(stray)
@@ -58,12 +61,12 @@ async def test_a_stray_comes_back_with_its_records_and_its_beginning() -> None:
     assert not manager.strays.all()
     assert not vfs.exists(f"{handle.directory}/set-aside.json")
     await handle.append_as_leader(batch(), headers_of(batch()), 3)
-    again = await node_on(vfs.crash_clone(1))
+    again = await start(vfs.crash_clone(1))
     assert again.get(TP) is not None
     assert not again.strays.all()
 
 
-async def test_a_stray_that_was_emptied_meanwhile_is_not_taken_for_the_replica() -> None:
+async def test_take_back_of_an_emptied_stray_is_refused() -> None:
     vfs = MemVfs()
     manager = await with_a_stray(vfs)
     (stray,) = manager.strays.of(KEY)
@@ -74,13 +77,13 @@ async def test_a_stray_that_was_emptied_meanwhile_is_not_taken_for_the_replica()
     assert len(manager.strays.unreadable(TP)) == 1
 
 
-async def test_on_a_full_disk_a_stray_has_no_mark_until_there_is_room() -> None:
+async def test_rename_stray_on_a_full_disk_writes_its_mark_later() -> None:
     vfs = FaultVfs(MemVfs())
-    manager = await node_on(vfs)
+    manager = await start(vfs)
     await manager.create(TP, TOPIC_ID, directory_id(1))
     vfs.inject(Fault(errno=ENOSPC, kinds=frozenset({"write_at"})))
     with capture_logs() as logged:
-        await manager.rename_stray(TP, StrayReason.NOT_A_REPLICA, LIFE)
+        await manager.rename_stray(TP, StrayReason.NOT_A_REPLICA, METADATA_LOG_ID)
     assert "stray_not_marked" in [line["event"] for line in logged]
     await manager.strays.write_owed_marks()
     (stray,) = manager.strays.of(KEY)
@@ -90,38 +93,40 @@ async def test_on_a_full_disk_a_stray_has_no_mark_until_there_is_room() -> None:
     await until(lambda: stray.log_dir.is_online and not stray.log_dir.is_busy)
     await manager.strays.write_owed_marks()
     (stray,) = manager.strays.of(KEY)
-    assert stray.mark is not None and stray.mark.metadata_log_id == LIFE
-    (found,) = (await node_on(vfs.inner)).strays.of(KEY)
+    assert stray.mark is not None and stray.mark.metadata_log_id == METADATA_LOG_ID
+    (found,) = (await start(vfs.inner)).strays.of(KEY)
     assert found.mark == stray.mark
 
 
-async def test_a_mark_that_died_with_its_node_is_owed_by_the_metadata_in_the_stray_s_name() -> None:
+async def test_stray_mark_lost_in_a_crash_is_written_by_the_metadata_log_in_its_name() -> None:
     vfs = FaultVfs(MemVfs())
     for _ in range(2):
         vfs.clear()
-        manager = await node_on(vfs)
+        manager = await start(vfs)
         await manager.create(TP, TOPIC_ID, directory_id(1))
         vfs.inject(Fault(errno=ENOSPC, kinds=frozenset({"write_at"})))
-        await manager.rename_stray(TP, StrayReason.TOPIC_UNKNOWN, LIFE)
-    later = await node_on(vfs.inner.crash_clone(1))
-    # The second one's name was taken: it stays until a person removes it.
+        await manager.rename_stray(TP, StrayReason.TOPIC_UNKNOWN, METADATA_LOG_ID)
+    later = await start(vfs.inner.crash_clone(1))
+    # The name of the second one was taken; that one stays until an operator removes it.
     assert [stray.mark for stray in later.strays.of(KEY)] == [None, None]
     later.strays.owe_lost_marks(Uuid(b"o" * 16))
     await later.strays.write_owed_marks()
     assert [stray.mark for stray in later.strays.of(KEY)] == [None, None], "of another life"
-    later.strays.owe_lost_marks(LIFE)
+    later.strays.owe_lost_marks(METADATA_LOG_ID)
     await later.strays.write_owed_marks()
     (mark,) = (stray.mark for stray in later.strays.of(KEY) if stray.mark is not None)
-    # Maybe this metadata had the topic then: it must not come back as in sync by another's.
-    assert (mark.reason, mark.metadata_log_id) == (StrayReason.NOT_A_REPLICA, LIFE)
+    # The topic may have existed in this metadata log; another log must not take the replica back.
+    assert (mark.reason, mark.metadata_log_id) == (StrayReason.NOT_A_REPLICA, METADATA_LOG_ID)
 
 
-async def test_a_disk_that_stands_still_once_a_stray_has_its_name_does_not_hide_it() -> None:
+async def test_rename_stray_on_a_disk_that_stalls_after_the_rename_registers_the_stray() -> None:
     vfs = FaultVfs(MemVfs())
-    manager = await node_on(vfs)
+    manager = await start(vfs)
     handle = await manager.create(TP, TOPIC_ID, directory_id(1))
     with Gate(vfs, "rename", "/d1/t-3") as gate:
-        setting = asyncio.ensure_future(manager.rename_stray(TP, StrayReason.TOPIC_UNKNOWN, LIFE))
+        setting = asyncio.ensure_future(
+            manager.rename_stray(TP, StrayReason.TOPIC_UNKNOWN, METADATA_LOG_ID)
+        )
         await gate.reached()
         stall(handle.log_dir)
         gate.open()
@@ -133,7 +138,7 @@ async def test_a_disk_that_stands_still_once_a_stray_has_its_name_does_not_hide_
     assert [stray.topic_partition for stray in manager.strays.of(KEY)] == [TP]
 
 
-async def test_a_dead_directory_takes_its_strays_along_and_a_removal_is_for_good() -> None:
+async def test_stray_replicas_are_forgotten_with_their_directory_and_removed_permanently() -> None:
     vfs = FaultVfs(MemVfs())
     manager = await with_a_stray(vfs)
     (stray,) = manager.strays.all()
@@ -143,8 +148,8 @@ async def test_a_dead_directory_takes_its_strays_along_and_a_removal_is_for_good
     manager.drop(stray.log_dir)
     assert not manager.strays.all()
     vfs.clear()
-    later = await node_on(vfs.inner)
+    later = await start(vfs.inner)
     (stray,) = later.strays.all()
     await later.strays.remove(stray)
     assert not later.strays.all()
-    assert not (await node_on(vfs.inner)).strays.all()
+    assert not (await start(vfs.inner)).strays.all()

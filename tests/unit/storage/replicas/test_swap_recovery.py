@@ -1,4 +1,4 @@
-"""SwapRecovery: what two dirs hold after a stop or a crash, case by case."""
+"""``SwapRecovery``: contents of two directories after a stop or crash, case by case."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ DELETE = f"t-0.{MOVE.hex()}-delete"
 
 
 async def restart(node: Node) -> Node:
-    """As after kill -9: everything written is there."""
+    """Restart as after kill -9: all written bytes are present."""
     return await start(node.disks)
 
 
-async def broken_swap(*, batches: int = 12) -> tuple[Node, bytes]:
-    """The first rename was done, the second was not."""
+async def interrupted_swap(*, batches: int = 12) -> tuple[Node, bytes]:
+    """Interrupt a swap after its first rename."""
     node = await start()
     handle = await create(node, batches)
     await move_to_end(node)
@@ -50,7 +50,7 @@ async def broken_swap(*, batches: int = 12) -> tuple[Node, bytes]:
     return node, before
 
 
-async def test_a_stopped_move_goes_on_where_it_was() -> None:
+async def test_swap_recovery_resumes_a_stopped_move() -> None:
     node = await start()
     old = await create(node)
     future = await node.manager.create_future(TP, node.target, MOVE)
@@ -70,9 +70,9 @@ async def test_a_stopped_move_goes_on_where_it_was() -> None:
     assert await content(await promote(node)) == await content(handle)
 
 
-async def test_a_whole_copy_wins_over_the_one_it_replaced() -> None:
-    """KIP-113's second rename is made up for; there is never a refusal to start (two copies)."""
-    node, before = await broken_swap()
+async def test_swap_recovery_completes_a_swap_with_a_complete_copy() -> None:
+    """The start performs the second rename of KIP-113 and does not refuse two copies."""
+    node, before = await interrupted_swap()
     with capture_logs() as events:
         node = await restart(node)
     assert [e["event"] for e in events] == ["swap_mended"]
@@ -85,9 +85,9 @@ async def test_a_whole_copy_wins_over_the_one_it_replaced() -> None:
     assert (node.names(0), node.names(1)) == ([], ["t-0"])
 
 
-async def test_a_shorter_copy_never_replaces_a_longer_one() -> None:
-    """KAFKA-16082's cure promotes whatever the future copy holds; here the lengths are compared."""
-    node, before = await broken_swap()
+async def test_swap_recovery_never_replaces_a_longer_copy() -> None:
+    """The fix of KAFKA-16082 promotes any future copy; this recovery compares the lengths."""
+    node, before = await interrupted_swap()
     name = "00000000000000000000.log"
     file = node.disks[1].open(f"/d2/{FUTURE}/{name}", OpenMode.READ_WRITE)
     file.truncate(300)
@@ -104,9 +104,9 @@ async def test_a_shorter_copy_never_replaces_a_longer_one() -> None:
     assert (await promote(node)).log_dir is node.target
 
 
-async def test_a_longer_copy_wins_though_it_is_the_new_one() -> None:
-    """The old copy's tail was not on the disk when the power went; the new one's was."""
-    node, before = await broken_swap()
+async def test_swap_recovery_prefers_a_longer_future_copy() -> None:
+    """At the power cut, the tail was on the disk of the new copy only."""
+    node, before = await interrupted_swap()
     bases = [e.name for e in node.disks[0].list_dir(f"/d1/{DELETE}") if e.name.endswith(".log")]
     file = node.disks[0].open(f"/d1/{DELETE}/{bases[-1]}", OpenMode.READ_WRITE)
     file.truncate(file.size() // 2)
@@ -117,13 +117,13 @@ async def test_a_longer_copy_wins_though_it_is_the_new_one() -> None:
     assert (handle.log_dir, await content(handle)) == (node.target, before)
 
 
-async def test_a_target_that_fails_while_a_swap_is_mended_leaves_the_source() -> None:
-    node, before = await broken_swap()
+async def test_swap_recovery_with_a_failing_target_keeps_the_source() -> None:
+    node, before = await interrupted_swap()
     node.vfss[1].clear()
     disks = node.disks
 
     class Failing(MemVfs):
-        """Its names cannot be changed."""
+        """A Vfs that refuses renames."""
 
         def rename(self, source: str, target: str) -> None:
             raise OSError(5, "Input/output error", source)
@@ -137,8 +137,8 @@ async def test_a_target_that_fails_while_a_swap_is_mended_leaves_the_source() ->
     assert (handle.log_dir, await content(handle)) == (node.source, before)
 
 
-async def test_a_dead_target_leaves_an_orphan_to_be_asked_about() -> None:
-    node, before = await broken_swap()
+async def test_swap_recovery_with_an_absent_target_keeps_an_orphan_for_the_metadata() -> None:
+    node, before = await interrupted_swap()
     node.disks[1].remove_tree("/d2")
     with capture_logs():
         node = await restart(node)
@@ -152,8 +152,8 @@ async def test_a_dead_target_leaves_an_orphan_to_be_asked_about() -> None:
     await append(handle)
 
 
-async def test_copy_abandoned_while_its_source_arrives_is_removed_once() -> None:
-    """Two removed it, and the second purge found nothing; or it was moved on, and was gone."""
+async def test_abandoned_future_copy_is_removed_once_while_its_source_arrives() -> None:
+    """Two removals raced, and the second purge failed; or a removed copy was resumed."""
     for what in ("remove", "resume"):
         node = await start()
         await create(node)
@@ -170,8 +170,8 @@ async def test_copy_abandoned_while_its_source_arrives_is_removed_once() -> None
         assert node.names(1) == [], what
 
 
-async def test_what_a_disk_that_hangs_does_not_let_go_goes_when_it_answers_again() -> None:
-    node, _ = await broken_swap()
+async def test_discard_deleted_on_a_hung_disk_is_completed_when_it_answers() -> None:
+    node, _ = await interrupted_swap()
     node.disks[1].remove_tree("/d2")
     with capture_logs():
         node = await restart(node)
@@ -188,7 +188,7 @@ async def test_what_a_disk_that_hangs_does_not_let_go_goes_when_it_answers_again
     assert node.names(0) == []
 
 
-async def test_a_future_copy_that_nobody_needs_goes_when_its_disk_answers_again() -> None:
+async def test_remove_unneeded_future_on_a_hung_disk_is_completed_when_it_answers() -> None:
     node = await start()
     await create(node)
     await move_to_end(node)
@@ -203,8 +203,8 @@ async def test_a_future_copy_that_nobody_needs_goes_when_its_disk_answers_again(
     assert node.names(1) == []
 
 
-async def test_what_cannot_be_read_just_now_may_be_all_that_there_is() -> None:
-    node, _ = await broken_swap()
+async def test_unreadable_deleted_replica_is_kept() -> None:
+    node, _ = await interrupted_swap()
     d1, d2 = (open_dir(disk, f"/d{i}", i) for i, disk in enumerate(node.disks, 1))
     d2.go_offline("not there")
     manager = manager_of([d1, d2], CONFIG, node.clock)
@@ -224,9 +224,9 @@ async def test_what_cannot_be_read_just_now_may_be_all_that_there_is() -> None:
     assert node.names(0) == [DELETE]
 
 
-async def test_a_move_that_was_broken_off_may_need_the_name_of_what_goes() -> None:
-    """Half of a swap is not needed any more; then the other half comes, and its move goes on."""
-    node, _ = await broken_swap()
+async def test_interrupted_move_does_not_collide_with_a_discarded_copy() -> None:
+    """The source half of a swap is discarded; then the target arrives, and its move is resumed."""
+    node, _ = await interrupted_swap()
     d1, d2 = (open_dir(disk, f"/d{i}", i) for i, disk in enumerate(node.disks, 1))
     d2.go_offline("not there yet")
     node = Node(
@@ -251,8 +251,8 @@ async def test_a_move_that_was_broken_off_may_need_the_name_of_what_goes() -> No
     assert node.names(0) == []
 
 
-async def test_a_future_copy_alone_stays_until_it_is_adopted() -> None:
-    """KIP-113 §3: the disk with the replica was replaced by an empty one."""
+async def test_future_copy_without_replica_is_kept_until_adopted() -> None:
+    """KIP-113 section 3: the disk with the replica was replaced by an empty one."""
     node = await start()
     handle = await create(node)
     future = await node.manager.create_future(TP, node.target, MOVE)
@@ -275,7 +275,7 @@ async def test_a_future_copy_alone_stays_until_it_is_adopted() -> None:
     await append(adopted, epoch=1)
 
 
-async def test_of_two_future_copies_the_further_one_stays() -> None:
+async def test_swap_recovery_keeps_the_longer_of_two_future_copies() -> None:
     node = await start()
     await create(node)
     await move_to_end(node)
@@ -300,7 +300,7 @@ async def test_of_two_future_copies_the_further_one_stays() -> None:
     assert node.names(1) == [FUTURE]
 
 
-async def test_a_future_copy_beside_its_replica_is_of_no_use() -> None:
+async def test_swap_recovery_drops_a_future_copy_in_the_directory_of_its_replica() -> None:
     node = await start()
     await create(node)
     await move_to_end(node)
@@ -317,8 +317,8 @@ async def test_a_future_copy_beside_its_replica_is_of_no_use() -> None:
     assert node.manager.futures() == []
 
 
-async def test_a_future_copy_of_a_topic_of_long_ago_is_of_no_use() -> None:
-    """KAFKA-16157: the topic was deleted and made anew while the disk was away."""
+async def test_swap_recovery_drops_a_future_copy_of_an_older_topic_id() -> None:
+    """KAFKA-16157: the topic was deleted and recreated while the disk was absent."""
     node = await start()
     await create(node)
     await move_to_end(node)
@@ -334,7 +334,7 @@ async def test_a_future_copy_of_a_topic_of_long_ago_is_of_no_use() -> None:
 
 
 @pytest.mark.parametrize("name", ["partition.metadata", "future-copy-checkpoint"])
-async def test_a_future_copy_that_cannot_be_read_goes(name: str) -> None:
+async def test_swap_recovery_drops_an_unreadable_future_copy(name: str) -> None:
     node = await start()
     await create(node)
     await move_to_end(node)
@@ -350,7 +350,7 @@ async def test_a_future_copy_that_cannot_be_read_goes(name: str) -> None:
 
 
 async def undone_swap() -> Node:
-    """The second rename was done, but the disk said no when it was to be made certain."""
+    """Fail the directory fsync after the second rename of a swap."""
     node = await start()
     await create(node)
     await move_to_end(node)
@@ -361,8 +361,8 @@ async def undone_swap() -> Node:
     return node
 
 
-async def test_an_undone_swap_is_not_two_copies() -> None:
-    """Kafka refuses to start with two current copies; here it is known which one went on."""
+async def test_swap_recovery_of_an_undone_swap_serves_the_source() -> None:
+    """Kafka refuses to start with two current copies; here the current copy is known."""
     node = await undone_swap()
     handle = node.manager.get(TP)
     assert handle is not None
@@ -377,7 +377,7 @@ async def test_an_undone_swap_is_not_two_copies() -> None:
     assert not node.manager.duplicates
 
 
-async def test_a_moved_replica_is_one_like_any_other_after_the_next_start() -> None:
+async def test_moved_replica_loses_its_checkpoint_at_the_next_start() -> None:
     node = await start()
     await create(node)
     await move_to_end(node)
@@ -387,8 +387,8 @@ async def test_a_moved_replica_is_one_like_any_other_after_the_next_start() -> N
     assert not node.disks[1].exists("/d2/t-0/future-copy-checkpoint")
 
 
-async def test_a_swap_whose_old_half_cannot_be_read_is_reported() -> None:
-    node, _ = await broken_swap()
+async def test_swap_recovery_reports_an_unreadable_source_half() -> None:
+    node, _ = await interrupted_swap()
     node.disks[0].open(f"/d1/{DELETE}/partition.metadata", OpenMode.READ_WRITE).truncate(2)
     with capture_logs() as events:
         node = await restart(node)
@@ -396,8 +396,8 @@ async def test_a_swap_whose_old_half_cannot_be_read_is_reported() -> None:
     assert node.manager.future(TP) is not None
 
 
-async def test_what_a_copy_holds_beyond_a_new_epoch_is_not_trusted() -> None:
-    """The log was cut and regrown under another leader; the copy was not there to hear of it."""
+async def test_resumed_move_drops_bytes_after_a_different_epoch() -> None:
+    """The log was truncated and extended under another leader while the copy was absent."""
     node = await start()
     await create(node)
     await move_to_end(node)
@@ -420,8 +420,8 @@ async def test_what_a_copy_holds_beyond_a_new_epoch_is_not_trusted() -> None:
     assert await content(await promote(node)) == await content(handle)
 
 
-async def test_a_copy_that_cannot_be_compared_for_lack_of_space_goes() -> None:
-    """What it holds has to be compared with the replica before that goes on."""
+async def test_future_copy_that_cannot_be_compared_for_lack_of_space_is_dropped() -> None:
+    """A copy has to be compared with its replica before the move is resumed."""
     node = await start()
     old = await create(node)
     future = await node.manager.create_future(TP, node.target, MOVE)

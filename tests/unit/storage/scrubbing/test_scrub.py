@@ -1,4 +1,4 @@
-"""Cold segments are read again: what rots is found, logged once, and nothing sound is touched."""
+"""``Scrub``: periodic reading of closed segments, its findings, its pace and its state."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ TPS = [TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)]
 FAST = 1 << 40
 
 
-class Rig:
-    """A dir with three replicas of two closed segments each, and its scrub."""
+class ScrubFixture:
+    """A directory with three replicas of two closed segments each, and its scrub."""
 
     def __init__(self, vfs: Vfs, manager: LogManager, scrub: Scrub, clock: ManualClock) -> None:
         self.vfs = vfs
@@ -65,7 +65,7 @@ class Rig:
         return handle
 
     def flip(self, number: int, *, tp: TopicPartition = TPS[0], at: int = 100) -> None:
-        """Spoil a bit of the ``number``-th batch on the disk."""
+        """Flip a bit in the ``number``-th batch on the disk."""
         segment, position = divmod(number, PER_SEGMENT)
         path = f"/d1/{tp}/{segment * PER_SEGMENT:020}.log"
         file = self.vfs.open(path, OpenMode.READ_WRITE)
@@ -81,7 +81,7 @@ class Rig:
 @asynccontextmanager
 async def scrubbing(
     vfs: Vfs | None = None, *, interval_ms: int = 1_000, rate: int = FAST, flushed: bool = True
-) -> AsyncIterator[Rig]:
+) -> AsyncIterator[ScrubFixture]:
     vfs = vfs or MemVfs()
     format_dir(vfs, "/d1", 1)
     clock = ManualClock()
@@ -100,121 +100,121 @@ async def scrubbing(
         clock=clock,
         replicas=lambda: [h.topic_partition for h in manager.handles_in(log_dir)],
         get=manager.get,
-        is_moving=lambda tp: tp in rig.moving,
-        is_busy=lambda: rig.is_busy,
-        on_damage=lambda handle: rig.met.append(handle.topic_partition),
+        is_moving=lambda tp: tp in fixture.moving,
+        is_busy=lambda: fixture.is_busy,
+        on_damage=lambda handle: fixture.met.append(handle.topic_partition),
         interval_ms=interval_ms,
         max_bytes_per_second=rate,
     )
-    rig = Rig(vfs, manager, scrub, clock)
-    yield rig
+    fixture = ScrubFixture(vfs, manager, scrub, clock)
+    yield fixture
 
 
-async def a_while(rig: Rig) -> None:
-    """Long enough for the scrub to read all there is, if it did not wait."""
+async def a_while(fixture: ScrubFixture) -> None:
+    """Wait long enough for an unlimited scrub to read all segments."""
     for _ in range(200):
-        await rig.handle().refresh()
+        await fixture.handle().refresh()
 
 
 def events(reported: list[Any]) -> list[str]:
     return [line["event"] for line in reported]
 
 
-async def test_a_pass_over_sound_logs_reads_every_closed_segment_and_says_so() -> None:
-    async with scrubbing() as rig:
+async def test_scrub_pass_over_sound_logs_reads_each_closed_segment() -> None:
+    async with scrubbing() as fixture:
         with capture_logs() as logged:
-            await rig.scrub.scrub_all()
+            await fixture.scrub.scrub_all()
         assert events(logged) == ["log_scrub_began", "log_scrub_completed"]
-        figures = rig.scrub.figures
+        figures = fixture.scrub.figures
         assert (figures.segments, figures.passes) == (6, 1)
         assert figures.bytes == 6 * PER_SEGMENT * SIZE
-        now_ms = rig.clock.now_ms()
-        assert rig.saved == ScrubState(began_ms=now_ms, completed_ms=now_ms)
-        assert rig.met == []
+        now_ms = fixture.clock.now_ms()
+        assert fixture.saved == ScrubState(began_ms=now_ms, completed_ms=now_ms)
+        assert fixture.met == []
 
 
 @pytest.mark.parametrize("number", range(2 * PER_SEGMENT))
-async def test_damage_of_any_cold_batch_is_found_without_a_reader(number: int) -> None:
-    async with scrubbing() as rig:
-        rig.flip(number)
+async def test_scrub_finds_damage_in_any_closed_batch(number: int) -> None:
+    async with scrubbing() as fixture:
+        fixture.flip(number)
         with capture_logs() as logged:
-            await rig.scrub.scrub_all()
+            await fixture.scrub.scrub_all()
         (found,) = [line for line in logged if line["event"] == "log_damage_found_by_scrub"]
         assert (found["partition"], found["offset"], found["log_level"]) == ("a-0", number, "error")
         assert events(logged).count("log_damaged") == 1
-        assert rig.handle().damaged_from == number
-        assert rig.met == [TPS[0]]
-        assert rig.scrub.figures.damages_found == 1
-        assert rig.saved.damages == 1
-        assert rig.log_dir.is_online
+        assert fixture.handle().damaged_from == number
+        assert fixture.met == [TPS[0]]
+        assert fixture.scrub.figures.damages_found == 1
+        assert fixture.saved.damages == 1
+        assert fixture.log_dir.is_online
 
 
-async def test_every_damage_of_several_replicas_is_found() -> None:
-    async with scrubbing() as rig:
+async def test_scrub_finds_all_damage_of_several_replicas() -> None:
+    async with scrubbing() as fixture:
         for number, tp in ((0, 0), (5, 0), (9, 0), (3, 2)):
-            rig.flip(number, tp=TPS[tp])
-        await rig.scrub.scrub_all()
-        assert rig.scrub.figures.damages_found == 4
-        assert [d.offset for d in rig.handle().view.damages] == [0, 5, 9]
-        assert rig.handle(TPS[2]).damaged_from == 3
-        # Told for each segment: whoever hears of it looks at the log.
-        assert rig.met == [TPS[0], TPS[0], TPS[2]]
+            fixture.flip(number, tp=TPS[tp])
+        await fixture.scrub.scrub_all()
+        assert fixture.scrub.figures.damages_found == 4
+        assert [d.offset for d in fixture.handle().view.damages] == [0, 5, 9]
+        assert fixture.handle(TPS[2]).damaged_from == 3
+        # Reported once per segment; the callback examines the whole log.
+        assert fixture.met == [TPS[0], TPS[0], TPS[2]]
 
 
-async def test_known_damage_is_reported_again_and_not_read_again() -> None:
-    async with scrubbing() as rig:
-        rig.flip(3)
-        await rig.scrub.scrub_all()
-        before = rig.scrub.figures.segments
+async def test_scrub_reports_known_damage_again_without_reading_it() -> None:
+    async with scrubbing() as fixture:
+        fixture.flip(3)
+        await fixture.scrub.scrub_all()
+        before = fixture.scrub.figures.segments
         with capture_logs() as logged:
-            await rig.scrub.scrub_all()
-        assert rig.scrub.figures.segments == before + 5
+            await fixture.scrub.scrub_all()
+        assert fixture.scrub.figures.segments == before + 5
         assert events(logged) == ["log_scrub_began", "log_scrub_completed"]
-        assert rig.met == [TPS[0], TPS[0]]
-        assert rig.scrub.state.damages == 0
+        assert fixture.met == [TPS[0], TPS[0]]
+        assert fixture.scrub.state.damages == 0
 
 
-async def test_what_was_truncated_counts_as_repaired() -> None:
-    async with scrubbing() as rig:
-        rig.flip(3)
-        rig.flip(3, tp=TPS[1])
-        await rig.scrub.scrub_all()
-        rig.scrub.count_repairs()
-        assert rig.scrub.figures.replicas_repaired == 0
-        await rig.handle().truncate_to(3)
-        # Gone is not repaired.
-        await rig.manager.delete(TPS[1])
-        rig.scrub.count_repairs()
-        rig.scrub.count_repairs()
-        assert rig.scrub.figures.replicas_repaired == 1
+async def test_scrub_counts_truncated_damage_as_repaired() -> None:
+    async with scrubbing() as fixture:
+        fixture.flip(3)
+        fixture.flip(3, tp=TPS[1])
+        await fixture.scrub.scrub_all()
+        fixture.scrub.count_repairs()
+        assert fixture.scrub.figures.replicas_repaired == 0
+        await fixture.handle().truncate_to(3)
+        # A deleted replica is not repaired.
+        await fixture.manager.delete(TPS[1])
+        fixture.scrub.count_repairs()
+        fixture.scrub.count_repairs()
+        assert fixture.scrub.figures.replicas_repaired == 1
 
 
-async def test_what_is_not_cold_is_left_alone() -> None:
-    async with scrubbing(flushed=False) as rig:
-        rig.flip(2)
-        await rig.scrub.scrub_all()
-        assert rig.scrub.figures.segments == 0
-    async with scrubbing() as rig:
-        # In the active segment.
-        rig.flip(2 * PER_SEGMENT + 1)
-        await rig.scrub.scrub_all()
-        assert (rig.scrub.figures.segments, rig.scrub.figures.damages_found) == (6, 0)
+async def test_scrub_skips_unflushed_and_active_segments() -> None:
+    async with scrubbing(flushed=False) as fixture:
+        fixture.flip(2)
+        await fixture.scrub.scrub_all()
+        assert fixture.scrub.figures.segments == 0
+    async with scrubbing() as fixture:
+        # Damage in the active segment.
+        fixture.flip(2 * PER_SEGMENT + 1)
+        await fixture.scrub.scrub_all()
+        assert (fixture.scrub.figures.segments, fixture.scrub.figures.damages_found) == (6, 0)
 
 
-async def test_a_replica_that_moves_waits_for_the_next_pass() -> None:
-    async with scrubbing() as rig:
-        rig.flip(2)
-        rig.moving.add(TPS[0])
-        await rig.scrub.scrub_all()
-        assert (rig.scrub.figures.segments, rig.met) == (4, [])
-        rig.moving.clear()
-        await rig.scrub.scrub_all()
-        assert rig.met == [TPS[0]]
+async def test_scrub_skips_a_moving_replica_until_the_next_pass() -> None:
+    async with scrubbing() as fixture:
+        fixture.flip(2)
+        fixture.moving.add(TPS[0])
+        await fixture.scrub.scrub_all()
+        assert (fixture.scrub.figures.segments, fixture.met) == (4, [])
+        fixture.moving.clear()
+        await fixture.scrub.scrub_all()
+        assert fixture.met == [TPS[0]]
 
 
-async def test_a_reading_that_lied_is_reported_and_believed_by_nobody() -> None:
+async def test_scrub_ignores_a_wrong_read_that_does_not_repeat() -> None:
     vfs = FaultVfs(MemVfs())
-    async with scrubbing(vfs) as rig:
+    async with scrubbing(vfs) as fixture:
         lie = Fault(
             effect=Effect.FLIPPED_BIT,
             kinds=frozenset({"read_at"}),
@@ -223,49 +223,49 @@ async def test_a_reading_that_lied_is_reported_and_believed_by_nobody() -> None:
         )
         vfs.inject(lie)
         with capture_logs() as logged:
-            await rig.scrub.scrub_all()
+            await fixture.scrub.scrub_all()
         assert lie.hits == 1
         (warning,) = [line for line in logged if line["log_level"] == "warning"]
         assert (warning["event"], warning["partition"]) == ("log_scrub_readings_differ", "a-1")
-        assert rig.handle(TPS[1]).damaged_from is None
-        assert rig.met == []
+        assert fixture.handle(TPS[1]).damaged_from is None
+        assert fixture.met == []
 
 
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
-async def test_index_files_that_do_not_fit_are_written_anew(suffix: str) -> None:
-    async with scrubbing() as rig:
+async def test_scrub_rewrites_wrong_index_files(suffix: str) -> None:
+    async with scrubbing() as fixture:
         path = f"/d1/a-0/{PER_SEGMENT:020}{suffix}"
-        sound = rig.vfs.read_if_exists(path)
+        sound = fixture.vfs.read_if_exists(path)
         assert sound
-        file = rig.vfs.open(path, OpenMode.READ_WRITE)
+        file = fixture.vfs.open(path, OpenMode.READ_WRITE)
         file.write_at(3, [b"\x07"])
         with capture_logs() as logged:
-            await rig.scrub.scrub_all()
+            await fixture.scrub.scrub_all()
         assert events(logged).count("log_index_mended") == 1
-        assert rig.vfs.read_if_exists(path) == sound
-        assert rig.scrub.figures.indexes_mended == 1
-        assert rig.met == []
+        assert fixture.vfs.read_if_exists(path) == sound
+        assert fixture.scrub.figures.indexes_mended == 1
+        assert fixture.met == []
 
 
-async def test_sound_offsets_around_the_damage_are_served_from_then_on() -> None:
-    async with scrubbing() as rig:
-        # The length of a batch: nothing follows by it.
-        rig.flip(3, at=10)
-        rig.log_dir._cached_reads = False
-        await rig.scrub.scrub_all()
-        (damage,) = rig.handle().view.damages
+async def test_scrub_makes_offsets_around_the_damage_readable() -> None:
+    async with scrubbing() as fixture:
+        # The length of the batch is damaged, so that no walk leads past it.
+        fixture.flip(3, at=10)
+        fixture.log_dir._cached_reads = False
+        await fixture.scrub.scrub_all()
+        (damage,) = fixture.handle().view.damages
         assert damage.offset == 3
-        found = await read_log(rig.handle(), damage.next_offset, 10_000, FAST, True)
+        found = await read_log(fixture.handle(), damage.next_offset, 10_000, FAST, True)
         first = headers_of(found.records)[0]
         assert first.base_offset == damage.next_offset < PER_SEGMENT
-        below = await read_log(rig.handle(), 0, 10_000, FAST, True)
+        below = await read_log(fixture.handle(), 0, 10_000, FAST, True)
         assert [h.base_offset for h in headers_of(below.records)] == [0, 1, 2]
 
 
-async def test_a_log_that_was_truncated_meanwhile_believes_nothing() -> None:
+async def test_scrub_discards_findings_of_a_log_truncated_meanwhile() -> None:
     vfs = FaultVfs(MemVfs())
-    async with scrubbing(vfs) as rig:
-        rig.flip(6)
+    async with scrubbing(vfs) as fixture:
+        fixture.flip(6)
         truncated = asyncio.get_running_loop().create_future()
         reads = 0
 
@@ -278,136 +278,136 @@ async def test_a_log_that_was_truncated_meanwhile_believes_nothing() -> None:
 
         loop = asyncio.get_running_loop()
         vfs.on_operation = on_operation
-        passing = asyncio.ensure_future(rig.scrub.scrub_all())
+        passing = asyncio.ensure_future(fixture.scrub.scrub_all())
         await truncated
         vfs.on_operation = None
-        await rig.handle().truncate_to(5)
+        await fixture.handle().truncate_to(5)
         await passing
-        assert rig.handle().damaged_from is None
-        assert rig.handle().log_end_offset == 5
+        assert fixture.handle().damaged_from is None
+        assert fixture.handle().log_end_offset == 5
 
 
-async def test_deleted_replicas_are_passed_over() -> None:
-    async with scrubbing() as rig:
-        await rig.manager.delete(TPS[1])
-        await rig.scrub.scrub_all()
-        assert rig.scrub.figures.segments == 4
+async def test_scrub_skips_deleted_replicas() -> None:
+    async with scrubbing() as fixture:
+        await fixture.manager.delete(TPS[1])
+        await fixture.scrub.scrub_all()
+        assert fixture.scrub.figures.segments == 4
 
 
-async def test_an_unreadable_sector_is_judged_as_any_read() -> None:
+async def test_scrub_read_error_takes_the_directory_offline() -> None:
     vfs = FaultVfs(MemVfs())
-    async with scrubbing(vfs) as rig:
+    async with scrubbing(vfs) as fixture:
         vfs.inject(Fault(kinds=frozenset({"read_at"}), path="/d1/a-1/*.log"))
         with pytest.raises(KafkaStorageError):
-            await rig.scrub.scrub_all()
-        assert rig.log_dir.state is LogDirState.OFFLINE
+            await fixture.scrub.scrub_all()
+        assert fixture.log_dir.state is LogDirState.OFFLINE
 
 
-async def test_the_scrub_of_a_dir_that_died_ends() -> None:
-    async with scrubbing(interval_ms=1) as rig:
-        running = asyncio.ensure_future(rig.scrub.run())
-        await until(lambda: rig.scrub.figures.passes > 0)
-        rig.log_dir.go_offline("pulled")
+async def test_scrub_ends_when_its_directory_goes_offline() -> None:
+    async with scrubbing(interval_ms=1) as fixture:
+        running = asyncio.ensure_future(fixture.scrub.run())
+        await until(lambda: fixture.scrub.figures.passes > 0)
+        fixture.log_dir.go_offline("pulled")
         with capture_logs() as logged:
             await running
         assert events(logged) in ([], ["log_scrub_ended"])
 
 
-async def test_it_rests_while_the_dir_is_busy_or_impaired() -> None:
-    async with scrubbing(interval_ms=1) as rig:
-        rig.is_busy = True
-        running = asyncio.ensure_future(rig.scrub.scrub_all())
-        await a_while(rig)
-        assert rig.scrub.figures.bytes == 0
-        rig.is_busy = False
-        rig.log_dir.state = LogDirState.SATURATED
-        await a_while(rig)
-        assert rig.scrub.figures.bytes == 0
-        rig.log_dir.state = LogDirState.ONLINE
+async def test_scrub_pauses_while_the_directory_is_busy_or_impaired() -> None:
+    async with scrubbing(interval_ms=1) as fixture:
+        fixture.is_busy = True
+        running = asyncio.ensure_future(fixture.scrub.scrub_all())
+        await a_while(fixture)
+        assert fixture.scrub.figures.bytes == 0
+        fixture.is_busy = False
+        fixture.log_dir.state = LogDirState.SATURATED
+        await a_while(fixture)
+        assert fixture.scrub.figures.bytes == 0
+        fixture.log_dir.state = LogDirState.ONLINE
         await running
-        assert rig.scrub.figures.segments == 6
+        assert fixture.scrub.figures.segments == 6
 
 
-async def test_no_more_is_read_than_is_allowed() -> None:
-    """The clock stands still, so what was overdrawn is never earned again."""
+async def test_scrub_limits_its_rate() -> None:
+    """The clock does not advance, so the scrub never earns new allowance."""
     segment = PER_SEGMENT * SIZE
-    async with scrubbing(rate=3 * segment) as rig:
-        running = asyncio.ensure_future(rig.scrub.scrub_all())
-        await until(lambda: rig.scrub.figures.bytes == 4 * segment)
-        await a_while(rig)
-        assert rig.scrub.figures.bytes == 4 * segment
+    async with scrubbing(rate=3 * segment) as fixture:
+        running = asyncio.ensure_future(fixture.scrub.scrub_all())
+        await until(lambda: fixture.scrub.figures.bytes == 4 * segment)
+        await a_while(fixture)
+        assert fixture.scrub.figures.bytes == 4 * segment
         running.cancel()
         with suppress(asyncio.CancelledError):
             await running
 
 
-def next_life(rig: Rig) -> Scrub:
-    """What a daemon that starts on the same dir has."""
+def restarted(fixture: ScrubFixture) -> Scrub:
+    """Create the scrub of a restarted daemon for the same directory."""
     return Scrub(
-        rig.log_dir,
-        clock=rig.clock,
+        fixture.log_dir,
+        clock=fixture.clock,
         replicas=lambda: TPS,
-        get=rig.manager.get,
+        get=fixture.manager.get,
         is_moving=lambda tp: False,
         is_busy=lambda: False,
-        on_damage=lambda handle: rig.met.append(handle.topic_partition),
+        on_damage=lambda handle: fixture.met.append(handle.topic_partition),
         interval_ms=1_000_000,
         max_bytes_per_second=FAST,
     )
 
 
-async def test_a_restart_goes_on_where_the_last_life_was() -> None:
-    async with scrubbing(rate=2 * PER_SEGMENT * SIZE) as rig:
-        # Three segments are read, and then there is no more to spend.
-        rig.clock.ms += 100_000
-        running = asyncio.ensure_future(rig.scrub.scrub_all())
-        await until(lambda: rig.scrub.figures.segments == 2)
-        await rig.scrub._save()
+async def test_scrub_after_a_restart_continues_at_the_saved_position() -> None:
+    async with scrubbing(rate=2 * PER_SEGMENT * SIZE) as fixture:
+        # Three segments are read, then the allowance is spent.
+        fixture.clock.ms += 100_000
+        running = asyncio.ensure_future(fixture.scrub.scrub_all())
+        await until(lambda: fixture.scrub.figures.segments == 2)
+        await fixture.scrub._save()
         running.cancel()
         with suppress(asyncio.CancelledError):
             await running
-        began_ms = rig.clock.wall_ms()
-        assert rig.saved.began_ms == began_ms
-        assert rig.saved.position == (TPS[0], 2 * PER_SEGMENT)
-        later = next_life(rig)
+        began_ms = fixture.clock.wall_ms()
+        assert fixture.saved.began_ms == began_ms
+        assert fixture.saved.position == (TPS[0], 2 * PER_SEGMENT)
+        later = restarted(fixture)
         await later.load()
         assert later.state.is_under_way
         await later.scrub_all()
         assert later.figures.segments == 4
-        assert rig.saved == ScrubState(began_ms=began_ms, completed_ms=began_ms)
+        assert fixture.saved == ScrubState(began_ms=began_ms, completed_ms=began_ms)
 
 
-async def test_a_pass_that_found_something_is_made_once_more_after_a_restart() -> None:
-    """What was found lived in memory only."""
-    async with scrubbing() as rig:
-        rig.flip(3)
-        await rig.scrub.scrub_all()
-        assert rig.saved.damages == 1
-        later = next_life(rig)
+async def test_scrub_after_a_restart_repeats_a_pass_with_findings() -> None:
+    """Findings are kept in memory only."""
+    async with scrubbing() as fixture:
+        fixture.flip(3)
+        await fixture.scrub.scrub_all()
+        assert fixture.saved.damages == 1
+        later = restarted(fixture)
         await later.load()
-        assert later.state.is_due(rig.clock.wall_ms(), 1_000_000)
+        assert later.state.is_due(fixture.clock.wall_ms(), 1_000_000)
         await later.scrub_all()
         assert later.state.damages == 0
-        once_more = next_life(rig)
+        once_more = restarted(fixture)
         await once_more.load()
-        assert not once_more.state.is_due(rig.clock.wall_ms(), 1_000_000)
+        assert not once_more.state.is_due(fixture.clock.wall_ms(), 1_000_000)
 
 
-async def test_an_error_that_nobody_expected_costs_the_segment_that_it_came_with() -> None:
+async def test_scrub_unexpected_error_skips_only_its_segment() -> None:
     vfs = FaultVfs(MemVfs())
 
     def see(kind: str, path: str) -> None:
         if kind == "read_at" and f"/{TPS[0]}/" in path:
             raise ZeroDivisionError(path)
 
-    async with scrubbing(vfs) as rig:
+    async with scrubbing(vfs) as fixture:
         vfs.on_operation = see
         with capture_logs() as logged:
-            await rig.scrub.scrub_all()
+            await fixture.scrub.scrub_all()
         vfs.on_operation = None
-        assert rig.scrub.figures.segments == 2 * (len(TPS) - 1)
-        assert rig.log_dir.jobs.failures == 2
+        assert fixture.scrub.figures.segments == 2 * (len(TPS) - 1)
+        assert fixture.log_dir.jobs.failures == 2
         assert {e["partition"] for e in logged if e["event"] == "background_job_failed"} == {
             str(TPS[0])
         }
-        assert rig.log_dir.is_online
+        assert fixture.log_dir.is_online

@@ -1,4 +1,4 @@
-"""How far a scrub is: what is written is read again, and anything else is no reason to fail."""
+"""The state file of a scrub: format, damage, and the time of the next pass."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DONE = ScrubState(began_ms=1_000, completed_ms=2_000)
 
 
 @pytest.mark.parametrize("state", [ScrubState(), HALF_WAY, DONE])
-def test_what_is_written_is_read_again(state: ScrubState) -> None:
+def test_scrub_state_is_read_as_written(state: ScrubState) -> None:
     assert parse_scrub_state(format_scrub_state(state)) == state
 
 
@@ -37,7 +37,7 @@ def test_what_is_written_is_read_again(state: ScrubState) -> None:
         format_scrub_state(HALF_WAY).replace(b'"partition"', b'"part"'),
     ],
 )
-def test_anything_else_means_that_no_pass_was_made(data: bytes | None) -> None:
+def test_parse_scrub_state_of_a_damaged_file_is_empty(data: bytes | None) -> None:
     assert parse_scrub_state(data) == ScrubState()
 
 
@@ -49,12 +49,12 @@ def test_anything_else_means_that_no_pass_was_made(data: bytes | None) -> None:
         (DONE, 1_000, False),
         (DONE, 1_099, False),
         (DONE, 1_100, True),
-        # The clock was set back: nobody knows when the last pass was.
+        # The clock was set back, so the time of the last pass is unknown.
         (DONE, 900, True),
         (HALF_WAY, HALF_WAY.began_ms, True),
     ],
 )
-def test_a_pass_is_due_by_the_beginning_of_the_last_one(
+def test_scrub_state_is_due_an_interval_after_the_start_of_the_last_pass(
     state: ScrubState, now_ms: int, is_due: bool
 ) -> None:
     assert state.is_due(now_ms, 100) is is_due

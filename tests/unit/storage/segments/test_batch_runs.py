@@ -1,4 +1,4 @@
-"""Runs of sound batches: what recovery finds by them is what it finds batch by batch."""
+"""Recovery by runs of sound batches has the same result as recovery batch by batch."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ TRANSACTIONAL = 0x10
 
 
 class Found(NamedTuple):
-    """What a walk over a segment says."""
+    """The results of a walk over a segment."""
 
     size_bytes: int
     next_offset: int
@@ -54,7 +54,7 @@ class Found(NamedTuple):
 
 @dataclass
 class Case:
-    """A segment file, and how it is read."""
+    """A segment file, and the settings of its walk."""
 
     data: bytes
     base_offset: int = 0
@@ -107,7 +107,7 @@ def summed_up(
 
 
 def batch_by_batch(case: Case) -> Found:
-    """Three passes of Python: headers and CRCs, indexes and epochs, producers."""
+    """Walk in three passes of Python: headers and CRCs, indexes and epochs, producers."""
     case.reads.clear()
     limit = case.base_offset + LARGEST_RELATIVE_OFFSET + 1
     fresh = FreshIndexes(case.base_offset, INTERVAL_BYTES)
@@ -196,7 +196,7 @@ def by_runs(case: Case, form: ModuleType) -> Found:
 
 
 def sealed(data: bytes | bytearray) -> bytes:
-    """The batch with a CRC that fits."""
+    """Return the batch with a correct CRC."""
     fixed = bytearray(data)
     struct.pack_into(">I", fixed, 17, crc32c.crc32c(memoryview(fixed)[21:]))
     return bytes(fixed)
@@ -210,7 +210,7 @@ def with_attributes(data: bytes, attributes: int) -> bytes:
 
 @st.composite
 def logs(draw: st.DrawFn, base_offset: int, *, may_have_gaps: bool) -> list[bytes]:
-    """Batches of a few producers, some in transactions, with markers."""
+    """Draw batches of a few producers, some in transactions, with markers."""
     made: list[bytes] = []
     offset, epoch, timestamp = base_offset, 0, 1_000_000
     for sequence in range(draw(st.integers(0, 24))):
@@ -247,7 +247,7 @@ def logs(draw: st.DrawFn, base_offset: int, *, may_have_gaps: bool) -> list[byte
     return made
 
 
-#: Place and format of a field of a batch's header, and values that it should not have.
+#: Position and format of a header field, and invalid values for it.
 HOSTILE: list[tuple[int, str, list[int]]] = [
     (0, ">q", [-1, -(2**63), 2**63 - 1, 2**62, 2**31]),
     (8, ">i", [-1, -(2**31), 0, 48, 49, 2**31 - 1, 10_000]),
@@ -263,7 +263,7 @@ HOSTILE: list[tuple[int, str, list[int]]] = [
 
 @st.composite
 def damaged(draw: st.DrawFn, made: list[bytes]) -> bytes:
-    """The batches of a log with one of them replaced, lost or hostile, cut somewhere."""
+    """Draw the bytes of a log with one batch changed, lost or hostile, or the log cut."""
     batches = list(made)
     how = draw(st.sampled_from(["whole", "whole", "field", "sealed field", "bit", "lost", "cut"]))
     if not batches or how == "whole":
@@ -303,7 +303,7 @@ def cases(draw: st.DrawFn) -> Case:
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
 @given(case=cases())
-def test_runs_equal_a_walk_batch_by_batch(form: ModuleType, case: Case) -> None:
+def test_sound_runs_equal_a_walk_batch_by_batch(form: ModuleType, case: Case) -> None:
     assert by_runs(case, form) == batch_by_batch(case)
 
 
@@ -322,7 +322,7 @@ def sizes_of_runs(case: Case, *, end: int | None = None) -> list[int]:
     return [run.size_bytes for run in found]
 
 
-def test_batch_larger_than_a_run_is_read_as_a_whole() -> None:
+def test_sound_runs_read_a_batch_larger_than_a_run_at_once() -> None:
     small = [batch(base_offset=at) for at in range(3)]
     large = batch(base_offset=1, body=bytes(5000))
     data = small[0] + large + small[2]
@@ -345,7 +345,7 @@ def sound_in(case: Case, *, end: int) -> list[int]:
 
 @pytest.mark.parametrize("walk", [sizes_of_runs, sound_in])
 @pytest.mark.parametrize("cut", [1, 30])
-def test_walk_of_file_shorter_than_its_segment_ends(
+def test_sound_walk_ends_in_a_file_shorter_than_its_segment(
     walk: Callable[..., list[int]], cut: int
 ) -> None:
     data = batch() + batch(base_offset=1)
@@ -353,13 +353,13 @@ def test_walk_of_file_shorter_than_its_segment_ends(
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
-def test_segment_whose_name_exceeds_int64_holds_no_sound_batch(form: ModuleType) -> None:
+def test_sound_runs_of_a_segment_whose_name_exceeds_int64_are_empty(form: ModuleType) -> None:
     assert by_runs(Case(batch(), base_offset=10**20 - 1), form).size_bytes == 0
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
-def test_batch_beyond_the_offsets_that_a_segment_spans_is_not_sound(form: ModuleType) -> None:
-    """An index entry has 32 bits for an offset."""
+def test_sound_runs_end_at_a_batch_beyond_the_offset_span_of_a_segment(form: ModuleType) -> None:
+    """An index entry stores an offset in 32 bits."""
     far = bytearray(batch())
     struct.pack_into(">i", far, 23, 2**31 - 1)
     data = sealed(far) + b"".join(batch(base_offset=2**31 + at) for at in range(9))

@@ -1,4 +1,4 @@
-"""Walking over batches: up to the first unsound one, and around damage."""
+"""Walks over batches: up to the first unsound batch, and around damage."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SIZE = len(batch(2, body=BODY))
 
 
 def data_of(count: int) -> bytearray:
-    """Batches of two records each."""
+    """Return batches of two records each."""
     return bytearray(b"".join(batch(2, base_offset=2 * i, body=BODY) for i in range(count)))
 
 
@@ -59,7 +59,7 @@ def around(
     return [one.header.base_offset if isinstance(one, Located) else one for one in found]
 
 
-def test_a_walk_ends_before_the_first_unsound_batch() -> None:
+def test_sound_batches_end_before_the_first_unsound_batch() -> None:
     data = data_of(4)
     assert walk(data) == [0, 2, 4, 6]
     assert walk(data, position=SIZE, next_offset=2) == [2, 4, 6]
@@ -68,12 +68,12 @@ def test_a_walk_ends_before_the_first_unsound_batch() -> None:
     assert walk(data) == [0, 2]
 
 
-def test_a_gap_is_not_sound() -> None:
+def test_sound_batches_end_at_a_gap() -> None:
     assert walk(batch(2) + batch(2, base_offset=3)) == [0]
     assert walk(batch(2) + batch(2, base_offset=1)) == [0]
 
 
-def test_a_length_that_leads_out_of_the_file_costs_no_memory() -> None:
+def test_sound_batches_never_read_beyond_the_file_for_a_wrong_length() -> None:
     data = data_of(2)
     data[SIZE + 8] = 0x7F
     asked: list[int] = []
@@ -94,14 +94,14 @@ def test_a_length_that_leads_out_of_the_file_costs_no_memory() -> None:
     assert max(asked) <= len(data)
 
 
-def test_around_damage_of_a_body_everything_else_is_found() -> None:
+def test_around_damage_finds_all_batches_except_damaged_bodies() -> None:
     data = data_of(5)
     data[SIZE + 70] ^= 1
     data[3 * SIZE + 70] ^= 1
     assert around(data) == [0, Damage(2, 4, SIZE), 4, Damage(6, 8, 3 * SIZE), 8]
 
 
-def test_neighbours_that_are_damaged_are_one_damage_up_to_a_known_batch() -> None:
+def test_around_damage_joins_adjacent_damage_up_to_a_known_batch() -> None:
     data = data_of(5)
     data[SIZE + 70] ^= 1
     data[2 * SIZE + 70] ^= 1
@@ -109,8 +109,8 @@ def test_neighbours_that_are_damaged_are_one_damage_up_to_a_known_batch() -> Non
 
 
 @pytest.mark.parametrize("at", range(0, 61))
-def test_damage_anywhere_in_a_header_is_bypassed_by_the_index(at: int) -> None:
-    """But for the leader epoch, which nothing in the batch vouches for."""
+def test_around_damage_passes_a_damaged_header_by_the_index(at: int) -> None:
+    """The leader epoch is the exception, because no other part of the batch confirms it."""
     data = data_of(5)
     data[2 * SIZE + at] ^= 0x40
     if 12 <= at < 16:
@@ -119,13 +119,13 @@ def test_damage_anywhere_in_a_header_is_bypassed_by_the_index(at: int) -> None:
     assert around(data, known=(SIZE, 3 * SIZE)) == [0, 2, Damage(4, 6, 2 * SIZE), 6, 8]
 
 
-def test_without_an_index_a_broken_header_costs_the_rest() -> None:
+def test_around_damage_without_an_index_loses_the_rest_after_a_broken_header() -> None:
     data = data_of(3)
     data[SIZE + 16] = 9
     assert around(data, end_offset=6) == [0, Damage(2, 6, SIZE)]
 
 
-def test_the_last_batch_and_the_only_one() -> None:
+def test_around_damage_handles_the_last_and_the_only_batch() -> None:
     data = data_of(2)
     data[-1] ^= 1
     assert around(data, end_offset=4) == [0, Damage(2, 4, SIZE)]
@@ -134,13 +134,13 @@ def test_the_last_batch_and_the_only_one() -> None:
     assert around(b"", end_offset=0) == []
 
 
-def test_batches_missing_before_the_expected_end_are_damage() -> None:
-    """The file is cut where a batch ends, so that nothing in it is wrong."""
+def test_around_damage_reports_batches_missing_before_the_end() -> None:
+    """The file is cut at the end of a batch, so that all of its bytes are correct."""
     assert around(data_of(2), end_offset=10) == [0, 2, Damage(4, 10, 2 * SIZE)]
     assert around(b"", end_offset=4) == [Damage(0, 4, 0)]
 
 
-def test_batch_at() -> None:
+def test_batch_at_returns_a_complete_batch_or_none() -> None:
     data = data_of(2)
     assert batch_at(read_at_of(data), SIZE, len(data)) is not None
     assert batch_at(read_at_of(data), SIZE, len(data) - 1) is None
@@ -186,18 +186,18 @@ def sound_from(data: bytes, gaps_below: int | None) -> list[int]:
     return [located.header.base_offset for located in found]
 
 
-def test_gaps_are_sound_only_where_they_may_be() -> None:
+def test_sound_batches_include_gaps_only_with_gaps_below() -> None:
     data = gapped(0, 10, 12, 50)
     assert sound_from(data, None) == [0]
     assert sound_from(data, 52) == [0, 10, 12, 50]
 
 
-def test_offsets_never_go_back_and_never_beyond_the_end() -> None:
+def test_sound_batches_end_at_lower_offsets_and_at_the_limit() -> None:
     assert sound_from(gapped(0, 10, 9), 100) == [0, 10]
     assert sound_from(gapped(0, 10, 50), 51) == [0, 10]
 
 
-def test_what_is_read_may_begin_after_a_gap_where_gaps_may_be() -> None:
+def test_require_sound_accepts_a_first_batch_after_a_gap_with_gaps_below() -> None:
     data = gapped(10, 20)
     require_sound(data, 5, 100)
     require_sound(data, 11, 100)
@@ -206,7 +206,7 @@ def test_what_is_read_may_begin_after_a_gap_where_gaps_may_be() -> None:
             require_sound(data, known, gaps_below)
 
 
-def test_what_a_leader_sends_goes_on_where_the_log_ends() -> None:
+def test_sent_batches_requires_the_end_offset_of_the_log() -> None:
     assert [h.base_offset for h in sent_batches(gapped(4, 6), 4, may_have_gaps=False)] == [4, 6]
     assert [h.base_offset for h in sent_batches(gapped(4, 9), 2, may_have_gaps=True)] == [4, 9]
     torn = gapped(4, 6)[:-1]

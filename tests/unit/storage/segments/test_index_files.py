@@ -1,4 +1,4 @@
-"""Entries of index files that are read without loading the files."""
+"""Entries of index files read without loading the whole files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.faults.rig import batch, headers_of
 
 
 def segment_of(timestamps: list[int]) -> tuple[MemVfs, LogSegment]:
-    """One batch of a record for each timestamp; an index entry for nearly each batch."""
+    """Create a segment with one batch per timestamp, and an index entry for nearly each batch."""
     vfs = MemVfs()
     vfs.make_dirs("/t")
     made = LogSegment(vfs=vfs, directory="/t", base_offset=0, size_bytes=0, index_interval_bytes=1)
@@ -37,7 +37,7 @@ def largest_in(vfs: MemVfs, made: LogSegment) -> TimeEntry | None:
 
 @pytest.mark.parametrize("count", [1, 2, 511, 512, 513, 1024, 3000])
 @pytest.mark.parametrize("at", [0, 1, 300, 700, -2, -1])
-def test_largest_timestamp_is_found_wherever_its_batch_is(count: int, at: int) -> None:
+def test_read_largest_entry_finds_the_largest_timestamp_in_any_batch(count: int, at: int) -> None:
     timestamps = [5] * count
     timestamps[at % count] = 9
     vfs, made = segment_of(timestamps)
@@ -45,28 +45,28 @@ def test_largest_timestamp_is_found_wherever_its_batch_is(count: int, at: int) -
 
 
 @pytest.mark.parametrize("lost", [0, 1])
-def test_largest_timestamp_is_unknown_without_both_files(lost: int) -> None:
+def test_read_largest_entry_without_both_files_is_none(lost: int) -> None:
     vfs, made = segment_of([1, 2, 3])
     vfs.unlink_if_exists(made.index_paths[lost])
     assert largest_in(vfs, made) is None
 
 
 @pytest.mark.parametrize("cut", [0, 1])
-def test_largest_timestamp_is_unknown_if_a_file_has_a_part_of_an_entry(cut: int) -> None:
+def test_read_largest_entry_of_a_file_with_a_partial_entry_is_none(cut: int) -> None:
     vfs, made = segment_of([1, 2, 3])
     file = vfs.open(made.index_paths[cut], OpenMode.READ_WRITE)
     file.truncate(file.size() - 1)
     assert largest_in(vfs, made) is None
 
 
-def test_largest_timestamp_has_to_be_that_of_a_batch() -> None:
+def test_read_largest_entry_that_matches_no_batch_is_none() -> None:
     vfs, made = segment_of([1, 2, 3])
     vfs.open(made.index_paths[1], OpenMode.READ_WRITE).write_at(0, [bytes(24)])
     vfs.open(made.index_paths[1], OpenMode.READ_WRITE).truncate(12)
     assert largest_in(vfs, made) is None
 
 
-def test_last_position_is_that_of_the_last_entry() -> None:
+def test_read_last_position_returns_the_position_of_the_last_entry() -> None:
     vfs, made = segment_of([1, 2, 3])
     assert read_last_position(vfs, made.index_paths[0]) == 2 * len(batch())
     assert read_last_position(vfs, "/t/none.index") == 0

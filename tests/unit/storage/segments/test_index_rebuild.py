@@ -1,4 +1,4 @@
-"""IndexRebuild: the indexes of a segment, a piece at a time."""
+"""``IndexRebuild`` rebuilds the indexes of a segment in steps."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.large_log import KIB, MIB, CountingVfs, LargeLog, put_large_log
 
 
-def test_rebuild_in_short_steps_equals_a_full_walk() -> None:
+def test_index_rebuild_in_short_steps_equals_a_full_walk() -> None:
     mem = MemVfs()
     shape = LargeLog.of_size(8 * MIB, 16 * KIB)
     directory, vfs = put_large_log(mem, "/d1", shape), CountingVfs(mem)

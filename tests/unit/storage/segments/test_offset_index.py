@@ -1,4 +1,4 @@
-"""Sparse indexes: look-ups, cuts and Kafka's bytes."""
+"""Sparse indexes: look-ups, truncation and Kafka's file format."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def make() -> OffsetIndex:
     return index
 
 
-def test_positions() -> None:
+def test_offset_index_position_before_and_position_at_most() -> None:
     index = make()
     assert [index.position_before(o) for o in (100, 109, 110, 119, 120, 999)] == [
         0,
@@ -27,7 +27,7 @@ def test_positions() -> None:
     assert [index.position_at_most(p) for p in (0, 999, 1000, 9999)] == [0, 0, 1000, 3000]
 
 
-def test_positions_after() -> None:
+def test_offset_index_positions_after() -> None:
     index = make()
     assert [list(index.positions_after(p)) for p in (0, 1000, 2999, 3000)] == [
         [1000, 2000, 3000],
@@ -37,7 +37,7 @@ def test_positions_after() -> None:
     ]
 
 
-def test_offset_index_bytes_are_kafkas() -> None:
+def test_offset_index_bytes_equal_kafkas() -> None:
     data = make().to_bytes()
     assert data == struct.pack(">6i", 10, 1000, 20, 2000, 30, 3000)
     back = OffsetIndex.from_bytes(100, data, segment_bytes=3001)
@@ -45,7 +45,7 @@ def test_offset_index_bytes_are_kafkas() -> None:
     assert back.to_bytes() == data
 
 
-def test_unfit_bytes_are_refused() -> None:
+def test_index_from_bytes_rejects_wrong_bytes() -> None:
     data = make().to_bytes()
     assert OffsetIndex.from_bytes(100, data, segment_bytes=3000) is None
     assert OffsetIndex.from_bytes(100, data[:-1], segment_bytes=9999) is None
@@ -54,7 +54,7 @@ def test_unfit_bytes_are_refused() -> None:
     assert TimeIndex.from_bytes(0, bytes(24)) is None
 
 
-def test_truncation() -> None:
+def test_offset_index_below_removes_later_positions() -> None:
     index = make()
     index = index.below(2000)
     assert len(index) == 1
@@ -62,7 +62,7 @@ def test_truncation() -> None:
     assert index.position_before(130) == 2000
 
 
-def test_time_index() -> None:
+def test_time_index_finds_offsets_and_round_trips() -> None:
     times = TimeIndex(100)
     assert times.last() is None
     for timestamp, offset in [(5, 110), (4, 115), (9, 120)]:
@@ -79,7 +79,7 @@ def test_time_index() -> None:
     assert times.last() == TimeEntry(5, 110)
 
 
-def test_an_offset_whose_predecessors_end_before_a_position() -> None:
+def test_offset_index_offset_below_a_position() -> None:
     index = OffsetIndex(100)
     assert index.offset_below(10**6) == 100
     index.append(109, 50)

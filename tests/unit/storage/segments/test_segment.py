@@ -1,4 +1,4 @@
-"""LogSegment: torn writes, scans, records by time."""
+"""``LogSegment``: torn writes, scans, truncation, and the largest timestamp."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def add(segment: LogSegment, data: bytes) -> None:
     segment.append([data], headers)
 
 
-def test_torn_write_is_truncated_before_the_next() -> None:
+def test_append_truncates_a_torn_write_first() -> None:
     mem = MemVfs()
     mem.make_dirs("/t")
     vfs = FaultVfs(mem)
@@ -65,7 +65,7 @@ def test_scan_stops_before_the_first_unsound_batch() -> None:
     assert (scanned.next_offset, segment.size_bytes) == (2, size * 2 // 3)
 
 
-def test_batch_larger_than_a_scan_step() -> None:
+def test_scan_reads_a_batch_larger_than_its_step() -> None:
     vfs = MemVfs()
     vfs.make_dirs("/t")
     segment = make(vfs)
@@ -75,7 +75,7 @@ def test_batch_larger_than_a_scan_step() -> None:
     assert again.scan(check_crc_of_each=True).next_offset == 2
 
 
-def test_reader_that_must_not_wait_has_to_ask_elsewhere() -> None:
+def test_read_returns_none_if_the_page_cache_has_too_few_bytes() -> None:
     segment = make()
     add(segment, batch(base_offset=0))
 
@@ -96,7 +96,7 @@ def test_reader_that_must_not_wait_has_to_ask_elsewhere() -> None:
     assert short is None
 
 
-def test_retired_segment_keeps_its_bytes_until_purged() -> None:
+def test_retire_keeps_the_bytes_until_purge() -> None:
     vfs = MemVfs()
     vfs.make_dirs("/t")
     segment = make(vfs)
@@ -110,7 +110,7 @@ def test_retired_segment_keeps_its_bytes_until_purged() -> None:
     assert vfs.list_dir("/t") == []
 
 
-def test_a_write_that_found_no_space_leaves_nothing() -> None:
+def test_append_without_space_leaves_no_bytes() -> None:
     mem = MemVfs()
     mem.make_dirs("/t")
     vfs = FaultVfs(mem)
@@ -124,7 +124,7 @@ def test_a_write_that_found_no_space_leaves_nothing() -> None:
     assert segment.open().size() == size
 
 
-def test_a_tail_that_could_not_be_removed_is_truncated_before_the_segment_is_sealed() -> None:
+def test_truncate_torn_tail_removes_bytes_that_append_could_not_remove() -> None:
     mem = MemVfs()
     mem.make_dirs("/t")
     vfs = FaultVfs(mem)
@@ -141,7 +141,7 @@ def test_a_tail_that_could_not_be_removed_is_truncated_before_the_segment_is_sea
     assert segment.open().size() == size
 
 
-def test_a_segment_is_not_half_made() -> None:
+def test_create_without_space_leaves_no_file() -> None:
     mem = MemVfs()
     mem.make_dirs("/t")
     vfs = FaultVfs(mem)
@@ -151,7 +151,7 @@ def test_a_segment_is_not_half_made() -> None:
     assert mem.list_dir("/t") == []
 
 
-def test_indexes_are_whole_or_as_they_were() -> None:
+def test_write_indexes_without_space_keeps_the_old_files() -> None:
     mem = MemVfs()
     mem.make_dirs("/t")
     vfs = FaultVfs(mem)
@@ -168,8 +168,8 @@ def test_indexes_are_whole_or_as_they_were() -> None:
     assert not [entry.name for entry in mem.list_dir("/t") if entry.name.endswith(".tmp")]
 
 
-def test_an_empty_time_index_is_not_believed() -> None:
-    """That is what a crash leaves of one that was not on the disk yet."""
+def test_largest_timestamp_ignores_an_empty_time_index() -> None:
+    """A crash leaves an empty file if the index was not flushed yet."""
     vfs = MemVfs()
     vfs.make_dirs("/t")
     segment = make(vfs)
@@ -180,8 +180,8 @@ def test_an_empty_time_index_is_not_believed() -> None:
         make(vfs, segment.size_bytes).largest_timestamp()
 
 
-def test_time_index_of_zeros_is_ignored() -> None:
-    """A power cut leaves them of a file that was not synced. They say 1970."""
+def test_largest_timestamp_ignores_a_time_index_of_zeros() -> None:
+    """A power cut leaves zeros in a file that was not synced; zero would mean 1970."""
     vfs = MemVfs()
     vfs.make_dirs("/t")
     segment = make(vfs)
@@ -195,7 +195,7 @@ def test_time_index_of_zeros_is_ignored() -> None:
         make(vfs, segment.size_bytes).largest_timestamp()
 
 
-def test_a_segment_goes_without_another_name() -> None:
+def test_retire_at_once_removes_the_files() -> None:
     vfs = MemVfs()
     vfs.make_dirs("/t")
     segment = make(vfs)
@@ -208,7 +208,7 @@ def test_a_segment_goes_without_another_name() -> None:
     segment.purge()
 
 
-def test_a_segment_is_born_again_in_its_own_space() -> None:
+def test_reborn_segment_needs_no_free_space() -> None:
     vfs = MemVfs()
     vfs.make_dirs("/t")
     segment = make(vfs)
@@ -230,7 +230,7 @@ def test_a_segment_is_born_again_in_its_own_space() -> None:
     left=st.integers(0, 30),
     loaded=st.booleans(),
 )
-def test_truncation_leaves_the_indexes_that_a_rebuild_makes(
+def test_truncate_leaves_the_same_indexes_as_a_rebuild(
     timestamps: list[int], left: int, loaded: bool
 ) -> None:
     vfs = MemVfs()
@@ -245,13 +245,13 @@ def test_truncation_leaves_the_indexes_that_a_rebuild_makes(
     segment.truncate(left * len(batch()), left)
     for offset, timestamp in enumerate((3, 9, 12), start=left):
         largest = segment.largest_timestamp()
-        assert largest == made_anew(vfs, segment).largest
+        assert largest == rebuilt_indexes(vfs, segment).largest
         add(segment, batch(base_offset=offset, timestamp=timestamp))
     positions = [segment.position_of(offset) for offset in range(left + 3)]
     assert [found and found.position for found in positions] == [
         offset * len(batch()) for offset in range(left + 3)
     ]
-    made = made_anew(vfs, segment)
+    made = rebuilt_indexes(vfs, segment)
     assert len(segment.indexes().offsets) >= len(made.offsets)
     segment.write_indexes()
     again = make(vfs, segment.size_bytes)
@@ -259,15 +259,15 @@ def test_truncation_leaves_the_indexes_that_a_rebuild_makes(
     assert again.largest_timestamp() == made.largest
 
 
-def made_anew(vfs: Vfs, segment: LogSegment) -> SegmentIndexes:
-    """What a walk over the whole file makes."""
+def rebuilt_indexes(vfs: Vfs, segment: LogSegment) -> SegmentIndexes:
+    """Return the indexes that a walk over the whole file makes."""
     again = make(vfs, segment.size_bytes)
     again.scan(check_crc_of_each=False)
     return again.indexes()
 
 
-def test_truncation_after_damage_knows_the_largest_timestamp() -> None:
-    """A walk for it begins at the entry that leads past the damage."""
+def test_truncate_after_damage_keeps_the_largest_timestamp() -> None:
+    """The search for the timestamp starts at the index entry after the damage."""
     vfs = MemVfs()
     vfs.make_dirs("/t")
     segment = make(vfs)

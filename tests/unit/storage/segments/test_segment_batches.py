@@ -1,4 +1,4 @@
-"""batches_from: all batches from an offset on, except damaged ones."""
+"""``batches_from`` returns all batches from an offset on, except damaged ones."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_batches_from_returns_batches_that_end_at_or_after_the_offset(offset: in
 
 
 @pytest.mark.parametrize("damaged", [0, 3, 9])
-def test_batches_from_skips_batch_with_damaged_header_and_repeats_none(damaged: int) -> None:
+def test_batches_from_skips_a_batch_with_a_damaged_header(damaged: int) -> None:
     segment = segment_of(10)
     size = segment.size_bytes // 10
     segment.open().write_at(damaged * size + 16, [b"\x07"])

@@ -1,4 +1,4 @@
-"""SegmentCache: which indexes go and which files are to be closed."""
+"""``SegmentCache``: eviction of indexes, and choice of idle files."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from kraftjbod.storage.segments.segment_cache import CacheLimits, SegmentCache
 
 
 class OneSegment:
-    """As the cache sees one; ``is_kept``: its index files say something else."""
+    """A segment for the cache; with ``is_kept`` its index files on disk are outdated."""
 
     def __init__(self, cache: SegmentCache[OneSegment], *, is_kept: bool = False) -> None:
         self.was_read = False
@@ -24,7 +24,7 @@ class OneSegment:
         return True
 
 
-def test_indexes_loaded_first_go_first_unless_they_were_read() -> None:
+def test_segment_cache_evicts_the_oldest_indexes_that_were_not_read() -> None:
     cache = SegmentCache(CacheLimits(index_bytes=30))
     first, second, third = (OneSegment(cache) for _ in range(3))
     first.was_read = True
@@ -35,7 +35,7 @@ def test_indexes_loaded_first_go_first_unless_they_were_read() -> None:
     assert [one.has_indexes for one in (first, third, fifth, sixth)] == [False, False, True, True]
 
 
-def test_indexes_that_are_not_on_disk_stay_beyond_the_limit() -> None:
+def test_segment_cache_keeps_indexes_that_are_not_on_disk() -> None:
     cache = SegmentCache(CacheLimits(index_bytes=10))
     kept = [OneSegment(cache, is_kept=True) for _ in range(3)]
     newest = OneSegment(cache)
@@ -43,13 +43,13 @@ def test_indexes_that_are_not_on_disk_stay_beyond_the_limit() -> None:
     assert cache.index_bytes == 40
 
 
-def test_indexes_of_the_loaded_segment_stay_however_large_they_are() -> None:
+def test_segment_cache_keeps_the_indexes_just_loaded_at_any_size() -> None:
     cache = SegmentCache(CacheLimits(index_bytes=1))
     assert OneSegment(cache).has_indexes
     assert cache.index_bytes == 10
 
 
-def test_idle_files_are_those_opened_first_and_not_read() -> None:
+def test_segment_cache_chooses_the_oldest_files_that_were_not_read() -> None:
     cache = SegmentCache(CacheLimits(open_segments=2))
     first, second, third, fourth = (OneSegment(cache) for _ in range(4))
     assert cache.has_too_many_open

@@ -1,4 +1,4 @@
-"""SegmentIndexes: entries in step with the batches, files and back, and indexes made anew."""
+"""``SegmentIndexes``: entries for appended batches, index files, and rebuilt indexes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def from_files(files: dict[str, bytes], segment_bytes: int) -> SegmentIndexes | 
     )
 
 
-def test_both_get_an_entry_after_each_interval() -> None:
+def test_segment_indexes_get_an_entry_after_each_interval() -> None:
     indexes = noted(2 * SIZE_BYTES, 7, 7, 7, 5, 7, 7, 9)
     positions = [position for _, position in indexes.offsets.entries()]
     assert all(after - before > 2 * SIZE_BYTES for before, after in pairwise([0, *positions]))
@@ -46,12 +46,12 @@ def test_both_get_an_entry_after_each_interval() -> None:
         (BASE + 3, 3 * SIZE_BYTES),
         (BASE + 6, 6 * SIZE_BYTES),
     ]
-    # The time that counts is the largest so far, with the first batch that had it.
+    # An entry has the largest timestamp so far, with the first batch that has it.
     assert list(indexes.times.entries()) == [TimeEntry(7, BASE), TimeEntry(9, BASE + 6)]
     assert indexes.largest == TimeEntry(9, BASE + 6)
 
 
-def test_files_say_the_largest_time_whether_it_had_an_entry_or_not() -> None:
+def test_segment_indexes_files_contain_the_largest_timestamp() -> None:
     files = noted(10**6, 5, 8).to_files()
     again = from_files(files, 2 * SIZE_BYTES)
     assert again is not None
@@ -59,7 +59,7 @@ def test_files_say_the_largest_time_whether_it_had_an_entry_or_not() -> None:
     assert again.to_files() == files
 
 
-def test_the_first_batch_after_loaded_indexes_gets_an_entry() -> None:
+def test_segment_indexes_loaded_from_files_get_an_entry_for_the_next_batch() -> None:
     again = from_files(noted(10**6, 5, 8).to_files(), 2 * SIZE_BYTES)
     assert again is not None
     again.note(header(2, 9), 2 * SIZE_BYTES)
@@ -67,20 +67,20 @@ def test_the_first_batch_after_loaded_indexes_gets_an_entry() -> None:
 
 
 @pytest.mark.parametrize("suffix", [INDEX_SUFFIX, TIME_INDEX_SUFFIX])
-def test_a_torn_file_spoils_both(suffix: str) -> None:
+def test_segment_indexes_from_files_rejects_a_torn_file(suffix: str) -> None:
     files = noted(0, 5, 8, 9).to_files()
     assert from_files(files, 3 * SIZE_BYTES) is not None
     files[suffix] = files[suffix][:-1]
     assert from_files(files, 3 * SIZE_BYTES) is None
 
 
-def test_neither_a_smaller_segment_nor_an_empty_time_index_is_believed() -> None:
+def test_segment_indexes_from_files_rejects_a_smaller_segment_and_an_empty_time_index() -> None:
     files = noted(0, 5, 8, 9).to_files()
     assert from_files(files, SIZE_BYTES) is None
     assert from_files({**files, TIME_INDEX_SUFFIX: b""}, 3 * SIZE_BYTES) is None
 
 
-def test_fresh_ones_are_what_appending_had_made() -> None:
+def test_fresh_indexes_equal_those_of_appending() -> None:
     fresh = FreshIndexes(BASE, SIZE_BYTES)
     for number, timestamp in enumerate([7, 6, 8, 8]):
         fresh.take(Located(number * SIZE_BYTES, header(number, timestamp)))
@@ -88,7 +88,7 @@ def test_fresh_ones_are_what_appending_had_made() -> None:
     assert (fresh.first_timestamp, fresh.damages) == (7, [])
 
 
-def test_no_walk_to_what_follows_damage_leads_through_it() -> None:
+def test_fresh_indexes_have_an_entry_directly_after_damage() -> None:
     damage = Damage(BASE + 1, BASE + 3, SIZE_BYTES)
     fresh = FreshIndexes(BASE, 10**6)
     fresh.take(Located(0, header(0, 7)))

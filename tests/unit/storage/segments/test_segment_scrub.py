@@ -1,4 +1,4 @@
-"""One closed segment, read step by step: what is wrong is found, and nothing else."""
+"""``SegmentScrub`` of one closed segment, step by step."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ LOG, INDEX, TIMES = (f"/d/{BASE:020}{suffix}" for suffix in (".log", ".index", "
 
 
 def written(vfs: MemVfs) -> LogSegment:
-    """A closed segment of several steps, its index files on the disk."""
+    """Write a closed segment of several scrub steps, with its index files."""
     vfs.make_dirs("/d")
     segment = LogSegment(
         vfs=vfs, directory="/d", base_offset=BASE, size_bytes=0, index_interval_bytes=3 * SIZE
     )
     segment.create()
     for i in range(BATCHES):
-        # Every third batch is older than the one before.
+        # Each third batch is older than the previous one.
         timestamp = 1_000 + i - 5 * (i % 3 == 2)
         data = batch(RECORDS, base_offset=BASE + i * RECORDS, body=BODY, timestamp=timestamp)
         segment.append([data], headers_of(data))
@@ -59,7 +59,7 @@ def flip(vfs: MemVfs, path: str, position: int) -> None:
     file.write_at(position, [bytes([file.read_at(position, 1)[0] ^ 0x10])])
 
 
-def test_a_sound_segment_has_nothing_to_report() -> None:
+def test_segment_scrub_of_a_sound_segment_reports_nothing() -> None:
     vfs = MemVfs()
     scrub = scrubbed(vfs, written(vfs))
     assert (scrub.damages, scrub.is_index_wrong) == ([], False)
@@ -67,20 +67,20 @@ def test_a_sound_segment_has_nothing_to_report() -> None:
 
 @pytest.mark.parametrize("number", [0, 1, 17, BATCHES - 1])
 @pytest.mark.parametrize("at", [3, 10, 16, 20, 45, 60, SIZE - 1])
-def test_damage_anywhere_is_found_where_it_is(number: int, at: int) -> None:
-    """But of the leader epoch, for which nothing in a batch vouches."""
+def test_segment_scrub_finds_damage_at_its_position(number: int, at: int) -> None:
+    """The leader epoch is the exception, because no other part of a batch confirms it."""
     vfs = MemVfs()
     segment = written(vfs)
     flip(vfs, LOG, number * SIZE + at)
     scrub = scrubbed(vfs, segment)
     (damage,) = scrub.damages
     assert (damage.offset, damage.position) == (BASE + number * RECORDS, number * SIZE)
-    # No further than to the next batch that an index knows of.
+    # The damage extends at most to the next batch with an index entry.
     assert BASE + (number + 1) * RECORDS <= damage.next_offset <= BASE + (number + 5) * RECORDS
     assert damage.next_offset <= END
 
 
-def test_the_segment_itself_is_as_it_was() -> None:
+def test_segment_scrub_does_not_change_the_segment() -> None:
     vfs = MemVfs()
     segment = written(vfs)
     before = (segment.size_bytes, segment.indexes().to_files(), segment.largest_timestamp())
@@ -89,7 +89,7 @@ def test_the_segment_itself_is_as_it_was() -> None:
     assert (segment.size_bytes, segment.indexes().to_files(), segment.largest_timestamp()) == before
 
 
-def test_a_file_that_ends_early_is_damaged_to_its_end() -> None:
+def test_segment_scrub_of_a_short_file_reports_damage_up_to_the_end_offset() -> None:
     vfs = MemVfs()
     segment = written(vfs)
     vfs.open(LOG, OpenMode.READ_WRITE).truncate(30 * SIZE + 10)
@@ -99,7 +99,7 @@ def test_a_file_that_ends_early_is_damaged_to_its_end() -> None:
     assert scrub.damages == [Damage(BASE + 30 * RECORDS, END, 30 * SIZE)]
 
 
-def test_every_byte_of_the_index_files_counts() -> None:
+def test_segment_scrub_detects_a_change_in_any_byte_of_the_index_files() -> None:
     vfs = MemVfs()
     segment = written(vfs)
     for path, entry_bytes in ((INDEX, OFFSET_ENTRY_BYTES), (TIMES, TIME_ENTRY_BYTES)):
@@ -116,7 +116,7 @@ def test_every_byte_of_the_index_files_counts() -> None:
         assert not scrubbed(vfs, segment).is_index_wrong
 
 
-def test_index_files_that_are_not_there_are_nobodys_fault() -> None:
+def test_segment_scrub_ignores_missing_index_files() -> None:
     vfs = MemVfs()
     segment = written(vfs)
     for path in (INDEX, TIMES):
@@ -125,7 +125,7 @@ def test_index_files_that_are_not_there_are_nobodys_fault() -> None:
 
 
 @pytest.mark.parametrize("may_have_gaps", [True, False])
-def test_offsets_that_compaction_took_away_are_no_damage(may_have_gaps: bool) -> None:
+def test_segment_scrub_accepts_gaps_only_in_a_compacted_segment(may_have_gaps: bool) -> None:
     vfs = MemVfs()
     vfs.make_dirs("/d")
     segment = LogSegment(

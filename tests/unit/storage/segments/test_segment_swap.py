@@ -1,4 +1,4 @@
-"""A compacted segment takes the places of others; a crash leaves all of one or all of the other."""
+"""``SegmentSwap``: a compacted segment replaces its sources, atomically also in a crash."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DIR = "/d/t-0"
 
 
 def segment(vfs: MemVfs | FaultVfs, base: int, *, filled: bool = True) -> LogSegment:
-    """Of two batches with two records each."""
+    """Create a segment of two batches with two records each."""
     made = LogSegment(
         vfs=vfs, directory=DIR, base_offset=base, size_bytes=0, index_interval_bytes=0
     )
@@ -47,7 +47,7 @@ def log(vfs: MemVfs | FaultVfs) -> list[LogSegment]:
 
 
 def target_of(vfs: MemVfs | FaultVfs, base: int, end: int) -> LogSegment:
-    """Compacted: of all that was from ``base`` on, the batch before ``end`` is left."""
+    """Create a compacted segment with the last batch before ``end``."""
     made = segment(vfs, base, filled=False)
     made.may_have_gaps = True
     open_target(vfs, made)
@@ -69,7 +69,7 @@ def expected(*bases: int) -> list[str]:
     return [offset_file_name(base, ".log") for base in bases]
 
 
-def test_the_new_segment_has_its_name_and_its_indexes_at_the_end() -> None:
+def test_segment_swap_renames_the_compacted_segment_and_its_indexes() -> None:
     vfs = MemVfs()
     segments = log(vfs)
     swap = SegmentSwap(vfs, segments[:3], target_of(vfs, 0, 12))
@@ -92,7 +92,7 @@ def test_the_new_segment_has_its_name_and_its_indexes_at_the_end() -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_a_crash_at_any_operation_leaves_a_whole_log(seed: int) -> None:
+def test_segment_swap_crash_at_any_operation_leaves_the_old_or_the_new_log(seed: int) -> None:
     total = FaultVfs(MemVfs())
     segments = log(total.inner)
     operations: list[str] = []
@@ -131,7 +131,7 @@ def test_a_crash_at_any_operation_leaves_a_whole_log(seed: int) -> None:
         assert first is not None
         is_new = logs(clone) == expected(0, 12)
         assert [h.base_offset for h in headers_of(first)] == ([10] if is_new else [0, 2])
-        # Old indexes never stand beside a new log.
+        # A new log never has old indexes.
         if is_new and offset_file_name(0, ".index") in names(clone):
             loaded = LogSegment(
                 vfs=clone,
@@ -146,7 +146,7 @@ def test_a_crash_at_any_operation_leaves_a_whole_log(seed: int) -> None:
             assert located.header.base_offset == 10
 
 
-def test_what_fails_in_the_middle_is_asked_for_again() -> None:
+def test_segment_swap_finish_can_be_repeated_after_errors() -> None:
     mem = MemVfs()
     vfs = FaultVfs(mem)
     segments = log(mem)
@@ -165,8 +165,8 @@ def test_what_fails_in_the_middle_is_asked_for_again() -> None:
     assert logs(mem) == expected(0, 8, 12)
 
 
-def test_swap_that_begins_without_a_descriptor_leaves_the_log_as_it_was() -> None:
-    """A swap file would take the places of the old segments at the next load."""
+def test_segment_swap_begin_without_a_descriptor_leaves_the_log_unchanged() -> None:
+    """A swap file would replace the old segments at the next load."""
     vfs = FaultVfs(MemVfs())
     segments, target = log(vfs), target_of(vfs, 4, 12)
     before = names(vfs)
@@ -176,7 +176,7 @@ def test_swap_that_begins_without_a_descriptor_leaves_the_log_as_it_was() -> Non
     assert names(vfs) == before
 
 
-def test_a_target_that_cannot_be_opened_leaves_nothing() -> None:
+def test_open_target_that_fails_leaves_no_file() -> None:
     mem = MemVfs()
     log(mem)
     vfs = FaultVfs(mem)
@@ -186,7 +186,7 @@ def test_a_target_that_cannot_be_opened_leaves_nothing() -> None:
     assert not [name for name in names(mem) if ".cleaned" in name]
 
 
-def test_a_pass_that_is_off_leaves_nothing() -> None:
+def test_discard_target_removes_its_files() -> None:
     vfs = MemVfs()
     segments = log(vfs)
     before = names(vfs)
@@ -196,7 +196,7 @@ def test_a_pass_that_is_off_leaves_nothing() -> None:
     assert names(vfs) == before
 
 
-def test_only_closed_neighbours_have_a_place() -> None:
+def test_place_of_accepts_adjacent_closed_segments_only() -> None:
     segments = log(MemVfs())
     assert place_of(segments[1:3], segments) == 1
     assert place_of(segments[:1], segments) == 0

@@ -1,4 +1,4 @@
-"""The index of aborted transactions: its bytes, and what it finds."""
+"""``TransactionIndex`` of aborted transactions: file format, truncation and search."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SOME = TransactionIndex(
 )
 
 
-def test_bytes_come_back_and_what_is_spoilt_does_not() -> None:
+def test_transaction_index_is_read_as_written_and_rejects_damage() -> None:
     data = SOME.to_bytes()
     back = TransactionIndex.from_bytes(5, data)
     assert back is not None and back.entries == SOME.entries
@@ -29,12 +29,12 @@ def test_bytes_come_back_and_what_is_spoilt_does_not() -> None:
     assert TransactionIndex.from_bytes(5, swapped) is None
 
 
-def test_what_is_cut_off_is_gone() -> None:
+def test_transaction_index_below_removes_later_entries() -> None:
     assert [one.last_offset for one in SOME.below(24).entries] == [10, 12]
     assert len(SOME.below(0)) == 0 and len(SOME.below(25)) == 3
 
 
-def test_all_that_overlaps_is_found_and_the_search_ends_in_time() -> None:
+def test_transaction_index_collect_finds_each_overlapping_transaction() -> None:
     dice = random.Random(3)
     for _ in range(300):
         entries, begun, offset = [], dict[int, int](), 0

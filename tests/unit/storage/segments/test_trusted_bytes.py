@@ -1,4 +1,4 @@
-"""TrustedBytes against a set of the megabytes that it may trust."""
+"""``TrustedBytes`` against a model: the set of trusted mebibytes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def covered(trusted: TrustedBytes, size: int) -> set[int]:
 
 
 @given(size=st.integers(0, LARGEST), steps=steps)
-def test_trusted_bytes_are_only_written_or_verified_bytes(
+def test_trusted_bytes_contain_written_and_verified_bytes_only(
     size: int, steps: list[tuple[str, int, int]]
 ) -> None:
     trusted, model = TrustedBytes(size * MIB), set[int]()
@@ -53,7 +53,7 @@ def test_trusted_bytes_are_only_written_or_verified_bytes(
             model = covered(trusted, size)  # Forgotten ranges have to be verified again.
 
 
-def test_readers_at_one_end_leave_the_other_end_trusted() -> None:
+def test_trusted_bytes_keep_one_end_while_the_other_end_is_read() -> None:
     trusted = TrustedBytes(0)
     trusted.doubt(0, MIB, 1024 * MIB)
     assert trusted.end_from(0) == 0
