@@ -1,4 +1,4 @@
-"""Metadata records as bytes."""
+"""Encoding of metadata records and entries."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _brokers = st.lists(st.integers(-1, 2**31 - 1), max_size=4).map(tuple)
 _listeners = st.lists(
     st.builds(r.Listener, name=st.text(), host=st.text(), port=st.integers(1, 65535)), max_size=2
 ).map(tuple)
-#: Fields whose values are not known from their annotations alone.
+#: Strategies for fields whose values their annotations do not determine.
 _BY_FIELD: dict[str, st.SearchStrategy[Any]] = {
     "incarnation_id": _uuids.map(Uuid),
     "directory_id": _uuids.map(DirectoryId),
@@ -88,60 +88,62 @@ _entries = st.lists(st.one_of([_records_of(kind) for kind in _ALL_RECORDS]), max
 
 
 @given(_entries)
-def test_what_is_encoded_is_decoded(records: list[r.Record]) -> None:
+def test_decode_entry_returns_the_encoded_records(records: list[r.Record]) -> None:
     decoded = c.decode_entry(c.encode_entry(records, LATEST_METADATA_VERSION))
     assert decoded == tuple(records)
     assert [type(record) for record in decoded] == [type(record) for record in records]
 
 
 @given(_entries, st.integers(1, 5))
-def test_slices_are_the_same_bytes(records: list[r.Record], slice_records: int) -> None:
+def test_encode_entry_in_slices_yields_the_bytes_of_encode_entry(
+    records: list[r.Record], slice_records: int
+) -> None:
     level = LATEST_METADATA_VERSION
     slices = c.encode_entry_in_slices(iter(records), len(records), slice_records, level)
     assert b"".join(slices) == c.encode_entry(records, level)
 
 
 @given(st.binary(max_size=200))
-def test_rubbish_is_refused_with_one_kind_of_error(payload: bytes) -> None:
+def test_decode_entry_rejects_random_bytes_with_remote_protocol_error(payload: bytes) -> None:
     try:
         c.decode_entry(payload)
     except RemoteProtocolError:
         return
 
 
-def test_software_from_before_log_ids_reads_the_record_that_brings_one() -> None:
+def test_metadata_log_id_is_ignored_by_software_without_log_ids() -> None:
     record = r.FeatureLevelRecord(
         name="metadata.version", feature_level=17, metadata_log_id=Uuid(b"l" * 16)
     )
     (kind, version, values), *_ = msgpack.unpackb(
         c.encode_entry([record], MetadataVersion.IV_3_6_IV2)
     )
-    # It knows version 0 and two values, and passes over what follows them.
+    # Older software knows version 0 and two values, and skips the values after them.
     assert (kind, version, values[:2]) == (12, 0, ["metadata.version", 17])
     before = msgpack.packb([[kind, version, values[:2]]])
     assert c.decode_entry(before) == (dataclasses.replace(record, metadata_log_id=None),)
 
 
-def test_a_newer_version_is_refused() -> None:
+def test_decode_entry_rejects_a_newer_record_version() -> None:
     payload = msgpack.packb([[r.TopicRecord.TYPE, r.TopicRecord.VERSION + 1, ["t", bytes(16)]]])
     with pytest.raises(RemoteProtocolError, match="is newer than"):
         c.decode_entry(payload)
 
 
-def test_fields_that_an_older_version_lacks_get_their_defaults() -> None:
+def test_decode_entry_fills_missing_fields_with_defaults() -> None:
     record = _registration()
     ((number, version, values),) = msgpack.unpackb(c.encode_entry([record], BEFORE))
     older = msgpack.packb([[number, version, values[:7]]])
     assert c.decode_entry(older) == (record,)
 
 
-def test_only_records_are_encoded() -> None:
+def test_encode_entry_rejects_values_that_are_no_records() -> None:
     with pytest.raises(LocalProtocolError, match="str is not a metadata record"):
         c.encode_entry(["t"], BEFORE)  # type: ignore[list-item]
 
 
 @given(_entries, st.integers(1, 200))
-def test_an_entry_that_comes_in_pieces_is_the_same_wherever_it_is_divided(
+def test_entry_reader_returns_the_same_records_for_any_division_into_pieces(
     records: list[r.Record], size: int
 ) -> None:
     whole = c.encode_entry(records, LATEST_METADATA_VERSION)
@@ -153,7 +155,7 @@ def test_an_entry_that_comes_in_pieces_is_the_same_wherever_it_is_divided(
 
 
 @pytest.mark.parametrize("data", [b"", b"\x92", b"\xc1", b"\x91\x01", b"\xa3abc"])
-def test_pieces_that_are_no_entry_are_refused(data: bytes) -> None:
+def test_entry_reader_rejects_pieces_that_are_no_entry(data: bytes) -> None:
     reader = c.EntryReader()
     with pytest.raises(RemoteProtocolError):
         reader.feed(data)
@@ -161,7 +163,7 @@ def test_pieces_that_are_no_entry_are_refused(data: bytes) -> None:
 
 
 @given(_entries, st.integers(1, 500))
-def test_many_records_become_several_entries_of_the_size_that_is_allowed(
+def test_encode_entries_divides_records_into_entries_of_the_maximum_size(
     records: list[r.Record], max_bytes: int
 ) -> None:
     entries = c.encode_entries(records, LATEST_METADATA_VERSION, max_bytes)
@@ -221,7 +223,7 @@ def _partition_change(**fields: Any) -> r.PartitionChangeRecord:
         (_partition_change(directories=(A,)), JBOD, 1),
     ],
 )
-def test_a_record_is_written_in_the_version_of_its_content_and_level(
+def test_encode_entry_uses_the_version_required_by_content_and_metadata_version(
     record: r.Record, level: MetadataVersion, version: int
 ) -> None:
     payload = c.encode_entry([record], level)
@@ -242,21 +244,21 @@ def test_a_record_is_written_in_the_version_of_its_content_and_level(
         (_partition_change(directories=(A,)), BEFORE, "directories"),
     ],
 )
-def test_what_a_level_cannot_carry_is_refused_and_not_dropped(
+def test_encode_entry_rejects_fields_that_the_metadata_version_cannot_carry(
     record: r.Record, level: MetadataVersion, what: str
 ) -> None:
-    """Kafka once wrote wrong directories at an old level (KAFKA-16583, KAFKA-16606)."""
+    """Kafka wrote wrong directories at an old level (KAFKA-16583, KAFKA-16606)."""
     with pytest.raises(LocalProtocolError, match=f"says {what}, which metadata.version {level}"):
         c.encode_entry([record], level)
 
 
-def test_a_record_that_came_later_is_refused_below_its_level() -> None:
+def test_encode_entry_rejects_a_record_type_above_the_metadata_version() -> None:
     record = r.UnregisterControllerRecord(controller_id=BrokerId(100))
     with pytest.raises(LocalProtocolError, match="30 cannot carry UnregisterControllerRecord"):
         c.encode_entry([record], CORDON)
     assert c.decode_entry(c.encode_entry([record], CONTROLLERS)) == (record,)
 
 
-def test_directories_that_are_all_migrating_go_without_saying_below_their_level() -> None:
+def test_encode_entry_omits_migrating_directories_below_their_metadata_version() -> None:
     payload = c.encode_entry([_partition(MIGRATING_DIR, MIGRATING_DIR)], BEFORE)
     assert c.decode_entry(payload) == (_partition(),)

@@ -1,4 +1,4 @@
-"""Values that records build."""
+"""``BrokerRegistration`` and ``PartitionRegistration``: values that records build."""
 
 from __future__ import annotations
 
@@ -77,28 +77,28 @@ def _partition_change(**fields: object) -> PartitionChangeRecord:
     return PartitionChangeRecord(topic_id=TOPIC, partition_id=0, **fields)  # type: ignore[arg-type]
 
 
-def test_directories_are_kept_sorted() -> None:
+def test_broker_registration_sorts_its_directories() -> None:
     assert _broker(C, A, B).log_dirs == (A, B, C)
 
 
-def test_directories_that_leave_are_remembered_as_offline() -> None:
+def test_broker_registration_remembers_removed_directories_as_offline() -> None:
     broker = _broker(A, B, C).merge(_change(log_dirs=(C, B))).merge(_change(log_dirs=(C,)))
     assert (broker.log_dirs, broker.offline_log_dirs) == ((C,), (A, B))
     assert broker.known_log_dirs == {A, B, C}
     assert BrokerRegistration.from_record(broker.to_record()) == broker
 
 
-def test_none_in_a_change_is_no_change() -> None:
+def test_broker_registration_merge_ignores_fields_that_are_none() -> None:
     assert _broker(A).merge(_change()) == _broker(A)
 
 
-def test_a_change_of_another_epoch_is_a_bug() -> None:
+def test_broker_registration_merge_of_another_epoch_is_an_assertion_error() -> None:
     change = BrokerRegistrationChangeRecord(broker_id=ONE, broker_epoch=BrokerEpoch(6))
     with pytest.raises(AssertionError):
         _broker(A).merge(change)
 
 
-def test_who_is_active() -> None:
+def test_broker_registration_is_active_unless_fenced_or_in_controlled_shutdown() -> None:
     assert _broker(A).is_active
     assert not _broker(A).merge(_change(fenced=True)).is_active
     assert not _broker(A).merge(_change(in_controlled_shutdown=True)).is_active
@@ -113,12 +113,12 @@ def test_who_is_active() -> None:
         pytest.param((A, B), (), UNASSIGNED_DIR, True, id="unassigned"),
         pytest.param((A, B), (), MIGRATING_DIR, True, id="migrating"),
         pytest.param((A, B), (), LOST_DIR, False, id="lost"),
-        pytest.param((), (), C, True, id="from before directories had ids"),
+        pytest.param((), (), C, True, id="broker without directory ids"),
         pytest.param((), (), LOST_DIR, False, id="lost without directories"),
-        pytest.param((A,), (A,), UNASSIGNED_DIR, False, id="nothing is left"),
+        pytest.param((A,), (A,), UNASSIGNED_DIR, False, id="all failed"),
     ],
 )
-def test_which_replica_counts_as_online(
+def test_has_online_dir_for_each_kind_of_directory_id(
     registered: tuple[DirectoryId, ...],
     offline: tuple[DirectoryId, ...],
     asked: DirectoryId,
@@ -128,20 +128,20 @@ def test_which_replica_counts_as_online(
     assert _broker(*registered).merge(_change(log_dirs=left)).has_online_dir(asked) is is_online
 
 
-def test_each_change_raises_the_partition_epoch_and_a_leader_the_leader_epoch() -> None:
+def test_partition_merge_raises_the_partition_epoch_and_on_leader_change_the_leader_epoch() -> None:
     shrunk = _partition().merge(_partition_change(isr=(ONE,)))
     assert (shrunk.leader_epoch, shrunk.partition_epoch, shrunk.isr) == (3, 8, (ONE,))
     same_leader = shrunk.merge(_partition_change(leader=ONE))
     assert (same_leader.leader_epoch, same_leader.partition_epoch) == (4, 9)
 
 
-def test_no_leader_is_a_leader_change() -> None:
+def test_partition_merge_without_leader_is_a_leader_change() -> None:
     gone = _partition().merge(_partition_change(leader=NO_LEADER))
     assert not gone.has_leader
     assert gone.leader_epoch == 4
 
 
-def test_replicas_and_directories_change_together() -> None:
+def test_partition_merge_requires_directories_with_replicas() -> None:
     with pytest.raises(AssertionError):
         _partition().merge(_partition_change(replicas=(ONE,)))
     moved = _partition().merge(_partition_change(replicas=(TWO,), directories=(C,)))
@@ -149,24 +149,24 @@ def test_replicas_and_directories_change_together() -> None:
     assert moved.directory_of(ONE) is None
 
 
-def test_a_partition_from_before_directories_is_migrating() -> None:
+def test_partition_without_directories_is_migrating() -> None:
     assert _partition(()).directories == (MIGRATING_DIR, MIGRATING_DIR)
 
 
-def test_a_partition_goes_through_its_record() -> None:
+def test_partition_to_record_and_back_is_equal() -> None:
     partition = _partition().merge(_partition_change(leader_recovering=True))
     record = partition.to_record(TOPIC, 0)
     assert PartitionRegistration.from_record(record) == partition
     assert partition.preferred_leader == ONE
 
 
-def test_replicas_without_directories_are_migrating() -> None:
-    """Before directories, records say nothing of them."""
+def test_partition_merge_of_replicas_without_directories_is_migrating() -> None:
+    """Records without directory support have no directories."""
     moved = _partition((MIGRATING_DIR, MIGRATING_DIR)).merge(_partition_change(replicas=(ONE,)))
     assert (moved.replicas, moved.directories) == ((ONE,), (MIGRATING_DIR,))
 
 
-def test_paths_travel_with_their_directories() -> None:
+def test_broker_registration_keeps_paths_with_their_directories() -> None:
     record = dataclasses.replace(
         _broker(A, B, C).to_record(), log_dirs=(C, A, B), log_dir_paths=("/c", "/a", "")
     )
@@ -188,7 +188,7 @@ def test_paths_travel_with_their_directories() -> None:
         ((), (), False),
     ],
 )
-def test_who_takes_new_replicas(
+def test_takes_new_replicas_unless_all_online_directories_are_cordoned(
     online: tuple[DirectoryId, ...], cordoned: tuple[DirectoryId, ...], takes: bool
 ) -> None:
     broker = _broker(A, B).merge(_change(log_dirs=online, cordoned_log_dirs=cordoned))
@@ -199,7 +199,7 @@ FULL_A = ImpairedLogDir(A, LogDirState.SATURATED)
 HUNG_B = ImpairedLogDir(B, LogDirState.STALLED)
 
 
-def test_an_impaired_directory_is_online_until_it_is_offline() -> None:
+def test_impaired_directory_is_online_and_is_forgotten_when_offline() -> None:
     broker = _broker(A, B).merge(_change(impaired_log_dirs=(HUNG_B, FULL_A)))
     assert broker.impaired_log_dirs == (FULL_A, HUNG_B)
     assert broker.has_online_dir(A)
@@ -219,7 +219,7 @@ def test_an_impaired_directory_is_online_until_it_is_offline() -> None:
         ((FULL_A,), (A,), (B,), ()),
     ],
 )
-def test_which_directories_take_new_replicas(
+def test_dirs_for_new_replicas_excludes_impaired_and_cordoned_directories(
     impaired: tuple[ImpairedLogDir, ...],
     cordoned: tuple[DirectoryId, ...],
     left: tuple[DirectoryId, ...],
@@ -231,11 +231,11 @@ def test_which_directories_take_new_replicas(
     assert broker.dirs_closed_by_impairment == closed
 
 
-def test_a_broker_from_before_directories_takes_new_replicas() -> None:
+def test_takes_new_replicas_for_a_broker_without_directory_ids() -> None:
     assert _broker().takes_new_replicas
 
 
-def test_a_lower_level_forgets_what_it_cannot_say() -> None:
+def test_broker_registration_at_level_drops_unsupported_fields() -> None:
     broker = _broker(A, B).merge(_change(log_dirs=(B,), cordoned_log_dirs=(B,)))
     without_cordons = broker.at_level(MetadataVersion.IV_3_7_IV2)
     assert without_cordons == dataclasses.replace(broker, cordoned_log_dirs=())

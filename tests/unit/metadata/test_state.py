@@ -1,4 +1,4 @@
-"""Replay, deltas and snapshots. The richer stories are in tests/golden."""
+"""``MetadataState``: replay, deltas and snapshots; ``tests/golden`` has longer transcripts."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ def _rebuilt(state: MetadataState) -> MetadataState:
     return twin
 
 
-def test_a_snapshot_rebuilds_the_same_state() -> None:
+def test_snapshot_records_rebuild_the_same_state() -> None:
     state = _world().state
     assert vars(_rebuilt(state)) == vars(state)
 
 
-def test_session_limit_is_kept_by_snapshots_and_by_records_that_do_not_name_it() -> None:
+def test_session_limit_is_kept_by_snapshots_and_by_records_without_it() -> None:
     state = _world().state
     level = FeatureLevelRecord(name="metadata.version", feature_level=30)
     for said, kept in ((0, 10_000), (19_000, 19_000), (0, 19_000)):
@@ -67,7 +67,7 @@ def test_session_limit_is_kept_by_snapshots_and_by_records_that_do_not_name_it()
     assert state.copy().session_limit_ms == 19_000
 
 
-def test_a_copy_is_equal_and_apart() -> None:
+def test_copy_is_equal_and_independent() -> None:
     world = _world()
     copy, before = world.state.copy(), _rebuilt(world.state)
     list(world.run("grow t 3"))
@@ -76,7 +76,7 @@ def test_a_copy_is_equal_and_apart() -> None:
     assert vars(copy) == vars(before)
 
 
-def test_reading_by_name_and_id() -> None:
+def test_state_finds_topics_and_partitions_by_name_and_id() -> None:
     state = _world().state
     topic = state.topic("t")
     key = TopicIdPartition(topic.topic_id, 1)
@@ -87,14 +87,14 @@ def test_reading_by_name_and_id() -> None:
     assert state.topic_config("nope") == {}
 
 
-def test_a_replica_is_online_with_its_broker_and_its_directory() -> None:
+def test_is_replica_online_requires_broker_and_directory() -> None:
     state = _world().state
     assert state.is_replica_online(BrokerId(1), directory("b"))
     assert not state.is_replica_online(BrokerId(1), directory("a"))
     assert not state.is_replica_online(BrokerId(9), directory("a"))
 
 
-def test_a_delta_names_what_changed_with_the_value_before() -> None:
+def test_delta_contains_changed_objects_with_their_previous_values() -> None:
     world = _world()
     state, topic = world.state, world.state.topic("t")
     key = TopicIdPartition(topic.topic_id, 1)
@@ -107,7 +107,7 @@ def test_a_delta_names_what_changed_with_the_value_before() -> None:
     assert state.partition(key) != before
 
 
-def test_a_deleted_topic_takes_its_partitions_and_configuration_along() -> None:
+def test_remove_topic_record_removes_partitions_and_configs() -> None:
     state = _world().state
     topic, delta = state.topic("t"), MetadataDelta()
     state.replay(
@@ -122,7 +122,7 @@ def test_a_deleted_topic_takes_its_partitions_and_configuration_along() -> None:
     assert not state.topic_ids
 
 
-def test_a_configuration_value_of_none_removes_it() -> None:
+def test_config_record_without_value_removes_the_config() -> None:
     state, delta = _world().state, MetadataDelta()
     record = ConfigRecord(
         resource_type=ResourceType.TOPIC, resource_name="t", name="retention.ms", value=None
@@ -132,7 +132,7 @@ def test_a_configuration_value_of_none_removes_it() -> None:
     assert state.topic_config("t") == {}
 
 
-def test_an_empty_delta_is_false() -> None:
+def test_empty_delta_is_false() -> None:
     assert not MetadataDelta()
     assert MetadataDelta(features=True)
 
@@ -144,7 +144,7 @@ def _set_level(state: MetadataState, level: int) -> MetadataDelta:
     return delta
 
 
-def test_a_lower_level_forgets_directories_and_notes_whom_that_changed() -> None:
+def test_metadata_version_downgrade_removes_directories_and_records_the_changes() -> None:
     state = _world().state
     topic = state.topic("t")
     before = dict(topic.partitions)
@@ -157,7 +157,7 @@ def test_a_lower_level_forgets_directories_and_notes_whom_that_changed() -> None
     assert vars(_rebuilt(state)) == vars(state)
 
 
-def test_a_higher_level_keeps_migrating_directories_until_brokers_assign_them() -> None:
+def test_metadata_version_upgrade_keeps_migrating_directories_until_they_are_assigned() -> None:
     state = _world().state
     _set_level(state, 14)
     delta = _set_level(state, 17)
@@ -167,6 +167,6 @@ def test_a_higher_level_keeps_migrating_directories_until_brokers_assign_them() 
     assert state.metadata_version is MetadataVersion.IV_3_7_IV2
 
 
-def test_a_level_from_the_future_is_refused() -> None:
+def test_unknown_metadata_version_is_rejected() -> None:
     with pytest.raises(RemoteProtocolError, match="start a newer version of this software"):
         _set_level(MetadataState(), 31)

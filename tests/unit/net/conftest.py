@@ -1,4 +1,4 @@
-"""Everything about sockets runs under both loops: uvloop in daemons, the stdlib's in simulation."""
+"""Run all tests of sockets with both event loops: uvloop as in daemons, and the stdlib's."""
 
 from __future__ import annotations
 

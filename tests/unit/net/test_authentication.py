@@ -1,4 +1,4 @@
-"""A listener that asks who is there: what waits for the answer, and what comes of it."""
+"""SASL authentication of a listener: requests that wait for it, its failures and its limits."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from tests.unit.net.test_kafka_server import (
 SASL_AUTHENTICATION_FAILED = 58
 
 
-class Doorman:
-    """Lets in who says ``sesame``, when ``opens`` is set."""
+class WaitingAuthenticator:
+    """Accept the password ``sesame``, after ``opens`` is set."""
 
     def __init__(self, opens: asyncio.Event) -> None:
         self._opens = opens
@@ -49,7 +49,7 @@ class Doorman:
 
 
 class Handler:
-    """Notes who asked what, in the order in which that began."""
+    """Record topic and principal of each request when its handling starts."""
 
     def __init__(self) -> None:
         self.began: list[tuple[str, str]] = []
@@ -75,7 +75,7 @@ def word(said: bytes, correlation_id: int) -> bytes:
 
 def asking(opens: asyncio.Event, **limits: int) -> dict[str, Any]:
     return {
-        "authenticator": lambda _context: Doorman(opens),
+        "authenticator": lambda _context: WaitingAuthenticator(opens),
         "authentication_limits": AuthenticationLimits(**limits),
     }
 
@@ -84,7 +84,7 @@ async def answers(reader: asyncio.StreamReader, count: int) -> list[int]:
     return [await answer_of(reader) for _ in range(count)]
 
 
-async def test_what_came_before_begins_in_its_order_and_as_who_it_is() -> None:
+async def test_requests_before_authentication_are_handled_in_order_as_the_principal() -> None:
     opens, handler = asyncio.Event(), Handler()
     async with serving(handler, **asking(opens)) as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
@@ -96,7 +96,7 @@ async def test_what_came_before_begins_in_its_order_and_as_who_it_is() -> None:
             + word(b"sesame", 5)
             + framed_ask("c", 6)
         )
-        # A client has to know what the broker speaks before it can say who it is.
+        # A client needs the supported versions before it can authenticate.
         assert await answers(reader, 2) == [1, 2]
         await asyncio.sleep(0.02)
         assert handler.began == []
@@ -109,7 +109,7 @@ async def test_what_came_before_begins_in_its_order_and_as_who_it_is() -> None:
         writer.close()
 
 
-async def test_who_says_the_wrong_word_hears_so_and_nothing_of_it_begins() -> None:
+async def test_failed_authentication_is_answered_and_no_waiting_request_is_handled() -> None:
     opens, handler = asyncio.Event(), Handler()
     opens.set()
     async with serving(handler, **asking(opens)) as server:
@@ -132,7 +132,7 @@ async def test_who_says_the_wrong_word_hears_so_and_nothing_of_it_begins() -> No
     ],
     ids=["requests", "bytes", "time"],
 )
-async def test_nobody_unknown_may_hold_much_or_stay_long(
+async def test_unauthenticated_connection_is_limited_in_requests_bytes_and_time(
     limits: dict[str, int], sent: Callable[[], bytes], why: str
 ) -> None:
     handler = Handler()
@@ -148,7 +148,7 @@ async def test_nobody_unknown_may_hold_much_or_stay_long(
 
 
 async def _ended(reading: Awaitable[bytes]) -> bool:
-    """Whether the connection was ended from the other side."""
+    """Return whether the other side closed the connection."""
     try:
         return await reading == b""
     except ConnectionResetError:

@@ -1,6 +1,6 @@
-"""What a Kafka listener serves to members of the cluster only, with real sockets.
+"""Requests that a Kafka listener serves to members of the cluster only, over real sockets.
 
-Every connection is made by 127.0.0.1; members are either that host or another one.
+Each connection comes from 127.0.0.1; the members are either that host or another one.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NO_LIMITS = ListenerLimits()
 
 
 class Handler:
-    """Answers every request with an empty response; ``served`` are their APIs."""
+    """Answer each request with an empty response; ``served`` contains the API keys."""
 
     def __init__(self) -> None:
         self.served: list[int] = []
@@ -68,7 +68,7 @@ async def serving(
 
 
 class Client:
-    """One connection; :meth:`close_all` closes those of a test."""
+    """A connection; :meth:`close_all` closes all connections of a test."""
 
     _made: ClassVar[list[Client]] = []
 
@@ -90,7 +90,7 @@ class Client:
         return cls(*await asyncio.open_connection("127.0.0.1", server.port))
 
     async def send(self, data: bytes) -> bytes:
-        """The response to a whole frame, without its length; nothing if the listener hangs up."""
+        """Return the response to a frame without its length, or b"" if the listener closes."""
         self._writer.write(data)
         try:
             (length,) = struct.unpack(">i", await self._reader.readexactly(4))
@@ -217,7 +217,7 @@ async def test_large_markers_of_another_host_close_the_connection_undecoded() ->
 async def test_reserved_connections_are_for_members_only(
     allowed: AllowedHosts, has_place: bool
 ) -> None:
-    """A fetch with a replica id frees the client's place that its connection took before."""
+    """A fetch with a replica id frees the client's slot that its connection occupied before."""
     limits = ListenerLimits(quotas=QuotaLimits(max_connections=2, reserved=1))
     async with serving(allowed, limits) as (server, _):
         await (await Client.to(server)).ask(fetch(2, 16), 16)

@@ -1,4 +1,4 @@
-"""Which hosts are members of the cluster, and when their names are resolved."""
+"""``ClusterPeers``: the hosts that are members of the cluster, and resolution of their names."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kraftjbod.net.connection import addresses_of
 
 
 class Names:
-    """A name service: ``known`` by name; a name in ``silent`` has no answer for now."""
+    """A name service with ``known`` addresses; a name in ``silent`` has no answer now."""
 
     def __init__(self, **known: str) -> None:
         self.known: dict[str, list[str]] = {name: [address] for name, address in known.items()}
@@ -31,7 +31,7 @@ class Names:
 
 
 class Hosts:
-    """Hosts that metadata names."""
+    """The hosts in the metadata."""
 
     def __init__(self, *hosts: str) -> None:
         self.now = frozenset(hosts)
@@ -83,7 +83,7 @@ def test_star_allows_every_host() -> None:
     assert ClusterPeers(listed("*")).allows("203.0.113.9")
 
 
-async def test_registered_address_is_a_member_as_soon_as_it_asks() -> None:
+async def test_registered_address_is_a_member_at_its_first_request() -> None:
     hosts = Hosts()
     peers = ClusterPeers(known_hosts=hosts)
     assert not await peers.admits("10.0.0.7")
@@ -105,7 +105,7 @@ async def test_names_are_resolved_before_an_unknown_host_is_refused() -> None:
     peers = ClusterPeers(listed("broker"), resolve=names)
     async with running(peers):
         assert await peers.admits("10.0.0.7")
-        # The container was restarted, and has another address.
+        # The container was restarted with another address.
         names.known["broker"] = ["10.0.0.9"]
         assert await peers.admits("10.0.0.9")
         assert not peers.allows("10.0.0.7"), "the address belongs to another host by now"
@@ -178,7 +178,7 @@ async def test_waiting_for_names_ends_and_is_bounded(monkeypatch: pytest.MonkeyP
 
 
 async def test_peers_without_names_need_no_resolver() -> None:
-    """Literal addresses alone: nothing waits for a resolver that does not run."""
+    """With literal addresses only, no request waits for a resolver that does not run."""
     peers = ClusterPeers(listed("10.0.0.7"))
     assert not await peers.admits("10.0.0.8")
 

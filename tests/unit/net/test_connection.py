@@ -1,4 +1,4 @@
-"""One connection: frames in and out, and the gate for what goes wrong with sockets."""
+"""``Connection``: frames in both directions, flow control, and errors of sockets."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LIMITS = ConnectionLimits(max_frame_bytes=1 << 20, write_pause_bytes=1 << 16)
 
 
 class Recorder:
-    """Notes what it hears."""
+    """Record the calls of the connection."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
@@ -45,7 +45,7 @@ class Recorder:
 
 
 class Pair:
-    """A server and the recorders of both ends of the first connection to it."""
+    """A server, and the recorders of both ends of the first connection to it."""
 
     async def __aenter__(self) -> Pair:
         accepted: asyncio.Future[Recorder] = asyncio.get_running_loop().create_future()
@@ -80,7 +80,7 @@ def framed(frame: bytes) -> bytes:
     return struct.pack(">i", len(frame)) + frame
 
 
-async def test_frames_of_all_sizes_arrive_in_order() -> None:
+async def test_connection_delivers_frames_of_all_sizes_in_order() -> None:
     async with Pair() as pair:
         frames = [b"", b"a" * 10, b"b" * 900_000, b"c" * 70_000, b"last"]
         for frame in frames:
@@ -90,7 +90,7 @@ async def test_frames_of_all_sizes_arrive_in_order() -> None:
         assert pair.near.connection.peer == f"127.0.0.1:{pair.port}"
 
 
-async def test_small_writes_are_not_held_back() -> None:
+async def test_connection_sets_tcp_nodelay() -> None:
     async with Pair() as pair:
         for end in (pair.near, pair.far):
             transport = end.connection._transport
@@ -107,7 +107,7 @@ async def test_small_writes_are_not_held_back() -> None:
         (framed(b"bad") + framed(b"never seen"), "that was bad"),
     ],
 )
-async def test_what_breaks_the_protocol_costs_one_warning_and_the_connection(
+async def test_connection_protocol_error_is_logged_once_and_closes_the_connection(
     sent: bytes, reason: str
 ) -> None:
     async with Pair() as pair:
@@ -124,7 +124,7 @@ async def test_what_breaks_the_protocol_costs_one_warning_and_the_connection(
         assert pair.far.frames.empty()
 
 
-async def test_close_sends_first_and_the_first_reason_stays() -> None:
+async def test_connection_close_sends_pending_data_and_keeps_the_first_reason() -> None:
     async with Pair() as pair:
         pair.near.connection.write([framed(b"x" * 500_000)])
         pair.near.connection.close("enough")
@@ -138,7 +138,7 @@ async def test_close_sends_first_and_the_first_reason_stays() -> None:
         assert "enough" in repr(pair.near.connection)
 
 
-async def test_writing_pauses_while_the_peer_does_not_read() -> None:
+async def test_connection_writing_pauses_while_the_peer_does_not_read() -> None:
     async with Pair() as pair:
         pair.far.connection.pause_reading()
         pair.far.connection.pause_reading()
@@ -156,15 +156,15 @@ async def test_writing_pauses_while_the_peer_does_not_read() -> None:
             await pair.far.frames.get()
 
 
-async def test_nobody_there() -> None:
+async def test_connect_to_a_closed_port_fails() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     with pytest.raises(ConnectionLostError, match=f"cannot connect to 127.0.0.1:{port}"):
         await connect("127.0.0.1", port, make_receiver=Recorder, limits=LIMITS, timeout_ms=5000)
 
 
-async def test_no_connection_in_time() -> None:
-    """A listener with a full backlog leaves the handshake unanswered."""
+async def test_connect_without_handshake_times_out() -> None:
+    """A listener with a full backlog does not answer the handshake."""
     with socket.socket() as full:
         full.bind(("127.0.0.1", 0))
         full.listen(0)
@@ -181,7 +181,7 @@ async def test_no_connection_in_time() -> None:
             filler.close()
 
 
-async def test_an_address_that_is_taken() -> None:
+async def test_listen_on_a_used_address_fails() -> None:
     async with Pair() as pair:
         with pytest.raises(StartupError, match=f"cannot listen on 127.0.0.1:{pair.port}"):
             await listen(
@@ -192,8 +192,8 @@ async def test_an_address_that_is_taken() -> None:
             )
 
 
-async def test_a_stopped_listener_accepts_nothing_though_a_duplicate_lives() -> None:
-    """As after kill -9 with a thread stuck in the kernel: the socket itself stays alive."""
+async def test_stop_listening_refuses_connections_although_a_duplicate_socket_exists() -> None:
+    """After kill -9, a thread stuck in the kernel may keep the socket open."""
     async with Pair() as pair:
         with pair.server.sockets[0].dup():
             assert not await is_refused("127.0.0.1", pair.port)
@@ -207,7 +207,7 @@ async def test_a_stopped_listener_accepts_nothing_though_a_duplicate_lives() -> 
         assert logs == []
 
 
-async def test_a_listener_that_was_shut_down_before_is_reported() -> None:
+async def test_stop_listening_logs_a_socket_that_is_already_shut_down() -> None:
     async with Pair() as pair:
         with pair.server.sockets[0].dup() as duplicate:
             duplicate.shutdown(socket.SHUT_RDWR)

@@ -1,4 +1,4 @@
-"""What is known of who speaks on a connection."""
+"""``ConnectionContext``, which each handler receives with a request."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kraftjbod.protocol.messages import MetadataRequest, MetadataResponse
 TIMEOUT_MS = 5_000
 
 
-async def test_every_request_comes_with_the_context_of_its_connection() -> None:
+async def test_connection_context_is_the_same_for_all_requests_of_a_connection() -> None:
     seen: list[ConnectionContext] = []
 
     async def answer(
@@ -20,16 +20,16 @@ async def test_every_request_comes_with_the_context_of_its_connection() -> None:
         seen.append(connection)
         return MetadataResponse()
 
-    door = kafka_server(host="127.0.0.1", port=0, handler=answer, listener_name="INNER")
-    await door.start()
+    server = kafka_server(host="127.0.0.1", port=0, handler=answer, listener_name="INNER")
+    await server.start()
     for _ in range(2):
         client = await KafkaConnection.connect(
-            "127.0.0.1", door.port, client_id="test", timeout_ms=TIMEOUT_MS
+            "127.0.0.1", server.port, client_id="test", timeout_ms=TIMEOUT_MS
         )
         for _ in range(2):
             await client.request(MetadataRequest(topics=None), timeout_ms=TIMEOUT_MS)
         client.close()
-    await door.close(timeout_ms=TIMEOUT_MS)
+    await server.close(timeout_ms=TIMEOUT_MS)
     assert seen[0] is seen[1]
     assert seen[2] is seen[3]
     assert seen[0].peer != seen[2].peer

@@ -1,4 +1,4 @@
-"""Connections of a listener: in whatever order, brokers get in and nobody has too many."""
+"""``ConnectionQuotas``: reserved places of brokers, pending connections, and limits per host."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Connection:
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_brokers_get_in_whoever_takes_the_places(seed: int) -> None:
+def test_connection_quotas_always_admit_brokers_to_reserved_places(seed: int) -> None:
     chance = random.Random(seed)
     limits = QuotaLimits(
         max_connections=chance.randint(4, 20),
@@ -65,7 +65,7 @@ def test_brokers_get_in_whoever_takes_the_places(seed: int) -> None:
         assert len(quotas) == len(inside) <= limits.max_connections + limits.pending
 
 
-def test_nobody_stays_pending() -> None:
+def test_connection_quotas_evict_pending_connections_after_pending_ms() -> None:
     quotas = ConnectionQuotas(
         QuotaLimits(max_connections=2, reserved=1, pending=2, pending_ms=5000)
     )
@@ -83,7 +83,7 @@ def test_nobody_stays_pending() -> None:
     assert (len(quotas), quotas.has_pending) == (1, False)
 
 
-def test_without_pending_places_who_finds_none_is_refused_at_once() -> None:
+def test_connection_quotas_without_pending_places_refuse_at_the_limit() -> None:
     quotas = ConnectionQuotas(QuotaLimits(max_connections=1))
     first = Connection()
     assert quotas.admit(first, 0)

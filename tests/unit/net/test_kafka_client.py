@@ -1,4 +1,4 @@
-"""The Kafka client against our door, and against brokers that misbehave."""
+"""``KafkaConnection`` as a client of the Kafka server, and of brokers that misbehave."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Broker = Callable[[bytes], bytes | None]
 
 
 async def echo_session(header: RequestHeader, body: Message, info: object) -> Message | None:
-    """Answers a Fetch with its session id, and with records; the session -1 never."""
+    """Answer a Fetch with its session id and records, but never the session -1."""
     if body.session_id == -1:
         await asyncio.Event().wait()
     partition = FetchResponse.PartitionData(partition_index=0, records=bytes(1 << 20))
@@ -54,7 +54,7 @@ async def server() -> AsyncIterator[Listener]:
 
 @asynccontextmanager
 async def broker(answer: Broker) -> AsyncIterator[int]:
-    """The port of a broker that answers each request frame with ``answer`` of it."""
+    """Run a broker that answers each request frame with ``answer(frame)``, and return its port."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -81,7 +81,7 @@ def connect(port: int, **options: Any) -> Awaitable[KafkaConnection]:
     return KafkaConnection.connect("127.0.0.1", port, **options)
 
 
-async def test_pipelined_requests_get_their_own_answers() -> None:
+async def test_kafka_connection_pipelined_requests_get_their_responses() -> None:
     async with server() as made:
         client = await connect(made.port)
         asked = [client.request(FetchRequest(session_id=i), timeout_ms=5000) for i in range(5)]
@@ -96,7 +96,7 @@ async def test_pipelined_requests_get_their_own_answers() -> None:
             await client.request(FetchRequest(), timeout_ms=5000)
 
 
-async def test_a_version_may_be_chosen() -> None:
+async def test_kafka_connection_request_uses_the_given_version() -> None:
     async with server() as made:
         client = await connect(made.port)
         answer = await client.request(FetchRequest(session_id=3), timeout_ms=5000, version=7)
@@ -104,7 +104,7 @@ async def test_a_version_may_be_chosen() -> None:
         client.close()
 
 
-async def test_a_late_answer_closes_the_connection() -> None:
+async def test_kafka_connection_request_timeout_closes_the_connection() -> None:
     async with server() as made:
         client = await connect(made.port)
         behind = asyncio.create_task(client.request(FetchRequest(session_id=-1), timeout_ms=60_000))
@@ -115,7 +115,7 @@ async def test_a_late_answer_closes_the_connection() -> None:
         assert not client.is_open
 
 
-async def test_too_many_requests_in_flight() -> None:
+async def test_kafka_connection_refuses_requests_beyond_max_in_flight() -> None:
     async with server() as made:
         client = await connect(made.port, max_in_flight=1)
         first = asyncio.create_task(client.request(FetchRequest(session_id=-1), timeout_ms=60_000))
@@ -137,7 +137,7 @@ def versions_answer(frame: bytes, *ranges: tuple[int, int, int], error: int = 0)
     return b"".join(encode_response(header, body))
 
 
-async def test_versions_are_those_that_both_speak() -> None:
+async def test_kafka_connection_version_of_returns_the_highest_common_version() -> None:
     async with broker(lambda f: versions_answer(f, (1, 0, 11), (3, 99, 99), (999, 0, 1))) as port:
         client = await connect(port)
         assert client.version_of(1) == 11
@@ -148,7 +148,7 @@ async def test_versions_are_those_that_both_speak() -> None:
         client.close()
 
 
-async def test_a_broker_that_speaks_old_api_versions_only() -> None:
+async def test_kafka_connection_falls_back_to_api_versions_0() -> None:
     def old(frame: bytes) -> bytes:
         header, _ = decode_request(frame)
         if header.api_version > 0:
@@ -161,7 +161,7 @@ async def test_a_broker_that_speaks_old_api_versions_only() -> None:
         client.close()
 
 
-async def test_a_broker_that_refuses_to_say_its_versions() -> None:
+async def test_kafka_connection_fails_if_api_versions_is_refused() -> None:
     async with broker(lambda f: versions_answer(f, error=58)) as port:
         with pytest.raises(OperatingError, match="error 58"):
             await connect(port)
@@ -176,14 +176,16 @@ async def test_a_broker_that_refuses_to_say_its_versions() -> None:
         (lambda f: struct.pack(">i", -1), "a frame of -1 bytes"),
     ],
 )
-async def test_answers_that_break_the_protocol(answer: Broker, reason: str) -> None:
+async def test_kafka_connection_closes_on_a_response_that_breaks_the_protocol(
+    answer: Broker, reason: str
+) -> None:
     async with broker(answer) as port:
         with capture_logs() as logs, pytest.raises(ConnectionLostError, match=reason):
             await connect(port)
         assert [e["event"] for e in logs] == ["connection_broke_protocol"]
 
 
-async def test_answers_that_nobody_asked_for() -> None:
+async def test_kafka_connection_closes_on_an_unexpected_response() -> None:
     async with broker(lambda f: versions_answer(f, (1, 0, 11)) * 2) as port:
         with capture_logs() as logs:
             client = await connect(port)
@@ -192,7 +194,7 @@ async def test_answers_that_nobody_asked_for() -> None:
         assert [e["reason"] for e in logs] == ["a response came that answers no request"]
 
 
-async def test_a_broker_that_hangs_up() -> None:
+async def test_kafka_connection_fails_if_the_broker_closes() -> None:
     async with broker(lambda f: None) as port:
         with pytest.raises(ConnectionLostError, match="closed by the peer"):
             await connect(port)

@@ -1,4 +1,4 @@
-"""The Kafka door with real sockets: order, limits, bad peers, stopping."""
+"""The Kafka server over real sockets: order, limits, bad clients, stop."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from kraftjbod.protocol.messages import (
 
 
 async def name_it(header: RequestHeader, body: Message, info: ConnectionContext) -> Message | None:
-    """Answers a Metadata request for ``t`` with cluster id ``t``, a Produce with nothing in it."""
+    """Answer a Metadata request for ``t`` with cluster id ``t``; a Produce gets an empty body."""
     if header.api_key == ApiKey.PRODUCE:
         return ProduceResponse() if body.acks else None
     return MetadataResponse(cluster_id=body.topics[0].name)  # type: ignore[no-any-return]  # generated
@@ -54,7 +54,7 @@ def framed_ask(name: str, correlation_id: int) -> bytes:
 
 
 def framed_write(name: str, correlation_id: int) -> bytes:
-    """A Produce: several of one connection are at work at once."""
+    """Encode a Produce; several of a connection are handled concurrently."""
     topic = ProduceRequest.TopicProduceData(name=name, partition_data=[])
     write = ProduceRequest(acks=1, timeout_ms=0, topic_data=[topic])
     return b"".join(
@@ -81,13 +81,13 @@ async def connected(server: Listener) -> KafkaConnection:
 
 
 async def answer_of(reader: asyncio.StreamReader) -> int:
-    """The correlation id of the next response."""
+    """Return the correlation id of the next response."""
     (length,) = struct.unpack(">i", await reader.readexactly(4))
     return int(struct.unpack(">i", (await reader.readexactly(length))[:4])[0])
 
 
 class Gates:
-    """A handler whose answers wait until the test lets them go, by topic name."""
+    """A handler whose responses wait for the test's signal, by topic name."""
 
     def __init__(self) -> None:
         self.started: list[str] = []
@@ -119,7 +119,7 @@ class Gates:
         return await name_it(header, body, info)
 
 
-async def test_answers_leave_in_the_order_of_requests() -> None:
+async def test_kafka_server_responses_leave_in_the_order_of_requests() -> None:
     gates = Gates()
     async with serving(gates) as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
@@ -132,8 +132,8 @@ async def test_answers_leave_in_the_order_of_requests() -> None:
         writer.close()
 
 
-async def test_what_may_be_answered_at_length_has_its_turn() -> None:
-    """Only writes of one connection are at work side by side."""
+async def test_kafka_server_handles_other_requests_than_produce_one_at_a_time() -> None:
+    """Only produce requests of one connection are handled concurrently."""
     gates = Gates()
     async with serving(gates) as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
@@ -148,7 +148,7 @@ async def test_what_may_be_answered_at_length_has_its_turn() -> None:
         writer.close()
 
 
-async def test_no_answer_for_none() -> None:
+async def test_kafka_server_sends_no_response_for_none() -> None:
     async with serving() as server:
         client = await connected(server)
         assert await client.request(ProduceRequest(acks=0), timeout_ms=5000) is None
@@ -157,14 +157,14 @@ async def test_no_answer_for_none() -> None:
         client.close()
 
 
-async def test_api_versions_are_answered_by_the_door() -> None:
+async def test_kafka_server_answers_api_versions_without_the_handler() -> None:
     async def never(*_: object) -> Message | None:
         raise AssertionError("not asked")
 
     async with serving(never) as server:
         client = await connected(server)
         assert (client.version_of(3), client.version_of(0)) == (13, 13)
-        # What is ours alone is advertised to those who say that they are ours.
+        # APIs of this software only are advertised to clients of this software.
         assert client.version_of(ApiKey.ALTER_LOG_DIRS) == 0
         stranger = ApiVersionsRequest(client_software_name="some-client")
         answered = await client.request(stranger, timeout_ms=5000)
@@ -172,7 +172,7 @@ async def test_api_versions_are_answered_by_the_door() -> None:
         client.close()
 
 
-async def test_api_versions_has_the_features_of_the_moment() -> None:
+async def test_kafka_server_api_versions_contains_the_current_features() -> None:
     features = [ApiFeatures({"f": (1, 3)})]
     async with serving(features=lambda: features[-1]) as server:
         client = await connected(server)
@@ -195,7 +195,7 @@ async def test_api_versions_has_the_features_of_the_moment() -> None:
         SessionLimits(max_in_flight_requests=9, max_in_flight_bytes=len(framed_write("a", 1)) + 1),
     ],
 )
-async def test_no_more_in_flight_than_allowed(limits: SessionLimits) -> None:
+async def test_kafka_server_limits_requests_in_flight(limits: SessionLimits) -> None:
     gates = Gates()
     async with serving(gates, limits=ListenerLimits(session=limits)) as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
@@ -208,8 +208,8 @@ async def test_no_more_in_flight_than_allowed(limits: SessionLimits) -> None:
         writer.close()
 
 
-async def test_a_guest_who_does_not_read_gets_no_more_done() -> None:
-    """Answers of 1 MiB against a write buffer of 64 KiB: few of 500 requests are started."""
+async def test_kafka_server_client_that_does_not_read_gets_no_further_requests_handled() -> None:
+    """With a write buffer of 64 KiB, few of 2,000 requests with 30 kB responses start."""
     started = 0
 
     async def large(header: RequestHeader, *_: object) -> Message | None:
@@ -231,7 +231,7 @@ async def test_a_guest_who_does_not_read_gets_no_more_done() -> None:
         writer.close()
 
 
-async def test_a_failing_handler_costs_its_connection_only() -> None:
+async def test_kafka_server_failing_handler_closes_only_its_connection() -> None:
     async def fails(
         header: RequestHeader, body: Message, info: ConnectionContext
     ) -> Message | None:
@@ -250,7 +250,7 @@ async def test_a_failing_handler_costs_its_connection_only() -> None:
         other.close()
 
 
-async def test_bad_peers_cost_one_warning_each_and_others_live_on() -> None:
+async def test_kafka_server_bad_client_is_logged_once_and_other_clients_are_served() -> None:
     chance = random.Random(20)
     bad = [
         struct.pack(">i", 1 << 30),
@@ -274,7 +274,7 @@ async def test_bad_peers_cost_one_warning_each_and_others_live_on() -> None:
         good.close()
 
 
-async def test_a_truncated_frame_costs_nothing() -> None:
+async def test_kafka_server_truncated_frame_is_ignored_at_the_end_of_the_stream() -> None:
     async with serving() as server:
         with capture_logs() as logs:
             reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
@@ -286,7 +286,7 @@ async def test_a_truncated_frame_costs_nothing() -> None:
         assert logs == []
 
 
-async def test_requests_of_a_lost_connection_are_cancelled() -> None:
+async def test_kafka_server_cancels_requests_of_a_lost_connection() -> None:
     gates = Gates()
     async with serving(gates) as server:
         _, writer = await asyncio.open_connection("127.0.0.1", server.port)
@@ -299,7 +299,7 @@ async def test_requests_of_a_lost_connection_are_cancelled() -> None:
         assert gates.cancelled == ["a"]
 
 
-async def test_closing_answers_what_is_in_flight() -> None:
+async def test_kafka_server_close_answers_requests_in_flight() -> None:
     gates = Gates()
     async with serving(gates) as server:
         client = await connected(server)
@@ -315,7 +315,7 @@ async def test_closing_answers_what_is_in_flight() -> None:
         assert server.connection_count == 0
 
 
-async def test_closing_does_not_wait_beyond_the_deadline() -> None:
+async def test_kafka_server_close_aborts_requests_after_the_timeout() -> None:
     gates = Gates()
     async with serving(gates) as server:
         client = await connected(server)
@@ -329,7 +329,7 @@ async def test_closing_does_not_wait_beyond_the_deadline() -> None:
         assert gates.cancelled == ["a"]
 
 
-async def test_a_port_that_is_taken() -> None:
+async def test_kafka_server_start_on_a_used_port_fails() -> None:
     async with serving() as server:
         second = kafka_server(host="127.0.0.1", port=server.port, handler=name_it)
         with pytest.raises(StartupError, match=f"127.0.0.1:{server.port}"):
@@ -337,7 +337,7 @@ async def test_a_port_that_is_taken() -> None:
         assert f"port={server.port}" in repr(server)
 
 
-async def test_limits_of_the_listener_reach_it() -> None:
+async def test_kafka_server_applies_the_limits_of_the_listener() -> None:
     async with serving(limits=ListenerLimits(quotas=QuotaLimits(max_connections=1))) as server:
         first = await connected(server)
         with capture_logs() as logs, pytest.raises(ConnectionLostError):

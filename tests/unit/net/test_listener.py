@@ -1,4 +1,4 @@
-"""Connections that came through a port: counted, closed when idle."""
+"""``Listener``: number of connections, idle and silent connections, bound addresses."""
 
 from __future__ import annotations
 
@@ -37,118 +37,118 @@ def listener(limits: ListenerLimits, hold: asyncio.Event, port: int = 0) -> List
     )
 
 
-async def test_idle_connections_are_closed_and_busy_ones_are_not() -> None:
+async def test_listener_closes_idle_connections_except_busy_ones() -> None:
     hold = asyncio.Event()
-    door = listener(ListenerLimits(max_idle_ms=40), hold)
-    await door.start()
-    idle_reader, idle_writer = await asyncio.open_connection("127.0.0.1", door.port)
-    busy_reader, busy_writer = await asyncio.open_connection("127.0.0.1", door.port)
+    server = listener(ListenerLimits(max_idle_ms=40), hold)
+    await server.start()
+    idle_reader, idle_writer = await asyncio.open_connection("127.0.0.1", server.port)
+    busy_reader, busy_writer = await asyncio.open_connection("127.0.0.1", server.port)
     busy_writer.write(b"\x00\x00\x00\x01x")
     assert await idle_reader.read() == b""
     hold.set()
     assert await busy_reader.read() == b"ok"
-    assert door.connection_count == 0
+    assert server.connection_count == 0
     for writer in (idle_writer, busy_writer):
         writer.close()
-    await door.close(timeout_ms=0)
+    await server.close(timeout_ms=0)
 
 
 async def test_reset_silent_resets_connections_without_requests_since() -> None:
-    """A reset, not an end of stream: that waits for what the peer has not acknowledged."""
+    """A reset is sent, because an end of stream waits for the peer's acknowledgements."""
     hold = asyncio.Event()
-    door = listener(ListenerLimits(), hold)
-    await door.start()
-    silent_reader, silent_writer = await asyncio.open_connection("127.0.0.1", door.port)
+    server = listener(ListenerLimits(), hold)
+    await server.start()
+    silent_reader, silent_writer = await asyncio.open_connection("127.0.0.1", server.port)
     silent_writer.write(b"\x00\x00\x00\x01x")
-    reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
-    await until(lambda: door.connection_count == 2)
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    await until(lambda: server.connection_count == 2)
     loop = asyncio.get_running_loop()
-    await until(lambda: loop.time() > max(one.last_heard_s for one in door._sessions))
+    await until(lambda: loop.time() > max(one.last_heard_s for one in server._sessions))
     since_s = loop.time()
     writer.write(b"\x00\x00\x00\x01x")
-    await until(lambda: any(one.last_heard_s >= since_s for one in door._sessions))
-    assert await door.reset_silent(since_s) == 1
+    await until(lambda: any(one.last_heard_s >= since_s for one in server._sessions))
+    assert await server.reset_silent(since_s) == 1
     with pytest.raises(ConnectionResetError):
         await silent_reader.read()
     hold.set()
     assert await reader.readexactly(2) == b"ok"
     for one in (silent_writer, writer):
         one.close()
-    await door.close(timeout_ms=0)
+    await server.close(timeout_ms=0)
 
 
-async def test_no_more_connections_than_allowed() -> None:
-    door = listener(ListenerLimits(quotas=QuotaLimits(max_connections=1)), asyncio.Event())
-    await door.start()
-    _, first = await asyncio.open_connection("127.0.0.1", door.port)
+async def test_listener_refuses_connections_beyond_max_connections() -> None:
+    server = listener(ListenerLimits(quotas=QuotaLimits(max_connections=1)), asyncio.Event())
+    await server.start()
+    _, first = await asyncio.open_connection("127.0.0.1", server.port)
     with capture_logs() as logs:
-        reader, second = await asyncio.open_connection("127.0.0.1", door.port)
+        reader, second = await asyncio.open_connection("127.0.0.1", server.port)
         try:
             assert await reader.read() == b""
         except ConnectionResetError as e:
-            assert e  # as good as an end of file
+            assert e  # equivalent to an end of file
     assert [(e["event"], e["door"]) for e in logs] == [("connection_turned_away", "test")]
-    assert door.connection_count == 1
-    assert "connections=1" in repr(door)
+    assert server.connection_count == 1
+    assert "connections=1" in repr(server)
     first.close()
     second.close()
-    await door.close(timeout_ms=5000)
+    await server.close(timeout_ms=5000)
 
 
-async def test_client_is_refused_while_descriptors_are_short() -> None:
-    """Disks need those that are left; a connection that may be a broker's is pending."""
+async def test_listener_refuses_clients_while_descriptors_are_short() -> None:
+    """Disks need the remaining descriptors; a connection that may be a broker's is pending."""
     short = ListenerLimits(max_client_descriptor=2)
-    door = listener(short, asyncio.Event())
-    await door.start()
+    server = listener(short, asyncio.Event())
+    await server.start()
     with capture_logs() as logs:
-        reader, client = await asyncio.open_connection("127.0.0.1", door.port)
+        reader, client = await asyncio.open_connection("127.0.0.1", server.port)
         try:
             assert await reader.read() == b""
         except ConnectionResetError as e:
-            assert e  # as good as an end of file
+            assert e  # equivalent to an end of file
     (event,) = logs
     assert event["event"] == "connection_turned_away"
     assert "RLIMIT_NOFILE" in event["reason"]
     client.close()
-    await door.close(timeout_ms=5000)
+    await server.close(timeout_ms=5000)
 
     quotas = QuotaLimits(max_connections=4, reserved=2, pending=1)
-    door = listener(ListenerLimits(max_client_descriptor=2, quotas=quotas), asyncio.Event())
-    await door.start()
-    _, maybe_broker = await asyncio.open_connection("127.0.0.1", door.port)
+    server = listener(ListenerLimits(max_client_descriptor=2, quotas=quotas), asyncio.Event())
+    await server.start()
+    _, maybe_broker = await asyncio.open_connection("127.0.0.1", server.port)
     maybe_broker.write(b"\x00\x00\x00\x01x")
-    while not door.quotas.has_pending:
+    while not server.quotas.has_pending:
         await asyncio.sleep(0.001)
     maybe_broker.close()
-    await door.close(timeout_ms=5000)
+    await server.close(timeout_ms=5000)
 
 
-async def test_an_address_that_is_bound_is_taken_and_refuses_until_the_start() -> None:
-    door = listener(ListenerLimits(), asyncio.Event())
-    await door.bind()
-    rival = listener(ListenerLimits(), asyncio.Event(), port=door.port)
+async def test_listener_bind_reserves_the_address_and_refuses_until_start() -> None:
+    server = listener(ListenerLimits(), asyncio.Event())
+    await server.bind()
+    rival = listener(ListenerLimits(), asyncio.Event(), port=server.port)
     with pytest.raises(ConnectionRefusedError):
-        await asyncio.open_connection("127.0.0.1", door.port)
-    await door.start()
-    with pytest.raises(StartupError, match=f"cannot listen on 127.0.0.1:{door.port}"):
+        await asyncio.open_connection("127.0.0.1", server.port)
+    await server.start()
+    with pytest.raises(StartupError, match=f"cannot listen on 127.0.0.1:{server.port}"):
         await rival.bind()
-    _, writer = await asyncio.open_connection("127.0.0.1", door.port)
+    _, writer = await asyncio.open_connection("127.0.0.1", server.port)
     writer.close()
-    await door.close(timeout_ms=0)
+    await server.close(timeout_ms=0)
 
 
-async def test_an_address_that_was_only_bound_is_given_back_without_a_word() -> None:
-    door = listener(ListenerLimits(), asyncio.Event())
-    await door.bind()
+async def test_listener_close_after_bind_releases_the_address_without_a_log_line() -> None:
+    server = listener(ListenerLimits(), asyncio.Event())
+    await server.bind()
     with capture_logs() as logs:
-        await door.close(timeout_ms=0)
+        await server.close(timeout_ms=0)
     assert logs == []
-    again = listener(ListenerLimits(), asyncio.Event(), port=door.port)
+    again = listener(ListenerLimits(), asyncio.Event(), port=server.port)
     await again.bind()
     await again.close(timeout_ms=0)
 
 
-async def test_who_listens_first_on_an_address_that_two_have_bound() -> None:
+async def test_listener_start_fails_if_another_bound_listener_started_first() -> None:
     first = listener(ListenerLimits(), asyncio.Event())
     await first.bind()
     second = listener(ListenerLimits(), asyncio.Event(), port=first.port)
@@ -156,5 +156,5 @@ async def test_who_listens_first_on_an_address_that_two_have_bound() -> None:
     await second.start()
     with pytest.raises(StartupError, match="cannot listen"):
         await first.start()
-    for door in (first, second):
-        await door.close(timeout_ms=0)
+    for server in (first, second):
+        await server.close(timeout_ms=0)

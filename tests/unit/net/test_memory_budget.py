@@ -1,4 +1,4 @@
-"""One budget for what all connections hold: on the ledgers, and at a real door."""
+"""``MemoryBudget`` for the memory of all connections, alone and in a listener."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def ledger(limits: MemoryLimits) -> Ledger:
     return MemoryBudget(limits).requests
 
 
-async def test_who_does_not_get_on_is_closed_and_who_is_slow_is_not() -> None:
+async def test_memory_ledger_closes_stalled_requests_but_not_slow_ones() -> None:
     limits = MemoryLimits(receive_timeout_ms=10_000, min_progress_bytes=100)
     held, now_s = ledger(limits), asyncio.get_running_loop().time()
     still, dribbling, slow, kept = (Peer(n) for n in ("still", "dribbling", "slow", "kept"))
@@ -59,7 +59,7 @@ async def test_who_does_not_get_on_is_closed_and_who_is_slow_is_not() -> None:
     assert (slow.aborted, kept.aborted) == (None, None)
 
 
-async def test_the_slowest_go_when_others_wait_and_never_a_broker() -> None:
+async def test_memory_ledger_closes_the_slowest_requests_while_others_wait_except_brokers() -> None:
     limits = MemoryLimits(max_request_bytes=1000, grace_ms=5000)
     held, now_s = ledger(limits), asyncio.get_running_loop().time()
     peers = [Peer(f"{number}") for number in range(10)]
@@ -83,7 +83,7 @@ async def test_the_slowest_go_when_others_wait_and_never_a_broker() -> None:
     assert waiter.resumed == 1
 
 
-async def test_nobody_goes_as_long_as_nobody_waits() -> None:
+async def test_memory_ledger_closes_no_request_while_none_waits() -> None:
     held = ledger(MemoryLimits(max_request_bytes=10, grace_ms=0))
     peer = Peer("large")
     held.hold(peer, 1000, 0)
@@ -91,12 +91,12 @@ async def test_nobody_goes_as_long_as_nobody_waits() -> None:
     assert peer.aborted is None
 
 
-# --- at a door -----------------------------------------------------------------------------------
+# --- in a listener -------------------------------------------------------------------------------
 
 
 @contextlib.asynccontextmanager
-async def door(limits: MemoryLimits, *, answer_bytes: int = 10) -> AsyncIterator[Listener]:
-    """Answers each frame with ``answer_bytes``; one that begins with ``w`` like a write."""
+async def serving(limits: MemoryLimits, *, answer_bytes: int = 10) -> AsyncIterator[Listener]:
+    """Answer each frame with ``answer_bytes``, and a frame that begins with ``w`` with 10 bytes."""
 
     async def answer(request: PendingRequest) -> list[bytes]:
         await asyncio.sleep(0)
@@ -134,7 +134,7 @@ async def door(limits: MemoryLimits, *, answer_bytes: int = 10) -> AsyncIterator
 
 
 async def ask(listener: Listener, frame: bytes) -> int:
-    """The size of the answer."""
+    """Send a frame, and return the size of the answer."""
     reader, writer = await asyncio.open_connection("127.0.0.1", listener.port, limit=1 << 16)
     writer.write(struct.pack(">i", len(frame)) + frame)
     (size,) = struct.unpack(">i", await reader.readexactly(4))
@@ -143,10 +143,10 @@ async def ask(listener: Listener, frame: bytes) -> int:
     return int(size)
 
 
-async def test_half_sent_frames_do_not_keep_others_out() -> None:
-    """They fill the budget; a small frame comes by them at once, a large one after the grace."""
+async def test_memory_budget_half_sent_frames_do_not_block_other_requests() -> None:
+    """They fill the budget; a large frame of another client is accepted after the grace period."""
     limits = MemoryLimits(max_request_bytes=MIB, grace_ms=0)
-    async with door(limits) as listener:
+    async with serving(limits) as listener:
         writers = []
         for _ in range(40):
             _, writer = await asyncio.open_connection("127.0.0.1", listener.port)
@@ -162,9 +162,9 @@ async def test_half_sent_frames_do_not_keep_others_out() -> None:
             writer.transport.abort()
 
 
-async def test_what_nobody_reads_is_bounded_and_keeps_nobody_from_reading() -> None:
+async def test_memory_budget_bounds_unread_answers_and_others_are_served() -> None:
     limits = MemoryLimits(max_answer_bytes=20 * MIB, grace_ms=0)
-    async with door(limits, answer_bytes=8 * MIB) as listener:
+    async with serving(limits, answer_bytes=8 * MIB) as listener:
         writers = []
         most_bytes = 0
         with capture_logs() as logs:
@@ -176,19 +176,19 @@ async def test_what_nobody_reads_is_bounded_and_keeps_nobody_from_reading() -> N
                 await asyncio.sleep(0.01)
                 most_bytes = max(most_bytes, listener.memory.answers.used_bytes)
             assert await ask(listener, b"r") == 8 * MIB
-        # One more than fits may begin, as its size shows only at its end.
+        # One more answer than fits may start, because its size is known at its end only.
         assert most_bytes <= 28 * MIB
         assert "memory_reclaimed" in {e["event"] for e in logs}
         for writer in writers:
             writer.transport.abort()
 
 
-async def test_nothing_is_counted_any_more_when_all_have_gone() -> None:
-    """Whatever they did before, in whatever order they left; :func:`door` asserts it."""
+async def test_memory_budget_is_zero_after_all_connections_have_ended() -> None:
+    """Clients read, stop and leave in random order; :func:`serving` checks the budget."""
     chance = random.Random(7)
     limits = MemoryLimits(max_request_bytes=2 * MIB, max_answer_bytes=3 * MIB, grace_ms=0)
     with capture_logs():
-        async with door(limits, answer_bytes=MIB) as listener:
+        async with serving(limits, answer_bytes=MIB) as listener:
 
             async def visit() -> None:
                 reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)

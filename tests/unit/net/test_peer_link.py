@@ -1,4 +1,4 @@
-"""One-way messages to a peer that is slow, refuses, or goes."""
+"""``PeerLink``: one-way messages to a peer that is slow, refuses, or disconnects."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from kraftjbod.protocol.rpc_messages import (
 
 
 def _request(numbers: Sequence[int]) -> RpcRequest:
-    """The messages as digits of a number: any request will do."""
+    """Encode the messages as digits in a field of a request."""
     digits = int("1" + "".join(map(str, numbers)))
     return AllocateProducerIdsRequest.model_validate({"broker_id": 1, "broker_epoch": digits})
 
@@ -30,7 +30,7 @@ class Peer:
         self.came: list[str] = []
         self.may_answer = asyncio.Event()
         self.error: OperatingError | None = None
-        self.door = rpc_server(host="127.0.0.1", port=0, handler=self._handle)
+        self.server = rpc_server(host="127.0.0.1", port=0, handler=self._handle)
 
     async def _handle(self, request: RpcRequest, _connection: ConnectionId) -> RpcResponse:
         assert isinstance(request, AllocateProducerIdsRequest)
@@ -43,13 +43,13 @@ class Peer:
         )
 
 
-async def test_messages_go_in_their_order_the_oldest_are_dropped_and_an_end_is_heard() -> None:
+async def test_peer_link_keeps_order_drops_the_oldest_and_reports_loss_and_refusal() -> None:
     peer = Peer()
-    await peer.door.start()
+    await peer.server.start()
     heard: list[object] = []
     link = PeerLink[int](
         "127.0.0.1",
-        peer.door.port,
+        peer.server.port,
         make_request=_request,
         size_of=lambda _: 1,
         backoff=ExponentialBackoff(initial_ms=1, max_ms=1, random_unit=lambda: 0.5),
@@ -75,7 +75,7 @@ async def test_messages_go_in_their_order_the_oldest_are_dropped_and_an_end_is_h
     while not heard:
         await asyncio.sleep(0.001)
     assert [str(one) for one in heard] == ["not you"]
-    await peer.door.close(timeout_ms=1000)
+    await peer.server.close(timeout_ms=1000)
     while "lost" not in heard:
         await asyncio.sleep(0.001)
     count = len(heard)
@@ -86,8 +86,8 @@ async def test_messages_go_in_their_order_the_oldest_are_dropped_and_an_end_is_h
     await link.close()
 
 
-async def test_bug_that_ends_a_peer_link_reaches_the_loop() -> None:
-    """The controller would continue, and never send messages to that peer again."""
+async def test_peer_link_unexpected_error_reaches_the_event_loop() -> None:
+    """Otherwise the controller would continue, and never send messages to that peer again."""
 
     def make_request(_numbers: Sequence[int]) -> RpcRequest:
         raise ZeroDivisionError

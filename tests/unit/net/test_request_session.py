@@ -1,4 +1,4 @@
-"""Sessions: answers may overtake each other, or leave in order however they come to be."""
+"""``RequestSession``: responses in order of completion, or in order of the requests."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kraftjbod.protocol.framing import Frame
 
 
 class Replies:
-    """The asking side."""
+    """The client side."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
@@ -38,7 +38,7 @@ class Replies:
         self.closed.set_result(reason)
 
 
-async def test_unordered_answers_leave_when_they_are_there() -> None:
+async def test_request_session_without_order_sends_responses_as_they_complete() -> None:
     held = asyncio.Event()
     sessions: list[RequestSession] = []
 
@@ -78,8 +78,8 @@ async def test_unordered_answers_leave_when_they_are_there() -> None:
     server.close()
 
 
-class Way(Enum):
-    """How a handler answers a request."""
+class Handling(Enum):
+    """The handling in which a handler answers a request."""
 
     AT_ONCE = "a"
     COMPLETED = "c"
@@ -87,17 +87,21 @@ class Way(Enum):
 
 
 @given(st.data())
-def test_requests_of_one_connection_begin_and_are_answered_in_order(data: st.DataObject) -> None:
-    """However each is handled, and in whatever order their handlers come to an end."""
-    ways = data.draw(st.lists(st.sampled_from(Way), min_size=1, max_size=12))
-    ends = data.draw(st.permutations([n for n, way in enumerate(ways) if way is not Way.AT_ONCE]))
-    reads = data.draw(st.lists(st.integers(1, len(ways)), max_size=3))
-    limit = data.draw(st.integers(1, len(ways)))
-    asyncio.run(_answered_in_order(ways, ends, reads, limit))
+def test_request_session_in_order_starts_and_answers_requests_in_order(data: st.DataObject) -> None:
+    """The handlers are of all kinds, and complete in any order."""
+    handlings = data.draw(st.lists(st.sampled_from(Handling), min_size=1, max_size=12))
+    ends = data.draw(
+        st.permutations(
+            [n for n, handling in enumerate(handlings) if handling is not Handling.AT_ONCE]
+        )
+    )
+    reads = data.draw(st.lists(st.integers(1, len(handlings)), max_size=3))
+    limit = data.draw(st.integers(1, len(handlings)))
+    asyncio.run(_answered_in_order(handlings, ends, reads, limit))
 
 
 async def _answered_in_order(
-    ways: list[Way], ends: list[int], reads: list[int], limit: int
+    handlings: list[Handling], ends: list[int], reads: list[int], limit: int
 ) -> None:
     begun: list[int] = []
     waiting: dict[int, Completion[int]] = {n: Completion() for n in ends}
@@ -105,10 +109,10 @@ async def _answered_in_order(
     def answer(request: PendingRequest) -> Awaitable[int]:
         number = request.frame[0]
         request.encode = lambda answered: [struct.pack(">ib", 1, answered)]
-        if ways[number] is Way.TASK:
+        if handlings[number] is Handling.TASK:
             return in_task(number)
         begun.append(number)
-        return Completion.of(number) if ways[number] is Way.AT_ONCE else waiting[number]
+        return Completion.of(number) if handlings[number] is Handling.AT_ONCE else waiting[number]
 
     async def in_task(number: int) -> int:
         begun.append(number)
@@ -129,27 +133,27 @@ async def _answered_in_order(
     replies = await connect(
         "127.0.0.1", port, make_receiver=Replies, limits=limits, timeout_ms=5000
     )
-    frames = [struct.pack(">ib", 1, number) for number in range(len(ways))]
-    for start, end in pairwise(sorted({0, *reads, len(ways)})):
+    frames = [struct.pack(">ib", 1, number) for number in range(len(handlings))]
+    for start, end in pairwise(sorted({0, *reads, len(handlings)})):
         replies.connection.write([b"".join(frames[start:end])])
         await asyncio.sleep(0)
     while ends and not replies.closed.done():
-        # Those that may be in flight can end; the others have not begun.
+        # Requests in flight can complete; the others have not started.
         number = next((n for n in ends if n in begun), None)
         if number is not None:
             ends = [n for n in ends if n != number]
             waiting[number].set_result(number)
         await asyncio.sleep(0)
     async with asyncio.timeout(10):
-        answers = [(await replies.frames.get())[0] for _ in ways]
-    assert begun == answers == list(range(len(ways)))
+        answers = [(await replies.frames.get())[0] for _ in handlings]
+    assert begun == answers == list(range(len(handlings)))
     replies.connection.close("done")
     await replies.closed
     server.close()
 
 
-async def test_connection_without_an_answer_closes_after_earlier_answers() -> None:
-    """A request that can only be answered by closing the connection waits for its turn."""
+async def test_request_session_unanswered_request_closes_after_earlier_responses() -> None:
+    """A request that has no response closes the connection after the responses before it."""
     first: Completion[bytes] = Completion()
 
     def answer(request: PendingRequest) -> Awaitable[bytes]:

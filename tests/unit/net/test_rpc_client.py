@@ -1,4 +1,4 @@
-"""The RPC client when its peer is slow, gone, back again, or wrong."""
+"""``RpcClient`` with a peer that is slow, absent, back again, or wrong."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def never(_request: RpcRequest, _connection: ConnectionId) -> RpcResponse:
 
 @asynccontextmanager
 async def peer(answer: Callable[[int], bytes]) -> AsyncIterator[int]:
-    """The port of a peer that answers each request with the frame ``answer(correlation_id)``."""
+    """Run a peer that answers each request with ``answer(correlation_id)``, and return its port."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -62,7 +62,7 @@ async def peer(answer: Callable[[int], bytes]) -> AsyncIterator[int]:
 
 def new_client(port: int, waits: list[int] | None = None, **options: Any) -> RpcClient:
     class Noted(ExponentialBackoff):
-        """Tells after which failures it was asked."""
+        """Record the number of failures of each call."""
 
         def wait_ms(self, failures: int) -> int:
             if waits is not None:
@@ -73,7 +73,7 @@ def new_client(port: int, waits: list[int] | None = None, **options: Any) -> Rpc
     return RpcClient("127.0.0.1", port, backoff=backoff, **options)
 
 
-async def test_comes_back_when_the_peer_does() -> None:
+async def test_rpc_client_reconnects_with_backoff_when_the_peer_returns() -> None:
     waits: list[int] = []
     server = rpc_server(host="127.0.0.1", port=0, handler=answers)
     await server.start()
@@ -81,7 +81,7 @@ async def test_comes_back_when_the_peer_does() -> None:
     client = new_client(port, waits)
     await client.call(REQUEST, timeout_ms=5000)
     await server.close(timeout_ms=1000)
-    # One call may still go out before the loss is noticed; it brings no pause.
+    # One call may still be sent before the loss is noticed; it causes no backoff.
     while len(waits) < 3:
         with pytest.raises(ConnectionLostError):
             await client.call(REQUEST, timeout_ms=5000)
@@ -100,7 +100,7 @@ async def test_comes_back_when_the_peer_does() -> None:
         await client.call(REQUEST, timeout_ms=5000)
 
 
-async def test_a_late_answer_disturbs_nobody() -> None:
+async def test_rpc_client_late_answer_does_not_affect_later_calls() -> None:
     held: list[RpcRequest] = []
     go = asyncio.Event()
 
@@ -123,7 +123,7 @@ async def test_a_late_answer_disturbs_nobody() -> None:
     await server.close(timeout_ms=1000)
 
 
-async def test_too_many_calls_in_flight_and_close() -> None:
+async def test_rpc_client_limits_calls_in_flight_and_close_fails_them() -> None:
     server = rpc_server(host="127.0.0.1", port=0, handler=never)
     await server.start()
     client = new_client(server.port, max_in_flight=2)
@@ -145,7 +145,9 @@ async def test_too_many_calls_in_flight_and_close() -> None:
         (lambda c: msgpack.packb([1, c, 0, "", {"other": 1}]), "no AllocateProducerIdsResponse"),
     ],
 )
-async def test_answers_that_break_the_protocol(answer: Callable[[int], bytes], reason: str) -> None:
+async def test_rpc_client_closes_on_an_answer_that_breaks_the_protocol(
+    answer: Callable[[int], bytes], reason: str
+) -> None:
     waits: list[int] = []
     async with peer(answer) as port:
         client = new_client(port, waits)

@@ -1,4 +1,4 @@
-"""The RPC door and its client with real sockets."""
+"""The RPC server and its client over real sockets."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def ask(broker_id: int) -> AllocateProducerIdsRequest:
 
 
 class Handler:
-    """Answers a broker with its own id; 1 waits for ``held``, 2 is refused, 3 is a bug."""
+    """Answer a broker with its own id; 1 waits for ``held``, 2 is refused, 3 raises an error."""
 
     def __init__(self) -> None:
         self.held = asyncio.Event()
         self.started: asyncio.Queue[int] = asyncio.Queue()
-        #: On which one each broker asked last.
+        #: The last connection of each broker.
         self.connections: dict[int, ConnectionId] = {}
 
     async def __call__(self, request: RpcRequest, connection: ConnectionId) -> RpcResponse:
@@ -84,7 +84,7 @@ def new_client(port: int, **options: Any) -> RpcClient:
     return RpcClient("127.0.0.1", port, backoff=backoff, **options)
 
 
-async def test_calls_overtake_each_other() -> None:
+async def test_rpc_server_answers_calls_in_order_of_completion() -> None:
     async with serving() as (_, client, handler):
         slow = asyncio.create_task(client.call(ask(1), timeout_ms=5000))
         assert await handler.started.get() == 1
@@ -94,7 +94,7 @@ async def test_calls_overtake_each_other() -> None:
         assert answered(await slow) == 1
 
 
-async def test_errors_travel_with_code_and_message() -> None:
+async def test_rpc_server_error_reaches_the_client_with_code_and_message() -> None:
     async with serving() as (server, client, _):
         with pytest.raises(OperatingError, match="ask the other one") as caught:
             await client.call(ask(2), timeout_ms=5000)
@@ -121,7 +121,7 @@ async def test_rpc_server_refuses_hosts_that_are_no_members() -> None:
 
 
 async def test_rpc_server_refuses_without_decoding_the_body() -> None:
-    """A body that is no msgpack is a breach of protocol for a member, and not looked at else."""
+    """Only a member breaks the protocol by a body that is not msgpack; other hosts are refused."""
     members = ClusterPeers(AllowedHosts.parse(["127.0.0.66"]))
     async with serving(peers=members) as (server, _, _):
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
@@ -138,7 +138,7 @@ async def test_rpc_server_refuses_without_decoding_the_body() -> None:
     assert (logged["api"], logged["log_level"]) == ("BrokerHeartbeat", "warning")
 
 
-async def test_a_failing_handler_costs_its_connection_only() -> None:
+async def test_rpc_server_failing_handler_closes_only_its_connection() -> None:
     async with serving() as (server, client, _):
         other = new_client(server.port)
         assert answered(await other.call(ask(7), timeout_ms=5000)) == 7
@@ -150,7 +150,7 @@ async def test_a_failing_handler_costs_its_connection_only() -> None:
         other.close()
 
 
-async def test_no_more_in_flight_than_allowed() -> None:
+async def test_rpc_server_limits_requests_in_flight() -> None:
     limits = SessionLimits(max_in_flight_requests=1, max_in_flight_bytes=1 << 20)
     async with serving(limits=ListenerLimits(session=limits)) as (_, client, handler):
         first = asyncio.create_task(client.call(ask(1), timeout_ms=5000))
@@ -162,7 +162,7 @@ async def test_no_more_in_flight_than_allowed() -> None:
         assert [answered(await first), answered(await second)] == [1, 7]
 
 
-async def test_an_unknown_api_is_answered_so() -> None:
+async def test_rpc_server_answers_an_unknown_api_with_unsupported_version() -> None:
     async with serving() as (server, _, _handler):
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         for correlation_id, api, version in ((5, "NoSuchApi", 0), (6, "BrokerHeartbeat", 999)):
@@ -175,7 +175,7 @@ async def test_an_unknown_api_is_answered_so() -> None:
         writer.close()
 
 
-async def test_bad_peers_cost_one_warning_each_and_others_live_on() -> None:
+async def test_rpc_server_bad_client_is_logged_once_and_other_clients_are_served() -> None:
     chance = random.Random(21)
     bad = [
         struct.pack(">I", 1 << 31),
@@ -192,14 +192,14 @@ async def test_bad_peers_cost_one_warning_each_and_others_live_on() -> None:
                 try:
                     assert await reader.read() == b""
                 except ConnectionResetError as e:
-                    assert e  # as good as an end of file
+                    assert e  # equivalent to an end of file
                 writer.close()
             assert [e["event"] for e in logs] == ["connection_broke_protocol"]
         assert server.connection_count == 1
 
 
-async def test_the_end_of_a_connection_is_reported_if_the_other_side_made_it() -> None:
-    """Once, with the id that the handler had; nothing is begun for its requests after that."""
+async def test_rpc_server_reports_a_connection_closed_by_the_peer() -> None:
+    """It is reported once with the handler's connection id, and no further request is handled."""
     closed: asyncio.Queue[tuple[ConnectionId, bool]] = asyncio.Queue()
     async with serving(on_peer_closed=lambda *end: closed.put_nowait(end)) as (
         server,
@@ -228,8 +228,8 @@ async def test_the_end_of_a_connection_is_reported_if_the_other_side_made_it() -
         stays.close()
 
 
-async def test_reset_connection_is_reported_as_reset() -> None:
-    """A firewall sends resets too, and the peer need not know; only its own kernel sends an end."""
+async def test_rpc_server_reports_a_reset_connection_as_reset() -> None:
+    """A firewall may send a reset, which the peer need not know; only its kernel sends an end."""
     closed: asyncio.Queue[tuple[ConnectionId, bool]] = asyncio.Queue()
     async with serving(on_peer_closed=lambda *end: closed.put_nowait(end)) as (
         server,
@@ -248,7 +248,7 @@ async def test_reset_connection_is_reported_as_reset() -> None:
         assert await closed.get() == (handler.connections[BrokerId(8)], False)
 
 
-async def test_closing_answers_what_is_in_flight() -> None:
+async def test_rpc_server_close_answers_requests_in_flight() -> None:
     async with serving() as (server, client, handler):
         slow = asyncio.create_task(client.call(ask(1), timeout_ms=5000))
         assert await handler.started.get() == 1
