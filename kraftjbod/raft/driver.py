@@ -372,7 +372,7 @@ class RaftDriver:
 
     def not_controller(self) -> NotControllerError:
         leader = self.leader
-        who = "nobody is known to lead" if leader is None else f"node {leader} leads"
+        who = "no leader is known" if leader is None else f"node {leader} leads"
         if leader == self._node_id:
             who = "it has only just begun to lead"
         return NotControllerError(f"node {self._node_id} is not the active controller: {who}")

@@ -28,8 +28,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     ),
     "controller_of_another_log": "Another controller holds a different metadata log, as after a "
     "mistaken --standalone; its messages are refused.",
-    "raft_leader_lacks_committed": "Who leads has other entries in the place of what is committed "
-    "here: a majority of the voters lost its disks. It is not followed; losses.md says what to do.",
+    "raft_leader_lacks_committed": "The elected leader lacks entries that are committed here: a "
+    "majority of the voters lost its disks. It is not followed; see situations/quorum-lost.md.",
     "raft_leader_resigns": "Its disk does not take writes; another controller is asked to "
     "take over.",
     "raft_leader_stood_still": "Its process did, for so long that others may have elected: "

@@ -17,7 +17,7 @@ _HEAD: Final = """# Events
 Daemons write events as JSON lines, to standard error or to `telemetry.path`, and to the journal under systemd.
 Every one has `event` (its name), `level`, `timestamp`, and most have `component`.
 Fields in brackets are those of other events of the same file, too; … stands for those that differ from case to case.
-What most of the warnings mean, and what to do, is in [What happens when…](what-happens-when.md).
+[situations/](situations/README.md) says what to do after most warnings.
 `telemetry.level` leaves out what is below it.
 """
 _LEVELS: Final = ("debug", "info", "warning", "error", "critical", "exception")

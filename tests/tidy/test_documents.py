@@ -1,4 +1,4 @@
-"""What the documents name is there: events, keys, options, commands, and the pages they link to."""
+"""Events, keys, options, commands, files and links in the documents exist."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from tests.tidy.house import PACKAGE
 
 KEYS = BrokerConfig.keys() | ControllerConfig.keys() | TopicConfig.keys() | GroupOverrides.keys()
 CODE = "\n".join(path.read_text() for path in sorted(PACKAGE.rglob("*.py")))
-#: A word with at least one dot, or underscore, as keys and events have.
+#: Keys have at least two dots, and events an underscore.
 KEY = re.compile(r"`([a-z]+(?:\.[a-z]+){2,})(?:=[^`]*)?`")
 EVENT = re.compile(r"`((?:log_dir|broker|damaged)_[a-z_]+)`")
 OPTION = re.compile(r"(?<![\w-])--([a-z]+(?:-[a-z]+)*)")
-#: Of systemctl and docker-compose.
+#: Options of systemctl and docker-compose.
 FOREIGN = {"no-legend", "no-color"}
 COMMAND = re.compile(r"`(kraftjbod-[a-z-]+)")
 
 
-#: Pages that people write; what is written from the code is compared with it.
-PAGES = [ROOT / "README.md", *sorted(set(ROOT.glob("docs/*.md")) - manual.PAGES.keys())]
+#: Pages that people write. Tests compare the generated pages with the code.
+PAGES = [ROOT / "README.md", *sorted(set(ROOT.glob("docs/**/*.md")) - manual.PAGES.keys())]
 LINK = re.compile(r"\]\(([^)#\s]*)(#[^)\s]*)?\)")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 
 
-@pytest.fixture(scope="module", params=PAGES, ids=lambda path: path.name)
+@pytest.fixture(scope="module", params=PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
 def text(request: pytest.FixtureRequest) -> str:
     path: Path = request.param
     return path.read_text()
@@ -57,7 +57,7 @@ def test_commands_are_installed(text: str) -> None:
 
 
 def test_files_that_are_named_are_there() -> None:
-    """By the end of their path, or by their name alone."""
+    """A page may name a file by the end of its path, or by its name."""
     rooms = (PACKAGE, ROOT / "tests", ROOT / "conf")
     files = [path.as_posix() for room in rooms for path in room.rglob("*.py")]
     pages = [ROOT / "CONTRIBUTING.md", PACKAGE / "ARCHITECTURE.md", *PAGES]
@@ -71,7 +71,7 @@ def test_files_that_are_named_are_there() -> None:
 
 
 def test_the_page_of_clients_is_of_the_pinned_versions() -> None:
-    """What Debian has is not pinned here, and Spark's connector is where Spark is tried."""
+    """Debian's kcat is not pinned here, and another test covers Spark's connector."""
     folder = ROOT / "tests/clients"
     pins = (
         ("requirements.lock", r"^(confluent-kafka|kafka-python|aiokafka)==(.+)$"),
@@ -84,7 +84,7 @@ def test_the_page_of_clients_is_of_the_pinned_versions() -> None:
         pin for path, at in pins for pin in re.findall(at, (ROOT / path).read_text(), re.MULTILINE)
     ]
     page = (ROOT / "docs/clients.md").read_text()
-    # Some are tried by both protocols of groups.
+    # Some clients have a row for each group protocol.
     rows = r"^\| ([\w-]+?)(?:-consumer)? \(\w+\) \| ([\d.]+) \|"
     table = re.findall(rows, page, re.MULTILINE)
     elsewhere = {each[0] for each in set(table) - set(pinned)}
@@ -101,7 +101,7 @@ def test_the_page_of_tools_has_the_rows_that_are_run() -> None:
 
 
 def anchors(page: Path) -> set[str]:
-    """What a browser may jump to, as GitHub spells it."""
+    """Return the anchors of a page's headings, as GitHub writes them."""
     return {
         "#" + re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
         for heading in HEADING.findall(page.read_text())
@@ -109,7 +109,7 @@ def anchors(page: Path) -> set[str]:
 
 
 def test_links_lead_somewhere() -> None:
-    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *PACKAGE.rglob("*.md")]
+    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *PACKAGE.rglob("*.md")]
     broken = [
         (page.name, path, anchor)
         for page in pages

@@ -108,5 +108,5 @@ def _require_any(dirs: Sequence[LogDir]) -> None:
         raise NoLogDirError(
             f"none of the log directories can be used: {reasons}. Bring one of them back. Only if "
             f"all are lost permanently, mount empty disks and run `kraftjbod-storage format "
-            f"--ignore-formatted --replace-lost` (docs/losses.md)"
+            f"--ignore-formatted --replace-lost` (docs/situations/broker-lost-its-disks.md)"
         )

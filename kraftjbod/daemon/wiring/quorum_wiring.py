@@ -245,7 +245,7 @@ class QuorumWiring:
         leader = None if self._driver is None else self._driver.core.leader
         endpoint = None if leader is None else self._endpoint_of(leader)
         if endpoint is None:
-            raise NotControllerError("nobody is known to lead, or where")
+            raise NotControllerError("no leader is known, or its address is not")
         return await self._call(endpoint, request)
 
     async def _call(

@@ -106,7 +106,7 @@ def test_start_with_links_in_directory_keeps_records_of_only_replica(
 
 
 def test_format_replace_lost_restores_broker_without_log_directories(stopped: Cluster) -> None:
-    """Its metadata directory is kept. What the errors and docs/losses.md say is what works."""
+    """Its metadata directory is kept. The steps of the errors and of docs/situations work."""
     daemon = stopped.brokers[BROKER]
     stopped.start_daemon(daemon)
     stopped.create_topic("alone", assignments={0: [BROKER]})

@@ -90,7 +90,7 @@ class OperatorWork:
             await asyncio.sleep(POLL_S)
 
     async def forget(self, fault: Fault, *, unless: Callable[[], bool]) -> None:
-        """Forget the directory of a lost disk, as docs/losses.md says.
+        """Forget the directory of a lost disk, as docs/situations/replace-a-disk.md says.
 
         The broker refuses with INVALID_REQUEST if the last in-sync replica of a partition was
         there. The operator then gives up records, of topics without acks=all only.

@@ -75,7 +75,7 @@ async def test_the_quorum_is_described(version: int) -> None:
 async def test_who_leads_no_more_is_an_error_of_the_whole() -> None:
     def refuse(request: RpcRequest) -> RpcResponse:
         if isinstance(request, DescribeQuorumRequest):
-            raise NotControllerError("nobody is known to lead")
+            raise NotControllerError("no leader is known")
         return accept(request)
 
     async with brokers(answer=refuse) as (rig,):
