@@ -1,7 +1,7 @@
-"""A broker in a few hundred lines, behind the real Kafka door: what the tools are tested against.
+"""A scripted broker behind a real Kafka listener, against which the tools are tested.
 
-One broker, memory for logs, errors on demand. Nothing is replicated.
-"""
+It is a single broker that keeps logs in memory, returns errors on demand, and replicates
+nothing."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ from kraftjbod.protocol.messages import (
 from kraftjbod.protocol.record_batch import batches, read_header, stamp_header
 
 BROKER_ID = 7
-#: Of /d1; /d2 reports nothing of itself, as Kafka's directories do.
+# Id of /d1. Like Kafka's directories, /d2 reports no id and no figures.
 DIRECTORY_ID = bytes(15) + b"\xc8"
 
 _TOPIC = 2
@@ -59,7 +59,7 @@ _BROKER = 4
 
 
 class Topic:
-    """Partitions are byte strings of whole batches."""
+    """A topic whose partitions are byte strings of whole batches."""
 
     def __init__(self, topic_id: bytes, partitions: int, configs: dict[str, str]) -> None:
         self.topic_id = topic_id
@@ -73,26 +73,27 @@ class Topic:
 
 
 class MiniBroker:
-    """State, and one method per API."""
+    """State of the broker, and one method per API."""
 
     def __init__(self) -> None:
         self.topics: dict[str, Topic] = {}
         self.asked: list[str] = []
-        #: What stays of orders about replicas, features and brokers.
+        # Recorded requests about replicas, features and brokers.
         self.moves: dict[str, list[tuple[str, int]]] = {}
         self.reassigned: dict[tuple[str, int], Any] = {}
         self.broker_configs: dict[str, str] = {}
         self.features = {"metadata.version": 14}
-        #: Operation, target and force of each order about a directory.
+        # Operation, target and force of each AlterLogDirs request.
         self.log_dir_orders: list[tuple[int, str, bool]] = []
-        #: Topic, partition and offset of each order to delete records.
+        # Topic, partition and offset of each DeleteRecords entry.
         self.deletions: list[tuple[str, int, int]] = []
-        #: Types of elections that were ordered.
+        # Types of the requested elections.
         self.elections: list[int] = []
-        #: Whether it is fenced, by broker; and whether this one says which one it is.
+        # ``fencing``: broker id to whether it is fenced. ``gives_id``: whether this broker reports
+        # its id.
         self.fencing = {BROKER_ID: False, 8: True}
         self.gives_id = True
-        #: Error codes to answer with before an API works, by its name.
+        # Error codes that the next requests of an API receive, by the API's name.
         self.fail_next: defaultdict[str, list[int]] = defaultdict(list)
         self.server = self._make_server(port=0)
 
@@ -101,7 +102,7 @@ class MiniBroker:
         return f"127.0.0.1:{self.server.port}"
 
     async def start_again(self) -> None:
-        """After a close: the same address, the same topics."""
+        """Start a server at the same address, with the same topics, after a close."""
         self.server = self._make_server(self.server.port)
         await self.server.start()
 
@@ -123,7 +124,7 @@ class MiniBroker:
     ) -> Message | None:
         name = api_name(header.api_key)
         self.asked.append(name)
-        # Who the brokers are, every tool asks before it begins.
+        # Every tool asks for the brokers before its own first request.
         is_contact = header.api_key == ApiKey.METADATA and body.topics == []
         planned = [] if is_contact else self.fail_next[name]
         code = planned.pop(0) if planned else ErrorCode.NONE
@@ -148,11 +149,11 @@ class MiniBroker:
         )
 
     def _find_coordinator(self, body: Any, _: int) -> Any:
-        """librdkafka looks for one also where it joins no group."""
+        """Answer that no coordinator is available; librdkafka asks even when it joins no group."""
         return FindCoordinatorResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE, node_id=-1)
 
     def _describe_topic_partitions(self, body: Any, code: int) -> Any:
-        """One partition at a time, each of which 8 may lead."""
+        """Describe one partition at a time; broker 8 is an eligible leader of each."""
         response = DescribeTopicPartitionsResponse
         names = sorted(topic.name for topic in body.topics)
         name, index = names[0], 0
@@ -498,7 +499,7 @@ class MiniBroker:
         )
 
     def _elect_leaders(self, body: Any, code: int) -> Any:
-        """Partition 0 is led as it shall be, and 2 cannot be."""
+        """Partition 0 has its preferred leader already, and partition 2 cannot elect one."""
         response, outcomes = ElectLeadersResponse, {0: 84, 1: 0, 2: 80}
         named = body.topic_partitions
         if named is None:
@@ -562,5 +563,5 @@ async def mini_broker() -> AsyncIterator[MiniBroker]:
 
 
 async def invoke(tool: Any, *words: str, stdin: bytes = b"") -> Result:
-    """Run a tool as from a shell; it gets a loop of its own in another thread."""
+    """Run a tool as from a shell, in another thread with its own event loop."""
     return await asyncio.to_thread(CliRunner().invoke, tool, words, input=stdin)

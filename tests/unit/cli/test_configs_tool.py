@@ -1,4 +1,5 @@
-"""kraftjbod-configs, against a broker behind the real door and a controller's door."""
+"""``kraftjbod-configs``, against a scripted broker and a scripted controller behind real
+listeners."""
 
 from __future__ import annotations
 
@@ -45,17 +46,17 @@ OUR_BROKER = ("--entity-type", "brokers", "--entity-name", str(BROKER_ID))
         ("c=*", {"c": "*"}),
     ],
 )
-def test_what_is_added(text: str, pairs: dict[str, str]) -> None:
+def test_parse_added_accepts_pairs_with_bracketed_lists(text: str, pairs: dict[str, str]) -> None:
     assert parse_added(text) == pairs
 
 
 @pytest.mark.parametrize("text", ["a", "=1", "a=1,b", "c=[1,2],3"])
-def test_what_is_no_pair(text: str) -> None:
+def test_parse_added_rejects_malformed_pairs(text: str) -> None:
     with pytest.raises(click.BadParameter, match='must be in the format "key=val"'):
         parse_added(text)
 
 
-def test_a_line_is_kafkas() -> None:
+def test_entry_line_has_kafkas_format() -> None:
     entry = ConfigEntry(
         name=CORDONS,
         value="/d1",
@@ -77,7 +78,7 @@ async def _call(broker: MiniBroker, *words: str) -> tuple[int, str, str]:
     return done.exit_code, done.stdout, done.stderr
 
 
-async def test_a_topic_is_configured_and_described_in_kafkas_words() -> None:
+async def test_configs_tool_alters_and_describes_topic_with_kafkas_lines() -> None:
     topic = ("--entity-type", "topics", "--entity-name", "t")
     async with mini_broker() as broker:
         broker.create("t", 1)
@@ -101,7 +102,7 @@ async def test_a_topic_is_configured_and_described_in_kafkas_words() -> None:
         assert broker.topics["t"].configs == {}
 
 
-async def test_a_key_that_is_not_set_cannot_be_taken_back() -> None:
+async def test_alter_refuses_to_delete_config_that_is_not_set() -> None:
     async with mini_broker() as broker:
         words = ("--alter", *OUR_BROKER, "--delete-config", "nope,retention.bytes")
         code, _, err = await _call(broker, *words)
@@ -109,7 +110,7 @@ async def test_a_key_that_is_not_set_cannot_be_taken_back() -> None:
         assert err == ("error: Invalid config(s): nope,retention.bytes\n")
 
 
-async def test_lists_go_in_brackets() -> None:
+async def test_alter_accepts_list_value_in_brackets() -> None:
     async with mini_broker() as broker:
         added = ("--add-config", f"{CORDONS}=[/d1,/d2]")
         reported = await _call(broker, "--alter", *OUR_BROKER, *added)
@@ -117,7 +118,7 @@ async def test_lists_go_in_brackets() -> None:
         assert broker.broker_configs == {CORDONS: "/d1,/d2"}
 
 
-async def test_all_brokers_at_once() -> None:
+async def test_alter_and_describe_default_config_of_all_brokers() -> None:
     async with mini_broker() as broker:
         default = ("--entity-type", "brokers", "--entity-default")
         reported = await _call(broker, "--alter", *default, "--add-config", f"{CORDONS}=*")
@@ -133,7 +134,7 @@ async def test_all_brokers_at_once() -> None:
         ]
 
 
-async def test_what_does_not_exist_is_said_in_kafkas_words() -> None:
+async def test_describe_of_unknown_broker_prints_kafkas_sentence() -> None:
     async with mini_broker() as broker:
         words = ("--describe", "--entity-type", "brokers", "--entity-name", "9")
         assert await _call(broker, *words) == (
@@ -143,7 +144,7 @@ async def test_what_does_not_exist_is_said_in_kafkas_words() -> None:
         )
 
 
-async def test_a_program_reads_json() -> None:
+async def test_describe_with_format_json_prints_sources() -> None:
     async with mini_broker() as broker:
         broker.create("t", 1, **{"retention.ms": "5"})
         words = ("--describe", "--entity-type", "topics", "--format", "json")
@@ -167,17 +168,19 @@ async def test_a_program_reads_json() -> None:
         (("--bootstrap-controller", "h:1", "--describe", "--all"), "--all needs --entity-name"),
     ],
 )
-async def test_what_makes_no_sense(words: tuple[str, ...], why: str) -> None:
+async def test_configs_tool_rejects_wrong_options_with_reason(
+    words: tuple[str, ...], why: str
+) -> None:
     done = await invoke(main, "--entity-type", "brokers", *words)
     assert done.exit_code == 2
     assert why in " ".join(done.stderr.split())
 
 
-# --- a dead broker -------------------------------------------------------------------------------
+# --- a stopped broker ----------------------------------------------------------------------------
 
 
 class DeadBroker:
-    """What a controller says of broker 2, of which it alone can speak."""
+    """A scripted controller's answers about broker 2, which is stopped."""
 
     def __init__(self) -> None:
         self.values = {CORDONS: "/d1,/d2"}
@@ -204,14 +207,14 @@ class DeadBroker:
     async def call(self, *words: str, name: str = "2") -> tuple[int, str, str]:
         controller = ScriptedController(self.answer)
         async with serving(controller):
-            # The first one is not there; the second one is active.
+            # The first address is unreachable; the second one is the active controller.
             address = f"127.0.0.1:1,127.0.0.1:{controller.server.port}"
             entity = ("--entity-type", "brokers", "--entity-name", name)
             done = await invoke(main, "--bootstrap-controller", address, *entity, *words)
             return done.exit_code, done.stdout, done.stderr
 
 
-async def test_the_controllers_know_what_is_set_for_a_dead_broker() -> None:
+async def test_describe_at_controller_shows_config_of_stopped_broker() -> None:
     assert await DeadBroker().call("--describe") == (
         0,
         "Dynamic configs for broker 2 are:\n"
@@ -224,7 +227,7 @@ async def test_the_controllers_know_what_is_set_for_a_dead_broker() -> None:
     )
 
 
-async def test_of_a_controller_that_is_away_only_what_is_set_for_it_is_known() -> None:
+async def test_describe_of_unreachable_controller_shows_dynamic_config_only() -> None:
     def answer(request: RpcRequest) -> RpcResponse:
         if isinstance(request, DescribeClusterRequest):
             listeners = (ListenerInfo(name="CONTROLLER", host="127.0.0.1", port=1),)
@@ -259,7 +262,7 @@ async def test_of_a_controller_that_is_away_only_what_is_set_for_it_is_known() -
         assert "controller 2 is away, and only itself knows its file" in unknown.stderr
 
 
-async def test_a_dead_broker_is_uncordoned_at_the_controllers() -> None:
+async def test_alter_at_controller_changes_cordons_of_stopped_broker() -> None:
     dead = DeadBroker()
     done = "Completed updating config for broker 2.\n"
     assert await dead.call("--alter", "--add-config", f"{CORDONS}=[/d1]") == (0, done, "")
@@ -270,7 +273,7 @@ async def test_a_dead_broker_is_uncordoned_at_the_controllers() -> None:
     ]
 
 
-async def test_a_controllers_refusal_is_reported() -> None:
+async def test_alter_at_controller_reports_refusal() -> None:
     dead = DeadBroker()
     dead.refusal = ErrorCode.INVALID_CONFIG
     code, out, err = await dead.call("--alter", "--add-config", f"{CORDONS}=/d3")
@@ -278,7 +281,7 @@ async def test_a_controllers_refusal_is_reported() -> None:
 
 
 @pytest.mark.parametrize("addresses", ["", "nowhere", "h:x"])
-async def test_what_is_no_controller(addresses: str) -> None:
+async def test_configs_tool_rejects_malformed_controller_address(addresses: str) -> None:
     words = ("--describe", "--entity-type", "brokers")
     done = await invoke(main, "--bootstrap-controller", addresses, *words)
     assert done.exit_code == 1

@@ -1,4 +1,4 @@
-"""kraftjbod-console-consumer: records as lines."""
+"""``kraftjbod-console-consumer`` prints records as lines."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def words(broker: MiniBroker, *more: str) -> tuple[str, ...]:
     return ("--bootstrap-server", broker.address, "--topic", "t", *more)
 
 
-async def test_all_partitions_from_the_beginning() -> None:
+async def test_console_consumer_from_beginning_reads_all_partitions() -> None:
     async with mini_broker() as broker:
         await fill(broker)
         result = await invoke(main, *words(broker, "--from-beginning", "--max-messages", "4"))
@@ -34,7 +34,7 @@ async def test_all_partitions_from_the_beginning() -> None:
         assert result.stderr == "Processed a total of 4 messages\n"
 
 
-async def test_one_partition_from_an_offset() -> None:
+async def test_console_consumer_reads_one_partition_from_an_offset() -> None:
     async with mini_broker() as broker:
         await fill(broker)
         options = ("--partition", "0", "--offset", "1", "--max-messages", "2")
@@ -43,7 +43,7 @@ async def test_one_partition_from_an_offset() -> None:
         assert result.stderr == "Processed a total of 2 messages\n"
 
 
-async def test_json_has_all_of_a_record_also_what_is_no_text() -> None:
+async def test_console_consumer_with_json_prints_all_fields_of_a_record() -> None:
     async with mini_broker() as broker:
         await fill(broker)
         options = ("--partition", "0", "--offset", "1", "--max-messages", "1", "--json")
@@ -57,7 +57,7 @@ async def test_json_has_all_of_a_record_also_what_is_no_text() -> None:
     }
 
 
-async def test_what_cannot_be_read_ends_it_or_is_skipped() -> None:
+async def test_console_consumer_stops_at_or_skips_unreadable_records() -> None:
     async with mini_broker() as broker:
         await fill(broker)
         options = ("--partition", "0", "--offset", "2", "--max-messages", "1")
@@ -73,14 +73,14 @@ async def test_what_cannot_be_read_ends_it_or_is_skipped() -> None:
         assert skipped.stderr.endswith("Processed a total of 1 messages\n")
 
 
-async def test_the_end_is_where_reading_starts_unless_reported() -> None:
+async def test_console_consumer_starts_at_log_end_by_default() -> None:
     async with mini_broker() as broker:
         await fill(broker)
         result = await invoke(main, *words(broker, "--timeout-ms", "1"))
         assert (result.stdout, result.exit_code) == ("", 0)
 
 
-async def test_what_does_not_exist_is_an_error_at_once() -> None:
+async def test_console_consumer_fails_at_once_for_missing_topic_or_partition() -> None:
     async with mini_broker() as broker:
         missing = await invoke(main, *words(broker))
         assert (missing.exit_code, missing.stderr) == (1, "error: topic t does not exist\n")
@@ -104,6 +104,6 @@ async def test_what_does_not_exist_is_an_error_at_once() -> None:
         ("--value-deserializer", "my.own.Deserializer"),
     ],
 )
-async def test_wrong_usage_is_exit_code_2(bad: tuple[str, ...]) -> None:
+async def test_console_consumer_with_wrong_options_exits_with_2(bad: tuple[str, ...]) -> None:
     result = await invoke(main, "--bootstrap-server", "127.0.0.1:1", "--topic", "t", *bad)
     assert result.exit_code == 2

@@ -1,4 +1,4 @@
-"""kraftjbod-console-producer: lines in, records out."""
+"""``kraftjbod-console-producer`` sends each line as a record."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def words(broker: MiniBroker, *more: str) -> tuple[str, ...]:
     return ("--bootstrap-server", broker.address, "--topic", "t", *more)
 
 
-async def test_each_line_is_a_record_the_last_without_an_end_too() -> None:
+async def test_console_producer_sends_each_line_including_unterminated_last_one() -> None:
     async with mini_broker() as broker:
         broker.create("t")
         result = await invoke(main, *words(broker), stdin=b"one\r\n\nthree")
@@ -33,7 +33,7 @@ async def test_each_line_is_a_record_the_last_without_an_end_too() -> None:
         assert [r.value for r in records_of(broker, "t")[0]] == [b"one", b"", b"three"]
 
 
-async def test_keys_choose_the_partition() -> None:
+async def test_console_producer_chooses_partition_by_key() -> None:
     async with mini_broker() as broker:
         broker.create("t", 3)
         options = ("--property", "parse.key=true", "--property", "key.separator=:")
@@ -47,7 +47,7 @@ async def test_keys_choose_the_partition() -> None:
         assert [r.value for rs in stored.values() for r in rs if r.key is None] == [b"4"]
 
 
-async def test_lines_without_keys_go_round_in_batches() -> None:
+async def test_console_producer_distributes_keyless_batches_over_partitions() -> None:
     async with mini_broker() as broker:
         broker.create("t", 2)
         asked = words(broker, "--batch-size", "4", "--json")
@@ -66,22 +66,22 @@ async def test_lines_without_keys_go_round_in_batches() -> None:
         assert [r.value for r in stored[1]] == [b"bbbb"]
 
 
-async def test_a_line_without_its_key_ends_the_tool() -> None:
+async def test_console_producer_stops_at_line_without_key() -> None:
     async with mini_broker() as broker:
         broker.create("t")
         asked = words(broker, "--property", "parse.key=true")
         result = await invoke(main, *asked, stdin=b"k\t1\nx\nk\t2\n")
         assert result.exit_code == 1
         assert result.stderr == "error: No key separator found on line number 2: 'x'\n"
-        # What stood before it is sent.
+        # The lines before the malformed one are sent.
         assert [r.value for r in records_of(broker, "t")[0]] == [b"1"]
 
 
 @pytest.mark.parametrize("codec", ["", "gzip", "snappy", "lz4", "zstd"])
-async def test_compression_and_acks_are_as_asked(codec: str) -> None:
+async def test_console_producer_applies_compression_and_acks(codec: str) -> None:
     async with mini_broker() as broker:
         log = broker.create("t").logs[0]
-        # The word may be left out, as of Kafka's tool.
+        # The codec may be omitted, as in Kafka's tool.
         options = ("--producer-property", "acks=1", "--compression-codec", *filter(None, [codec]))
         await invoke(main, *words(broker, *options), stdin=b"a\n" * 100)
         [(_, header)] = batches(log)
@@ -90,7 +90,7 @@ async def test_compression_and_acks_are_as_asked(codec: str) -> None:
         assert len(records_of(broker, "t")[0]) == 100
 
 
-async def test_a_refused_batch_is_one_line_and_exit_code_1() -> None:
+async def test_console_producer_reports_refused_batch_in_one_line() -> None:
     async with mini_broker() as broker:
         broker.create("t")
         broker.fail_next["Produce"] = [ErrorCode.MESSAGE_TOO_LARGE]
@@ -107,6 +107,6 @@ async def test_a_refused_batch_is_one_line_and_exit_code_1() -> None:
         ("--producer-property", "batch.size=big"),
     ],
 )
-async def test_wrong_usage_is_exit_code_2(bad: tuple[str, ...]) -> None:
+async def test_console_producer_with_wrong_options_exits_with_2(bad: tuple[str, ...]) -> None:
     result = await invoke(main, "--bootstrap-server", "127.0.0.1:1", "--topic", "t", *bad)
     assert result.exit_code == 2

@@ -1,4 +1,4 @@
-"""Flags that do not go together are refused before anybody is asked."""
+"""Options of ``kraftjbod-consumer-groups`` that are checked before any request."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from kraftjbod.cli.consumer_groups_tool import main
 
-NOBODY = ("--bootstrap-server", "127.0.0.1:1", "--timeout", "100")
+UNREACHABLE = ("--bootstrap-server", "127.0.0.1:1", "--timeout", "100")
 
 
 @pytest.mark.parametrize(
@@ -22,13 +22,13 @@ NOBODY = ("--bootstrap-server", "127.0.0.1:1", "--timeout", "100")
         ("--list --validate-regex a", "exactly one of --list, --describe"),
     ],
 )
-def test_what_is_asked_must_make_sense(flags: str, why: str) -> None:
-    done = CliRunner().invoke(main, [*NOBODY, *flags.split()])
+def test_consumer_groups_rejects_conflicting_options(flags: str, why: str) -> None:
+    done = CliRunner().invoke(main, [*UNREACHABLE, *flags.split()])
     assert done.exit_code == 2
     assert why in done.output
 
 
-def test_a_regular_expression_is_judged_as_brokers_do_without_a_cluster() -> None:
+def test_validate_regex_needs_no_cluster() -> None:
     done = CliRunner().invoke(main, ["--validate-regex", "t.*|u"])
     assert (done.exit_code, done.stdout) == (0, "The regular expression `t.*|u` is valid.\n")
     done = CliRunner().invoke(main, ["--validate-regex", "(?=t)"])
@@ -38,15 +38,15 @@ def test_a_regular_expression_is_judged_as_brokers_do_without_a_cluster() -> Non
     assert done.exit_code == 1 and json.loads(done.stdout)["isValid"] is False
 
 
-def test_whatever_asks_a_cluster_needs_its_address() -> None:
+def test_list_without_bootstrap_server_is_a_usage_error() -> None:
     done = CliRunner().invoke(main, ["--list"])
     assert done.exit_code == 2 and "Missing option '--bootstrap-server'" in done.output
 
 
-def test_without_a_cluster_it_says_so() -> None:
-    done = CliRunner().invoke(main, [*NOBODY, "--list"])
+def test_list_without_reachable_cluster_reports_the_address() -> None:
+    done = CliRunner().invoke(main, [*UNREACHABLE, "--list"])
     assert done.exit_code == 1
     assert "error: " in done.output
-    done = CliRunner().invoke(main, [*NOBODY, "--list", "--json"])
+    done = CliRunner().invoke(main, [*UNREACHABLE, "--list", "--json"])
     assert done.exit_code == 1
     assert "127.0.0.1:1" in json.loads(done.stdout)["error"]

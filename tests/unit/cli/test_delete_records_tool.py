@@ -1,4 +1,4 @@
-"""kraftjbod-delete-records, against a broker behind the real door."""
+"""``kraftjbod-delete-records``, against a scripted broker behind a real listener."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from tests.faults.rig import batch
 from tests.unit.cli.mini_broker import MiniBroker, invoke, mini_broker
 
 
-def test_the_file_is_kafkas() -> None:
+def test_parse_offsets_accepts_kafkas_file_format() -> None:
     text = '{"partitions": [{"topic": "foo", "partition": 1, "offset": 1}], "version": 1}'
     assert parse_offsets(text) == {TopicPartition("foo", 1): 1}
-    # Kafka's tool does not ask for a version either.
+    # Kafka's tool does not require a version either.
     text = '{"partitions": [{"topic": "a", "partition": 0, "offset": -1}]}'
     assert parse_offsets(text) == {TopicPartition("a", 0): -1}
 
@@ -46,7 +46,7 @@ def entries(*changes: dict[str, Any]) -> str:
         (entries({"offset": "5"}), r"offset: expected a number >= -1"),
     ],
 )
-def test_what_makes_no_sense(text: str, why: str) -> None:
+def test_parse_offsets_rejects_malformed_entries_with_reason(text: str, why: str) -> None:
     with pytest.raises(OffsetFileError, match=why):
         parse_offsets(text)
 
@@ -67,7 +67,7 @@ def _fill(broker: MiniBroker) -> None:
         log += batch(9)
 
 
-async def test_lines_are_kafkas(tmp_path: Path) -> None:
+async def test_delete_records_prints_lines_of_kafkas_tool(tmp_path: Path) -> None:
     async with mini_broker() as broker:
         _fill(broker)
         reported = await _call(
@@ -86,7 +86,7 @@ async def test_lines_are_kafkas(tmp_path: Path) -> None:
     )
 
 
-async def test_one_refusal_leaves_the_others_alone(tmp_path: Path) -> None:
+async def test_delete_records_continues_after_refused_partition(tmp_path: Path) -> None:
     async with mini_broker() as broker:
         _fill(broker)
         text = entries({"offset": 10}, {"partition": 1})
@@ -113,8 +113,7 @@ async def test_one_refusal_leaves_the_others_alone(tmp_path: Path) -> None:
         )
 
 
-async def test_what_may_pass_is_tried_again(tmp_path: Path) -> None:
-    """And only that: what is done is done."""
+async def test_delete_records_retries_retriable_errors(tmp_path: Path) -> None:
     async with mini_broker() as broker:
         _fill(broker)
         broker.fail_next["DeleteRecords"] = [ErrorCode.NOT_LEADER_OR_FOLLOWER]
@@ -124,7 +123,7 @@ async def test_what_may_pass_is_tried_again(tmp_path: Path) -> None:
         assert len(broker.deletions) == 2
 
 
-async def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+async def test_delete_records_reports_unreadable_file(tmp_path: Path) -> None:
     done = await invoke(
         main, "--bootstrap-server", "127.0.0.1:1", "--offset-json-file", str(tmp_path / "none")
     )

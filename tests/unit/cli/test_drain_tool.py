@@ -1,4 +1,4 @@
-"""What kraftjbod-drain prints, word by word, and how it ends."""
+"""Output and exit codes of ``kraftjbod-drain``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ async def drained(broker: DrainedBroker, *words: str) -> tuple[int, str, str]:
     return done.exit_code, done.stdout, done.stderr
 
 
-async def test_a_dry_run_shows_every_move() -> None:
+async def test_drain_dry_run_prints_every_move() -> None:
     async with drained_broker() as broker:
         broker.hold("foo", 2)
         assert await drained(broker, *DISK, "--dry-run") == (
@@ -35,7 +35,7 @@ async def test_a_dry_run_shows_every_move() -> None:
         assert broker.broker_configs == {}
 
 
-async def test_a_drained_directory_is_safe_to_pull() -> None:
+async def test_drain_of_directory_reports_that_it_is_safe_to_pull() -> None:
     async with drained_broker() as broker:
         broker.hold("foo")
         code, out, err = await drained(broker, "--dir", f"{BROKER_ID}:{DIRS['/d1']}")
@@ -50,14 +50,14 @@ async def test_a_drained_directory_is_safe_to_pull() -> None:
         assert broker.broker_configs == {CORDONS: "/d1"}
 
 
-async def test_a_directory_with_the_brokers_metadata_is_not_safe_to_pull() -> None:
+async def test_drain_of_metadata_directory_is_not_safe_to_pull() -> None:
     async with drained_broker() as broker:
         broker.broker_configs["log.dirs"] = "/d1,/d2"
         _, out, _ = await drained(broker, *DISK)
         assert "but the broker's own metadata: it is not safe to pull while the broker runs" in out
 
 
-async def test_an_empty_broker_is_safe_to_stop() -> None:
+async def test_drain_of_empty_broker_reports_that_it_is_safe_to_stop() -> None:
     async with drained_broker() as broker:
         broker.current = {}
         code, out, _ = await drained(broker, "--broker", str(BROKER_ID))
@@ -68,7 +68,7 @@ async def test_an_empty_broker_is_safe_to_stop() -> None:
         assert broker.broker_configs == {CORDONS: "*"}
 
 
-async def test_a_refusal_lists_what_does_not_fit() -> None:
+async def test_drain_refusal_lists_misfits_and_lifts_the_cordon() -> None:
     async with drained_broker() as broker:
         broker.hold("foo", 2)
         broker.usable["/d2"] = SIZE_BYTES + 1000
@@ -84,7 +84,7 @@ async def test_a_refusal_lists_what_does_not_fit() -> None:
         assert (code, out.splitlines()[0]) == (2, "foo-0 (4.0 KiB) 7:/d1 -> 7:/d2")
 
 
-async def test_a_program_reads_json() -> None:
+async def test_drain_with_format_json_prints_moves_and_misfits() -> None:
     async with drained_broker() as broker:
         broker.hold("foo")
         _, out, _ = await drained(broker, *DISK, "--dry-run", "--format", "json")
@@ -112,7 +112,7 @@ async def test_a_program_reads_json() -> None:
         assert reported["doesNotFit"] == [{"partition": "foo-0", "size": SIZE_BYTES, "bestFree": 5}]
 
 
-async def test_cancelling_says_how_many() -> None:
+async def test_drain_cancel_prints_number_of_cancelled_moves() -> None:
     async with drained_broker() as broker:
         broker.hold("foo")
         broker.ends_moves = False
@@ -123,7 +123,7 @@ async def test_cancelling_says_how_many() -> None:
         assert (broker.future, broker.broker_configs) == ({}, {})
 
 
-def test_a_line_reports_what_is_special() -> None:
+def test_move_and_misfit_lines_name_special_conditions() -> None:
     move = Move(
         replica=Replica(1, "t", 0),
         source="",
@@ -139,7 +139,7 @@ def test_a_line_reports_what_is_special() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "1", "1:", ":/d", "x:/d", "/d"])
-def test_what_names_no_directory(text: str) -> None:
+def test_parse_directory_rejects_malformed_names(text: str) -> None:
     with pytest.raises(click.BadParameter, match="BROKER:PATH or BROKER:ID"):
         parse_directory(text)
 
@@ -153,7 +153,9 @@ def test_what_names_no_directory(text: str) -> None:
         (("--broker", "1", "--across-brokers"), "--across-brokers belongs to --dir"),
     ],
 )
-async def test_what_makes_no_sense(words: tuple[str, ...], why: str) -> None:
+async def test_drain_rejects_conflicting_options_with_reason(
+    words: tuple[str, ...], why: str
+) -> None:
     done = await invoke(main, "--bootstrap-server", "h:1", *words)
     assert done.exit_code == 2
     assert why in " ".join(done.stderr.split())

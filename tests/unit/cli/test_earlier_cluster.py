@@ -1,4 +1,4 @@
-"""Which neighbours say that a cluster has lived."""
+"""Traces in nearby directories that show that a cluster was used before."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def format_dir(path: Path, cluster_id: str = CLUSTER) -> Path:
 
 @pytest.mark.parametrize("place", ["broker-1", "broker-1/disk-1", "x/controller-2/disk"])
 @pytest.mark.parametrize("trace", ["orders-0", "orders-0.0123456789abcdef0123456789abcdef-stray"])
-def test_replicas_of_the_same_cluster_nearby_are_a_sign(
+def test_sign_of_earlier_life_finds_replicas_of_same_cluster_nearby(
     tmp_path: Path, place: str, trace: str
 ) -> None:
     home = tmp_path / "x/controller"
@@ -36,6 +36,6 @@ def test_replicas_of_the_same_cluster_nearby_are_a_sign(
     assert sign_of_earlier_life(str(home), "another") is None
 
 
-def test_what_is_left_in_the_directory_itself_is_a_sign(tmp_path: Path) -> None:
+def test_sign_of_earlier_life_finds_metadata_log_in_the_directory_itself(tmp_path: Path) -> None:
     (tmp_path / "__cluster_metadata-0").mkdir()
     assert "__cluster_metadata-0 is left" in (sign_of_earlier_life(str(tmp_path), CLUSTER) or "")

@@ -1,4 +1,4 @@
-"""kraftjbod-features, against a broker behind the real door."""
+"""``kraftjbod-features``, against a scripted broker behind a real listener."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from kraftjbod.core.metadata_version import MetadataVersion
 from tests.unit.cli.mini_broker import MiniBroker, invoke, mini_broker
 
 
-def test_our_levels_have_kafkas_names() -> None:
+def test_level_of_release_contains_all_our_metadata_versions() -> None:
     ours = {version.release: version.value for version in MetadataVersion}
     assert ours.items() <= LEVEL_OF_RELEASE.items()
-    # From Kafka's own table.
+    # Levels from Kafka's own table.
     assert (LEVEL_OF_RELEASE["3.3-IV3"], LEVEL_OF_RELEASE["4.0-IV1"]) == (7, 23)
     assert max(LEVEL_OF_RELEASE.values()) == 33
 
 
-def test_levels_have_names_and_other_features_numbers() -> None:
+def test_level_text_names_metadata_versions_and_numbers_other_features() -> None:
     assert level_text("metadata.version", 17) == "3.7-IV2"
     assert level_text("metadata.version", 99) == "UNKNOWN 99"
     assert level_text("kraft.version", 1) == "1"
@@ -40,7 +40,7 @@ def test_levels_have_names_and_other_features_numbers() -> None:
         (None, (), {}),
     ],
 )
-def test_what_is_asked_for(
+def test_parse_levels_reads_metadata_release_and_pairs(
     metadata: str | None, pairs: tuple[str, ...], levels: dict[str, int]
 ) -> None:
     assert parse_levels(metadata, pairs) == levels
@@ -58,12 +58,14 @@ def test_what_is_asked_for(
         ("3.7-IV2", ("metadata.version=17",), "metadata.version was specified more than once"),
     ],
 )
-def test_what_makes_no_sense(metadata: str | None, pairs: tuple[str, ...], why: str) -> None:
+def test_parse_levels_rejects_malformed_input_with_reason(
+    metadata: str | None, pairs: tuple[str, ...], why: str
+) -> None:
     with pytest.raises(FeatureCommandError, match=why):
         parse_levels(metadata, pairs)
 
 
-async def test_describe_prints_kafkas_line() -> None:
+async def test_features_describe_prints_kafkas_line() -> None:
     async with mini_broker() as broker:
         reported = await invoke(main, "--bootstrap-server", broker.address, "describe")
     assert reported.stdout == (
@@ -77,7 +79,7 @@ async def _call(broker: MiniBroker, *words: str) -> tuple[int, str, str]:
     return done.exit_code, done.stdout, done.stderr
 
 
-async def test_levels_go_up_and_down_in_kafkas_words() -> None:
+async def test_features_upgrade_and_downgrade_print_kafkas_lines() -> None:
     async with mini_broker() as broker:
         assert await _call(broker, "upgrade", "--metadata", "3.7-IV2", "--dry-run") == (
             0,
@@ -101,7 +103,7 @@ async def test_levels_go_up_and_down_in_kafkas_words() -> None:
         )
 
 
-async def test_a_refusal_says_what_could_not_be_done_and_why() -> None:
+async def test_features_refusal_reports_failed_feature_and_reason() -> None:
     async with mini_broker() as broker:
         broker.fail_next["UpdateFeatures"] = [ErrorCode.INVALID_UPDATE_VERSION] * 2
         code, out, err = await _call(broker, "upgrade", "--metadata", "4.3-IV0")
@@ -123,7 +125,7 @@ async def test_a_refusal_says_what_could_not_be_done_and_why() -> None:
         assert (code, err) == (1, "error: 1 out of 1 operation(s) failed.\n")
 
 
-async def test_nothing_to_do_is_an_error() -> None:
+async def test_features_downgrade_without_features_is_an_error() -> None:
     async with mini_broker() as broker:
         code, _, err = await _call(broker, "downgrade", "--unsafe")
         assert code == 1

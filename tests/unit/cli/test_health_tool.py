@@ -1,4 +1,4 @@
-"""kraftjbod-health, against a broker and a controller behind their real doors."""
+"""``kraftjbod-health``, against a scripted broker and controllers behind real listeners."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def _ask(broker: MiniBroker, *words: str) -> tuple[int, str, str]:
     return done.exit_code, done.stdout, done.stderr
 
 
-async def test_a_broker_with_a_dead_directory_serves() -> None:
+async def test_health_of_broker_with_offline_directory_is_ok() -> None:
     async with mini_broker() as broker:
         code, reported, errors = await _ask(broker)
         assert (code, errors) == (0, "")
@@ -49,7 +49,7 @@ async def test_a_broker_with_a_dead_directory_serves() -> None:
         }
 
 
-async def test_a_fenced_or_unregistered_broker_does_not_serve() -> None:
+async def test_health_of_fenced_or_unregistered_broker_fails() -> None:
     async with mini_broker() as broker:
         broker.fencing[BROKER_ID] = True
         why = f"error: broker 7 at {broker.address} does not serve: it is fenced\n"
@@ -63,8 +63,8 @@ async def test_a_fenced_or_unregistered_broker_does_not_serve() -> None:
         assert (await _ask(broker))[2].endswith("does not serve: it is not registered\n")
 
 
-async def test_of_a_broker_that_does_not_give_its_id_fencing_is_not_asked() -> None:
-    """As Kafka's do; 8 is fenced, and may or may not be the one."""
+async def test_health_of_broker_without_reported_id_skips_the_fencing_check() -> None:
+    """Kafka's brokers report no id. Broker 8 is fenced, and may or may not be the broker asked."""
     async with mini_broker() as broker:
         broker.gives_id = False
         code, reported, _ = await _ask(broker)
@@ -73,7 +73,7 @@ async def test_of_a_broker_that_does_not_give_its_id_fencing_is_not_asked() -> N
         assert broker.asked == ["DescribeLogDirs"]
 
 
-async def test_a_daemon_of_the_other_kind_is_reported_as_such() -> None:
+async def test_health_names_option_for_the_other_kind_of_daemon() -> None:
     async with mini_broker() as broker:
         done = await invoke(main, "--controller", broker.address)
     assert done.stderr.endswith("it is a broker: give it as --bootstrap-server\n")
@@ -83,7 +83,7 @@ async def test_a_daemon_of_the_other_kind_is_reported_as_such() -> None:
     assert done.stderr.endswith("it is a controller: give it as --bootstrap-controller\n")
 
 
-async def test_an_error_for_an_answer_is_one_line() -> None:
+async def test_health_reports_error_response_in_one_line() -> None:
     async with mini_broker() as broker:
         broker.fail_next["DescribeLogDirs"].append(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         code, reported, errors = await _ask(broker, "--json")
@@ -96,7 +96,7 @@ async def test_an_error_for_an_answer_is_one_line() -> None:
 
 
 @pytest.mark.parametrize("option", ["--bootstrap-server", "--bootstrap-controller"])
-async def test_nobody_there(option: str) -> None:
+async def test_health_of_unreachable_daemon_fails_with_address(option: str) -> None:
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         port = bound.getsockname()[1]
@@ -107,8 +107,8 @@ async def test_nobody_there(option: str) -> None:
 
 
 @pytest.mark.parametrize("option", ["--bootstrap-server", "--bootstrap-controller"])
-async def test_silence_is_reported_as_such(option: str) -> None:
-    """The system takes the connection, and no process ever answers."""
+async def test_health_of_hanging_daemon_fails_with_timeout(option: str) -> None:
+    """The kernel accepts the connection, and no process ever answers."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
         done = await invoke(main, option, f"127.0.0.1:{port}", "--timeout", "1")
@@ -133,7 +133,7 @@ def _standby(leader_id: int, refusal: str | None = None) -> Callable[[RpcRequest
     return answer
 
 
-async def test_the_active_controller_serves_and_who_follows_it() -> None:
+async def test_health_of_active_controller_and_its_followers_is_ok() -> None:
     active, standby = ScriptedController(_active), ScriptedController(_standby(-1))
     async with serving(active, standby):
         address = f"127.0.0.1:{active.server.port}"
@@ -170,19 +170,19 @@ async def test_the_active_controller_serves_and_who_follows_it() -> None:
         (("--controller", "a:1", "--timeout", "0"), "--timeout"),
     ],
 )
-async def test_what_is_wrong_usage(words: tuple[str, ...], why: str) -> None:
+async def test_health_rejects_wrong_options_with_reason(words: tuple[str, ...], why: str) -> None:
     done = await invoke(main, *words)
     assert done.exit_code == 2
     assert why in done.stderr
 
 
-def test_a_broker_without_trouble_is_one_line() -> None:
+def test_health_text_of_healthy_broker_is_one_line() -> None:
     health = Health(who="broker 1", broker_id=1, log_dirs={"/a": "online", "/b": "online"})
     assert health.text() == "broker 1 serves, 2 of 2 log directories are online"
 
 
-def test_a_check_of_a_broker_imports_no_controller() -> None:
-    """Health checks run all day; the bodies of the RPC would double what one costs."""
+def test_health_tool_of_broker_imports_no_pydantic_and_no_uvloop() -> None:
+    """Health checks run all day, and importing the RPC messages would double their cost."""
     program = (
         "import sys, kraftjbod.cli.health_tool; "
         "print([m for m in sys.modules if m.split('.')[0] in ('pydantic', 'uvloop')])"

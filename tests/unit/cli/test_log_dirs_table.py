@@ -1,4 +1,4 @@
-"""The table of log directories: all of it, at every width, and the lines below it."""
+"""The table of log directories at every width, and the lines below it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FACTS = (
     *("3 h", "61.2 ms", "slow", "2023-11-14", "22:13", "2 damaged", "no space left: [Errno 28]"),
     *("offline", "Input/output error: [Errno 5] in append of orders-3", "24"),
 )
-#: Whole words may stand in different lines of a cell.
+# The words of a heading may be folded into different lines of a cell.
 HEADINGS = (
     *("broker", "state", "log directory", "directory id", "reason", "replicas", "size", "used"),
     *("free", "free %", "growth", "disk growth", "full in", "latency", "last scrub"),
@@ -60,7 +60,7 @@ DEAD = described(
 
 
 @pytest.mark.parametrize("columns", [80, 100, 120, 400])
-def test_no_fact_is_lost_at_any_width(
+def test_print_table_shows_every_value_at_any_width(
     columns: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
@@ -68,7 +68,7 @@ def test_no_fact_is_lost_at_any_width(
     print_table({1: [FULL, DEAD]}, [])
     lines = unstyle(capsys.readouterr().out).splitlines()
     assert max(map(len, lines)) <= columns
-    # A cell is what stands below each other between the same columns; folds are undone.
+    # A cell is all text between the same two column gaps; folded lines are joined.
     rule = next(number for number, line in enumerate(lines) if set(line.strip()) <= {"─"})
     cells = _columns(lines[:rule]) + _columns(lines[rule + 1 :])
     reported = ["".join(cell.split()) for cell in cells]
@@ -81,7 +81,7 @@ def test_no_fact_is_lost_at_any_width(
 
 
 def _columns(lines: list[str]) -> list[str]:
-    """The text of each column, from top to bottom: between blanks that go through all lines."""
+    """Return the text of each column, split at gaps that extend through all lines."""
     width = max(map(len, lines))
     padded = [line.ljust(width) for line in lines]
     gaps = [all(line[at] == " " for line in padded) for at in range(width)]
@@ -90,11 +90,14 @@ def _columns(lines: list[str]) -> list[str]:
         if at == width or gaps[at]:
             columns.append("\n".join(line[begin:at] for line in padded))
             begin = at
-    # In a wide table words of one cell stand in one line, and count as one too.
+    # In a wide table, all words of a cell stand in one line, so that each line counts as a cell as
+    # well.
     return [*columns, *lines]
 
 
-def test_a_pipe_gets_one_line_for_each_directory(capsys: pytest.CaptureFixture[str]) -> None:
+def test_print_table_to_pipe_writes_one_line_per_directory(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     print_table({1: [FULL], 2: [DEAD]}, [])
     _, _, full, dead = capsys.readouterr().out.splitlines()
     assert full.split()[:5] == ["1", PATH, ID, "saturated,", "cordoned"]
@@ -114,16 +117,16 @@ def test_a_pipe_gets_one_line_for_each_directory(capsys: pytest.CaptureFixture[s
         ({"error_code": ErrorCode.KAFKA_STORAGE_ERROR}, ["offline"]),
     ],
 )
-def test_what_is_not_reported_is_blank(
+def test_print_table_leaves_unreported_values_blank(
     reported: dict[str, Any], cells: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As of a broker of Kafka's."""
+    """Kafka's brokers do not report them."""
     print_table({1: [described("/d1", **reported)]}, [])
     row = capsys.readouterr().out.splitlines()[-1]
     assert [cell.strip() for cell in row.split("  ") if cell.strip()] == ["1", "/d1", *cells]
 
 
-def test_moves_are_reported_with_how_far_they_are() -> None:
+def test_move_lines_show_progress_of_future_replicas() -> None:
     def log_dir(path: str, *replicas: ReplicaSize) -> LogDirDescription:
         return replace(described(path), replicas=replicas)
 

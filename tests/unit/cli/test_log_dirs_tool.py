@@ -1,4 +1,4 @@
-"""kraftjbod-log-dirs: three lines in Kafka's format, the document alone, or a table."""
+"""``kraftjbod-log-dirs --describe``: Kafka's three lines, the JSON document, or a table."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def words(broker: MiniBroker, *more: str) -> tuple[str, ...]:
     return ("--bootstrap-server", broker.address, "--describe", *more)
 
 
-async def test_three_lines_as_kafka_prints_them() -> None:
+async def test_describe_prints_kafkas_three_lines() -> None:
     async with mini_broker() as broker:
         broker.create("foo")
         broker.create("bar")
@@ -100,14 +100,14 @@ async def test_three_lines_as_kafka_prints_them() -> None:
 
 
 @pytest.mark.parametrize("flags", [("--json",), ("--format", "json")])
-async def test_json_is_the_document_alone(flags: tuple[str, ...]) -> None:
+async def test_describe_with_json_prints_the_document_only(flags: tuple[str, ...]) -> None:
     async with mini_broker() as broker:
         broker.create("foo")
         asked = words(broker, *flags, "--broker-list", str(BROKER_ID))
         assert json.loads((await invoke(main, *asked)).stdout) == DOCUMENT
 
 
-async def test_a_broker_that_is_down_is_reported_by_what_metadata_knows() -> None:
+async def test_describe_reports_fenced_broker_from_metadata() -> None:
     async with mini_broker() as broker:
         shown = (await invoke(main, *words(broker, "--format", "table"))).stdout
         (down,) = [line.split() for line in shown.splitlines() if line.startswith("8 ")]
@@ -118,7 +118,7 @@ async def test_a_broker_that_is_down_is_reported_by_what_metadata_knows() -> Non
         assert (reported["brokers"], reported["downBrokers"]) == ([], [DOWN])
 
 
-async def test_a_broker_that_dies_just_now_is_reported_so_and_the_others_are_shown() -> None:
+async def test_describe_reports_broker_that_does_not_answer_and_shows_the_others() -> None:
     async with mini_broker() as broker:
         broker.fencing[8] = False
         done = await invoke(main, *words(broker, "--format", "table"))
@@ -126,7 +126,7 @@ async def test_a_broker_that_dies_just_now_is_reported_so_and_the_others_are_sho
         assert done.stderr.startswith("broker 8 does not answer: ")
 
 
-async def test_a_replica_that_is_on_no_disk_is_reported_below_the_table() -> None:
+async def test_describe_lists_lost_replicas_below_the_table() -> None:
     async with mini_broker() as broker:
         shown = (await invoke(main, *words(broker, "--format", "table"))).stdout
         assert f"foo-1 on broker {BROKER_ID}: LOST, the last in-sync copy" in shown
@@ -134,7 +134,7 @@ async def test_a_replica_that_is_on_no_disk_is_reported_below_the_table() -> Non
         assert "LOST" not in (await invoke(main, *others)).stdout
 
 
-async def test_brokers_that_do_not_exist_are_named() -> None:
+async def test_describe_of_unknown_brokers_names_them() -> None:
     async with mini_broker() as broker:
         result = await invoke(main, *words(broker, "--broker-list", "7,9,10"))
         assert result.exit_code == 1
@@ -144,12 +144,12 @@ async def test_brokers_that_do_not_exist_are_named() -> None:
         )
 
 
-async def test_wrong_usage_is_exit_code_2() -> None:
+async def test_log_dirs_with_wrong_options_exits_with_2() -> None:
     for bad in (("--describe", "--broker-list", "x"), ()):
         assert (await invoke(main, "--bootstrap-server", "127.0.0.1:1", *bad)).exit_code == 2
 
 
-def test_strays_are_a_line_each_or_one_document(capsys: pytest.CaptureFixture[str]) -> None:
+def test_print_strays_writes_lines_or_one_document(capsys: pytest.CaptureFixture[str]) -> None:
     strays = (
         StrayReplica(
             topic="orders",

@@ -1,4 +1,4 @@
-"""kraftjbod-reassign-partitions as it is called: flags, files, ends."""
+"""Command line of ``kraftjbod-reassign-partitions``: options, files, output and exit codes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def words(broker: MovingBroker, action: str, path: str, *more: str) -> tuple[str
     return (*at, "--reassignment-json-file", path, *more)
 
 
-async def test_from_execute_over_cancel_to_verify(tmp_path: Path) -> None:
+async def test_reassign_partitions_executes_cancels_and_verifies_a_plan(tmp_path: Path) -> None:
     async with moving_broker() as broker:
         broker.hold("foo")
         path = written(tmp_path)
@@ -61,7 +61,7 @@ async def test_from_execute_over_cancel_to_verify(tmp_path: Path) -> None:
         )
 
 
-async def test_progress_waits_and_then_verifies(tmp_path: Path) -> None:
+async def test_verify_with_progress_waits_for_completion(tmp_path: Path) -> None:
     async with moving_broker() as broker:
         broker.hold("foo", log_dir="/d2")
         broker.create("bar")
@@ -70,7 +70,7 @@ async def test_progress_waits_and_then_verifies(tmp_path: Path) -> None:
         assert verified.stdout.splitlines()[-1] == "Clearing topic-level throttles on topic foo"
 
 
-async def test_generate_and_list(tmp_path: Path) -> None:
+async def test_generate_prints_proposal_and_list_prints_reassignments(tmp_path: Path) -> None:
     async with moving_broker() as broker:
         broker.hold("foo")
         broker.replicas = (BROKER_ID,)
@@ -86,7 +86,9 @@ async def test_generate_and_list(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [None, "{", '{"version":3}'])
-async def test_a_file_that_is_none_is_one_line(tmp_path: Path, content: str | None) -> None:
+async def test_verify_with_malformed_file_reports_error_in_one_line(
+    tmp_path: Path, content: str | None
+) -> None:
     path = tmp_path / "plan.json"
     if content is not None:
         path.write_text(content)
@@ -98,7 +100,7 @@ async def test_a_file_that_is_none_is_one_line(tmp_path: Path, content: str | No
     assert result.stderr.count("\n") == 1
 
 
-async def test_a_move_that_the_broker_refuses_is_one_line(tmp_path: Path) -> None:
+async def test_execute_reports_move_refused_by_broker_in_one_line(tmp_path: Path) -> None:
     async with moving_broker() as broker:
         broker.hold("foo")
         broker.replicas = (BROKER_ID,)
@@ -125,7 +127,9 @@ async def test_a_move_that_the_broker_refuses_is_one_line(tmp_path: Path) -> Non
         (("--execute", "--reassignment-json-file", "x", "--throttle", "0"), "'--throttle': 0 is"),
     ],
 )
-async def test_wrong_usage_is_exit_code_2(flags: tuple[str, ...], complaint: str) -> None:
+async def test_reassign_partitions_with_wrong_options_exits_with_2(
+    flags: tuple[str, ...], complaint: str
+) -> None:
     result = await invoke(main, "--bootstrap-server", "127.0.0.1:1", *flags)
     assert result.exit_code == 2
     assert complaint in result.stderr

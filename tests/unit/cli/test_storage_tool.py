@@ -1,4 +1,4 @@
-"""The storage tool's flags, lines and exit codes, on real directories."""
+"""Options, output and exit codes of ``kraftjbod-storage``, on real directories."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ def config(tmp_path: Path) -> str:
     return str(path)
 
 
-def format_it(config: str, *more: str) -> Result:
+def format_node(config: str, *more: str) -> Result:
     return run("format", "-c", config, "-t", CLUSTER, *more)
 
 
-def test_random_uuid() -> None:
+def test_random_uuid_prints_a_uuid() -> None:
     result = run("random-uuid")
     assert result.exit_code == 0
     assert Uuid.parse(result.output.strip())
     assert Uuid.parse(json.loads(run("random-uuid", "--json").output)["uuid"])
 
 
-def test_format_then_info(config: str, tmp_path: Path) -> None:
-    result = format_it(config)
+def test_format_writes_meta_properties_that_info_shows(config: str, tmp_path: Path) -> None:
+    result = format_node(config)
     assert result.exit_code == 0
     assert result.output.splitlines() == [
         "Bootstrap metadata: eligible.leader.replicas.version=1, group.version=1, "
@@ -71,66 +71,68 @@ def test_format_then_info(config: str, tmp_path: Path) -> None:
     assert (reported["logDirs"], reported["problems"]) == ([f"{tmp_path}/{d}" for d in "abm"], [])
     assert reported["metadata"][f"{tmp_path}/b"]["cluster.id"] == CLUSTER
     shutil.rmtree(tmp_path / "b")
-    reported = json.loads(format_it(config, "--json", "-g").stdout)
+    reported = json.loads(format_node(config, "--json", "-g").stdout)
     assert "error" in reported
 
 
-def test_format_names_keys_that_the_node_will_ignore(config: str) -> None:
+def test_format_names_ignored_keys(config: str) -> None:
     path = Path(config)
     path.write_text(path.read_text() + "log.retention.hurs=1\nnum.io.threads=8\n")
-    lines = format_it(config).output.splitlines()
+    lines = format_node(config).output.splitlines()
     assert lines[0] == (
         f"{config}: there is no key log.retention.hurs, and it is ignored: "
         "did you mean log.retention.hours?"
     )
     assert lines[1].startswith(f"{config}: num.io.threads has no effect here, because one event")
-    reported = json.loads(format_it(config, "--json", "-g").stdout)
+    reported = json.loads(format_node(config, "--json", "-g").stdout)
     assert reported["ignoredKeys"] == ["log.retention.hurs", "num.io.threads"]
 
 
-def test_format_twice_needs_ignore_formatted(config: str, tmp_path: Path) -> None:
-    format_it(config)
-    again = format_it(config)
+def test_format_of_formatted_node_requires_ignore_formatted(config: str, tmp_path: Path) -> None:
+    format_node(config)
+    again = format_node(config)
     assert again.exit_code == 1
     assert "is already formatted. Use --ignore-formatted" in again.output
-    ignored = format_it(config, "--ignore-formatted")
+    ignored = format_node(config, "--ignore-formatted")
     assert ignored.exit_code == 0
     assert ignored.output == "All of the log directories are already formatted.\n"
 
 
-def test_vanished_disk_is_not_formatted_again(config: str, tmp_path: Path) -> None:
-    format_it(config)
+def test_format_refuses_empty_directory_whose_disk_vanished(config: str, tmp_path: Path) -> None:
+    format_node(config)
     shutil.rmtree(tmp_path / "b")
     (tmp_path / "b").mkdir()
-    result = format_it(config, "-g")
+    result = format_node(config, "-g")
     assert result.exit_code == 1
     assert f"{tmp_path}/b held directory" in result.output
     assert list((tmp_path / "b").iterdir()) == []
 
 
-def test_new_disk_is_formatted(config: str, tmp_path: Path) -> None:
-    format_it(config)
+def test_format_with_ignore_formatted_formats_added_directory(config: str, tmp_path: Path) -> None:
+    format_node(config)
     path = Path(config)
     path.write_text(path.read_text().replace("/b\n", f"/b,{tmp_path}/c\n"))
-    assert format_it(config, "-g").exit_code == 0
+    assert format_node(config, "-g").exit_code == 0
     assert (tmp_path / "c" / "meta.properties").exists()
 
 
-def test_foreign_cluster_other_node_and_doubled_id_are_refused(config: str, tmp_path: Path) -> None:
-    format_it(config)
+def test_format_refuses_other_cluster_other_node_and_duplicate_directory_id(
+    config: str, tmp_path: Path
+) -> None:
+    format_node(config)
     other = run("format", "-c", config, "-t", "another", "-g")
     assert other.exit_code == 1
     assert f"Invalid cluster.id in: {tmp_path}/m/meta.properties" in other.output
     shutil.copy(tmp_path / "a" / "meta.properties", tmp_path / "b" / "meta.properties")
-    doubled = format_it(config, "-g")
+    doubled = format_node(config, "-g")
     assert doubled.exit_code == 1
     assert f"It was the ID of {tmp_path}/a, but also of {tmp_path}/b" in doubled.output
     assert "Duplicate directory ID" in run("info", "-c", config).output
     Path(config).write_text(Path(config).read_text().replace("node.id=1", "node.id=2"))
-    assert "Stored node id 1 doesn't match" in format_it(config, "-g").output
+    assert "Stored node id 1 doesn't match" in format_node(config, "-g").output
 
 
-def test_info_names_every_problem(config: str, tmp_path: Path) -> None:
+def test_info_lists_every_problem(config: str, tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "b").write_text("a file")
     result = run("info", "-c", config)
@@ -139,23 +141,25 @@ def test_info_names_every_problem(config: str, tmp_path: Path) -> None:
         assert f"  {tmp_path}/{problem}" in result.output
 
 
-def test_controller_gets_its_bootstrap_features(tmp_path: Path) -> None:
+def test_format_of_controller_requires_voters_and_writes_bootstrap_features(tmp_path: Path) -> None:
     config = tmp_path / "c.properties"
     base = f"process.roles=controller\nnode.id=9\nlog.dirs={tmp_path}/c\n"
     config.write_text(base)
-    refused = format_it(str(config))
+    refused = format_node(str(config))
     assert "Because controller.quorum.voters is not set on this" in refused.output
     config.write_text(base + "controller.quorum.voters=9@127.0.0.1:9999\n")
-    assert "You cannot specify controller.quorum.voters and" in format_it(str(config), "-s").output
-    done = format_it(str(config), "-r", "3.7-IV2")
+    assert (
+        "You cannot specify controller.quorum.voters and" in format_node(str(config), "-s").output
+    )
+    done = format_node(str(config), "-r", "3.7-IV2")
     assert done.exit_code == 0, done.output
     assert read_bootstrap(RealVfs(), f"{tmp_path}/c") == {"metadata.version": 17}
 
 
-def test_a_stopped_broker_forgets_the_metadata_that_it_followed(
+def test_forget_metadata_of_stopped_broker_marks_applied_metadata(
     config: str, tmp_path: Path
 ) -> None:
-    format_it(config)
+    format_node(config)
     vfs, metadata_dir = RealVfs(), f"{tmp_path}/m"
     assert "remembers no metadata log" in run("forget-metadata", "-c", config).output
     applied = AppliedMetadata(metadata_log_id=Uuid(b"l" * 16), offset=41)
@@ -176,14 +180,14 @@ def test_a_stopped_broker_forgets_the_metadata_that_it_followed(
     assert read_applied_metadata(vfs, metadata_dir) is None
 
 
-def test_a_stopped_controller_s_log_is_marked_for_another_id(config: str, tmp_path: Path) -> None:
+def test_fork_metadata_of_stopped_controller_marks_the_log(config: str, tmp_path: Path) -> None:
     controller = tmp_path / "c.properties"
     controller.write_text(
         f"process.roles=controller\nnode.id=9\nlog.dirs={tmp_path}/c\n"
         "controller.quorum.voters=9@127.0.0.1:9999\n"
     )
     assert "brokers have no metadata log" in run("fork-metadata", "-c", config).output
-    format_it(str(controller))
+    format_node(str(controller))
     assert "holds no metadata log" in run("fork-metadata", "-c", str(controller)).output
     (tmp_path / "c" / "__cluster_metadata-0").mkdir()
     lock = RealVfs().try_lock(f"{tmp_path}/c/.lock")
@@ -194,7 +198,7 @@ def test_a_stopped_controller_s_log_is_marked_for_another_id(config: str, tmp_pa
     assert (tmp_path / "c" / "fork-metadata").exists()
 
 
-def test_a_controller_that_may_be_a_lost_one_is_formatted_only_on_demand(
+def test_format_of_possibly_lost_controller_requires_replace_lost(
     config: str, tmp_path: Path
 ) -> None:
     home = tmp_path / "controller" / "metadata"
@@ -203,14 +207,15 @@ def test_a_controller_that_may_be_a_lost_one_is_formatted_only_on_demand(
         f"process.roles=controller\nnode.id=9\nlog.dirs={home}\n"
         "controller.quorum.voters=9@127.0.0.1:9999\n"
     )
-    # Brokers are formatted before or after their controller; that is no life yet.
-    format_it(config)
-    assert format_it(str(controller)).exit_code == 0
+    # Brokers are formatted before or after their controller; formatted directories alone are no
+    # trace.
+    format_node(config)
+    assert format_node(str(controller)).exit_code == 0
     write_applied_metadata(
         RealVfs(), f"{tmp_path}/m", AppliedMetadata(metadata_log_id=Uuid(b"l" * 16), offset=1)
     )
     shutil.rmtree(home)
-    lost = format_it(str(controller))
+    lost = format_node(str(controller))
     assert lost.exit_code == 1
     assert f"{tmp_path}/m belongs to a broker of that cluster and has been used" in lost.output
     assert "--replace-lost" in lost.output
@@ -220,14 +225,14 @@ def test_a_controller_that_may_be_a_lost_one_is_formatted_only_on_demand(
         f"process.roles=controller\nnode.id=8\nlog.dirs={tmp_path}/follower\n"
         "controller.quorum.bootstrap.servers=127.0.0.1:9999\n"
     )
-    followed = format_it(str(follower), "--no-initial-controllers")
-    assert followed.exit_code == 0, "it is given the log of others"
+    followed = format_node(str(follower), "--no-initial-controllers")
+    assert followed.exit_code == 0, "it receives the log from the other controllers"
     assert run("format", "-c", str(controller), "-t", "another").exit_code == 0, "a new cluster"
     shutil.rmtree(home)
-    assert format_it(str(controller), "--replace-lost").exit_code == 0
+    assert format_node(str(controller), "--replace-lost").exit_code == 0
     (tmp_path / "m" / "applied-metadata.json").unlink()
     (home / "meta.properties").unlink()
-    assert f"{home}/bootstrap.json is left of it" in format_it(str(controller)).output
+    assert f"{home}/bootstrap.json is left of it" in format_node(str(controller)).output
 
 
 @pytest.mark.parametrize(
@@ -244,19 +249,21 @@ def test_a_controller_that_may_be_a_lost_one_is_formatted_only_on_demand(
         (("-s",), "You can only use --standalone on a controller."),
     ],
 )
-def test_refused_flags(config: str, flags: tuple[str, ...], said: str) -> None:
-    result = format_it(config, *flags)
+def test_format_refuses_wrong_features_and_options_with_reason(
+    config: str, flags: tuple[str, ...], said: str
+) -> None:
+    result = format_node(config, *flags)
     assert result.exit_code == 1
     assert said in result.output
 
 
-def test_missing_config_is_one_line() -> None:
+def test_info_with_missing_config_prints_one_line() -> None:
     result = run("info", "-c", "/nowhere/x.properties")
     assert result.exit_code == 1
     assert result.output.count("\n") == 1
 
 
-def test_dump_log(tmp_path: Path) -> None:
+def test_dump_log_prints_batches_and_reports_trailing_bytes(tmp_path: Path) -> None:
     spoiled = bytearray(batch(1, base_offset=3))
     spoiled[-1] ^= 1
     path = tmp_path / "00000000000000000000.log"

@@ -1,4 +1,4 @@
-"""kraftjbod-topics, against a broker behind the real door."""
+"""``kraftjbod-topics``, against a scripted broker behind a real listener."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kraftjbod.protocol.kafka_codec import SUPPORTED, ApiKey
 from tests.unit.cli.mini_broker import invoke, mini_broker
 
 
-async def test_create_says_so_in_kafkas_words() -> None:
+async def test_create_prints_kafkas_line_and_refuses_existing_topic() -> None:
     async with mini_broker() as broker:
         words = ("--bootstrap-server", broker.address, "--create", "--topic", "foo")
         result = await invoke_ok(*words, "--partitions", "3", "--config", "retention.ms=5")
@@ -25,8 +25,8 @@ async def test_create_says_so_in_kafkas_words() -> None:
         assert again.stderr == "error: Topic 'foo' already exists.\n"
 
 
-async def test_create_says_when_one_broker_down_stops_all_writes() -> None:
-    """With Kafka's default of 1 such a topic would still take writes."""
+async def test_create_warns_if_one_broker_down_stops_all_writes() -> None:
+    """With Kafka's default of 1 for min.insync.replicas, such a topic would still accept writes."""
     async with mini_broker() as broker:
         words = ("--bootstrap-server", broker.address, "--create", "--replication-factor")
         two = await invoke_ok(*words, "2", "--topic", "two")
@@ -42,7 +42,7 @@ async def test_create_says_when_one_broker_down_stops_all_writes() -> None:
         assert json.loads(document) == {"created": "json"}
 
 
-async def test_names_that_collide_as_metrics_are_warned_of() -> None:
+async def test_create_warns_of_names_that_collide_as_metrics() -> None:
     async with mini_broker() as broker:
         reported = await invoke_ok(
             "--bootstrap-server", broker.address, "--create", "--topic", "a.b"
@@ -50,7 +50,7 @@ async def test_names_that_collide_as_metrics_are_warned_of() -> None:
         assert reported.startswith("WARNING: Due to limitations in metric names")
 
 
-async def test_list_and_describe() -> None:
+async def test_list_and_describe_print_kafkas_columns() -> None:
     async with mini_broker() as broker:
         broker.create("foo", 2, **{"retention.ms": "5"})
         broker.create("__hidden")
@@ -71,7 +71,7 @@ async def test_list_and_describe() -> None:
         assert document["topics"][0]["partitions"][1]["eligible_leader_replicas"] == [8]
 
 
-async def test_a_cluster_from_before_eligible_leaders_has_none_to_show(
+async def test_describe_without_describe_topic_partitions_shows_no_elr(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with mini_broker() as broker:
@@ -81,7 +81,7 @@ async def test_a_cluster_from_before_eligible_leaders_has_none_to_show(
         assert "Elr: N/A\tLastKnownElr: N/A" in reported
 
 
-async def test_only_partitions_in_need_are_shown_when_asked() -> None:
+async def test_describe_filters_under_replicated_and_unavailable_partitions() -> None:
     async with mini_broker() as broker:
         broker.create("foo")
         at = ("--bootstrap-server", broker.address, "--describe")
@@ -92,8 +92,8 @@ async def test_only_partitions_in_need_are_shown_when_asked() -> None:
         assert "Leader: none" in await invoke_ok(*at, "--unavailable-partitions")
 
 
-async def test_partitions_are_told_by_how_many_have_to_be_in_sync() -> None:
-    """Of each one of two is in sync."""
+async def test_describe_filters_by_min_isr_and_overrides() -> None:
+    """Each partition has one of two replicas in sync."""
     async with mini_broker() as broker:
         broker.create("at", 2, **{"min.insync.replicas": "1"})
         broker.create("under", 2, **{"min.insync.replicas": "2"})
@@ -107,7 +107,7 @@ async def test_partitions_are_told_by_how_many_have_to_be_in_sync() -> None:
         assert [line.split("\t")[0] for line in overrides] == ["Topic: at", "Topic: under"]
 
 
-async def test_a_topic_is_described_by_its_id() -> None:
+async def test_describe_by_topic_id_equals_describe_by_name() -> None:
     async with mini_broker() as broker:
         broker.create("foo")
         broker.create("bar")
@@ -119,7 +119,7 @@ async def test_a_topic_is_described_by_its_id() -> None:
         assert missing.exit_code == 1 and "TopicId 'nowhere' does not exist" in missing.stderr
 
 
-async def test_alter_and_delete() -> None:
+async def test_alter_adds_partitions_and_delete_removes_topic() -> None:
     async with mini_broker() as broker:
         broker.create("foo")
         at = ("--bootstrap-server", broker.address)
@@ -145,11 +145,11 @@ async def test_alter_and_delete() -> None:
         ("--create", "--topic", "foo", "--partitions", "1", "--replica-assignment", "1"),
     ],
 )
-async def test_wrong_usage_is_exit_code_2(words: tuple[str, ...]) -> None:
+async def test_topics_tool_with_wrong_options_exits_with_2(words: tuple[str, ...]) -> None:
     assert (await invoke(main, "--bootstrap-server", "127.0.0.1:1", *words)).exit_code == 2
 
 
-def test_an_assignment_lists_brokers_per_partition() -> None:
+def test_parse_assignment_reads_brokers_by_partition() -> None:
     assert parse_assignment("1:2,2:3") == {0: (1, 2), 1: (2, 3)}
     for text in ("1:x", "1:1", "1:2,3"):
         with pytest.raises(TopicCommandError):

@@ -1,4 +1,4 @@
-"""A controller that leads alone, over a real dir thread."""
+"""Fixtures: a controller that is the only voter, over a real directory thread."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Node:
         max_fetch_bytes: int = 1000,
         quorum: RaftTransport | None = None,
     ) -> None:
-        """:param quorum: the way to voters 2 and 3; this one is the first then."""
+        """:param quorum: the transport to voters 2 and 3; this controller is voter 1 then."""
         ids = (9,) if quorum is None else (1, 2, 3)
         self.clock = ManualClock()
         self.nobody_listens = False
@@ -49,7 +49,7 @@ class Node:
         self.log_dir = open_dir(vfs, clock=self.clock, reserve_bytes=reserve_bytes)
         self.managers = ControlManagers(
             cluster_id="c",
-            # The passes come more often than a file may say.
+            # The passes run more often than the configuration file may request.
             in_file=DynamicControllerConfig.model_construct(
                 **{
                     **DynamicControllerConfig(broker_reconnect_grace_ms=500).model_dump(),
@@ -138,7 +138,8 @@ class Node:
         return response
 
     async def pass_time_until(self, holds: Callable[[], Any]) -> None:
-        """In small steps, for a long one looks like a pause of the controller itself."""
+        """Advance the clock in small steps; a long step would look like a pause of the
+        controller."""
         while not holds():
             self.clock.ms += 200
             await asyncio.sleep(0.02)

@@ -1,4 +1,4 @@
-"""Brokers and their directories; the stories are in tests/golden/registration_rules.txt."""
+"""``ClusterControlManager``; tests/golden/registration_rules.txt has more scenarios."""
 
 from __future__ import annotations
 
@@ -36,18 +36,22 @@ def _cluster(world: World) -> ClusterControlManager:
         pytest.param(2, [], UNASSIGNED_DIR, id="never among several"),
         pytest.param(2, ["heartbeat 2 offline=b"], directory("c"), id="the only one left"),
         pytest.param(1, ["heartbeat 1 offline=a"], UNASSIGNED_DIR, id="none left"),
-        pytest.param(2, ["feature 30", "heartbeat 2 impaired=b"], directory("c"), id="not full"),
+        pytest.param(
+            2, ["feature 30", "heartbeat 2 impaired=b"], directory("c"), id="not impaired"
+        ),
         pytest.param(9, [], UNASSIGNED_DIR, id="unknown broker"),
     ],
 )
-def test_default_dir(world: World, broker: int, lines: list[str], expected: DirectoryId) -> None:
+def test_default_dir_is_the_only_usable_directory(
+    world: World, broker: int, lines: list[str], expected: DirectoryId
+) -> None:
     for line in lines:
         list(world.run(line))
     assert _cluster(world).default_dir(BrokerId(broker)) == expected
     assert expected != MIGRATING_DIR
 
 
-def test_who_may_receive_replicas(world: World) -> None:
+def test_usable_brokers_exclude_shutting_down_and_offline_ones(world: World) -> None:
     list(world.run("topic t replicas=2"))
     list(world.run("heartbeat 2 want_shut_down"))
     list(world.run("heartbeat 4 offline=e,f"))
@@ -55,7 +59,7 @@ def test_who_may_receive_replicas(world: World) -> None:
     assert [(broker.broker_id, broker.fenced) for broker in usable] == [(1, False), (3, True)]
 
 
-def test_brokers_are_counted_by_why_they_take_no_replicas(world: World) -> None:
+def test_brokers_by_use_counts_reasons_against_new_replicas(world: World) -> None:
     list(world.run("feature 30"))
     list(world.run("heartbeat 1 impaired=a"))
     list(world.run("heartbeat 2 impaired=b cordoned=c"))
@@ -67,7 +71,7 @@ def test_brokers_are_counted_by_why_they_take_no_replicas(world: World) -> None:
     assert [broker.broker_id for broker in _cluster(world).usable_brokers()] == [3]
 
 
-def test_who_is_active(world: World) -> None:
+def test_active_brokers_are_unfenced_and_their_known_directories_acceptable(world: World) -> None:
     cluster = _cluster(world)
     assert list(cluster.active_brokers()) == [1, 2, 4]
     assert list(cluster.unfenced_brokers()) == [1, 2, 4]

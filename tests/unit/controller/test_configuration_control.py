@@ -1,4 +1,4 @@
-"""Topic configurations."""
+"""``ConfigurationControlManager``; tests/golden/configs.txt has more scenarios."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ def _manager(state: MetadataState, *, unclean: bool = False) -> ConfigurationCon
     return ConfigurationControlManager(state=state, settings=settings)
 
 
-def test_only_given_values_are_recorded() -> None:
+def test_new_topic_records_only_given_values() -> None:
     records = _manager(MetadataState()).new_topic("t", {"retention.ms": "5", "flush.ms": None})
     assert [(r.resource_name, r.name, r.value) for r in records] == [("t", "retention.ms", "5")]
 
 
 @pytest.mark.parametrize("configs", [{"nope": "1"}, {"retention.ms": "x"}])
-def test_unknown_and_wrong_values_are_refused(configs: dict[str, str]) -> None:
+def test_new_topic_refuses_unknown_keys_and_invalid_values(configs: dict[str, str]) -> None:
     with pytest.raises(OperatingError, match=next(iter(configs))) as refused:
         _manager(MetadataState()).new_topic("t", configs)
     assert refused.value.code == ErrorCode.INVALID_CONFIG
 
 
 def _configured(name: str, **values: str) -> MetadataState:
-    """State with values that earlier versions accepted."""
+    """Return state with values that earlier versions accepted."""
     state = MetadataState()
     (topic,) = [TopicRecord(name=name, topic_id=TopicId(bytes(15) + b"1"))]
     records = [
@@ -52,13 +52,13 @@ def _configured(name: str, **values: str) -> MetadataState:
 
 
 def test_rules_of_topic_with_invalid_stored_values_use_nearest_bounds() -> None:
-    """A controller that raised over them would decide nothing at all."""
+    """A controller that raised an error for them would decide nothing at all."""
     stored = {UNCLEAN.replace(".", "_"): "yes", "min_insync_replicas": "9" * 11, "newer_key": "1"}
     rules = _manager(_configured("t", **stored)).rules_of("t")
     assert (rules.may_elect_unclean, rules.min_isr) == (True, 2**31 - 1)
 
 
-def test_alter_of_a_topic_replaces_stored_values_that_are_refused_now() -> None:
+def test_alter_of_topic_replaces_stored_values_that_are_refused_now() -> None:
     manager = _manager(_configured("t", retention_ms="9" * 20))
     change = m.ConfigChange(name="segment.bytes", operation=0, value="4096")
     resource = m.AlteredResource(resource_type=2, name="t", changes=(change,))
@@ -69,7 +69,7 @@ def test_alter_of_a_topic_replaces_stored_values_that_are_refused_now() -> None:
     }
 
 
-def test_alter_takes_the_key_names_of_kip_113() -> None:
+def test_alter_accepts_key_names_of_kip_113() -> None:
     change = m.ConfigChange(name="intra.broker.throttled.rate", operation=0, value="7")
     resource = m.AlteredResource(resource_type=4, name="", changes=(change,))
     request = m.IncrementalAlterConfigsRequest(resources=(resource,))
@@ -79,7 +79,7 @@ def test_alter_takes_the_key_names_of_kip_113() -> None:
     assert (record.name, record.value) == (key, "7")
 
 
-def test_a_topic_s_own_value_overrides_the_default() -> None:
+def test_topic_value_overrides_default() -> None:
     state = MetadataState()
     records = _manager(state).new_topic("t", {UNCLEAN: "true"})
     state.replay(records, offset=0, epoch=0, delta=MetadataDelta())
@@ -96,8 +96,7 @@ def _alter(
     return [(item.error_code, item.error_message) for item in result.response.resources]
 
 
-def test_a_resource_named_twice_fails_both_times() -> None:
-    """The other stories are in tests/golden/configs.txt."""
+def test_alter_refuses_resource_named_twice() -> None:
     rate = m.ConfigChange(name="leader.replication.throttled.rate", operation=0, value="1")
     twice = m.AlteredResource(resource_type=4, name="", changes=(rate,))
     outcomes = _alter(_manager(MetadataState()), twice, twice)
@@ -105,7 +104,7 @@ def test_a_resource_named_twice_fails_both_times() -> None:
     assert all("named twice" in (message or "") for _, message in outcomes)
 
 
-def test_a_broker_is_named_by_its_number() -> None:
+def test_alter_refuses_broker_name_that_is_no_number() -> None:
     rate = m.ConfigChange(name="leader.replication.throttled.rate", operation=0, value="1")
     names = ("x", "-1", "1.0", "\u0661", "9" * 5_000)
     resources = (m.AlteredResource(resource_type=4, name=n, changes=(rate,)) for n in names)
@@ -113,8 +112,8 @@ def test_a_broker_is_named_by_its_number() -> None:
     assert {code for code, _ in outcomes} == {ErrorCode.INVALID_REQUEST}
 
 
-def test_a_group_is_configured_by_name_once_all_can_read_that() -> None:
-    """It need not exist."""
+def test_alter_of_group_requires_group_version() -> None:
+    """The group need not exist."""
     state = MetadataState()
     session = m.ConfigChange(name="consumer.session.timeout.ms", operation=0, value="50000")
     group, unnamed = (
@@ -141,7 +140,7 @@ def test_a_group_is_configured_by_name_once_all_can_read_that() -> None:
     assert not state.configs
 
 
-def test_a_value_that_no_old_version_could_carry_is_refused() -> None:
+def test_alter_refuses_value_longer_than_old_records_allow() -> None:
     long = m.ConfigChange(name="cordoned.log.dirs", operation=0, value="/d," * 11_000)
     resource = m.AlteredResource(resource_type=4, name="", changes=(long,))
     ((code, message),) = _alter(_manager(MetadataState()), resource)
@@ -150,7 +149,7 @@ def test_a_value_that_no_old_version_could_carry_is_refused() -> None:
 
 
 def test_cordon_of_a_removed_broker_with_stored_values_is_refused() -> None:
-    """An unregistered broker has stored values, but no directories that could be cordoned."""
+    """An unregistered broker has stored values, but no directories to cordon."""
     state = MetadataState()
     level = FeatureLevelRecord(
         name="metadata.version", feature_level=DEFAULT_METADATA_VERSION.value

@@ -1,4 +1,4 @@
-"""Random lives of a cluster against what must always hold."""
+"""Random histories of a cluster, checked against invariants."""
 
 from __future__ import annotations
 
@@ -25,10 +25,11 @@ IMPAIRED = ["saturated", "stalled"]
 
 
 class Lives(RuleBasedStateMachine):
-    """Brokers come, lose disks, fall silent and leave; topics come and go, and are moved.
+    """Brokers register, lose disks, fall silent and leave; topics are created, deleted and
+    reassigned.
 
-    A twin is asked the same; its managers are built anew now and then, and answer the same.
-    """
+    A twin receives the same requests and must give the same responses, although its managers are
+    rebuilt from its state at times."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -39,12 +40,13 @@ class Lives(RuleBasedStateMachine):
     def run(self, line: str) -> None:
         reported = list(self.world.run(line))
         assert not any("UNKNOWN_SERVER_ERROR" in one for one in reported)
-        # Whoever has led for longer remembers partitions in another order: no record needs one.
+        # A controller with a longer history keeps partitions in another order; no record depends on
+        # it.
         assert sorted(self.twin.run(line)) == sorted(reported)
 
     @rule(part_size=st.integers(1, 20))
     def another_leads(self, part_size: int) -> None:
-        """One whose managers were never asked, on the log of the one that led before."""
+        """Rebuild the twin's managers, as if another controller took over the log."""
         self.twin.build_anew(part_size)
         self.run("take_leadership")
 
@@ -55,7 +57,7 @@ class Lives(RuleBasedStateMachine):
 
     @initialize()
     def serve(self) -> None:
-        """Begin where there is something to lose."""
+        """Start with partitions that have records to lose."""
         for broker, dirs in DIRS.items():
             self.run(f"register {broker} dirs={dirs} incarnation=0")
             self.run(f"heartbeat {broker}")
@@ -68,7 +70,7 @@ class Lives(RuleBasedStateMachine):
     def change_feature(self, elr: int) -> None:
         self.run(f"feature {elr} elr {'' if elr else 'down=safe'}")
         if not elr:
-            self.before.clear()  # What was eligible is in sync again.
+            self.before.clear()  #  Eligible replicas are in sync again.
 
     @rule(broker=BROKERS, clean=st.sampled_from("abcdefgh") | st.just(""), again=st.booleans())
     def register(self, broker: int, clean: str, again: bool) -> None:
@@ -154,7 +156,7 @@ class Lives(RuleBasedStateMachine):
 
     @rule(partition=PARTITIONS)
     def all_come_in_sync(self, partition: int) -> None:
-        """What a leader asks for whose followers caught up."""
+        """Request the in-sync set of a leader whose followers have all caught up."""
         topic = self.world.state.topic("t")
         found = topic.partitions.get(partition) if topic else None
         if found is not None and found.has_leader:
@@ -166,7 +168,7 @@ class Lives(RuleBasedStateMachine):
             members = ",".join(map(str, eligible))
             self.run(f"alter {found.leader} t-{partition} isr={members}")
             if eligible == list(found.replicas):
-                assert not topic.partitions[partition].is_reassigning, "nothing is left to wait for"
+                assert not topic.partitions[partition].is_reassigning, "all replicas are in sync"
 
     @rule(count=st.integers(3, 4))
     def grow(self, count: int) -> None:
@@ -188,7 +190,7 @@ class Lives(RuleBasedStateMachine):
             assert partition.isr or state.has_elr, (key, partition)
             assert set(partition.elr) <= set(partition.replicas) - set(partition.isr)
             assert not partition.last_known_elr or not partition.isr, (key, partition)
-            assert set(partition.holders) <= set(partition.replicas), "somebody has to come back"
+            assert set(partition.holders) <= set(partition.replicas), "holders are replicas"
             assert partition.holders, (key, partition)
             assert not partition.elr or len(partition.isr) < partition.min_isr(
                 self.world.managers.rules_of(state.topics[key.topic_id].name).min_isr
@@ -200,8 +202,8 @@ class Lives(RuleBasedStateMachine):
             added, removed = set(partition.adding_replicas), set(partition.removing_replicas)
             assert added | removed <= set(partition.replicas), (key, partition)
             assert not added & removed, (key, partition)
-            assert set(partition.replicas) - added, "a cancel always leads somewhere"
-            assert set(partition.replicas) - removed, "so does an end"
+            assert set(partition.replicas) - added, "a cancel leaves at least one replica"
+            assert set(partition.replicas) - removed, "a completion leaves at least one replica"
             if partition.has_leader:
                 assert partition.leader in partition.isr
                 for member in partition.isr:
@@ -218,7 +220,7 @@ class Lives(RuleBasedStateMachine):
         self.world.managers.index.check_invariants(self.world.state)
 
     def teardown(self) -> None:
-        """All entries replayed on nothing, and a snapshot, give the same state."""
+        """A replay of all entries, and a snapshot, yield the same state."""
         state, replayed = self.world.state, MetadataState()
         for offset, records in enumerate(self.world.entries):
             replayed.replay(records, offset=offset, epoch=1, delta=MetadataDelta())
@@ -234,7 +236,7 @@ TestLives = Lives.TestCase
 TestLives.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 
 
-def test_a_request_that_is_not_served_is_refused() -> None:
+def test_decide_refuses_request_that_no_manager_handles() -> None:
     request = FetchMetadataRequest(
         broker_id=BrokerId(1), fetch_offset=0, max_wait_ms=0, max_bytes=1
     )
@@ -243,11 +245,11 @@ def test_a_request_that_is_not_served_is_refused() -> None:
     assert refused.value.code == ErrorCode.UNSUPPORTED_VERSION
 
 
-def test_only_an_empty_log_is_bootstrapped() -> None:
+def test_bootstrap_of_nonempty_log_writes_no_records() -> None:
     assert not World().managers.bootstrap({"metadata.version": 17}).records
 
 
-def test_brokers_are_counted_by_state() -> None:
+def test_broker_counts_by_state() -> None:
     world = World()
     for line in ("up 1 dirs=a", "up 2 dirs=b", "register 3 dirs=c", "topic t replicas=2,1"):
         list(world.run(line))
@@ -255,7 +257,7 @@ def test_brokers_are_counted_by_state() -> None:
     assert world.managers.broker_counts() == (1, 1, 1)
 
 
-def test_elections_from_the_eligible_are_counted_before_they_are_replayed() -> None:
+def test_elected_from_elr_counts_elections_before_replay() -> None:
     world = World(MetadataVersion.IV_4_3_IV0)
     for line in ("feature 1 elr", "up 1 dirs=a", "up 2 dirs=b", "topic t replicas=1,2"):
         list(world.run(line))

@@ -1,4 +1,4 @@
-"""What an operator hears of decisions."""
+"""Events about the decisions of a controller."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.faults.vfs_fault import FaultVfs
 from tests.unit.controller.conftest import ONE, TWO, Node
 
 
-async def test_failed_directories_and_fencing_are_reported(node: Node) -> None:
+async def test_controller_logs_failed_directories_and_fencing(node: Node) -> None:
     with capture_logs() as events:
         epoch = await node.register("ab")
         await node.heartbeat(epoch)
@@ -28,7 +28,7 @@ async def test_failed_directories_and_fencing_are_reported(node: Node) -> None:
     ]
 
 
-async def test_ineligible_isr_member_is_reported_with_the_reason(
+async def test_controller_logs_ineligible_isr_member_with_reason(
     vfs: FaultVfs,
 ) -> None:
     node = Node(vfs)
@@ -66,7 +66,7 @@ async def test_ineligible_isr_member_is_reported_with_the_reason(
     node.log_dir.close()
 
 
-async def test_impaired_directories_are_reported_and_counted(vfs: FaultVfs) -> None:
+async def test_controller_logs_and_counts_impaired_directories(vfs: FaultVfs) -> None:
     node = Node(vfs, level=30)
     await node.controller.start()
     epochs = {ONE: await node.register("ab"), TWO: await node.register("cd", TWO)}

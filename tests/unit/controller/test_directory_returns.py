@@ -1,4 +1,4 @@
-"""Which directories come back unclean."""
+"""``unclean_directories``: directories that a registration returns unclean."""
 
 from __future__ import annotations
 
@@ -35,24 +35,24 @@ def _incarnation(name: bytes) -> Uuid:
 @pytest.mark.parametrize(
     ("dirs", "epochs", "incarnation", "writers", "expected"),
     [
-        pytest.param("ab", (7, 7), b"new", (), "", id="a clean stop"),
-        pytest.param("ab", (7, -1), b"new", (), "b-", id="a clean stop but for one"),
-        pytest.param("ab", (), b"new", (), "ab-", id="nothing is known"),
-        pytest.param("ab", (5, 7), b"new", (), "a-", id="a mark of an earlier life"),
+        pytest.param("ab", (7, 7), b"new", (), "", id="clean shutdown"),
+        pytest.param("ab", (7, -1), b"new", (), "b-", id="clean shutdown except one directory"),
+        pytest.param("ab", (), b"new", (), "ab-", id="no clean shutdown epochs"),
+        pytest.param("ab", (5, 7), b"new", (), "a-", id="epoch of an earlier incarnation"),
         pytest.param(
-            "ac", (7, -1), b"new", (), "c", id="a new one holds nothing that is not known"
+            "ac", (7, -1), b"new", (), "c", id="an added directory has no unknown replicas"
         ),
-        pytest.param("ab", (7, 7), b"same", (), "", id="registered again while it runs"),
-        pytest.param("ab", (7, -1), b"same", (), "b-", id="one came back"),
-        pytest.param("ab", (5, 5), b"same", (), "", id="the answer to the first one was lost"),
-        pytest.param("ab", (-1, 5), b"same", (), "a-", id="and one was unclean"),
-        pytest.param("ab", (7, 7), b"new", (b"same", b"other"), "b-", id="a mark of another log"),
-        pytest.param("ab", (7, 5), b"same", (b"same", b"before"), "", id="judged before"),
-        pytest.param("", (), b"new", (), "-", id="a broker from before directories"),
-        pytest.param("", (), b"same", (), "", id="the same one, registered again"),
+        pytest.param("ab", (7, 7), b"same", (), "", id="registered again while running"),
+        pytest.param("ab", (7, -1), b"same", (), "b-", id="one directory returned"),
+        pytest.param("ab", (5, 5), b"same", (), "", id="response to the first one was lost"),
+        pytest.param("ab", (-1, 5), b"same", (), "a-", id="response lost, one unclean"),
+        pytest.param("ab", (7, 7), b"new", (b"same", b"other"), "b-", id="of another incarnation"),
+        pytest.param("ab", (7, 5), b"same", (b"same", b"before"), "", id="decided before"),
+        pytest.param("", (), b"new", (), "-", id="no directories"),
+        pytest.param("", (), b"same", (), "", id="no directories, registered again"),
     ],
 )
-def test_unclean(
+def test_unclean_directories_by_clean_shutdown_epochs_and_incarnations(
     dirs: str,
     epochs: tuple[int, ...],
     incarnation: bytes,

@@ -1,4 +1,4 @@
-"""What the transcripts of elections and of brokers given up (tests/golden) do not show."""
+"""Elections and unregistered brokers: cases that the transcripts in tests/golden do not contain."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kraftjbod.protocol import rpc_config_messages as c
 from tests.golden.transcript import World
 
 
-def test_a_partition_that_is_named_twice_changes_once() -> None:
+def test_elect_leaders_changes_partition_named_twice_once() -> None:
     world = World()
     for line in ("up 1 dirs=a", "up 2 dirs=b", "topic t replicas=1,2", "heartbeat 1 want_fence"):
         list(world.run(line))
@@ -25,7 +25,7 @@ def test_a_partition_that_is_named_twice_changes_once() -> None:
     assert len(result.response.partitions) == 2
 
 
-def test_one_who_is_given_up_again_is_not_another_that_has_its_id() -> None:
+def test_repeated_unregister_does_not_remove_another_broker_with_the_id() -> None:
     world = World()
     for line in ("up 1 dirs=a", "heartbeat 1 want_fence"):
         list(world.run(line))
@@ -42,8 +42,8 @@ def test_one_who_is_given_up_again_is_not_another_that_has_its_id() -> None:
     assert BrokerId(1) in world.state.brokers
 
 
-def test_who_was_given_up_may_register_at_once_and_is_another() -> None:
-    """Its session ended with its registration, and an epoch of before says nothing any more."""
+def test_unregistered_broker_may_register_at_once_with_a_newer_epoch() -> None:
+    """Its session ended with its registration, and heartbeats with the former epoch are refused."""
     world = World()
     for line in ("up 1 dirs=a", "up 2 dirs=b", "topic t replicas=1,2", "heartbeat 1 want_fence"):
         list(world.run(line))

@@ -1,4 +1,4 @@
-"""Feature levels; the story of one cluster is in tests/golden/levels.txt."""
+"""Feature levels; tests/golden/levels.txt has the history of a cluster."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def update(level: int, kind: UpgradeType = UP, name: str = "metadata.version") -
 def outcomes(
     world: World, *updates: FeatureUpdate, validate_only: bool = False
 ) -> tuple[list[ErrorCode], list[int]]:
-    """The code of each update, and the levels that were recorded."""
+    """Return the code of each update, and the recorded levels."""
     manager = FeatureControlManager(state=world.state)
     result = manager.update(UpdateFeaturesRequest(updates=updates, validate_only=validate_only))
     levels = [r.feature_level for r in result.records if isinstance(r, FeatureLevelRecord)]
@@ -49,7 +49,7 @@ def outcomes(
         (17, 18, UP, ErrorCode.INVALID_UPDATE_VERSION),
     ],
 )
-def test_which_way_a_level_may_go(
+def test_update_features_allows_level_by_upgrade_type(
     present: int, wanted: int, kind: UpgradeType, code: ErrorCode
 ) -> None:
     world = World(MetadataVersion(present))
@@ -58,18 +58,18 @@ def test_which_way_a_level_may_go(
     assert outcomes(world, update(wanted, kind), validate_only=True) == ([code], [])
 
 
-def test_all_updates_are_made_or_none() -> None:
+def test_update_features_applies_all_updates_or_none() -> None:
     codes, levels = outcomes(World(), update(30), update(1, name="kraft.version"))
     assert codes == [ErrorCode.FEATURE_UPDATE_FAILED, ErrorCode.INVALID_UPDATE_VERSION]
     assert levels == []
 
 
-def test_a_feature_is_named_once() -> None:
+def test_update_features_refuses_feature_named_twice() -> None:
     codes, levels = outcomes(World(), update(30), update(17))
     assert (codes, levels) == ([ErrorCode.INVALID_REQUEST] * 2, [])
 
 
-def test_every_registered_broker_has_to_support_the_level_fenced_or_not() -> None:
+def test_update_features_requires_support_of_all_registered_brokers() -> None:
     world = World()
     for line in ("up 1 dirs=a metadata_version=30", "register 2 dirs=b metadata_version=17"):
         list(world.run(line))
@@ -80,7 +80,7 @@ def test_every_registered_broker_has_to_support_the_level_fenced_or_not() -> Non
     ]
 
 
-def test_every_controller_that_votes_has_to_support_the_level_and_to_have_said_so() -> None:
+def test_update_features_requires_reported_support_of_all_voters() -> None:
     says = {
         BrokerId(100): {"metadata.version": (14, 30)},
         BrokerId(101): {"metadata.version": (14, 17)},
@@ -98,12 +98,12 @@ def test_every_controller_that_votes_has_to_support_the_level_and_to_have_said_s
     assert (
         manager.update(UpdateFeaturesRequest(updates=(update(17),))).response.results[0].error_code
         is ErrorCode.NONE
-    ), "which is the present one"
+    ), "which is the current level"
     says[BrokerId(101)] = says[BrokerId(102)] = {"metadata.version": (14, 30)}
     assert manager.update(UpdateFeaturesRequest(updates=(update(30),))).records
 
 
-def test_the_list_of_losses_is_bounded() -> None:
+def test_unsafe_downgrade_limits_the_list_of_losses() -> None:
     world = World()
     for broker_id in range(1, MAX_NAMED + 4):
         dirs = f"{chr(96 + broker_id)}1,{chr(96 + broker_id)}2"

@@ -1,4 +1,4 @@
-"""Blocks of producer ids; they never overlap, whoever asks."""
+"""Blocks of producer ids never overlap."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kraftjbod.protocol import rpc_messages as m
 from tests.golden.transcript import World
 
 
-def test_blocks_do_not_overlap() -> None:
+def test_allocate_producer_ids_returns_disjoint_blocks() -> None:
     world = World()
     for line in ("up 1 dirs=a", "up 2 dirs=b"):
         list(world.run(line))
@@ -19,7 +19,7 @@ def test_blocks_do_not_overlap() -> None:
     assert world.state.next_producer_id == 3000
 
 
-def test_an_earlier_incarnation_gets_none() -> None:
+def test_allocate_producer_ids_refuses_stale_broker_epoch() -> None:
     world = World()
     list(world.run("up 1 dirs=a"))
     request = m.AllocateProducerIdsRequest(broker_id=BrokerId(1), broker_epoch=BrokerEpoch(0))

@@ -1,4 +1,4 @@
-"""The queue, the hold until commit, and the periodic work, over a real dir thread."""
+"""``QuorumController``: the queue, the wait for commit, and periodic passes, over a real thread."""
 
 from __future__ import annotations
 
@@ -47,19 +47,19 @@ from tests.golden.transcript import directory
 from tests.unit.controller.conftest import ONE, TWO, Node
 
 
-async def test_an_empty_log_begins_with_the_feature_level(node: Node) -> None:
+async def test_start_on_empty_log_writes_feature_level(node: Node) -> None:
     assert node.managers.state.features == {"metadata.version": 17}
     figures = node.metrics.snapshot()
     assert figures["LastCommittedRecordOffset"] == figures["LastAppliedRecordOffset"] == 1
     assert figures["NewActiveControllersCount"] == 1
 
 
-async def test_decisions_in_flight_see_each_other(node: Node) -> None:
+async def test_registrations_in_flight_get_the_same_epoch(node: Node) -> None:
     epochs = await asyncio.gather(node.register("ab"), node.register("ab"))
     assert epochs[0] == epochs[1], "the same incarnation, registered twice"
 
 
-async def test_no_reply_before_commit_even_where_nothing_changed(vfs: FaultVfs, node: Node) -> None:
+async def test_repeated_heartbeat_waits_for_commit_of_the_first(vfs: FaultVfs, node: Node) -> None:
     epoch = await node.register("ab")
     await node.heartbeat(epoch)
     vfs.inject(Fault(effect=Effect.NEVER, kinds=frozenset({"sync"})))
@@ -88,7 +88,7 @@ async def test_no_reply_before_commit_even_where_nothing_changed(vfs: FaultVfs, 
     assert "metadata_log_failed" in {event["event"] for event in events}
 
 
-async def test_a_refused_request_changes_nothing(node: Node) -> None:
+async def test_refused_request_writes_no_record(node: Node) -> None:
     offset = node.managers.state.offset
     with pytest.raises(OperatingError) as refused:
         await node.heartbeat(BrokerEpoch(5))
@@ -96,7 +96,7 @@ async def test_a_refused_request_changes_nothing(node: Node) -> None:
     assert node.managers.state.offset == offset
 
 
-async def test_a_log_is_distinguished_from_any_other_and_stays_the_same(vfs: FaultVfs) -> None:
+async def test_metadata_log_id_survives_restart_and_changes_with_fork(vfs: FaultVfs) -> None:
     node = Node(vfs)
     await node.controller.start()
     log_id = node.managers.state.metadata_log_id
@@ -112,12 +112,12 @@ async def test_a_log_is_distinguished_from_any_other_and_stays_the_same(vfs: Fau
             with pytest.raises(ForeignMetadataError):
                 await node.controller.handle(foreign)
     logged = [event for event in events if event["event"] == "broker_knows_other_metadata"]
-    assert len(logged) == 1, "brokers ask again and again"
+    assert len(logged) == 1, "brokers retry often"
     await node.controller.stop()
     node.log_dir.close()
     for fork in (False, True):
         again = Node(vfs)
-        # Not what was drawn for the first one.
+        # Other bytes than the first controller drew.
         again.managers._random_bytes = lambda count: b"\x77" * count
         await again.controller.start(fork=again.driver.voters if fork else None)
         assert (again.managers.state.metadata_log_id == log_id) is not fork
@@ -125,13 +125,13 @@ async def test_a_log_is_distinguished_from_any_other_and_stays_the_same(vfs: Fau
         again.log_dir.close()
 
 
-async def test_a_log_from_before_log_ids_gets_one(vfs: FaultVfs) -> None:
+async def test_log_without_id_gets_one_at_start(vfs: FaultVfs) -> None:
     node = Node(vfs)
     await node.controller.start()
     await node.register("ab")
     await node.controller.stop()
     node.log_dir.close()
-    # As software of before wrote it: the same entries, but for the id.
+    # Write the same entries without the id, as earlier software did.
     store = RaftLogStore(vfs=vfs, directory="/d1/log", segment_bytes=1000, retained_entries=0)
     entries = store.open().entries
     store.append([dataclasses.replace(e, payload=_without_log_id(e.payload)) for e in entries], 0)
@@ -179,10 +179,10 @@ DELETE_NOTHING = m.DeleteTopicsRequest(topics=())
     ],
     ids=["topic", "partition", "broker", "level"],
 )
-async def test_what_cannot_be_replayed_is_refused_and_never_written(
+async def test_unreplayable_decision_is_refused_and_never_written(
     vfs: FaultVfs, node: Node, monkeypatch: pytest.MonkeyPatch, record: Record
 ) -> None:
-    """It was in the log for good, and every start met it again."""
+    """Before, the record stayed in the log permanently and failed at every start."""
     offset = node.managers.state.offset
     before = node.managers.state.copy()
     with monkeypatch.context() as patched, capture_logs() as events:
@@ -202,7 +202,7 @@ async def test_what_cannot_be_replayed_is_refused_and_never_written(
     await again.controller.stop()
 
 
-async def test_a_replay_that_fails_all_the_same_ends_the_controller_and_is_not_written(
+async def test_replay_failure_stops_controller_without_writing_the_record(
     vfs: FaultVfs, node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_args: object, **_more: object) -> None:
@@ -221,11 +221,11 @@ async def test_a_replay_that_fails_all_the_same_ends_the_controller_and_is_not_w
     again = Node(vfs)
     await again.controller.start()
     assert not again.managers.state.brokers
-    assert again.managers.state.offset == offset + 1, "its own first entry, and no other"
+    assert again.managers.state.offset == offset + 1, "only the first entry of its term"
     await again.controller.stop()
 
 
-async def test_an_entry_of_an_earlier_life_that_cannot_be_replayed_says_what_to_do(
+async def test_unreplayable_entry_in_log_fails_start_with_instruction(
     vfs: FaultVfs, node: Node
 ) -> None:
     bad = RemoveTopicRecord(topic_id=TopicId(bytes(16)))
@@ -238,7 +238,7 @@ async def test_an_entry_of_an_earlier_life_that_cannot_be_replayed_says_what_to_
         await again.controller.start()
 
 
-async def test_what_is_too_large_for_one_entry_is_refused(
+async def test_decision_too_large_for_one_entry_is_refused(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     offset = node.managers.state.offset
@@ -256,10 +256,10 @@ async def test_what_is_too_large_for_one_entry_is_refused(
     assert not node.managers.state.configs
 
 
-async def test_a_broker_with_very_many_partitions_comes_and_goes_in_several_entries(
+async def test_large_changes_of_broker_are_written_in_several_entries(
     vfs: FaultVfs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its registration included, whose epoch is the offset of its own entry."""
+    """This includes the registration, whose epoch is the offset of its last entry."""
     node = Node(vfs)
     await node.controller.start()
     await node.heartbeat(await node.register("ab"))
@@ -289,10 +289,10 @@ async def test_a_broker_with_very_many_partitions_comes_and_goes_in_several_entr
     await again.controller.stop()
 
 
-async def test_what_is_set_while_it_runs_is_gone_by_at_once_and_after_a_restart(
+async def test_dynamic_controller_config_applies_at_once_and_after_restart(
     vfs: FaultVfs,
 ) -> None:
-    """Snapshots come as often as that says, and leaders go home when it says so."""
+    """The interval of snapshots and the preferred leader election follow the configuration."""
     node = Node(vfs, level=33)
     await node.controller.start()
     for key, value in (
@@ -323,8 +323,9 @@ async def test_what_is_set_while_it_runs_is_gone_by_at_once_and_after_a_restart(
     await again.controller.stop()
 
 
-async def test_metadata_of_any_size_is_read_again_and_followed(vfs: FaultVfs) -> None:
-    """Beyond 64 MiB it could be written, and neither a controller nor a broker could start."""
+async def test_metadata_above_64_mib_is_restored_and_fetched_by_brokers(vfs: FaultVfs) -> None:
+    """Before, such metadata could be written, but controllers and brokers could not start with
+    it."""
     node = Node(vfs, max_fetch_bytes=8 << 20)
     await node.controller.start()
     size_bytes = 0
@@ -368,7 +369,7 @@ async def test_metadata_of_any_size_is_read_again_and_followed(vfs: FaultVfs) ->
     await again.controller.stop()
 
 
-async def test_a_pass_that_cannot_be_written_is_reported_and_tried_again(vfs: FaultVfs) -> None:
+async def test_pass_that_cannot_be_written_is_logged_and_retried(vfs: FaultVfs) -> None:
     node = Node(vfs, max_pending=1)
     await node.controller.start()
     epoch = await node.register("ab")
@@ -396,7 +397,9 @@ def _reassign(replicas: tuple[BrokerId, ...] | None) -> c.AlterPartitionReassign
 
 
 def _fill(node: Node, vfs: FaultVfs) -> None:
-    """The next write finds no space, and no other one does but in what a reserve had."""
+    """Let the next write fail with ENOSPC.
+
+    Later writes succeed only within the space of the reserve."""
     memory = vfs.inner
     assert isinstance(memory, MemVfs)
     memory.usable_bytes = 0
@@ -406,7 +409,7 @@ def _fill(node: Node, vfs: FaultVfs) -> None:
         memory.capacity_bytes = 0
 
 
-async def test_on_a_full_disk_nothing_grows_and_the_rest_goes_on(vfs: FaultVfs) -> None:
+async def test_saturated_metadata_dir_refuses_growing_requests_only(vfs: FaultVfs) -> None:
     node = Node(vfs, reserve_bytes=20_000)
     await node.log_dir.secure_reserve()
     await node.controller.start()
@@ -425,7 +428,7 @@ async def test_on_a_full_disk_nothing_grows_and_the_rest_goes_on(vfs: FaultVfs) 
         with pytest.raises(LogDirImpairedError, match=r"grow .*/d1 is full"):
             await node.controller.handle(request)
     assert node.managers.state.offset == offset
-    assert set(node.managers.state.topic_ids) == {"before"}, "what was refused was not replayed"
+    assert set(node.managers.state.topic_ids) == {"before"}, "the refused requests had no effect"
     only_asked = NEW_TOPIC.model_copy(update={"validate_only": True})
     await node.controller.handle(only_asked)
     cancelled = await node.controller.handle(_reassign(None))
@@ -438,7 +441,7 @@ async def test_on_a_full_disk_nothing_grows_and_the_rest_goes_on(vfs: FaultVfs) 
     node.log_dir.close()
 
 
-async def test_with_no_space_left_a_heartbeat_that_changes_nothing_is_answered(
+async def test_heartbeat_without_change_is_answered_without_space(
     vfs: FaultVfs, node: Node
 ) -> None:
     epochs = {ONE: await node.register("ab"), TWO: await node.register("cd", TWO)}
@@ -455,7 +458,7 @@ async def test_with_no_space_left_a_heartbeat_that_changes_nothing_is_answered(
         offset = node.managers.state.offset
         with pytest.raises(LogDirImpairedError, match="has to be written"):
             await node.heartbeat(epochs[TWO], "c", TWO)
-        assert node.managers.state.offset == offset, "refused before it was replayed"
+        assert node.managers.state.offset == offset, "refused before the replay"
         await node.pass_time_until(
             lambda: "controller_passes_wait" in {event["event"] for event in events}
         )
@@ -465,8 +468,8 @@ async def test_with_no_space_left_a_heartbeat_that_changes_nothing_is_answered(
         logged = [event["event"] for event in events]
         assert logged.count("controller_passes_wait") == 1
         assert logged.count("broker_session_expired") <= 1
-        assert not stuck.done(), "it is not on the disk"
-        assert not repeated.done(), "what would be answered is not on the disk"
+        assert not stuck.done(), "the record is not on the disk"
+        assert not repeated.done(), "the state in the response is not on the disk"
         vfs.inner.capacity_bytes = None
         assert not (await stuck).is_fenced
         await repeated
@@ -474,12 +477,12 @@ async def test_with_no_space_left_a_heartbeat_that_changes_nothing_is_answered(
     assert committed == node.managers.state.offset
 
 
-async def test_a_log_without_space_for_its_first_records_does_not_start(vfs: FaultVfs) -> None:
+async def test_start_without_space_for_first_records_fails(vfs: FaultVfs) -> None:
     node = Node(vfs)
     memory = vfs.inner
     assert isinstance(memory, MemVfs)
     memory.usable_bytes = 500
-    # Of term and vote; who votes is noted before.
+    # The write of term and vote fails; the voters are written before.
     vfs.inject(
         Fault(errno=ENOSPC, path="*quorum-state*", kinds=frozenset({"write_at"}), sticky=False)
     )
@@ -496,8 +499,8 @@ async def test_a_log_without_space_for_its_first_records_does_not_start(vfs: Fau
     node.log_dir.close()
 
 
-async def test_a_registration_without_space_may_be_tried_again(vfs: FaultVfs, node: Node) -> None:
-    """What was not written does not count as another incarnation that is alive."""
+async def test_registration_refused_without_space_may_be_retried(vfs: FaultVfs, node: Node) -> None:
+    """A registration that was not written does not count as another live incarnation."""
     epoch = await node.register("ab")
     _fill(node, vfs)
     with capture_logs() as events:

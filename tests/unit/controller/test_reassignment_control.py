@@ -1,4 +1,4 @@
-"""What transcripts do not reach; the stories are in tests/golden/reassignment*.txt."""
+"""Reassignments that transcripts cannot express; tests/golden/reassignment*.txt has the others."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _partition(world: World) -> PartitionRegistration:
     return partition
 
 
-def test_a_cancel_that_is_made_again_is_answered_as_at_first() -> None:
+def test_repeated_cancel_gets_the_first_response() -> None:
     world = _world("topic t replicas=1", "reassign t-0 replicas=2")
     wish = c.ReassignedPartition(topic="t", partition=0, replicas=None, was_under_way=True)
 
@@ -44,11 +44,11 @@ def test_a_cancel_that_is_made_again_is_answered_as_at_first() -> None:
     assert outcome(again) is outcome(request) is ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
 
 
-def test_a_cancel_may_elect_uncleanly_where_the_topic_allows_it() -> None:
+def test_cancel_elects_unclean_leader_if_topic_allows() -> None:
     world = _world(
         f"topic t replicas=1 {UNCLEAN}", "reassign t-0 replicas=2", "heartbeat 1 want_fence"
     )
-    # An unclean election made the added replica the only one in sync.
+    # An unclean election made the added replica the only in-sync one.
     assert _partition(world).isr == (2,)
     refused = list(world.run("cancel t-0"))
     assert "none of the replicas that would stay can lead" in refused[-1]
@@ -63,8 +63,8 @@ def test_a_cancel_may_elect_uncleanly_where_the_topic_allows_it() -> None:
     assert partition.leader_recovering
 
 
-def test_a_replica_of_a_broker_that_is_gone_may_stay() -> None:
-    """Only what is added is checked."""
+def test_reassignment_may_keep_replica_of_unregistered_broker() -> None:
+    """Only added replicas are checked."""
     world = _world("topic t replicas=1,2")
     del world.state.brokers[BrokerId(2)]
     assert list(world.run("reassign t-0 replicas=1,2,3"))[-1] == "reply t-0: NONE"
@@ -75,7 +75,7 @@ def test_a_replica_of_a_broker_that_is_gone_may_stay() -> None:
 
 @pytest.fixture
 def cordoned() -> World:
-    """Every directory of brokers 2 and 4 is cordoned, and one of broker 3."""
+    """All directories of brokers 2 and 4 are cordoned, and one directory of broker 3."""
     world = _world("topic t replicas=1,2", "register 4 dirs=g,h", level=MetadataVersion.IV_4_3_IV0)
     for broker_id, names in ((2, "b"), (3, "c"), (4, "gh")):
         world.ask(
@@ -91,8 +91,8 @@ def cordoned() -> World:
     return world
 
 
-def test_only_added_replicas_are_checked_for_cordons(cordoned: World) -> None:
-    """Kafka refuses this, since it checks the whole target: broker 2 gets nothing new."""
+def test_reassignment_checks_cordons_of_added_replicas_only(cordoned: World) -> None:
+    """Broker 2 gets no new replica. Kafka would refuse this, because it checks the whole target."""
     assert list(cordoned.run("reassign t-0 replicas=3,2"))[-1] == "reply t-0: NONE"
     assert _partition(cordoned).directory_of(BrokerId(3)) == directory("d")
 
@@ -104,13 +104,15 @@ def test_only_added_replicas_are_checked_for_cordons(cordoned: World) -> None:
         ("replicas=3,2 dirs=/c,any", "The log directory /c of broker 3 is cordoned"),
     ],
 )
-def test_a_cordoned_directory_takes_no_new_replica(cordoned: World, wish: str, why: str) -> None:
+def test_reassignment_to_cordoned_directory_is_refused(
+    cordoned: World, wish: str, why: str
+) -> None:
     (reported,) = cordoned.run(f"reassign t-0 {wish}")
     assert reported.startswith("reply t-0: INELIGIBLE_REPLICA")
     assert why in reported
 
 
-def test_before_directories_a_reassignment_names_none() -> None:
+def test_reassignment_at_level_without_directories_names_none() -> None:
     world = _world("topic t replicas=1,2", level=MetadataVersion.IV_3_6_IV2)
     assert list(world.run("reassign t-0 replicas=3,1"))[-1] == "reply t-0: NONE"
     list(world.run("alter 1 t-0 isr=1,2,3"))
@@ -120,7 +122,7 @@ def test_before_directories_a_reassignment_names_none() -> None:
     assert "it registered none" in reported[-1]
 
 
-def test_what_is_under_way_is_listed_in_order() -> None:
+def test_list_reassignments_is_sorted_by_partition() -> None:
     world = _world("topic z replicas=1|1", "topic t replicas=1|1|1")
     list(world.run("reassign z-1 t-2 t-0 replicas=2"))
     reported = [line.split()[0] for line in world.run("ongoing")]
@@ -128,8 +130,8 @@ def test_what_is_under_way_is_listed_in_order() -> None:
     assert world.managers.index.reassigning_count == 3
 
 
-def test_reassignment_beyond_the_files_that_a_broker_may_open_is_refused() -> None:
-    """All partitions of a request count together, and what the broker has counts as well."""
+def test_reassignment_beyond_max_replicas_of_broker_is_refused() -> None:
+    """All partitions of a request count together, as do the replicas that the broker has."""
     world = _world(*(f"topic t{number} replicas=1" for number in range(4)), "topic u replicas=2")
     broker = world.state.brokers[BrokerId(2)]
     world.ask(

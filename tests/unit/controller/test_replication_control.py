@@ -1,4 +1,4 @@
-"""Requests that golden transcripts cannot express; the stories are in tests/golden."""
+"""Requests that golden transcripts cannot express; tests/golden has the other scenarios."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _world(*lines: str) -> World:
     return world
 
 
-def test_a_second_wish_for_one_partition_in_one_request_is_out_of_date() -> None:
+def test_alter_partition_refuses_second_change_of_same_partition() -> None:
     world = _world("topic t replicas=1,2")
     topic = world.state.topic("t")
     partition = topic.partitions[0]
@@ -43,8 +43,8 @@ def test_a_second_wish_for_one_partition_in_one_request_is_out_of_date() -> None
     assert world.state.topic("t").partitions[0].partition_epoch == 1
 
 
-def test_a_replica_in_an_offline_directory_does_not_join_the_in_sync_set() -> None:
-    """Kafka looks at the broker only, and lets back in what cannot be written."""
+def test_alter_partition_refuses_isr_member_in_offline_directory() -> None:
+    """Kafka checks the broker only, and readmits a replica that cannot be written."""
     world = _world("topic t replicas=1,2", "assign 1 t-0=a", "assign 2 t-0=c")
     list(world.run("heartbeat 2 offline=c"))
     assert list(world.run("alter 1 t-0 isr=1,2")) == ["reply: INELIGIBLE_REPLICA"]
@@ -52,8 +52,8 @@ def test_a_replica_in_an_offline_directory_does_not_join_the_in_sync_set() -> No
     assert list(world.run("alter 1 t-0 isr=1,2"))[-1].startswith("reply: leader 1 isr 1,2")
 
 
-def test_what_is_assigned_already_costs_no_record() -> None:
-    """A broker that repeats all its assignments must not change every partition's epoch."""
+def test_assign_replicas_to_dirs_writes_no_record_for_known_assignments() -> None:
+    """A broker that repeats all its assignments must not change the epoch of every partition."""
     world = _world("topic t replicas=" + "|".join(["1,2"] * 50))
     request = m.AssignReplicasToDirsRequest(
         broker_id=BrokerId(1),
@@ -75,7 +75,7 @@ def test_what_is_assigned_already_costs_no_record() -> None:
 
 
 @pytest.mark.parametrize("number", [0, 2, 3, 99])
-def test_no_replica_is_assigned_to_a_reserved_directory(number: int) -> None:
+def test_assign_replicas_to_dirs_refuses_reserved_ids(number: int) -> None:
     world = _world("topic t replicas=1,2")
     response = world.ask(
         m.AssignReplicasToDirsRequest(
@@ -95,7 +95,7 @@ def test_no_replica_is_assigned_to_a_reserved_directory(number: int) -> None:
     assert [item.error_code for item in response.refused] == [ErrorCode.INVALID_REQUEST]
 
 
-def test_a_changed_directory_costs_one_record_per_partition_in_it() -> None:
+def test_directory_change_writes_one_record_per_partition_in_it() -> None:
     world = _world("topic t replicas=" + "|".join(["1,2"] * 90))
     topic_id = world.state.topic("t").topic_id
     for broker, names in ((1, "ab"), (2, "cd")):
@@ -121,13 +121,13 @@ def test_a_changed_directory_costs_one_record_per_partition_in_it() -> None:
     assert len(world.entries[-1]) == 61
     assert world.managers.index.led_count(BrokerId(2)) == 90
     list(world.run("heartbeat 1 impaired= offline=a"))
-    assert len(world.entries[-1]) == 1, "they are in sync again when their leaders say so"
+    assert len(world.entries[-1]) == 1, "replicas join the ISR when their leaders request it"
 
 
-def test_a_pass_elects_a_limited_number() -> None:
+def test_elect_preferred_limits_elections_per_pass() -> None:
     lines = [f"topic t{n} replicas={'|'.join(['1,2'] * 100)}" for n in range(11)]
     world = _world(*lines, "heartbeat 1 want_fence", "heartbeat 1")
-    # Unassigned replicas keep a broker of several directories fenced, so it has to be known.
+    # Unassigned replicas keep a broker with several directories fenced, so assign them.
     for name, topic_id in world.state.topic_ids.items():
         assigned = m.AssignedTopic(topic_id=topic_id, partitions=tuple(range(100)))
         world.ask(

@@ -1,4 +1,4 @@
-"""When brokers are fenced: by silence, by a closed connection, by nobody at their address."""
+"""Fencing of brokers: expired sessions, closed connections and refused probes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kraftjbod.protocol.rpc_messages import BrokerHeartbeatRequest, BrokerHeartb
 from tests.unit.controller.conftest import ONE, Node
 
 
-async def test_a_silent_broker_is_fenced_by_the_sweep(node: Node) -> None:
+async def test_broker_without_heartbeats_is_fenced_by_the_sweep(node: Node) -> None:
     await node.heartbeat(await node.register())
     with capture_logs() as events:
         await node.pass_time_until(lambda: node.managers.state.brokers[ONE].fenced)
@@ -23,7 +23,7 @@ async def test_a_silent_broker_is_fenced_by_the_sweep(node: Node) -> None:
     assert node.metrics.snapshot()["TimedOutBrokerHeartbeatCount"] == 1
 
 
-async def test_a_broker_whose_connection_closed_is_fenced_long_before_its_session_ends(
+async def test_broker_with_closed_connection_is_fenced_before_its_session_ends(
     node: Node,
 ) -> None:
     await node.heartbeat(await node.register(), connection=5)
@@ -37,7 +37,7 @@ async def test_a_broker_whose_connection_closed_is_fenced_long_before_its_sessio
     await node.register(incarnation=b"\1")
 
 
-async def test_a_suspect_is_fenced_at_once_if_nobody_listens_at_its_address(node: Node) -> None:
+async def test_suspect_is_fenced_at_once_if_its_address_refuses_connections(node: Node) -> None:
     node.nobody_listens = True
     await node.heartbeat(await node.register(), connection=5)
     await asyncio.sleep(0)
@@ -51,7 +51,7 @@ async def test_a_suspect_is_fenced_at_once_if_nobody_listens_at_its_address(node
     assert node.clock.ms == began_ms
 
 
-async def test_a_controller_that_stood_still_blames_nobody(node: Node) -> None:
+async def test_controller_after_a_pause_fences_no_broker(node: Node) -> None:
     await node.heartbeat(await node.register(), connection=5)
     node.controller.connection_closed(ConnectionId(5))
     with capture_logs() as events:
@@ -62,13 +62,13 @@ async def test_a_controller_that_stood_still_blames_nobody(node: Node) -> None:
     assert not node.managers.state.brokers[ONE].fenced
 
 
-# --- how long sessions last that other controllers announced --------------------------------------
+# --- sessions that other controllers announced ----------------------------------------------------
 
 ELECTION_MS = 1_000
 
 
 class _Controller:
-    """The deciding half of one controller; ``follows`` is whose log it has replayed."""
+    """The managers of a controller, with the log of ``follows`` replayed."""
 
     def __init__(self, session_timeout_ms: int, follows: _Controller | None = None) -> None:
         self.managers = ControlManagers(
@@ -85,7 +85,7 @@ class _Controller:
             self.managers.replay((), offset=state.offset, epoch=state.epoch)
 
     def apply(self, result: ControllerResult[None]) -> int:
-        """How many records that were."""
+        """Replay the records of a result, and return their number."""
         offset = self.managers.state.offset + 1
         self.managers.replay(result.records, offset=offset, epoch=1)
         return len(result.records)
@@ -122,7 +122,7 @@ class _Controller:
         return self.apply(self.managers.adjust_session_limit(now_ms))
 
 
-def test_controller_announces_no_longer_session_than_the_log_lets_the_next_one_grant() -> None:
+def test_announced_session_never_exceeds_session_limit_in_the_log() -> None:
     first = _Controller(3_000)
     first.lead(0)
     first.register()
@@ -131,17 +131,17 @@ def test_controller_announces_no_longer_session_than_the_log_lets_the_next_one_g
     assert first.adjust(0) == 0
     second = _Controller(18_000, first)
     second.managers.take_leadership(0)
-    assert second.announced_ms(0) == 3_000, "nothing in the log says more yet"
+    assert second.announced_ms(0) == 3_000, "the log has no higher limit yet"
     second.apply(second.managers.bootstrap({}))
     assert second.announced_ms(0) == 18_000
 
 
-def test_inherited_broker_is_fenced_by_the_longest_session_any_controller_announced() -> None:
-    """The time-out was lowered in the files, one controller after the other."""
+def test_inherited_broker_is_fenced_after_longest_announced_session() -> None:
+    """The timeout was lowered in the configuration files, one controller after the other."""
     first = _Controller(18_000)
     first.lead(0)
     first.register()
-    # A third one takes over before the sessions that the first one announced are over.
+    # A third controller takes over before the sessions announced by the first one have ended.
     second = _Controller(3_000, first)
     second.lead(1_000)
     assert second.adjust(2_000) == 0

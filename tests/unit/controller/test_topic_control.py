@@ -1,4 +1,5 @@
-"""Limits of whole requests and duplicates in one; the rest is in tests/golden/create_topics.txt."""
+"""Limits and duplicates within one request; tests/golden/create_topics.txt has the other
+scenarios."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ def _topic(name: str, partitions: int = 1) -> m.NewTopic:
     return m.NewTopic(name=name, num_partitions=partitions, replication_factor=1)
 
 
-def test_topics_of_one_request_collide_with_each_other(world: World) -> None:
+def test_create_topics_refuses_collisions_and_duplicates_in_one_request(world: World) -> None:
     created = _create(world, _topic("a.b"), _topic("a_b"), _topic("c"), _topic("c"))
     assert [topic.error_code for topic in created] == [
         ErrorCode.NONE,
@@ -41,7 +42,7 @@ def test_topics_of_one_request_collide_with_each_other(world: World) -> None:
     ]
 
 
-def test_a_request_that_is_made_again_finds_what_it_made(world: World) -> None:
+def test_repeated_create_topics_returns_topics_with_the_same_ids(world: World) -> None:
     def ask(*ids: bytes) -> list[m.CreatedTopic]:
         topics = (_topic("a", 2), _topic("b"))
         wanted = tuple(TopicId(one * 16) for one in ids)
@@ -53,7 +54,7 @@ def test_a_request_that_is_made_again_finds_what_it_made(world: World) -> None:
     assert [t.topic_id[:12] for t in made] == [b"x" * 12, b"y" * 12]
     assert ask(b"x", b"y") == made
     exists = ErrorCode.TOPIC_ALREADY_EXISTS
-    assert [t.error_code for t in ask(b"y", b"x")] == [exists, exists], "others' ids are no proof"
+    assert [t.error_code for t in ask(b"y", b"x")] == [exists, exists], "ids of other topics"
     assert [t.error_code for t in ask()] == [exists, exists]
     response = world.ask(
         m.CreateTopicsRequest(topics=(_topic("c"),), topic_ids=(TopicId(b"x" * 16),))
@@ -64,10 +65,10 @@ def test_a_request_that_is_made_again_finds_what_it_made(world: World) -> None:
     world.ask(m.DeleteTopicsRequest(topics=(m.TopicRef(topic_id=made[0].topic_id),)))
     again, still = ask(b"x", b"y")
     assert not again.error_code and still == made[1]
-    assert again.topic_id != made[0].topic_id, "a log of the deleted topic is none of this one"
+    assert again.topic_id != made[0].topic_id, "logs of the deleted topic stay separate"
 
 
-def test_no_topic_is_deleted_when_deletion_is_disabled() -> None:
+def test_delete_topics_is_refused_when_disabled() -> None:
     managers = ControlManagers(
         cluster_id="c",
         in_file=DynamicControllerConfig(),
@@ -80,7 +81,7 @@ def test_no_topic_is_deleted_when_deletion_is_disabled() -> None:
     assert refused.value.code is ErrorCode.TOPIC_DELETION_DISABLED
 
 
-def test_the_limit_counts_the_whole_request(world: World) -> None:
+def test_create_topics_counts_partitions_of_the_whole_request(world: World) -> None:
     with pytest.raises(OperatingError) as refused:
         _create(world, _topic("a", 60), _topic("b", 60))
     assert refused.value.code == ErrorCode.POLICY_VIOLATION
@@ -101,8 +102,8 @@ def _say_capacity(world: World, broker_id: int, max_replicas: int) -> None:
     )
 
 
-def test_creation_beyond_the_files_that_a_broker_may_open_is_refused(world: World) -> None:
-    """All topics of a request count together, and what the broker has counts as well."""
+def test_create_topics_beyond_max_replicas_of_broker_is_refused(world: World) -> None:
+    """All topics of a request count together, as do the replicas that the broker has."""
     _say_capacity(world, 1, 10)
     first, second, third = _create(world, _topic("a", 6), _topic("b", 5), _topic("c", 4))
     assert [first.error_code, third.error_code] == [ErrorCode.NONE, ErrorCode.NONE]
@@ -120,25 +121,25 @@ def test_creation_beyond_the_files_that_a_broker_may_open_is_refused(world: Worl
     assert again.error_code == ErrorCode.NONE
 
 
-def test_broker_without_reported_capacity_takes_any_number_of_replicas(world: World) -> None:
+def test_create_topics_without_reported_max_replicas_has_no_limit(world: World) -> None:
     _say_capacity(world, 1, -1)
     (made,) = _create(world, _topic("a", 90))
     assert made.error_code == ErrorCode.NONE
 
 
 @pytest.mark.parametrize("name", ["", "x" * 250, "ä", "a/b"])
-def test_illegal_names(world: World, name: str) -> None:
+def test_create_topics_refuses_illegal_names(world: World, name: str) -> None:
     (created,) = _create(world, _topic(name))
     assert created.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
-def test_assignments_are_numbered_without_gaps(world: World) -> None:
+def test_create_topics_refuses_assignments_with_gaps(world: World) -> None:
     broker = next(iter(world.state.brokers))
     (created,) = _create(world, m.NewTopic(name="t", assignments={1: (broker,)}))
     assert created.error_code == ErrorCode.INVALID_REPLICA_ASSIGNMENT
 
 
-def test_growing_a_topic_twice_in_one_request_is_refused(world: World) -> None:
+def test_create_partitions_refuses_topic_named_twice(world: World) -> None:
     _create(world, _topic("t"))
     more = m.MorePartitions(name="t", count=2)
     response = world.ask(m.CreatePartitionsRequest(topics=(more, more)))
@@ -146,7 +147,7 @@ def test_growing_a_topic_twice_in_one_request_is_refused(world: World) -> None:
     assert {topic.error_code for topic in response.topics} == {ErrorCode.INVALID_REQUEST}
 
 
-def test_repeated_growth_with_more_assignments_than_partitions_is_refused(world: World) -> None:
+def test_repeated_create_partitions_refuses_too_many_assignments(world: World) -> None:
     (made,) = _create(world, _topic("t", 2))
     broker = next(iter(world.state.brokers))
     more = m.MorePartitions(name="t", count=1, topic_id=made.topic_id, assignments=((broker,),) * 3)
@@ -155,7 +156,7 @@ def test_repeated_growth_with_more_assignments_than_partitions_is_refused(world:
     assert response.topics[0].error_code == ErrorCode.INVALID_PARTITIONS
 
 
-def test_topics_are_deleted_by_id_too(world: World) -> None:
+def test_delete_topics_accepts_name_or_id_but_not_both(world: World) -> None:
     (created,) = _create(world, _topic("t"))
     both = m.TopicRef(name="t", topic_id=created.topic_id)
     unknown = m.TopicRef(topic_id=TopicId(b"x" * 16))
@@ -172,8 +173,9 @@ def test_topics_are_deleted_by_id_too(world: World) -> None:
 
 
 @pytest.mark.parametrize("name", [OFFSETS_TOPIC, TRANSACTIONS_TOPIC])
-def test_coordinator_topics_refuse_growth_and_deletion(world: World, name: str) -> None:
-    """A group or transactional id belongs to a partition by its hash and their number."""
+def test_coordinator_topics_refuse_more_partitions_and_deletion(world: World, name: str) -> None:
+    """The partition of a group or transactional id follows from its hash and the number of
+    partitions."""
     (made,) = _create(world, _topic(name, 2))
     more = (m.MorePartitions(name=name, count=3), m.MorePartitions(name=name, count=2))
     for wanted in more:
@@ -192,10 +194,10 @@ def test_coordinator_topics_refuse_growth_and_deletion(world: World, name: str) 
     assert len(world.state.topics[made.topic_id].partitions) == 2
 
 
-def test_partitions_added_during_a_reassignment_get_the_factor_that_it_leads_to(
+def test_create_partitions_during_reassignment_uses_target_replication_factor(
     world: World,
 ) -> None:
-    """Replicas on their way out do not count."""
+    """Replicas that are being removed do not count."""
     for line in ("up 2 dirs=b", "up 3 dirs=c", "topic t replicas=1", "reassign t-0 replicas=2,3"):
         list(world.run(line))
     assert len(world.state.topic("t").partitions[0].replicas) == 3

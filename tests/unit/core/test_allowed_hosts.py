@@ -1,4 +1,4 @@
-"""What ``cluster.action.allowed.hosts`` may say, and which spellings are one address."""
+"""``cluster.action.allowed.hosts``: accepted values, and spellings of the same address."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Configuration models."""
+"""``BrokerConfig`` and ``ControllerConfig``."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def controller(**more: str) -> ControllerConfig:
     return ControllerConfig.from_properties(values, source="c.properties", base_dir="/srv")
 
 
-def test_brokers_talk_to_each_other_under_one_name() -> None:
+def test_inter_broker_listener_is_configured_plaintext_or_first_one() -> None:
     both = "OUTER://:9092,PLAINTEXT://:9093,INNER://:9094"
     assert broker(listeners=both).inter_broker_listener == "PLAINTEXT"
     assert broker(listeners="OUTER://:9092,INNER://:9094").inter_broker_listener == "OUTER"
@@ -50,8 +50,8 @@ def test_brokers_talk_to_each_other_under_one_name() -> None:
         broker(listeners="PLAINTEXT://:9093", **name)
 
 
-def test_cordons_are_directories_of_the_broker_or_all_of_them() -> None:
-    """However they are spelt (KAFKA-20901)."""
+def test_cordoned_dirs_are_normalized_and_star_means_all() -> None:
+    """Any spelling of the path is accepted (KAFKA-20901)."""
     assert broker().cordoned_dirs == ()
     assert broker(cordoned_log_dirs="./d0/").cordoned_dirs == ("/srv/d0",)
     assert broker(cordoned_log_dirs="*").cordoned_dirs == ("/srv/d0", "/mnt/d1")
@@ -65,9 +65,7 @@ def test_cordons_are_directories_of_the_broker_or_all_of_them() -> None:
         ("//mnt/d1,*", ("/mnt/d1", "*")),
     ],
 )
-def test_paths_that_come_later_become_absolute_as_those_of_the_file(
-    text: str, paths: tuple[str, ...]
-) -> None:
+def test_absolute_dirs_resolves_paths_like_the_file(text: str, paths: tuple[str, ...]) -> None:
     assert broker().absolute_dirs(text) == paths
 
 
@@ -78,17 +76,17 @@ def test_paths_that_come_later_become_absolute_as_those_of_the_file(
         ("*,d0", r"set to \*, it must not contain other values"),
     ],
 )
-def test_cordons_that_make_no_sense(cordoned: str, why: str) -> None:
+def test_cordoned_log_dirs_reject_unknown_paths_and_mixed_star(cordoned: str, why: str) -> None:
     with pytest.raises(ConfigError, match=why):
         broker(cordoned_log_dirs=cordoned)
 
 
-def test_replicas_are_not_reported_more_often_than_directories() -> None:
+def test_replica_telemetry_interval_must_not_be_below_directory_interval() -> None:
     with pytest.raises(ConfigError, match=r"must not be less than storage\.telemetry\.log\.dir\."):
         broker(storage_telemetry_replica_interval_ms="9999")
 
 
-def test_telemetry_is_never_without_bounds() -> None:
+def test_telemetry_topic_requires_finite_retention() -> None:
     for key in ("storage_telemetry_topic_retention_ms", "storage_telemetry_topic_retention_bytes"):
         with pytest.raises(ConfigError, match=key.replace("_", ".")):
             broker(**{key: "-1"})
@@ -114,7 +112,7 @@ def test_telemetry_is_never_without_bounds() -> None:
         ({"max_connections_per_ip_overrides": "host:5"}, "'host:5' is no limit of an address"),
     ],
 )
-def test_a_wrong_broker_value_is_named(change: dict[str, str], message: str) -> None:
+def test_invalid_broker_value_is_named(change: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
         broker(**change)
     assert "b.properties" in str(caught.value)
@@ -130,12 +128,12 @@ def test_a_wrong_broker_value_is_named(change: dict[str, str], message: str) -> 
         ({"cluster_action_allowed_hosts": " "}, "names no host; remove it"),
     ],
 )
-def test_a_wrong_controller_value_is_named(change: dict[str, str], message: str) -> None:
+def test_invalid_controller_value_is_named(change: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         controller(**change)
 
 
-def test_allowed_hosts_are_parsed_for_every_daemon() -> None:
+def test_allowed_hosts_are_parsed_by_broker_and_controller() -> None:
     for make in (controller, broker):
         hosts = make(
             cluster_action_allowed_hosts="127.0.0.1, 10.1.2.3/16,::1,Broker-1"
@@ -146,13 +144,13 @@ def test_allowed_hosts_are_parsed_for_every_daemon() -> None:
         assert make().allowed_hosts is None
 
 
-def test_a_wildcard_is_advertised_as_this_host() -> None:
+def test_wildcard_listener_is_advertised_as_loopback() -> None:
     assert broker(listeners="PLAINTEXT://:9092").advertised == (
         Endpoint("PLAINTEXT", "127.0.0.1", 9092),
     )
 
 
-def test_a_controller_needs_its_listener() -> None:
+def test_controller_without_its_listener_is_refused() -> None:
     assert controller().endpoint.port == 9093
     with pytest.raises(ConfigError, match=r"controller\.listener\.names"):
         _ = controller(listeners="PLAINTEXT://127.0.0.1:9092").endpoint
@@ -162,7 +160,7 @@ def test_unknown_keys_are_listed() -> None:
     assert unknown_keys(BrokerConfig, BROKER | {"log.dirz": "x"}) == ["log.dirz"]
 
 
-def test_what_a_broker_takes_over_while_it_runs() -> None:
+def test_dynamic_broker_config_parses_changeable_keys() -> None:
     rate = "leader.replication.throttled.rate"
     dynamic = DynamicBrokerConfig.from_values({rate: "7"}, source="broker 1")
     assert dynamic.leader_replication_throttled_rate == 7
@@ -177,12 +175,14 @@ def test_what_a_broker_takes_over_while_it_runs() -> None:
         ({"leader.replication.throttled.rate": "0"}, "leader.replication.throttled.rate"),
     ],
 )
-def test_what_it_does_not(values: dict[str, str], message: str) -> None:
+def test_dynamic_broker_config_rejects_static_keys_and_invalid_values(
+    values: dict[str, str], message: str
+) -> None:
     with pytest.raises(ConfigError, match=message):
         DynamicBrokerConfig.from_values(values, source="broker 1")
 
 
-def test_topic_defaults_follow_the_broker() -> None:
+def test_topic_defaults_follow_broker_config() -> None:
     config = broker(log_retention_hours="1", log_roll_ms="5", message_max_bytes="2000")
     defaults = config.topic_defaults()
     assert (defaults.retention_ms, defaults.segment_ms) == (3_600_000, 5)
@@ -191,7 +191,7 @@ def test_topic_defaults_follow_the_broker() -> None:
     assert broker(log_retention_ms="9").topic_defaults().retention_ms == 9
 
 
-def test_retention_takes_milliseconds_before_minutes_before_hours() -> None:
+def test_log_retention_prefers_ms_over_minutes_over_hours() -> None:
     assert broker(log_retention_minutes="2").topic_defaults().retention_ms == 120_000
     both = broker(log_retention_minutes="2", log_retention_hours="1")
     assert both.topic_defaults().retention_ms == 120_000

@@ -26,19 +26,19 @@ class Sample(KeyedModel):
     some_bytes: int = Field(default=1, ge=0)
 
 
-def test_keys_have_dots() -> None:
+def test_parse_model_maps_dotted_keys_to_fields() -> None:
     sample = parse_model(Sample, {"some.bytes": "7"}, "here")
     assert sample.by_key() == {"some.bytes": 7}
     assert Sample.keys() == {"some.bytes"}
     assert unknown_keys(Sample, {"some.bytes": "1", "b": "", "a": ""}) == ["a", "b"]
 
 
-def test_what_is_wrong_is_named() -> None:
+def test_parse_model_names_key_of_invalid_value() -> None:
     with pytest.raises(ConfigError, match=r"here: some\.bytes: .*greater than or equal to 0"):
         parse_model(Sample, {"some.bytes": "-1"}, "here")
 
 
-def test_a_nul_is_refused_where_it_would_become_a_path() -> None:
+def test_parse_model_refuses_nul_character() -> None:
     with pytest.raises(ConfigError, match=r"here: log\.dirs contains a NUL character"):
         parse_model(Sample, {"log.dirs": "/a\0b"}, "here")
 
@@ -54,7 +54,7 @@ def test_a_nul_is_refused_where_it_would_become_a_path() -> None:
         (ConfigType.STRING, " gzip ", "gzip"),
     ],
 )
-def test_text_is_read_as_kafka_reads_it(kind: ConfigType, text: str, value: object) -> None:
+def test_typed_value_parses_text_as_kafka_does(kind: ConfigType, text: str, value: object) -> None:
     assert typed_value(kind, text) == value
 
 
@@ -72,14 +72,14 @@ def test_text_is_read_as_kafka_reads_it(kind: ConfigType, text: str, value: obje
         (ConfigType.BOOLEAN, "1"),
     ],
 )
-def test_text_that_kafka_refuses_is_refused(kind: ConfigType, text: str) -> None:
+def test_typed_value_refuses_text_that_kafka_refuses(kind: ConfigType, text: str) -> None:
     with pytest.raises(ValueError, match=r"is no|neither") as refused:
         typed_value(kind, text)
     assert len(str(refused.value)) < 200
 
 
-def test_stored_values_beyond_their_type_become_its_bounds() -> None:
-    """Earlier versions accepted them; a default in their place could delete records."""
+def test_stored_values_beyond_their_type_are_clamped() -> None:
+    """Earlier versions accepted them, and a default in their place could delete records."""
     stored = {
         "retention.ms": "9" * 20,
         "min.insync.replicas": "9" * 11,
@@ -96,7 +96,7 @@ def test_stored_values_beyond_their_type_become_its_bounds() -> None:
     }
 
 
-def test_lists_are_comma_separated() -> None:
+def test_list_items_are_comma_separated() -> None:
     assert list_items(" a, b,,c ") == ["a", "b", "c"]
     assert split_list("a,b") == ("a", "b")
     assert split_list(("a",)) == ("a",)
@@ -116,23 +116,23 @@ def test_lists_are_comma_separated() -> None:
         ("compression.type", ConfigType.STRING),
     ],
 )
-def test_types_of_topic_keys_are_kafkas(key: str, kind: ConfigType) -> None:
-    """Whatever the value is: retention.bytes=-1 is no INT."""
+def test_config_types_of_topic_keys_are_kafkas(key: str, kind: ConfigType) -> None:
+    """The type does not depend on the value: retention.bytes=-1 is a LONG as well."""
     assert config_types(TopicConfig)[key] is kind
 
 
-def test_a_broker_key_has_the_type_of_the_topic_key_whose_default_it_is() -> None:
+def test_config_types_of_broker_key_and_its_topic_key_agree() -> None:
     hours = {"log.retention.hours", "log.roll.hours", "log.roll.jitter.hours"}
     hours.add("log.retention.minutes")
     for topic_key, keys in BROKER_KEYS.items():
         for key in set(keys) - hours:
             assert config_types(BrokerConfig)[key] is config_types(TopicConfig)[topic_key], key
-    assert config_types(BrokerConfig)["log.roll.ms"] is ConfigType.LONG, "though it is not set"
+    assert config_types(BrokerConfig)["log.roll.ms"] is ConfigType.LONG, "although it is not set"
     assert config_types(BrokerConfig)["listeners"] is ConfigType.LIST
 
 
 @pytest.mark.parametrize("model", [TopicConfig, BrokerConfig, ControllerConfig])
-def test_each_key_has_a_type_and_nearly_each_a_meaning(model: type[KeyedModel]) -> None:
+def test_config_types_and_meanings_cover_keys(model: type[KeyedModel]) -> None:
     assert config_types(model).keys() == model.keys()
     meanings = config_meanings(model)
     of_topics = {key for keys in BROKER_KEYS.values() for key in keys}

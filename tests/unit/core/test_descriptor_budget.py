@@ -27,7 +27,8 @@ def test_budget_divides_the_limit(limit: int, replicas: int, client_descriptor: 
 
 
 def test_compose_file_limit_covers_partitions_of_one_request() -> None:
-    """As many new replicas on each broker, and as many connections, as the defaults allow."""
+    """On each broker: the new replicas of one request and the connections that the defaults
+    allow."""
     compose = (Path(__file__).parents[3] / "docker-compose.yml").read_text()
     found = re.search(r"nofile: \$\{MAX_OPEN_FILES:-(\d+)\}", compose)
     assert found is not None

@@ -1,4 +1,4 @@
-"""The error tree."""
+"""``core/errors.py``: exceptions and their Kafka error codes."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from kraftjbod.core.errors import (
 )
 
 
-def test_a_class_gives_the_code_and_a_caller_may_name_another() -> None:
+def test_operating_error_has_code_of_class_or_of_caller() -> None:
     assert NotLeaderOrFollowerError("x").code is ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert OperatingError("x", code=ErrorCode.INVALID_REQUEST).code is ErrorCode.INVALID_REQUEST
     assert OperatingError("x").code is ErrorCode.UNKNOWN_SERVER_ERROR
 
 
-def test_a_dead_directory_makes_clients_refresh() -> None:
+def test_kafka_storage_error_is_retriable_and_has_directory_id() -> None:
     error = KafkaStorageError("dir is offline", directory_id=b"d" * 16)
     assert error.retriable
     assert error.directory_id == b"d" * 16
 
 
-def test_every_failure_of_a_disk_is_one_code_on_the_wire_and_says_more_inside() -> None:
-    """KIP-18: the exception carries what its handler needs to know."""
+def test_storage_error_subclasses_share_one_code_and_keep_context() -> None:
+    """KIP-18: the exception carries the context that its handler needs."""
     for kind in KafkaStorageError.__subclasses__():
         error = kind("m", directory_id=b"d" * 16, path="/d", replica="t-0", operation="append")
         assert (error.code, error.retriable) == (ErrorCode.KAFKA_STORAGE_ERROR, True)
@@ -41,7 +41,7 @@ def test_every_failure_of_a_disk_is_one_code_on_the_wire_and_says_more_inside() 
     assert CorruptRecordError("m", offset=3).code is ErrorCode.CORRUPT_MESSAGE
 
 
-def test_codes_that_a_retry_cannot_mend_are_not_retriable() -> None:
+def test_permanent_error_codes_are_not_retriable() -> None:
     final = {
         ErrorCode.MESSAGE_TOO_LARGE,
         ErrorCode.INVALID_REQUEST,
@@ -50,32 +50,34 @@ def test_codes_that_a_retry_cannot_mend_are_not_retriable() -> None:
     assert not final & RETRIABLE_CODES
 
 
-def test_codes_and_retriability_agree_with_an_independent_library() -> None:
-    """kio's table was made from Kafka's own: same number, same name, same verdict."""
-    for code in set(ErrorCode) - {ErrorCode.FOREIGN_METADATA}:  # Between our own daemons only.
+def test_error_codes_and_retriability_agree_with_kio() -> None:
+    """kio's table is generated from Kafka's: same number, same name, same retriability."""
+    for code in set(ErrorCode) - {
+        ErrorCode.FOREIGN_METADATA
+    }:  #  FOREIGN_METADATA is internal to our daemons.
         theirs = KioErrorCode(int(code))
         assert code.name == theirs.name.upper()
         assert (code in RETRIABLE_CODES) == theirs.retriable, code
 
 
-def test_the_bare_protocol_error_cannot_be_raised() -> None:
+def test_protocol_error_base_class_cannot_be_raised() -> None:
     with pytest.raises(AssertionError):
         ProtocolError("?")
     assert str(RemoteProtocolError("torn")) == "torn"
 
 
-def test_an_invalid_transition_says_its_story() -> None:
+def test_invalid_transition_prints_its_history() -> None:
     error = InvalidTransition("cannot unfence", ("registered", "fenced"))
     assert str(error) == "cannot unfence\n  registered\n  fenced"
 
 
-def test_a_message_that_quotes_what_was_sent_stays_short() -> None:
+def test_operating_error_shortens_long_messages() -> None:
     error = OperatingError("x" * 10**6, code=ErrorCode.INVALID_REQUEST)
     assert len(error.message) == len(str(error)) == MAX_MESSAGE_CHARS
 
 
-def test_a_code_of_the_future_keeps_its_number_and_means_nothing_that_is_known() -> None:
-    """It was a ValueError in the middle of a fetch loop."""
+def test_unknown_error_code_keeps_its_number() -> None:
+    """Before, it raised a ValueError in the middle of a fetch loop."""
     code = ErrorCode(32_000)
     assert (int(code), code.name, code.is_known) == (32_000, "UNKNOWN_ERROR_CODE_32000", False)
     assert code == ErrorCode(32_000)

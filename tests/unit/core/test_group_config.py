@@ -1,4 +1,4 @@
-"""What a file may not say about consumer groups; its keys are read as all of a broker's are."""
+"""``GroupConfig``: values of consumer group keys that are refused or clamped."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from kraftjbod.core.group_config import GroupConfig
         ({"group_consumer_migration_policy": "sometimes"}, "bidirectional"),
     ],
 )
-def test_what_makes_no_sense_is_refused(wrong: dict[str, object], reason: str) -> None:
+def test_group_config_rejects_inconsistent_values(wrong: dict[str, object], reason: str) -> None:
     with pytest.raises(ValidationError, match=reason):
         GroupConfig(**wrong)  # type: ignore[arg-type]  # wrong on purpose
 
 
-def test_a_policy_is_read_in_any_case() -> None:
-    said = GroupConfig(group_consumer_migration_policy="UPGRADE")  # type: ignore[arg-type]  # as Kafka does
+def test_migration_policy_is_case_insensitive() -> None:
+    said = GroupConfig(group_consumer_migration_policy="UPGRADE")  # type: ignore[arg-type]  #  type: ignore[arg-type]  # text, as in a file
     assert said.group_consumer_migration_policy == "upgrade"
 
 
-def test_what_was_set_once_is_clamped_to_the_bounds_of_today() -> None:
+def test_clamped_overrides_apply_current_bounds_to_stored_values() -> None:
     config = GroupConfig(group_consumer_max_heartbeat_interval_ms=90_000)
     set_once = {"consumer.session.timeout.ms": "99000", "consumer.heartbeat.interval.ms": "80000"}
     said = config.clamped_overrides(set_once)
@@ -42,7 +42,7 @@ def test_what_was_set_once_is_clamped_to_the_bounds_of_today() -> None:
     )
 
 
-def test_what_holds_for_all_groups_is_never_out_of_bounds() -> None:
+def test_group_defaults_are_within_their_own_bounds() -> None:
     config = GroupConfig(
         group_consumer_session_timeout_ms=60, group_consumer_heartbeat_interval_ms=20
     )

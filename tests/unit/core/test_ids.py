@@ -1,4 +1,4 @@
-"""Ids and Kafka's text form of a uuid."""
+"""Ids, and Kafka's text form of a uuid."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from kraftjbod.core.ids import (
 
 
 @given(st.binary(min_size=16, max_size=16))
-def test_text_and_back(raw: bytes) -> None:
+def test_uuid_text_round_trip(raw: bytes) -> None:
     text = str(Uuid(raw))
     assert len(text) == 22
     assert Uuid.parse(text) == raw
@@ -30,18 +30,18 @@ def test_text_and_back(raw: bytes) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "short", "A" * 23, "A" * 21 + "!", "ÄÖÜ" * 8])
-def test_other_text_is_refused_by_name(text: str) -> None:
+def test_parse_uuid_rejects_malformed_text(text: str) -> None:
     with pytest.raises(InvalidUuidText, match="not a uuid"):
         DirectoryId.parse(text)
 
 
-def test_other_lengths_are_refused() -> None:
+def test_uuid_rejects_other_lengths() -> None:
     with pytest.raises(InvalidUuidText, match="16 bytes, got 3"):
         TopicId(b"abc")
 
 
-def test_reserved_ids_stand_as_the_kip_lists_them() -> None:
-    """KIP-858, "Reserved UUIDs": (0,0), (0,1), (0,2), and the first hundred are never drawn."""
+def test_reserved_directory_ids_have_numbers_of_kip_858() -> None:
+    """KIP-858, "Reserved UUIDs": (0,0), (0,1) and (0,2); the first hundred are never drawn."""
     assert [int.from_bytes(i, "big") for i in (UNASSIGNED_DIR, LOST_DIR, MIGRATING_DIR)] == [
         0,
         1,
@@ -52,14 +52,14 @@ def test_reserved_ids_stand_as_the_kip_lists_them() -> None:
 
 
 @given(st.randoms(use_true_random=False))
-def test_random_ids_are_type_4_and_safe_on_a_command_line(random: object) -> None:
+def test_random_ids_are_type_4_and_contain_no_dash(random: object) -> None:
     drawn = DirectoryId.random(random.randbytes)  # type: ignore[attr-defined]
     assert uuid.UUID(bytes=bytes(drawn)).version == 4
     assert not drawn.is_reserved
     assert "-" not in str(drawn)
 
 
-def test_a_drawn_dash_is_drawn_again() -> None:
+def test_random_id_with_dash_is_drawn_again() -> None:
     dashed = bytes([0xFB]) * 16
     good = bytes(range(16))
     draws = iter([dashed, good])
@@ -67,18 +67,18 @@ def test_a_drawn_dash_is_drawn_again() -> None:
     assert "-" not in str(Uuid.random(lambda _size: next(draws)))
 
 
-def test_repr_shows_the_kind_and_the_text() -> None:
+def test_repr_of_id_shows_class_and_text() -> None:
     assert repr(LOST_DIR) == "DirectoryId('AAAAAAAAAAAAAAAAAAAAAQ')"
     assert str(TopicPartition("t", 3)) == "t-3"
 
 
-def test_a_broker_id_is_written_in_one_way() -> None:
+def test_is_broker_id_accepts_canonical_decimal_only() -> None:
     assert [is_broker_id(text) for text in ("0", "7", str(2**31 - 1))] == [True] * 3
     wrong = ("", "-1", "+1", "01", "1 ", "\u0661", str(2**31), "9" * 5_000)
     assert [is_broker_id(text) for text in wrong] == [False] * len(wrong)
 
 
-def test_a_directory_may_be_named_by_its_id() -> None:
+def test_directory_id_reference_round_trip() -> None:
     directory = DirectoryId((100).to_bytes(16, "big"))
     assert DirectoryId.from_reference(directory.reference) == directory
     assert directory.reference == f"dirid:{directory}"

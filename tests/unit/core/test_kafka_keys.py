@@ -1,7 +1,7 @@
-"""``core/kafka_keys.py``: every public key of Kafka 4.3 is served, refused, or known to do nothing.
+"""``core/kafka_keys.py``: every public key of Kafka 4.3 is served, refused, or known to have no
+effect.
 
-``kafka_4_3_keys.tsv`` is what Kafka's own ConfigDefs list.
-"""
+``kafka_4_3_keys.tsv`` lists the keys of Kafka's own ConfigDefs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MODELS: dict[str, tuple[type[KeyedModel], ...]] = {
     "topic": (TopicConfig,),
     "group": (GroupOverrides,),
 }
-#: Least values that are higher here than in Kafka, and why.
+# Minimum values that are higher here than in Kafka, with the reason.
 HIGHER_LEAST = {
     "connections.max.idle.ms": "no connection may stay idle without limit",
     "controller.quorum.election.timeout.ms": "less than 100 ms elects on any pause",
@@ -79,7 +79,7 @@ HIGHER_LEAST = {
         "Kafka's ConfigDef has no bound, and less makes no sense",
     ),
 }
-#: Least values that are lower here than in Kafka, and why.
+# Minimum values that are lower here than in Kafka, with the reason.
 LOWER_LEAST = {
     "log.segment.bytes": "small segments show retention and compaction in tests; before 4.0: 14",
     "segment.bytes": "likewise",
@@ -109,7 +109,7 @@ def served() -> list[tuple[KafkaKey, type[KeyedModel]]]:
 
 
 def is_accepted(model: type[KeyedModel], key: str, text: str) -> bool:
-    """Whether the model accepts ``key``; errors about other, missing keys do not count."""
+    """Return whether the model accepts ``key``; errors about other, missing keys do not count."""
     try:
         parse_model(model, {key: text}, "file")
     except ConfigError as e:
@@ -117,7 +117,7 @@ def is_accepted(model: type[KeyedModel], key: str, text: str) -> bool:
     return True
 
 
-def test_every_key_of_a_kafka_broker_is_accounted_for_once() -> None:
+def test_each_broker_key_of_kafka_is_either_served_refused_or_without_effect() -> None:
     known = frozenset().union(*(model.keys() for model in NODES))
     for one in kafka_keys():
         if one.of != "broker":

@@ -1,4 +1,4 @@
-"""``core/log_dir_state.py``: every state against every event."""
+"""``core/log_dir_state.py``: every state with every event."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ MOVES = {
 
 
 @pytest.mark.parametrize(("state", "event"), list(itertools.product(S, E)))
-def test_each_event_leads_where_the_table_says_or_nowhere(state: S, event: E) -> None:
+def test_next_state_follows_the_table_for_every_state_and_event(state: S, event: E) -> None:
     assert next_state(state, event) is MOVES.get((state, event), state)
 
 
-def test_impaired_is_what_comes_back_by_itself() -> None:
+def test_impaired_states_are_saturated_and_stalled() -> None:
     assert {state for state in S if state.is_impaired} == IMPAIRED == {S.SATURATED, S.STALLED}

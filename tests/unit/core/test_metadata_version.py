@@ -1,4 +1,4 @@
-"""Levels of metadata.version."""
+"""Levels of ``metadata.version``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from kraftjbod.core.metadata_version import (
         ("4.4-IV2", 33, True, True, True),
     ],
 )
-def test_names_numbers_and_what_they_allow(
+def test_metadata_version_has_release_level_and_capabilities(
     release: str, level: int, has_directories: bool, has_cordoning: bool, has_controllers: bool
 ) -> None:
     version = MetadataVersion.of_release(release)
@@ -33,14 +33,14 @@ def test_names_numbers_and_what_they_allow(
     assert version.has_controllers == has_controllers
 
 
-def test_what_is_unknown_is_refused_with_what_is_known() -> None:
+def test_unknown_metadata_version_is_refused_with_supported_ones() -> None:
     with pytest.raises(StartupError, match=r"Unknown metadata.version 15. Supported: 3.6-IV2"):
         MetadataVersion.of(15)
     with pytest.raises(StartupError, match=r"Unknown release version '3.7'.*4.3-IV0 \(30\)"):
         MetadataVersion.of_release("3.7")
 
 
-def test_the_default_is_between_the_ends() -> None:
+def test_default_metadata_version_is_within_supported_range() -> None:
     assert MIN_METADATA_VERSION < DEFAULT_METADATA_VERSION <= LATEST_METADATA_VERSION
     assert SUPPORTED_FEATURES == {
         "metadata.version": (14, 33),

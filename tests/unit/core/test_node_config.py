@@ -1,4 +1,4 @@
-"""What every node is configured to."""
+"""``NodeConfig``: configuration that brokers and controllers share."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ def node(**more: str) -> NodeConfig:
     return NodeConfig.from_properties(values, source="n.properties", base_dir="/srv")
 
 
-def test_paths_become_absolute_once() -> None:
+def test_log_dirs_become_absolute_paths() -> None:
     config = node()
     assert config.data_dirs == ("/srv/d0", "/mnt/d1")
     assert config.metadata_dir == "/srv/d0"
     assert node(metadata_log_dir="m").metadata_dir == "/srv/m"
 
 
-def test_log_dir_is_the_fallback() -> None:
+def test_log_dir_is_the_fallback_of_log_dirs() -> None:
     values = {key: value for key, value in NODE.items() if key != "log.dirs"}
     settings = StorageSettings.from_properties(
         values | {"log.dir": "one"}, source="x", base_dir="/srv"
@@ -33,7 +33,7 @@ def test_log_dir_is_the_fallback() -> None:
     assert settings.data_dirs == ("/srv/one",)
 
 
-def test_listeners_and_voters() -> None:
+def test_listeners_and_voters_are_parsed() -> None:
     config = node()
     assert config.listeners == (
         Endpoint("PLAINTEXT", "0.0.0.0", 9092),

@@ -1,4 +1,4 @@
-"""A flood of warnings about one peer is a few lines and a number."""
+"""``PeerWarnings``: many warnings about one peer are logged as a few lines and a number."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Clock:
         return self.now_s
 
 
-def test_the_first_few_of_a_minute_are_logged_and_the_next_reports_the_rest() -> None:
+def test_admit_passes_first_warnings_of_a_minute_then_the_count_of_the_rest() -> None:
     clock = Clock()
     peers = PeerWarnings(clock)
     reported = [peers.admit("broke", "10.0.0.1") for _ in range(1_000)]
@@ -32,7 +32,7 @@ def test_the_first_few_of_a_minute_are_logged_and_the_next_reports_the_rest() ->
     assert peers.admit("broke", "10.0.0.1") == 0
 
 
-def test_what_was_left_out_of_who_stopped_is_logged_too_and_forgotten() -> None:
+def test_settle_reports_suppressed_warnings_and_forgets_the_peer() -> None:
     clock = Clock()
     peers = PeerWarnings(clock)
     for _ in range(7):
@@ -45,8 +45,7 @@ def test_what_was_left_out_of_who_stopped_is_logged_too_and_forgotten() -> None:
     assert not peers._windows
 
 
-def test_any_number_of_addresses_is_remembered_in_bounded_space() -> None:
-    """And every event is logged or counted, whoever sends it."""
+def test_peer_warnings_count_all_events_in_bounded_memory() -> None:
     clock = Clock()
     peers, admitted, counted = PeerWarnings(clock), 0, 0
     for number in range(10_000):
@@ -60,7 +59,7 @@ def test_any_number_of_addresses_is_remembered_in_bounded_space() -> None:
     assert admitted + counted + rest.total() == 10_000
 
 
-def test_every_way_out_is_limited_and_only_for_what_is_said_of_peers() -> None:
+def test_configure_limits_only_warnings_about_peers() -> None:
     out = io.StringIO()
     configure(json_lines=True, level="info", stream=out, peer_warnings=PeerWarnings(Clock()))
     try:

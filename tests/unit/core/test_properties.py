@@ -1,4 +1,4 @@
-"""Java-style properties text."""
+"""``parse_properties`` and ``format_properties``: Java's properties format."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kraftjbod.core.errors import ConfigError
 from kraftjbod.core.properties import format_properties, parse_properties
 
 
-def test_java_spellings_are_understood() -> None:
+def test_parse_properties_accepts_java_syntax() -> None:
     text = "# comment\na=1\nb : 2\nc 3\nlong=one,\\\n  two\nu=\\u0041\na=4\n"
     assert parse_properties(text, "x") == {
         "a": "4",
@@ -21,13 +21,13 @@ def test_java_spellings_are_understood() -> None:
     }
 
 
-def test_a_broken_escape_names_the_source() -> None:
+def test_parse_properties_names_source_of_malformed_escape() -> None:
     with pytest.raises(ConfigError, match=r"conf/x\.properties"):
         parse_properties("a=\\u00zz", "conf/x.properties")
 
 
 @given(st.dictionaries(st.text(min_size=1), st.text()))
-def test_written_text_reads_back_sorted(values: dict[str, str]) -> None:
+def test_format_properties_round_trip_is_sorted(values: dict[str, str]) -> None:
     assert list(parse_properties(format_properties(values, "c"), "x").items()) == sorted(
         values.items()
     )

@@ -1,4 +1,4 @@
-"""Nothing that is configured as secure is served in the clear."""
+"""No listener that is configured as secure is served in plaintext."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CONTROLLER = COMMON | {
     "node.id": "100",
     "listeners": "CONTROLLER://127.0.0.1:9093",
 }
-#: As in the files that Kafka comes with.
+# As in the configuration files that Kafka ships.
 STOCK_MAP = (
     "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT,"
     "SASL_SSL:SASL_SSL"
@@ -55,7 +55,7 @@ DAEMONS = pytest.mark.parametrize(
         ("zookeeper.ssl.client.enable", "true"),
     ],
 )
-def test_what_asks_for_security_is_refused(
+def test_config_that_requests_security_is_refused(
     kind: type[BrokerConfig | ControllerConfig], base: dict[str, str], key: str, value: str
 ) -> None:
     with pytest.raises(ConfigError) as caught:
@@ -68,7 +68,7 @@ def test_what_asks_for_security_is_refused(
 
 
 @DAEMONS
-def test_what_only_says_plaintext_is_taken(
+def test_config_with_plaintext_only_is_accepted(
     kind: type[BrokerConfig | ControllerConfig], base: dict[str, str]
 ) -> None:
     harmless = {
@@ -87,13 +87,13 @@ def test_what_only_says_plaintext_is_taken(
     assert kind.from_properties(base | by_map, source="x", base_dir="/").listeners
 
 
-def test_no_key_of_ours_is_taken_for_one() -> None:
+def test_names_security_matches_one_key_of_ours() -> None:
     ours = BrokerConfig.keys() | ControllerConfig.keys()
     plain = {"security.inter.broker.protocol"}
     assert {key for key in ours if names_security(key)} == plain
 
 
-def test_dynamic_values_that_ask_for_it_say_so() -> None:
+def test_dynamic_config_that_requests_security_is_refused() -> None:
     key = "listener.name.plaintext.ssl.keystore.location"
     with pytest.raises(ConfigError, match=f"{key} names security"):
         DynamicBrokerConfig.from_values({key: "/k"}, source="broker 1")

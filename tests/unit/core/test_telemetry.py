@@ -1,4 +1,4 @@
-"""Structured events and figures."""
+"""Structured events and metrics."""
 
 from __future__ import annotations
 
@@ -38,23 +38,23 @@ def test_events_are_json_lines_with_their_context() -> None:
     assert logged["timestamp"].endswith("Z")
 
 
-def test_a_level_that_changes_holds_for_loggers_that_are_there() -> None:
+def test_set_level_applies_to_existing_loggers() -> None:
     out, set_to = io.StringIO(), list[str]()
     configure(json_lines=True, level="info", stream=out)
     log = get_logger(daemon="broker")
-    log.debug("unheard")
+    log.debug("suppressed")
     set_level("debug")
-    log.debug("heard")
+    log.debug("logged")
     set_level("warning")
-    log.info("unheard")
-    assert [json.loads(line)["event"] for line in out.getvalue().splitlines()] == ["heard"]
+    log.info("suppressed")
+    assert [json.loads(line)["event"] for line in out.getvalue().splitlines()] == ["logged"]
     switch = LevelSwitch("info", set_to.append)
     for level in ("info", "debug", "debug", "info"):
         switch.take(level)
     assert set_to == ["debug", "info"]
 
 
-def test_console_lines_are_for_people() -> None:
+def test_console_events_are_readable_text() -> None:
     out = io.StringIO()
     configure(json_lines=False, level="debug", stream=out)
     get_logger().info("hello", who="you")
@@ -62,8 +62,8 @@ def test_console_lines_are_for_people() -> None:
     assert "who=you" in out.getvalue()
 
 
-def test_console_lines_escape_control_characters() -> None:
-    """What a peer calls itself must not clear the operator's terminal or forge a line."""
+def test_console_events_escape_control_characters() -> None:
+    """A client id must not clear the operator's terminal or forge a line."""
     out = io.StringIO()
     configure(json_lines=False, level="debug", stream=out)
     hostile = "a\x1b[2J\r\nb\x7f\x9b1m\u202e\u2028c"
@@ -78,7 +78,7 @@ def test_console_lines_escape_control_characters() -> None:
     assert "Traceback" in text.splitlines()[1], "the traceback keeps its lines"
 
 
-def test_figures_are_counted_or_read() -> None:
+def test_metrics_snapshot_contains_counters_and_gauges() -> None:
     metrics = Metrics()
     metrics.count("b")
     metrics.count("b", 4)
@@ -88,7 +88,7 @@ def test_figures_are_counted_or_read() -> None:
     assert metrics.snapshot() == {"a": 8, "b": 5}
 
 
-def test_figures_of_things_that_come_and_go() -> None:
+def test_metrics_snapshot_follows_dynamic_gauges() -> None:
     metrics = Metrics()
     metrics.gauge("a", lambda: 1)
     there = {"d,dir=1": 5.0}
@@ -99,6 +99,6 @@ def test_figures_of_things_that_come_and_go() -> None:
     assert metrics.snapshot() == {"a": 1, "c": 2}
 
 
-def test_a_name_from_outside_makes_no_long_line() -> None:
+def test_shortened_limits_long_names() -> None:
     assert shortened("t") == "t"
     assert len(shortened("t" * 10**6)) < 1_000

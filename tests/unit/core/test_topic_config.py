@@ -1,4 +1,4 @@
-"""``core/topic_config.py``: a topic's own values on top of the defaults."""
+"""``TopicConfig``: overrides of a topic on top of the defaults."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from kraftjbod.core.errors import ConfigError
 from kraftjbod.core.topic_config import CleanupPolicy, TopicConfig
 
 
-def test_negative_retention_bytes_are_accepted_as_in_kafka() -> None:
+def test_with_overrides_accepts_negative_retention_bytes_as_kafka_does() -> None:
     config = TopicConfig().with_overrides({"retention.bytes": "-5"}, source="topic t")
     assert config.retention_bytes == -5
 
 
-def test_stored_overrides_keep_readable_values() -> None:
+def test_with_stored_overrides_keeps_readable_values() -> None:
     stored = {"retention.ms": "-1", "of.a.newer.version": "1", "segment.bytes": "soon"}
     config, problem = TopicConfig().with_stored_overrides(stored, source="topic t")
     assert config == TopicConfig(retention_ms=-1)
@@ -21,14 +21,14 @@ def test_stored_overrides_keep_readable_values() -> None:
     assert TopicConfig().with_stored_overrides({"retention.ms": "-1"}, source="t") == (config, None)
 
 
-def test_topic_overrides() -> None:
+def test_with_overrides_replaces_defaults() -> None:
     config = TopicConfig().with_overrides({"retention.ms": "5"}, source="topic t")
     assert config.retention_ms == 5
     assert config.by_key()["retention.ms"] == 5
 
 
 @pytest.mark.parametrize("text", ["*", "0:1,2:1", ""])
-def test_values_by_key_are_written_as_they_are_read(text: str) -> None:
+def test_throttled_replicas_by_key_are_written_as_parsed(text: str) -> None:
     key = "leader.replication.throttled.replicas"
     config = TopicConfig().with_overrides({key: text}, source="topic t")
     assert str(config.by_key()[key]) == text
@@ -61,7 +61,7 @@ def test_values_by_key_are_written_as_they_are_read(text: str) -> None:
         ({"remote.storage.enable": "true"}, "Tiered Storage functionality is disabled"),
     ],
 )
-def test_wrong_topic_overrides_are_named(overrides: dict[str, str], message: str) -> None:
+def test_with_overrides_names_invalid_key_or_value(overrides: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         TopicConfig().with_overrides(overrides, source="topic t")
 
@@ -76,7 +76,7 @@ def test_wrong_topic_overrides_are_named(overrides: dict[str, str], message: str
         ("", CleanupPolicy(is_delete=False, is_compact=False)),
     ],
 )
-def test_cleanup_policies(text: str, policy: CleanupPolicy) -> None:
+def test_cleanup_policy_round_trip(text: str, policy: CleanupPolicy) -> None:
     config = TopicConfig().with_overrides({"cleanup.policy": text}, source="topic t")
     assert config.cleanup_policy == policy
     assert CleanupPolicy.parse(str(policy)) == policy

@@ -1,4 +1,5 @@
-"""kraftjbod.__version__: of a checkout, of an installed package, and of a copy of neither."""
+"""``kraftjbod.__version__`` of a checkout, of an installed package, and of a copy of the
+sources."""
 
 from __future__ import annotations
 
@@ -15,11 +16,11 @@ from tests.checkout import ROOT
 from tests.tidy.house import PACKAGE
 
 
-def test_a_checkout_says_what_its_project_file_says() -> None:
+def test_version_in_checkout_is_that_of_the_project_file() -> None:
     assert f'\nversion = "{kraftjbod.__version__}"\n' in (ROOT / "pyproject.toml").read_text()
 
 
-def test_without_a_checkout_it_is_the_installed_one(
+def test_version_without_checkout_is_that_of_the_installed_package(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     installed = installed_version("kraftjbod")
@@ -29,7 +30,7 @@ def test_without_a_checkout_it_is_the_installed_one(
         project.write_text('[project]\nname = "other"\nversion = "99"\n')
 
 
-def test_a_copy_that_was_never_installed_does_not_know(tmp_path: Path) -> None:
+def test_version_of_uninstalled_copy_is_unknown(tmp_path: Path) -> None:
     (tmp_path / "copy").mkdir()
     for path in ("__init__.py", "core/__init__.py", "core/version.py"):
         target = tmp_path / "copy" / "kraftjbod" / path

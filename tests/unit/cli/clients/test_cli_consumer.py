@@ -1,4 +1,5 @@
-"""The consumer: everything from an offset on, and what stands in its way."""
+"""Consumer of the tools: start offsets, retriable errors, control batches and aborted
+transactions."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ async def read_all(consumer: Consumer, expected: int) -> list[tuple[int, int, by
     return sorted(read)
 
 
-async def test_reads_each_partition_from_its_offset() -> None:
+async def test_poll_reads_each_partition_from_its_start_offset() -> None:
     async with mini_broker() as broker, ClusterClient(broker.address) as client:
         await fill(broker, client, [5, 4])
         consumer = Consumer(client, "t", {0: 4, 1: 2})
@@ -43,7 +44,7 @@ async def test_reads_each_partition_from_its_offset() -> None:
         assert consumer.positions == {0: 5, 1: 4}
 
 
-async def test_errors_that_pass_are_waited_out() -> None:
+async def test_poll_retries_after_retriable_fetch_and_metadata_errors() -> None:
     async with mini_broker() as broker, ClusterClient(broker.address) as client:
         await fill(broker, client, [1])
         broker.fail_next["Fetch"] = [
@@ -54,7 +55,7 @@ async def test_errors_that_pass_are_waited_out() -> None:
         assert await read_all(Consumer(client, "t", {0: 0}), 1) == [(0, 0, b"0")]
 
 
-async def test_errors_that_will_not_pass_are_raised() -> None:
+async def test_poll_raises_offset_out_of_range() -> None:
     async with mini_broker() as broker, ClusterClient(broker.address) as client:
         await fill(broker, client, [1])
         broker.fail_next["Fetch"] = [ErrorCode.OFFSET_OUT_OF_RANGE]
@@ -64,7 +65,7 @@ async def test_errors_that_will_not_pass_are_raised() -> None:
         await consumer.close()
 
 
-async def test_control_batches_are_skipped_and_passed() -> None:
+async def test_poll_skips_control_batches_and_advances_position() -> None:
     async with mini_broker() as broker, ClusterClient(broker.address) as client:
         await fill(broker, client, [1])
         marker = build_batch([Record(key=b"\0\0\0\0", value=b"")], base_offset=1, is_control=True)
@@ -74,7 +75,7 @@ async def test_control_batches_are_skipped_and_passed() -> None:
         assert consumer.positions == {0: 2}
 
 
-async def test_a_partition_that_is_not_wanted_any_more_is_not_read() -> None:
+async def test_poll_skips_partition_after_stop_reading() -> None:
     async with mini_broker() as broker, ClusterClient(broker.address) as client:
         await fill(broker, client, [1, 1])
         consumer = Consumer(client, "t", {0: 0, 1: 0})
@@ -82,7 +83,7 @@ async def test_a_partition_that_is_not_wanted_any_more_is_not_read() -> None:
         assert await read_all(consumer, 1) == [(1, 0, b"0")]
 
 
-def test_what_aborted_transactions_wrote_is_left_out() -> None:
+def test_fetched_records_exclude_records_of_aborted_transactions() -> None:
     def written(value: bytes, offset: int, producer_id: int) -> bytes:
         batch = build_batch(
             [Record(value=value)],

@@ -1,4 +1,4 @@
-"""The producer: once, in order, or an error."""
+"""Producer of the tools: order, retries, acks and compression."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def texts(*values: bytes) -> list[Record]:
     return [Record(value=value) for value in values]
 
 
-async def test_batches_stand_in_the_order_they_were_sent() -> None:
+async def test_send_appends_concurrent_batches_in_call_order() -> None:
     async with mini_broker() as broker, ClusterClient(broker.address) as client:
         log = broker.create("t").logs[0]
         await client.refresh_metadata()
@@ -30,7 +30,7 @@ async def test_batches_stand_in_the_order_they_were_sent() -> None:
         assert {h.producer_id for h in headers} == {5}
 
 
-async def test_a_batch_that_was_refused_for_now_is_sent_again() -> None:
+async def test_send_retries_after_retriable_produce_errors() -> None:
     async with mini_broker() as broker, ClusterClient(broker.address) as client:
         log = broker.create("t").logs[0]
         broker.fail_next["Produce"] = [ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.REQUEST_TIMED_OUT]
@@ -40,7 +40,7 @@ async def test_a_batch_that_was_refused_for_now_is_sent_again() -> None:
         assert broker.asked.count("Produce") == 3
 
 
-async def test_after_a_batch_in_doubt_a_partition_gets_no_more() -> None:
+async def test_send_after_batch_in_doubt_fails_for_that_partition_only() -> None:
     async with mini_broker() as broker, ClusterClient(broker.address) as client:
         broker.create("t", 2)
         broker.fail_next["Produce"] = [ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER]
@@ -53,7 +53,7 @@ async def test_after_a_batch_in_doubt_a_partition_gets_no_more() -> None:
         assert await producer.send(1, texts(b"b")) == 0
 
 
-async def test_acks_0_and_1_do_without_a_producer_id() -> None:
+async def test_send_with_acks_0_or_1_requests_no_producer_id() -> None:
     async with mini_broker() as broker, ClusterClient(broker.address) as client:
         broker.create("t")
         await client.refresh_metadata()
@@ -62,7 +62,7 @@ async def test_acks_0_and_1_do_without_a_producer_id() -> None:
         assert "InitProducerId" not in broker.asked
 
 
-async def test_acks_0_producer_asks_for_the_leader_after_its_connection_was_closed() -> None:
+async def test_send_with_acks_0_refreshes_metadata_after_connection_was_closed() -> None:
     async with mini_broker() as broker, ClusterClient(broker.address) as client:
         broker.create("t")
         await client.refresh_metadata()
@@ -71,7 +71,7 @@ async def test_acks_0_producer_asks_for_the_leader_after_its_connection_was_clos
         asked = broker.asked.count("Metadata")
         await producer.send(0, texts(b"b"))
         assert broker.asked.count("Metadata") == asked
-        # So a broker says that it does not lead the partition.
+        # With acks=0 a broker closes the connection to report that it does not lead the partition.
         await broker.server.close(timeout_ms=1_000)
         await broker.start_again()
         async with asyncio.timeout(10):
@@ -81,7 +81,7 @@ async def test_acks_0_producer_asks_for_the_leader_after_its_connection_was_clos
         assert broker.asked.count("Metadata") == asked + 1
 
 
-async def test_a_gzipped_batch_holds_the_same_records() -> None:
+async def test_send_with_gzip_appends_compressed_batch_with_same_records() -> None:
     sent = [Record(value=b"a" * 1000, key=b"k"), Record(value=None)]
     async with mini_broker() as broker, ClusterClient(broker.address) as client:
         packed = broker.create("t").logs[0]

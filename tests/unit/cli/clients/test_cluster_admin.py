@@ -1,4 +1,4 @@
-"""Requests about topics, features and offsets, and the errors they bring."""
+"""Requests of the tools about topics, features and offsets, and the errors that they raise."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kraftjbod.core.errors import ErrorCode, OperatingError
 from tests.unit.cli.mini_broker import mini_broker
 
 
-async def test_topics_come_grow_and_go() -> None:
+async def test_topic_admin_creates_grows_and_deletes_topic() -> None:
     async with mini_broker() as broker, ClusterClient(broker.address) as client:
         await client.refresh_metadata()
         await admin.create_topic(client, "t", partitions=2, configs={"retention.ms": "5"})
@@ -24,13 +24,13 @@ async def test_topics_come_grow_and_go() -> None:
         assert broker.topics == {}
 
 
-async def test_an_assignment_replaces_the_numbers() -> None:
+async def test_create_topic_with_assignment_sets_partition_count() -> None:
     async with mini_broker() as broker, ClusterClient(broker.address) as client:
         await admin.create_topic(client, "t", assignment={0: [1, 2], 1: [2, 3]})
         assert len(broker.topics["t"].logs) == 2
 
 
-async def test_what_the_cluster_says_is_in_the_error() -> None:
+async def test_create_topic_error_has_code_and_message_of_response() -> None:
     async with mini_broker() as broker, ClusterClient(broker.address) as client:
         broker.create("t")
         with pytest.raises(OperatingError, match="Topic 't' already exists") as e:
@@ -38,7 +38,7 @@ async def test_what_the_cluster_says_is_in_the_error() -> None:
         assert e.value.code is ErrorCode.TOPIC_ALREADY_EXISTS
 
 
-async def test_features_rise_and_refusals_say_why() -> None:
+async def test_update_features_raises_level_and_reports_reason_of_refusal() -> None:
     async with mini_broker() as broker, ClusterClient(broker.address) as client:
         up = admin.UpgradeType.UPGRADE
         await admin.update_features(client, {"metadata.version": 17}, upgrade_type=up)
@@ -55,14 +55,14 @@ async def test_features_rise_and_refusals_say_why() -> None:
             await admin.update_features(client, {"metadata.version": 99}, upgrade_type=up)
 
 
-async def test_features_are_described_as_far_as_the_broker_says() -> None:
+async def test_describe_features_returns_epoch_and_level_ranges() -> None:
     async with mini_broker() as broker, ClusterClient(broker.address) as client:
         features = await admin.describe_features(client)
         assert features.epoch >= -1
         assert all(f.min_version <= f.max_version for f in features.features)
 
 
-async def test_offsets_are_asked_from_leaders() -> None:
+async def test_list_offsets_returns_offsets_and_names_failed_partition() -> None:
     async with mini_broker() as broker, ClusterClient(broker.address) as client:
         broker.create("t", 2)
         await client.refresh_metadata()

@@ -1,4 +1,4 @@
-"""The client: finding brokers, trying again, giving up."""
+"""``ClusterClient``: bootstrap servers, metadata, retries and lost connections."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from kraftjbod.core.errors import ConfigError, ConnectionLostError, ErrorCode, O
 from kraftjbod.protocol.messages import DescribeLogDirsRequest, UpdateFeaturesRequest
 from tests.unit.cli.mini_broker import BROKER_ID, mini_broker
 
-NOBODY = "127.0.0.1:1"
+UNREACHABLE = "127.0.0.1:1"
 
 
-def test_bootstrap_servers_are_hosts_with_or_without_port() -> None:
+def test_parse_bootstrap_accepts_hosts_with_and_without_port() -> None:
     assert parse_bootstrap("a:1, b,[::1]:3") == [("a", 1), ("b", 9092), ("::1", 3)]
 
 
 @pytest.mark.parametrize("text", ["", " , ", "a:x", ":9"])
-def test_bootstrap_servers_that_are_none_are_named(text: str) -> None:
+def test_parse_bootstrap_rejects_malformed_server_lists(text: str) -> None:
     with pytest.raises(ConfigError):
         parse_bootstrap(text)
 
 
-def test_an_unknown_error_code_stays_a_number() -> None:
+def test_kafka_error_with_unknown_code_shows_the_number() -> None:
     assert "Kafka error 999" in str(kafka_error(999, "topic t"))
     assert kafka_error(36, "topic t").code is ErrorCode.TOPIC_ALREADY_EXISTS
 
 
-async def test_metadata_comes_from_the_first_server_that_answers() -> None:
-    async with mini_broker() as broker, ClusterClient(f"{NOBODY},{broker.address}") as client:
+async def test_refresh_metadata_uses_first_server_that_answers() -> None:
+    async with mini_broker() as broker, ClusterClient(f"{UNREACHABLE},{broker.address}") as client:
         broker.create("t", 2)
         metadata = await client.refresh_metadata()
         assert list(metadata.brokers) == [BROKER_ID]
@@ -39,7 +39,7 @@ async def test_metadata_comes_from_the_first_server_that_answers() -> None:
         assert metadata.topic("t").partitions[0].offline_replicas == (8,)
 
 
-async def test_who_leads_is_not_believed_of_a_broker_that_is_behind() -> None:
+async def test_refresh_metadata_keeps_newer_leader_epoch_than_response() -> None:
     async with mini_broker() as broker, ClusterClient(broker.address) as client:
         broker.create("t", 2)
         broker.topics["t"].leader_epoch = 5
@@ -50,7 +50,7 @@ async def test_who_leads_is_not_believed_of_a_broker_that_is_behind() -> None:
         assert (await client.refresh_metadata()).topic("t").partitions[1].leader_epoch == 0
 
 
-async def test_missing_topics_and_partitions_are_distinguished_from_leaderless_ones() -> None:
+async def test_metadata_leader_distinguishes_missing_partitions_from_leaderless_ones() -> None:
     async with mini_broker() as broker, ClusterClient(broker.address) as client:
         broker.create("t")
         metadata = await client.refresh_metadata(["t", "nope"])
@@ -64,7 +64,7 @@ async def test_missing_topics_and_partitions_are_distinguished_from_leaderless_o
         assert e.value.code is ErrorCode.LEADER_NOT_AVAILABLE
 
 
-async def test_retry_refreshes_and_tries_again_after_what_may_pass() -> None:
+async def test_retry_refreshes_metadata_after_retriable_errors() -> None:
     async with mini_broker() as broker, ClusterClient(broker.address) as client:
         outcomes: list[OperatingError | None] = [
             OperatingError(code=ErrorCode.NOT_LEADER_OR_FOLLOWER),
@@ -82,7 +82,7 @@ async def test_retry_refreshes_and_tries_again_after_what_may_pass() -> None:
         assert broker.asked.count("Metadata") == 2
 
 
-async def test_retry_raises_at_once_what_will_not_pass() -> None:
+async def test_retry_raises_other_errors_at_once() -> None:
     async with mini_broker() as broker, ClusterClient(broker.address) as client:
 
         async def attempt() -> None:
@@ -93,20 +93,20 @@ async def test_retry_raises_at_once_what_will_not_pass() -> None:
         assert broker.asked == []
 
 
-async def test_an_unreachable_cluster_is_an_error_with_the_reasons() -> None:
-    async with ClusterClient(NOBODY, retry_timeout_ms=1) as client:
-        with pytest.raises(ConnectionLostError, match=NOBODY):
+async def test_retry_on_unreachable_cluster_raises_connection_lost_with_address() -> None:
+    async with ClusterClient(UNREACHABLE, retry_timeout_ms=1) as client:
+        with pytest.raises(ConnectionLostError, match=UNREACHABLE):
             await client.retry(client.refresh_metadata)
 
 
-async def test_a_broker_that_metadata_does_not_name_cannot_be_asked() -> None:
+async def test_request_to_broker_missing_in_metadata_raises_connection_lost() -> None:
     async with mini_broker() as broker, ClusterClient(broker.address) as client:
         await client.refresh_metadata()
         with pytest.raises(ConnectionLostError, match="broker 99"):
             await client.request(99, DescribeLogDirsRequest(topics=None))
 
 
-async def test_a_connection_that_broke_is_opened_again() -> None:
+async def test_client_reconnects_after_lost_connection() -> None:
     async with mini_broker() as broker, ClusterClient(broker.address) as client:
         await client.refresh_metadata()
         await broker.server.close(timeout_ms=0)
@@ -116,7 +116,7 @@ async def test_a_connection_that_broke_is_opened_again() -> None:
         assert await client.refresh_metadata() == client.metadata
 
 
-async def test_what_a_broker_is_too_old_to_understand_is_not_sent() -> None:
+async def test_request_controller_is_not_sent_to_broker_with_older_version() -> None:
     async with mini_broker() as broker, ClusterClient(broker.address) as client:
         body = UpdateFeaturesRequest(validate_only=True)
         with pytest.raises(OperatingError, match="UpdateFeatures version 99 is needed") as e:
@@ -125,8 +125,8 @@ async def test_what_a_broker_is_too_old_to_understand_is_not_sent() -> None:
         assert "UpdateFeatures" not in broker.asked
 
 
-async def test_a_broker_whose_connection_broke_is_asked_after_all_others() -> None:
-    """It may stand still, and whoever connects to it waits."""
+async def test_retry_asks_broker_with_broken_connection_last() -> None:
+    """That broker may hang, and a connection to it would then wait until its timeout."""
     async with mini_broker() as first, mini_broker() as second:
         servers = f"{first.address},{second.address}"
         async with ClusterClient(servers) as client:

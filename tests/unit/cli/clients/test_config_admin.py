@@ -1,4 +1,4 @@
-"""Configuration of topics and brokers: values, their sources, and refusals."""
+"""Requests of the tools about configurations: values, sources and refusals."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BROKER = admin.ConfigResource(admin.ResourceType.BROKER, str(BROKER_ID))
 ALL_BROKERS = admin.ConfigResource(admin.ResourceType.BROKER, "")
 
 
-async def test_single_values_change_and_are_described_with_their_source() -> None:
+async def test_alter_configs_changes_single_values_that_describe_reports_with_source() -> None:
     async with mini_broker() as broker, ClusterClient(broker.address) as client:
         broker.create("t", 1, **{"segment.ms": "9"})
         await client.refresh_metadata()
@@ -39,14 +39,14 @@ async def test_single_values_change_and_are_described_with_their_source() -> Non
         assert admin.own_configs(described) == {"t": {"retention.ms": "5"}}
 
 
-async def test_validating_changes_nothing() -> None:
+async def test_alter_configs_with_validate_only_changes_nothing() -> None:
     async with mini_broker() as broker, ClusterClient(broker.address) as client:
         change = {ALL_BROKERS: [admin.ConfigChange(RATE, "1000")]}
         await admin.incremental_alter_configs(client, change, validate_only=True)
         assert broker.broker_configs == {}
 
 
-async def test_a_refused_configuration_says_why() -> None:
+async def test_alter_configs_error_has_code_and_message_of_response() -> None:
     async with mini_broker() as broker, ClusterClient(broker.address) as client:
         broker.fail_next["IncrementalAlterConfigs"] = [ErrorCode.INVALID_CONFIG]
         with pytest.raises(OperatingError, match="not so") as e:
@@ -56,7 +56,7 @@ async def test_a_refused_configuration_says_why() -> None:
         assert e.value.code is ErrorCode.INVALID_CONFIG
 
 
-async def test_a_broker_that_is_down_is_configured_through_another() -> None:
+async def test_config_admin_alters_offline_broker_through_another_but_cannot_describe_it() -> None:
     async with mini_broker() as broker, ClusterClient(broker.address) as client:
         await client.refresh_metadata()
         down = admin.ConfigResource(admin.ResourceType.BROKER, "99")
@@ -66,6 +66,6 @@ async def test_a_broker_that_is_down_is_configured_through_another() -> None:
             await admin.describe_configs(client, [down])
 
 
-def test_sources_that_we_do_not_know_are_unknown() -> None:
+def test_config_source_with_unknown_number_is_unknown() -> None:
     assert admin.ConfigSource(99) is admin.ConfigSource.UNKNOWN
     assert str(ALL_BROKERS) == "broker (all)"

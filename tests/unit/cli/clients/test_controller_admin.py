@@ -1,4 +1,5 @@
-"""Tools with --bootstrap-controller, against what controllers decide, behind their real door."""
+"""Tools with ``--bootstrap-controller``, against real controller decisions behind a real
+listener."""
 
 from __future__ import annotations
 
@@ -47,7 +48,7 @@ def _standby(_: RpcRequest) -> RpcResponse:
 
 
 async def _ask(tool: click.Command, world: World, *words: str) -> tuple[int, str, str]:
-    """Of a dead controller, one that follows, and the active one, in this order."""
+    """Invoke the tool with three addresses: an unreachable, a standby and the active controller."""
 
     def answer(request: RpcRequest) -> RpcResponse:
         return CLUSTER if isinstance(request, DescribeClusterRequest) else world.ask(request)
@@ -57,13 +58,13 @@ async def _ask(tool: click.Command, world: World, *words: str) -> tuple[int, str
         ports = (1, standby.server.port, active.server.port)
         addresses = ",".join(f"127.0.0.1:{port}" for port in ports)
         flag = ("--bootstrap-controller", addresses)
-        # Where the commands of a group have the flag, it comes after them.
+        # In a group of commands, the option follows the command's name.
         order = (*flag, *words) if tool is features else (words[0], *flag, *words[1:])
         done = await invoke(tool, *order)
     return done.exit_code, done.stdout, done.stderr
 
 
-async def test_a_cluster_s_id_and_controllers_are_printed_as_kafka_4_3_does() -> None:
+async def test_cluster_tool_prints_id_and_controllers_as_kafka_4_3_does() -> None:
     world = World()
     assert await _ask(cluster_tool.main, world, "cluster-id") == (0, "Cluster ID: c\n", "")
     listed = await _ask(cluster_tool.main, world, "list-endpoints")
@@ -83,7 +84,7 @@ async def test_a_cluster_s_id_and_controllers_are_printed_as_kafka_4_3_does() ->
     assert code == 2 and "is only supported with --bootstrap-server option" in why
 
 
-async def test_brokers_and_controllers_are_forgotten() -> None:
+async def test_cluster_tool_unregisters_brokers_and_controllers() -> None:
     world = World(MetadataVersion.IV_4_4_IV2)
     for line in ("register 3 dirs=a", "controller 102"):
         list(world.run(line))
@@ -99,10 +100,10 @@ async def test_brokers_and_controllers_are_forgotten() -> None:
     assert not world.state.brokers and not world.state.controllers
 
 
-async def test_levels_are_described_raised_lowered_and_disabled_in_kafkas_words() -> None:
+async def test_features_tool_prints_described_and_changed_levels_as_kafka_does() -> None:
     world = World(MetadataVersion.IV_4_3_IV0)
     _, described, _ = await _ask(features, world, "describe")
-    # What the line looks like is test_features_tool.py's.
+    # test_features_tool.py tests the format of the lines.
     assert [" ".join(line.split()) for line in described.splitlines()] == [
         "Feature: kraft.version SupportedMinVersion: 0 SupportedMaxVersion: 1 "
         "FinalizedVersionLevel: 0 Epoch: 9",
@@ -135,7 +136,7 @@ async def test_levels_are_described_raised_lowered_and_disabled_in_kafkas_words(
         ),
     ],
 )
-async def test_a_refusal_gives_the_reason_of_the_one_that_was_refused(
+async def test_features_tool_refusal_names_reason_of_the_refused_feature(
     words: tuple[str, ...], said: str
 ) -> None:
     code, out, err = await _ask(features, World(), *words)
@@ -143,7 +144,7 @@ async def test_a_refusal_gives_the_reason_of_the_one_that_was_refused(
     assert out.startswith(said)
 
 
-async def test_controllers_with_older_software_are_told_from_refusals() -> None:
+async def test_features_tool_reports_controller_with_older_software() -> None:
     def older(_: RpcRequest) -> RpcResponse:
         raise OperatingError("not served here", code=ErrorCode.UNSUPPORTED_VERSION)
 
@@ -155,7 +156,7 @@ async def test_controllers_with_older_software_are_told_from_refusals() -> None:
     assert "an older version" in done.stderr
 
 
-async def test_nobody_active_is_an_error_of_its_own() -> None:
+async def test_features_tool_without_active_controller_fails_with_its_error() -> None:
     standby = ScriptedController(_standby)
     async with serving(standby):
         address = f"127.0.0.1:{standby.server.port}"

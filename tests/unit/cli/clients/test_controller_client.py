@@ -1,4 +1,4 @@
-"""Which of several controllers is asked."""
+"""``ControllerClient``: which of several controllers receives the request."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ def _client(*controllers: ScriptedController) -> ControllerClient:
     return ControllerClient(" , ".join(addresses), timeout_ms=10_000)
 
 
-async def test_the_active_one_is_found_after_dead_and_passive_ones() -> None:
+async def test_call_finds_active_controller_after_unreachable_and_standby_ones() -> None:
     standby, active = ScriptedController(_standby), ScriptedController(_active)
     async with serving(standby, active), _client(standby, active) as client:
         assert await client.call(ASK) == NOTHING
         assert (len(standby.seen), len(active.seen)) == (1, 1)
 
 
-async def test_one_that_follows_says_who_leads_though_nobody_named_that_one() -> None:
+async def test_call_follows_leader_endpoint_that_a_follower_names() -> None:
     leader = ScriptedController(_active)
 
     def follows(request: RpcRequest) -> RpcResponse:
@@ -67,7 +67,7 @@ async def test_one_that_follows_says_who_leads_though_nobody_named_that_one() ->
             await client.call(ASK)
 
 
-async def test_one_that_stands_still_is_left_for_the_active_one() -> None:
+async def test_call_moves_from_hanging_controller_to_the_active_one() -> None:
     still, other = ScriptedController(_active), ScriptedController(_active)
     still.may_answer.clear()
     async with serving(still, other):
@@ -80,7 +80,7 @@ async def test_one_that_stands_still_is_left_for_the_active_one() -> None:
             assert refused.value.code is ErrorCode.REQUEST_TIMED_OUT, "it may have been done"
 
 
-async def test_a_refusal_is_not_repeated_elsewhere() -> None:
+async def test_call_does_not_repeat_refused_request_on_another_controller() -> None:
     first, second = ScriptedController(_refuses), ScriptedController(_active)
     async with serving(first, second), _client(first, second) as client:
         with pytest.raises(OperatingError, match="no"):
@@ -88,7 +88,7 @@ async def test_a_refusal_is_not_repeated_elsewhere() -> None:
         assert second.seen == []
 
 
-async def test_where_none_is_active_the_last_one_is_heard() -> None:
+async def test_call_without_active_controller_raises_not_controller() -> None:
     standby = ScriptedController(_standby)
     async with serving(standby), _client(standby) as client:
         with pytest.raises(OperatingError, match="not me") as refused:
@@ -97,6 +97,6 @@ async def test_where_none_is_active_the_last_one_is_heard() -> None:
 
 
 @pytest.mark.parametrize("addresses", ["", ",", "h", ":1", "h:", "h:x"])
-def test_what_is_no_address(addresses: str) -> None:
+def test_controller_client_rejects_malformed_addresses(addresses: str) -> None:
     with pytest.raises(ConfigError, match="write HOST:PORT"):
         ControllerClient(addresses, timeout_ms=1)

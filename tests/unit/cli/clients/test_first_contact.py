@@ -1,4 +1,5 @@
-"""What a tool says where a cluster should be, and somebody else is, or nobody."""
+"""Messages of a tool if no broker or controller, or one of the wrong kind, is at the given
+address."""
 
 from __future__ import annotations
 
@@ -32,7 +33,9 @@ def free_port() -> Iterator[int]:
         yield bound.getsockname()[1]
 
 
-async def test_nobody_there_is_said_at_once_and_given_up_in_time(free_port: int) -> None:
+async def test_tool_without_broker_reports_attempt_at_once_and_fails_after_timeout(
+    free_port: int,
+) -> None:
     address = f"127.0.0.1:{free_port}"
     done = await invoke(topics_tool.main, "--bootstrap-server", address, *LIST)
     trying, error = done.stderr.splitlines()
@@ -41,15 +44,15 @@ async def test_nobody_there_is_said_at_once_and_given_up_in_time(free_port: int)
     assert error.startswith(f"error: no broker answered at {address} within 0.3 s: cannot connect")
 
 
-async def test_silence_is_given_up_in_time_too() -> None:
-    """The system takes the connection, and no process ever answers."""
+async def test_tool_fails_after_timeout_when_the_server_never_answers() -> None:
+    """The kernel accepts the connection, and no process ever answers."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         done = await invoke(topics_tool.main, "--bootstrap-server", address, *LIST)
     assert done.stderr.startswith(f"error: no broker answered at {address} within 0.3 s: ")
 
 
-async def test_a_cluster_that_comes_up_meanwhile_is_reached() -> None:
+async def test_reach_succeeds_once_the_cluster_starts() -> None:
     reported: list[str] = []
     async with mini_broker() as broker:
         await broker.server.close(timeout_ms=1000)
@@ -74,7 +77,7 @@ def _standby(_: RpcRequest) -> RpcResponse:
     raise NotControllerError("another one is active")
 
 
-async def test_a_controllers_port_is_distinguished_from_a_brokers() -> None:
+async def test_tool_at_controller_port_names_the_expected_broker_port() -> None:
     for answer in (_active, _standby):
         controller = ScriptedController(answer)
         async with serving(controller):
@@ -88,7 +91,7 @@ async def test_a_controllers_port_is_distinguished_from_a_brokers() -> None:
         )
 
 
-async def test_a_brokers_port_is_distinguished_from_a_controllers() -> None:
+async def test_tool_at_broker_port_names_the_controller_quorum_voters() -> None:
     async with mini_broker() as broker:
         words = ("--entity-type", "brokers", "--describe", "--timeout", "600")
         asked = ("--bootstrap-controller", broker.address, *words)
@@ -103,7 +106,7 @@ async def test_a_brokers_port_is_distinguished_from_a_controllers() -> None:
         assert done.stderr == f"{start}c1:9090,c2:9090\n"
 
 
-async def test_where_no_controller_answers_is_said(free_port: int) -> None:
+async def test_configs_tool_without_controller_names_the_address(free_port: int) -> None:
     address = f"127.0.0.1:{free_port}"
     words = ("--entity-type", "brokers", "--describe", "--timeout", "5")
     done = await invoke(configs_tool.main, "--bootstrap-controller", address, *words)

@@ -1,5 +1,6 @@
-"""What a member's assignment says; the requests are asked of real brokers in
-``integration/cli/test_consumer_groups_tool.py``."""
+"""Decoding of a member's assignment.
+
+``integration/cli/test_consumer_groups_tool.py`` sends the requests to real brokers."""
 
 from __future__ import annotations
 
@@ -19,17 +20,17 @@ def assignment(**topics: list[int]) -> bytes:
     return data + struct.pack(">i", -1)
 
 
-def test_an_assignment_of_kafkas_consumers() -> None:
+def test_assigned_decodes_assignment_of_kafka_consumer() -> None:
     found = _assigned(assignment(t=[2, 0], a=[1]))
     assert found == (TopicPartition("a", 1), TopicPartition("t", 0), TopicPartition("t", 2))
     assert by_topic(found) == {"a": [found[0]], "t": [found[1], found[2]]}
 
 
 @pytest.mark.parametrize("cut", [0, 1, 5, 7, 9, 12, 16])
-def test_what_is_none_names_nothing(cut: int) -> None:
+def test_assigned_of_truncated_bytes_is_empty(cut: int) -> None:
     assert _assigned(assignment(t=[1])[:cut]) == ()
 
 
-def test_who_claims_more_than_there_is_names_nothing() -> None:
+def test_assigned_with_impossible_partition_count_is_empty() -> None:
     assert _assigned(struct.pack(">hihsi", 0, 1, 1, b"t", 2**31 - 1)) == ()
     assert _assigned(struct.pack(">hihsi", 0, 1, 1, b"t", -1)) == ()

@@ -1,11 +1,11 @@
-"""What is said of a group of either protocol; how it is read from answers: test_group_admin."""
+"""Description of a group of the classic protocol; test_group_admin.py decodes the responses."""
 
 from __future__ import annotations
 
 from kraftjbod.cli.clients.group_facts import GroupDescription, GroupMember
 
 
-def test_of_the_older_protocol_less_is_known() -> None:
+def test_group_description_of_classic_group_has_no_epochs() -> None:
     member = GroupMember(member_id="m", instance_id=None, client_id="c", host="/h", assignment=())
     group = GroupDescription(
         group_id="g", coordinator=1, state="Stable", assignor="range", members=(member,)

@@ -1,4 +1,4 @@
-"""kraftjbod-log-dirs changes a directory: what is asked, what is answered, what is refused."""
+"""``kraftjbod-log-dirs --reattach``, ``--add`` and ``--forget``: requests, output and errors."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WHOLE = (
         (("--forget", f"{BROKER_ID}:/d1", "--force"), (2, "/d1", True)),
     ],
 )
-async def test_an_order_goes_to_its_broker(
+async def test_log_dirs_change_sends_action_and_path_to_the_broker(
     words: tuple[str, ...], asked: tuple[int, str, bool]
 ) -> None:
     async with mini_broker() as broker:
@@ -39,7 +39,7 @@ async def test_an_order_goes_to_its_broker(
         assert broker.log_dir_orders == [asked]
 
 
-async def test_its_answer_as_a_document() -> None:
+async def test_log_dirs_change_with_json_prints_the_response() -> None:
     async with mini_broker() as broker:
         words = ("--add", f"{BROKER_ID}:/d9", "--json")
         done = await invoke(main, "--bootstrap-server", broker.address, *words)
@@ -51,7 +51,7 @@ async def test_its_answer_as_a_document() -> None:
     }
 
 
-async def test_a_refusal_is_reported_in_the_broker_s_words_and_asked_once() -> None:
+async def test_log_dirs_change_refused_by_broker_prints_its_message_and_is_sent_once() -> None:
     async with mini_broker() as broker:
         broker.fail_next["AlterLogDirs"] = [ErrorCode.KAFKA_STORAGE_ERROR]
         words = ("--reattach", f"{BROKER_ID}:/d1")
@@ -61,7 +61,7 @@ async def test_a_refusal_is_reported_in_the_broker_s_words_and_asked_once() -> N
         assert len(broker.log_dir_orders) == 1
 
 
-async def test_a_broker_that_does_not_run_is_reported_with_those_that_do() -> None:
+async def test_log_dirs_change_of_unknown_broker_lists_running_brokers() -> None:
     async with mini_broker() as broker:
         done = await invoke(main, "--bootstrap-server", broker.address, "--forget", "99:/d1")
     assert done.exit_code == 1
@@ -80,12 +80,12 @@ async def test_a_broker_that_does_not_run_is_reported_with_those_that_do() -> No
         ("--describe", "--force"),
     ],
 )
-async def test_wrong_usage(words: tuple[str, ...]) -> None:
+async def test_log_dirs_change_with_wrong_options_is_a_usage_error(words: tuple[str, ...]) -> None:
     done = await invoke(main, "--bootstrap-server", "127.0.0.1:1", *words)
     assert done.exit_code == 2
 
 
-async def test_a_brokers_directory_is_named_by_its_whole_path() -> None:
+async def test_log_dirs_change_rejects_relative_path_and_normalizes_absolute_one() -> None:
     done = await invoke(main, "--bootstrap-server", "127.0.0.1:1", "--add", "1:disk")
     assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
     assert f"'disk' is relative, and {WHOLE}: {Path.cwd()}/disk" in done.stderr

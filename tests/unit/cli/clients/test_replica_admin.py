@@ -1,4 +1,4 @@
-"""Requests about log directories and reassignments, and the refusals they come back with."""
+"""Requests of the tools about log directories and reassignments, and their errors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.unit.cli.mini_broker import BROKER_ID, DIRECTORY_ID, mini_broker
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
-async def test_log_dirs_are_described_dead_ones_too() -> None:
+async def test_describe_log_dirs_includes_offline_directories() -> None:
     async with mini_broker() as broker, ClusterClient(broker.address) as client:
         broker.create("t", 2)
         await client.refresh_metadata()
@@ -27,7 +27,7 @@ async def test_log_dirs_are_described_dead_ones_too() -> None:
         assert (dead.path, dead.error_code) == ("/d2", ErrorCode.KAFKA_STORAGE_ERROR)
 
 
-async def test_what_a_broker_of_kafka_does_not_report_is_none() -> None:
+async def test_describe_log_dirs_leaves_fields_empty_that_kafka_does_not_report() -> None:
     async with mini_broker() as broker, ClusterClient(broker.address) as client:
         await client.refresh_metadata()
         _, silent = await admin.describe_log_dirs(client, BROKER_ID)
@@ -35,7 +35,7 @@ async def test_what_a_broker_of_kafka_does_not_report_is_none() -> None:
         assert not silent.is_cordoned
 
 
-async def test_replicas_move_and_refusals_are_reported_by_partition() -> None:
+async def test_alter_replica_log_dirs_returns_refusals_by_partition() -> None:
     async with mini_broker() as broker, ClusterClient(broker.address) as client:
         await client.refresh_metadata()
         assert await admin.alter_replica_log_dirs(client, BROKER_ID, {"/d2": [T0, T1]}) == {}
@@ -50,7 +50,7 @@ async def test_replicas_move_and_refusals_are_reported_by_partition() -> None:
         assert refused[T1].message == "/d9 is cordoned"
 
 
-async def test_reassignments_carry_target_dirs_are_listed_and_cancelled() -> None:
+async def test_reassignments_with_target_directories_are_sent_listed_and_cancelled() -> None:
     async with mini_broker() as broker, ClusterClient(broker.address) as client:
         begin = admin.Reassignment(topic_partition=T0, replicas=[1, 2], target_dirs=["any", "/d2"])
         assert await admin.alter_partition_reassignments(client, [begin]) == {}
@@ -67,7 +67,7 @@ async def test_reassignments_carry_target_dirs_are_listed_and_cancelled() -> Non
         assert await admin.list_partition_reassignments(client, [T0]) == {}
 
 
-async def test_a_refused_reassignment_says_why_for_its_partition() -> None:
+async def test_alter_partition_reassignments_returns_refusal_of_each_partition() -> None:
     async with mini_broker() as broker, ClusterClient(broker.address) as client:
         broker.fail_next["AlterPartitionReassignments"] = [ErrorCode.NO_REASSIGNMENT_IN_PROGRESS]
         cancel = admin.Reassignment(topic_partition=T0, replicas=None)
@@ -78,7 +78,7 @@ async def test_a_refused_reassignment_says_why_for_its_partition() -> None:
         )
 
 
-async def test_an_error_of_the_whole_call_is_raised() -> None:
+async def test_list_partition_reassignments_raises_error_of_whole_response() -> None:
     async with mini_broker() as broker, ClusterClient(broker.address) as client:
         broker.fail_next["ListPartitionReassignments"] = [ErrorCode.NOT_CONTROLLER]
         with pytest.raises(OperatingError, match="NOT_CONTROLLER"):

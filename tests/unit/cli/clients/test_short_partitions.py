@@ -1,4 +1,4 @@
-"""``cli/clients/short_partitions.py``, against a broker behind the real door."""
+"""``cli/clients/short_partitions.py``, against a scripted broker behind a real listener."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What brokers refuse is raised; the rest is in ``transactions/test_transactions_tool.py``."""
+"""Errors of transaction requests; ``transactions/test_transactions_tool.py`` has the other
+tests."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from kraftjbod.core.ids import TopicPartition
 from tests.unit.cli.transactions.test_transactions_tool import coordinator
 
 
-async def test_what_is_refused_is_raised() -> None:
+async def test_transaction_requests_raise_errors_of_the_broker() -> None:
     async with coordinator() as broker, ClusterClient(broker.address) as client:
         await client.refresh_metadata(["t"])
         broker.fail_next["ListTransactions"] = [ErrorCode.INVALID_REGULAR_EXPRESSION]

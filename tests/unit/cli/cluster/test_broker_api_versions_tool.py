@@ -1,4 +1,4 @@
-"""kraftjbod-broker-api-versions: the lines of Kafka's tool."""
+"""``kraftjbod-broker-api-versions`` prints the lines of Kafka's tool."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kraftjbod.protocol.kafka_codec import SUPPORTED, ApiKey
 from tests.unit.cli.mini_broker import BROKER_ID, invoke, mini_broker
 
 
-def test_what_is_usable_is_what_both_speak() -> None:
+def test_versions_text_marks_versions_usable_by_both_sides() -> None:
     low, high = SUPPORTED[ApiKey.PRODUCE]
     text = versions_text(
         {
@@ -30,7 +30,7 @@ def test_what_is_usable_is_what_both_speak() -> None:
     assert lines[-2:] == ["UNKNOWN(20000): 0 to 2", ")"]
 
 
-async def test_each_broker_is_asked() -> None:
+async def test_broker_api_versions_asks_each_broker() -> None:
     async with mini_broker() as broker:
         broker.create("t")
         printed = await invoke(main, "--bootstrap-server", broker.address)

@@ -1,4 +1,4 @@
-"""kraftjbod-cluster, against a broker behind the real door."""
+"""``kraftjbod-cluster``, against a scripted broker behind a real listener."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ async def _call(broker: MiniBroker, *words: str) -> tuple[int, str, str]:
     return done.exit_code, done.stdout, done.stderr
 
 
-async def test_lines_are_kafkas() -> None:
+async def test_cluster_tool_prints_lines_of_kafkas_tool() -> None:
     async with mini_broker() as broker:
         assert await _call(broker, "cluster-id") == (0, "Cluster ID: mini\n", "")
         _, rows, _ = await _call(broker, "list-endpoints")
@@ -28,7 +28,7 @@ async def test_lines_are_kafkas() -> None:
         assert [(node["id"], node["state"]) for node in found] == [(7, "unfenced"), (8, "fenced")]
 
 
-async def test_unregister_asks_for_a_flag_while_the_broker_has_replicas() -> None:
+async def test_unregister_requires_force_while_broker_has_replicas() -> None:
     async with moving_broker() as broker:
         broker.hold("foo", 7)
         code, _, why = await _call(broker, "unregister", "--id", "8")
@@ -41,7 +41,7 @@ async def test_unregister_asks_for_a_flag_while_the_broker_has_replicas() -> Non
         assert gone == (0, "Broker 8 is no longer registered.\n", "")
 
 
-async def test_a_broker_is_forgotten_once() -> None:
+async def test_unregister_of_unknown_broker_or_unsupported_api_fails() -> None:
     async with mini_broker() as broker:
         gone = await _call(broker, "unregister", "--id", "8")
         assert gone == (0, "Broker 8 is no longer registered.\n", "")

@@ -1,4 +1,4 @@
-"""kraftjbod-leader-election, against a broker behind the real door."""
+"""``kraftjbod-leader-election``, against a scripted broker behind a real listener."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ async def _call(broker: MiniBroker, *words: str) -> tuple[int, list[str], str]:
     return done.exit_code, done.stdout.splitlines(), done.stderr
 
 
-async def test_lines_are_kafkas(tmp_path: Path) -> None:
+async def test_leader_election_prints_lines_of_kafkas_tool(tmp_path: Path) -> None:
     file = tmp_path / "wanted.json"
     file.write_text(
         '{"partitions": [{"topic": "t", "partition": 2}, {"topic": "t", "partition": 1},'
@@ -58,7 +58,9 @@ async def test_lines_are_kafkas(tmp_path: Path) -> None:
         (("--all-topic-partitions", "--partition", "1"), "only allowed if topic is used"),
     ],
 )
-async def test_one_way_to_say_which(words: tuple[str, ...], why: str) -> None:
+async def test_leader_election_requires_exactly_one_selection_of_partitions(
+    words: tuple[str, ...], why: str
+) -> None:
     done = await invoke(main, "--bootstrap-server", "h:1", "--election-type", "unclean", *words)
     assert done.exit_code == 2
     assert why in done.stderr
@@ -79,11 +81,11 @@ async def test_one_way_to_say_which(words: tuple[str, ...], why: str) -> None:
         ),
     ],
 )
-def test_what_makes_no_sense(text: str, why: str) -> None:
+def test_parse_partitions_rejects_malformed_and_duplicate_entries(text: str, why: str) -> None:
     with pytest.raises(LeaderElectionError, match=why):
         parse_partitions(text)
 
 
-def test_the_file_is_kafkas() -> None:
+def test_parse_partitions_accepts_kafkas_file_format() -> None:
     text = '{"partitions": [{"topic": "foo", "partition": 1}], "version": 1}'
     assert parse_partitions(text) == [TopicPartition("foo", 1)]

@@ -1,5 +1,6 @@
-"""Kafka's formatters, by the names of their classes; what they read is shown by
-test_record_words.py, and that Kafka's write the same was compared by hand."""
+"""Kafka's message formatters, named by their classes.
+
+test_record_words.py tests the decoding. The same output as Kafka's was verified by hand."""
 
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ def written(name: str, record: Record) -> bytes:
     return printer.line("topic", 0, record, TimestampType.CREATE_TIME)
 
 
-def test_each_writes_the_records_of_its_kind_a_line_each() -> None:
+def test_formatters_write_one_line_per_record_of_their_kind() -> None:
     line = written(f"{PACKAGE}OffsetsMessageFormatter", OFFSET)
     assert line.endswith(b"}\n")
     assert json.loads(line) == {
@@ -65,12 +66,12 @@ def test_each_writes_the_records_of_its_kind_a_line_each() -> None:
     assert written("NoOpMessageFormatter", OFFSET) == b""
 
 
-def test_what_is_none_of_theirs_says_where_it_is() -> None:
+def test_formatter_names_offset_of_unreadable_record() -> None:
     with pytest.raises(UnreadableRecordError, match="topic-0 at offset 5"):
         written("OffsetsMessageFormatter", Record(key=b"x", offset=5))
 
 
-def test_the_logging_one_writes_and_logs() -> None:
+def test_logging_formatter_writes_and_logs_each_record() -> None:
     logged: list[str] = []
     plain = RecordPrinter.from_properties({})
     printer = LogPrinter(plain, logged.append)
@@ -80,13 +81,13 @@ def test_the_logging_one_writes_and_logs() -> None:
 
 
 @pytest.mark.parametrize("name", ["no.such.Formatter", "com.acme.OffsetsMessageFormatter", ""])
-def test_an_unknown_one_is_refused_with_those_that_are_known(name: str) -> None:
+def test_named_printer_rejects_unknown_class_and_lists_known_ones(name: str) -> None:
     with pytest.raises(ConfigError) as refused:
         named_printer(name)
     assert all(f"{PACKAGE}{one}" in str(refused.value) for one in FORMATTERS)
 
 
-def test_the_default_is_what_properties_say() -> None:
+def test_named_printer_of_default_formatter_is_none() -> None:
     assert named_printer(f"{PACKAGE}DefaultMessageFormatter") is None
     assert not LogPrinter.is_named(f"{PACKAGE}DefaultMessageFormatter")
     assert LogPrinter.is_named("LoggingMessageFormatter")

@@ -1,4 +1,4 @@
-"""librdkafka behind the console consumer; test_tools.py reads in groups of a real cluster."""
+"""``GroupReader`` over librdkafka; test_tools.py reads in groups of a real cluster."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.unit.cli.mini_broker import MiniBroker, mini_broker
 from tests.unit.cli.test_console_consumer import fill
 
 
-async def test_a_partition_from_where_it_was_asked_for() -> None:
+async def test_group_reader_assigned_to_partition_reads_from_start_offset() -> None:
     async with mini_broker() as broker:
         await fill(broker)
         two = await asyncio.to_thread(_read, broker, "1", 2)
@@ -35,6 +35,6 @@ def _read(broker: MiniBroker, start: str, count: int) -> list[Handed]:
         reader.close()
 
 
-def test_a_setting_that_nobody_knows_is_named() -> None:
+def test_group_reader_names_unknown_setting() -> None:
     with pytest.raises(ConfigError, match=r'"nobody\.knows"'):
         GroupReader({"group.id": "g", "nobody.knows": "1"})

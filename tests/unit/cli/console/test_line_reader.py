@@ -1,4 +1,4 @@
-"""Lines as records, by the rules of Kafka's LineMessageReader."""
+"""``LineReader`` turns lines into records by the rules of Kafka's LineMessageReader."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kraftjbod.protocol.records import Record
 
 BOTH = {"parse.key": "true", "parse.headers": " TRUE "}
 ROWS = [
-    # Properties, a line, and its record or why there is none.
+    # Properties, a line, and its record or the error message.
     ({}, b"k\tv", Record(value=b"k\tv")),
     ({"parse.key": "true"}, b"k\tv\tw", Record(key=b"k", value=b"v\tw")),
     (BOTH, b"a:1,b:2\tk\tv", Record(key=b"k", value=b"v", headers=(("a", b"1"), ("b", b"2")))),
@@ -50,7 +50,9 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("properties", "line", "expected"), ROWS)
-def test_lines(properties: dict[str, str], line: bytes, expected: Record | str) -> None:
+def test_line_reader_parses_line_or_reports_reason(
+    properties: dict[str, str], line: bytes, expected: Record | str
+) -> None:
     reader = LineReader.from_properties(properties)
     if isinstance(expected, Record):
         assert reader.record(line, 7, 0) == expected
@@ -61,7 +63,7 @@ def test_lines(properties: dict[str, str], line: bytes, expected: Record | str) 
 
 
 @pytest.mark.parametrize(("properties", "why"), REFUSED)
-def test_properties_that_contradict_each_other_are_refused(
+def test_line_reader_rejects_unknown_and_conflicting_properties(
     properties: dict[str, str], why: str
 ) -> None:
     with pytest.raises(ConfigError) as raised:

@@ -1,4 +1,4 @@
-"""Records as lines and as JSON."""
+"""``RecordPrinter`` and ``JsonPrinter``: records as lines and as JSON."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kraftjbod.protocol.record_batch import TimestampType
 from kraftjbod.protocol.records import Record
 
 
-def test_json_says_what_is_no_text_in_base64() -> None:
+def test_json_printer_encodes_non_utf8_value_as_base64() -> None:
     record = Record(key=None, value=b"\xff", timestamp_ms=-1, headers=(("h", "\u00e9".encode()),))
     reported = json.loads(JsonPrinter().line("t", 3, record, TimestampType.LOG_APPEND_TIME))
     assert (reported["key"], reported["valueBase64"], reported["timestampMs"]) == (
@@ -34,7 +34,7 @@ def line(record: Record, kind: TimestampType = TimestampType.CREATE_TIME, **more
     return printer.line("t", 3, record, kind)
 
 
-def test_fields_stand_in_kafkas_order() -> None:
+def test_record_printer_writes_fields_in_kafkas_order() -> None:
     record = Record(
         key=b"k", value=b"v", timestamp_ms=9, offset=4, headers=(("h", b"1"), ("i", None))
     )
@@ -43,14 +43,14 @@ def test_fields_stand_in_kafkas_order() -> None:
     assert line(bare) == b"NO_TIMESTAMP\tPartition:3\tOffset:4\tNO_HEADERS\tnull\tnull\n"
 
 
-def test_separators_and_the_null_literal_are_as_asked() -> None:
+def test_record_printer_applies_separators_and_null_literal() -> None:
     record = Record(key=None, value=b"v", timestamp_ms=9, offset=4)
     more = {"key.separator": "\\t|", "line.separator": ";", "null.literal": "~"}
     reported = line(record, TimestampType.LOG_APPEND_TIME, **more)
     assert reported == b"LogAppendTime:9\t|Partition:3\t|Offset:4\t|NO_HEADERS\t|~\t|v;"
 
 
-def test_numbers_are_read_as_kafkas_classes_read_them() -> None:
+def test_record_printer_decodes_with_kafkas_deserializer_classes() -> None:
     record = Record(key=b"word", value=struct.pack(">q", -7), timestamp_ms=9, offset=4)
     package = "org.apache.kafka.common.serialization"
     read = {
@@ -63,7 +63,7 @@ def test_numbers_are_read_as_kafkas_classes_read_them() -> None:
     assert line(Record(key=None, value=None), **read).endswith(b"\tnull\tnull\n")
 
 
-def test_what_kafkas_tool_does_not_know_either() -> None:
+def test_record_printer_prints_not_present_for_delivery_and_epoch() -> None:
     shown = {"print.delivery": "true", "print.epoch": "true", "print.value": "false"}
     printer = RecordPrinter.from_properties(shown)
     record = Record(value=b"v")

@@ -1,9 +1,7 @@
-"""A broker with three directories that can be emptied: cordons hold, free space is reported, moves
-end.
+"""A scripted broker with three directories that can be drained.
 
-Everything that is ordered is done by the next look but one, as on an idle cluster; a test may hold
-it up, or let a directory take nothing.
-"""
+It keeps cordons, reports free space and completes each move two polls later, like an idle cluster.
+A test may delay moves or make a directory accept nothing."""
 
 from __future__ import annotations
 
@@ -23,12 +21,12 @@ class DrainedBroker(MovingBroker):
     def __init__(self) -> None:
         super().__init__()
         self.replicas = (BROKER_ID,)
-        #: Of every partition.
+        # Leader of every partition.
         self.leader = BROKER_ID
         self.usable = {"/d1": 0, "/d2": 100 * SIZE_BYTES}
-        #: Moves end one look after they were seen, unless this is False.
+        # A move ends one poll after a poll has seen it, unless this is False.
         self.ends_moves = True
-        #: Called at each look, before the answer.
+        # Called at each poll, before the response.
         self.at_poll: list[Any] = []
         self._seen_moving = False
 

@@ -1,4 +1,4 @@
-"""The rules by which a directory or a broker is emptied."""
+"""``plan_drain``: targets for the replicas of a drained directory or broker."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def targets(plan: DrainPlan) -> dict[int, Place]:
     return {move.replica.partition: move.target for move in plan.moves}
 
 
-def test_the_largest_first_and_each_to_where_most_is_free() -> None:
+def test_plan_drain_places_largest_replica_first_in_place_with_most_space() -> None:
     plan = plan_drain(
         [leaving(0, 10), leaving(1, 30), leaving(2, 20)],
         [open_place(B, 50), open_place(C, 40)],
@@ -59,7 +59,7 @@ def test_the_largest_first_and_each_to_where_most_is_free() -> None:
     assert (plan.misfits, plan.size_bytes) == ((), 60)
 
 
-def test_what_does_not_fit_is_reported_with_the_best_there_is() -> None:
+def test_plan_drain_reports_misfit_with_largest_free_space() -> None:
     plan = plan_drain(
         [leaving(0, 45), leaving(1, 10)],
         [open_place(B, 50), open_place(C, 3)],
@@ -69,7 +69,7 @@ def test_what_does_not_fit_is_reported_with_the_best_there_is() -> None:
     assert plan.misfits == (Misfit(replica=Replica(1, "t", 1), size_bytes=10, best_free_bytes=5),)
 
 
-def test_where_nothing_is_open_there_is_no_best() -> None:
+def test_plan_drain_without_open_place_reports_no_best_space() -> None:
     (misfit,) = plan_drain([leaving(0, 0)], [], scope=Scope.WITHIN_BROKER).misfits
     assert misfit.best_free_bytes is None
 
@@ -78,21 +78,21 @@ def test_where_nothing_is_open_there_is_no_best() -> None:
     ("scope", "fits"),
     [(Scope.WITHIN_BROKER, False), (Scope.BROKER_FIRST, True), (Scope.OTHER_BROKERS, True)],
 )
-def test_other_brokers_only_where_that_is_wanted(scope: Scope, fits: bool) -> None:
+def test_plan_drain_uses_other_brokers_only_in_that_scope(scope: Scope, fits: bool) -> None:
     plan = plan_drain(
         [leaving(0, 10)], [open_place(B, 5), open_place(Place(2, "/x"), 20)], scope=scope
     )
     assert bool(plan.moves) is fits
 
 
-def test_its_own_broker_comes_first_however_much_others_have() -> None:
+def test_plan_drain_broker_first_prefers_own_broker_with_less_space() -> None:
     places = [open_place(B, 10), open_place(Place(2, "/x"), 1000)]
     assert targets(plan_drain([leaving(0, 10)], places, scope=Scope.BROKER_FIRST)) == {0: B}
     plan = plan_drain([leaving(0, 10)], places, scope=Scope.OTHER_BROKERS)
     assert targets(plan) == {0: Place(2, "/x")}
 
 
-def test_what_is_under_way_goes_on_and_takes_its_space() -> None:
+def test_plan_drain_keeps_moves_in_flight_and_subtracts_their_space() -> None:
     plan = plan_drain(
         [leaving(0, 60), leaving(1, 50, under_way=B, copied=20)],
         [open_place(B, 80), open_place(C, 60)],
@@ -102,13 +102,13 @@ def test_what_is_under_way_goes_on_and_takes_its_space() -> None:
     assert [move.is_under_way for move in plan.moves] == [True, False]
 
 
-def test_a_broker_that_has_the_partition_gets_no_second_replica() -> None:
+def test_plan_drain_never_places_second_replica_on_a_broker() -> None:
     places = [open_place(Place(2, "/x"), 100), open_place(Place(3, "/x"), 50)]
     plan = plan_drain([leaving(0, 10, holders=(1, 2))], places, scope=Scope.OTHER_BROKERS)
     assert targets(plan) == {0: Place(3, "/x")}
 
 
-def test_a_rack_without_a_replica_comes_first_and_another_is_reported() -> None:
+def test_plan_drain_prefers_rack_without_replica_and_reports_shared_rack() -> None:
     racks = {1: "r1", 2: "r2", 3: "r2", 4: "r1"}
     places = [open_place(Place(3, "/x"), 100), open_place(Place(4, "/x"), 50)]
     one = leaving(0, 10, holders=(1, 2))
@@ -139,7 +139,7 @@ def _clusters(draw: st.DrawFn) -> tuple[list[Leaving], list[OpenPlace], dict[int
 
 
 @given(cluster=_clusters(), scope=st.sampled_from(Scope))
-def test_nothing_is_ever_overfilled_doubled_or_left_out(
+def test_plan_drain_never_overfills_duplicates_or_omits(
     cluster: tuple[list[Leaving], list[OpenPlace], dict[int, str | None]], scope: Scope
 ) -> None:
     everything, places, racks = cluster

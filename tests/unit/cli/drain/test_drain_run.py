@@ -1,4 +1,4 @@
-"""Emptying a directory of a broker that answers at once, step by step."""
+"""``Drain`` against a scripted broker: draining, refusing and cancelling."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def draining(
         yield await Drain.find(client, BROKER_ID, "/d1", options, report=reported.append)
 
 
-async def test_everything_goes_and_what_appears_meanwhile_goes_too() -> None:
+async def test_run_moves_all_replicas_including_ones_created_meanwhile() -> None:
     reported: list[str] = []
     async with drained_broker() as broker, draining(broker, reported) as drain:
         broker.hold("foo", 3)
@@ -40,13 +40,13 @@ async def test_everything_goes_and_what_appears_meanwhile_goes_too() -> None:
         ]
 
 
-async def test_an_empty_directory_is_cordoned_and_done() -> None:
+async def test_run_on_empty_directory_sets_cordon_and_moves_nothing() -> None:
     async with drained_broker() as broker, draining(broker, []) as drain:
         assert await drain.run() == 0
         assert broker.broker_configs == {CORDONS: "/d1"}
 
 
-async def test_a_plan_changes_nothing() -> None:
+async def test_plan_starts_no_move_and_sets_no_cordon() -> None:
     async with drained_broker() as broker, draining(broker, []) as drain:
         broker.hold("foo", 2)
         plan = await drain.plan()
@@ -55,7 +55,7 @@ async def test_a_plan_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("before", [None, "/d3", ""])
-async def test_what_does_not_fit_leaves_everything_as_it_was(before: str | None) -> None:
+async def test_run_with_misfit_moves_nothing_and_restores_cordons(before: str | None) -> None:
     async with drained_broker() as broker, draining(broker, []) as drain:
         broker.hold("foo", 2)
         broker.usable["/d2"] = SIZE_BYTES
@@ -67,7 +67,7 @@ async def test_what_does_not_fit_leaves_everything_as_it_was(before: str | None)
         assert (broker.future, broker.broker_configs) == ({}, configs)
 
 
-async def test_a_cordon_that_was_there_stays_when_nothing_fits() -> None:
+async def test_run_with_misfit_keeps_cordon_that_was_set_before() -> None:
     async with drained_broker() as broker, draining(broker, []) as drain:
         broker.hold("foo")
         broker.usable["/d2"] = 0
@@ -77,7 +77,7 @@ async def test_a_cordon_that_was_there_stays_when_nothing_fits() -> None:
         assert broker.broker_configs == {CORDONS: "/d1"}
 
 
-async def test_the_reserve_and_the_least_that_stays_free_are_kept() -> None:
+async def test_plan_keeps_reserve_and_minimum_free_bytes() -> None:
     async with drained_broker() as broker, draining(broker, []) as drain:
         broker.hold("foo")
         broker.usable["/d2"] = 3 * SIZE_BYTES
@@ -89,7 +89,7 @@ async def test_the_reserve_and_the_least_that_stays_free_are_kept() -> None:
         assert misfit.best_free_bytes == SIZE_BYTES - 1
 
 
-async def test_a_drain_that_is_under_way_is_taken_up() -> None:
+async def test_run_resumes_a_drain_in_progress() -> None:
     async with drained_broker() as broker, draining(broker, []) as drain:
         broker.hold("foo")
         broker.broker_configs[CORDONS] = "/d1"
@@ -101,7 +101,7 @@ async def test_a_drain_that_is_under_way_is_taken_up() -> None:
         assert "AlterReplicaLogDirs" not in broker.asked
 
 
-async def test_space_that_is_gone_in_the_middle_is_reported_after_a_while() -> None:
+async def test_run_reports_misfit_when_target_fills_up_during_the_drain() -> None:
     async with drained_broker() as broker, draining(broker, []) as drain:
         broker.hold("foo", 2)
 
@@ -114,11 +114,11 @@ async def test_space_that_is_gone_in_the_middle_is_reported_after_a_while() -> N
         with pytest.raises(DoesNotFitError) as refused:
             await drain.run()
         assert [m.replica.partition for m in refused.value.plan.misfits] == [1]
-        # Some of it has moved, so the cordon stays.
+        # One replica has moved, so the cordon stays.
         assert broker.broker_configs == {CORDONS: "/d1"}
 
 
-async def test_moves_that_never_begin_end_the_wait() -> None:
+async def test_run_raises_stalled_error_when_moves_never_start() -> None:
     reported: list[str] = []
     async with drained_broker() as broker, draining(broker, reported) as drain:
         broker.hold("foo")
@@ -127,7 +127,7 @@ async def test_moves_that_never_begin_end_the_wait() -> None:
             await drain.run()
 
 
-async def test_a_refused_order_is_planned_again() -> None:
+async def test_run_plans_again_after_a_refused_reassignment() -> None:
     reported: list[str] = []
     async with drained_broker() as broker, draining(broker, reported) as drain:
         broker.hold("foo")
@@ -138,7 +138,7 @@ async def test_a_refused_order_is_planned_again() -> None:
         ]
 
 
-async def test_a_throttle_is_taken_off_at_the_end() -> None:
+async def test_run_removes_throttle_at_the_end() -> None:
     async with drained_broker() as broker, draining(broker, [], throttle=5000) as drain:
         broker.hold("foo")
         rates: set[str | None] = set()
@@ -148,7 +148,7 @@ async def test_a_throttle_is_taken_off_at_the_end() -> None:
         assert MOVER_RATE not in broker.broker_configs
 
 
-async def test_cancelling_brings_back_what_moves_and_lifts_the_cordon() -> None:
+async def test_cancel_reverts_moves_in_flight_and_lifts_the_cordon() -> None:
     reported: list[str] = []
     async with drained_broker() as broker, draining(broker, reported) as drain:
         broker.hold("foo", 2)
@@ -161,7 +161,7 @@ async def test_cancelling_brings_back_what_moves_and_lifts_the_cordon() -> None:
         assert broker.broker_configs == {CORDONS: "/d3"}
 
 
-async def test_cancelling_says_when_a_star_keeps_it_cordoned() -> None:
+async def test_cancel_reports_that_wildcard_cordon_stays() -> None:
     reported: list[str] = []
     async with drained_broker() as broker, draining(broker, reported) as drain:
         broker.broker_configs[CORDONS] = "*"
@@ -180,7 +180,7 @@ async def test_cancelling_says_when_a_star_keeps_it_cordoned() -> None:
         ({}, False),
     ],
 )
-async def test_whether_the_brokers_own_metadata_is_there(
+async def test_has_metadata_compares_directory_with_metadata_log_dir(
     configs: dict[str, str], expected: bool
 ) -> None:
     async with drained_broker() as broker, draining(broker, []) as drain:
@@ -204,7 +204,8 @@ async def test_find_refuses_unknown_brokers_and_directories_of_lost_brokers(
 
 
 async def test_run_on_a_lost_broker_plans_from_metadata_and_sets_no_cordon() -> None:
-    """The one living broker has the partition already, so there is no place for it."""
+    """The one live broker already has a replica of the partition, so no broker can take another
+    one."""
     reported: list[str] = []
     async with drained_broker() as broker, ClusterClient(broker.address) as client:
         broker.hold("foo")
@@ -232,7 +233,7 @@ async def test_run_on_a_lost_broker_names_partitions_without_a_leader() -> None:
         assert "AlterPartitionReassignments" not in broker.asked
 
 
-async def test_a_broker_that_has_nobody_to_give_to_says_so() -> None:
+async def test_run_on_whole_broker_without_other_brokers_reports_misfit() -> None:
     async with drained_broker() as broker, ClusterClient(broker.address) as client:
         broker.hold("foo")
         drain = await Drain.find(client, BROKER_ID, None, DrainOptions(), report=[].append)

@@ -1,4 +1,4 @@
-"""What descriptions of a cluster say about emptying a directory or a broker."""
+"""Replicas to drain, open places and obstacles, as the descriptions of a cluster show them."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def cluster(
     ongoing: Mapping[TopicPartition, OngoingReassignment] | None = None,
     kept_free: Mapping[int, int] | None = None,
 ) -> Snapshot:
-    """Topic t with ``replicas`` by partition; brokers without directories are dead."""
+    """Topic t with ``replicas`` by partition. Brokers without directories are dead."""
     partitions = {
         index: PartitionMetadata(
             partition=index,
@@ -102,16 +102,16 @@ def planned(source: Source, snapshot: Snapshot, *, across: bool = False) -> Drai
     )
 
 
-# --- which directory -----------------------------------------------------------------------------
+# --- source directory ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("text", ["/a", "/a/", str(A_ID), f"dirid:{A_ID}"])
-def test_a_directory_is_named_by_path_or_id(text: str) -> None:
+def test_find_source_accepts_path_or_id(text: str) -> None:
     found = {1: [log_dir("/a", 1), log_dir("/b", 1)]}
     assert find_source(1, text, found) == DISK
 
 
-def test_what_is_not_there_or_offline_says_so() -> None:
+def test_find_source_refuses_unknown_and_offline_directories() -> None:
     dead = dataclasses.replace(log_dir("/b", 1), error_code=ErrorCode.KAFKA_STORAGE_ERROR)
     found = {1: [log_dir("/a", 1), dead]}
     with pytest.raises(ReassignmentError, match=rf"no log directory /x; it has /a \({A_ID}\), /b$"):
@@ -135,11 +135,10 @@ def test_leaving_replicas_of_lost_broker_come_from_metadata_except_leaderless() 
     ]
 
 
-# --- where there is free space
-# -------------------------------------------------------------------------
+# --- free space ----------------------------------------------------------------------------------
 
 
-def test_space_is_what_is_free_beyond_what_is_kept() -> None:
+def test_open_places_subtract_bytes_to_keep_free() -> None:
     snapshot = cluster(
         {1: [log_dir("/a", 5), log_dir("/b", 50)], 2: [log_dir("/x", 70)]}, kept_free={1: 20}
     )
@@ -159,21 +158,23 @@ def test_space_is_what_is_free_beyond_what_is_kept() -> None:
         {"error_code": ErrorCode.KAFKA_STORAGE_ERROR},
     ],
 )
-def test_nothing_goes_where_nothing_may_go(closed: dict[str, object]) -> None:
+def test_open_places_exclude_cordoned_impaired_and_offline_directories(
+    closed: dict[str, object],
+) -> None:
     other = dataclasses.replace(log_dir("/b", 50), **closed)  # type: ignore[arg-type]
     assert open_places_for(DISK, cluster({1: [log_dir("/a", 5), other]})) == []
 
 
-def test_how_far_replicas_may_go() -> None:
+def test_scope_of_directory_or_broker_with_and_without_across_brokers() -> None:
     assert scope_of(DISK, across_brokers=False) is Scope.WITHIN_BROKER
     assert scope_of(DISK, across_brokers=True) is Scope.BROKER_FIRST
     assert scope_of(BROKER, across_brokers=False) is Scope.OTHER_BROKERS
 
 
-# --- what has to go ------------------------------------------------------------------------------
+# --- leaving replicas ----------------------------------------------------------------------------
 
 
-def test_what_is_in_the_directory_goes_and_what_moves_already_goes_on() -> None:
+def test_leaving_lists_replicas_with_their_moves_in_flight() -> None:
     snapshot = cluster(
         {
             1: [
@@ -196,15 +197,15 @@ def test_what_is_in_the_directory_goes_and_what_moves_already_goes_on() -> None:
     ]
 
 
-def test_a_move_into_a_directory_that_was_closed_since_is_planned_anew() -> None:
+def test_plan_replaces_move_into_directory_that_became_saturated() -> None:
     full = dataclasses.replace(log_dir("/b", 90, replica(0, 5, is_future=True)), state="saturated")
     snapshot = cluster({1: [log_dir("/a", 0, replica(0, 30)), full, log_dir("/c", 40)]}, (1,))
     (move,) = planned(DISK, snapshot).moves
     assert (move.target, move.is_under_way) == (Place(1, "/c"), False)
 
 
-def test_a_broker_is_left_by_each_partition_with_all_its_bytes() -> None:
-    """The replica that is behind will have what the leader has."""
+def test_leaving_broker_counts_the_size_of_the_leaders_replica() -> None:
+    """A lagging replica grows to the size of the leader's replica."""
     snapshot = cluster(
         {
             1: [log_dir("/a", 0, replica(0, 10))],
@@ -220,7 +221,7 @@ def test_a_broker_is_left_by_each_partition_with_all_its_bytes() -> None:
     assert order.log_dirs == {Replica(3, "t", 0): "/y"}
 
 
-def test_a_reassignment_that_takes_it_away_is_waited_for() -> None:
+def test_leaving_excludes_replicas_that_a_reassignment_removes() -> None:
     ongoing = {T_0: OngoingReassignment(replicas=(3, 2, 1), adding=(3,), removing=(1,))}
     dirs = {1: [log_dir("/a", 0, replica(0, 10))], 2: [log_dir("/x", 50)], 3: [log_dir("/y", 60)]}
     snapshot = cluster(dirs, (3, 2, 1), ongoing=ongoing)
@@ -229,7 +230,7 @@ def test_a_reassignment_that_takes_it_away_is_waited_for() -> None:
     assert not has_lost_targets(BROKER, snapshot)
 
 
-def test_a_newcomer_that_died_is_replaced_by_another() -> None:
+def test_plan_replaces_added_broker_that_died() -> None:
     ongoing = {T_0: OngoingReassignment(replicas=(3, 2, 1), adding=(3,), removing=(1,))}
     dirs = {1: [log_dir("/a", 0, replica(0, 10))], 2: [log_dir("/x", 50)], 4: [log_dir("/y", 60)]}
     snapshot = cluster(dirs, (3, 2, 1), ongoing=ongoing)
@@ -238,17 +239,17 @@ def test_a_newcomer_that_died_is_replaced_by_another() -> None:
     assert order.replicas == {T_0: (4, 2)}
 
 
-def test_within_a_broker_the_replicas_stay_and_one_goes_to_another_directory() -> None:
+def test_plan_within_broker_keeps_replicas_and_changes_one_directory() -> None:
     ongoing = {T_0: OngoingReassignment(replicas=(1, 3, 2), adding=(3,), removing=(2,))}
     dirs = {1: [log_dir("/a", 0, replica(0, 10)), log_dir("/b", 50)], 2: [], 3: []}
     snapshot = cluster(dirs, (1, 3, 2), ongoing=ongoing)
     order = as_reassignment(planned(DISK, snapshot), DISK, snapshot)
-    # What is under way besides is ordered as it is, and so goes on.
+    # The ongoing reassignment is repeated in the order, so that it continues.
     assert order.replicas == {T_0: (1, 3)}
     assert order.log_dirs == {Replica(1, "t", 0): "/b"}
 
 
-def test_what_is_on_its_way_in_is_called_back() -> None:
+def test_plan_reverts_move_into_the_drained_directory() -> None:
     snapshot = cluster(
         {1: [log_dir("/a", 9, replica(0, 3, is_future=True)), log_dir("/b", 9, replica(0, 5))]},
         (1,),
@@ -258,7 +259,7 @@ def test_what_is_on_its_way_in_is_called_back() -> None:
     assert obstacles(DISK, snapshot) == ["t-0 is on its way into /a"]
 
 
-def test_a_directory_is_free_when_the_controller_knows_it_too() -> None:
+def test_obstacles_include_assignments_that_the_controller_does_not_know() -> None:
     waiting = dataclasses.replace(log_dir("/a", 9), queued_assignments=2)
     assert obstacles(DISK, cluster({1: [waiting]})) == [
         "2 replicas of /a are not known to the controller"
@@ -266,7 +267,7 @@ def test_a_directory_is_free_when_the_controller_knows_it_too() -> None:
     assert obstacles(DISK, cluster({1: [log_dir("/a", 9), log_dir("/b", 9, replica(0, 5))]})) == []
 
 
-def test_other_brokers_take_what_fits_nowhere_here_if_that_is_wanted() -> None:
+def test_plan_across_brokers_moves_replica_that_fits_nowhere_on_its_broker() -> None:
     dirs = {
         1: [log_dir("/a", 0, replica(0, 30), replica(1, 8)), log_dir("/b", 10)],
         2: [log_dir("/x", 50)],
@@ -282,7 +283,7 @@ def test_other_brokers_take_what_fits_nowhere_here_if_that_is_wanted() -> None:
     assert order.replicas == {T_0: (2,), TopicPartition("t", 1): (1,)}
 
 
-def test_a_move_is_ordered_with_its_turn_kept() -> None:
+def test_reassignment_keeps_position_of_replaced_replica() -> None:
     snapshot = cluster({1: [], 2: [], 3: [], 4: []}, (2, 1, 3))
     move = Move(replica=Replica(1, "t", 0), source="/a", target=Place(4, "/y"), size_bytes=1)
     order = as_reassignment(DrainPlan(moves=(move,), misfits=()), BROKER, snapshot)

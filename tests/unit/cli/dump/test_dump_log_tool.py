@@ -1,4 +1,4 @@
-"""kraftjbod-dump-log: files and directories, sound and not, for people and programs."""
+"""``kraftjbod-dump-log``: files and directories, intact and damaged, as text and JSON."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def run(*words: str) -> Result:
     return CliRunner().invoke(main, words)
 
 
-def test_a_directory_is_all_that_is_known_in_it(tmp_path: Path) -> None:
+def test_dump_log_of_directory_dumps_all_known_files(tmp_path: Path) -> None:
     log = segment(tmp_path)
     (tmp_path / "leader-epoch-checkpoint").write_text("0\n1\n3 0\n")
     (tmp_path / "lost+found").mkdir()
@@ -27,14 +27,14 @@ def test_a_directory_is_all_that_is_known_in_it(tmp_path: Path) -> None:
     assert run("--files", str(tmp_path / "other.txt")).stderr.startswith("Ignoring unknown file")
 
 
-def test_one_document_for_each_batch_and_record(tmp_path: Path) -> None:
+def test_dump_log_with_json_prints_one_document_per_batch_and_record(tmp_path: Path) -> None:
     done = run("--files", segment(tmp_path), "--print-data-log", "--json")
     documents = [json.loads(line) for line in done.stdout.splitlines()]
     assert [one["offset"] for one in documents if "offset" in one] == [0, 1, 2]
     assert documents[1]["isvalid"] is True and documents[1]["deleteHorizonMs"] is None
 
 
-def test_what_is_wrong_with_one_file_hides_no_other(tmp_path: Path) -> None:
+def test_dump_log_continues_after_missing_or_damaged_file(tmp_path: Path) -> None:
     log = segment(tmp_path, spoil=70)
     done = run("--files", f"{tmp_path}/00000000000000000000.index,{log}")
     assert done.exit_code == 1

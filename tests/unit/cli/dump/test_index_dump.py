@@ -1,4 +1,4 @@
-"""Entries of indexes, each held against its log."""
+"""Dumps of index files, compared with the log of the segment."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def index(log: str, suffix: str, data: bytes) -> str:
     return str(path)
 
 
-def test_offsets_that_are_elsewhere_are_named(tmp_path: Path) -> None:
+def test_dump_offset_index_reports_mismatches_with_the_log(tmp_path: Path) -> None:
     log = segment(tmp_path)
     size = Path(log).stat().st_size
     path = index(log, ".index", struct.pack(">IIII", 1, 0, 2, size))
@@ -48,7 +48,7 @@ def test_offsets_that_are_elsewhere_are_named(tmp_path: Path) -> None:
         list(dump_offset_index(index(log, ".index", b"torn"), ALL))
 
 
-def test_times_are_those_of_their_batches(tmp_path: Path) -> None:
+def test_dump_time_index_reports_mismatches_with_batch_timestamps(tmp_path: Path) -> None:
     log = segment(tmp_path)
     path = index(log, ".timeindex", struct.pack(">qIqI", 9, 1, 8, 2))
     items = list(dump_time_index(path, ALL))
@@ -63,7 +63,7 @@ def test_times_are_those_of_their_batches(tmp_path: Path) -> None:
     assert [one.line for one in verified][-1] == "Indexed offset: 0"
 
 
-def test_aborted_transactions(tmp_path: Path) -> None:
+def test_dump_transaction_index_prints_entries_and_rejects_duplicates(tmp_path: Path) -> None:
     log = segment(tmp_path)
     good = struct.pack(">hqqqq", 0, 5, 0, 2, 3)
     (one,) = dump_transaction_index(index(log, ".txnindex", good))

@@ -1,4 +1,4 @@
-"""What the cluster's own topics hold, in the words of Kafka's converters (compared with 4.3)."""
+"""Records of internal topics in the format of Kafka's converters (compared with Kafka 4.3)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def short(number: int, data: bytes) -> bytes:
     return struct.pack(">h", number) + data
 
 
-def test_an_offset_with_its_topic_id_and_without() -> None:
+def test_group_words_of_offset_commit_with_and_without_topic_id() -> None:
     key = short(1, encode_body(0, OffsetCommitKey(group="g", topic="t", partition=0)))
     value = OffsetCommitValue(offset=13, leader_epoch=0, metadata="", commit_timestamp=7)
     words = group_words(Record(key=key, value=short(4, encode_body(4, value))))
@@ -42,7 +42,7 @@ def test_an_offset_with_its_topic_id_and_without() -> None:
     assert group_words(Record(key=key)).payload == "<DELETE>"
 
 
-def test_members_of_a_group_say_what_they_have() -> None:
+def test_group_words_of_group_metadata_decode_member_assignments() -> None:
     key = short(2, encode_body(0, GroupMetadataKey(group="g")))
     member = GroupMetadataValue.MemberMetadata(
         member_id="m",
@@ -60,7 +60,7 @@ def test_members_of_a_group_say_what_they_have() -> None:
     assert '"assignment":{"assignedPartitions":[{"topic":"t","partitions":[4]}]' in words.payload
 
 
-def test_what_cannot_be_read_is_said_in_place() -> None:
+def test_group_words_report_unknown_and_malformed_records_with_offset() -> None:
     unknown = group_words(Record(key=short(99, b""), offset=5))
     assert unknown.key == "Unknown record type 99 at offset 5, skipping."
     for key, value in ((None, None), (b"\0", None), (short(1, b"\0"), b""), (short(2, b""), b"x")):
@@ -68,7 +68,7 @@ def test_what_cannot_be_read_is_said_in_place() -> None:
         assert str(broken.key).startswith("Error at offset 5, skipping. ")
 
 
-def test_a_transaction() -> None:
+def test_transaction_words_of_transaction_metadata() -> None:
     fact = TransactionFact("tx", TransactionMetadata(producer_id=3, timeout_ms=60_000))
     words = transaction_words(record_of(fact, version=1, now_ms=0))
     assert words.key == '{"type":"0","data":{"transactionalId":"tx"}}'
@@ -76,7 +76,7 @@ def test_a_transaction() -> None:
     assert '"transactionStatus":0,"transactionPartitions":null,' in words.payload
 
 
-def test_metadata_entries_and_what_is_none() -> None:
+def test_metadata_words_of_records_control_records_and_malformed_entries() -> None:
     entry = encode_entry(
         [TopicRecord(name="t", topic_id=TopicId(bytes(16)))], LATEST_METADATA_VERSION
     )

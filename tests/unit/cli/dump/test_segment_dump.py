@@ -1,4 +1,4 @@
-"""Batches and records of a segment in Kafka's lines, whatever is wrong with some."""
+"""``dump_segment``: batches and records in the format of Kafka's tool, intact and damaged."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def dumped(path: str, **style: bool | int) -> list[DumpItem]:
     return list(dump_segment(path, DumpStyle(**style)))  # type: ignore[arg-type] # by name
 
 
-def test_kafkas_lines(tmp_path: Path) -> None:
+def test_dump_segment_prints_lines_of_kafkas_tool(tmp_path: Path) -> None:
     lines = [one.line for one in dumped(segment(tmp_path), records=True)]
     assert lines[0] == "Log starting offset: 0"
     assert str(lines[1]).startswith(
@@ -60,7 +60,7 @@ def test_kafkas_lines(tmp_path: Path) -> None:
     assert len(dumped(segment(tmp_path), max_bytes=1)) == 2
 
 
-def test_a_batch_that_rotted_is_named_and_the_next_is_shown(tmp_path: Path) -> None:
+def test_dump_segment_marks_corrupt_batch_and_continues(tmp_path: Path) -> None:
     path = segment(tmp_path, spoil=70)
     items = dumped(path, records=True)
     rotten = [one for one in items if one.is_problem]
@@ -68,7 +68,7 @@ def test_a_batch_that_rotted_is_named_and_the_next_is_shown(tmp_path: Path) -> N
     assert any("endTxnMarker" in str(one.line) for one in items)
 
 
-def test_what_can_be_no_batch_is_counted(tmp_path: Path) -> None:
+def test_dump_segment_counts_invalid_bytes_at_the_end(tmp_path: Path) -> None:
     (torn,) = [one for one in dumped(segment(tmp_path, tail=b"torn")) if one.is_problem]
     assert torn.line == "Found 4 invalid bytes at the end of 00000000000000000000.log"
     sound = Path(segment(tmp_path)).read_bytes()
@@ -76,7 +76,7 @@ def test_what_can_be_no_batch_is_counted(tmp_path: Path) -> None:
     assert lost.facts["invalidBytes"] == len(sound)
 
 
-def test_gaps_are_listed(tmp_path: Path) -> None:
+def test_dump_segment_reports_offset_gaps(tmp_path: Path) -> None:
     far = placed(build_batch([Record(value=b"x")]), 9)
     lines = [str(one.line) for one in dumped(segment(tmp_path, tail=far), records=True)]
     assert lines[-1] == "  2 is followed by 9"

@@ -1,4 +1,4 @@
-"""Producer snapshots, checkpoints and snapshots of metadata; what is damaged is named."""
+"""Dumps of producer snapshots, checkpoints and metadata snapshots, and errors for damaged files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.checkout import ROOT
 GOLDEN = ROOT / "tests/golden/kafka_transactions"
 
 
-def test_a_snapshot_of_kafkas_own(tmp_path: Path) -> None:
+def test_dump_producers_reads_kafkas_snapshot_and_rejects_truncated_one(tmp_path: Path) -> None:
     theirs = next(GOLDEN.rglob("*.snapshot"))
     lines = [str(one.line) for one in state_dump.dump_producers(str(theirs))]
     assert any("currentTxnFirstOffset: OptionalLong[" in line for line in lines)
@@ -31,7 +31,7 @@ def test_a_snapshot_of_kafkas_own(tmp_path: Path) -> None:
         list(state_dump.dump_producers(str(spoilt)))
 
 
-def test_checkpoints(tmp_path: Path) -> None:
+def test_dump_checkpoints_print_entries_and_reject_damaged_files(tmp_path: Path) -> None:
     path = tmp_path / "checkpoint"
     path.write_text("0\n1\nt 3 7\n")
     (one,) = state_dump.dump_offset_checkpoint(str(path))
@@ -46,7 +46,7 @@ def test_checkpoints(tmp_path: Path) -> None:
         list(state_dump.dump_text(str(path)))
 
 
-def test_a_snapshot_of_the_metadata(tmp_path: Path) -> None:
+def test_dump_metadata_snapshot_prints_records_and_rejects_damaged_file(tmp_path: Path) -> None:
     record = TopicRecord(name="t", topic_id=TopicId(bytes(16)))
     path = tmp_path / "00000000000000000005-0000000002.checkpoint"
     part = SnapshotPart(RealVfs(), str(path) + ".part", 4, 2)

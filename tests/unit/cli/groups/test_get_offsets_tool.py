@@ -1,4 +1,4 @@
-"""Which partitions are asked for, and which times there are."""
+"""``kraftjbod-get-offsets``: partition rules, times and output."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from tests.unit.cli.mini_broker import invoke, mini_broker
         ("[tu]:0", "t-0 u-0"),
     ],
 )
-def test_rules_are_kafkas(text: str, taken: str) -> None:
+def test_parse_rule_selects_partitions_as_kafka_does(text: str, taken: str) -> None:
     rule = parse_rule(text)
     there = [TopicPartition(topic, number) for topic in ("t", "u") for number in range(4)]
     assert " ".join(str(one) for one in there if rule.takes(one)) == taken
 
 
 @pytest.mark.parametrize("text", ["t:", "t:a", "t:1:2", "t:-", "(:1"])
-def test_what_is_no_rule(text: str) -> None:
+def test_parse_rule_rejects_malformed_rules(text: str) -> None:
     with pytest.raises(click.UsageError):
         parse_rule(text)
 
 
-def test_numbers_and_times() -> None:
+def test_parse_numbers_and_times_accept_kafkas_names() -> None:
     assert parse_numbers("0, 2") == {0, 2}
     words = ("latest", "-2", "max-timestamp", "earliest-local", "latest-tiered", "17")
     assert [parse_time(text) for text in words] == [-1, -2, -3, -4, -5, 17]
@@ -48,13 +48,13 @@ def test_numbers_and_times() -> None:
             parse(text)
 
 
-def test_flags_that_exclude_each_other() -> None:
+def test_get_offsets_rejects_topic_together_with_topic_partitions() -> None:
     words = ["--bootstrap-server", "127.0.0.1:1", "--topic", "t", "--topic-partitions", "t:0"]
     done = CliRunner().invoke(main, words)
     assert done.exit_code == 2 and "cannot be used with" in done.output
 
 
-async def test_json_has_what_could_not_be_answered_too() -> None:
+async def test_get_offsets_json_includes_partitions_with_errors() -> None:
     async with mini_broker() as broker:
         broker.create("t", partitions=2)
         broker.fail_next["ListOffsets"] = [ErrorCode.TOPIC_AUTHORIZATION_FAILED]

@@ -1,4 +1,4 @@
-"""Columns of ``kraftjbod-consumer-groups``, as Kafka 4.3's tool prints them."""
+"""Tables of ``kraftjbod-consumer-groups`` have the columns of Kafka 4.3's tool."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ZERO, ONE = TopicPartition("t", 0), TopicPartition("t", 1)
 OTHER = TopicPartition("other", 3)
 
 
-def test_offsets() -> None:
+def test_offsets_table_and_document_have_kafkas_columns() -> None:
     held = OffsetRow(
         group="g1",
         topic="t",
@@ -46,7 +46,7 @@ def test_offsets() -> None:
     assert free.document()["lag"] is free.document()["consumerId"] is None
 
 
-def test_members_and_what_they_have() -> None:
+def test_members_table_shows_assignments_and_optional_columns() -> None:
     row = {"group": "g", "consumer": "c", "instance": "-", "host": "/h", "client": "cl"}
     row |= {"count": "3", "assignment": group_tables.assignment_text([ONE, OTHER, ZERO])}
     member = GroupMember(
@@ -74,7 +74,7 @@ def test_members_and_what_they_have() -> None:
     assert group_tables.assignment_text([]) == "-"
 
 
-def test_states_lists_resets_and_deletions() -> None:
+def test_states_lists_resets_and_deletions_tables_have_kafkas_columns() -> None:
     row = {"group": "g", "coordinator": "h:1  (1)", "assignor": "", "state": "Empty"}
     state = group_tables.states_table([{**row, "members": "0"}], verbose=False)
     assert state.split("\n")[2].split() == ["g", "h:1", "(1)", "-", "Empty", "0"]

@@ -1,4 +1,4 @@
-"""What a reset of offsets is told, and what comes of it."""
+"""Parsing of the arguments and files of ``--reset-offsets``, and the resulting offsets."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ ZERO, ONE = TopicPartition("t", 0), TopicPartition("t", 1)
 @pytest.mark.parametrize(
     ("text", "scope"), [("t", ("t", None)), ("t:0", ("t", (0,))), ("a.b:2,0", ("a.b", (2, 0)))]
 )
-def test_scopes(text: str, scope: object) -> None:
+def test_parse_scope_accepts_topic_with_optional_partitions(text: str, scope: object) -> None:
     assert parse_scope(text) == scope
 
 
 @pytest.mark.parametrize("text", ["t:", "t:a", ":1", "t:1,", "t:-1"])
-def test_what_is_no_scope(text: str) -> None:
+def test_parse_scope_rejects_malformed_text(text: str) -> None:
     with pytest.raises(OffsetResetError, match="write topic"):
         parse_scope(text)
 
@@ -42,12 +42,12 @@ def test_what_is_no_scope(text: str) -> None:
         ("-PT1S", -1_000),
     ],
 )
-def test_durations(text: str, ms: int) -> None:
+def test_parse_duration_returns_milliseconds_of_iso_duration(text: str, ms: int) -> None:
     assert parse_duration_ms(text) == ms
 
 
 @pytest.mark.parametrize("text", ["", "P", "PT", "1H", "P1H", "PT1X"])
-def test_what_is_no_duration(text: str) -> None:
+def test_parse_duration_rejects_malformed_text(text: str) -> None:
     with pytest.raises(OffsetResetError, match="PnDTnHnMnS"):
         parse_duration_ms(text)
 
@@ -55,13 +55,13 @@ def test_what_is_no_duration(text: str) -> None:
 @pytest.mark.parametrize(
     "text", ["1970-01-01T00:00:01.500", "1970-01-01T00:00:01.500Z", "1970-01-01T01:00:01.500+01:00"]
 )
-def test_instants(text: str) -> None:
+def test_parse_instant_accepts_time_zones_and_rejects_other_text(text: str) -> None:
     assert parse_instant_ms(text) == 1_500
     with pytest.raises(OffsetResetError):
         parse_instant_ms("yesterday")
 
 
-def test_what_is_exported_can_be_read_again() -> None:
+def test_parse_file_reads_exported_offsets_of_requested_groups() -> None:
     one = {"g": {ZERO: 4, ONE: 0}}
     assert export(one) == "t,0,4\nt,1,0\n"
     assert parse_file(export(one), ["g"]) == one
@@ -71,12 +71,12 @@ def test_what_is_exported_can_be_read_again() -> None:
 
 
 @pytest.mark.parametrize("line", ["t,0", "t,a,1", "t,0,-1", ",0,1", "g,h,t,0,1"])
-def test_a_bad_line_is_named(line: str) -> None:
+def test_parse_file_names_line_of_malformed_entry(line: str) -> None:
     with pytest.raises(OffsetResetError, match="line 2"):
         parse_file(f"t,0,1\n{line}\n", ["g"])
 
 
-def test_shifts_stay_within_the_log() -> None:
+def test_shifted_offsets_are_clamped_to_the_log() -> None:
     bounds = {ZERO: Bounds(earliest=5, latest=10), ONE: Bounds(earliest=0, latest=3)}
     committed = {ZERO: 8, ONE: 2}
     assert shifted(committed, [ZERO, ONE], 1, bounds) == {ZERO: 9, ONE: 3}

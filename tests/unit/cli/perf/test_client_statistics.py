@@ -1,4 +1,4 @@
-"""The figures of librdkafka at the end of a run, from the library itself."""
+"""``ClientStatistics`` waits for librdkafka's own statistics at the end of a run."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import pytest
 from kraftjbod.cli.perf.client_statistics import ClientStatistics
 
 
-def test_the_library_s_own_figures_are_waited_for_and_printed(
+def test_client_statistics_print_waits_for_librdkafkas_figures(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     statistics = ClientStatistics()
-    # Nobody listens there; it counts all the same.
+    # librdkafka emits statistics even if the address is unreachable.
     nowhere = {"bootstrap.servers": "127.0.0.1:1", "log_level": 0}
     producer = confluent_kafka.Producer({**nowhere, **statistics.settings()})
     statistics.print(producer.poll)

@@ -1,4 +1,4 @@
-"""The columns of Kafka's consumer-perf-test, which scripts read."""
+"""Columns of Kafka's consumer-perf-test, which scripts parse."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MB = 1024 * 1024
 MOMENT = datetime(2026, 3, 4, 5, 6, 7, 89_000, tzinfo=UTC)
 
 
-def test_lines_are_kafkas() -> None:
+def test_consumer_figures_have_kafkas_columns() -> None:
     assert header(is_detailed=False) == (
         "start.time, end.time, data.consumed.in.MB, MB.sec, data.consumed.in.nMsg, nMsg.sec, "
         "rebalance.time.ms, fetch.time.ms, fetch.MB.sec, fetch.nMsg.sec"
@@ -30,12 +30,12 @@ def test_lines_are_kafkas() -> None:
     assert line == "a, b, 4.0000, 1.0000, 100, 25.0000, 3000, 1000, 4.0000, 100.0000"
     line = interval_line(read, Read(MB, 70), at="a", elapsed_ms=1_500, join_ms=0)
     assert line == "a, 0, 4.0000, 2.0000, 100, 20.0000, 0, 1500, 2.0000, 20.0000"
-    # A member that joined all the while has fetched nothing in no time.
+    # A member that was joining during the whole interval has a fetch time of zero.
     line = interval_line(read, read, at="a", elapsed_ms=10, join_ms=10)
     assert line.endswith("100, 0.0000, 10, 0, 0.0000, 0.0000")
 
 
-def test_times_are_written_as_java_writes_them() -> None:
+def test_date_words_format_times_like_java() -> None:
     assert date_words(DATE_FORMAT)(MOMENT) == "2026-03-04 05:06:07:089"
     assert date_words("yy'at'HH''%d'o''clock'")(MOMENT) == "26at05'%4o'clock".replace("%4", "%04")
     for wrong in ("GGG", "'open"):

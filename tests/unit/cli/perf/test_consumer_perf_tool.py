@@ -1,4 +1,5 @@
-"""kraftjbod-consumer-perf-test: what it refuses; test_tools.py measures a real cluster with it."""
+"""``kraftjbod-consumer-perf-test`` rejects wrong options; test_tools.py runs it on a real
+cluster."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ MISUSE = [
 
 
 @pytest.mark.parametrize(("more", "why"), MISUSE)
-def test_misuse_is_refused_in_words(more: list[str], why: str) -> None:
+def test_consumer_perf_test_rejects_wrong_options_with_reason(more: list[str], why: str) -> None:
     result = CliRunner().invoke(main, [*GIVEN, *more])
     assert result.exit_code != 0
     assert why in result.stderr

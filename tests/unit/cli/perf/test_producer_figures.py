@@ -1,11 +1,11 @@
-"""The lines of Kafka's producer-perf-test, which scripts read."""
+"""Lines of Kafka's producer-perf-test, which scripts parse."""
 
 from __future__ import annotations
 
 from kraftjbod.cli.perf.producer_figures import ProducerFigures
 
 
-def test_lines_of_intervals_and_of_the_whole_are_kafkas() -> None:
+def test_producer_figures_have_kafkas_interval_and_total_lines() -> None:
     figures = ProducerFigures(4, interval_ms=1_000, now_ms=0)
     assert figures.record(10, 1024 * 1024, 10) == ()
     assert figures.record(990, 1024 * 1024, 1_000) == [
@@ -20,7 +20,7 @@ def test_lines_of_intervals_and_of_the_whole_are_kafkas() -> None:
     )
 
 
-def test_the_steady_part_is_named_and_nothing_is_divided_by_zero() -> None:
+def test_producer_figures_name_steady_state_and_never_divide_by_zero() -> None:
     figures = ProducerFigures(1, interval_ms=0, now_ms=0, is_steady=True)
     assert figures.record(3, 5, 0) == [
         "In steady state.",

@@ -1,4 +1,4 @@
-"""kraftjbod-producer-perf-test: what it refuses, and what it sends."""
+"""``kraftjbod-producer-perf-test``: rejected options and generated payloads."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ MISUSE = [
 
 
 @pytest.mark.parametrize(("more", "why"), MISUSE)
-def test_misuse_is_refused_in_words(more: list[str], why: str) -> None:
+def test_producer_perf_test_rejects_wrong_options_with_reason(more: list[str], why: str) -> None:
     result = CliRunner().invoke(main, [*GIVEN, "--payload-delimiter", ";", *more])
     assert result.exit_code != 0
     assert why in result.stderr
 
 
-def test_payloads_are_letters_or_a_files_or_numbers(tmp_path: Path) -> None:
+def test_payloads_are_random_letters_file_entries_or_numbers(tmp_path: Path) -> None:
     letters = Payloads(record_bytes=1000).make(random.Random(0))(0)
     assert (len(letters), set(letters) <= set(range(65, 91))) == (1000, True)
     assert Payloads(record_bytes=1000).make(random.Random(0))(7) == letters

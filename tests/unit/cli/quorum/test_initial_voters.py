@@ -1,4 +1,4 @@
-"""The flags of format that say who votes at first."""
+"""Flags of ``kraftjbod-storage format`` that choose the first voters."""
 
 from __future__ import annotations
 
@@ -38,7 +38,9 @@ STATIC = "1@c1:9090"
         ("broker", "", {}, None),
     ],
 )
-def test_which_flags_fit(role: str, voters: str, flags: dict[str, bool], why: str | None) -> None:
+def test_quorum_flags_are_checked_against_role_and_static_voters(
+    role: str, voters: str, flags: dict[str, bool], why: str | None
+) -> None:
     given = QuorumFlags(**flags)  # type: ignore[arg-type]  # a table of keywords
     if why is None:
         given.check(settings(role, voters))
@@ -47,7 +49,7 @@ def test_which_flags_fit(role: str, voters: str, flags: dict[str, bool], why: st
             given.check(settings(role, voters))
 
 
-def test_who_votes_at_first() -> None:
+def test_quorum_flags_yield_standalone_given_or_no_voters() -> None:
     alone = QuorumFlags(standalone=True).voters(BrokerId(1), OWN, ONE)
     assert alone == parse_controllers(f"1@c1:9090:{ONE}", "CTL")
     text = f"1@c1:9090:{ONE},2@[::1]:9091:{TWO}"

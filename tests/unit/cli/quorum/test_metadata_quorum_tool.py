@@ -1,4 +1,4 @@
-"""kraftjbod-metadata-quorum, against a controller behind its real door."""
+"""``kraftjbod-metadata-quorum``, against a scripted controller behind a real listener."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MISUSE = [
 ]
 
 
-async def test_the_tool_prints_what_kafkas_prints() -> None:
+async def test_metadata_quorum_describe_prints_output_of_kafkas_tool() -> None:
     controller = ScriptedController(answer)
     async with serving(controller):
         to = ("--bootstrap-controller", f"127.0.0.1:{controller.server.port}", "describe")

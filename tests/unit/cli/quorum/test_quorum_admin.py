@@ -1,4 +1,4 @@
-"""The quorum as a broker of ours or of Kafka says it."""
+"""``describe_quorum`` through a broker."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.unit.broker.quorum.test_broker_quorum_apis import DIRECTORY, QUORUM
 
 
 @pytest.mark.parametrize("leader", [100, 7])
-async def test_a_broker_says_what_the_active_controller_knows(leader: int) -> None:
+async def test_describe_quorum_through_broker_returns_controllers_view(leader: int) -> None:
     def answer(request: RpcRequest) -> RpcResponse:
         if isinstance(request, DescribeQuorumRequest):
             return QUORUM.model_copy(update={"leader_id": leader})

@@ -1,7 +1,6 @@
-"""A broker with two live directories and a dead one, whose replicas move on demand.
+"""A scripted broker with two live directories and an offline one.
 
-Nothing moves by itself: a test says how far a move is, and when it is over.
-"""
+Replicas move only when a test says so; it also sets the copied bytes and ends the moves."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ class MovingBroker(MiniBroker):
     def __init__(self) -> None:
         super().__init__()
         self.gives_ids = True
-        #: Of every partition, as the metadata has them.
+        # Replicas of every partition in the metadata.
         self.replicas: tuple[int, ...] = (BROKER_ID, 8)
         self.current: dict[Place, str] = {}
         self.future: dict[Place, str] = {}

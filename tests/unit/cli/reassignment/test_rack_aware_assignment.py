@@ -1,4 +1,4 @@
-"""Kafka's round robin: even leaders, spread followers, racks first."""
+"""``assign_replicas``: Kafka's rack-aware round robin."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def assign(
     )
 
 
-def test_the_example_without_racks_in_kafkas_documentation() -> None:
-    """Ten partitions, five brokers, three replicas: the second round shifts the followers."""
+def test_assign_replicas_without_racks_matches_kafkas_example() -> None:
+    """Ten partitions, five brokers, three replicas: the second pass shifts the followers."""
     assert assign(dict.fromkeys(range(5)), 10, 3) == [
         (0, 1, 2),
         (1, 2, 3),
@@ -43,8 +43,8 @@ def test_the_example_without_racks_in_kafkas_documentation() -> None:
     ]
 
 
-def test_the_example_with_racks_in_kafkas_documentation() -> None:
-    """Six brokers in three racks are taken as 0, 3, 1, 5, 4, 2: one of each rack in turn."""
+def test_assign_replicas_with_racks_matches_kafkas_example() -> None:
+    """Six brokers in three racks are ordered 0, 3, 1, 5, 4, 2, so that racks alternate."""
     racks: dict[int, str | None] = {
         0: "rack1",
         1: "rack3",
@@ -59,20 +59,20 @@ def test_the_example_with_racks_in_kafkas_documentation() -> None:
     assert all(len({racks[broker] for broker in replicas}) == 3 for replicas in proposed)
 
 
-def test_more_replicas_than_racks_double_up_only_then() -> None:
+def test_assign_replicas_shares_a_rack_only_with_more_replicas_than_racks() -> None:
     racks: dict[int, str | None] = {1: "a", 2: "a", 3: "a", 4: "b"}
     for replicas in assign(racks, 8, 3):
         assert 4 in replicas
 
 
-def test_where_to_start_is_drawn() -> None:
+def test_assign_replicas_starts_at_random_broker() -> None:
     proposed = assign_replicas(
         dict.fromkeys(range(3)), partitions=1, replication_factor=1, random_below=lambda n: n - 1
     )
     assert proposed == [(2,)]
 
 
-def test_too_few_brokers_and_half_a_rack_plan_are_refused() -> None:
+def test_assign_replicas_refuses_too_few_brokers_and_partial_racks() -> None:
     reported = r"Replication factor: 2 larger than available brokers: 1\."
     with pytest.raises(ReassignmentError, match=reported):
         assign({1: None}, 1, 2)
@@ -85,7 +85,7 @@ def test_too_few_brokers_and_half_a_rack_plan_are_refused() -> None:
     partitions=st.integers(0, 40),
     draw=st.data(),
 )
-def test_any_proposal_is_even_and_spread(
+def test_assign_replicas_spreads_leaders_and_racks_evenly(
     brokers: list[str | None], partitions: int, draw: st.DataObject
 ) -> None:
     has_racks = all(brokers)

@@ -1,4 +1,4 @@
-"""The JSON files of kraftjbod-reassign-partitions: what is read, refused and written."""
+"""JSON files of ``kraftjbod-reassign-partitions``: parsing, refusals and output."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def document(**entry: object) -> str:
     return json.dumps({"version": 1, "partitions": [whole]})
 
 
-def test_a_file_names_brokers_and_directories() -> None:
+def test_parse_reassignment_reads_brokers_and_directories() -> None:
     plan = parse_reassignment(
         '{"version":1,"partitions":['
         '{"topic":"foo","partition":0,"replicas":[1,2],"log_dirs":["any","/disk2/"]},'
@@ -46,13 +46,13 @@ def test_a_file_names_brokers_and_directories() -> None:
     assert plan.dirs_of(FOO_0) == ["any", "/disk2"]
 
 
-def test_the_version_may_be_left_out() -> None:
+def test_parse_reassignment_and_topics_accept_missing_version() -> None:
     bare = '{"partitions":[{"topic":"foo","partition":0,"replicas":[1]}]}'
     assert parse_reassignment(bare).replicas == {FOO_0: (1,)}
     assert parse_topics('{"topics":[{"topic":"foo"}]}') == ["foo"]
 
 
-def test_a_plan_is_written_as_kafka_writes_it() -> None:
+def test_reassignment_plan_as_json_is_kafkas_format() -> None:
     plan = ReassignmentPlan(
         replicas={FOO_1: (3,), FOO_0: (1, 2)}, log_dirs={Replica(2, "foo", 0): "/disk2"}
     )
@@ -105,13 +105,13 @@ def test_a_plan_is_written_as_kafka_writes_it() -> None:
         ),
     ],
 )
-def test_what_is_no_reassignment_is_refused_with_its_place(text: str, complaint: str) -> None:
+def test_parse_reassignment_names_position_of_malformed_entry(text: str, complaint: str) -> None:
     with pytest.raises(ReassignmentError) as refused:
         parse_reassignment(text)
     assert str(refused.value).startswith(complaint)
 
 
-def test_a_partition_is_named_once() -> None:
+def test_parse_reassignment_rejects_duplicate_partition() -> None:
     entry = {"topic": "foo", "partition": 0, "replicas": [1]}
     with pytest.raises(ReassignmentError) as refused:
         parse_reassignment(json.dumps({"partitions": [entry, entry]}))
@@ -120,7 +120,7 @@ def test_a_partition_is_named_once() -> None:
     )
 
 
-def test_lists_for_generate() -> None:
+def test_parse_topics_and_broker_list_reject_duplicates_and_malformed_input() -> None:
     assert parse_topics('{"topics":[{"topic":"foo"},{"topic":"bar"}],"version":1}') == [
         "foo",
         "bar",
@@ -141,6 +141,6 @@ def test_lists_for_generate() -> None:
         parse_broker_list("1,")
 
 
-def test_replicas_sort_by_broker_and_are_written_with_it() -> None:
+def test_replicas_sort_by_broker_and_print_it_last() -> None:
     replicas = [Replica(2, "foo", 0), Replica(1, "foo", 1), Replica(1, "bar", 5)]
     assert list(map(str, sorted(replicas))) == ["bar-5-1", "foo-1-1", "foo-0-2"]

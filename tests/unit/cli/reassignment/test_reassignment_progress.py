@@ -1,4 +1,4 @@
-"""Bytes, rates and times left of replicas on their way, and when the waiting ends."""
+"""Progress of a reassignment: bytes, rates, remaining time and the end of the wait."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def copying(done_bytes: int, total_bytes: int = 40 * MIB) -> Copying:
     return Copying(label="foo-0 to broker 3", done_bytes=done_bytes, total_bytes=total_bytes)
 
 
-def test_a_new_replica_is_measured_by_its_leader() -> None:
+def test_copies_measure_new_replica_against_its_leader() -> None:
     plan = ReassignmentPlan(replicas={FOO_0: (2, 3)})
     ongoing = {FOO_0: OngoingReassignment(replicas=(2, 3, 1), adding=(3, 2), removing=(1,))}
     known = cluster(1, 1, 3)
@@ -46,7 +46,7 @@ def test_a_new_replica_is_measured_by_its_leader() -> None:
     ]
 
 
-def test_a_move_is_measured_by_the_current_copy() -> None:
+def test_copies_measure_move_against_the_current_replica() -> None:
     plan = ReassignmentPlan(replicas={FOO_0: (1,)}, log_dirs={Replica(1, "foo", 0): "/d2"})
     known = cluster(1, 1)
     assert brokers_to_ask(plan, {}, known) == [1]
@@ -57,14 +57,14 @@ def test_a_move_is_measured_by_the_current_copy() -> None:
     assert copies(plan, {}, known, {1: [log_dir("/d2", copy(20))]}) == []
 
 
-def test_what_only_leaves_is_waited_for_too() -> None:
+def test_copies_include_replicas_that_are_only_removed() -> None:
     plan = ReassignmentPlan(replicas={FOO_0: (1,)})
     ongoing = {FOO_0: OngoingReassignment(replicas=(1, 2), adding=(), removing=(2,))}
     [leaving] = copies(plan, ongoing, cluster(1, 1), {1: []})
     assert (leaving.label, figures(leaving, None)) == ("foo-0 leaves broker 2", "0 B of 0 B")
 
 
-def test_a_rate_is_that_of_the_last_seconds() -> None:
+def test_speed_is_the_rate_of_the_last_seconds() -> None:
     speed = Speed()
     speed.add(0, 0)
     assert speed.bytes_per_second is None
@@ -75,7 +75,7 @@ def test_a_rate_is_that_of_the_last_seconds() -> None:
     assert speed.bytes_per_second == 100
 
 
-def test_a_copy_that_begins_anew_has_a_new_rate() -> None:
+def test_speed_restarts_when_a_copy_restarts() -> None:
     speed = Speed()
     speed.add(0, 5000)
     speed.add(1000, 10)
@@ -95,12 +95,14 @@ def test_a_copy_that_begins_anew_has_a_new_rate() -> None:
         (41 * MIB, 1.0, "41.0 MiB of 40.0 MiB, 100 %, 1 B/s"),
     ],
 )
-def test_figures(done: int, rate: float | None, reported: str) -> None:
+def test_figures_show_bytes_percentage_rate_and_remaining_time(
+    done: int, rate: float | None, reported: str
+) -> None:
     assert figures(copying(done), rate) == reported
 
 
-async def test_waiting_ends_when_nothing_is_under_way(capsys: pytest.CaptureFixture[str]) -> None:
-    """Nothing once may be a move that was ordered just now and has not begun."""
+async def test_follow_ends_after_two_empty_polls(capsys: pytest.CaptureFixture[str]) -> None:
+    """A single empty poll may come before a move that was requested just now has begun."""
     polls = iter([[], [copying(0)], [], [copying(20 * MIB)], [], []])
 
     async def poll() -> list[Copying]:
@@ -113,7 +115,7 @@ async def test_waiting_ends_when_nothing_is_under_way(capsys: pytest.CaptureFixt
     assert shown.err == "foo-0 to broker 3: 0 B of 40.0 MiB, 0 %\n"
 
 
-async def test_waiting_ends_when_nothing_moves() -> None:
+async def test_follow_raises_stalled_error_without_progress() -> None:
 
     async def poll() -> list[Copying]:
         return [copying(7)]
@@ -122,8 +124,8 @@ async def test_waiting_ends_when_nothing_moves() -> None:
         await follow(poll, sample_ms=1, stalled_after_ms=20)
 
 
-def test_bars_come_and_go_on_standard_error_only(capsys: pytest.CaptureFixture[str]) -> None:
-    """As on a terminal, whatever standard error is here."""
+def test_bars_write_to_standard_error_only(capsys: pytest.CaptureFixture[str]) -> None:
+    """``bars`` is called directly, as on a terminal; standard error is captured here."""
     with bars() as show:
         show([(copying(0), "nothing yet")])
         show([(copying(MIB), "a little")])
@@ -131,7 +133,7 @@ def test_bars_come_and_go_on_standard_error_only(capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().out == ""
 
 
-def test_many_lines_are_shortened(capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_once_shortens_long_lists(capsys: pytest.CaptureFixture[str]) -> None:
     show_once([copying(0)] * 25)
     lines = capsys.readouterr().err.splitlines()
     assert (len(lines), lines[-1]) == (21, "and 5 more")

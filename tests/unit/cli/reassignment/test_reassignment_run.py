@@ -1,4 +1,4 @@
-"""The actions of kraftjbod-reassign-partitions against a broker: Kafka's lines, word by word."""
+"""Actions of ``kraftjbod-reassign-partitions`` against a scripted broker: Kafka's exact lines."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def said(capsys: pytest.CaptureFixture[str]) -> Said:
     return lambda: capsys.readouterr().out.splitlines()
 
 
-async def test_a_move_to_another_directory_is_started_in_kafkas_words(said: Said) -> None:
+async def test_execute_starts_directory_move_with_kafkas_lines(said: Said) -> None:
     async with moving_broker() as broker, ClusterClient(broker.address) as client:
         broker.hold("foo")
         await actions.execute(client, Answer(), plan(to="/d2"), options())
@@ -75,15 +75,15 @@ async def test_a_move_to_another_directory_is_started_in_kafkas_words(said: Said
         assert broker.future == {("foo", 0): "/d2"}
 
 
-async def test_what_to_roll_back_to_names_real_directories(said: Said) -> None:
-    """KAFKA-19582: `any` in that file would lose where the replicas were."""
+async def test_execute_prints_rollback_plan_with_actual_directories(said: Said) -> None:
+    """KAFKA-19582: with `any` in that file, a rollback would not restore the directories."""
     async with moving_broker() as broker, ClusterClient(broker.address) as client:
         broker.hold("foo", log_dir="/d2")
         await actions.execute(client, Answer(), plan(), options())
         assert ROLLBACK.replace("/d1", "/d2") in said()
 
 
-async def test_a_directory_may_be_named_by_its_id(said: Said) -> None:
+async def test_execute_accepts_directory_id_as_target(said: Said) -> None:
     async with moving_broker() as broker, ClusterClient(broker.address) as client:
         broker.hold("foo")
         await actions.execute(client, Answer(), plan(to=f"dirid:{DIRS['/d2']}"), options())
@@ -91,7 +91,7 @@ async def test_a_directory_may_be_named_by_its_id(said: Said) -> None:
         assert said()[-1].startswith("Successfully started moving log directory to /d2")
 
 
-async def test_a_new_replica_is_named_with_its_directory_in_the_same_call() -> None:
+async def test_execute_sends_target_directory_of_new_replica_with_the_reassignment() -> None:
     async with moving_broker() as broker, ClusterClient(broker.address) as client:
         broker.hold("foo")
         broker.replicas = (8,)
@@ -99,7 +99,7 @@ async def test_a_new_replica_is_named_with_its_directory_in_the_same_call() -> N
         assert broker.reassigned["foo", 0].target_directories == [f"dirid:{DIRS['/d2']}"]
 
 
-async def test_a_replica_that_is_there_already_is_moved_by_its_broker() -> None:
+async def test_execute_moves_existing_replica_by_alter_replica_log_dirs() -> None:
     async with moving_broker() as broker, ClusterClient(broker.address) as client:
         broker.hold("foo")
         await actions.execute(client, Answer(), plan(to="/d2"), options())
@@ -107,7 +107,7 @@ async def test_a_replica_that_is_there_already_is_moved_by_its_broker() -> None:
         assert broker.future == {("foo", 0): "/d2"}
 
 
-async def test_a_cluster_of_kafka_is_asked_for_the_directory_only_afterwards() -> None:
+async def test_execute_on_kafka_cluster_sets_directory_after_the_reassignment() -> None:
     async with moving_broker() as broker, ClusterClient(broker.address) as client:
         broker.hold("foo")
         broker.replicas, broker.gives_ids = (8,), False
@@ -116,7 +116,7 @@ async def test_a_cluster_of_kafka_is_asked_for_the_directory_only_afterwards() -
         assert broker.future == {("foo", 0): "/d2"}
 
 
-async def test_a_replica_that_the_broker_does_not_have_yet_is_asked_for_again(said: Said) -> None:
+async def test_execute_retries_while_replica_is_not_available(said: Said) -> None:
     async with moving_broker() as broker, ClusterClient(broker.address) as client:
         broker.hold("foo")
         broker.fail_next["AlterReplicaLogDirs"] = [ErrorCode.REPLICA_NOT_AVAILABLE] * 2
@@ -126,7 +126,9 @@ async def test_a_replica_that_the_broker_does_not_have_yet_is_asked_for_again(sa
 
 
 @pytest.mark.parametrize(("partitions", "s"), [((FOO_0,), ""), ((FOO_0, FOO_1), "s")])
-async def test_asking_ends_with_the_timeout(partitions: tuple[TopicPartition, ...], s: str) -> None:
+async def test_execute_directory_move_times_out_with_kafkas_message(
+    partitions: tuple[TopicPartition, ...], s: str
+) -> None:
     async with moving_broker() as broker, ClusterClient(broker.address) as client:
         broker.hold("foo", 2)
         broker.fail_next["AlterReplicaLogDirs"] = [ErrorCode.REPLICA_NOT_AVAILABLE]
@@ -143,14 +145,15 @@ async def test_asking_ends_with_the_timeout(partitions: tuple[TopicPartition, ..
 async def refuses(
     broker: MovingBroker, wanted: ReassignmentPlan, error: type[Exception], complaint: str
 ) -> None:
-    """With this complaint, and before anything is changed."""
+    """Assert that ``execute`` raises ``error`` with ``complaint`` before any request changes the
+    cluster."""
     async with ClusterClient(broker.address) as client:
         with pytest.raises(error, match=complaint):
             await actions.execute(client, Answer(), wanted, options(throttle=5, mover_throttle=5))
     assert not {"AlterPartitionReassignments", "IncrementalAlterConfigs"} & set(broker.asked)
 
 
-async def test_nothing_is_changed_for_a_plan_that_cannot_be() -> None:
+async def test_execute_refuses_impossible_plan_before_any_change() -> None:
     async with moving_broker() as broker:
         broker.hold("foo")
         known = rf"it has /d1 \(dirid:{DIRS['/d1']}\), /d2 \(dirid:{DIRS['/d2']}\), /d3"
@@ -170,7 +173,7 @@ async def test_nothing_is_changed_for_a_plan_that_cannot_be() -> None:
         await refuses(broker, plan(to=f"dirid:{DIRS['/d1']}"), ReassignmentError, silent)
 
 
-async def test_what_runs_already_is_only_added_to_when_that_is_said() -> None:
+async def test_execute_during_reassignment_requires_additional_flag() -> None:
     async with moving_broker() as broker, ClusterClient(broker.address) as client:
         broker.hold("foo", 2)
         await actions.execute(client, Answer(), plan(), options())
@@ -182,7 +185,7 @@ async def test_what_runs_already_is_only_added_to_when_that_is_said() -> None:
         assert set(broker.reassigned) == {FOO_0, FOO_1}
 
 
-async def test_refusals_of_the_cluster_are_reported_with_their_partition() -> None:
+async def test_execute_reports_refusals_with_their_partition() -> None:
     async with moving_broker() as broker, ClusterClient(broker.address) as client:
         broker.hold("foo")
         broker.fail_next["AlterPartitionReassignments"] = [ErrorCode.INVALID_REPLICA_ASSIGNMENT]
@@ -197,7 +200,7 @@ async def test_refusals_of_the_cluster_are_reported_with_their_partition() -> No
             await actions.execute(client, Answer(), plan(to="/d2"), options())
 
 
-async def test_throttles_are_set_and_taken_off_when_all_is_done(said: Said) -> None:
+async def test_execute_sets_throttles_and_verify_removes_them_after_completion(said: Said) -> None:
     async with moving_broker() as broker, ClusterClient(broker.address) as client:
         broker.hold("foo")
         wanted, passing = plan(to="/d2"), [ErrorCode.REQUEST_TIMED_OUT]
@@ -239,7 +242,7 @@ async def test_throttles_are_set_and_taken_off_when_all_is_done(said: Said) -> N
         assert (broker.broker_configs, broker.topics["foo"].configs) == ({}, {})
 
 
-async def test_cancelling_goes_back_to_where_the_replicas_are(said: Said) -> None:
+async def test_cancel_reverts_reassignments_and_directory_moves(said: Said) -> None:
     async with moving_broker() as broker, ClusterClient(broker.address) as client:
         broker.hold("foo")
         wanted = plan(to="/d2")
@@ -262,8 +265,8 @@ async def test_cancelling_goes_back_to_where_the_replicas_are(said: Said) -> Non
         ]
 
 
-async def test_cancelling_takes_back_the_wish_for_a_replica_that_never_came(said: Said) -> None:
-    """Or else it would be found in that directory when it comes some day."""
+async def test_cancel_withdraws_directory_request_for_missing_replica(said: Said) -> None:
+    """Otherwise the broker would place the replica in that directory when it is created later."""
     async with moving_broker() as broker, ClusterClient(broker.address) as client:
         broker.hold("foo")
         wanted = plan(FOO_1, to="/d2")
@@ -275,7 +278,7 @@ async def test_cancelling_takes_back_the_wish_for_a_replica_that_never_came(said
         assert broker.moves == {"any": [("foo", 1)]}
 
 
-async def test_a_cancel_that_is_refused_says_why() -> None:
+async def test_cancel_reports_reason_of_refusal() -> None:
     async with moving_broker() as broker, ClusterClient(broker.address) as client:
         broker.hold("foo")
         await actions.execute(client, Answer(), plan(), options())
@@ -285,7 +288,7 @@ async def test_a_cancel_that_is_refused_says_why() -> None:
             await actions.cancel(client, Answer(), plan(), preserve_throttles=True, timeout_ms=0)
 
 
-async def test_the_list_of_what_is_on_its_way(said: Said) -> None:
+async def test_list_ongoing_prints_kafkas_lines(said: Said) -> None:
     async with moving_broker() as broker, ClusterClient(broker.address) as client:
         broker.hold("foo")
         await actions.list_ongoing(client, Answer())
@@ -299,7 +302,7 @@ async def test_the_list_of_what_is_on_its_way(said: Said) -> None:
         ]
 
 
-async def test_a_proposal_and_what_is(said: Said) -> None:
+async def test_generate_prints_current_and_proposed_assignment(said: Said) -> None:
     async with moving_broker() as broker, ClusterClient(broker.address) as client:
         broker.hold("foo")
 
@@ -327,10 +330,10 @@ async def test_a_proposal_and_what_is(said: Said) -> None:
         ]
 
 
-async def test_a_broker_that_does_not_answer_is_no_way_back(
+async def test_execute_warns_about_unreachable_broker_in_rollback_plan(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Its replicas are shown as `any`, and that is said."""
+    """Its directories are shown as `any`, with a warning on standard error."""
     async with moving_broker() as broker, ClusterClient(broker.address) as client:
         broker.hold("foo")
         await actions.execute(client, Answer(), plan(), options())
@@ -340,7 +343,7 @@ async def test_a_broker_that_does_not_answer_is_no_way_back(
         )
 
 
-async def test_a_broker_with_a_wanted_directory_has_to_answer() -> None:
+async def test_verify_fails_if_broker_of_target_directory_is_unreachable() -> None:
     async with (
         moving_broker() as broker,
         ClusterClient(broker.address, retry_timeout_ms=1) as client,

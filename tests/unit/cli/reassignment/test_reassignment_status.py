@@ -1,4 +1,4 @@
-"""Kafka's sentences about how far a reassignment is."""
+"""Status of reassignments and directory moves in Kafka's sentences."""
 
 from __future__ import annotations
 
@@ -76,15 +76,16 @@ def copy(size_bytes: int, *, is_future: bool = False) -> ReplicaSize:
         ),
     ],
 )
-def test_sentences_about_partitions(
+def test_partition_state_prints_kafkas_sentence(
     current: tuple[int, ...], is_active: bool, sentence: str
 ) -> None:
     state = PartitionState(partition=FOO_0, current=current, target=(2, 3), is_active=is_active)
     assert str(state) == sentence
 
 
-def test_the_controller_is_asked_first_and_the_metadata_for_the_rest() -> None:
-    """What does not exist, the last partition of a topic included, has no replicas."""
+def test_partition_states_use_ongoing_reassignments_then_metadata() -> None:
+    """A partition that does not exist has no replicas, even one just after the topic's last
+    partition."""
     plan = ReassignmentPlan(replicas={FOO_0: (1, 2), FOO_1: (1,)})
     known = metadata(1, 2)
     [zero, one] = partition_states(plan, {}, known)
@@ -136,7 +137,7 @@ def test_the_controller_is_asked_first_and_the_metadata_for_the_rest() -> None:
         ),
     ],
 )
-def test_sentences_about_directories(
+def test_move_state_prints_kafkas_sentence(
     located: Located, has_offline_dir: bool, is_done: bool, sentence: str
 ) -> None:
     state = MoveState(
@@ -146,7 +147,7 @@ def test_sentences_about_directories(
     assert state.is_done is is_done
 
 
-def test_a_replica_is_found_with_both_its_copies() -> None:
+def test_locate_finds_current_and_future_replica() -> None:
     found = {
         1: [
             log_dir("/d1", copy(20)),
@@ -162,7 +163,7 @@ def test_a_replica_is_found_with_both_its_copies() -> None:
     ]
 
 
-def test_lines_of_the_list() -> None:
+def test_ongoing_line_lists_replicas_adding_and_removing() -> None:
     both = OngoingReassignment(replicas=(1, 2, 3), adding=(3,), removing=(1,))
     assert ongoing_line(FOO_0, both) == "foo-0: replicas: 1,2,3. adding: 3. removing: 1."
     grown = OngoingReassignment(replicas=(1, 2), adding=(2,), removing=())
@@ -177,7 +178,7 @@ def test_lines_of_the_list() -> None:
         (False, "stalled", "stalled"),
     ],
 )
-def test_a_directory_that_takes_nothing_new_is_no_target_but_may_be_stayed_in(
+def test_require_targets_refuses_closed_directory_unless_replica_is_in_it(
     is_cordoned: bool, state: str, why: str
 ) -> None:
     closed = dataclasses.replace(log_dir("/d2"), is_cordoned=is_cordoned, state=state)
@@ -189,7 +190,7 @@ def test_a_directory_that_takes_nothing_new_is_no_target_but_may_be_stayed_in(
     require_targets(plan, {1: [log_dir("/d1"), staying]})
 
 
-def test_an_open_directory_is_a_target() -> None:
+def test_require_targets_accepts_open_directory() -> None:
     plan = ReassignmentPlan(replicas={FOO_0: (1,)}, log_dirs={REPLICA: "/d2"})
     require_targets(plan, {1: [log_dir("/d1", copy(10)), log_dir("/d2")]})
     assert why_closed(log_dir("/d2")) is None

@@ -1,4 +1,4 @@
-"""Which replicas and brokers a throttle names."""
+"""Replicas and brokers that the throttles of a reassignment name."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def move(sources: set[int], destinations: set[int]) -> PartitionMove:
     return PartitionMove(sources=frozenset(sources), destinations=frozenset(destinations))
 
 
-def test_a_move_goes_from_all_that_hold_it_to_those_that_shall() -> None:
+def test_plan_moves_has_current_replicas_as_sources_and_new_ones_as_destinations() -> None:
     assert plan_moves({}, {FOO_0: (2, 3)}, {FOO_0: (1, 2)}) == {FOO_0: move({1, 2}, {3})}
 
 
-def test_a_partition_on_its_way_keeps_the_sources_it_had() -> None:
-    """Its current replicas hold those that are being added; they have nothing to send yet."""
+def test_plan_moves_keeps_sources_of_running_reassignment() -> None:
+    """The current replicas include those being added, which have no data to send yet."""
     running = {FOO_0: move({1, 2}, {3}), BAR_0: move({5}, {6})}
     assert plan_moves(running, {FOO_0: (2, 4)}, {FOO_0: (1, 2, 3)}) == {
         FOO_0: move({1, 2}, {4}),
@@ -37,7 +37,7 @@ def test_a_partition_on_its_way_keeps_the_sources_it_had() -> None:
     }
 
 
-def test_throttles_by_topic_and_broker() -> None:
+def test_topic_throttles_list_leaders_and_followers_by_topic() -> None:
     moves = {FOO_10: move({2}, {1}), FOO_0: move({2, 1}, {3}), BAR_0: move({9}, set())}
     assert topic_throttles(moves) == {
         "bar": {LEADER_REPLICAS: "0:9", FOLLOWER_REPLICAS: ""},
@@ -46,7 +46,7 @@ def test_throttles_by_topic_and_broker() -> None:
     assert moving_brokers(moves) == [1, 2, 3, 9]
 
 
-def test_a_topic_can_be_configured_with_what_is_made() -> None:
+def test_topic_throttles_are_valid_topic_configs() -> None:
     made = topic_throttles({FOO_0: move({2, 1}, {3}), BAR_0: move({9}, set())})
     configs = {
         topic: TopicConfig().with_overrides(settings, source=topic)

@@ -1,4 +1,4 @@
-"""What all tools share: settings, pairs, and how they end."""
+"""Options, output and exit codes that all tools share."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ from tests.checkout import ROOT
 _PROJECT = (ROOT / "pyproject.toml").read_text()
 
 
-def test_pairs_keep_what_follows_the_first_equals_sign() -> None:
+def test_parse_pairs_splits_at_first_equals_sign() -> None:
     assert command.parse_pairs(("a=1", "b=x=y", "a=2"), "--p") == {"a": "2", "b": "x=y"}
     for bad in ("novalue", "=x"):
         with pytest.raises(click.BadParameter):
             command.parse_pairs((bad,), "--p")
 
 
-def test_client_settings_come_from_the_command_config(tmp_path: Path) -> None:
+def test_make_client_reads_settings_from_command_config(tmp_path: Path) -> None:
     config = tmp_path / "client.properties"
     config.write_text("request.timeout.ms=5\nclient.id=me\n")
     assert command.make_client("h:1", str(config)).request_timeout_ms == 5
 
 
 @pytest.mark.parametrize("text", ["security.protocol=SSL", "request.timeout.ms=soon", "a=\\u00"])
-def test_settings_that_cannot_be_honoured_are_refused(tmp_path: Path, text: str) -> None:
+def test_make_client_refuses_unsupported_settings(tmp_path: Path, text: str) -> None:
     config = tmp_path / "client.properties"
     config.write_text(text)
     with pytest.raises(ConfigError):
         command.make_client("h:1", str(config))
 
 
-def test_a_missing_command_config_is_named(tmp_path: Path) -> None:
+def test_make_client_names_missing_command_config(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="nowhere"):
         command.make_client("h:1", str(tmp_path / "nowhere"))
 
@@ -64,7 +64,7 @@ def _run(*words: str, error: BaseException | None = None) -> Result:
     return CliRunner().invoke(_tool(error), ["--bootstrap-server", "h:1", *words])
 
 
-def test_an_answer_is_lines_or_one_document_that_says_what_went_wrong_half_way() -> None:
+def test_answer_prints_lines_or_one_document_with_error() -> None:
     assert _run().output == "asking h:1\nand again\n"
     assert _run("--json", "--timeout", "2.5").output == '{"version":1,"asked":[2500,1]}\n'
     failed = _run("--json", error=OperatingError("two\nlines"))
@@ -80,14 +80,14 @@ def test_an_answer_is_lines_or_one_document_that_says_what_went_wrong_half_way()
         (KeyboardInterrupt(), 130, "\n"),
     ],
 )
-def test_every_end_is_one_line_and_an_exit_code(
+def test_tool_error_is_one_line_and_an_exit_code(
     error: BaseException, code: int, reported: str
 ) -> None:
     done = _run(error=error)
     assert (done.exit_code, done.stderr) == (code, reported)
 
 
-def test_wrong_usage_is_one_line_that_names_the_help() -> None:
+def test_tool_usage_error_is_one_line_that_names_the_help() -> None:
     done = CliRunner().invoke(_tool(), ["--jsn"], prog_name="kraftjbod-probe")
     assert done.exit_code == 2
     assert done.stderr == (
@@ -104,14 +104,15 @@ def _loose_tool() -> command.Tool:
     return probe
 
 
-def test_an_address_that_is_asked_for_late_is_missed_when_it_is_used() -> None:
-    """So that a command of a tool can be asked for its help."""
+def test_optional_bootstrap_server_is_required_when_used() -> None:
+    """The option is not required, so that a command of a tool can print its help without an
+    address."""
     done = CliRunner().invoke(_loose_tool(), [], prog_name="kraftjbod-probe")
     assert done.exit_code == 2
     assert done.stderr.startswith("error: Missing option '--bootstrap-server'.")
 
 
-def test_the_settings_file_has_the_name_that_older_scripts_know(tmp_path: Path) -> None:
+def test_connection_options_accept_old_name_of_command_config(tmp_path: Path) -> None:
     config = tmp_path / "client.properties"
     config.write_text("request.timeout.ms=5\n")
     words = ["--bootstrap-server", "h:1", "--consumer.config", str(config)]
@@ -121,18 +122,18 @@ def test_the_settings_file_has_the_name_that_older_scripts_know(tmp_path: Path) 
 
 
 TOOLS = sorted(path.name for path in (ROOT / "bin").iterdir())
-#: It has jobs below it, which need Spark.
+# Has subcommands, which need Spark.
 _PIPELINE = "kraftjbod-pipeline"
-#: They make clusters or read disks, and reach none.
+# These create clusters or read disks, and connect to no cluster.
 _WITHOUT_CLUSTER = ("kraftjbod-storage", "kraftjbod-local", "kraftjbod-dump-log")
-#: Kafka's lines are for programs already, and Kafka's flags say how long to wait.
+# Kafka's lines are machine-readable already, and Kafka's flags set the timeouts.
 _MEASURING = ("kraftjbod-producer-perf-test", "kraftjbod-consumer-perf-test")
-#: Its commands are Kafka's, each with options of its own.
+# Its subcommands are Kafka's, each with its own options.
 _BY_COMMAND = "kraftjbod-cluster"
 
 
 @pytest.mark.parametrize("name", [name for name in TOOLS if name != _PIPELINE])
-def test_every_tool_reports_its_version_and_the_operators_ones_json(name: str) -> None:
+def test_tools_have_version_json_and_timeout_options(name: str) -> None:
     (line,) = [text for text in _PROJECT.splitlines() if text.startswith(f"{name} = ")]
     module, _, function = line.split('"')[1].partition(":")
     root = getattr(importlib.import_module(module), function)

@@ -1,4 +1,4 @@
-"""Settings in Java's names, as librdkafka wants them."""
+"""Translation of the Java client's settings for librdkafka."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from kraftjbod.cli.terminal.library_client import library_settings, make_consume
 from kraftjbod.core.errors import ConfigError
 
 
-def test_what_it_calls_otherwise_is_translated() -> None:
+def test_library_settings_translates_java_names() -> None:
     java = {
         "buffer.memory": "2048",
         "fetch.max.wait.ms": "7",
@@ -26,7 +26,7 @@ def test_what_it_calls_otherwise_is_translated() -> None:
     }
 
 
-def test_clients_are_made_or_the_setting_is_named() -> None:
+def test_make_producer_and_consumer_name_unknown_setting() -> None:
     for acks in ("all", "1", "0"):
         make_producer({"bootstrap.servers": "127.0.0.1:1", "acks": acks})
     with pytest.raises(ConfigError, match=r'"nobody\.knows"'):

@@ -1,4 +1,4 @@
-"""The running count on standard error."""
+"""``counter`` prints a running count on standard error."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from kraftjbod.cli.terminal.progress import counter
 
 
-def test_counting_leaves_standard_output_alone(capsys: pytest.CaptureFixture[str]) -> None:
+def test_counter_writes_nothing_to_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
     with counter("sent") as advance:
         advance(2)
         advance(3)

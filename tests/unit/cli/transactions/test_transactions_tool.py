@@ -1,4 +1,4 @@
-"""kraftjbod-transactions: Kafka's columns, what hangs, and its end."""
+"""``kraftjbod-transactions``: Kafka's columns, hanging transactions and aborts."""
 
 from __future__ import annotations
 
@@ -25,8 +25,10 @@ HOUR_MS = 3_600_000
 
 
 class Coordinator(MiniBroker):
-    """Partition 0 of ``t`` has a transaction of producer 5 open, which "ours" knows of, since two
-    hours, and one of producer 6, since one; no coordinator knows that one."""
+    """A broker with two open transactions in partition 0 of ``t``.
+
+    The one of producer 5 is two hours old and belongs to "ours". The one of producer 6 is one hour
+    old, and no coordinator knows it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -139,7 +141,7 @@ async def answered(broker: MiniBroker, *words: str) -> Any:
     return json.loads(done.stdout)
 
 
-async def test_a_pattern_that_is_none_is_named() -> None:
+async def test_list_names_invalid_pattern() -> None:
     async with coordinator() as broker:
         broker.fail_next["ListTransactions"].append(ErrorCode.INVALID_REGULAR_EXPRESSION)
         listed = await asked(broker, "list", "--transactional-id-pattern", "o(")
@@ -147,7 +149,7 @@ async def test_a_pattern_that_is_none_is_named() -> None:
         assert listed.stderr == "error: 'o(': INVALID_REGULAR_EXPRESSION\n"
 
 
-async def test_what_is_open_in_kafkas_columns_and_in_json() -> None:
+async def test_list_and_describe_print_kafkas_columns_and_json() -> None:
     async with coordinator() as broker:
         listed = await asked(broker, "list", "--transactional-id-pattern", "o.*")
         assert listed.stdout == (
@@ -168,7 +170,7 @@ async def test_what_is_open_in_kafkas_columns_and_in_json() -> None:
         assert (gone.exit_code, gone.stderr) == (1, "error: transactional id gone is not known\n")
 
 
-async def test_producers_of_a_partition() -> None:
+async def test_describe_producers_prints_producers_of_partition() -> None:
     async with coordinator() as broker:
         shown = await asked(broker, "describe-producers", "--topic", "t", "--partition", "0")
         rows = [line.split() for line in shown.stdout.splitlines()]
@@ -179,7 +181,7 @@ async def test_producers_of_a_partition() -> None:
         assert refused.exit_code == 1 and "TOPIC_AUTHORIZATION_FAILED" in refused.stderr
 
 
-async def test_only_what_no_coordinator_will_end_hangs() -> None:
+async def test_find_hanging_lists_transactions_unknown_to_coordinator() -> None:
     async with coordinator() as broker:
         found = (await answered(broker, "find-hanging", "--topic", "t"))["hanging"]
         assert [(one["producerId"], one["startOffset"]) for one in found] == [(6, 8)]
@@ -188,7 +190,7 @@ async def test_only_what_no_coordinator_will_end_hangs() -> None:
         assert (await answered(broker, *young))["hanging"] == []
 
 
-async def test_the_end_is_sent_to_the_partition_with_the_epochs_that_it_knows() -> None:
+async def test_abort_sends_marker_with_known_or_given_epochs() -> None:
     where = ("abort", "--topic", "t", "--partition", "0")
     async with coordinator() as broker:
         broker.fail_next["WriteTxnMarkers"] = [ErrorCode.NOT_LEADER_OR_FOLLOWER]
@@ -206,7 +208,7 @@ async def test_the_end_is_sent_to_the_partition_with_the_epochs_that_it_knows() 
         assert "Could not find any open transactions starting at offset 7" in nothing.stderr
 
 
-async def test_a_producer_is_fenced_also_while_an_end_is_on_its_way() -> None:
+async def test_force_terminate_retries_during_concurrent_transaction() -> None:
     async with coordinator() as broker:
         broker.fail_next["InitProducerId"] = [ErrorCode.CONCURRENT_TRANSACTIONS]
         done = await asked(broker, "forceTerminateTransaction", "--transactionalId", "ours")
@@ -223,7 +225,7 @@ async def test_a_producer_is_fenced_also_while_an_end_is_on_its_way() -> None:
         ("describe-producers", "--topic", "t"),
     ],
 )
-async def test_wrong_usage_is_exit_code_2(words: tuple[str, ...]) -> None:
+async def test_transactions_tool_with_wrong_options_exits_with_2(words: tuple[str, ...]) -> None:
     done = await invoke(main, "--bootstrap-server", "127.0.0.1:1", *words)
     assert done.exit_code == 2
     assert done.stderr.startswith("error: ")

@@ -1,4 +1,4 @@
-"""Which cordons follow from committed configurations."""
+"""``dynamic_cordons``: cordoned directories that follow from committed configurations."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ BROKER = BrokerRegistration(
 
 
 def _configs(**values: str) -> Configs:
-    """``b7`` is broker 7, ``all`` stands for all of them."""
+    """Return configurations of ``cordoned.log.dirs``: ``b7`` is broker 7, ``all`` is the
+    default."""
     return {
         (ResourceType.BROKER, "" if name == "all" else name[1:]): {"cordoned.log.dirs": text}
         for name, text in values.items()
@@ -44,12 +45,12 @@ def _configs(**values: str) -> Configs:
         (_configs(all="/a", b7="/b"), (B,)),
     ],
 )
-def test_a_brokers_own_value_wins(
+def test_dynamic_cordons_prefer_brokers_own_value_over_default(
     configs: Configs, cordoned: tuple[DirectoryId, ...] | None
 ) -> None:
     assert dynamic_cordons(configs, BROKER) == cordoned
 
 
-def test_other_keys_say_nothing_about_cordons() -> None:
+def test_dynamic_value_ignores_other_keys() -> None:
     configs = {(ResourceType.BROKER, "7"): {"leader.replication.throttled.rate": "5"}}
     assert dynamic_value(configs, BROKER.broker_id) is None

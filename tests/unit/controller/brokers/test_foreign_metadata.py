@@ -1,4 +1,4 @@
-"""Registrations and heartbeats of brokers that know another metadata log, or more of this one."""
+"""Registrations and heartbeats of brokers with another metadata log, or with more of this log."""
 
 from __future__ import annotations
 
@@ -51,7 +51,9 @@ def beat(world: World, epoch: BrokerEpoch, log_id: Uuid | None, offset: int) -> 
 
 
 def refusal(world: World, log_id: Uuid, offset: int) -> str:
-    """How both a registration and a heartbeat are answered, before any other reason counts."""
+    """Return the common message with which a registration and a heartbeat are refused.
+
+    This refusal has precedence over all others."""
     said = set()
     for ask in (
         lambda: register(world, log_id, offset),
@@ -65,14 +67,14 @@ def refusal(world: World, log_id: Uuid, offset: int) -> str:
     return said.pop() if len(said) == 1 else str(said)
 
 
-def test_a_broker_of_another_log_or_with_more_of_this_one_is_refused() -> None:
+def test_registration_and_heartbeat_with_foreign_or_longer_log_are_refused() -> None:
     world = World()
     ours, end = world.state.metadata_log_id, world.state.offset
     assert f"has followed metadata log {OTHER}" in refusal(world, OTHER, 0)
     assert f"here it ends at {end}" in refusal(world, ours, end + 1)
 
 
-def test_a_broker_that_knows_this_log_or_none_is_served() -> None:
+def test_registration_and_heartbeat_with_this_log_or_none_are_accepted() -> None:
     for named in (True, False):
         world = World()
         ours = world.state.metadata_log_id if named else None
@@ -81,9 +83,11 @@ def test_a_broker_that_knows_this_log_or_none_is_served() -> None:
 
 
 @pytest.mark.parametrize(
-    ("known", "here"), [(None, 4), (3, None), (3, 3)], ids=["not said", "not known", "the same"]
+    ("known", "here"),
+    [(None, 4), (3, None), (3, 3)],
+    ids=["no epoch sent", "no epoch here", "same"],
 )
-def test_a_broker_is_served_unless_another_entry_is_certain(
+def test_require_same_entry_refuses_only_known_different_epochs(
     known: int | None, here: int | None
 ) -> None:
     ask = FetchMetadataRequest(
@@ -100,8 +104,8 @@ def test_a_broker_is_served_unless_another_entry_is_certain(
     require_same_entry(forgotten, here)
 
 
-def test_brokers_refuse_what_goes_on_behind_an_earlier_end_also_when_it_is_longer() -> None:
-    """They took the entries after their own last one, of a log that they had never followed."""
+def test_broker_rejects_metadata_log_that_diverges_before_its_end() -> None:
+    """Before, brokers applied later entries of a log that they had never followed."""
     with SimulatedCluster(5, controllers=3, brokers=1, log_dirs=1) as cluster:
         cluster.start()
         cluster.run_for(3_000)
@@ -117,7 +121,8 @@ def test_brokers_refuse_what_goes_on_behind_an_earlier_end_also_when_it_is_longe
         for host in lost:
             host.kill()
             cluster.replace_metadata_disk(host, is_voter=True)
-        # Whoever knows the lost disks is made to forget them.
+        # Delete the record of voter directories, with which the survivor would refuse the replaced
+        # disks.
         path = behind.metadata_disk.path
         behind.metadata_disk.vfs.unlink_if_exists(f"{path}/__cluster_metadata-0/voter-directories")
         for host in (behind, *lost):

@@ -1,4 +1,4 @@
-"""The broker state table row by row, and sessions."""
+"""``BrokerHeartbeatManager``: the table of broker states, sessions and closed connections."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ EPOCH = BrokerEpoch(7)
 
 
 @pytest.mark.parametrize(
-    ("current", "wishes", "expected"),
+    ("current", "requests", "expected"),
     [
         (FENCED, "may_unfence", UNFENCED),
         (FENCED, "", FENCED),
@@ -42,10 +42,13 @@ EPOCH = BrokerEpoch(7)
         (GONE, "may_unfence", GONE),
     ],
 )
-def test_next_state(current: BrokerControlState, wishes: str, expected: BrokerControlState) -> None:
+def test_next_state_follows_broker_state_table(
+    current: BrokerControlState, requests: str, expected: BrokerControlState
+) -> None:
     names = BrokerWish.__dataclass_fields__
-    assert set(wishes.split()) <= set(names)
-    assert next_state(current, BrokerWish(**{n: n in wishes.split() for n in names})) is expected
+    assert set(requests.split()) <= set(names)
+    wish = BrokerWish(**{n: n in requests.split() for n in names})
+    assert next_state(current, wish) is expected
 
 
 @pytest.fixture
@@ -53,7 +56,7 @@ def heartbeats() -> BrokerHeartbeatManager:
     return BrokerHeartbeatManager(session_timeout_ms=9000, reconnect_grace_ms=1000)
 
 
-def test_a_session_ends_a_timeout_after_the_last_contact(
+def test_session_ends_one_timeout_after_the_last_contact(
     heartbeats: BrokerHeartbeatManager,
 ) -> None:
     assert not heartbeats.has_valid_session(ONE, 0)
@@ -66,16 +69,18 @@ def test_a_session_ends_a_timeout_after_the_last_contact(
     assert not heartbeats.has_valid_session(ONE, 5000)
 
 
-def test_the_longest_silent_broker_is_found_first(heartbeats: BrokerHeartbeatManager) -> None:
+def test_find_stale_returns_broker_that_was_silent_longest(
+    heartbeats: BrokerHeartbeatManager,
+) -> None:
     heartbeats.touch(ONE, EPOCH, 200)
     heartbeats.touch(TWO, EPOCH, 100)
     assert heartbeats.find_stale([ONE, TWO], 9000) is None
     assert heartbeats.find_stale([ONE, TWO], 9500) == TWO
     assert heartbeats.find_stale([ONE], 9500) == ONE
-    assert heartbeats.find_stale([ONE, BrokerId(3)], 9500) == BrokerId(3), "never heard"
+    assert heartbeats.find_stale([ONE, BrokerId(3)], 9500) == BrokerId(3), "no contact ever"
 
 
-def test_a_shutdown_is_known_when_all_active_brokers_have_replayed_it(
+def test_shutdown_is_known_once_all_active_brokers_replayed_it(
     heartbeats: BrokerHeartbeatManager,
 ) -> None:
     heartbeats.touch(ONE, EPOCH, 0, 5)
@@ -84,13 +89,15 @@ def test_a_shutdown_is_known_when_all_active_brokers_have_replayed_it(
     heartbeats.note_shutdown_offset(ONE, 6)
     heartbeats.note_shutdown_offset(ONE, 60)
     heartbeats.touch(TWO, EPOCH, 0, 6)
-    assert not heartbeats.is_shutdown_known(ONE, [TWO]), "leaderships moved in both"
+    assert not heartbeats.is_shutdown_known(ONE, [TWO]), "both offsets changed leaders"
     heartbeats.touch(TWO, EPOCH, 0, 60)
     assert heartbeats.is_shutdown_known(ONE, [TWO])
-    assert not heartbeats.is_shutdown_known(ONE, [TWO, BrokerId(3)]), "3 was never heard"
+    assert not heartbeats.is_shutdown_known(ONE, [TWO, BrokerId(3)]), "3 sent no heartbeat"
 
 
-def test_a_new_incarnation_starts_from_nothing(heartbeats: BrokerHeartbeatManager) -> None:
+def test_touch_by_new_incarnation_resets_shutdown_offset(
+    heartbeats: BrokerHeartbeatManager,
+) -> None:
     heartbeats.touch(ONE, EPOCH, 0, 5)
     heartbeats.note_shutdown_offset(ONE, 6)
     heartbeats.touch(ONE, BrokerEpoch(8), 0, 1)
@@ -100,11 +107,11 @@ def test_a_new_incarnation_starts_from_nothing(heartbeats: BrokerHeartbeatManage
 # --- closed connections --------------------------------------------------------------------------
 
 SESSION_MS, GRACE_MS = 9000, 1000
-#: A former controller may have announced longer sessions.
+# A former controller may have announced longer sessions.
 LIMIT_MS = 19_000
 
 
-def test_who_closes_its_connection_and_does_not_come_back_is_gone(
+def test_broker_with_closed_connection_is_gone_after_the_grace(
     heartbeats: BrokerHeartbeatManager,
 ) -> None:
     heartbeats.touch(ONE, EPOCH, 100, connection=ConnectionId(1))
@@ -121,13 +128,13 @@ def test_who_closes_its_connection_and_does_not_come_back_is_gone(
     assert not heartbeats.may_be_replaced(ONE, 1300)
 
 
-def test_a_session_lasts_as_long_as_its_broker_was_told() -> None:
-    """It believes that nobody else leads until then."""
+def test_session_lasts_as_long_as_announced_after_timeout_was_lowered() -> None:
+    """The broker assumes until then that no other broker leads its partitions."""
     heartbeats = BrokerHeartbeatManager(session_timeout_ms=9_000, reconnect_grace_ms=0)
     heartbeats.touch(ONE, EPOCH, 0)
     heartbeats.set_limits(3_000, 0)
     assert heartbeats.session_timeout_ms == 3_000
-    # The answer, with the shorter time in it, may never arrive.
+    # The response with the shorter timeout may be lost.
     heartbeats.touch(ONE, EPOCH, 2_000)
     assert heartbeats.has_valid_session(ONE, 8_999)
     assert heartbeats.find_stale([ONE], 9_000) == ONE
@@ -135,7 +142,7 @@ def test_a_session_lasts_as_long_as_its_broker_was_told() -> None:
     assert heartbeats.find_stale([ONE], 13_000) == ONE
 
 
-def test_closed_connections_mean_nothing_without_a_grace() -> None:
+def test_closed_connection_changes_nothing_without_grace() -> None:
     heartbeats = BrokerHeartbeatManager(session_timeout_ms=SESSION_MS, reconnect_grace_ms=0)
     heartbeats.touch(ONE, EPOCH, 0, connection=ConnectionId(1))
     heartbeats.connection_closed(ConnectionId(1), 0)
@@ -144,7 +151,7 @@ def test_closed_connections_mean_nothing_without_a_grace() -> None:
 
 
 def test_inherited_sessions_last_as_long_as_any_controller_announced() -> None:
-    """The former controller answers until its lease is over, and goes by another setting."""
+    """The former controller answers until its lease ends, and applies its own setting."""
     heartbeats = BrokerHeartbeatManager(session_timeout_ms=SESSION_MS, reconnect_grace_ms=GRACE_MS)
     heartbeats.restart([_registration(ONE, EPOCH)], 0, LIMIT_MS)
     assert heartbeats.has_longer_sessions(LIMIT_MS - SESSION_MS - 1)
@@ -153,8 +160,8 @@ def test_inherited_sessions_last_as_long_as_any_controller_announced() -> None:
     assert heartbeats.find_stale([ONE], LIMIT_MS) == ONE
 
 
-def test_broker_never_heard_by_this_controller_is_not_probed() -> None:
-    """One firewall rule keeps its heartbeats away and refuses connections to it as well."""
+def test_broker_without_contact_to_this_controller_is_not_probed() -> None:
+    """A single firewall rule can block its heartbeats and refuse connections to it."""
     heartbeats = BrokerHeartbeatManager(session_timeout_ms=SESSION_MS, reconnect_grace_ms=GRACE_MS)
     heartbeats.restart([_registration(ONE, EPOCH)], 0, LIMIT_MS)
     assert heartbeats.may_be_replaced(ONE, GRACE_MS), "a new incarnation shows that it is dead"
@@ -165,20 +172,20 @@ def test_broker_never_heard_by_this_controller_is_not_probed() -> None:
 
 @dataclass
 class _Process:
-    """An incarnation of a broker, and the connections to the controller that it has open."""
+    """An incarnation of a broker, and its open connections to the controller."""
 
     epoch: BrokerEpoch
     connections: list[ConnectionId] = field(default_factory=list)
     last_on: ConnectionId | None = None
     last_heard_ms: int = 0
     until_ms: int = 0
-    """Its session lasts as long as any controller announced."""
+    """End of the longest session that any controller announced."""
     cut_off_ms: int | None = None
-    """Since when what it was heard on last is closed."""
+    """Time at which the connection of its last contact closed."""
     is_reset: bool = False
-    """That was reset: it may not know."""
+    """Whether that connection was reset, which the broker may not know."""
     is_heard: bool = True
-    """By the controller of now."""
+    """Whether the current controller has received a request of it."""
     is_probed: bool = False
     is_refused: bool = False
 
@@ -198,7 +205,7 @@ def _registration(broker_id: BrokerId, epoch: BrokerEpoch) -> BrokerRegistration
 
 
 class _Brokers:
-    """Brokers and their connections as they really are, beside what the manager makes of it."""
+    """Model of brokers and their connections, compared with the manager under test."""
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
@@ -207,11 +214,11 @@ class _Brokers:
             session_timeout_ms=SESSION_MS, reconnect_grace_ms=GRACE_MS
         )
         self.current: dict[BrokerId, _Process] = {}
-        #: Of which the controller knows a later incarnation; they may live on for a while.
+        # Incarnations replaced by a later registration; their processes may live for a while.
         self.former: list[_Process] = []
         self.last_connection = 0
         self.last_epoch = 0
-        #: Under way.
+        # Probes in flight.
         self.probes: list[tuple[BrokerId, BrokerEpoch]] = []
 
     def step(self) -> None:
@@ -228,21 +235,21 @@ class _Brokers:
         self.now_ms += self.rng.choice((1, 50, 300, GRACE_MS - 1, GRACE_MS, 4000, SESSION_MS))
 
     def connect(self) -> None:
-        """Beside the connections that it has: an old one may be dead without anybody's word."""
+        """Open another connection; an older one may be dead without a notification."""
         if self.current:
             self.last_connection += 1
             process = self.rng.choice(list(self.current.values()))
             process.connections.append(ConnectionId(self.last_connection))
 
     def heartbeat(self) -> None:
-        """On any of its connections: what was sent on an older one may come late."""
+        """Send a heartbeat on any connection; one sent on an older connection may arrive late."""
         able = [(b, p) for b, p in self.current.items() if p.connections]
         if able:
             broker_id, process = self.rng.choice(able)
             self._heard(broker_id, process, self.rng.choice(process.connections))
 
     def close(self) -> None:
-        """One connection of one process, in whatever state; of a former incarnation too."""
+        """Close one connection of a current or former incarnation."""
         able = [p for p in (*self.current.values(), *self.former) if p.connections]
         if able:
             process = self.rng.choice(able)
@@ -255,7 +262,7 @@ class _Brokers:
                 process.cut_off_ms = None if is_reset else self.now_ms
 
     def register(self) -> None:
-        """Another process of a broker tries; refused while the one before it may live."""
+        """Register another incarnation, which is refused while the previous one may live."""
         broker_id = self.rng.choice((ONE, TWO))
         before = self.current.get(broker_id)
         may = before is None or before.is_refused or self._is_silent(before)
@@ -279,7 +286,7 @@ class _Brokers:
         process.is_probed = process.is_refused = process.is_reset = False
 
     def restart_controller(self) -> None:
-        """Nobody is connected to it, and none of them is fenced."""
+        """Start a controller with no connections, with all brokers unfenced."""
         for process in self.current.values():
             process.connections, process.last_on, process.cut_off_ms = [], None, None
             process.last_heard_ms, process.is_heard = self.now_ms, False
@@ -301,7 +308,7 @@ class _Brokers:
         self.probes += suspects
 
     def say_refused(self) -> None:
-        """Late perhaps: it may have come back meanwhile, or another incarnation of it."""
+        """Deliver the refusal of a probe, perhaps after the broker reconnected or was replaced."""
         if self.probes:
             broker_id, epoch = self.probes.pop(self.rng.randrange(len(self.probes)))
             self.heartbeats.refused(broker_id, epoch)
@@ -309,7 +316,7 @@ class _Brokers:
             process.is_refused |= process.epoch == epoch and process.is_probed
 
     def _is_suspect(self, process: _Process | None) -> bool:
-        """Cut off, reset, or not come to a controller that took over long enough ago."""
+        """Return whether the connection is closed or reset, or never came after a failover."""
         return process is not None and (
             process.cut_off_ms is not None
             or process.is_reset
@@ -334,8 +341,9 @@ class _Brokers:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_sessions_are_as_the_connections_really_are(seed: int) -> None:
-    """Two connections of one broker, late heartbeats, former incarnations that live on."""
+def test_heartbeat_manager_matches_model_of_brokers_and_connections(seed: int) -> None:
+    """Two connections of one broker, late heartbeats, and former incarnations that are still
+    alive."""
     brokers = _Brokers(random.Random(seed))
     for _ in range(400):
         brokers.step()

@@ -1,4 +1,4 @@
-"""Those who follow the metadata."""
+"""FetchMetadata requests of brokers, to the active controller and to followers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.unit.controller.conftest import ONE, TWO, Node
 from tests.unit.raft.quorum_rig import Net, until
 
 
-async def test_a_follower_that_is_ahead_is_reported(node: Node) -> None:
+async def test_fetch_metadata_beyond_log_end_is_out_of_range(node: Node) -> None:
     request = FetchMetadataRequest(broker_id=ONE, fetch_offset=99, max_wait_ms=0, max_bytes=1000)
     with pytest.raises(OperatingError) as refused:
         await node.controller.handle(request)
@@ -31,10 +31,10 @@ async def test_a_follower_that_is_ahead_is_reported(node: Node) -> None:
 
 
 @pytest.mark.parametrize("position", [0, 1 << 40])
-async def test_a_follower_that_asks_for_a_snapshot_that_is_not_there_is_reported(
+async def test_fetch_metadata_of_missing_snapshot_is_out_of_range(
     node: Node, position: int
 ) -> None:
-    """It was an assertion that failed, and a closed connection."""
+    """It once failed an assertion and closed the connection."""
     request = FetchMetadataRequest(
         broker_id=ONE,
         fetch_offset=0,
@@ -61,10 +61,10 @@ async def test_a_follower_that_asks_for_a_snapshot_that_is_not_there_is_reported
         assert answer.snapshot_offset == newest
 
 
-async def test_a_piece_that_was_read_before_another_one_led_is_not_of_the_new_term(
+async def test_fetch_metadata_response_has_term_of_the_snapshot_read(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The new leader's snapshot may have the same state in another order."""
+    """The snapshot of the new leader may hold the same state in another order."""
     driver = node.controller._driver
     node.controller._start_snapshot()
     while (newest := await driver.committed.newest_snapshot()) is None:
@@ -90,8 +90,10 @@ async def test_a_piece_that_was_read_before_another_one_led_is_not_of_the_new_te
     assert (driver.term, answer.controller_epoch) == (term + 1, term)
 
 
-async def test_metadata_fetches_damaged_snapshot_is_refused_and_made_again(node: Node) -> None:
-    """A bit that fell on the controller's disk became the state of a broker."""
+async def test_fetch_metadata_of_damaged_snapshot_is_refused_and_snapshot_recreated(
+    node: Node,
+) -> None:
+    """Before, a flipped bit on the controller's disk became the state of a broker."""
     driver = node.controller._driver
     node.controller._start_snapshot()
     while (newest := await driver.committed.newest_snapshot()) is None:
@@ -120,8 +122,8 @@ async def test_metadata_fetches_damaged_snapshot_is_refused_and_made_again(node:
     assert answer.snapshot_crc == newest.crc
 
 
-def test_a_broker_that_cannot_reach_the_active_controller_hears_of_the_others() -> None:
-    """They know of the topic as soon as it is committed."""
+def test_broker_cut_off_from_active_controller_fetches_metadata_from_followers() -> None:
+    """Followers know the topic as soon as it is committed."""
     with SimulatedCluster(seed=3, controllers=3, brokers=2, log_dirs=1) as cluster:
         cluster.start()
         active = next(one for one in cluster.controllers if one.is_active)
@@ -139,7 +141,7 @@ def test_a_broker_that_cannot_reach_the_active_controller_hears_of_the_others() 
 
 
 class Follower:
-    """A controller that hears what it is told a leader said, and says nothing itself."""
+    """A controller that receives scripted Appends as if from a leader, and sends nothing."""
 
     def __init__(self, vfs: FaultVfs) -> None:
         net = Net()
@@ -147,7 +149,7 @@ class Follower:
         self.node = Node(vfs, quorum=net)
 
     def hear(self, previous: int, *terms: int, committed: int, of_term: int = 1) -> None:
-        """Entries after ``previous``, of those terms."""
+        """Receive entries of ``terms`` after offset ``previous``."""
         core = self.node.driver.core
         entries = (Entry(previous + i, term, NO_RECORDS) for i, term in enumerate(terms, 1))
         append = Append(
@@ -190,7 +192,7 @@ async def follower(vfs: FaultVfs) -> AsyncIterator[Follower]:
     made.node.log_dir.close()
 
 
-async def test_one_that_follows_answers_who_would_have_it_so_with_what_is_committed(
+async def test_follower_answers_fetch_metadata_with_committed_entries_only(
     follower: Follower,
 ) -> None:
     assert await follower.is_refused(), "it hears no leader"
@@ -213,12 +215,12 @@ async def test_one_that_follows_answers_who_would_have_it_so_with_what_is_commit
     assert await follower.is_refused(), "who leads lacks what is committed here"
 
 
-async def test_one_that_follows_lets_nobody_wait_for_long(follower: Follower) -> None:
+async def test_follower_limits_the_wait_of_fetch_metadata(follower: Follower) -> None:
     follower.hear(-1, 1, committed=0)
     await until(lambda: follower.node.driver.committed_offset == 0)
     waiting = asyncio.create_task(follower.ask(fetch_offset=1))
     await asyncio.sleep(0)
     follower.node.clock.ms += 1_500
     follower.hear(0, committed=0)
-    follower.node.driver._waits.stir()  # Who waits looks at the time.
+    follower.node.driver._waits.stir()  # Waiting fetches look at the clock again.
     assert (await waiting).entries == ()

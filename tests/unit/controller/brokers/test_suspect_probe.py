@@ -1,4 +1,4 @@
-"""Which suspects are found dead: those at all of whose addresses nobody listens."""
+"""``SuspectProbe``: a suspect is dead if all its addresses refuse the connection."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def broker(*ports: int) -> BrokerRegistration:
         (broker(), {}, False, 0),
     ],
 )
-async def test_who_is_dead(
+async def test_suspect_probe_reports_broker_whose_addresses_all_refuse(
     suspect: BrokerRegistration, refusals: dict[int, list[bool]], is_dead: bool, tries: int
 ) -> None:
     suspects = [suspect]

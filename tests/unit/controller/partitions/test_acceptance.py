@@ -1,4 +1,4 @@
-"""Acceptance as a table, and random lives of replicas with their records."""
+"""Acceptance of replicas as a table, and random histories of replicas with their records."""
 
 from __future__ import annotations
 
@@ -60,11 +60,13 @@ def _broker(
         (None, "a", REFUSED),
     ],
 )
-def test_who_may_lead(broker: BrokerRegistration | None, name: str, expected: Acceptance) -> None:
+def test_acceptance_of_directory_state_and_broker(
+    broker: BrokerRegistration | None, name: str, expected: Acceptance
+) -> None:
     assert acceptance_of(broker, directory(name)) is expected
 
 
-def test_a_fenced_broker_s_directories_stand_for_themselves() -> None:
+def test_acceptance_of_directory_ignores_fencing() -> None:
     assert acceptance_of_directory(_broker(fenced=True), directory("a")) is ACCEPTABLE
 
 
@@ -80,14 +82,14 @@ def test_a_fenced_broker_s_directories_stand_for_themselves() -> None:
         (_broker("ab", impaired="b"), _broker("b", impaired="b"), "- migrating a"),
     ],
 )
-def test_which_directories_changed(
+def test_changed_directories_between_two_registrations(
     before: BrokerRegistration, after: BrokerRegistration, changed: str
 ) -> None:
     found = changed_directories(before, after)
     assert " ".join(map(directory_name, found)) == changed
 
 
-# --- random lives --------------------------------------------------------------------------------
+# --- random histories ----------------------------------------------------------------------------
 
 BROKERS = st.integers(1, 3)
 DIRS = {1: "ab", 2: "cd", 3: "ef"}
@@ -97,11 +99,10 @@ STATES = st.sampled_from(["well", "well", "saturated", "stalled"])
 
 
 class Replicas(RuleBasedStateMachine):
-    """Directories fill, hang, die and come back while records are written and acknowledged.
+    """Directories fill up, hang, fail and return while records are written and acknowledged.
 
-    What is acknowledged was held by all members of the in-sync set at that time. A replica keeps
-    its records whatever becomes of its directory, unless that is forgotten.
-    """
+    All members of the in-sync set hold a record when it is acknowledged. A replica keeps its
+    records in any state of its directory, unless the directory is forgotten."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -113,7 +114,7 @@ class Replicas(RuleBasedStateMachine):
         self.incarnations = dict.fromkeys(DIRS, 0)
 
     def run(self, line: str) -> bool:
-        """Whether it was done."""
+        """Return whether the command succeeded."""
         reported = list(self.world.run(line))
         return not (reported and reported[0].startswith("error"))
 
@@ -174,7 +175,7 @@ class Replicas(RuleBasedStateMachine):
 
     @rule(broker=BROKERS)
     def come_back(self, broker: int) -> None:
-        """All its directories are repaired, in the same life of the broker."""
+        """All directories of the broker are repaired within the same incarnation."""
         name = f"incarnation={self.incarnations[broker]}" if self.incarnations[broker] else ""
         if self.run(f"register {broker} dirs={','.join(DIRS[broker])} {name}"):
             for directory_name_ in DIRS[broker]:
@@ -183,7 +184,7 @@ class Replicas(RuleBasedStateMachine):
 
     @rule(broker=BROKERS, side=SIDES)
     def forget(self, broker: int, side: int) -> None:
-        """Released, and at once taken in again as an empty one."""
+        """Release the directory, and add it again as an empty one."""
         gone = DIRS[broker][side]
         left = self.online(broker).replace(gone, "")
         lost = [p for p in range(4) if self.home(broker, p) == gone]
@@ -233,7 +234,8 @@ class Replicas(RuleBasedStateMachine):
 
     @rule(partition=PARTITIONS, broker=BROKERS)
     def fetch(self, partition: int, broker: int) -> None:
-        """All of it; a directory that hangs is not read, and an impaired one not written."""
+        """Copy the whole log; a stalled directory is not read, and an impaired one is not
+        written."""
         leader = self.partition(partition).leader
         if leader < 0 or leader == broker or self.standing(broker, partition) is not ACCEPTABLE:
             return
@@ -242,7 +244,7 @@ class Replicas(RuleBasedStateMachine):
 
     @rule(partition=PARTITIONS, dropped=st.sets(BROKERS, max_size=2))
     def ask_for_isr(self, partition: int, dropped: set[int]) -> None:
-        """The leader asks for those that have all that it has."""
+        """The leader requests an in-sync set of replicas that have its whole log."""
         found = self.partition(partition)
         if not found.has_leader:
             return
@@ -272,7 +274,7 @@ class Replicas(RuleBasedStateMachine):
             if len(common) > len(self.acknowledged[partition]):
                 self.acknowledged[partition] = list(common)
 
-    # --- what always holds -----------------------------------------------------------------------
+    # --- invariants -------------------------------------------------------------------------------
 
     @invariant()
     def no_acknowledged_record_is_lost(self) -> None:

@@ -1,10 +1,9 @@
-"""The law, searched by seeds: an acknowledged record is in the log of every later leader.
+"""Random search for the invariant: an acknowledged record is in the log of every later leader.
 
-It holds as long as fewer than ``min.insync.replicas`` of those that held the record came back
-unclean since. Controller and leaders are the real machines; logs, disks and the network are lists.
-Metadata reaches each broker late, requests and answers are late or lost, and every kind of stop
-happens at any time.
-"""
+It holds while fewer than ``min.insync.replicas`` holders of the record returned unclean since.
+Controller and leaders are the real state machines; logs, disks and the network are lists.
+Metadata reaches each broker late, requests and responses are delayed or lost, and brokers stop in
+every way at any time."""
 
 from __future__ import annotations
 
@@ -30,18 +29,18 @@ from kraftjbod.protocol import rpc_messages as m
 from tests.golden.transcript import World
 
 Record = tuple[int, int]
-"""The leader epoch in which it was appended, and a number."""
+"""Leader epoch of the append, and a number."""
 BROKERS = (1, 2, 3, 4)
 STEPS = 300
 
 
-class LawBrokenError(AssertionError):
-    """Prints the story that led there."""
+class InvariantBrokenError(AssertionError):
+    """Prints the events that led to the violation."""
 
 
 @dataclass
 class Node:
-    """A broker, its one replica, and how far it follows the metadata."""
+    """A broker, its only replica, and its metadata offset."""
 
     broker_id: BrokerId
     directory: str
@@ -56,10 +55,10 @@ class Node:
     brokers: dict[BrokerId, BrokerRegistration] = field(default_factory=dict)
     metadata_offset: int = -1
     aligned_in: int = -1
-    """Leader epoch in which the log was truncated to its leader's."""
+    """Leader epoch in which the log was truncated to the leader's."""
     moments: Moments = field(default_factory=Moments)
     session: Speaker = field(default_factory=Speaker)
-    """With the leader of that epoch."""
+    """Fetch session with the leader of that epoch."""
 
     @property
     def leads(self) -> bool:
@@ -67,7 +66,7 @@ class Node:
 
 
 class Life:
-    """One cluster of four brokers with one partition, its faults drawn from a seed."""
+    """A cluster of four brokers with one partition, and faults drawn from a seed."""
 
     def __init__(self, seed: int, *, elr: bool) -> None:
         self.rng = random.Random(seed)
@@ -76,7 +75,8 @@ class Life:
         self.nodes = {b: Node(BrokerId(b), d) for b, d in zip(BROKERS, "abcd", strict=True)}
         self.numbers = iter(range(1_000_000))
         self.inflight: list[tuple[Node, BrokerEpoch, Partition, IsrChange]] = []
-        #: Holders that came back unclean since, and how many may not, by committed record.
+        # For each committed record: holders that returned unclean since, and the number that is too
+        # many.
         self.lost: dict[Record, set[BrokerId]] = {}
         self.needed: dict[Record, int] = {}
         self.in_sync: set[BrokerId] = set()
@@ -100,7 +100,7 @@ class Life:
         return printed[-1] if printed else ""
 
     def follow(self) -> None:
-        """Who comes into the in-sync set holds everything again."""
+        """Remove members that join the in-sync set from ``lost``: they hold all records again."""
         topic = self.world.state.topic("t")
         if topic is None:
             return
@@ -123,7 +123,7 @@ class Life:
         line += f" clean_epochs={node.clean_epoch}"
         if not self.begin(node, line):
             self.run("advance 9001ms")
-        elif self.rng.random() < 0.3:  # The answer was lost.
+        elif self.rng.random() < 0.3:  #  The response was lost.
             self.run(line)
             if self.rng.random() < 0.2:
                 self.kill(node)
@@ -142,7 +142,7 @@ class Life:
             self.run(f"heartbeat {node.broker_id}")
 
     def fence(self, node: Node) -> None:
-        """Its session ends, whether it lives or not."""
+        """End the broker's session, whether its process lives or not."""
         broker = self.world.state.brokers[node.broker_id]
         if not broker.fenced:
             self.story.append(f"> the session of {node.broker_id} ends")
@@ -150,7 +150,7 @@ class Life:
             self.follow()
 
     def learn(self, node: Node) -> None:
-        """The metadata of now reaches a broker."""
+        """Deliver the current metadata to the broker."""
         if not node.is_up:
             return
         registration = self.registration
@@ -242,7 +242,7 @@ class Life:
             self.want(leader, theirs, (*theirs.isr, node.broker_id))
 
     def shrink(self, node: Node) -> None:
-        """Its followers lag."""
+        """Request an in-sync set without followers that lag."""
         partition = node.partition
         if partition is None or not node.leads or partition.pending_isr_change is not None:
             return
@@ -257,7 +257,7 @@ class Life:
         self.inflight.append((node, node.epoch, partition, change))
 
     def deliver(self, _: Node) -> None:
-        """A wish reaches the controller, in any order; its answer may be lost."""
+        """Deliver an ISR change in any order; its response may be lost."""
         if not self.inflight:
             return
         node, epoch, partition, change = self.inflight.pop(self.rng.randrange(len(self.inflight)))
@@ -278,7 +278,7 @@ class Life:
         if node.partition is not partition or not node.is_up:
             return
         if self.rng.random() < 0.3:
-            self.inflight.append((node, epoch, partition, change))  # It is sent again.
+            self.inflight.append((node, epoch, partition, change))  #  It is sent again.
         elif answer.error_code:
             partition.isr_change_refused(change, answer.error_code)
         else:
@@ -291,7 +291,7 @@ class Life:
         self.commit(node)
 
     def calm(self, _: Node) -> None:
-        """For a while everything that waits goes on."""
+        """For a while, all pending work completes."""
         for action in (Life.start, Life.beat, Life.assign, Life.learn, Life.append):
             for node in self.nodes.values():
                 action(self, node)
@@ -330,7 +330,7 @@ class Life:
             node.flushed, node.clean_epoch = len(node.log), node.epoch
 
     def blink(self, node: Node) -> None:
-        """Its directory fails unheard, and comes back shorter."""
+        """The directory fails unnoticed, and returns with a shorter log."""
         broker = self.world.state.brokers[node.broker_id]
         if not node.is_up or broker.epoch != node.epoch:
             return
@@ -343,7 +343,7 @@ class Life:
             self.learn(node)
 
     def fail(self, node: Node) -> None:
-        """Its directory fails, is reported, and comes back shorter."""
+        """The directory fails, is reported, and returns with a shorter log."""
         broker = self.world.state.brokers[node.broker_id]
         if node.is_up and broker.epoch == node.epoch:
             node.partition = None
@@ -351,7 +351,7 @@ class Life:
             self.blink(node)
 
     def lose(self, node: Node) -> None:
-        """The copy is gone, said so, and made anew once nobody counts on it."""
+        """Report the replica as lost, and recreate it once no in-sync set counts it."""
         registration = self.registration
         broker = self.world.state.brokers[node.broker_id]
         if not node.is_up or broker.epoch != node.epoch:
@@ -369,7 +369,7 @@ class Life:
     def configure(self, _: Node) -> None:
         value = self.rng.randint(1, 3)
         self.run(f"configure topic:t set:min.insync.replicas={value}")
-        # A lower value is a lesser promise, also of what is there already.
+        # A lower value weakens the guarantee, also for existing records.
         self.needed = {record: min(value, needed) for record, needed in self.needed.items()}
         self.void()
 
@@ -391,7 +391,7 @@ class Life:
         self.run("take_leadership")
         self.run(self.rng.choice(["preferred", "unclean"]))
 
-    # --- the law ----------------------------------------------------------------------------------
+    # --- the invariant ----------------------------------------------------------------------------
 
     def mark(self, node: Node) -> None:
         for holders in self.lost.values():
@@ -399,12 +399,12 @@ class Life:
         self.void()
 
     def void(self) -> None:
-        """More is lost than was promised."""
+        """Drop records that have lost more holders than the guarantee covers."""
         for record in [r for r, holders in self.lost.items() if len(holders) >= self.needed[r]]:
             del self.lost[record]
 
     def commit(self, node: Node) -> None:
-        """What is below the high watermark is acknowledged."""
+        """Records below the high watermark are acknowledged."""
         partition = node.partition
         if partition is None or not node.leads:
             return
@@ -422,7 +422,7 @@ class Life:
         held = set(node.log)
         for record, holders in self.lost.items():
             if record not in held:
-                raise LawBrokenError(
+                raise InvariantBrokenError(
                     "\n".join(self.story[-120:])
                     + f"\n{record} is missing at leader {node.broker_id}; unclean since: {holders}"
                 )
@@ -452,7 +452,7 @@ ACTIONS: dict[Callable[[Life, Node], None], int] = {
 }
 
 
-#: Metadata reaches brokers seldom, and much is changed meanwhile.
+# Metadata reaches brokers rarely, with many changes meanwhile.
 HASTY: dict[Callable[[Life, Node], None], int] = {
     **ACTIONS,
     Life.learn: 6,
@@ -467,7 +467,7 @@ HASTY: dict[Callable[[Life, Node], None], int] = {
 
 
 def live(seed: int, *, elr: bool) -> int:
-    """How many records were acknowledged and never lost from any leader's log."""
+    """Return the number of acknowledged records that no leader lacks."""
     life = Life(seed, elr=elr)
     weights = ACTIONS if seed % 2 else HASTY
     actions = life.rng.choices(list(weights), list(weights.values()), k=STEPS)
@@ -478,19 +478,20 @@ def live(seed: int, *, elr: bool) -> int:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_no_leader_lacks_an_acknowledged_record(seed: int) -> None:
+def test_leader_elected_with_elr_has_all_acknowledged_records(seed: int) -> None:
     live(seed, elr=True)
 
 
-def test_the_search_finds_the_last_replica_standing() -> None:
-    """Without eligible leader replicas one unclean return is enough to lose records (KIP-966)."""
-    with pytest.raises(LawBrokenError):
+def test_search_without_elr_finds_last_replica_standing() -> None:
+    """Without eligible leader replicas, one unclean return is enough to lose records (KIP-966)."""
+    with pytest.raises(InvariantBrokenError):
         for seed in range(300):
             live(seed, elr=False)
 
 
-def test_an_answer_that_overtakes_a_raised_min_insync_replicas_commits_nothing() -> None:
-    """Too rare for the search: the leader reckons with one, and who left is eligible by two."""
+def test_isr_response_before_raised_min_insync_replicas_commits_nothing() -> None:
+    """Too rare for the search: the leader counts with 1, and the removed member is eligible by
+    2."""
     life = next(
         life for life in (Life(seed, elr=True) for seed in range(50)) if life.in_sync == {1, 2}
     )
@@ -504,7 +505,7 @@ def test_an_answer_that_overtakes_a_raised_min_insync_replicas_commits_nothing()
     assert leader.partition is not None
     life.want(leader, leader.partition, (leader.broker_id,))
     life.run("configure topic:t set:min.insync.replicas=2")
-    life.rng = random.Random(3)  # The answer arrives.
+    life.rng = random.Random(3)  #  The response arrives.
     life.deliver(leader)
     assert life.registration.elr == (follower.broker_id,)
     life.append(leader)
@@ -513,5 +514,5 @@ def test_an_answer_that_overtakes_a_raised_min_insync_replicas_commits_nothing()
     assert follower.leads
 
 
-def test_the_search_acknowledges_enough() -> None:
+def test_search_acknowledges_enough_records() -> None:
     assert sum(live(seed, elr=True) for seed in range(20)) > 100

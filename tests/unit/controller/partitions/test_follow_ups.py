@@ -1,4 +1,4 @@
-"""A broker with very many partitions changes: they follow some at a time, others in between."""
+"""Changes of a broker with many partitions are applied in parts, with other requests in between."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _world() -> World:
-    """Broker 1 leads half of the partitions, and is in sync for all."""
+    """Return a world whose broker 1 leads half of the partitions and is in sync for all."""
     world = World()
     replicas = "|".join(["2,1" if index % 2 else "1,2" for index in range(PARTITIONS)])
     for line in ("up 1 dirs=a", "up 2 dirs=b", f"topic t replicas={replicas}"):
@@ -39,7 +39,7 @@ def _standings(world: World) -> list[str]:
 
 
 def _part(world: World) -> bool:
-    """One more part; False if there is nothing left."""
+    """Apply one more part; return False if none is left."""
     if not world.managers.has_follow_ups:
         return False
     result = world.managers.follow_up()
@@ -52,7 +52,7 @@ def _finish(world: World) -> None:
     for _ in range(10 * PARTITIONS):
         if not _part(world):
             return
-    pytest.fail("it never ends")
+    pytest.fail("the follow-ups never end")
 
 
 def _in_one_go(monkeypatch: pytest.MonkeyPatch, *lines: str) -> list[str]:
@@ -66,20 +66,24 @@ def _in_one_go(monkeypatch: pytest.MonkeyPatch, *lines: str) -> list[str]:
 
 
 @pytest.mark.parametrize("change", ["want_fence", "want_shut_down", "offline=a"])
-def test_it_comes_to_the_same_as_in_one_go(change: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_follow_ups_yield_same_state_as_one_entry(
+    change: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     world = _world()
     list(world.run(f"heartbeat 1 {change}"))
-    assert len(world.entries[-1]) == AT_ONCE + 1, "the first ones, and the broker"
+    assert len(world.entries[-1]) == AT_ONCE + 1, "the first part, and the broker's record"
     broker = world.state.brokers[ONE]
     assert broker.fenced or broker.in_controlled_shutdown
     led = world.managers.index.led_count(ONE)
-    assert led == PARTITIONS // 2 + 1 - AT_ONCE, "those that it leads come first"
+    assert led == PARTITIONS // 2 + 1 - AT_ONCE, "partitions that it leads come first"
     _finish(world)
     assert _standings(world) == _in_one_go(monkeypatch, f"heartbeat 1 {change}")
     list(world.run("heartbeat 1"))
 
 
-def test_those_without_a_leader_follow_a_return(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_leaderless_partitions_elect_returned_broker_in_parts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     world = _world()
     lines = ("heartbeat 1 want_fence", "heartbeat 2 want_fence", "heartbeat 2")
     for line in lines:
@@ -89,7 +93,7 @@ def test_those_without_a_leader_follow_a_return(monkeypatch: pytest.MonkeyPatch)
     assert _standings(world) == _in_one_go(monkeypatch, *lines)
 
 
-def test_a_broker_that_is_back_between_two_parts_loses_no_more() -> None:
+def test_broker_unfenced_between_two_parts_keeps_remaining_leaderships() -> None:
     world = _world()
     list(world.run("heartbeat 1 want_fence"))
     _part(world)
@@ -100,7 +104,7 @@ def test_a_broker_that_is_back_between_two_parts_loses_no_more() -> None:
     assert not world.managers.index.leaderless_count
 
 
-def test_a_topic_that_is_deleted_between_two_parts_is_passed_over() -> None:
+def test_follow_ups_skip_topic_deleted_between_two_parts() -> None:
     world = _world()
     list(world.run("heartbeat 1 want_fence"))
     list(world.run("delete t"))
@@ -109,8 +113,9 @@ def test_a_topic_that_is_deleted_between_two_parts_is_passed_over() -> None:
 
 
 @pytest.mark.parametrize("parts", [0, 2])
-def test_who_takes_over_goes_on(parts: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing but the state says what is left."""
+def test_new_controller_continues_follow_ups_from_state_alone(
+    parts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lines = ("heartbeat 1 want_fence", "heartbeat 2 want_fence")
     world = _world()
     for line in lines:
@@ -130,8 +135,9 @@ def test_who_takes_over_goes_on(parts: int, monkeypatch: pytest.MonkeyPatch) -> 
     assert world.managers.index.led_count(TWO) == sum(" leader 2 " in line for line in wanted)
 
 
-def test_a_shutdown_is_known_with_the_last_part() -> None:
-    """Whoever has replayed the first part only would still send clients to the broker."""
+def test_controlled_shutdown_completes_after_brokers_replayed_the_last_part() -> None:
+    """A broker that has replayed only the first part would still send clients to the leaving
+    broker."""
     world = _world()
     list(world.run("heartbeat 1 want_shut_down"))
     first = world.state.offset
@@ -144,7 +150,9 @@ def test_a_shutdown_is_known_with_the_last_part() -> None:
         assert ("shut down now" in said) is stops, said
 
 
-def test_an_unclean_return_is_asked_for_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_registration_after_unclean_stop_is_decided_in_parts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(replication_control, "MAX_FOLLOWED_AT_ONCE", 1000)
         whole = _world()
@@ -177,8 +185,9 @@ def _return() -> m.BrokerRegistrationRequest:
     )
 
 
-async def test_others_are_answered_between_two_parts(node: Node) -> None:
-    """A broker that died with very many partitions held up heartbeats, and cost the leadership."""
+async def test_controller_answers_heartbeats_between_two_parts(node: Node) -> None:
+    """Before, the death of a broker with many partitions delayed heartbeats and lost the
+    leadership."""
     one = await node.register("a", ONE)
     two = await node.register("b", TWO)
     await node.heartbeat(one, connection=5)
@@ -201,13 +210,13 @@ async def _answered_meanwhile(node: Node, ask: Callable[[], Awaitable[object]]) 
     seen = {led}
     while node.managers.index.led_count(ONE):
         await ask()
-        # A heartbeat that changes nothing waits for nothing.
+        # A heartbeat that changes nothing is answered without a wait.
         await asyncio.sleep(0)
         seen.add(node.managers.index.led_count(ONE))
-    assert len(seen) > 2, "there were parts, with answers between them"
+    assert len(seen) > 2, "heartbeats were answered between parts"
 
 
-async def test_a_return_in_parts_is_answered_once(node: Node) -> None:
+async def test_registration_in_parts_is_answered_once(node: Node) -> None:
     one = await node.register("a", ONE)
     two = await node.register("b", TWO)
     await node.heartbeat(one, connection=5)
@@ -219,8 +228,8 @@ async def test_a_return_in_parts_is_answered_once(node: Node) -> None:
     assert not node.managers.index.partitions_in_isr(BrokerId(1))
 
 
-def test_managers_are_freed_by_their_count() -> None:
-    """A state that is read anew takes the place of one that no collector looks at any more."""
+def test_managers_are_freed_by_reference_count() -> None:
+    """A rebuilt state replaces one that the garbage collector no longer scans."""
     world = _world()
     gone = weakref.ref(world.managers)
     gc.disable()

@@ -1,4 +1,4 @@
-"""The arithmetic of reassignments, as tables."""
+"""``Assignment``: the arithmetic of reassignments, as tables."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def _assignment(replicas: Ids, adding: Ids = (), removing: Ids = ()) -> Assignme
 @pytest.mark.parametrize(
     ("before", "target", "expected"),
     [
-        pytest.param(((1, 2, 3),), (1, 2, 4), ((1, 2, 4, 3), (4,), (3,)), id="one for another"),
-        pytest.param(((1, 2),), (3, 4), ((3, 4, 1, 2), (3, 4), (1, 2)), id="all for others"),
+        pytest.param(((1, 2, 3),), (1, 2, 4), ((1, 2, 4, 3), (4,), (3,)), id="one replaced"),
+        pytest.param(((1, 2),), (3, 4), ((3, 4, 1, 2), (3, 4), (1, 2)), id="all replaced"),
         pytest.param(((1, 2, 3),), (3, 1), ((3, 1, 2), (), (2,)), id="fewer"),
         pytest.param(((1,),), (2, 1), ((2, 1), (2,), ()), id="more"),
         pytest.param(((1, 2, 3),), (3, 2, 1), ((3, 2, 1), (), ()), id="another order"),
@@ -46,12 +46,14 @@ def _assignment(replicas: Ids, adding: Ids = (), removing: Ids = ()) -> Assignme
         pytest.param(((1, 2, 4, 3), (4,), (3,)), (3, 2, 1), ((3, 2, 1), (), ()), id="back again"),
     ],
 )
-def test_a_new_target(before: tuple[Ids, ...], target: Ids, expected: tuple[Ids, Ids, Ids]) -> None:
+def test_reassigned_to_computes_adding_and_removing(
+    before: tuple[Ids, ...], target: Ids, expected: tuple[Ids, Ids, Ids]
+) -> None:
     after = _assignment(*before).reassigned_to(_ids(target), _home)
     assert after == _assignment(*expected)
 
 
-def test_a_cancel_leads_back_however_often_the_target_changed() -> None:
+def test_cancelled_restores_original_after_any_number_of_targets() -> None:
     begun = _assignment((1, 2, 3)).reassigned_to(_ids((4, 5, 6)), _home)
     changed = begun.reassigned_to(_ids((1, 6, 7)), _home)
     assert begun.cancelled() == _assignment((1, 2, 3))
@@ -62,24 +64,26 @@ def test_a_cancel_leads_back_however_often_the_target_changed() -> None:
 @pytest.mark.parametrize(
     ("assignment", "isr", "expected"),
     [
-        pytest.param(((1, 2, 3),), (1, 2, 3), False, id="nothing under way"),
+        pytest.param(((1, 2, 3),), (1, 2, 3), False, id="no reassignment"),
         pytest.param(((4, 2, 1), (4,), (1,)), (1, 2), False, id="the added one is missing"),
-        pytest.param(((4, 2, 1), (4,), (1,)), (1, 4), True, id="a kept one may lag"),
-        pytest.param(((1, 2, 3), (), (3,)), (1, 3), False, id="fewer: all that stay are awaited"),
-        pytest.param(((1, 2, 3), (), (3,)), (2, 1), True, id="fewer: all that stay are here"),
+        pytest.param(((4, 2, 1), (4,), (1,)), (1, 4), True, id="a kept replica may lag"),
+        pytest.param(((1, 2, 3), (), (3,)), (1, 3), False, id="fewer: a kept replica is missing"),
+        pytest.param(((1, 2, 3), (), (3,)), (2, 1), True, id="fewer: all kept are in sync"),
         pytest.param(((4, 1, 2, 3), (4,), (2, 3)), (4, 2, 3), False, id="fewer and others"),
         pytest.param(((1, 2), (2,), ()), (1, 2), True, id="more"),
     ],
 )
-def test_when_it_is_complete(assignment: tuple[Ids, ...], isr: Ids, expected: bool) -> None:
+def test_is_complete_when_added_replicas_are_in_sync(
+    assignment: tuple[Ids, ...], isr: Ids, expected: bool
+) -> None:
     assert _assignment(*assignment).is_complete(_ids(isr)) is expected
 
 
-def test_completion_leaves_the_target_where_it_is() -> None:
+def test_completed_keeps_order_of_target() -> None:
     assert _assignment((4, 2, 1), (4,), (1,)).completed() == _assignment((4, 2))
 
 
-def test_one_replica_in_another_directory() -> None:
+def test_with_directory_changes_one_replica_only() -> None:
     before = _assignment((4, 2, 1), (4,), (1,))
     after = before.with_directory(BrokerId(2), _home(BrokerId(9)))
     assert after.directories == tuple(map(_home, _ids((4, 9, 1))))
@@ -90,7 +94,7 @@ TARGETS = st.lists(st.integers(1, 6), min_size=1, max_size=4, unique=True).map(t
 
 
 @given(first=TARGETS, targets=st.lists(TARGETS, max_size=5))
-def test_any_history_keeps_the_original_and_the_target(first: Ids, targets: list[Ids]) -> None:
+def test_any_sequence_of_targets_keeps_original_and_target(first: Ids, targets: list[Ids]) -> None:
     assignment = _assignment(first)
     for target in targets:
         assignment = assignment.reassigned_to(_ids(target), _home)
@@ -105,7 +109,9 @@ def test_any_history_keeps_the_original_and_the_target(first: Ids, targets: list
     ("replicas", "expected"),
     [((), "empty"), ((1, -1), "-1"), ((1, 2, 1), "twice"), ((2, 1), None)],
 )
-def test_malformed_lists(replicas: Ids, expected: str | None) -> None:
+def test_why_malformed_names_empty_negative_and_duplicate_ids(
+    replicas: Ids, expected: str | None
+) -> None:
     reported = why_malformed(_ids(replicas))
     assert (
         (reported is None) if expected is None else (reported is not None and expected in reported)

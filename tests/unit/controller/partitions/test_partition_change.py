@@ -1,4 +1,4 @@
-"""Elections as a table."""
+"""``change_partition``: elections and ISR changes, as tables."""
 
 from __future__ import annotations
 
@@ -88,13 +88,13 @@ def _change(
         pytest.param(1, (1, 3), ONLINE, {2, 3}, (3,), (3, (3,)), id="only from the in-sync set"),
         pytest.param(1, (1,), ONLINE, {2, 3}, (), (-1, None), id="the last member stays"),
         pytest.param(-1, (1,), ONLINE, {1}, None, (1, None), id="and leads when it is back"),
-        pytest.param(-1, (1,), ONLINE, {2}, None, None, id="nobody else may"),
-        pytest.param(1, (1,), UNCLEAN, {3}, (), (3, (3,)), id="unclean: anybody acceptable"),
+        pytest.param(-1, (1,), ONLINE, {2}, None, None, id="no other may lead"),
+        pytest.param(1, (1,), UNCLEAN, {3}, (), (3, (3,)), id="unclean: any acceptable replica"),
         pytest.param(1, (1, 2), UNCLEAN, {2, 3}, (2,), (2, (2,)), id="unclean: clean if it can"),
-        pytest.param(1, (1,), UNCLEAN, set(), (), (-1, None), id="unclean: nobody at all"),
+        pytest.param(1, (1,), UNCLEAN, set(), (), (-1, None), id="unclean: no replica"),
     ],
 )
-def test_elections(
+def test_change_partition_elects_by_kind_of_election(
     leader: int,
     isr: tuple[int, ...],
     election: Election,
@@ -111,18 +111,24 @@ def test_elections(
     [
         pytest.param(1, (1, 2), ONLINE, {1, 2}, {1}, (2, (2,)), id="an impaired leader gives way"),
         pytest.param(2, (1, 2), ONLINE, {1, 2}, {1}, (None, (2,)), id="an impaired member leaves"),
-        pytest.param(1, (1,), ONLINE, {1, 2}, {1}, None, id="the last in sync leads on"),
-        pytest.param(2, (1, 2), ONLINE, {1, 2}, {1, 2}, (None, (2,)), id="of many it stays"),
+        pytest.param(
+            1, (1,), ONLINE, {1, 2}, {1}, None, id="the last in-sync member keeps leading"
+        ),
+        pytest.param(
+            2, (1, 2), ONLINE, {1, 2}, {1, 2}, (None, (2,)), id="impaired leader of many stays"
+        ),
         pytest.param(3, (1, 2), ONLINE, {1, 2}, {1, 2}, (1, (1,)), id="else the first in order"),
-        pytest.param(-1, (2,), ONLINE, {1, 2}, {2}, (2, None), id="it takes over what has none"),
-        pytest.param(2, (1, 2), PREFERRED, {1, 2}, {1}, (None, (2,)), id="not the preferred"),
-        pytest.param(2, (2,), PREFERRED, {1, 2}, {1, 2}, None, id="nor in place of another"),
+        pytest.param(
+            -1, (2,), ONLINE, {1, 2}, {2}, (2, None), id="impaired leads a leaderless one"
+        ),
+        pytest.param(2, (1, 2), PREFERRED, {1, 2}, {1}, (None, (2,)), id="preferred is impaired"),
+        pytest.param(2, (2,), PREFERRED, {1, 2}, {1, 2}, None, id="preferred: leader stays"),
         pytest.param(1, (1,), UNCLEAN, {1, 2}, {1}, None, id="clean before unclean"),
         pytest.param(1, (1,), UNCLEAN, {2, 3}, {2}, (3, (3,)), id="unclean: the healthy first"),
         pytest.param(1, (1,), UNCLEAN, {2}, {2}, (2, (2,)), id="unclean: else any"),
     ],
 )
-def test_last_resort(
+def test_change_partition_with_impaired_replicas_elects_last_resort(
     leader: int,
     isr: tuple[int, ...],
     election: Election,
@@ -134,7 +140,7 @@ def test_last_resort(
     assert (record and (record.leader, record.isr)) == expected
 
 
-def test_a_reassignment_does_not_end_on_an_impaired_replica() -> None:
+def test_reassignment_does_not_complete_with_impaired_replica() -> None:
     before = _partition(1, (1,), adding=(2, 3), removing=(1,))
     record = _change(before, ONLINE, {1, 2, 3}, (1, 2, 3), impaired={3})
     assert record is not None
@@ -145,16 +151,17 @@ def test_a_reassignment_does_not_end_on_an_impaired_replica() -> None:
 @pytest.mark.parametrize(
     ("elr", "last_known"),
     [
-        pytest.param((1, 3), (3,), id="who is eligible takes its place"),
-        pytest.param((3,), (3,), id="also if it was not eligible itself any more"),
-        pytest.param((), (1,), id="else the place is kept, for it is all there is"),
+        pytest.param((1, 3), (3,), id="an eligible replica takes its place"),
+        pytest.param((3,), (3,), id="also if it was no longer eligible"),
+        pytest.param((), (1,), id="else the place is kept as the last one known"),
     ],
 )
-def test_a_copy_that_is_lost_or_unclean_is_known_for_less(
+def test_lost_or_unclean_replica_leaves_last_known_elr_if_another_is_eligible(
     elr: tuple[int, ...], last_known: tuple[int, ...], directory: DirectoryId
 ) -> None:
-    """It led last, comes back without it, and only then the other that held it comes back, unclean
-    as it was stopped on a full disk."""
+    """Broker 1 led last and returns without its copy.
+
+    Only then the other holder returns, unclean because it was stopped on a full disk."""
     before = dataclasses.replace(
         _partition(-1, ()), elr=_ids(*elr), last_known_elr=_ids(1), replicas=_ids(1, 3)
     )
@@ -172,7 +179,7 @@ def test_a_copy_that_is_lost_or_unclean_is_known_for_less(
     assert (after.leader, after.last_known_elr) == (-1, last_known)
 
 
-def test_only_an_unclean_leader_recovers() -> None:
+def test_change_partition_marks_only_unclean_leader_as_recovering() -> None:
     clean = _change(_partition(1, (1, 2)), UNCLEAN, {2}, (2,))
     unclean = _change(_partition(1, (1,)), UNCLEAN, {2}, ())
     assert clean is not None
@@ -181,7 +188,7 @@ def test_only_an_unclean_leader_recovers() -> None:
     assert unclean.leader_recovering is True
 
 
-def test_the_wanted_directories_decide() -> None:
+def test_change_partition_judges_directories_of_the_new_assignment() -> None:
     before = _partition(1, (1, 2))
     elsewhere = Assignment.of(before).with_directory(BrokerId(1), BAD)
     record = _change(before, ONLINE, {1, 2}, (2,), elsewhere)
@@ -189,7 +196,7 @@ def test_the_wanted_directories_decide() -> None:
     assert (record.leader, record.isr, record.directories) == (2, (2,), (BAD, GOOD, GOOD))
 
 
-def test_nothing_new_is_no_record() -> None:
+def test_change_partition_without_change_returns_no_record() -> None:
     before = _partition(1, (1, 2))
     assert _change(before, ONLINE, {1, 2}, (1, 2), Assignment.of(before)) is None
 
@@ -200,10 +207,10 @@ def test_nothing_new_is_no_record() -> None:
         pytest.param(1, (1, 2, 3), {1, 2, 3}, (2, (2, 3), (2, 3)), id="all that were added"),
         pytest.param(3, (1, 2, 3), {1, 2, 3}, (3, (2, 3), (2, 3)), id="same leader, new epoch"),
         pytest.param(1, (1, 2), {1, 2, 3}, (None, (1, 2), None), id="one is missing"),
-        pytest.param(1, (1, 2, 3), {1}, (None, (1,), None), id="nobody else could lead"),
+        pytest.param(1, (1, 2, 3), {1}, (None, (1,), None), id="no other could lead"),
     ],
 )
-def test_a_reassignment_ends_when_the_added_are_in_sync(
+def test_reassignment_completes_when_added_replicas_are_in_sync(
     leader: int,
     isr: tuple[int, ...],
     active: set[int],
@@ -215,23 +222,23 @@ def test_a_reassignment_ends_when_the_added_are_in_sync(
     assert reported == expected
 
 
-def test_what_ended_leaves_nothing() -> None:
+def test_completed_reassignment_clears_adding_and_removing() -> None:
     record = _change(_partition(1, (1,), (2, 3), (1,)), ONLINE, {1, 2, 3}, (1, 2, 3))
     assert record is not None
     assert (record.adding_replicas, record.removing_replicas) == ((), ())
     assert record.directories == (GOOD, GOOD)
 
 
-def test_an_unclean_election_prefers_replicas_that_were_there_before() -> None:
-    """An added replica stands first in the list and may hold nothing yet."""
+def test_unclean_election_prefers_original_replicas_over_added_ones() -> None:
+    """An added replica is first in the list and may have no records yet."""
     before = _partition(2, (2,), adding=(1,), removing=(3,))
     record = _change(before, UNCLEAN, {1, 3}, ())
     assert record is not None
     assert (record.leader, record.isr) == (3, (3,))
 
 
-def test_replicas_without_known_directories_stay_without() -> None:
-    """A record that changes replicas but names no directories says that none is known."""
+def test_reordered_replicas_without_known_directories_keep_migrating() -> None:
+    """A record that changes replicas without directories means that no directory is known."""
     before = dataclasses.replace(_partition(1, (1, 2, 3)), directories=(MIGRATING_DIR,) * 3)
     other_order = Assignment.of(before).reassigned_to(_ids(3, 2, 1), lambda _: MIGRATING_DIR)
     record = change_partition(
@@ -247,10 +254,10 @@ def test_replicas_without_known_directories_stay_without() -> None:
     assert before.merge(record).directories == before.directories
 
 
-def test_replicas_that_change_places_say_where_they_are() -> None:
+def test_reordered_replicas_keep_directories_and_leader_epoch() -> None:
     before = _partition(1, (1, 2, 3))
     other_order = Assignment.of(before).reassigned_to(_ids(3, 2, 1), lambda _: GOOD)
     record = _change(before, ONLINE, {1, 2, 3}, assignment=other_order)
     assert record is not None
     assert before.merge(record).directories == (GOOD, GOOD, GOOD)
-    assert record.leader is None, "nobody left, so no new epoch"
+    assert record.leader is None, "no replica was removed, so the epoch stays"

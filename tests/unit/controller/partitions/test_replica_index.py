@@ -1,4 +1,4 @@
-"""The indexes; that they follow any history is proved in test_control_managers.py."""
+"""Indexes of replicas; test_control_managers.py checks them against random histories."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _numbers(keys: object) -> list[int]:
     return [key.partition for key in keys if isinstance(key, TopicIdPartition)]
 
 
-def test_what_a_broker_touches() -> None:
+def test_partitions_in_isr_and_led_count_by_broker() -> None:
     index = _world().managers.index
     assert _numbers(index.partitions_in_isr(ONE)) == [0, 1]
     assert _numbers(index.partitions_in_isr(TWO)) == [0, 1, 0]
@@ -30,7 +30,7 @@ def test_what_a_broker_touches() -> None:
     assert len(index) == 3
 
 
-def test_what_a_directory_holds_is_known_per_broker() -> None:
+def test_partitions_in_directory_are_kept_by_broker() -> None:
     index = _world("assign 1 t-1=a").managers.index
     in_a: DirectoryId = directory("a")
     assert _numbers(index.partitions_in_directory(ONE, in_a)) == [1]
@@ -38,7 +38,7 @@ def test_what_a_directory_holds_is_known_per_broker() -> None:
     assert _numbers(index.partitions_in_directory(TWO, directory("c"))) == [0, 1, 0]
 
 
-def test_whose_directories_are_not_all_known() -> None:
+def test_has_unresolved_while_directories_are_unassigned() -> None:
     world = _world("assign 1 t-0=a")
     assert world.managers.index.has_unresolved(ONE)
     assert not world.managers.index.has_unresolved(TWO)
@@ -46,7 +46,7 @@ def test_whose_directories_are_not_all_known() -> None:
     assert not world.managers.index.has_unresolved(ONE)
 
 
-def test_partitions_that_want_a_leader_or_another_one() -> None:
+def test_leaderless_and_imbalanced_partitions() -> None:
     world = _world("heartbeat 2 want_fence")
     index = world.managers.index
     assert _numbers(index.leaderless) == [0]
@@ -54,7 +54,7 @@ def test_partitions_that_want_a_leader_or_another_one() -> None:
     assert (index.leaderless_count, index.imbalanced_count) == (1, 1)
 
 
-def test_partitions_that_are_being_reassigned() -> None:
+def test_reassigning_partitions_until_cancel() -> None:
     world = _world("reassign s-0 replicas=1")
     index = world.managers.index
     assert (_numbers(index.reassigning), index.reassigning_count) == ([0], 1)
@@ -62,7 +62,7 @@ def test_partitions_that_are_being_reassigned() -> None:
     assert not index.reassigning
 
 
-def test_a_deleted_topic_leaves_nothing() -> None:
+def test_index_is_empty_after_topic_deletion() -> None:
     index = _world("reassign s-0 replicas=1", "heartbeat 2 want_fence", "delete t s").managers.index
     assert len(index) == 0
     assert not index.partitions_in_isr(ONE)

@@ -1,4 +1,4 @@
-"""Striped placement."""
+"""``StripedReplicaPlacer``."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _place(
 
 
 @given(_clusters, st.integers(0, 20), st.data())
-def test_rules_of_every_placement(
+def test_place_spreads_replicas_over_racks_with_unfenced_leader(
     described: list[tuple[str | None, bool]], partitions: int, data: st.DataObject
 ) -> None:
     brokers = _brokers(described)
@@ -50,14 +50,14 @@ def test_rules_of_every_placement(
 
 
 @given(st.integers(1, 8), st.integers(0, 99))
-def test_one_rack_gets_leaders_evenly(count: int, seed: int) -> None:
+def test_place_in_one_rack_spreads_leaders_evenly(count: int, seed: int) -> None:
     brokers = _brokers([(None, False)] * count)
     leaders = Counter(replicas[0] for replicas in _place(brokers, count * 3, 1, seed))
     assert set(leaders.values()) == {3}
 
 
 @given(st.integers(1, 4), st.integers(2, 3), st.integers(0, 99))
-def test_equal_racks_get_leaders_evenly(per_rack: int, racks: int, seed: int) -> None:
+def test_place_in_equal_racks_spreads_leaders_evenly(per_rack: int, racks: int, seed: int) -> None:
     brokers = _brokers([("abc"[i % racks], False) for i in range(per_rack * racks)])
     placed = _place(brokers, len(brokers), racks, seed)
     assert set(Counter(replicas[0] for replicas in placed).values()) == {1}
@@ -73,7 +73,7 @@ def test_equal_racks_get_leaders_evenly(per_rack: int, racks: int, seed: int) ->
         ([], 1, "All brokers are currently fenced"),
     ],
 )
-def test_what_cannot_be_placed(
+def test_place_rejects_impossible_replication_factor(
     described: list[tuple[str | None, bool]], factor: int, reported: str
 ) -> None:
     with pytest.raises(OperatingError, match=reported) as refused:

@@ -1,4 +1,4 @@
-"""What texts name a directory, and what is answered about the others."""
+"""``resolve_directory`` and ``why_takes_none``: target directories of replicas."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ BROKER = BrokerRegistration(
         (f"dirid:{OFFLINE}", OFFLINE),
     ],
 )
-def test_what_a_text_names(text: str, expected: DirectoryId | None) -> None:
+def test_resolve_directory_accepts_any_path_or_id(text: str, expected: DirectoryId | None) -> None:
     assert resolve_directory(text, BROKER) == expected
 
 
 @pytest.mark.parametrize("text", ["/d/b", f"dirid:{OTHER}"])
-def test_an_unknown_directory_is_reported_with_those_that_there_are(text: str) -> None:
+def test_resolve_directory_of_unknown_directory_lists_known_ones(text: str) -> None:
     with pytest.raises(OperatingError, match="Broker 7 has no log directory") as refused:
         resolve_directory(text, BROKER)
     assert refused.value.code is ErrorCode.LOG_DIR_NOT_FOUND
@@ -51,7 +51,7 @@ def test_an_unknown_directory_is_reported_with_those_that_there_are(text: str) -
 
 
 @pytest.mark.parametrize("text", ["", "d/a", "ANY", "dirid:short", "dirid:" + "*" * 22])
-def test_other_texts_are_refused(text: str) -> None:
+def test_resolve_directory_rejects_malformed_text(text: str) -> None:
     with pytest.raises(OperatingError) as refused:
         resolve_directory(text, BROKER)
     assert refused.value.code is ErrorCode.INVALID_REQUEST
@@ -60,8 +60,10 @@ def test_other_texts_are_refused(text: str) -> None:
 @pytest.mark.parametrize(
     ("broker", "why"),
     [
-        pytest.param(BROKER, None, id="one is left"),
-        pytest.param(dataclasses.replace(BROKER, log_dirs=(), offline_log_dirs=()), None, id="old"),
+        pytest.param(BROKER, None, id="one is open"),
+        pytest.param(
+            dataclasses.replace(BROKER, log_dirs=(), offline_log_dirs=()), None, id="no directories"
+        ),
         pytest.param(
             dataclasses.replace(BROKER, cordoned_log_dirs=(ONLINE,), offline_log_dirs=()),
             "all its log directories are cordoned",
@@ -87,5 +89,7 @@ def test_other_texts_are_refused(text: str) -> None:
         ),
     ],
 )
-def test_why_a_broker_takes_no_new_replicas(broker: BrokerRegistration, why: str | None) -> None:
+def test_why_takes_none_names_cordoned_offline_and_impaired(
+    broker: BrokerRegistration, why: str | None
+) -> None:
     assert why_takes_none(broker) == why

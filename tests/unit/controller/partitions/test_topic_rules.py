@@ -1,4 +1,4 @@
-"""``min.insync.replicas`` by which it is decided who may lead."""
+"""``rules_by_topic``: the ``min.insync.replicas`` that decides which replicas may lead."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OF_ALL = "configure broker: set:min.insync.replicas"
         (["configure topic:t set:min.insync.replicas=4", f"{OF_ALL}=3"], 4),
     ],
 )
-def test_the_topic_s_own_value_then_the_cluster_s_then_two(lines: list[str], min_isr: int) -> None:
+def test_min_isr_is_topic_value_then_cluster_value_then_two(lines: list[str], min_isr: int) -> None:
     world = World()
     for line in ("up 1 dirs=a", "topic t replicas=1", *lines):
         list(world.run(line))

@@ -1,4 +1,5 @@
-"""DescribeQuorum and changes of the voters, asked of a controller that leads alone at first."""
+"""DescribeQuorum, AddRaftVoter and RemoveRaftVoter at a controller that is the only voter at
+first."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ ADD_EIGHT = AddRaftVoterRequest(
 )
 
 
-async def test_a_leader_knows_its_log_and_who_fetches_it(node: Node) -> None:
+async def test_describe_quorum_reports_log_end_and_observers(node: Node) -> None:
     controller = node.controller
     end = controller.driver.committed_offset + 1
     await controller.handle(
@@ -44,10 +45,11 @@ async def test_a_leader_knows_its_log_and_who_fetches_it(node: Node) -> None:
     assert observer.last_caught_up_ms == -1
 
 
-async def test_what_is_decided_on_top_of_a_change_waits_for_it_and_so_does_the_next_change(
+async def test_decisions_and_voter_changes_wait_for_commit_of_a_voter_change(
     vfs: FaultVfs,
 ) -> None:
-    """The entry of the change is no record, and yet part of the log that decisions go into."""
+    """The entry of the change holds no record, but is part of the log that later decisions depend
+    on."""
     node = Node(vfs)
     await node.controller.start()
     driver = node.controller.driver
@@ -73,7 +75,7 @@ async def test_what_is_decided_on_top_of_a_change_waits_for_it_and_so_does_the_n
     acknowledge()
     await node.controller.handle(ADD_EIGHT.model_copy(update={"ack_when_committed": False}))
     assert len(driver.voters) == 2
-    # Nothing is committed without the second voter any more.
+    # From now on, the second voter must acknowledge each entry.
     end = driver.next_offset
     waiting = asyncio.create_task(node.register("c", broker_id=BrokerId(3)))
     named = asyncio.create_task(node.controller.handle(name_voters))
@@ -84,19 +86,20 @@ async def test_what_is_decided_on_top_of_a_change_waits_for_it_and_so_does_the_n
     while driver.next_offset == end:
         await asyncio.sleep(0)
     assert not waiting.done()
-    assert not named.done(), "they are named, as far as it is committed"
+    assert not named.done(), "the voters are named, but that is not committed"
     acknowledge()
     assert await waiting > 0
     await named
     assert set(node.managers.state.brokers) == {ONE, TWO, BrokerId(3)}
-    # Who led alone may go: the answer comes with the entry, and then it leads no more.
+    # The only leader may be removed: it answers with the commit, and then resigns.
     removing = asyncio.create_task(node.controller.handle(remove))
     while driver.core.is_voter:
         await asyncio.sleep(0)
     acknowledge()
     await removing
     assert not driver.leads
-    # The other one is gone for good, and with it what only it held: this one goes on alone.
+    # The other voter is permanently lost with the records that only it held; this one forks the
+    # log.
     await node.controller.stop()
     node.log_dir.close()
     mine = ReplicaKey(BrokerId(9), directory("m"))

@@ -1,4 +1,4 @@
-"""When a controller registers, and how often it asks."""
+"""``ControllerRegistration``: when a controller registers, and how often it retries."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ def incarnation(name: str) -> Uuid:
 
 
 class Rig:
-    """A controller that follows ``active``, at once or when it is let ``follow``."""
+    """A controller that follows the log of ``active``, at once or only when ``follow`` is
+    called."""
 
     def __init__(self, level: int = 33) -> None:
         self.active = World(MetadataVersion(level))
@@ -78,7 +79,7 @@ class Rig:
             self.task = asyncio.create_task(self.registration.run())
 
     async def idle(self) -> int:
-        """How often it has asked by the time that it wants nothing more."""
+        """Return the number of requests that were sent until the registration stopped sending."""
         self.begin()
         asked = -1
         while asked != self.asked:
@@ -105,12 +106,12 @@ async def rig() -> AsyncIterator[Rig]:
     await rig.end()
 
 
-async def test_it_registers_over_an_earlier_incarnation_and_then_is_silent(rig: Rig) -> None:
+async def test_registration_replaces_earlier_incarnation_and_stops(rig: Rig) -> None:
     rig.run("controller 100 incarnation=before")
     assert (await rig.idle(), rig.registered) == (1, incarnation("mine"))
 
 
-async def test_it_asks_again_until_somebody_is_active(rig: Rig) -> None:
+async def test_registration_retries_until_a_controller_is_active(rig: Rig) -> None:
     rig.is_away = True
     await rig.has_asked(3)
     assert rig.registered is None
@@ -119,7 +120,7 @@ async def test_it_asks_again_until_somebody_is_active(rig: Rig) -> None:
     assert rig.registered == incarnation("mine")
 
 
-async def test_what_is_registered_and_not_seen_yet_is_not_recorded_twice(rig: Rig) -> None:
+async def test_registration_repeated_before_replay_is_recorded_once(rig: Rig) -> None:
     rig.lags = True
     rig.run("controller 100 incarnation=before")
     rig.follow()
@@ -130,18 +131,18 @@ async def test_what_is_registered_and_not_seen_yet_is_not_recorded_twice(rig: Ri
     await rig.idle()
 
 
-async def test_who_follows_late_first_sees_whom_it_replaces(rig: Rig) -> None:
+async def test_registration_of_late_follower_first_names_no_predecessor(rig: Rig) -> None:
     rig.lags = True
     rig.run("controller 100 incarnation=before")
     await rig.has_asked(2)
-    assert rig.registered == incarnation("before"), "it named none"
+    assert rig.registered == incarnation("before"), "the request named no predecessor"
     rig.lags = False
     rig.follow()
     await rig.idle()
     assert rig.registered == incarnation("mine")
 
 
-async def test_it_registers_anew_when_that_was_taken_back(rig: Rig) -> None:
+async def test_registration_is_repeated_after_unregistration_or_feature_upgrade(rig: Rig) -> None:
     await rig.idle()
     rig.run("unregister_controller 100")
     await rig.idle()
@@ -154,7 +155,7 @@ async def test_it_registers_anew_when_that_was_taken_back(rig: Rig) -> None:
     assert rig.registered == incarnation("mine")
 
 
-async def test_who_was_replaced_does_not_fight_for_its_place(rig: Rig) -> None:
+async def test_registration_replaced_by_another_incarnation_is_not_repeated(rig: Rig) -> None:
     asked = await rig.idle()
     with capture_logs() as events:
         rig.run("controller 100 incarnation=other")
@@ -164,7 +165,7 @@ async def test_who_was_replaced_does_not_fight_for_its_place(rig: Rig) -> None:
     assert rig.registered == incarnation("other")
 
 
-async def test_below_the_level_it_does_not_ask() -> None:
+async def test_registration_below_required_metadata_version_is_not_sent() -> None:
     rig = Rig(level=30)
     assert await rig.idle() == 0
     rig.run("feature 33")

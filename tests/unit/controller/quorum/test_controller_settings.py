@@ -1,4 +1,4 @@
-"""What a controller goes by; what may be set is in tests/golden/controllers.txt."""
+"""Settings in force at a controller; tests/golden/controllers.txt has the permitted changes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ FILE = ControllerConfig.from_properties(
         ("no number", None, "1", 5000),
     ],
 )
-def test_its_own_value_goes_before_that_of_all_and_that_before_the_file(
+def test_settings_in_force_prefer_own_value_over_default_over_file(
     of_all: str | None, own: str | None, of_another: str, in_force: int
 ) -> None:
     given = {"": of_all, "100": own, "101": of_another}
@@ -51,7 +51,7 @@ def test_its_own_value_goes_before_that_of_all_and_that_before_the_file(
     assert settings.by_key().keys() == DYNAMIC_CONTROLLER_KEYS
 
 
-def test_sessions_end_by_the_timeout_that_is_set_once_their_brokers_know_it() -> None:
+def test_session_timeout_change_applies_after_brokers_receive_it() -> None:
     world = World(MetadataVersion.IV_4_4_IV2)
     for line in ("up 1 dirs=a", "advance 5000ms"):
         list(world.run(line))
@@ -63,7 +63,7 @@ def test_sessions_end_by_the_timeout_that_is_set_once_their_brokers_know_it() ->
 
 
 @pytest.mark.parametrize("part_size", [1, 100])
-def test_managers_that_know_a_snapshot_only_go_by_what_is_set_there(part_size: int) -> None:
+def test_managers_restored_from_snapshot_use_its_settings(part_size: int) -> None:
     world = World(MetadataVersion.IV_4_4_IV2)
     list(world.run("controller 100"))
     list(world.run(f"configure broker:100 set:{TIMEOUT}=4000"))
@@ -73,7 +73,7 @@ def test_managers_that_know_a_snapshot_only_go_by_what_is_set_there(part_size: i
     assert world.managers.set_by_metadata() == {}
 
 
-def test_what_is_left_of_a_node_that_is_gone_can_be_taken_back() -> None:
+def test_config_of_unregistered_controller_can_be_deleted_only() -> None:
     world = World(MetadataVersion.IV_4_4_IV2)
     list(world.run("controller 100"))
     list(world.run(f"configure broker:100 set:{TIMEOUT}=4000"))
@@ -83,7 +83,7 @@ def test_what_is_left_of_a_node_that_is_gone_can_be_taken_back() -> None:
     assert refused.startswith("reply 100: BROKER_ID_NOT_REGISTERED")
 
 
-def test_whether_unclean_leaders_are_elected_goes_by_what_is_set_for_all() -> None:
+def test_unclean_leader_election_follows_cluster_default() -> None:
     world = World(MetadataVersion.IV_4_4_IV2)
     for line in ("up 1 dirs=a", "up 2 dirs=b", "topic t replicas=1,2", "alter 1 t-0 isr=1"):
         list(world.run(line))

@@ -1,4 +1,4 @@
-"""What makes the metadata grow, so that a full disk does not take it."""
+"""``grows``: requests that enlarge the metadata, which a full disk refuses."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from kraftjbod.controller.decision_rules import grows
 from kraftjbod.protocol import rpc_config_messages as c
 from kraftjbod.protocol import rpc_messages as m
 
-WISH = c.ReassignedPartition(topic="t", partition=0, replicas=None)
+CANCEL = c.ReassignedPartition(topic="t", partition=0, replicas=None)
 
 
 @pytest.mark.parametrize(
     ("request_", "expected"),
     [
-        (c.AlterPartitionReassignmentsRequest(partitions=(WISH,)), False),
+        (c.AlterPartitionReassignmentsRequest(partitions=(CANCEL,)), False),
         (m.UpdateFeaturesRequest(updates=()), True),
         (m.DeleteTopicsRequest(topics=()), False),
     ],
 )
-def test_what_grows(request_: m.RpcRequest, expected: bool) -> None:
+def test_grows_of_cancel_update_and_delete(request_: m.RpcRequest, expected: bool) -> None:
     assert grows(request_) is expected

@@ -1,4 +1,4 @@
-"""Where a controller says that its values stand."""
+"""``described_settings``: values of a controller with their sources."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.unit.controller.quorum.test_controller_settings import FILE, TIMEOUT
 GRACE = "broker.reconnect.grace.ms"
 
 
-def test_each_key_is_described_with_the_place_that_wins_first() -> None:
+def test_described_settings_list_synonyms_by_precedence() -> None:
     configs = {
         (ResourceType.BROKER, ""): {TIMEOUT: "6000", GRACE: "0", "log.retention.ms": "1"},
         (ResourceType.BROKER, "100"): {TIMEOUT: "7000"},

@@ -1,4 +1,5 @@
-"""A broker that knows more than the controller: is its metadata lost, or does another one lead?"""
+"""A broker with more metadata than the controller: metadata was lost, or another controller
+leads."""
 
 from __future__ import annotations
 
@@ -24,10 +25,10 @@ def a_disk() -> FaultVfs:
     return FaultVfs(inner)
 
 
-async def test_a_leader_that_is_behind_says_so_only_while_it_is_followed() -> None:
+async def test_leader_with_shorter_log_reports_foreign_metadata_only_with_majority() -> None:
     net = Net()
     node = Node(a_disk(), quorum=net)
-    net.nodes[1] = node  # type: ignore[assignment]  # It has a driver, which is all that is asked.
+    net.nodes[1] = node  # type: ignore[assignment]  #  The network uses only its driver.
     others = [Voter(net, i, a_disk(), election_timeout_ms=60_000) for i in (2, 3)]
     for other in others:
         net.nodes[other.node_id] = other
@@ -44,7 +45,7 @@ async def test_a_leader_that_is_behind_says_so_only_while_it_is_followed() -> No
     )
     with capture_logs() as said, pytest.raises(ForeignMetadataError):
         while True:
-            # A loaded machine may be slow to answer its leader.
+            # A loaded machine may delay the acknowledgements of the followers.
             with suppress(NotControllerError):
                 await node.controller.handle(fetch)
     assert [e["event"] for e in said] == ["broker_knows_other_metadata"]

@@ -1,4 +1,5 @@
-"""A controller that stood still decides nothing until the others answer it, and forgets nothing."""
+"""A controller that was paused decides nothing until its followers answer, and keeps its
+decisions."""
 
 from __future__ import annotations
 
@@ -15,12 +16,12 @@ from tests.unit.controller.quorum.test_leader_that_is_behind import a_disk
 from tests.unit.raft.quorum_rig import Net, until
 from tests.unit.raft.quorum_rig import Node as Voter
 
-#: Longer than the election time-out of the controllers.
+# Longer than the election timeout of the controllers.
 _PAUSE_MS = 5_000
 
 
 class Quorum:
-    """A controller, and two voters that hear it, or do not, and never stand by themselves."""
+    """A controller and two voters that may be cut off, and never start an election."""
 
     def __init__(self) -> None:
         self.net = Net()
@@ -49,7 +50,7 @@ async def quorum() -> AsyncIterator[Quorum]:
     await made.stop()
 
 
-async def test_what_was_decided_is_kept_by_a_leader_that_is_followed_again(quorum: Quorum) -> None:
+async def test_paused_leader_keeps_decisions_once_followers_answer(quorum: Quorum) -> None:
     await quorum.start()
     node = quorum.node
     await until(lambda: node.controller.is_active)
@@ -71,10 +72,10 @@ async def test_what_was_decided_is_kept_by_a_leader_that_is_followed_again(quoru
     assert not {"raft_leadership_lost", "metadata_reloaded"} & {e["event"] for e in events}
 
 
-async def test_a_leader_that_stands_still_while_it_takes_over_becomes_active(
+async def test_leader_paused_while_taking_over_becomes_active(
     quorum: Quorum,
 ) -> None:
-    """What a log has to begin with was refused then, and nobody tried it again."""
+    """Before, the refused first entry of its log was never retried."""
     node, led = quorum.node, []
     on_leader = node.controller.on_leader
 

@@ -1,4 +1,4 @@
-"""Registrations of controllers; the story of them is in tests/golden/controllers.txt."""
+"""Registrations of controllers; tests/golden/controllers.txt has the other scenarios."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from kraftjbod.core.metadata_version import MetadataVersion
 from tests.golden.transcript import World
 
 
-def test_new_ones_are_refused_beyond_a_number_and_known_ones_are_not() -> None:
+def test_register_controller_refuses_new_ones_beyond_the_limit() -> None:
     world = World(MetadataVersion.IV_4_4_IV2)
     for node_id in range(MAX_CONTROLLERS):
         assert list(world.run(f"controller {node_id}"))[-1] == "reply: registered"

@@ -1,4 +1,4 @@
-"""Which changes of the voters are refused, by which error, and what the others lead to."""
+"""Changes of the voter set: refusals with their errors, and results."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def remove(node: int, directory: int | None = None) -> RemoveRaftVoterRequest:
     return RemoveRaftVoterRequest(voter_id=BrokerId(node), directory_id=directory_id)
 
 
-def test_a_change_that_is_asked_for_again_is_known_if_it_was_needed_at_first() -> None:
+def test_repeated_voter_change_counts_as_done_if_it_was_needed() -> None:
     for needed in (False, True):
         checked = {"was_checked": needed, "is_repeated": True}
         assert is_added(NAMED, add(2, "C://c2:1").model_copy(update=checked)) is needed
@@ -65,13 +65,15 @@ def test_a_change_that_is_asked_for_again_is_known_if_it_was_needed_at_first() -
         (after_removing, VoterSet((voter(1),)), remove(1), ErrorCode.VOTER_NOT_FOUND),
     ],
 )
-def test_what_is_refused(change: Any, voters: VoterSet, request_: Any, code: ErrorCode) -> None:
+def test_voter_change_is_refused_with_error_code(
+    change: Any, voters: VoterSet, request_: Any, code: ErrorCode
+) -> None:
     with pytest.raises(OperatingError) as refused:
         change(voters, request_)
     assert refused.value.code is code
 
 
-def test_what_changes_lead_to() -> None:
+def test_voter_changes_yield_expected_voter_sets() -> None:
     with pytest.raises(OperatingError, match=r"has not heard of \[2\] yet"):
         after_naming(STATIC, {BrokerId(1): DIRS[BrokerId(1)]})
     assert after_naming(STATIC, DIRS) == NAMED
@@ -91,7 +93,9 @@ def test_what_changes_lead_to() -> None:
         (STATIC, 2, True),
     ],
 )
-def test_kraft_version_goes_up_only(voters: VoterSet, level: int, is_refused: bool) -> None:
+def test_kraft_version_update_allows_upgrades_only(
+    voters: VoterSet, level: int, is_refused: bool
+) -> None:
     update = FeatureUpdate(name=KRAFT_VERSION, level=level, upgrade_type=1)
     problem = problem_of_update(voters, UpdateFeaturesRequest(updates=(update,)))
     assert (problem is not None) is is_refused

@@ -1,4 +1,4 @@
-"""Completions hand on at once, once, and what a callback breaks is not theirs."""
+"""``Completion``: callbacks run at once and once, and their errors go to the event loop."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kraftjbod.core.errors import KafkaStorageError, OverloadedError
 from kraftjbod.core.loop.completion import Completion, to_its_end
 
 
-def test_the_first_word_is_handed_on_at_once_and_the_second_is_not_heard() -> None:
+def test_completion_calls_back_at_once_and_ignores_second_result() -> None:
     heard: list[int] = []
     early: Completion[int] = Completion()
     early.add_done_callback(lambda done: heard.append(done.result()))
@@ -25,7 +25,7 @@ def test_the_first_word_is_handed_on_at_once_and_the_second_is_not_heard() -> No
     assert heard == [1, 3] and early.exception() is None
 
 
-def test_what_is_made_of_a_value_may_be_an_error_and_an_error_stays_one() -> None:
+def test_map_turns_exception_of_function_into_error_and_keeps_errors() -> None:
     value: Completion[int] = Completion()
     made = value.map(lambda n: 6 // n)
     value.set_result(0)
@@ -38,7 +38,7 @@ def test_what_is_made_of_a_value_may_be_an_error_and_an_error_stays_one() -> Non
 
 
 @pytest.mark.parametrize("error", [None, OverloadedError("no")])
-def test_what_is_to_be_done_after_it_is_done_however_it_ends(error: Exception | None) -> None:
+def test_after_calls_function_on_result_and_error(error: Exception | None) -> None:
     first: Completion[int] = Completion()
     done: list[str] = []
     passed = first.after(lambda: done.append("after"))
@@ -47,7 +47,7 @@ def test_what_is_to_be_done_after_it_is_done_however_it_ends(error: Exception | 
     assert done == ["after", repr(error)]
 
 
-async def test_what_a_callback_raises_goes_to_the_loop_and_not_to_who_completed_it() -> None:
+async def test_exception_of_callback_goes_to_event_loop_handler() -> None:
     reported: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
     done: Completion[int] = Completion()
@@ -56,7 +56,7 @@ async def test_what_a_callback_raises_goes_to_the_loop_and_not_to_who_completed_
     assert [type(context["exception"]) for context in reported] == [ZeroDivisionError]
 
 
-async def test_who_waits_in_a_task_may_give_up() -> None:
+async def test_await_completion_may_be_cancelled() -> None:
     done: Completion[int] = Completion()
     waiting = asyncio.ensure_future(done)
     await asyncio.sleep(0)
@@ -75,16 +75,16 @@ def await_soon(value: int) -> Completion[int]:
     return done
 
 
-async def test_what_goes_on_without_its_waiter_ends_unheard_but_for_a_bug() -> None:
-    """A collector that finds an error nobody asked for ends the daemon: so nobody may leave one."""
+async def test_to_its_end_after_cancel_logs_unexpected_errors_only() -> None:
+    """An exception that is never retrieved would stop the daemon when the collector finds it."""
     unheard = list[object]()
     asyncio.get_running_loop().set_exception_handler(lambda _, what: unheard.append(what))
     for error in (KafkaStorageError("gone"), OSError(EIO, "gone"), ValueError("a bug")):
         unheard.clear()
-        goes_on = asyncio.Event()
+        may_end = asyncio.Event()
 
-        async def work(error: Exception = error, goes_on: asyncio.Event = goes_on) -> None:
-            await goes_on.wait()
+        async def work(error: Exception = error, may_end: asyncio.Event = may_end) -> None:
+            await may_end.wait()
             raise error
 
         waiting = asyncio.create_task(to_its_end(work()))
@@ -93,7 +93,7 @@ async def test_what_goes_on_without_its_waiter_ends_unheard_but_for_a_bug() -> N
         with pytest.raises(asyncio.CancelledError):
             await waiting
         with capture_logs() as logs:
-            goes_on.set()
+            may_end.set()
             await asyncio.sleep(0)
             await asyncio.sleep(0)
         gc.collect()
@@ -101,7 +101,7 @@ async def test_what_goes_on_without_its_waiter_ends_unheard_but_for_a_bug() -> N
         assert len(logs) == isinstance(error, ValueError), logs
 
 
-async def test_who_waits_hears_how_it_ended() -> None:
+async def test_to_its_end_returns_result_or_raises() -> None:
     async def work(error: Exception | None) -> int:
         if error is not None:
             raise error

@@ -1,4 +1,4 @@
-"""The event queue of the drivers."""
+"""``EventQueue`` of the drivers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kraftjbod.core.loop.event_queue import EventQueue
 
 
 class LoopClock:
-    """The loop's own time, as the daemons' clock would give it."""
+    """The event loop's clock, in the form of the daemons' clock."""
 
     def now_ms(self) -> int:
         return int(asyncio.get_running_loop().time() * 1000)
@@ -30,14 +30,14 @@ async def drain(events: EventQueue[str]) -> list[str]:
     return [event async for event in events]
 
 
-async def test_events_come_in_order() -> None:
+async def test_event_queue_yields_events_in_order() -> None:
     events = queue()
     events.append("a")
     events.append("b")
     assert await drain(events) == ["a", "b"]
 
 
-async def test_a_full_or_closed_queue_refuses() -> None:
+async def test_event_queue_refuses_append_when_full_or_closed() -> None:
     events = queue(max_events=1)
     events.append("a")
     with pytest.raises(OverloadedError, match="holds 1 events"):
@@ -47,7 +47,7 @@ async def test_a_full_or_closed_queue_refuses() -> None:
         events.append("c")
 
 
-async def test_a_deadline_becomes_an_event_and_a_newer_one_replaces_it() -> None:
+async def test_schedule_yields_event_at_deadline_and_replaces_same_tag() -> None:
     events = queue()
     now = LoopClock().now_ms()
     events.schedule("tag", now + 60_000, "late")
@@ -61,8 +61,8 @@ async def test_a_deadline_becomes_an_event_and_a_newer_one_replaces_it() -> None
     assert seen == ["other", "soon"]
 
 
-async def test_two_tags_never_replace_each_other() -> None:
-    """Two disks that fail within one window each keep their own deadline."""
+async def test_schedule_keeps_deadlines_of_different_tags() -> None:
+    """Two disks that fail within the same window each keep their own deadline."""
     events = queue()
     now = LoopClock().now_ms()
     events.schedule(("dir", 1), now, "one")
@@ -70,7 +70,7 @@ async def test_two_tags_never_replace_each_other() -> None:
     assert {await anext(aiter(events)), await anext(aiter(events))} == {"one", "two"}
 
 
-async def test_a_cancelled_deadline_never_comes() -> None:
+async def test_cancel_prevents_scheduled_event() -> None:
     events = queue()
     events.schedule("tag", LoopClock().now_ms(), "never")
     events.cancel("tag")
@@ -79,7 +79,7 @@ async def test_a_cancelled_deadline_never_comes() -> None:
     assert await drain(events) == []
 
 
-async def test_closing_drops_deadlines_and_refuses_new_ones() -> None:
+async def test_close_drops_deadlines_and_ignores_new_ones() -> None:
     events = queue()
     events.schedule("tag", LoopClock().now_ms() + 60_000, "never")
     assert "timers=1" in repr(events)

@@ -1,4 +1,5 @@
-"""Background work that fails in a way nobody expected: logged, counted, and begun anew."""
+"""``JobGuard``: unexpected failures of background jobs are logged and counted, and the job
+restarted."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from kraftjbod.core.errors import OverloadedError
 from kraftjbod.core.loop.job_guard import JobGuard
 
 
-async def test_a_job_begins_anew_until_it_ends_and_each_failure_is_logged() -> None:
+async def test_keep_restarts_job_until_it_ends_and_logs_each_failure() -> None:
     guard, turns = JobGuard(first_wait_s=0.0, log_dir="/d1"), 0
 
     async def work() -> None:
@@ -45,7 +46,7 @@ async def test_keep_waits_for_a_limit_of_the_process_without_counting_a_failure(
     ]
 
 
-async def test_cancelling_ends_a_job_while_it_works_and_while_it_waits() -> None:
+async def test_keep_ends_on_cancel_while_working_and_while_waiting() -> None:
     guard, works = JobGuard(first_wait_s=3600.0), asyncio.Event()
 
     async def work(fails: bool) -> None:
@@ -64,7 +65,7 @@ async def test_cancelling_ends_a_job_while_it_works_and_while_it_waits() -> None
     assert guard.failures == 1
 
 
-async def test_an_attempt_passes_what_is_expected_and_gives_back_what_is_not() -> None:
+async def test_attempt_returns_unexpected_errors_and_raises_expected_ones() -> None:
     guard, bug = JobGuard(), KeyError("a bug")
 
     async def work(error: Exception | None) -> None:

@@ -1,11 +1,11 @@
-"""Which failures of a row are logged."""
+"""``Outage``: which of many consecutive failures are logged."""
 
 from __future__ import annotations
 
 from kraftjbod.core.loop.outage import LOG_EVERY_MS, QUIET_MS, Outage
 
 
-def test_a_long_outage_is_logged_at_first_then_rarely_and_its_end() -> None:
+def test_long_outage_is_logged_at_start_then_rarely_and_at_end() -> None:
     outage = Outage()
     logged = [at for at in range(1_000, 2 * LOG_EVERY_MS, 1_000) if outage.failed(at)]
     assert logged == [1_000, 1_000 + LOG_EVERY_MS]
@@ -14,7 +14,7 @@ def test_a_long_outage_is_logged_at_first_then_rarely_and_its_end() -> None:
     assert (outage.failures, outage.ended(2 * LOG_EVERY_MS)) == (0, None)
 
 
-def test_a_peer_that_comes_and_goes_is_logged_once_a_minute() -> None:
+def test_flapping_peer_is_logged_once_a_minute() -> None:
     outage, lines = Outage(), 0
     for at_ms in range(0, 10 * QUIET_MS, 2_000):
         lines += outage.failed(at_ms)
@@ -22,7 +22,7 @@ def test_a_peer_that_comes_and_goes_is_logged_once_a_minute() -> None:
     assert lines == 2 * 10
 
 
-def test_one_that_begins_soon_after_the_last_is_logged_if_it_lasts() -> None:
+def test_outage_soon_after_the_last_is_logged_only_if_it_lasts() -> None:
     outage = Outage()
     assert outage.failed(0) and outage.ended(5) == 5
     assert [at for at in range(10, 2 * QUIET_MS, 10) if outage.failed(at)] == [QUIET_MS + 10]

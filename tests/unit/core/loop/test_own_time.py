@@ -1,4 +1,4 @@
-"""wait_awake: time in which the process stood still is not waited for; in virtual time."""
+"""``wait_awake``: a pause of the process does not count as waiting time; in virtual time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def begin(loop: VirtualLoop) -> tuple[asyncio.Future[None], asyncio.Task[bool]]:
     return awaited, loop.create_task(wait_awake(awaited, TIMEOUT_MS))
 
 
-def test_it_ends_in_time_and_leaves_what_it_waited_for(loop: VirtualLoop) -> None:
+def test_wait_awake_times_out_and_leaves_the_future_pending(loop: VirtualLoop) -> None:
     awaited, waiting = begin(loop)
     loop.world.run_until(990_000)
     assert not waiting.done()
@@ -32,7 +32,7 @@ def test_it_ends_in_time_and_leaves_what_it_waited_for(loop: VirtualLoop) -> Non
     assert not awaited.done()
 
 
-def test_what_comes_ends_it_at_once_also_an_error(loop: VirtualLoop) -> None:
+def test_wait_awake_returns_at_once_on_result_or_error(loop: VirtualLoop) -> None:
     awaited, waiting = begin(loop)
     loop.call_after_us(500_000, awaited.set_exception, OSError("late"))
     loop.world.run_until(500_001)
@@ -40,7 +40,7 @@ def test_what_comes_ends_it_at_once_also_an_error(loop: VirtualLoop) -> None:
     assert isinstance(awaited.exception(), OSError)
 
 
-def test_however_long_the_process_stands_still_it_waits_the_rest(loop: VirtualLoop) -> None:
+def test_wait_awake_after_a_pause_waits_the_remaining_time(loop: VirtualLoop) -> None:
     _, waiting = begin(loop)
     loop.world.run_until(500_000)
     loop.stand_still()

@@ -1,4 +1,4 @@
-"""Who works long on the loop lets the others go on."""
+"""``WorkSlices``: long work on the event loop yields to other tasks."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from kraftjbod.core.loop.work_slices import WorkSlices, in_slices
 
 
 def endless() -> WorkSlices:
-    """Each slice is over as soon as it has begun: one turn per round of the loop."""
+    """Return slices of zero length, so that each event loop iteration has one turn."""
     return WorkSlices(slice_ms=0)
 
 
-async def test_many_that_work_share_the_slice_of_each_round() -> None:
+async def test_workers_share_the_slice_of_each_event_loop_iteration() -> None:
     slices, rounds = endless(), 0
     turns: list[tuple[int, int]] = []
 
@@ -30,11 +30,11 @@ async def test_many_that_work_share_the_slice_of_each_round() -> None:
         rounds += 1
     assert len(turns) == 50
     assert all(before < after for (before, _), (after, _) in pairwise(turns))
-    # The first one works before there is a line.
+    # The first worker works before a queue exists.
     assert [worker for _, worker in turns][1:41] == list(range(10)) * 4
 
 
-async def test_who_gives_up_waiting_holds_up_nobody() -> None:
+async def test_cancelled_waiter_blocks_no_other_waiter() -> None:
     slices = endless()
     await slices.turn()
     waiting = [asyncio.ensure_future(slices.turn()) for _ in range(3)]
@@ -44,7 +44,7 @@ async def test_who_gives_up_waiting_holds_up_nobody() -> None:
     assert waiting[1].cancelled()
 
 
-async def test_items_come_in_order_and_a_little_work_never_waits() -> None:
+async def test_in_slices_keeps_order_and_does_not_yield_for_little_work() -> None:
     had_a_turn = False
 
     def note() -> None:
@@ -56,7 +56,7 @@ async def test_items_come_in_order_and_a_little_work_never_waits() -> None:
     assert not had_a_turn
 
 
-def test_a_loop_that_is_closed_goes_with_its_slices() -> None:
+def test_work_slices_of_closed_event_loop_are_freed() -> None:
     async def work() -> weakref.ref[asyncio.AbstractEventLoop]:
         assert [item async for item in in_slices("a")] == ["a"]
         return weakref.ref(asyncio.get_running_loop())

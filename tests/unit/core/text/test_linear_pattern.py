@@ -1,4 +1,4 @@
-"""Regular expressions of strangers: what Python's engine says, in time that they cannot stretch."""
+"""``LinearPattern``: regular expressions of clients, with Python's results in linear time."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ NONE = ["(", "[z-a]", "a**", r"(a)\1", "(?=a)a", "(?<!b)a", "a{1001}", "((a{99})
 
 
 @given(PATTERNS, st.text("abB1\n", max_size=6))
-def test_it_says_what_pythons_engine_says(pattern: str, text: str) -> None:
-    # There a $ is passed before a last newline too, as in Java and not in RE2.
+def test_linear_pattern_matches_like_python(pattern: str, text: str) -> None:
+    # In Python, `$` also matches before a trailing newline, as in Java but not in RE2.
     expected = re.fullmatch(pattern.replace("$", r"\Z"), text) is not None
     assert LinearPattern(pattern).fits(text) == expected
 
 
-def test_what_takes_others_for_ever_is_answered() -> None:
+def test_linear_pattern_handles_catastrophic_backtracking_cases() -> None:
     assert not LinearPattern("(a+)+b").fits("a" * 5_000)
     assert LinearPattern("(a|a?)+").fits("a" * 5_000)
 
 
 @pytest.mark.parametrize("pattern", [*NONE, "a" * 10_001, "(" * 9_999])
-def test_what_is_none_or_too_much_is_refused(pattern: str) -> None:
+def test_linear_pattern_refuses_malformed_and_too_large_patterns(pattern: str) -> None:
     with pytest.raises(OperatingError) as caught:
         LinearPattern(pattern)
     assert caught.value.code is ErrorCode.INVALID_REGULAR_EXPRESSION
