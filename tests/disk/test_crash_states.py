@@ -1,8 +1,8 @@
-"""Power cuts of real file systems beside those of ``MemVfs``: the model forbids no real state.
+"""States after a power cut of real file systems, compared with those of ``MemVfs``.
 
-Short random runs of file operations are played on both. What the real file system shows after a
-power cut has to be one of the states that the model may leave, or the simulator never shows the
-daemons what they will meet.
+Short random sequences of file operations run on both. The state of the real file system after a
+power cut has to be one that the model can leave. Otherwise the simulator never shows such a state
+to the daemons.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ pytestmark = pytest.mark.disk
 RUNS = 25
 DIRECTORIES = ("d0", "d1")
 NAMES = tuple(f"{directory}/f{n}" for directory in DIRECTORIES for n in range(3))
-#: So many crashes of the model are looked through for one that left the same names.
+#: Number of simulated crashes among which the model must leave the same names.
 MODEL_CRASHES = 3_000
 
-#: One step of a run, on a tree below a path.
+#: One step of a sequence, on a tree below a path.
 Step = Callable[[Vfs, str], None]
-#: Content by path; None: a directory.
+#: Content by path, or None for a directory.
 State = dict[str, bytes | None]
 
 
@@ -85,7 +85,7 @@ def _play(steps: list[Step], vfs: Vfs, root: str) -> None:
 
 
 def _begin(vfs: Vfs, root: str) -> None:
-    """Two directories with a file each, all of it certain."""
+    """Create two directories with a durable file each."""
     for directory in DIRECTORIES:
         vfs.make_dirs(f"{root}/{directory}")
         file = vfs.open(f"{root}/{directory}/f0", OpenMode.CREATE)
@@ -106,7 +106,7 @@ def _state(vfs: Vfs, root: str) -> State:
 
 
 def why_forbidden(model: MemVfs, root: str, real: State) -> str:
-    """Why the model cannot leave ``real``; empty if it can."""
+    """Return why the model cannot leave the state ``real``, or an empty string if it can."""
     reason = "no crash of the model leaves these names"
     for seed in range(MODEL_CRASHES):
         left = model.names_after_crash(seed)
@@ -123,14 +123,14 @@ def why_forbidden(model: MemVfs, root: str, real: State) -> str:
 
 @contextmanager
 def _after_power_cut(disk: Disk, rng: random.Random) -> Iterator[str]:
-    """Where the disk is mounted as a power cut now leaves it; the disk itself is mounted after."""
+    """Yield the mount point of the disk's state after a power cut, and leave the disk mounted."""
     if disk.kind in ("ext4", "xfs") and rng.random() < 0.5:
         disk.shut_down(keeps_names=rng.random() < 0.7)
         disk.unmount()
         disk.mount()
         yield disk.path
         return
-    # The image holds the bytes that reached the device.
+    # The image contains the bytes that reached the device.
     home = os.path.dirname(disk.path)
     copy = Disk(path=f"{home}/copy/{disk.kind}", kind=disk.kind)
     os.makedirs(copy.path, exist_ok=True)
@@ -157,7 +157,7 @@ def test_disk_model_after_real_power_cut_allows_the_content(kind: Kind) -> None:
 
 
 def _sync_all(disk: Disk) -> None:
-    """As the kernel does every few seconds."""
+    """Sync the whole file system, as the kernel does every few seconds."""
     fd = os.open(disk.path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         assert ctypes.CDLL(None).syncfs(fd) == 0

@@ -1,4 +1,4 @@
-"""Compaction on small real disks that fill up in the middle of it, and are emptied again."""
+"""Compaction on small real disks that fill up during a pass, and get free space again."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.faults.rig import TOPIC_ID, TP, format_dir, open_dir
 pytestmark = [pytest.mark.disk, pytest.mark.timeout(180)]
 
 KEYS = 30
-#: What is left of the disk when a pass begins: its target needs about 60 KiB.
+#: Free bytes at the start of a pass, whose target needs about 60 KiB.
 FREE_BYTES = (0, 4096, 20_000, 40_000)
 
 
@@ -45,7 +45,7 @@ async def fill(manager: LogManager, history: History) -> None:
 
 
 def leave(path: Path, free_bytes: int) -> None:
-    """Fill the disk but for ``free_bytes``, or as near as its blocks allow."""
+    """Fill the disk up to ``free_bytes``, as far as its block size permits."""
     with path.open("wb") as filler:
         free = os.statvfs(path)
         size = free.f_bfree * free.f_frsize - free_bytes
@@ -53,7 +53,7 @@ def leave(path: Path, free_bytes: int) -> None:
             try:
                 os.posix_fallocate(filler.fileno(), 0, size)
             except OSError:
-                size -= 4096  # The file system needs some blocks to list the others.
+                size -= 4096  # The file system needs some blocks for the allocation metadata.
             else:
                 return
 
@@ -63,7 +63,7 @@ def leftovers(root: str) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", ["tmpfs", "ext4"])
-async def test_a_disk_that_fills_up_in_a_pass_loses_nothing(kind: mounts.Kind) -> None:
+async def test_compaction_on_a_disk_that_fills_up_loses_no_record(kind: mounts.Kind) -> None:
     reason = mounts.why_not(kind)
     if reason is not None:
         pytest.skip(reason)

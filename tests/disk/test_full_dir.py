@@ -1,4 +1,4 @@
-"""A log dir on a real file system that has no free space: the reserve, given up and rebuilt."""
+"""A log directory on a full real file system: release and rebuild of the reserve."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def disk(request: pytest.FixtureRequest) -> Iterator[Disk]:
 
 @asynccontextmanager
 async def opened(disk: Disk) -> AsyncIterator[tuple[LogDir, LogDirFailureChannel]]:
-    """A dir with its reserve, watched."""
+    """Open a watched directory with its reserve."""
     vfs, channel = RealVfs(), LogDirFailureChannel(max_dirs=1)
     format_dir(vfs, disk.path, 1)
     log_dir = open_dir(
@@ -73,8 +73,10 @@ def write(log_dir: LogDir, name: str, size_bytes: int) -> None:
         file.close()
 
 
-async def test_fill_and_heal(disk: Disk) -> None:
-    """Ten times, so that what one round leaves behind shows in a later one."""
+async def test_saturation_on_a_real_disk_releases_and_rebuilds_the_reserve_repeatedly(
+    disk: Disk,
+) -> None:
+    """Ten rounds, so that leftovers of one round affect a later one."""
     async with opened(disk) as (log_dir, channel):
         reserve = f"{disk.path}/{RESERVE_FILE}"
         for number in range(10):
@@ -84,7 +86,7 @@ async def test_fill_and_heal(disk: Disk) -> None:
             assert extent.allocated_bytes >= RESERVE
             with capture_logs() as logged:
                 disk.fill()
-                # The check may be the first to find out: it makes a file.
+                # The check may detect the full disk first, because it creates a file.
                 with pytest.raises(LogDirImpairedError):
                     await log_dir.run(
                         OpKind.APPEND, lambda n=number: write(log_dir, f"late-{n}", 2 * MIB)
@@ -94,7 +96,7 @@ async def test_fill_and_heal(disk: Disk) -> None:
             assert not os.path.exists(reserve)
             with pytest.raises(LogDirImpairedError):
                 log_dir.submit(OpKind.APPEND, lambda: None)
-            # Whatever frees space has the reserve's.
+            # Operations that free space may use the space of the reserve.
             await log_dir.run(OpKind.RETENTION, lambda n=number: write(log_dir, f"roll-{n}", MIB))
             for name in (f"late-{number}", f"roll-{number}", "balloon"):
                 await log_dir.run(
@@ -105,7 +107,7 @@ async def test_fill_and_heal(disk: Disk) -> None:
             await log_dir.run(OpKind.APPEND, lambda: write(log_dir, "room", MIB))
 
 
-async def test_a_full_disk_stays_saturated_until_there_is_space(disk: Disk) -> None:
+async def test_saturation_on_a_real_disk_lasts_until_there_is_space(disk: Disk) -> None:
     async with opened(disk) as (log_dir, channel):
         disk.fill()
         with pytest.raises(LogDirImpairedError):
@@ -119,7 +121,7 @@ async def test_a_full_disk_stays_saturated_until_there_is_space(disk: Disk) -> N
         assert not os.path.exists(f"{disk.path}/{RESERVE_FILE}")
 
 
-async def test_no_inodes_left() -> None:
+async def test_saturation_on_a_real_disk_without_inodes_ends_when_inodes_are_free() -> None:
     if (reason := mounts.why_not("tmpfs")) is not None:
         pytest.skip(reason)
     with mounts.mounted("tmpfs", size_bytes=32 * MIB) as disk:

@@ -1,9 +1,9 @@
-"""Logs on a small real disk that gets full and has free space again, a hundred times over.
+"""Logs on a small real disk that fills up and gets free space again, a hundred times.
 
-Three replicas share one directory. They are written to until the disk has no free space, retention
-makes some, the directory heals, and writing goes on where it had stopped. What was acknowledged
-is there, once and in order, at any time and after a restart; what was refused is not.
-ext4 finds out late (delayed allocation): what it once took it must be able to keep.
+Three replicas share one directory. They are written to until the disk is full, retention frees
+space, the directory heals, and writing continues. Acknowledged records are present once and in
+order at any time and after a restart; refused records are not.
+ext4 allocates late (delayed allocation): accepted bytes must still fit when they are written.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ NO_LIMIT = 2**62
 CYCLES = 100
 RESERVE_BYTES = MIB
 KEEPS_ALL = TopicConfig(segment_bytes=300_000, retention_bytes=-1, retention_ms=-1)
-#: A segment or two of each replica stay.
+#: Retention that keeps a segment or two of each replica.
 KEEPS_LITTLE = KEEPS_ALL.model_copy(update={"retention_bytes": 400_000})
 REPLICAS = [TopicPartition("t", i) for i in range(3)]
 
 
 @dataclass
 class Node:
-    """One directory on one disk, and what was acknowledged of each replica: body by offset."""
+    """One directory on one disk, and the acknowledged bodies of each replica by offset."""
 
     disk: Disk
     rng: random.Random
@@ -99,7 +99,7 @@ class Node:
             except LogDirImpairedError:
                 self.refused += 1
                 if handle.log_end_offset > len(expected):
-                    expected.append(body)  # The append had ended well; it was the flush.
+                    expected.append(body)  # The append had succeeded; the flush failed.
                 return
             assert result.base_offset == len(expected)
             expected.append(body)
@@ -154,7 +154,9 @@ async def made(disk: Disk) -> Node:
 
 
 @pytest.mark.timeout(600)
-async def test_a_hundred_times_full(disk: Disk) -> None:
+async def test_logs_on_a_disk_that_fills_up_repeatedly_keep_acknowledged_records(
+    disk: Disk,
+) -> None:
     node = await made(disk)
     for cycle in range(CYCLES):
         await node.write_until_full()
@@ -169,10 +171,10 @@ async def test_a_hundred_times_full(disk: Disk) -> None:
     await node.stop()
 
 
-async def test_a_full_disk_is_stopped_and_started_and_read(disk: Disk) -> None:
+async def test_logs_on_a_full_disk_survive_a_restart(disk: Disk) -> None:
     node = await made(disk)
     await node.write_until_full()
-    # Neither the space of the reserve is left, nor any other.
+    # Use the space of the reserve and all other space.
     disk.fill()
     await node.check()
     await node.stop()
@@ -189,7 +191,7 @@ async def test_a_full_disk_is_stopped_and_started_and_read(disk: Disk) -> None:
     await node.stop()
 
 
-async def test_everything_goes_where_there_is_no_space_for_a_new_segment(disk: Disk) -> None:
+async def test_retention_on_a_full_disk_removes_all_segments(disk: Disk) -> None:
     node = await made(disk)
     await node.write_until_full()
     disk.fill()

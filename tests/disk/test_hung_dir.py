@@ -1,4 +1,4 @@
-"""A log dir on a frozen file system: STALLED while it lasts, and nothing lost when it ends."""
+"""A log directory on a frozen file system: STALLED meanwhile, and no record lost afterwards."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ async def change(log_dir: LogDir) -> LogDirState:
     return log_dir.state
 
 
-async def test_it_stalls_and_answers_again(disks: tuple[Disk, Disk]) -> None:
+async def test_frozen_directory_is_stalled_until_it_answers(disks: tuple[Disk, Disk]) -> None:
     hung, well = open_on(disks[0], 1), open_on(disks[1], 2)
     file = await hung.run(OpKind.APPEND, lambda: hung.vfs.open(f"{hung.path}/f", OpenMode.CREATE))
     await hung.run(OpKind.APPEND, lambda: file.write_at(0, [b"before"]))
@@ -80,7 +80,7 @@ async def test_it_stalls_and_answers_again(disks: tuple[Disk, Disk]) -> None:
         assert well.state is LogDirState.ONLINE
         assert not waiting.done()
     assert await change(hung) is LogDirState.ONLINE
-    # Which of the two the kernel held up depends on what the probe was doing just then.
+    # Which of the two writes the kernel blocked depends on the probe at that moment.
     outcomes = await asyncio.gather(waiting, behind, return_exceptions=True)
     refused = [o for o in outcomes if isinstance(o, LogDirImpairedError)]
     assert len(refused) == 2 - len(written)
@@ -94,7 +94,7 @@ async def test_it_stalls_and_answers_again(disks: tuple[Disk, Disk]) -> None:
         log_dir.close()
 
 
-async def test_one_that_stays_frozen_is_given_up(disks: tuple[Disk, Disk]) -> None:
+async def test_frozen_directory_goes_offline_after_the_timeout(disks: tuple[Disk, Disk]) -> None:
     hung, well = open_on(disks[0], 1, timeout_ms=1000), open_on(disks[1], 2, timeout_ms=1000)
     with frozen(disks[0], at_most_s=THAW_AT_LATEST_S):
         waiting = hung.submit(
@@ -106,7 +106,7 @@ async def test_one_that_stays_frozen_is_given_up(disks: tuple[Disk, Disk]) -> No
             await waiting
         assert await well.run(OpKind.APPEND, lambda: 1) == 1
     assert hung.state is LogDirState.OFFLINE
-    # What hung in the thread ends now, and must be over before the disk can go.
+    # The hung operation ends now, and must be over before the disk is unmounted.
     while hung.is_busy:
         await asyncio.sleep(0.01)
     well.close()

@@ -1,7 +1,7 @@
-"""A replica moves from one real file system to another, and either of them may die meanwhile.
+"""Moves of a replica between real file systems, of which either may fail.
 
-The kernel copies file to file, which not every pair of file systems allows; and an error in the
-middle has to be laid at the right disk's door, for the other one is well.
+The kernel copies file to file, which not all pairs of file systems permit. An error in the middle
+must be attributed to the right disk, because the other one is healthy.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ MOVE = Uuid(bytes(range(16, 32)))
 BATCHES = 60
 BATCH_BYTES = 100_000
 STEP_BYTES = 600_000
-#: Room for a part of what moves.
+#: Space for a part of the moving replica.
 SMALL_DISK_BYTES = 3 * MIB
 
 
 @dataclass
 class Node:
-    """A broker's storage on two mounted disks, with a replica on the first one."""
+    """The storage of a broker on two mounted disks, with a replica on the first one."""
 
     disks: tuple[Disk, Disk]
     manager: LogManager
@@ -72,7 +72,7 @@ class Node:
         return handle
 
     async def copy(self, after_step: Callable[[int], None] = lambda steps: None) -> None:
-        """Copy until caught up; ``after_step`` hears how many steps were done."""
+        """Copy until caught up, and call ``after_step`` with the number of steps so far."""
         future = await self.manager.create_future(TP, self.target, MOVE)
         steps = 0
         async with self.pool.executor() as executor:
@@ -125,9 +125,7 @@ async def content(handle: LogHandle) -> bytes:
     ("source", "target"),
     [("ext4", "xfs"), ("xfs", "ext4"), ("ext4", "tmpfs"), ("tmpfs", "xfs"), ("ext4", "ext4")],
 )
-async def test_a_replica_moves_from_any_file_system_to_any_other(
-    source: Kind, target: Kind
-) -> None:
+async def test_move_between_any_file_systems_keeps_the_content(source: Kind, target: Kind) -> None:
     async with node(source, target) as moving:
         before = await content(moving.handle)
         await moving.copy()
@@ -139,7 +137,7 @@ async def test_a_replica_moves_from_any_file_system_to_any_other(
 
 
 @pytest.mark.parametrize("kind", ["ext4", "xfs"])
-async def test_a_target_that_dies_leaves_the_source_in_service(kind: Kind) -> None:
+async def test_move_to_a_target_that_fails_keeps_the_source_in_service(kind: Kind) -> None:
     async with node("ext4", kind) as moving:
         before = await content(moving.handle)
         with pytest.raises(KafkaStorageError) as failed:
@@ -150,8 +148,8 @@ async def test_a_target_that_dies_leaves_the_source_in_service(kind: Kind) -> No
         assert (await content(moving.handle)).startswith(before)
 
 
-async def test_a_target_that_is_too_small_leaves_the_source_in_service() -> None:
-    """A disk that is full under a move must not take the disk along that it reads from."""
+async def test_move_to_a_full_target_keeps_the_source_in_service() -> None:
+    """A full target disk must not take the source disk offline."""
     async with node("ext4", "tmpfs", target_bytes=SMALL_DISK_BYTES) as moving:
         with pytest.raises(LogDirImpairedError) as failed:
             await moving.copy()
@@ -162,8 +160,8 @@ async def test_a_target_that_is_too_small_leaves_the_source_in_service() -> None
 
 
 @pytest.mark.parametrize("kind", ["ext4", "xfs"])
-async def test_a_source_that_dies_leaves_the_target_in_service(kind: Kind) -> None:
-    """What was copied stays where it is; nobody takes it for the replica."""
+async def test_move_from_a_source_that_fails_keeps_the_target_in_service(kind: Kind) -> None:
+    """The copied part stays in place, and is not treated as the replica."""
     async with node(kind, "ext4") as moving:
         with pytest.raises(KafkaStorageError) as failed:
             await moving.copy(_at_step_3(moving.disks[0].shut_down))

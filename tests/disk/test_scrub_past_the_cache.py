@@ -1,4 +1,4 @@
-"""Bits rot on the disk while memory holds the sound ones: only who reads the disk finds out."""
+"""Damage on the disk below sound pages in the page cache is found by the scrub only."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BODY_BYTES = 20_000
 
 
 @pytest.mark.parametrize("kind", ["ext4", "xfs"])
-def test_the_scrub_reads_the_disk_and_not_the_memory(kind: mounts.Kind) -> None:
+def test_segment_scrub_reads_the_disk_instead_of_the_page_cache(kind: mounts.Kind) -> None:
     reason = mounts.why_not(kind)
     if reason is not None:
         pytest.skip(reason)
@@ -57,7 +57,7 @@ def scrubbed(vfs: RealVfs, segment: LogSegment) -> list[int]:
 
 
 def flip_on_disk(image: Path, pattern: bytes) -> None:
-    """Spoil the one place below the file system that holds ``pattern``."""
+    """Change the only place below the file system that contains ``pattern``."""
     content = image.read_bytes()
     at = content.index(pattern)
     assert content.find(pattern, at + 1) < 0

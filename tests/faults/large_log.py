@@ -1,12 +1,12 @@
-"""Logs of real sizes that cost almost nothing: batches, indexes and names as a broker leaves them.
+"""Logs of real sizes that use little memory or disk: batches, indexes and file names of a broker.
 
 * :func:`put_large_log` puts a replica on a :class:`MemVfs`. Its files are generated when they are
-  read, so 10 TB of log take kilobytes of memory. Every header, CRC and index entry is real.
+  read, so 10 TB of log use kilobytes of memory. Each header, CRC and index entry is valid.
 * :func:`write_sparse_log` writes the same replica to a real file system. The value of each record
-  is a hole there, so that a batch takes one block: 1,000 GiB of batches of 1 MiB take 4 GiB.
+  is a hole, so a batch uses one block: 1,000 GiB of batches of 1 MiB use 4 GiB.
 * :class:`CountingVfs` counts operations and bytes of any ``Vfs``.
 
-A generated file can be read, truncated, renamed and appended to; it survives no crash clone.
+A generated file can be read, truncated, renamed and appended to; it is not part of a crash clone.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ KIB: Final = 1024
 MIB: Final = 1024 * KIB
 GIB: Final = 1024 * MIB
 _COVERED_FROM: Final = 21
-#: From here on a batch of a large log holds zeros: its header and that of its record are before.
+#: A batch of a large log has zeros from this position on, after its header and that of its record.
 _BEGINNING_BYTES: Final = HEADER_BYTES + 32
 _HEAD: Final = struct.Struct(">qiibI")
 _TIMES: Final = struct.Struct(">qq")
@@ -72,7 +72,7 @@ class LargeLog:
     batch_bytes: int
     interval_bytes: int = 4096
     first_timestamp: int = 1_000_000
-    #: Batches are numbered by this idempotent producer; None: no producer.
+    #: The idempotent producer of the batches, or None.
     producer_id: int | None = None
     snapshot_interval_bytes: int = MIB
 
@@ -86,7 +86,7 @@ class LargeLog:
         producer_id: int | None = None,
         snapshot_interval_bytes: int = MIB,
     ) -> LargeLog:
-        """Segments of at most ``segment_bytes``."""
+        """Return a shape with segments of at most ``segment_bytes``."""
         return cls(
             segments=segments,
             batches_per_segment=segment_bytes // batch_bytes,
@@ -109,7 +109,7 @@ class LargeLog:
 
     @property
     def index_bytes(self) -> int:
-        """Size of both index files of a segment."""
+        """The size of both index files of a segment."""
         return self._entries * (OFFSET_ENTRY_BYTES + TIME_ENTRY_BYTES) + TIME_ENTRY_BYTES
 
     @property
@@ -128,7 +128,7 @@ class LargeLog:
         )
 
     def batch_at(self, template: bytes, offset: int) -> bytes:
-        """The batch with one record at ``offset``; ``template`` as :meth:`template` makes it."""
+        """Return the batch with one record at ``offset``, made from :meth:`template`."""
         data = bytearray(template)
         self.stamp(data, offset)
         crc = crc32c.crc32c(memoryview(data)[_COVERED_FROM:])
@@ -136,7 +136,7 @@ class LargeLog:
         return bytes(data)
 
     def stamp(self, data: bytearray, offset: int) -> None:
-        """Put the timestamp and the producer of the batch at ``offset`` into its header."""
+        """Write timestamp and producer of the batch at ``offset`` into its header."""
         timestamp = self.first_timestamp + offset
         _TIMES.pack_into(data, _TIMES_AT, timestamp, timestamp)
         if self.producer_id is not None:
@@ -147,7 +147,7 @@ class LargeLog:
         return batch(1, body=bytes(self.batch_bytes - HEADER_BYTES))
 
     def files_of(self, base: int) -> dict[str, GeneratedFile]:
-        """The log and both indexes of the segment at ``base``, by suffix."""
+        """Return the log and both indexes of the segment at ``base``, by suffix."""
         step, template = self._batches_per_entry, self.template()
 
         def time_entry(number: int) -> bytes:
@@ -174,7 +174,7 @@ class LargeLog:
         yield from range(0, self.end_offset, self.batches_per_segment)
 
     def snapshot_at(self, offset: int) -> bytes:
-        """Producer state as of ``offset``."""
+        """Return the snapshot of the producer state at ``offset``."""
         state = ProducerState()
         if self.producer_id is not None:
             template = self.template()
@@ -184,7 +184,7 @@ class LargeLog:
         return state.to_snapshot()
 
     def small_files(self, topic_id: TopicId) -> dict[str, bytes]:
-        """The other files of the replica's directory after a clean stop, by name."""
+        """Return the other files of the replica's directory after a clean stop, by name."""
         files = {
             PARTITION_METADATA: bytes(format_partition_metadata(topic_id)),
             LEADER_EPOCH_CHECKPOINT: bytes(format_leader_epochs(((0, 0),))),
@@ -200,7 +200,7 @@ class LargeLog:
 
 
 class GeneratedFile(MemFile):
-    """``count`` records of ``record_bytes`` each, generated when read, and appended bytes."""
+    """A file of ``count`` generated records of ``record_bytes`` each, and appended bytes."""
 
     def __init__(self, count: int, record_bytes: int, make: Callable[[int], bytes]) -> None:
         super().__init__()
@@ -210,7 +210,7 @@ class GeneratedFile(MemFile):
         self._rotten: set[int] = set()
 
     def rot(self, position: int, *, is_cached: bool = False) -> None:
-        """Change the byte there from now on; no page keeps the right one."""
+        """Change the byte at ``position``, also for cached reads."""
         assert not is_cached
         self._rotten.add(position)
 
@@ -242,7 +242,7 @@ class GeneratedFile(MemFile):
         return memoryview(self.read_at(position, size))
 
     def evict(self, position: int, size: int) -> None:
-        """Nothing of a generated file is in memory."""
+        """Do nothing: a generated file has no cached pages."""
 
     def _put(self, position: int, whole: bytes) -> None:
         assert position >= self._generated_bytes, "only appended bytes can be overwritten"
@@ -256,7 +256,7 @@ class GeneratedFile(MemFile):
             self.data.clear()
 
     def sync(self) -> None:
-        """A generated file is on the disk from the beginning."""
+        """Do nothing: a generated file is on the disk from the start."""
 
 
 def put_large_log(
@@ -267,7 +267,7 @@ def put_large_log(
     topic_partition: TopicPartition = TP,
     topic_id: TopicId = TOPIC_ID,
 ) -> str:
-    """Put a replica of that shape below ``root``, as after a clean stop; its directory."""
+    """Put a replica as after a clean stop below ``root``, and return its directory."""
     directory = f"{root}/{topic_partition}"
     vfs.make_dirs(directory)
     for base in shape.bases():
@@ -282,7 +282,7 @@ def put_large_log(
 def write_sparse_log(
     root: str, shape: LargeLog, *, topic_partition: TopicPartition, topic_id: TopicId
 ) -> str:
-    """Write a replica of that shape to a real directory; the zeros of batches are holes."""
+    """Write a replica to a real directory, with holes for the zeros of its batches."""
     directory = f"{root}/{topic_partition}"
     os.makedirs(directory)
     for base in shape.bases():
@@ -299,7 +299,7 @@ def write_sparse_log(
 
 
 def _write_beginnings(fd: int, base: int, shape: LargeLog) -> None:
-    """Write the beginning of each batch, up to the zeros of its record's value."""
+    """Write the start of each batch, up to the zeros of its record's value."""
     os.ftruncate(fd, shape.segment_bytes)
     beginning = bytearray(shape.template()[:_BEGINNING_BYTES])
     zeros = _TrailingZeros(shape.batch_bytes - _BEGINNING_BYTES)
@@ -311,9 +311,9 @@ def _write_beginnings(fd: int, base: int, shape: LargeLog) -> None:
 
 
 class _TrailingZeros:
-    """The CRC-32C of bytes that end in ``count`` zeros, without reading the zeros.
+    """The CRC-32C of bytes that end in ``count`` zeros, computed without reading the zeros.
 
-    Appending zeros maps the CRC of the bytes before them by an affine function over bits.
+    Appending zeros maps the CRC of the preceding bytes by an affine function over bits.
     """
 
     def __init__(self, count: int) -> None:
@@ -332,12 +332,12 @@ class _TrailingZeros:
 def load_large_log(
     vfs: Vfs, directory: str, shape: LargeLog, config: TopicConfig | None = None
 ) -> UnifiedLog:
-    """Open the replica as a start after a clean stop does."""
+    """Open the replica as at a start after a clean stop."""
     return _load(vfs, directory, shape, config or shape.config(), shape.end_offset)
 
 
 def recover_large_log(vfs: Vfs, directory: str, shape: LargeLog) -> UnifiedLog:
-    """Open the replica as a start after a power cut does that flushed nothing."""
+    """Open the replica as at a start after a power cut without any flush."""
     return _load(vfs, directory, shape, shape.config(), None)
 
 
@@ -361,7 +361,7 @@ def _load(
 
 
 class CountingVfs(FaultVfs):
-    """Counts operations and bytes of the ``Vfs`` below it; ``list_dir`` counts a byte per entry."""
+    """Count operations and bytes of the inner ``Vfs``; ``list_dir`` counts a byte per entry."""
 
     def __init__(self, inner: Vfs) -> None:
         super().__init__(inner)
@@ -388,7 +388,7 @@ class CountingVfs(FaultVfs):
 def count_steps(
     log_dir: LogDir, vfs: CountingVfs, bytes_read: list[int] | None = None
 ) -> list[tuple[OpKind, int]]:
-    """The kind and the number of file operations of each operation of the dir's thread."""
+    """Record kind and number of file operations of each operation of the directory's thread."""
     steps: list[tuple[OpKind, int]] = []
     begin = log_dir.begin
 

@@ -1,6 +1,6 @@
-"""An executor without a thread: its operations run on the loop, in order, one in each turn.
+"""An executor without a thread: each operation runs in a separate event loop iteration.
 
-For whoever wants to know what runs when: a simulation, or a test that counts threads.
+It is used by simulations, and by tests that count threads.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from kraftjbod.storage.log_dirs.dir_executor import LogDirExecutor
 
 
 class LoopExecutor(LogDirExecutor):
-    """In the place of a :class:`LogDirExecutor`, by ``Environment.make_executor``."""
+    """Replacement of :class:`LogDirExecutor`, used through ``Environment.make_executor``."""
 
     def _start(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._job: Any = None
-        waiting, self._jobs = self._jobs, self  # type: ignore[assignment] # One without a thread.
+        waiting, self._jobs = self._jobs, self  # type: ignore[assignment] # A queue without a thread.
         while not waiting.empty():
             self.put(waiting.get())
 
@@ -26,7 +26,7 @@ class LoopExecutor(LogDirExecutor):
         self._loop.call_soon(self._turn, job)
 
     def get(self) -> Any:
-        """Each turn is the life of a thread with one job."""
+        """Return the current job, and then None, as for a thread that ends after one job."""
         job, self._job = self._job, None
         return job
 

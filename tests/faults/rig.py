@@ -1,4 +1,4 @@
-"""What storage tests build their stories from: a clock, batches, and log dirs on any ``Vfs``."""
+"""Building blocks of storage tests: a clock, batches, and log directories on any ``Vfs``."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ TOPIC_ID = TopicId(bytes(range(16)))
 
 
 class ManualClock:
-    """Stands still until it is set."""
+    """A clock that advances only when a test sets it."""
 
     def __init__(self, now_ms: int = 1_000_000) -> None:
         self.ms = now_ms
@@ -55,7 +55,7 @@ def directory_id(number: int) -> DirectoryId:
     return DirectoryId(bytes([7] * 15 + [number]))
 
 
-#: A process draws other names than the one before it, whose directories a crash may bring back.
+#: A process draws other names than its predecessor, whose directories a crash may restore.
 _managers = itertools.count(1_000)
 
 
@@ -72,10 +72,9 @@ def batch(
     producer: tuple[int, int, int] = (-1, -1, -1),
     body: bytes | None = None,
 ) -> bytes:
-    """A sound v2 batch; ``producer`` is (id, epoch, base sequence).
+    """Build a valid v2 batch; ``producer`` is (id, epoch, base sequence).
 
-    With a ``body`` it takes up as many bytes, as records that can be read if there is free space
-    for so many.
+    With a ``body``, the records use as many bytes as ``body`` has, and are readable if they fit.
     """
     if body is None:
         body = b"".join(_record(offset_delta) for offset_delta in range(records))
@@ -88,13 +87,13 @@ def batch(
 
 
 def _record(offset_delta: int) -> bytes:
-    """With a key and a value of a byte each."""
+    """Encode a record with a key and a value of one byte each."""
     content = b"\0\0" + encode_varint(offset_delta) + b"\x02k\x02v\0"
     return encode_varint(len(content)) + content
 
 
 def _filled(filler: bytes, records: int) -> bytes:
-    """Records of as many bytes as ``filler``, which is the last one's value as far as it fits."""
+    """Encode records in ``len(filler)`` bytes; the last value is the start of ``filler``."""
     before = b"".join(_record(offset_delta) for offset_delta in range(records - 1))
     head = b"\0\0" + encode_varint(records - 1) + b"\x01"
     size = len(filler) - len(before) - 5 - len(head) - 5 - 1
@@ -105,7 +104,7 @@ def _filled(filler: bytes, records: int) -> bytes:
 
 
 def _long_varint(value: int) -> bytes:
-    """In five bytes, however small it is."""
+    """Encode ``value`` in five bytes."""
     groups = [value << 1 >> 7 * at & 0x7F | 0x80 for at in range(5)]
     return bytes([*groups[:4], groups[4] & 0x7F])
 
@@ -122,7 +121,7 @@ def close_log(log: UnifiedLog, vfs: Vfs) -> None:
 
 
 def format_dir(vfs: Vfs, path: str, number: int) -> None:
-    """What the storage tool does to a new dir."""
+    """Format a directory as ``kraftjbod-storage`` does."""
     vfs.make_dirs(path)
     properties = MetaProperties(
         cluster_id=CLUSTER_ID, node_id=NODE_ID, directory_id=directory_id(number)
@@ -145,7 +144,7 @@ def open_dir(
     heal_free_bytes: int | None = None,
     make_executor: MakeExecutor = LogDirExecutor,
 ) -> LogDir:
-    """An identified log dir without watches; it has its reserve once ``secure_reserve`` ran."""
+    """Open an identified log directory without watches; ``secure_reserve`` allocates a reserve."""
     log_dir = LogDir(
         path=path,
         vfs=vfs,
@@ -183,14 +182,14 @@ def manager_of(
 
 
 async def checkpoint(manager: LogManager) -> None:
-    """What housekeeping does now and then: recovery points and log start offsets of every dir."""
+    """Write recovery points and log start offsets of each directory, as housekeeping does."""
     await each_online(manager._checkpoint(log_dir) for log_dir in manager.online_dirs())
 
 
 async def read_log(
     handle: LogHandle, start_offset: int, max_bytes: int, max_offset: int, min_one: bool
 ) -> ReadResult:
-    """What a fetch does: from the page cache, else checked in the dir's thread."""
+    """Read as a fetch does: from the page cache, or else checked in the directory's thread."""
     result = handle.read_cached(start_offset, max_bytes, max_offset, min_one)
     if result is None:
         result = await handle.read_checked(start_offset, max_bytes, max_offset, min_one)
@@ -198,7 +197,7 @@ async def read_log(
 
 
 def truncate_by_index(log: UnifiedLog, offset: int) -> None:
-    """What :meth:`LogHandle.truncate_to` does, in one thread."""
+    """Truncate as :meth:`LogHandle.truncate_to` does, in one thread."""
     surveyed: LogSegment | None = None
     while True:
         try:
@@ -208,7 +207,7 @@ def truncate_by_index(log: UnifiedLog, offset: int) -> None:
 
 
 def read_segment(log: UnifiedLog, unread: SegmentUnreadError) -> LogSegment | None:
-    """Make the indexes of a segment; the segment if it was surveyed."""
+    """Rebuild the indexes of a segment, and return the segment if it was surveyed."""
     rebuild = IndexRebuild(unread)
     while not log.rebuild_step(rebuild):
         pass
@@ -217,7 +216,7 @@ def read_segment(log: UnifiedLog, unread: SegmentUnreadError) -> LogSegment | No
 
 
 def read_by_index(log: UnifiedLog, start_offset: int, max_bytes: int, end: int) -> memoryview:
-    """What :meth:`LogHandle.read_checked` does, in one thread: a lost index is made first."""
+    """Read as :meth:`LogHandle.read_checked` does, in one thread; a lost index is rebuilt first."""
     surveyed: LogSegment | None = None
     while True:
         try:
@@ -227,11 +226,11 @@ def read_by_index(log: UnifiedLog, start_offset: int, max_bytes: int, end: int) 
 
 
 def stamped(data: bytes, *, base_offset: int, leader_epoch: int) -> bytes:
-    """A batch as it stands in the log."""
+    """Return the batch as it is stored in the log."""
     head = stamp_header(data, 0, base_offset=base_offset, leader_epoch=leader_epoch)
     return head + data[len(head) :]
 
 
 def chores(manager: LogManager, log_dir: LogDir | None = None) -> Housekeeping:
-    """The background jobs of one dir, the first by default, to be run by hand."""
+    """Return the background jobs of a directory, the first one by default."""
     return manager._housekeeping[log_dir or manager.dirs()[0]]

@@ -1,7 +1,7 @@
-"""One story, played again and again: the N-th operation fails, for every N until none is left.
+"""One workload run repeatedly with its N-th operation failing, for each N.
 
-Afterwards: the dir went OFFLINE once, every error had its type, and what had been acknowledged
-before is there when the dir is loaded again.
+Afterwards the directory was reported OFFLINE once, each error had its type, and the acknowledged
+records are present when the directory is loaded again.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ OTHER = TopicPartition("t", 1)
 
 @dataclass
 class Acknowledged:
-    """What was acknowledged to the story; ``floor`` once it is free to go."""
+    """State that was acknowledged to the workload."""
 
     end: int = 0
     certain_end: int = 0
@@ -48,7 +48,7 @@ class Acknowledged:
 
 
 async def play(log_dir: LogDir, reported: Acknowledged) -> None:
-    """Load, create, append over several segments, flush, checkpoint, delete, stop."""
+    """Load, create, append over several segments, flush, checkpoint, delete and stop."""
     manager = manager_of([log_dir], CONFIG)
     await manager.load()
     handle = await manager.create(TP, TOPIC_ID)
@@ -87,7 +87,7 @@ async def play_with(fault: Fault) -> tuple[MemVfs, LogDir, Acknowledged, LogDirF
 
 
 async def check(mem: MemVfs, reported: Acknowledged) -> None:
-    """The disk works again: load it, and find what was acknowledged, and nothing unsound."""
+    """Load the repaired disk, and find the acknowledged records and no invalid ones."""
     log_dir = open_dir(mem)
     manager = manager_of([log_dir], CONFIG)
     await manager.load()
@@ -95,7 +95,7 @@ async def check(mem: MemVfs, reported: Acknowledged) -> None:
     handle = manager.get(TP)
     if reported.created:
         assert handle is not None
-        # The machine did not stop, so even what was not synced is there.
+        # The machine did not stop, so unsynced bytes are present as well.
         assert handle.log_end_offset >= reported.end
         offset = 0
         while offset < handle.log_end_offset:
@@ -104,7 +104,7 @@ async def check(mem: MemVfs, reported: Acknowledged) -> None:
             offset = headers[-1].next_offset
     if reported.deleted:
         assert manager.get(OTHER) is None
-    # And it goes on.
+    # The log accepts appends again.
     handle = await manager.create(TP, TOPIC_ID)
     data = batch()
     result = await handle.append_as_leader(data, headers_of(data), 9)
@@ -115,7 +115,9 @@ async def check(mem: MemVfs, reported: Acknowledged) -> None:
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("errno", [EIO, EROFS, EACCES])
 @pytest.mark.parametrize("sticky", [True, False])
-async def test_every_operation_fails_once(errno: int, sticky: bool) -> None:
+async def test_storage_error_at_each_operation_takes_the_directory_offline_without_loss(
+    errno: int, sticky: bool
+) -> None:
     for n in range(1, 1000):
         fault = Fault(errno=errno, nth=n, sticky=sticky)
         mem, log_dir, reported, channel = await play_with(fault)
@@ -133,7 +135,7 @@ async def test_every_operation_fails_once(errno: int, sticky: bool) -> None:
     pytest.fail("the story never ended")
 
 
-async def test_every_write_falls_short() -> None:
+async def test_storage_short_write_at_each_operation_loses_no_acknowledged_record() -> None:
     for n in range(1, 200):
         fault = Fault(effect=Effect.SHORT_WRITE, errno=EIO, kinds=frozenset({"write_at"}), nth=n)
         mem, log_dir, reported, _ = await play_with(fault)
@@ -144,8 +146,8 @@ async def test_every_write_falls_short() -> None:
     pytest.fail("the story never ended")
 
 
-async def test_rubbish_read_while_recovering_is_never_accepted() -> None:
-    """A bit flips in some read of a log that is being recovered: fewer records, no wrong ones."""
+async def test_recovery_with_a_flipped_bit_in_any_read_accepts_no_wrong_record() -> None:
+    """A flipped bit in a read of a recovery may cost records, but adds no wrong ones."""
     mem = MemVfs()
     format_dir(mem, "/d1", 1)
     manager = manager_of([open_dir(mem)], CONFIG)

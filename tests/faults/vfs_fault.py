@@ -1,9 +1,9 @@
-"""``FaultVfs``: any other ``Vfs``, with faults on demand.
+"""``FaultVfs``: any ``Vfs`` with injected faults.
 
-A :class:`Fault` picks operations by kind, path and count, and says what becomes of them: an
-errno, a short write, a flipped bit, a delay, or no answer ever.
-Kinds are the method names of ``Vfs`` and ``VfsFile``. It is safe to use from several threads, and
-works in daemons too.
+A :class:`Fault` selects operations by kind, path and count, and defines its effect: an errno, a
+short write, a flipped bit, a delay, or a hang.
+Kinds are the method names of ``Vfs`` and ``VfsFile``. A ``FaultVfs`` is thread-safe, and works in
+daemons too.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from kraftjbod.storage.vfs import (
 
 T = TypeVar("T")
 
-#: Operations that change something, and so can fail in the middle of a story.
+#: Operations that change files, and so can fail in the middle of a workload.
 WRITING_KINDS = frozenset(
     {
         "write_at",
@@ -54,17 +54,17 @@ class Effect(Enum):
     SHORT_WRITE = "short write"
     """Half of the bytes are written, then the errno."""
     FLIPPED_BIT = "flipped bit"
-    """A read succeeds and lies."""
+    """A read succeeds with wrong bytes."""
     DELAY = "delay"
     NEVER = "never"
     """The operation hangs until :meth:`FaultVfs.release`, then fails with the errno."""
     HANG = "hang"
-    """The operation hangs until :meth:`FaultVfs.release`, then is done as if nothing was."""
+    """The operation hangs until :meth:`FaultVfs.release`, then is carried out normally."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Fault:
-    """What happens to the ``nth`` matching operation, or from it on if ``sticky``."""
+    """Effect on the ``nth`` matching operation, and on all later ones if ``sticky``."""
 
     effect: Effect = Effect.ERROR
     errno: int = EIO
@@ -73,9 +73,9 @@ class Fault:
     nth: int = 1
     sticky: bool = True
     delay_s: float = 0.0
-    #: How many matching operations were seen.
+    #: Number of matching operations so far.
     seen: int = field(default=0, init=False)
-    #: How many were hit.
+    #: Number of affected operations so far.
     hits: int = field(default=0, init=False)
 
     def strikes(self, kind: str, path: str) -> bool:
@@ -90,12 +90,12 @@ class Fault:
 
 
 class FaultVfs:
-    """``inner`` with whatever :meth:`inject` asked for."""
+    """``inner`` with the injected faults."""
 
     def __init__(self, inner: Vfs) -> None:
         self.inner = inner
         self.faults: list[Fault] = []
-        #: Answers ``space`` if set.
+        #: Result of ``space`` if set.
         self.space_override: Space | None = None
         #: Called before each operation with its kind and path.
         self.on_operation: Callable[[str, str], None] | None = None
@@ -110,17 +110,17 @@ class FaultVfs:
         return fault
 
     def clear(self) -> None:
-        """No more faults; what hangs is let go."""
+        """Remove all faults, and release hung operations."""
         with self._mutex:
             self.faults.clear()
         self.release()
 
     def release(self) -> None:
-        """Let operations that hang go on."""
+        """Release hung operations."""
         self._released.set()
 
     def do(self, kind: str, path: str, op: Callable[[], T]) -> T:
-        """Carry out ``op`` unless a fault forbids."""
+        """Carry out ``op`` unless a fault prevents it."""
         fault = self.struck_by(kind, path)
         if fault is not None and fault.effect is not Effect.FLIPPED_BIT:
             self.suffer(fault, path)
@@ -129,7 +129,7 @@ class FaultVfs:
         return done
 
     def did(self, kind: str, path: str, size_bytes: int = 0) -> None:
-        """An operation succeeded; ``size_bytes`` were read or written, or names listed."""
+        """Called after a successful operation with the bytes read or written, or names listed."""
 
     def struck_by(self, kind: str, path: str) -> Fault | None:
         if self.on_operation is not None:

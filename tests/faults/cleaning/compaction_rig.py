@@ -1,7 +1,7 @@
-"""What tests of compaction build their stories from: keyed records, logs of them, and a model.
+"""Building blocks of compaction tests: keyed records, logs with such records, and a model.
 
-The model is the list of everything that was ever appended. What a compacted log holds must be a
-part of that list, in order and at its offsets, with the latest record of every key in it.
+The model is the list of all appended records. A compacted log must contain a part of that list, in
+order and at the same offsets, with the latest record of each key.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CONFIG = TopicConfig(
 
 
 def keyed(*pairs: tuple[str, str | None], timestamp_ms: int = NOW_MS) -> list[Record]:
-    """Records by key and value; None is a tombstone."""
+    """Return records by key and value; a value of None is a tombstone."""
     return [
         Record(
             key=key.encode(),
@@ -65,7 +65,7 @@ def compacting_dir(vfs: Vfs, path: str = "/d1", number: int = 1) -> LogDir:
 
 
 class History:
-    """Everything that was appended to one log."""
+    """All records that were appended to a log."""
 
     def __init__(self) -> None:
         self.records: list[Record] = []
@@ -93,9 +93,9 @@ class History:
         return {record.key or b"": record for record in self.records}
 
     def require_kept_by(self, found: Sequence[Record], *, gone: Iterable[bytes] = ()) -> None:
-        """``found`` is what is left: in order, at its offsets, with the latest of each key.
+        """Check that ``found`` is in order, at its offsets, and has the latest record of each key.
 
-        ``gone`` are keys whose tombstones may be missing.
+        ``gone`` contains keys whose tombstones may be missing.
         """
         by_offset = {record.offset: record for record in self.records}
         offsets = [record.offset for record in found]
@@ -111,14 +111,14 @@ class History:
 
 
 async def flush_and_roll(handle: LogHandle) -> None:
-    """Everything is closed and certain, so that it may be cleaned."""
+    """Roll and flush the log, so that all of its records may be cleaned."""
     if handle.view.active_size_bytes:
         await handle.roll()
     await handle.flush()
 
 
 async def read_all(handle: LogHandle, start: int | None = None) -> list[Record]:
-    """Every record from ``start`` on, as a consumer gets them: from one fetch to the next."""
+    """Return all records from ``start`` on, read by consecutive fetches as a consumer does."""
     offset = handle.log_start_offset if start is None else start
     found: list[Record] = []
     while offset < handle.log_end_offset:
@@ -133,12 +133,12 @@ async def read_all(handle: LogHandle, start: int | None = None) -> list[Record]:
 
 
 def first_headers(handle: LogHandle) -> list[int]:
-    """Base offsets of the closed segments."""
+    """Return the base offsets of the closed segments."""
     return [segment.base_offset for segment in handle.view.segments[:-1]]
 
 
 async def heal(manager: LogManager) -> None:
-    """The checks of the dir see that there is free space again."""
+    """Run the directory's checks until it is online again."""
     log_dir = manager.dirs()[0]
     for _ in range(_CHECKS):
         if log_dir.state is LogDirState.ONLINE:
@@ -149,6 +149,6 @@ async def heal(manager: LogManager) -> None:
 
 
 async def clean(manager: LogManager) -> None:
-    """Passes over the first dir until nothing is dirty."""
+    """Clean the first directory until no log is dirty."""
     while await manager.cleaner.clean_dirtiest(manager.dirs()[0]):
         pass

@@ -1,7 +1,7 @@
-"""Compaction against a model: whatever happens, the latest record of every key is there.
+"""Compaction compared with a model: the latest record of each key is always present.
 
-Random keyed records, passes, truncations and crashes; then every operation of a pass fails once,
-for lack of space or for good, and every operation is the last before a power cut.
+Random records, passes, truncations and crashes come first. Then each operation of a pass fails
+once, for lack of space or by an error, and each operation is the last one before a power cut.
 """
 
 from __future__ import annotations
@@ -44,13 +44,12 @@ STEP = st.one_of(
 
 #: Parts of a sweep over the operations of a pass.
 SHARES = 4
-#: More than a dir ever waits for.
-#: What may need space: bytes, and a longer name in a directory.
+#: Operations that may need space: for bytes, or for a longer name in a directory.
 TAKES_SPACE = frozenset({"write_at", "rename"})
 
 
-class Story:
-    """One log through everything; time goes on by itself between restarts."""
+class Scenario:
+    """One log under random steps; the clock is kept over restarts."""
 
     def __init__(self) -> None:
         self.vfs = MemVfs()
@@ -84,7 +83,7 @@ class Story:
                 self.now_ms += 700
                 self.manager._clock.ms = self.now_ms  # type: ignore[attr-defined]
             case "truncate":
-                # A compaction has used all records below the active segment: they are committed.
+                # Compaction uses committed records, so truncations stay in the active segment.
                 active = self.handle.view.segments[-1].base_offset
                 end = self.handle.log_end_offset
                 await self.handle.truncate_to(max(min(active, end), end - 3))
@@ -106,7 +105,7 @@ class Story:
 
     async def check(self) -> None:
         found = await read_all(self.handle)
-        # Time goes on by 700 ms and tombstones stay for 1000: which are gone is checked elsewhere.
+        # Tombstones stay 1000 ms, which is 2 time steps; other tests check their removal.
         self.history.require_kept_by(found, gone=self.history.latest().keys())
         for start in {record.offset + 1 for record in found[:3]}:
             again = await read_all(self.handle, start)
@@ -115,28 +114,30 @@ class Story:
 
 @given(st.lists(STEP, min_size=3, max_size=25))
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_the_latest_record_of_every_key_is_kept(steps: list[object]) -> None:
+def test_compaction_keeps_the_latest_record_of_each_key_over_random_steps(
+    steps: list[object],
+) -> None:
     async def play() -> None:
-        story = Story()
-        await story.start()
+        scenario = Scenario()
+        await scenario.start()
         for step in [*steps, "roll", "clean"]:
-            await story.play(step)
-        await story.check()
-        leftovers = [e.name for e in story.vfs.list_dir(f"/d1/{TP}") if ".log." in e.name]
+            await scenario.play(step)
+        await scenario.check()
+        leftovers = [e.name for e in scenario.vfs.list_dir(f"/d1/{TP}") if ".log." in e.name]
         assert all(name.endswith(".deleted") for name in leftovers), leftovers
 
     asyncio.run(play())
 
 
 async def filled(handle: LogHandle, history: History, rounds: int = 12) -> None:
-    """Records of eight keys over several segments; each key is written again and again."""
+    """Append records of eight keys over several segments, overwriting each key repeatedly."""
     for step in range(rounds):
         pairs = [(f"k{(step + i) % 8}", f"{step}" * 40) for i in range(5)]
         await history.append(handle, keyed(*pairs), producer=(7, 0, step * 5))
     await flush_and_roll(handle)
 
 
-async def story_before_cleaning() -> tuple[MemVfs, History]:
+async def uncleaned_log() -> tuple[MemVfs, History]:
     vfs, history = MemVfs(), History()
     format_dir(vfs, "/d1", 1)
     manager = compacting_manager([compacting_dir(vfs)])
@@ -159,8 +160,8 @@ def cleaned_files(vfs: MemVfs) -> list[str]:
     return [e.name for e in vfs.list_dir(f"/d1/{TP}") if e.name.endswith((".cleaned", ".swap"))]
 
 
-async def test_a_pass_leaves_one_record_of_each_key() -> None:
-    vfs, history = await story_before_cleaning()
+async def test_compaction_pass_leaves_one_record_of_each_key() -> None:
+    vfs, history = await uncleaned_log()
     manager, handle = await opened(vfs)
     before = handle.size_bytes
     await clean(manager)
@@ -176,7 +177,7 @@ async def test_a_pass_leaves_one_record_of_each_key() -> None:
 
 
 class Operations:
-    """Counts the writing operations of one pass."""
+    """Count the writing operations of a pass."""
 
     def __init__(self, kinds: frozenset[str] = WRITING_KINDS) -> None:
         self.kinds = kinds
@@ -187,7 +188,7 @@ class Operations:
 
 
 async def operations_of_a_pass(kinds: frozenset[str] = WRITING_KINDS) -> int:
-    vfs, _ = await story_before_cleaning()
+    vfs, _ = await uncleaned_log()
     fault = FaultVfs(vfs)
     manager, _ = await opened(fault)
     counted = Operations(kinds)
@@ -200,14 +201,16 @@ async def operations_of_a_pass(kinds: frozenset[str] = WRITING_KINDS) -> int:
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("errno", [ENOSPC, EDQUOT])
 @pytest.mark.parametrize("lasts", ["once", "until space"])
-async def test_no_space_at_any_operation_leaves_the_log_whole(errno: int, lasts: str) -> None:
+async def test_compaction_without_space_at_any_operation_keeps_the_log_complete(
+    errno: int, lasts: str
+) -> None:
     for nth in range(1, await operations_of_a_pass(TAKES_SPACE) + 1):
-        mem, history = await story_before_cleaning()
+        mem, history = await uncleaned_log()
         vfs = FaultVfs(mem)
         manager, handle = await opened(vfs)
         vfs.inject(Fault(errno=errno, kinds=TAKES_SPACE, nth=nth, sticky=lasts != "once"))
         await clean(manager)
-        # What is held in memory is what is there, with the disk still full.
+        # The log in memory matches the files while the disk is still full.
         history.require_kept_by(await read_all(handle))
         vfs.clear()
         await heal(manager)
@@ -226,9 +229,11 @@ async def test_no_space_at_any_operation_leaves_the_log_whole(errno: int, lasts:
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("share", range(SHARES))
 @pytest.mark.parametrize("effect", [Effect.ERROR, Effect.SHORT_WRITE])
-async def test_a_disk_that_fails_at_any_operation_loses_nothing(effect: Effect, share: int) -> None:
+async def test_compaction_disk_error_at_any_operation_loses_no_record(
+    effect: Effect, share: int
+) -> None:
     for nth in range(1 + share, await operations_of_a_pass() + 1, SHARES):
-        mem, history = await story_before_cleaning()
+        mem, history = await uncleaned_log()
         vfs = FaultVfs(mem)
         manager, _ = await opened(vfs)
         vfs.inject(Fault(errno=EIO, effect=effect, kinds=WRITING_KINDS, nth=nth))
@@ -243,9 +248,9 @@ async def test_a_disk_that_fails_at_any_operation_loses_nothing(effect: Effect, 
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("share", range(SHARES))
-async def test_a_power_cut_at_any_operation_loses_nothing(share: int) -> None:
+async def test_compaction_power_cut_at_any_operation_loses_no_record(share: int) -> None:
     for nth in range(1 + share, await operations_of_a_pass() + 1, SHARES):
-        mem, history = await story_before_cleaning()
+        mem, history = await uncleaned_log()
         vfs, clones = FaultVfs(mem), list[MemVfs]()
         manager, _ = await opened(vfs)
         seen = Operations()
@@ -273,21 +278,21 @@ async def test_a_power_cut_at_any_operation_loses_nothing(share: int) -> None:
             history.require_kept_by(found)
             assert len(found) == 8
             assert cleaned_files(clone) == []
-            # The producer is known still: what it sent last is a duplicate.
+            # The producer is still known, so its last batch is a duplicate.
             before = handle.log_end_offset
             await again(handle)
             assert handle.log_end_offset == before
 
 
-async def test_producers_are_known_from_what_is_left_of_their_batches() -> None:
-    """Without a snapshot, the log itself has to say what each producer sent last."""
+async def test_compaction_keeps_the_last_batch_of_each_producer() -> None:
+    """Without a snapshot, the last sequence of each producer comes from the log."""
     vfs, history = MemVfs(), History()
     format_dir(vfs, "/d1", 1)
     manager = compacting_manager([compacting_dir(vfs)])
     await manager.load()
     handle = await manager.create(TP, TOPIC_ID)
     await filled(handle, history)
-    # Everything that this producer sent is superseded by another one.
+    # All records of this producer are superseded by another one.
     await history.append(handle, keyed(*((f"k{i}", "later") for i in range(8))))
     await flush_and_roll(handle)
     await clean(manager)
@@ -304,13 +309,13 @@ async def test_producers_are_known_from_what_is_left_of_their_batches() -> None:
 
 
 async def again(handle: LogHandle) -> None:
-    """The last batch of ``filled`` once more."""
+    """Append the last batch of ``filled`` again."""
     other = History()
     pairs = [(f"k{(11 + i) % 8}", "11" * 40) for i in range(5)]
     await other.append(handle, keyed(*pairs), producer=(7, 0, 55))
 
 
-async def test_a_log_that_cannot_be_read_is_reported_once_and_others_go_on() -> None:
+async def test_compaction_marks_a_damaged_log_uncleanable_once_and_cleans_other_logs() -> None:
     vfs, history = MemVfs(), History()
     format_dir(vfs, "/d1", 1)
     manager = compacting_manager([compacting_dir(vfs)])
@@ -331,13 +336,13 @@ async def test_a_log_that_cannot_be_read_is_reported_once_and_others_go_on() -> 
     assert manager.cleaner.uncleanable_in(manager.dirs()[0]) == [bad]
     assert bad.damaged_from == damaged
     assert cleaned_files(vfs) == []
-    # What is damaged goes, and the rest may be cleaned again.
+    # After the damage is truncated, the log may be cleaned again.
     await bad.truncate_to(damaged)
     assert manager.cleaner.uncleanable_in(manager.dirs()[0]) == []
 
 
-async def test_a_clean_log_is_left_alone() -> None:
-    vfs, _ = await story_before_cleaning()
+async def test_compaction_skips_a_clean_log() -> None:
+    vfs, _ = await uncleaned_log()
     manager, _ = await opened(vfs)
     with capture_logs() as logged:
         await clean(manager)
@@ -348,9 +353,9 @@ async def test_a_clean_log_is_left_alone() -> None:
     assert not await manager.cleaner.clean_dirtiest(manager.dirs()[0])
 
 
-async def test_no_byte_of_the_last_space_is_used() -> None:
-    """Whatever is free when a pass begins, it stops before the reserve is touched."""
-    mem, history = await story_before_cleaning()
+async def test_compaction_stops_before_it_uses_the_space_of_the_reserve() -> None:
+    """The limit holds for any amount of free space at the start of a pass."""
+    mem, history = await uncleaned_log()
     limits = CleanerLimits(reserve_bytes=4096)
     mem.capacity_bytes = mem.used_bytes() + 4096 + 300
     manager = compacting_manager([open_dir(mem)], limits=limits)

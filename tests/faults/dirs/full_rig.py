@@ -1,7 +1,7 @@
-"""A story played on a disk that runs out of space in the middle of it, and what must be so then.
+"""A workload on a disk that runs out of space in its middle, and the conditions checked then.
 
-The story is a list of steps, each of which can be repeated: whoever hears that the directory is
-saturated makes sure that memory and files agree, and does the same again when there is space.
+The workload is a list of repeatable steps. A step that fails because the directory is saturated is
+followed by a comparison of memory and files, and is repeated when there is space.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ CONFIG = TopicConfig(segment_bytes=1024, index_interval_bytes=100, file_delete_d
 OTHER = TopicPartition("t", 1)
 FOLLOWER = TopicPartition("t", 2)
 BRIEF = TopicPartition("brief", 0)
-#: How often a step is tried before somebody frees space.
+#: Attempts of a step before the test frees space.
 PATIENCE = 3
-#: fsyncs are not among them: one that fails is final, whatever its number.
+#: Without fsyncs, because a failed fsync is final with any errno.
 SPACE_KINDS = frozenset(
     {
         "write_at",
@@ -65,11 +65,10 @@ SPACE_KINDS = frozenset(
 
 @dataclass(slots=True, kw_only=True)
 class Spell(Fault):
-    """No free space from the ``nth`` operation on, for ``length`` operations or until it is
-    cleared.
+    """No free space for ``length`` operations from the ``nth`` one on, or until it is cleared.
 
-    The reserve is left alone: that the error is judged takes an operation or two of its own. A
-    file that is there can be opened on any disk.
+    Operations on the reserve file are exempt, because the judgement of an error uses one or two. An
+    existing file can be opened on a full disk.
     """
 
     mem: MemVfs
@@ -90,7 +89,7 @@ class Spell(Fault):
 
 @dataclass(slots=True, kw_only=True)
 class Shrink(Fault):
-    """The disk itself is full from the ``nth`` operation on; nothing is struck here."""
+    """Limit the capacity of the disk from the ``nth`` operation on; no operation fails directly."""
 
     mem: MemVfs
     but_for_bytes: int = 0
@@ -110,7 +109,7 @@ class Shrink(Fault):
 
 @dataclass
 class Outcome:
-    """What a story ends with; two that are equal are equal in all that a client can see."""
+    """The final state of a workload, as a client can see it."""
 
     starts: dict[str, int] = field(default_factory=dict)
     batches: dict[str, list[bytes]] = field(default_factory=dict)
@@ -118,7 +117,7 @@ class Outcome:
 
 
 class World:
-    """Two disks, of which the first one gets full, and a node that uses both."""
+    """Two disks, of which the first one becomes full, and a node that uses both."""
 
     def __init__(self) -> None:
         self.mems = (MemVfs(), MemVfs())
@@ -151,7 +150,7 @@ class World:
         self.mems[0].capacity_bytes = self.mems[0].capacity_inodes = None
 
     async def heal(self) -> None:
-        """What the watch does, without waiting."""
+        """Run checks of the disk until the directory is online."""
         for _ in range(300):
             if self.log_dir.state is LogDirState.ONLINE:
                 return
@@ -169,7 +168,7 @@ class World:
     async def start(self) -> None:
         await self.manager.load()
         if not self.log_dir.is_online:
-            # Half of a dir cannot be served; whoever frees space starts it again.
+            # A partly loaded directory cannot be served; an operator who frees space restarts it.
             self.refusals += 1
             self.reclaim_space()
             self.manager = self._node()
@@ -180,9 +179,8 @@ class World:
         self.manager = self._node()
         await self.start()
 
-    async def insist(self, step: Callable[[World], Awaitable[None]]) -> None:
-        """Carry out ``step``; as often as there is no free space, see that nothing is out of
-        joint."""
+    async def run_step(self, step: Callable[[World], Awaitable[None]]) -> None:
+        """Carry out ``step``, and check memory and files each time that it finds no space."""
         for attempt in range(100):
             try:
                 await step(self)
@@ -205,7 +203,7 @@ class World:
         raise AssertionError("there was free space, and it was refused still")
 
     async def _try_to_heal(self) -> None:
-        """By the figures there may be free space: then the next attempt finds out."""
+        """Run a few checks, in case the reported free space lets the directory heal."""
         for _ in range(4):
             if self.log_dir.state is LogDirState.ONLINE:
                 return
@@ -213,10 +211,10 @@ class World:
         if self.mems[0].capacity_bytes is None and self.mems[0].capacity_inodes is None:
             await self.heal()
 
-    # -- what must be so at any time --------------------------------------------------------
+    # -- invariants -------------------------------------------------------------------------
 
     async def check(self) -> None:
-        """Memory and files of the first disk agree, and a process that starts now agrees too."""
+        """Check that memory and files of the first disk agree, also after a restart."""
         here = self.manager.handles_in(self.log_dir)
         for handle in here:
             await handle.refresh()
@@ -230,7 +228,7 @@ class World:
         for handle in here:
             again = fresh.get(handle.topic_partition)
             assert again is not None, handle
-            # It may hold what was written and not acknowledged; never less, never anything else.
+            # The log may contain written batches that were not acknowledged, but no other ones.
             assert again.log_end_offset == handle.log_end_offset
             assert await contents(again, handle.log_start_offset) == await contents(handle)
             assert epochs_of(again, handle) == epochs_of(handle, handle)
@@ -239,9 +237,9 @@ class World:
             log_dir.close()
 
     async def check_after_power_cut(self) -> None:
-        """What was certain is there, and what is there was written; as one power cut leaves it."""
+        """Check that a power cut keeps durable batches and restores only written ones."""
         left = self.mems[0].crash_clone(self.refusals)
-        # Names whose removal was lost are back, beside those that took their inodes.
+        # Names whose removal was lost are back, in addition to the names that use their inodes.
         left.capacity_inodes = None
         fresh = manager_of([open_dir(left)], CONFIG, self.clock)
         await fresh.load()
@@ -250,7 +248,7 @@ class World:
             assert again is not None, handle
             assert again.log_end_offset >= handle.recovery_point, handle
             start = max(again.log_start_offset, handle.log_start_offset)
-            # It may be shorter, or what an operation that was refused had taken away is back.
+            # The log may be shorter, or contain bytes that a refused operation had removed.
             if start < min(again.log_end_offset, handle.log_end_offset):
                 there, written = await contents(again, start), await contents(handle, start)
                 common = min(len(there), len(written))
@@ -273,7 +271,7 @@ class World:
         for segment in view.segments:
             on_disk = found.pop(segment.base_offset)
             if on_disk != segment.size_bytes:
-                # Even cutting was refused: it is known, and made good before anything follows.
+                # The truncation failed as well: the next append repairs the torn tail first.
                 assert segment is view.segments[-1], handle
                 assert segment._tail_is_torn, handle
             if segment._indexes is not None:
@@ -282,7 +280,7 @@ class World:
                 for position in index.positions_after(0):
                     header = read_header(memoryview(data), position)
                     assert index.position_before(header.last_offset) == position
-        # A file that nobody knows of could be taken for a part of the log by the next start.
+        # The next start could load an unknown file as a part of the log.
         assert all(size == 0 for size in found.values()), found
 
     async def outcome(self) -> Outcome:
@@ -296,7 +294,7 @@ class World:
 
 
 async def contents(handle: LogHandle, start_offset: int | None = None) -> list[bytes]:
-    """Every batch, each checked to begin where the one before ended."""
+    """Return all batches, after a check that each begins at the end of the previous one."""
     offset = handle.log_start_offset if start_offset is None else start_offset
     found = []
     while offset < handle.log_end_offset:
@@ -311,18 +309,18 @@ async def contents(handle: LogHandle, start_offset: int | None = None) -> list[b
 
 
 def epochs_of(handle: LogHandle, span: LogHandle) -> EpochEntries:
-    """Those that have records within ``span``."""
+    """Return the epochs that have records within ``span``."""
     epochs = truncate_epochs_before(handle.view.epochs, span.log_start_offset)
     return truncate_epochs_from(epochs, span.log_end_offset)
 
 
 def producers_of(handle: LogHandle) -> object:
-    """All but when they sent something, which is in no batch."""
+    """Return the known producers without their last times, which no batch contains."""
     known = handle._published.log._producers._producers
     return [(producer_id, one.epoch, one.batches) for producer_id, one in known.items()]
 
 
-# -- the story ------------------------------------------------------------------------------
+# -- workload -------------------------------------------------------------------------------
 
 
 def creating(tp: TopicPartition) -> Callable[[World], Awaitable[None]]:
@@ -375,7 +373,7 @@ def truncating(offset: int) -> Callable[[World], Awaitable[None]]:
     return truncate
 
 
-async def start_anew(world: World) -> None:
+async def restart_log_at_40(world: World) -> None:
     await world.handle(FOLLOWER).truncate_fully_and_start_at(40)
 
 
@@ -388,7 +386,7 @@ async def retain_some(world: World) -> None:
 
 
 async def hide_and_retain(world: World) -> None:
-    """All of it goes, so that a new segment is needed."""
+    """Remove all records, so that a new segment is needed."""
     handle = world.handle(BRIEF)
     await handle.start_at(handle.log_end_offset)
     await handle.apply_retention()
@@ -402,7 +400,7 @@ async def delete_other(world: World) -> None:
 
 
 def moving(number: int, move: int) -> Callable[[World], Awaitable[None]]:
-    """Begin again from the beginning whenever it is refused, as a move that was called off."""
+    """Move the replica; a refused move is cancelled and restarted."""
 
     async def go(world: World) -> None:
         target = world.manager.dirs()[number - 1]
@@ -426,7 +424,7 @@ async def restart(world: World) -> None:
         handle.high_watermark = handle.log_end_offset
 
 
-STORY: list[Callable[[World], Awaitable[None]]] = [
+WORKLOAD: list[Callable[[World], Awaitable[None]]] = [
     creating(TP),
     *(appending(TP, n, producer=n % 2 == 0) for n in range(5)),
     flush,
@@ -440,7 +438,7 @@ STORY: list[Callable[[World], Awaitable[None]]] = [
     appending(OTHER, 1),
     creating(FOLLOWER),
     *(following(n + 1, n) for n in range(4)),
-    start_anew,
+    restart_log_at_40,
     following(9, 40),
     delete_other,
     creating(BRIEF),
@@ -461,10 +459,10 @@ STORY: list[Callable[[World], Awaitable[None]]] = [
 
 
 async def play(world: World) -> Outcome:
-    """The whole story; what there is at its end."""
+    """Run the whole workload, and return its outcome."""
     await world.start()
-    for step in STORY:
-        await world.insist(step)
+    for step in WORKLOAD:
+        await world.run_step(step)
     world.reclaim_space()
     await world.heal()
     await world.restart()

@@ -1,7 +1,7 @@
-"""A directory dies, is opened again, and the N-th operation of that fails, for every N.
+"""A failed directory is reopened with the N-th operation failing, for each N.
 
-Whatever fails, the directory is either back with all that it held, or offline as before, with the
-other directory untouched; and once the disk is all right it comes back.
+The directory is then either online with all of its records, or offline as before, and the other
+directory is not affected. Once the disk works, the directory comes back.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ ENOUGH = 500
 
 
 class Node:
-    """Two directories, a replica in each; the second one died."""
+    """Two directories with a replica each, of which the second one has failed."""
 
     def __init__(self) -> None:
         self.vfs = FaultVfs(MemVfs())
@@ -74,7 +74,7 @@ class Node:
         self.manager.drop(self.dead)
 
     async def come_back(self) -> LogDir:
-        """As the broker's administration does it, without a cluster."""
+        """Reopen the directory as the broker does, without a cluster."""
         log_dir = await self.attacher.reopen(self.dead)
         try:
             loaded = await self.manager.arrivals.load(log_dir, lambda _: None)
@@ -101,9 +101,11 @@ class Node:
         assert self.healthy.is_online
 
 
-@pytest.mark.parametrize("sticky", [False, True], ids=["once", "from then on"])
+@pytest.mark.parametrize("sticky", [False, True], ids=["once", "permanent"])
 @pytest.mark.parametrize("errno", [EIO, EROFS, EACCES])
-async def test_every_operation_fails_once(errno: int, sticky: bool) -> None:
+async def test_reopen_error_at_any_operation_leaves_the_directory_complete_or_offline(
+    errno: int, sticky: bool
+) -> None:
     refusals = 0
     for nth in range(1, ENOUGH):
         node = Node()

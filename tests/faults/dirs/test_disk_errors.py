@@ -1,7 +1,7 @@
-"""Every kind of failure has its class, and carries directory, replica and operation (KIP-18).
+"""Class, directory, replica and operation of each kind of storage error (KIP-18).
 
-The one judge takes the dir offline, names which operation and which replica it was, and whoever
-asked for the operation hears of it by its class; on the wire all of them are error 56.
+``LogDir`` judges each error and takes the directory offline. The caller of the operation gets an
+error of its class; in Kafka's protocol each class is error 56.
 """
 
 from __future__ import annotations
@@ -49,72 +49,72 @@ OTHER = TopicPartition("t", 1)
 
 
 @dataclass
-class Scene:
+class StorageFixture:
     vfs: FaultVfs
     manager: LogManager
     handle: LogHandle
 
 
-Act = Callable[[Scene], Awaitable[object]]
+Act = Callable[[StorageFixture], Awaitable[object]]
 
 
-async def append(scene: Scene) -> None:
+async def append(fixture: StorageFixture) -> None:
     data = batch(2, body=bytes(250))
-    await scene.handle.append_as_leader(data, headers_of(data), 0)
+    await fixture.handle.append_as_leader(data, headers_of(data), 0)
 
 
-async def roll(scene: Scene) -> None:
-    await scene.handle.roll()
+async def roll(fixture: StorageFixture) -> None:
+    await fixture.handle.roll()
 
 
-async def read(scene: Scene) -> None:
-    await read_log(scene.handle, 0, 1 << 20, NO_LIMIT, True)
+async def read(fixture: StorageFixture) -> None:
+    await read_log(fixture.handle, 0, 1 << 20, NO_LIMIT, True)
 
 
-async def read_checked(scene: Scene) -> None:
-    await scene.handle.read_checked(0, 1 << 20, NO_LIMIT, True)
+async def read_checked(fixture: StorageFixture) -> None:
+    await fixture.handle.read_checked(0, 1 << 20, NO_LIMIT, True)
 
 
-async def truncate(scene: Scene) -> None:
-    await scene.handle.truncate_to(2)
+async def truncate(fixture: StorageFixture) -> None:
+    await fixture.handle.truncate_to(2)
 
 
-async def flush(scene: Scene) -> None:
-    await scene.handle.flush()
+async def flush(fixture: StorageFixture) -> None:
+    await fixture.handle.flush()
 
 
-async def flush_as_part_of_an_append(scene: Scene) -> None:
-    scene.handle.set_config(CONFIG.model_copy(update={"flush_messages": 1}))
-    await append(scene)
+async def flush_as_part_of_an_append(fixture: StorageFixture) -> None:
+    fixture.handle.set_config(CONFIG.model_copy(update={"flush_messages": 1}))
+    await append(fixture)
 
 
-async def new_epoch_flushed(scene: Scene) -> None:
+async def new_epoch_flushed(fixture: StorageFixture) -> None:
     data = batch(2)
-    await scene.handle.append_as_leader(data, headers_of(data), 5)
-    await scene.handle.flush()
+    await fixture.handle.append_as_leader(data, headers_of(data), 5)
+    await fixture.handle.flush()
 
 
-async def checkpoint(scene: Scene) -> None:
-    await scene.manager._checkpoint(scene.handle.log_dir)
+async def checkpoint(fixture: StorageFixture) -> None:
+    await fixture.manager._checkpoint(fixture.handle.log_dir)
 
 
-async def create(scene: Scene) -> None:
-    await scene.manager.create(OTHER, TOPIC_ID)
+async def create(fixture: StorageFixture) -> None:
+    await fixture.manager.create(OTHER, TOPIC_ID)
 
 
-async def delete(scene: Scene) -> None:
-    await scene.manager.delete(TP)
+async def delete(fixture: StorageFixture) -> None:
+    await fixture.manager.delete(TP)
 
 
-async def close(scene: Scene) -> None:
-    if (error := await close_logs(scene.handle.log_dir, [scene.handle])) is not None:
+async def close(fixture: StorageFixture) -> None:
+    if (error := await close_logs(fixture.handle.log_dir, [fixture.handle])) is not None:
         raise error
 
 
-async def read_after_reload(scene: Scene) -> None:
-    """Indexes and files are not open yet then."""
-    await scene.manager.close(1)
-    log_dir = open_dir(scene.vfs)
+async def read_after_reload(fixture: StorageFixture) -> None:
+    """Read with indexes and files that are not open yet."""
+    await fixture.manager.close(1)
+    log_dir = open_dir(fixture.vfs)
     manager = manager_of([log_dir], CONFIG)
     await manager.load()
     handle = manager.get(TP)
@@ -165,7 +165,7 @@ CASES = {
         error=LogFlushError,
         operation="flush",
     ),
-    # Judged as an append, EINVAL would speak against the caller and not against the disk.
+    # As an append, EINVAL would count as a bug of the caller.
     "flush within an append, whatever its number": Case(
         act=flush_as_part_of_an_append,
         kinds="sync",
@@ -224,25 +224,27 @@ CASES = {
 }
 
 
-async def set_scene() -> Scene:
+async def make_fixture() -> StorageFixture:
     mem = MemVfs()
     format_dir(mem, "/d1", 1)
     vfs = FaultVfs(mem)
     manager = manager_of([open_dir(vfs)], CONFIG)
     await manager.load()
-    scene = Scene(vfs, manager, await manager.create(TP, TOPIC_ID))
-    await append(scene)
-    await append(scene)
-    return scene
+    fixture = StorageFixture(vfs, manager, await manager.create(TP, TOPIC_ID))
+    await append(fixture)
+    await append(fixture)
+    return fixture
 
 
 @pytest.mark.parametrize("name", CASES)
-async def test_a_failure_names_its_class_directory_replica_and_operation(name: str) -> None:
-    case, scene = CASES[name], await set_scene()
+async def test_storage_error_has_the_class_directory_replica_and_operation_of_its_cause(
+    name: str,
+) -> None:
+    case, fixture = CASES[name], await make_fixture()
     kinds = frozenset({case.kinds})
-    scene.vfs.inject(Fault(errno=case.errno, kinds=kinds, path=case.path))
+    fixture.vfs.inject(Fault(errno=case.errno, kinds=kinds, path=case.path))
     with capture_logs() as logged, pytest.raises(KafkaStorageError) as caught:
-        await case.act(scene)
+        await case.act(fixture)
     error = caught.value
     assert type(error) is case.error
     assert error.code is ErrorCode.KAFKA_STORAGE_ERROR
@@ -254,12 +256,12 @@ async def test_a_failure_names_its_class_directory_replica_and_operation(name: s
     assert offline["directory_id"] == str(directory_id(1))
 
 
-async def test_whoever_waits_after_the_failure_hears_of_the_directory_only() -> None:
-    scene = await set_scene()
-    scene.vfs.inject(Fault(kinds=frozenset({"write_at"}), path="*.log"))
+async def test_append_queued_behind_a_failure_names_the_directory_only() -> None:
+    fixture = await make_fixture()
+    fixture.vfs.inject(Fault(kinds=frozenset({"write_at"}), path="*.log"))
     data = batch()
-    first = scene.handle.append_as_leader(data, headers_of(data), 0)
-    second = scene.handle.append_as_leader(data, headers_of(data), 0)
+    first = fixture.handle.append_as_leader(data, headers_of(data), 0)
+    second = fixture.handle.append_as_leader(data, headers_of(data), 0)
     with pytest.raises(LogAppendError):
         await first
     with pytest.raises(KafkaStorageError) as caught:
@@ -269,11 +271,11 @@ async def test_whoever_waits_after_the_failure_hears_of_the_directory_only() -> 
     assert (caught.value.operation, caught.value.replica) == (None, None)
 
 
-async def test_a_purge_that_fails_names_the_operation() -> None:
-    scene = await set_scene()
-    scene.vfs.inject(Fault(kinds=frozenset({"remove_tree"})))
-    await scene.manager.delete(TP)
+async def test_purge_error_names_the_operation() -> None:
+    fixture = await make_fixture()
+    fixture.vfs.inject(Fault(kinds=frozenset({"remove_tree"})))
+    await fixture.manager.delete(TP)
     with capture_logs() as logged:
-        await chores(scene.manager).purge_due()
+        await chores(fixture.manager).purge_due()
     (offline,) = [line for line in logged if line["event"] == "log_dir_offline"]
     assert offline["operation"] == "delete"

@@ -1,4 +1,4 @@
-"""A log dir whose disk has no free space: SATURATED, its reserve, and the way back."""
+"""A log directory on a full disk: the SATURATED state, the reserve, and recovery."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ RESERVE_PATH = f"/d1/{RESERVE_FILE}"
 
 
 class Disk:
-    """A dir with a reserve on a disk whose size is set from here."""
+    """A directory with a reserve on a disk whose size the test sets."""
 
     def __init__(self, *, min_free_bytes: int = 0, heal_free_bytes: int | None = 0) -> None:
         self.mem = MemVfs()
@@ -46,7 +46,7 @@ class Disk:
         self._written = 0
 
     def fill(self, *, but_for: int = 0) -> None:
-        """Leave so many free bytes."""
+        """Leave ``but_for`` free bytes."""
         self.mem.capacity_bytes = self.mem.used_bytes() + but_for
 
     def grow(self, size_bytes: int = 16 * MIB) -> None:
@@ -76,7 +76,7 @@ async def until(condition: Callable[[], object]) -> None:
 
 
 async def checks(disk: Disk, count: int) -> None:
-    """Let ``count`` checks of the disk go by."""
+    """Wait for ``count`` checks of the disk."""
     seen = 0
 
     def count_one(kind: str, path: str) -> None:
@@ -88,7 +88,7 @@ async def checks(disk: Disk, count: int) -> None:
     disk.vfs.on_operation = None
 
 
-async def test_the_first_that_finds_no_space_gives_the_reserve_away() -> None:
+async def test_saturation_releases_the_reserve_at_the_first_write_without_space() -> None:
     disk = Disk()
     await disk.log_dir.secure_reserve()
     assert disk.log_dir.reserve_bytes == RESERVE
@@ -107,7 +107,7 @@ async def test_the_first_that_finds_no_space_gives_the_reserve_away() -> None:
     assert disk.log_dir.state is LogDirState.SATURATED
 
 
-async def test_what_was_queued_after_does_not_eat_up_the_reserve() -> None:
+async def test_saturation_refuses_queued_appends_that_would_use_the_reserve() -> None:
     disk = Disk()
     await disk.log_dir.secure_reserve()
     disk.fill()
@@ -128,7 +128,7 @@ async def test_what_was_queued_after_does_not_eat_up_the_reserve() -> None:
     assert ran == [OpKind.RETENTION]
 
 
-async def test_it_heals_when_the_reserve_is_whole_again() -> None:
+async def test_saturation_ends_when_the_reserve_is_rebuilt() -> None:
     disk = Disk()
     await disk.log_dir.secure_reserve()
     await disk.saturate()
@@ -150,7 +150,7 @@ async def test_it_heals_when_the_reserve_is_whole_again() -> None:
 
 
 @pytest.mark.parametrize("missing", [1, RESERVE, RESERVE + MIB])
-async def test_too_little_space_does_not_heal(missing: int) -> None:
+async def test_saturation_continues_with_too_little_free_space(missing: int) -> None:
     disk = Disk(heal_free_bytes=MIB)
     await disk.log_dir.secure_reserve()
     await disk.saturate()
@@ -164,7 +164,7 @@ async def test_too_little_space_does_not_heal(missing: int) -> None:
     assert disk.log_dir.state is LogDirState.ONLINE
 
 
-async def test_below_the_minimum_it_is_saturated_and_keeps_its_reserve() -> None:
+async def test_saturation_below_min_free_bytes_keeps_the_reserve() -> None:
     disk = Disk(min_free_bytes=MIB, heal_free_bytes=MIB)
     await disk.log_dir.secure_reserve()
     disk.log_dir.start_watches()
@@ -185,7 +185,7 @@ async def test_below_the_minimum_it_is_saturated_and_keeps_its_reserve() -> None
     assert disk.log_dir.state is LogDirState.ONLINE
 
 
-async def test_no_inode_left_is_full_too() -> None:
+async def test_saturation_starts_without_free_inodes() -> None:
     disk = Disk()
     await disk.log_dir.secure_reserve()
     disk.log_dir.start_watches()
@@ -199,7 +199,7 @@ async def test_no_inode_left_is_full_too() -> None:
     assert disk.log_dir.state is LogDirState.ONLINE
 
 
-async def test_a_quota_counts_though_the_disk_has_space() -> None:
+async def test_saturation_by_a_quota_lasts_until_writes_succeed() -> None:
     disk = Disk()
     await disk.log_dir.secure_reserve()
     quota = disk.vfs.inject(Fault(errno=EDQUOT, kinds=frozenset({"write_at"})))
@@ -209,14 +209,14 @@ async def test_a_quota_counts_though_the_disk_has_space() -> None:
     disk.log_dir.start_watches()
     await until(lambda: quota.hits > 3)
     assert disk.log_dir.state is LogDirState.SATURATED
-    # Rebuilding it is tried again and again, and fails.
+    # Rebuilding the reserve is retried and fails.
     await until(lambda: not disk.mem.exists(RESERVE_PATH))
     disk.vfs.clear()
     await disk.channel.take()
     assert disk.log_dir.state is LogDirState.ONLINE
 
 
-async def test_a_full_disk_is_watched_as_any_other() -> None:
+async def test_saturated_directory_is_still_checked_for_its_identity() -> None:
     disk = Disk()
     await disk.log_dir.secure_reserve()
     await disk.saturate()
@@ -227,7 +227,7 @@ async def test_a_full_disk_is_watched_as_any_other() -> None:
     assert disk.log_dir.state is LogDirState.OFFLINE
 
 
-async def test_a_probe_that_finds_no_space_is_no_broken_disk() -> None:
+async def test_probe_without_space_saturates_the_directory() -> None:
     disk = Disk()
     await disk.log_dir.secure_reserve()
     disk.vfs.inject(Fault(errno=ENOSPC, kinds=frozenset({"open"}), path="*.probe"))
@@ -236,7 +236,7 @@ async def test_a_probe_that_finds_no_space_is_no_broken_disk() -> None:
     assert disk.log_dir.state is LogDirState.SATURATED
 
 
-async def test_an_io_error_while_saturated_is_the_end() -> None:
+async def test_io_error_takes_a_saturated_directory_offline() -> None:
     disk = Disk()
     await disk.log_dir.secure_reserve()
     await disk.saturate()
@@ -246,7 +246,7 @@ async def test_an_io_error_while_saturated_is_the_end() -> None:
     assert disk.log_dir.state is LogDirState.OFFLINE
 
 
-async def test_full_while_stalled_is_full_afterwards() -> None:
+async def test_stalled_directory_that_filled_up_is_saturated_after_it_answers() -> None:
     disk = Disk()
     await disk.log_dir.secure_reserve()
     disk.fill()
@@ -267,8 +267,8 @@ async def test_full_while_stalled_is_full_afterwards() -> None:
     assert answered["state"] == "saturated"
 
 
-async def story(disk: Disk) -> None:
-    """A life with a reserve: made, given away, rebuilt, found whole."""
+async def reserve_lifecycle(disk: Disk) -> None:
+    """Build, release and rebuild the reserve, and find it complete."""
     log_dir: LogDir = disk.log_dir
     await log_dir.secure_reserve()
     disk.fill()
@@ -284,7 +284,7 @@ async def play_with(fault: Fault) -> Disk:
     disk = Disk()
     disk.vfs.inject(fault)
     try:
-        await asyncio.wait_for(story(disk), 20)
+        await asyncio.wait_for(reserve_lifecycle(disk), 20)
     except OperatingError as e:
         assert isinstance(e, LogDirImpairedError | KafkaStorageError)
     disk.log_dir.close()
@@ -306,7 +306,7 @@ KINDS = frozenset(
 
 
 @pytest.mark.parametrize("errno", [EIO, ENOSPC])
-async def test_every_operation_on_the_reserve_fails_once(errno: int) -> None:
+async def test_reserve_with_an_error_at_any_operation_is_complete_or_absent(errno: int) -> None:
     for n in range(1, 200):
         fault = Fault(errno=errno, nth=n, kinds=KINDS, sticky=False)
         disk = await play_with(fault)
@@ -318,7 +318,7 @@ async def test_every_operation_on_the_reserve_fails_once(errno: int) -> None:
         if errno == EIO:
             assert state is LogDirState.OFFLINE, n
         elif disk.log_dir.reserve_bytes == 0:
-            # Whoever has none has given it away for good, or is not what it says.
+            # A directory without a reserve has released it completely.
             assert not disk.mem.exists(RESERVE_PATH), n
             assert state is LogDirState.SATURATED, n
         disk.vfs.clear()
@@ -326,4 +326,4 @@ async def test_every_operation_on_the_reserve_fails_once(errno: int) -> None:
         again.mem._root = disk.mem.crash_clone(n)._root
         await again.log_dir.secure_reserve()
         assert again.log_dir.reserve_bytes == RESERVE
-    pytest.fail("the story never ended")
+    pytest.fail("the reserve_lifecycle never ended")

@@ -1,8 +1,8 @@
-"""No free space at the N-th operation, for every N: once, for a while, until somebody makes some.
+"""No free space at the N-th operation, for each N: once, for a while, or until a test frees space.
 
-Whatever found no free space fails with an error that is worth another try, memory and files agree
-at once, and when there is free space the same objects go on. At the end nothing is lost, nothing is
-there twice, and a client cannot see that the disk was ever full.
+An operation without space fails with a retriable error, and memory and files agree at once. When
+there is space, the same objects continue. At the end no record is lost or duplicated, and the
+outcome equals that of a disk that never was full.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import pytest
 from tests.faults.dirs.full_rig import Outcome, Shrink, Spell, World, play
 from tests.faults.vfs_fault import Effect, Fault
 
-#: More than a story has operations.
+#: More operations than the workload has.
 _TOO_MANY = 3000
-#: Parts of a sweep: part 1 begins with the first operation, part 2 with the second.
+#: Number of parts of a sweep: part 1 begins with the first operation, part 2 with the second.
 SHARES = 8
 
 
@@ -36,7 +36,7 @@ async def disturbed(world: World, fault: Fault) -> Outcome:
 async def sweep(
     make: Callable[[int, World], Fault], *, first: int = 1, step: int = SHARES, least: int = 100
 ) -> None:
-    """One story per ``step`` operations; some of about ``least`` operations must be refused."""
+    """Run a workload per ``step`` operations; about ``least`` operations must be refused."""
     expected, refused = await undisturbed(), 0
     for n in range(first, _TOO_MANY, step):
         world = World()
@@ -53,36 +53,38 @@ async def sweep(
     raise AssertionError("the story never ended")
 
 
-#: For what only differs in how long it lasts.
+#: For cases that differ in their duration only.
 EVERY_SECOND = range(1, SHARES + 1, 2)
 
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("first", range(1, SHARES + 1))
-async def test_no_space_once(first: int) -> None:
+async def test_workload_without_space_for_any_operation_has_the_same_outcome(first: int) -> None:
     await sweep(lambda n, world: Spell(nth=n, mem=world.mems[0]), first=first)
 
 
-async def test_no_quota_once() -> None:
+async def test_workload_without_quota_for_any_operation_has_the_same_outcome() -> None:
     await sweep(lambda n, world: Spell(nth=n, errno=EDQUOT, mem=world.mems[0]), step=15)
 
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("first", EVERY_SECOND)
 @pytest.mark.parametrize("length", [2, 5])
-async def test_no_space_for_some_operations(length: int, first: int) -> None:
+async def test_workload_without_space_for_some_operations_has_the_same_outcome(
+    length: int, first: int
+) -> None:
     await sweep(lambda n, world: Spell(nth=n, length=length, mem=world.mems[0]), first=first)
 
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("first", EVERY_SECOND)
-async def test_no_space_until_somebody_makes_some(first: int) -> None:
+async def test_workload_without_space_until_it_is_freed_has_the_same_outcome(first: int) -> None:
     await sweep(lambda n, world: Spell(nth=n, length=_TOO_MANY, mem=world.mems[0]), first=first)
 
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("first", [1, 2])
-async def test_half_of_a_write_finds_space(first: int) -> None:
+async def test_workload_with_space_for_half_a_write_has_the_same_outcome(first: int) -> None:
     kinds = frozenset({"write_at", "copy_from"})
     await sweep(
         lambda n, world: Spell(nth=n, kinds=kinds, effect=Effect.SHORT_WRITE, mem=world.mems[0]),
@@ -95,7 +97,9 @@ async def test_half_of_a_write_finds_space(first: int) -> None:
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("first", [1, 5])
 @pytest.mark.parametrize("but_for_bytes", [0, 100])
-async def test_a_disk_that_holds_no_more(but_for_bytes: int, first: int) -> None:
+async def test_workload_on_a_disk_of_limited_capacity_has_the_same_outcome(
+    but_for_bytes: int, first: int
+) -> None:
     await sweep(
         lambda n, world: Shrink(nth=n, mem=world.mems[0], but_for_bytes=but_for_bytes), first=first
     )
@@ -103,5 +107,5 @@ async def test_a_disk_that_holds_no_more(but_for_bytes: int, first: int) -> None
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("first", [1, 5])
-async def test_a_disk_without_inodes(first: int) -> None:
+async def test_workload_on_a_disk_without_inodes_has_the_same_outcome(first: int) -> None:
     await sweep(lambda n, world: Shrink(nth=n, mem=world.mems[0], inodes_only=True), first=first)

@@ -1,4 +1,4 @@
-"""A log dir whose disk does not answer: STALLED, taken back, answered, or given up."""
+"""A log directory on a hung disk: STALLED, revoked appends, recovery, or OFFLINE."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ TIMEOUT_MS = 30_000
 
 
 class Disk:
-    """A dir whose clock and disk stand still on demand."""
+    """A directory whose clock and disk the test can stop."""
 
     def __init__(self) -> None:
         self.mem = MemVfs()
@@ -54,7 +54,7 @@ class Disk:
         self.log_dir.start_watches()
 
     async def hang(self, kind: OpKind = OpKind.APPEND) -> asyncio.Future[None]:
-        """An operation that does not end, and is suspected."""
+        """Start an operation that does not end."""
         method = "sync" if kind is OpKind.FLUSH else "write_at"
         fault = self.vfs.inject(
             Fault(effect=Effect.HANG, kinds=frozenset({method}), path="/d1/f", sticky=False)
@@ -74,7 +74,7 @@ async def until(condition: Callable[[], object]) -> None:
         await asyncio.sleep(0.002)
 
 
-async def test_a_hung_operation_stalls_its_dir_and_its_end_heals_it() -> None:
+async def test_stalled_directory_refuses_operations_until_the_hung_one_ends() -> None:
     disk = Disk()
     waiting = await disk.hang()
     with capture_logs() as logged:
@@ -96,8 +96,8 @@ async def test_a_hung_operation_stalls_its_dir_and_its_end_heals_it() -> None:
     disk.log_dir.close()
 
 
-async def test_a_hung_flush_stalls_the_dir_later() -> None:
-    """One may have to write a whole segment: it takes as long as that takes."""
+async def test_hung_flush_stalls_the_directory_after_a_longer_limit() -> None:
+    """A flush may write a whole segment, so its limit is longer."""
     disk = Disk()
     waiting = await disk.hang(OpKind.FLUSH)
     disk.clock.ms += TIMEOUT_MS // 2
@@ -112,7 +112,7 @@ async def test_a_hung_flush_stalls_the_dir_later() -> None:
     disk.log_dir.close()
 
 
-async def test_what_waits_to_be_written_is_taken_back_and_never_written() -> None:
+async def test_stall_takes_back_appends_that_have_not_started() -> None:
     disk, ran = Disk(), []
     waiting = await disk.hang()
     behind = {
@@ -130,7 +130,7 @@ async def test_what_waits_to_be_written_is_taken_back_and_never_written() -> Non
     disk.log_dir.close()
 
 
-async def test_nothing_is_read_from_memory_while_it_is_stalled() -> None:
+async def test_read_cached_is_refused_while_the_directory_is_stalled() -> None:
     disk = Disk()
     waiting = await disk.hang()
     assert disk.log_dir.read_cached(disk.file, 0, 1) is not None
@@ -142,7 +142,7 @@ async def test_nothing_is_read_from_memory_while_it_is_stalled() -> None:
     disk.log_dir.close()
 
 
-async def test_a_disk_that_never_answers_is_offline_in_the_end() -> None:
+async def test_stalled_directory_goes_offline_after_the_timeout() -> None:
     disk = Disk()
     waiting = await disk.hang()
     await disk.suspect()
@@ -154,7 +154,7 @@ async def test_a_disk_that_never_answers_is_offline_in_the_end() -> None:
     disk.vfs.release()
 
 
-async def test_a_check_of_the_disk_that_hangs_stalls_an_idle_dir() -> None:
+async def test_hung_disk_check_stalls_an_idle_directory() -> None:
     disk = Disk()
     await disk.log_dir.run(OpKind.READ, lambda: "its first check is over")
     disk.log_dir.close()
@@ -172,7 +172,7 @@ async def test_a_check_of_the_disk_that_hangs_stalls_an_idle_dir() -> None:
     disk.log_dir.close()
 
 
-async def test_slow_is_not_hung() -> None:
+async def test_slow_operations_do_not_stall_the_directory() -> None:
     disk = Disk()
     disk.vfs.inject(Fault(effect=Effect.DELAY, delay_s=0.01, kinds=frozenset({"write_at"})))
     for _ in range(5):
@@ -183,7 +183,7 @@ async def test_slow_is_not_hung() -> None:
     disk.log_dir.close()
 
 
-async def test_a_dir_that_others_hold_for_stalled_stays_so_though_it_answers() -> None:
+async def test_suspected_directory_stays_stalled_until_it_is_absolved() -> None:
     disk = Disk()
     with capture_logs() as logged:
         disk.log_dir.suspect("it is slow")
@@ -201,7 +201,7 @@ async def test_a_dir_that_others_hold_for_stalled_stays_so_though_it_answers() -
     disk.log_dir.close()
 
 
-async def test_who_is_slow_and_hangs_answers_when_both_are_over() -> None:
+async def test_stall_ends_when_both_the_hang_and_the_suspicion_end() -> None:
     disk = Disk()
     waiting = await disk.hang()
     await disk.suspect()
@@ -218,7 +218,7 @@ async def test_who_is_slow_and_hangs_answers_when_both_are_over() -> None:
     disk.log_dir.close()
 
 
-async def test_the_latency_of_an_operation_that_hangs_is_its_age() -> None:
+async def test_latency_of_a_hung_operation_is_its_age() -> None:
     disk = Disk()
     waiting = await disk.hang()
     disk.log_dir.statistics.sample(0)
@@ -231,7 +231,7 @@ async def test_the_latency_of_an_operation_that_hangs_is_its_age() -> None:
 
 
 class Node:
-    """Two dirs with a replica each, of which the second hangs as it is loaded."""
+    """Two directories with a replica each, of which the second one hangs while it is loaded."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()
@@ -270,7 +270,7 @@ async def node_with_replicas() -> Node:
 
 
 @pytest.mark.parametrize("does_answer", [True, False])
-async def test_a_dir_that_hangs_while_it_is_loaded_costs_its_own_replicas_at_most(
+async def test_hang_while_loading_costs_at_most_the_replicas_of_that_directory(
     does_answer: bool,
 ) -> None:
     node = await node_with_replicas()
@@ -301,7 +301,7 @@ async def test_a_dir_that_hangs_while_it_is_loaded_costs_its_own_replicas_at_mos
 
 
 class FastClock:
-    """Twenty times as fast as the real one: what takes two seconds takes forty."""
+    """A clock twenty times as fast as the real one: two seconds count as forty."""
 
     def now_ms(self) -> int:
         return time.monotonic_ns() // 50_000
@@ -309,7 +309,9 @@ class FastClock:
     wall_ms = now_ms
 
 
-async def test_a_search_that_has_much_to_open_is_no_hung_disk_and_holds_up_no_append() -> None:
+async def test_offset_for_timestamp_with_much_to_decompress_stalls_no_directory_and_no_append() -> (
+    None
+):
     """Some KiB from a producer and one ListOffsets took the directory offline."""
     vfs = MemVfs()
     format_dir(vfs, "/d1", 1)
@@ -326,13 +328,13 @@ async def test_a_search_that_has_much_to_open_is_no_hung_disk_and_holds_up_no_ap
         appends += 1
         await asyncio.sleep(0.01)
     assert await searching == (2_000_000, 990_000, 0)
-    # One held up would come back after the search, and be the only one.
+    # A blocked append would return after the search, and be the only one.
     assert appends > 1
     assert log_dir.is_online
     log_dir.close()
 
 
-async def test_a_cleaner_that_has_much_to_compute_is_no_hung_disk() -> None:
+async def test_cleaner_with_much_to_decompress_does_not_take_the_directory_offline() -> None:
     vfs = MemVfs()
     format_dir(vfs, "/d1", 1)
     log_dir = open_dir(vfs, clock=ManualClock(NOW_MS), io_timeout_ms=250)
@@ -344,7 +346,7 @@ async def test_a_cleaner_that_has_much_to_compute_is_no_hung_disk() -> None:
     await flush_and_roll(handle)
     with capture_logs() as logged:
         while not await manager.cleaner.clean_dirtiest(log_dir):
-            # A slow machine may have it take the directory for stalled meanwhile.
+            # A slow machine may stall the directory meanwhile.
             assert log_dir.is_online
             await asyncio.sleep(0.01)
     assert "log_compacted" in [e["event"] for e in logged]

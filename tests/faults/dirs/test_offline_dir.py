@@ -1,6 +1,6 @@
-"""A broker with an offline directory: what is in the others goes on as if nothing were.
+"""A broker with an offline directory: the other directories continue unaffected.
 
-Kafka's old defects in this area, each with the tickets that reported it.
+These are old defects of Kafka, with the tickets that reported them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ OTHER = TP._replace(partition=1)
 
 
 async def two_replicas(rig: BrokerRig) -> None:
-    """Partition 0 in the first directory, partition 1 in the second, three records in each."""
+    """Create partition 0 in the first directory and 1 in the second, with three records each."""
     await rig.follow(topic(), partition(), partition(1, directories=[dir_of(1, 2)]))
     for tp in (TP, OTHER):
         assert only(await rig.ask(produce(batch(3), tp=tp), 9)).error_code == 0
@@ -56,7 +56,7 @@ def fetch_both() -> object:
     )
 
 
-async def test_a_directory_that_is_bad_at_start_costs_its_replicas_only() -> None:
+async def test_broker_starts_without_the_replicas_of_a_bad_directory() -> None:
     """KAFKA-6697: one bad directory kept a broker from starting."""
     good = MemVfs()
     sick = FaultVfs(MemVfs())
@@ -78,8 +78,8 @@ async def test_a_directory_that_is_bad_at_start_costs_its_replicas_only() -> Non
     assert offline["operation"] == "load"
 
 
-async def test_high_watermarks_are_checkpointed_beside_an_offline_directory() -> None:
-    """One dead directory may not cost the others their checkpoint."""
+async def test_high_watermark_checkpoint_continues_beside_an_offline_directory() -> None:
+    """A failed directory must not prevent the checkpoints of the others."""
     sick = FaultVfs(MemVfs())
     good = MemVfs()
     async with brokers(1, sick, good) as (rig,):
@@ -87,7 +87,7 @@ async def test_high_watermarks_are_checkpointed_beside_an_offline_directory() ->
         sick.inject(Fault(kinds=frozenset({"write_at"})))
         rig.tasks.start(rig.parts.state_handler.run(), "handler")
         for _ in range(2):
-            # The first round finds out, the second is the one that has to pass it over.
+            # The first round detects the failure, and the second one has to skip the directory.
             await rig.parts.manager.checkpoint_high_watermarks()
         assert [log_dir.is_online for log_dir in rig.dirs] == [False, True]
         text = good.read_if_exists("/d2/replication-offset-checkpoint")
@@ -97,8 +97,8 @@ async def test_high_watermarks_are_checkpointed_beside_an_offline_directory() ->
         await rig.parts.manager.checkpoint_high_watermarks()
 
 
-async def test_a_fetch_from_an_offline_replica_is_an_error_of_its_partition_only() -> None:
-    """KAFKA-6027: it is a storage error, not a bug that ends the request."""
+async def test_fetch_of_an_offline_replica_fails_for_its_partition_only() -> None:
+    """KAFKA-6027: the result is a storage error, instead of an exception that ends the request."""
     async with brokers() as (rig,):
         await two_replicas(rig)
         rig.tasks.start(rig.parts.state_handler.run(), "handler")
@@ -113,10 +113,8 @@ async def test_a_fetch_from_an_offline_replica_is_an_error_of_its_partition_only
 
 @pytest.mark.parametrize("errno", [EIO, ESTALE])
 @pytest.mark.parametrize("kind", ["read_cached_at", "read_at"])
-async def test_a_read_that_fails_while_serving_a_fetch_takes_the_directory_offline(
-    kind: str, errno: int
-) -> None:
-    """KAFKA-16304: errors of a dying disk during sends looked like clients that went away."""
+async def test_fetch_read_error_takes_the_directory_offline(kind: str, errno: int) -> None:
+    """KAFKA-16304: read errors of a failing disk looked like disconnected clients."""
     sick = FaultVfs(MemVfs())
     async with brokers(1, sick, MemVfs()) as (rig,):
         await two_replicas(rig)
@@ -133,8 +131,8 @@ async def test_a_read_that_fails_while_serving_a_fetch_takes_the_directory_offli
         assert await rig.failures.take() is rig.dirs[0]
 
 
-async def test_a_follower_in_a_dead_directory_leaves_its_neighbours_fetching() -> None:
-    """KAFKA-5864: the loop that fetches does not die of one replica's directory."""
+async def test_follower_fetching_continues_beside_a_failed_directory() -> None:
+    """KAFKA-5864: the fetch loop must survive the failure of a replica's directory."""
     sick = FaultVfs(MemVfs())
     async with brokers(2, sick, MemVfs()) as rigs:
         in_both = [
@@ -155,8 +153,8 @@ async def test_a_follower_in_a_dead_directory_leaves_its_neighbours_fetching() -
         assert rigs[0].broker_id == BrokerId(1)
 
 
-async def test_a_leader_whose_directory_died_shrinks_no_in_sync_set() -> None:
-    """KAFKA-7837: between the failure and the controller's word it is nobody's leader any more."""
+async def test_isr_shrink_is_not_requested_by_a_leader_with_a_failed_directory() -> None:
+    """KAFKA-7837: between the failure and the controller's reaction, the broker is no leader."""
     async with brokers() as (rig,):
         await rig.follow(topic(), partition(replicas=(1, 2)))
         replica = rig.parts.hosted.get(TP)

@@ -1,4 +1,4 @@
-"""Power cuts at every operation: what was certain is there, and what is there was written."""
+"""Power cuts at each operation: durable records are present, and all records were written."""
 
 from __future__ import annotations
 
@@ -37,23 +37,23 @@ CONFIG = TopicConfig(segment_bytes=1024, index_interval_bytes=100, file_delete_d
 
 @dataclass
 class Written:
-    """What a story wrote, as batches by base offset, and what of it is certain."""
+    """The batches that a workload wrote, and the offsets up to which they are durable."""
 
-    #: Every batch ever acknowledged at an offset; truncation lets an offset have several.
+    #: All batches by offset; a truncation can lead to several at one offset.
     batches: dict[int, list[bytes]] = field(default_factory=dict)
     certain_end: int = 0
-    #: Before it nothing comes back.
+    #: Records before this offset must not come back.
     certain_start: int = 0
 
 
-async def story(manager: LogManager, written: Written, rng: random.Random) -> None:
-    """Append, roll, flush, delete, truncate and stop; note what must survive."""
+async def run_workload(manager: LogManager, written: Written, rng: random.Random) -> None:
+    """Append, roll, flush, delete, truncate and stop, and note the records that must survive."""
     handle = await manager.create(TP, TOPIC_ID)
     epoch = 0
     for step in range(24):
         body = rng.randbytes(rng.randint(10, 300))
         data = batch(rng.randint(1, 3), body=body, timestamp=1_000_000 + step)
-        # Before the append: the directory's thread may carry it out at once, and a crash may come.
+        # Noted before the append, because a crash may follow its execution in the thread at once.
         base_offset = handle.log_end_offset
         stored = stamped(data, base_offset=base_offset, leader_epoch=epoch)
         written.batches.setdefault(base_offset, []).append(stored)
@@ -63,7 +63,7 @@ async def story(manager: LogManager, written: Written, rng: random.Random) -> No
             written.certain_end = handle.recovery_point
             await checkpoint(manager)
         if step in (7, 14, 21):
-            # Up to 9 offsets from the end: no truncation goes below it.
+            # At most 9 offsets from the end, which no truncation reaches.
             handle.high_watermark = handle.log_end_offset
             await handle.start_at(max(handle.log_start_offset, handle.log_end_offset - 9))
             if rng.random() < 0.5:
@@ -72,7 +72,7 @@ async def story(manager: LogManager, written: Written, rng: random.Random) -> No
             written.certain_start = handle.log_start_offset
         if step in (9, 17):
             offset = handle.log_end_offset - 2
-            # The batch that holds this offset goes as a whole, and batches have up to 3 records.
+            # The batch with this offset is removed as a whole, and a batch has up to 3 records.
             certain_end = written.certain_end
             written.certain_end = max(0, min(certain_end, offset - 2))
             await handle.truncate_to(offset)
@@ -83,7 +83,7 @@ async def story(manager: LogManager, written: Written, rng: random.Random) -> No
 
 
 async def check(vfs: MemVfs, written: Written) -> None:
-    """Load what a crash left, twice, and compare it with what was written."""
+    """Load the state after a crash twice, and compare it with the written batches."""
     for _ in range(2):
         manager = manager_of([open_dir(vfs)], CONFIG)
         await manager.load()
@@ -107,7 +107,7 @@ async def check(vfs: MemVfs, written: Written) -> None:
                 position += header.size_bytes
                 offset = header.next_offset
         for segment in handle.view.segments:
-            # Retention uses this timestamp: with a smaller one it would delete fresh records.
+            # Retention uses this timestamp; a smaller one would delete recent records.
             newest = max(
                 (one.header.max_timestamp for one in batches_from(segment, 0)), default=None
             )
@@ -122,10 +122,10 @@ async def check(vfs: MemVfs, written: Written) -> None:
 
 
 async def check_loss_of_oldest_segment(vfs: MemVfs) -> bool:
-    """Lose the oldest segment over a crash: it must not look as if retention had removed it.
+    """Remove the oldest segment after a crash, which must not look like its removal by retention.
 
-    Returns False where it holds no record of the log, and where nothing can tell: leader epochs are
-    not on the disk before the first flush.
+    Return False if the segment has no record of the log, or if its loss cannot be detected: leader
+    epochs are on the disk only after the first flush.
     """
     whole = manager_of([open_dir(vfs.crash_clone(0))], CONFIG)
     await whole.load()
@@ -134,7 +134,7 @@ async def check_loss_of_oldest_segment(vfs: MemVfs) -> bool:
     if before is None or len(before.view.segments) == 1 or not vfs.read_if_exists(path):
         return False
     oldest, second = before.view.segments[:2]
-    # DeleteRecords shows in the epochs before it does in the checkpoint of log starts.
+    # DeleteRecords changes the epochs before the checkpoint of log starts.
     start = max(before.log_start_offset, *(one.start_offset for one in before.view.epochs[:1]), 0)
     if start >= second.base_offset:
         return False
@@ -154,7 +154,7 @@ async def check_loss_of_oldest_segment(vfs: MemVfs) -> bool:
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("seed", range(5))
-async def test_crash_at_every_operation(seed: int) -> None:
+async def test_power_cut_at_each_operation_keeps_durable_records(seed: int) -> None:
     mem = MemVfs()
     format_dir(mem, "/d1", 1)
     mem.sync_dir("/d1")
@@ -171,7 +171,7 @@ async def test_crash_at_every_operation(seed: int) -> None:
     manager = manager_of([open_dir(vfs)], CONFIG)
     await manager.load()
     vfs.on_operation = snapshot
-    await story(manager, written, random.Random(seed))
+    await run_workload(manager, written, random.Random(seed))
     vfs.on_operation = None
     assert len(clones) > 100
     noticed = 0
@@ -181,13 +181,13 @@ async def test_crash_at_every_operation(seed: int) -> None:
     assert noticed > 50
 
 
-async def test_clean_stop_needs_no_scan() -> None:
+async def test_clean_stop_needs_no_scan_at_the_next_start() -> None:
     mem = MemVfs()
     format_dir(mem, "/d1", 1)
     manager = manager_of([open_dir(mem)], CONFIG)
     await manager.load()
     written = Written()
-    await story(manager, written, random.Random(1))
+    await run_workload(manager, written, random.Random(1))
     scanned: list[int] = []
     manager = manager_of([open_dir(mem.crash_clone(5))], CONFIG)
     await manager.load(lambda progress: scanned.append(progress.scanned_bytes))

@@ -1,4 +1,4 @@
-"""Bytes of one log go bad: indexes are made anew, damage is reported and read around."""
+"""Damaged bytes of one log: indexes are rebuilt, and damage is reported and skipped."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CONFIG = TopicConfig(segment_bytes=8 * SIZE, index_interval_bytes=2 * SIZE)
 
 
 async def written(vfs: MemVfs, *, checked: bool = True) -> tuple[LogManager, LogHandle]:
-    """A log of many batches; ``checked`` reads never come from memory."""
+    """Write a log of many batches; with ``checked``, reads never use the page cache."""
     format_dir(vfs, "/d1", 1)
     log_dir = open_dir(vfs)
     log_dir._cached_reads = not checked
@@ -46,7 +46,7 @@ async def written(vfs: MemVfs, *, checked: bool = True) -> tuple[LogManager, Log
 
 
 async def reloaded(vfs: MemVfs, manager: LogManager) -> LogHandle:
-    """Stopped cleanly, and loaded again without a scan."""
+    """Stop the manager cleanly, and load the log again without a scan."""
     await manager.close(1)
     log_dir = open_dir(vfs)
     log_dir._cached_reads = False
@@ -62,7 +62,7 @@ def files(vfs: MemVfs, suffix: str) -> list[str]:
 
 
 def segment_of(vfs: MemVfs, number: int) -> tuple[str, int]:
-    """File and position of the ``number``-th batch."""
+    """Return file and position of the ``number``-th batch."""
     logs = files(vfs, ".log")
     for path in logs:
         count = vfs.open(path, OpenMode.READ).size() // SIZE
@@ -78,7 +78,7 @@ def flip(vfs: MemVfs, path: str, position: int, bits: int = 0x40) -> None:
 
 
 async def read_all(handle: LogHandle) -> list[int]:
-    """Base offsets of everything that is served, read as a client would that skips damage."""
+    """Return the base offsets of all batches that a client gets if it skips damaged offsets."""
     offset, found = handle.log_start_offset, []
     while offset < handle.log_end_offset:
         try:
@@ -99,7 +99,7 @@ def all_but(*numbers: int) -> list[int]:
 
 
 @pytest.mark.parametrize("number", range(BATCHES))
-async def test_damage_of_any_batch_is_reported_once_and_everything_else_is_served(
+async def test_read_reports_damage_of_any_batch_once_and_serves_all_others(
     number: int,
 ) -> None:
     vfs = MemVfs()
@@ -115,13 +115,13 @@ async def test_damage_of_any_batch_is_reported_once_and_everything_else_is_serve
     assert handle.log_dir.is_online
 
 
-#: All but the leader epoch, which nothing in a batch vouches for.
+#: All bytes except the leader epoch, which no other part of a batch confirms.
 HEADER_BYTES = [*range(12), *range(16, 61)]
 
 
 @pytest.mark.parametrize("at", HEADER_BYTES)
 @pytest.mark.parametrize("number", [0, 5, 7])
-async def test_damage_of_any_byte_of_a_header_hides_no_more_than_the_index_allows(
+async def test_read_loses_at_most_an_index_interval_by_a_damaged_header(
     number: int, at: int
 ) -> None:
     vfs = MemVfs()
@@ -131,12 +131,12 @@ async def test_damage_of_any_byte_of_a_header_hides_no_more_than_the_index_allow
     served = await read_all(handle)
     lost = set(all_but()) - set(served)
     assert number * RECORDS in lost
-    # At most what lies between two entries of the index.
+    # At most the batches between two index entries.
     assert lost <= {(number + i) * RECORDS for i in range(4)}
     assert served == sorted(set(served))
 
 
-async def test_two_damages_in_one_segment_and_one_in_another() -> None:
+async def test_read_skips_several_damages_in_several_segments() -> None:
     vfs = MemVfs()
     _, handle = await written(vfs)
     for number in (2, 5, 12):
@@ -145,7 +145,7 @@ async def test_two_damages_in_one_segment_and_one_in_another() -> None:
     assert await read_all(handle) == all_but(2, 5, 12)
 
 
-async def test_what_comes_from_memory_is_not_checked_but_read_checked_is() -> None:
+async def test_read_cached_serves_unchecked_bytes_until_read_checked_finds_damage() -> None:
     vfs = MemVfs()
     _, handle = await written(vfs, checked=False)
     path, position = segment_of(vfs, 3)
@@ -154,12 +154,12 @@ async def test_what_comes_from_memory_is_not_checked_but_read_checked_is() -> No
     assert await read_all(handle) == all_but()
     with pytest.raises(CorruptRecordError):
         await handle.read_checked(3 * RECORDS, SIZE, NO_LIMIT, True)
-    # Known from now on, on the loop too.
+    # From now on the damage is known to cached reads too.
     assert await read_all(handle) == all_but(3)
 
 
 @pytest.mark.parametrize("number", [0, 1, 9, 23])
-async def test_a_log_that_is_truncated_before_its_damage_grows_again(number: int) -> None:
+async def test_truncate_before_damage_lets_the_log_grow_again(number: int) -> None:
     vfs = MemVfs()
     manager, handle = await written(vfs)
     path, position = segment_of(vfs, number)
@@ -178,7 +178,7 @@ async def test_a_log_that_is_truncated_before_its_damage_grows_again(number: int
 
 
 @pytest.mark.parametrize("is_known", [True, False])
-async def test_a_truncation_in_the_middle_of_damage_takes_all_of_it(is_known: bool) -> None:
+async def test_truncate_within_damage_removes_all_of_it(is_known: bool) -> None:
     vfs = MemVfs()
     _, handle = await written(vfs)
     path, position = segment_of(vfs, 10)
@@ -192,7 +192,7 @@ async def test_a_truncation_in_the_middle_of_damage_takes_all_of_it(is_known: bo
 
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
 @pytest.mark.parametrize("how", ["flipped", "short", "zeros", "rubbish"])
-async def test_a_damaged_index_file_is_made_anew_and_reported(suffix: str, how: str) -> None:
+async def test_damaged_index_file_is_rebuilt_and_reported(suffix: str, how: str) -> None:
     vfs = MemVfs()
     manager, _ = await written(vfs)
     await manager.close(1)
@@ -225,8 +225,8 @@ async def test_a_damaged_index_file_is_made_anew_and_reported(suffix: str, how: 
 
 @pytest.mark.parametrize("at", range(8))
 @pytest.mark.parametrize("entry", range(2))
-async def test_an_index_entry_that_points_elsewhere_misleads_nobody(entry: int, at: int) -> None:
-    """Rising still, so that nothing shows before somebody reads by it."""
+async def test_read_is_correct_with_any_changed_bit_in_an_index_entry(entry: int, at: int) -> None:
+    """The entries are still ascending, so the change is not visible before a read uses them."""
     vfs = MemVfs()
     manager, _ = await written(vfs)
     await manager.close(1)
@@ -239,14 +239,14 @@ async def test_an_index_entry_that_points_elsewhere_misleads_nobody(entry: int, 
         await again.load()
         handle = again.get(TP)
         assert handle is not None
-        # From every offset, as every consumer begins somewhere.
+        # From each offset at which a consumer may start.
         for offset in range(BATCHES * RECORDS):
             records = (await read_log(handle, offset, SIZE, NO_LIMIT, True)).records
             assert headers_of(records)[0].base_offset == offset // RECORDS * RECORDS
         assert handle.damaged_from is None
 
 
-async def test_an_append_goes_on_after_damage() -> None:
+async def test_append_continues_after_damage() -> None:
     vfs = MemVfs()
     _, handle = await written(vfs)
     path, position = segment_of(vfs, BATCHES - 1)
@@ -258,7 +258,7 @@ async def test_an_append_goes_on_after_damage() -> None:
     assert await read_all(handle) == [*all_but(BATCHES - 1), BATCHES * RECORDS]
 
 
-async def test_a_log_with_a_damaged_beginning_is_loaded_appended_to_and_kept_by_retention() -> None:
+async def test_log_with_a_damaged_start_is_loaded_appended_to_and_retained() -> None:
     vfs = MemVfs()
     manager, _ = await written(vfs)
     for path in files(vfs, ".log"):
@@ -273,8 +273,8 @@ async def test_a_log_with_a_damaged_beginning_is_loaded_appended_to_and_kept_by_
     assert handle.log_dir.is_online
 
 
-async def test_lost_producer_snapshots_and_damage_do_not_keep_a_log_from_being_loaded() -> None:
-    """Producers are found in the batches, around what is damaged."""
+async def test_load_with_lost_producer_snapshots_and_damage_finds_the_producers() -> None:
+    """Producers are recovered from the batches around the damage."""
     vfs = MemVfs()
     manager, handle = await written(vfs)
     data = batch(RECORDS, body=BODY, producer=(7, 0, 0))
@@ -293,7 +293,7 @@ async def test_lost_producer_snapshots_and_damage_do_not_keep_a_log_from_being_l
     assert repeated.duplicate
 
 
-async def test_a_damaged_follower_is_truncated_by_recovery_and_its_dir_lives() -> None:
+async def test_recovery_truncates_a_damaged_follower_and_keeps_the_directory_online() -> None:
     vfs = MemVfs()
     await written(vfs)
     path, position = segment_of(vfs, 10)

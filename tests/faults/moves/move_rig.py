@@ -1,4 +1,4 @@
-"""A replica that moves between two disks while it is written to, and what must be true after."""
+"""A replica that moves between two disks while it is written to, and the conditions afterwards."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ MOVE = Uuid(bytes(range(16, 32)))
 
 @dataclass
 class Written:
-    """What a story wrote, as batches by base offset, and what of it is certain."""
+    """The batches that a workload wrote, and the offsets up to which they are durable."""
 
-    #: Every batch ever acknowledged at an offset; truncation lets an offset have several.
+    #: All batches by offset; a truncation can lead to several at one offset.
     batches: dict[int, list[bytes]] = field(default_factory=dict)
-    #: What must be there after a power cut.
+    #: End of the records that survive a power cut.
     certain_end: int = 0
-    #: What must be there if the machine goes on.
+    #: End of the records that survive a crash of the process.
     acked_end: int = 0
-    #: Before it nothing comes back.
+    #: Records before this offset must not come back.
     certain_start: int = 0
     is_created: bool = False
 
@@ -63,7 +63,7 @@ def two_disks() -> tuple[MemVfs, MemVfs]:
     return disks
 
 
-def node_on(
+def manager_on(
     *vfss: Vfs,
     channel: LogDirFailureChannel | None = None,
     clock: ManualClock | None = None,
@@ -86,7 +86,7 @@ def node_on(
 
 
 async def caught_up(manager: LogManager, written: Written, pool: MoverPool) -> LogHandle:
-    """A replica in the first dir, and a future copy of all of it in the second."""
+    """Create a replica in the first directory with a complete future copy in the second."""
     handle, rng = await manager.create(TP, TOPIC_ID, directory_id(1)), random.Random(5)
     written.is_created = True
     for _ in range(10):
@@ -101,17 +101,17 @@ async def caught_up(manager: LogManager, written: Written, pool: MoverPool) -> L
 async def append(handle: LogHandle, written: Written, rng: random.Random, epoch: int) -> None:
     data = batch(rng.randint(1, 3), body=rng.randbytes(rng.randint(10, 300)))
     done = handle.append_as_leader(data, headers_of(data), epoch)
-    # Known before it is done: the write itself may be what survives.
+    # Noted before the append is done, because a crash may keep the write.
     stored = stamped(data, base_offset=handle.log_end_offset, leader_epoch=epoch)
     written.batches.setdefault(handle.log_end_offset, []).append(stored)
     await done
     written.acked_end = handle.log_end_offset
 
 
-async def story(manager: LogManager, written: Written, rng: random.Random) -> None:
-    """Append, copy, roll, flush, delete, truncate, take the replica's place, append, stop.
+async def run_workload(manager: LogManager, written: Written, rng: random.Random) -> None:
+    """Append, copy, roll, flush, delete, truncate, promote, append and stop.
 
-    What housekeeping writes comes in between, as when other replicas are deleted from.
+    Checkpoints of housekeeping are written in between, as after DeleteRecords of other replicas.
     """
     handle = await manager.create(TP, TOPIC_ID, directory_id(1))
     written.is_created = True
@@ -150,7 +150,7 @@ async def story(manager: LogManager, written: Written, rng: random.Random) -> No
 
 
 async def delete(handle: LogHandle, written: Written) -> None:
-    """Up to 12 offsets from the end, which a truncation may go below, as to an unclean leader."""
+    """Delete up to 12 offsets from the end; an unclean leader may truncate below that."""
     handle.high_watermark = handle.log_end_offset
     await handle.start_at(max(handle.log_start_offset, handle.log_end_offset - 12))
     await handle.keep_log_start()
@@ -159,7 +159,7 @@ async def delete(handle: LogHandle, written: Written) -> None:
 
 async def truncate(handle: LogHandle, written: Written, by: int) -> None:
     offset = handle.log_end_offset - by
-    # The batch that holds this offset goes as a whole, and batches have up to 3 records.
+    # The batch with this offset is removed as a whole, and a batch has up to 3 records.
     certain_end = written.certain_end
     written.certain_end = max(0, min(certain_end, offset - 2))
     written.acked_end = max(0, offset - 2)
@@ -189,13 +189,13 @@ async def check_content(handle: LogHandle, written: Written) -> None:
 
 
 async def check(disks: tuple[Vfs, Vfs], written: Written, *, at_least: int) -> str:
-    """Load what is there, twice: one current copy, nothing lost, and a move that goes on.
+    """Load the disks twice: one current copy, no record lost, and a move that can be finished.
 
-    How it was found: where the replica was, and whether the move was to go on.
+    Return the directory of the replica, and whether the move was still running.
     """
     found = ""
     for turn in range(2):
-        manager = node_on(*disks)
+        manager = manager_on(*disks)
         await manager.load()
         assert all(log_dir.is_online for log_dir in manager.dirs())
         assert not manager.duplicates
@@ -210,7 +210,7 @@ async def check(disks: tuple[Vfs, Vfs], written: Written, *, at_least: int) -> s
         await check_content(handle, written)
         if turn == 0:
             found = f"{handle.log_dir.path}{' moving' if manager.futures() else ''}"
-            handle = await go_on(manager, handle, written)
+            handle = await finish_move(manager, handle, written)
         await manager.close(2)
     for disk, number in zip(disks, (1, 2), strict=True):
         names = [entry.name for entry in disk.list_dir(f"/d{number}") if entry.is_dir]
@@ -218,8 +218,8 @@ async def check(disks: tuple[Vfs, Vfs], written: Written, *, at_least: int) -> s
     return found
 
 
-async def go_on(manager: LogManager, handle: LogHandle, written: Written) -> LogHandle:
-    """Write, end the move if there is one, and write again."""
+async def finish_move(manager: LogManager, handle: LogHandle, written: Written) -> LogHandle:
+    """Append, finish the move if there is one, and append again."""
     rng, epoch = random.Random(1), handle.latest_epoch + 1
     await append(handle, written, rng, epoch)
     if (future := manager.future(TP)) is not None:

@@ -1,8 +1,8 @@
-"""A move, played again and again: the N-th operation on one of the two disks fails, for every N.
+"""A move run repeatedly with the N-th operation on one of the two disks failing, for each N.
 
-Afterwards: that disk's dir is OFFLINE and the other one is not, the replica is served from where
-it was if that dir lives, and once both disks work again there is one current copy with all that
-was acknowledged, and the move goes on or is over.
+Afterwards the directory of that disk is OFFLINE and the other one is not. The replica is served
+from its directory if that is online. Once both disks work, there is one current copy with all
+acknowledged records, and the move can be finished or is over.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from tests.faults.moves.move_rig import (
     append,
     caught_up,
     check,
-    node_on,
-    story,
+    manager_on,
+    run_workload,
     two_disks,
     watched,
 )
 from tests.faults.rig import ManualClock, open_dir
 from tests.faults.vfs_fault import Effect, Fault
 
-#: Parts of a sweep.
+#: Number of parts of a sweep.
 SHARES = 4
 
 
@@ -45,21 +45,21 @@ async def play_with(
 ) -> tuple[tuple[MemVfs, MemVfs], LogManager, Written, OperatingError | None]:
     disks = two_disks()
     vfss = watched(disks)
-    manager = node_on(*vfss, channel=LogDirFailureChannel(max_dirs=2))
+    manager = manager_on(*vfss, channel=LogDirFailureChannel(max_dirs=2))
     await manager.load()
     vfss[number].inject(fault)
     written, error = Written(), None
     try:
-        await story(manager, written, random.Random(7))
+        await run_workload(manager, written, random.Random(7))
     except OperatingError as e:
         error = e
-    await go_on_without(manager, written)
+    await serve_remaining_dirs(manager, written)
     vfss[number].clear()
     return disks, manager, written, error
 
 
-async def go_on_without(manager: LogManager, written: Written) -> None:
-    """As the broker does: the dead dir is dropped, the rest is served."""
+async def serve_remaining_dirs(manager: LogManager, written: Written) -> None:
+    """Drop the failed directory as the broker does, and append to the remaining replica."""
     for log_dir in manager.offline_dirs():
         manager.drop(log_dir)
     handle = manager.get(TP)
@@ -68,7 +68,7 @@ async def go_on_without(manager: LogManager, written: Written) -> None:
 
 
 async def sweep(number: int, share: int) -> int:
-    """Every :data:`SHARES`-th operation on one disk; how many there are about."""
+    """Fail each :data:`SHARES`-th operation on one disk, and return the number of operations."""
     for n in range(1 + share, 2000, SHARES):
         fault = Fault(errno=EIO, nth=n)
         disks, manager, written, error = await play_with(number, fault)
@@ -82,23 +82,27 @@ async def sweep(number: int, share: int) -> int:
             assert isinstance(error, KafkaStorageError), n
             assert error.directory_id == dirs[number].directory_id, n
         await check(disks, written, at_least=written.acked_end if written.is_created else 0)
-    raise AssertionError("the story never ended")
+    raise AssertionError("the run_workload never ended")
 
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("share", range(SHARES))
-async def test_every_operation_on_the_source_fails(share: int) -> None:
+async def test_move_error_at_any_operation_of_the_source_keeps_one_complete_copy(
+    share: int,
+) -> None:
     assert await sweep(0, share) > 100
 
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("share", range(SHARES))
-async def test_every_operation_on_the_target_fails(share: int) -> None:
-    """A broken target never takes the source with it."""
+async def test_move_error_at_any_operation_of_the_target_keeps_one_complete_copy(
+    share: int,
+) -> None:
+    """An error of the target never takes the source offline."""
     assert await sweep(1, share) > 100
 
 
-async def test_every_copy_falls_short() -> None:
+async def test_move_short_copy_takes_the_target_offline_without_loss() -> None:
     for n in range(1, 200):
         fault = Fault(effect=Effect.SHORT_WRITE, errno=EIO, kinds=frozenset({"copy_from"}), nth=n)
         disks, manager, written, _ = await play_with(1, fault)
@@ -107,13 +111,13 @@ async def test_every_copy_falls_short() -> None:
             return
         assert [log_dir.is_online for log_dir in manager.dirs()] == [True, False]
         await check(disks, written, at_least=written.acked_end)
-    pytest.fail("the story never ended")
+    pytest.fail("the run_workload never ended")
 
 
 # --- the swap -------------------------------------------------------------------------------------
 
 SUSPECT_MS = 20
-#: How long a case may take until something is wrong.
+#: Limit of a case, after which it fails.
 PATIENCE_S = 60
 
 
@@ -124,15 +128,15 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 class SwapCase:
-    """One swap on two watched disks, with a fault at some operation on one of them."""
+    """A swap on two watched disks, with a fault at one operation on one disk."""
 
     def __init__(self, number: int, how: str, nth: int) -> None:
         self.disks = two_disks()
         self.vfss = watched(self.disks)
         self.clock = ManualClock()
-        # A mover's operation is waited for by the real clock.
-        self.timeout_ms = 100 if how == "hangs-for-good" else 60_000
-        self.manager = node_on(
+        # Operations of a mover are timed by the real clock.
+        self.timeout_ms = 100 if how == "hangs-permanently" else 60_000
+        self.manager = manager_on(
             *self.vfss,
             channel=LogDirFailureChannel(max_dirs=2),
             clock=self.clock,
@@ -147,12 +151,12 @@ class SwapCase:
             effect=Effect.ERROR if how in ("fails", "fills-up") else Effect.HANG,
             errno=ENOSPC if how == "fills-up" else EIO,
             nth=nth,
-            # What was full once has space for the way back; what is dead stays so.
+            # A disk that was full once has space for the way back; a failed disk stays failed.
             sticky=how == "fails",
         )
 
     async def play(self) -> OperatingError | None:
-        """What the swap fails with, if it does."""
+        """Run the swap, and return its error if it fails."""
         await self.manager.load()
         await caught_up(self.manager, self.written, self.pool)
         for log_dir in self.manager.dirs():
@@ -175,7 +179,7 @@ class SwapCase:
         return None
 
     async def _hang(self, swap: asyncio.Future[OperatingError | None]) -> None:
-        """What the case says becomes of the operation, and of the other disk meanwhile."""
+        """Apply the case's effect to the hung operation, and to the other disk."""
         if self.how == "waits-while-the-other-stalls":
             self.other.suspect("a neighbour")
             self.vfs.release()
@@ -187,18 +191,18 @@ class SwapCase:
             await settling
             return
         self.clock.ms += SUSPECT_MS + 1
-        # What hangs in a mover's thread is not suspected.
+        # An operation that hangs in a mover's thread does not stall the directory.
         with suppress(TimeoutError):
             async with asyncio.timeout(0.02):
                 while self.struck.state is LogDirState.ONLINE and not swap.done():
                     await asyncio.sleep(0.001)
-        if self.how == "hangs-for-good":
+        if self.how == "hangs-permanently":
             self.clock.ms += self.timeout_ms
         else:
             self.vfs.release()
 
     async def _come_back(self) -> None:
-        """The other dir dies and is reattached."""
+        """Fail the other directory, and reattach it."""
         number, arrivals = self.vfss.index(self.vfs), self.manager.arrivals
         self.other.go_offline("its cable was pulled")
         self.manager.drop(self.other)
@@ -210,9 +214,9 @@ class SwapCase:
         )
         await arrivals.settle(arrival)
 
-    async def goes_on(self) -> LogHandle | None:
-        """Who serves, after an append to it; None if the dir of the one that did is OFFLINE."""
-        if self.how != "hangs-for-good":
+    async def append_afterwards(self) -> LogHandle | None:
+        """Append to the current replica and return it, or None if its directory is OFFLINE."""
+        if self.how != "hangs-permanently":
             self.vfs.clear()
         for log_dir in self.manager.offline_dirs():
             self.manager.drop(log_dir)
@@ -231,7 +235,7 @@ class SwapCase:
         return log_dir.state is LogDirState.ONLINE
 
     async def restart(self) -> None:
-        """Without a farewell; what hung is done by then."""
+        """Restart without a clean stop, after the hung operation has ended."""
         self.vfs.clear()
         self.other.absolve()
         dirs = self.manager.dirs()
@@ -243,17 +247,17 @@ class SwapCase:
 
 
 @pytest.mark.parametrize("number", [0, 1], ids=["source", "target"])
-async def test_a_disk_comes_back_while_an_operation_of_a_swap_hangs_on_the_other(
+async def test_swap_with_a_hung_operation_survives_the_return_of_the_other_disk(
     number: int,
 ) -> None:
-    """There is one replica at the most, no move into its own dir, and a restart finds it all."""
+    """At most one replica is current, no move targets its directory, and no record is lost."""
     for n in range(1, 400):
         case = SwapCase(number, "hangs-while-the-other-comes-back", n)
         await case.play()
         if case.fault.hits == 0:
             assert n > 10
             return
-        handle = await case.goes_on()
+        handle = await case.append_afterwards()
         future = case.manager.future(TP)
         assert handle is None or future is None or future.log_dir is not handle.log_dir, n
         await case.restart()
@@ -264,17 +268,19 @@ async def test_a_disk_comes_back_while_an_operation_of_a_swap_hangs_on_the_other
 @pytest.mark.parametrize("number", [0, 1], ids=["source", "target"])
 @pytest.mark.parametrize(
     "how",
-    ["fails", "fills-up", "hangs-a-while", "hangs-for-good", "waits-while-the-other-stalls"],
+    ["fails", "fills-up", "hangs-a-while", "hangs-permanently", "waits-while-the-other-stalls"],
 )
-async def test_whatever_becomes_of_an_operation_of_a_swap(how: str, number: int) -> None:
-    """One copy serves, appends go on or its dir is OFFLINE, and a restart finds it all."""
+async def test_swap_fault_at_any_operation_keeps_one_copy_with_all_records(
+    how: str, number: int
+) -> None:
+    """One copy accepts appends or its directory is OFFLINE; a restart loses no record."""
     for n in range(1, 400):
         case = SwapCase(number, how, n)
         error = await case.play()
         if case.fault.hits == 0:
             assert error is None and n > 10, (n, error)
             return
-        handle = await case.goes_on()
+        handle = await case.append_afterwards()
         source, target = case.manager.dirs()
         if error is None:
             assert handle is None or handle.log_dir is target, n

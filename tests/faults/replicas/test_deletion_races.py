@@ -1,4 +1,4 @@
-"""Replicas come and go while everything that works on their files goes on, on a real disk."""
+"""Creation and deletion of replicas while other operations use their files, on a real disk."""
 
 from __future__ import annotations
 
@@ -26,15 +26,17 @@ from tests.faults.rig import (
 )
 
 REPLICAS = 4
-#: Every second batch rolls, everything rolled is old, everything deleted is purged at once.
+#: Each second batch rolls, retention removes closed segments, and deleted files are purged at once.
 CONFIG = TopicConfig(segment_bytes=1024, retention_bytes=2048, file_delete_delay_ms=0, flush_ms=1)
 
 
 @pytest.mark.parametrize("rounds", [15, pytest.param(60, marks=pytest.mark.long)])
-async def test_deletion_never_blames_the_disk(tmp_path: Path, rounds: int) -> None:
+async def test_deletion_during_other_operations_keeps_the_directory_online(
+    tmp_path: Path, rounds: int
+) -> None:
     """KAFKA-19571, KAFKA-15391, KAFKA-15572, KAFKA-17727, KAFKA-15097: a healthy directory was
-    taken offline, because a file that somebody meant to flush, checkpoint or read had been
-    renamed or deleted on purpose meanwhile.
+    taken offline, because a file to be flushed, checkpointed or read had been renamed or deleted
+    on purpose.
     """
     path, vfs = str(tmp_path / "d1"), RealVfs()
     format_dir(vfs, path, 1)
@@ -65,7 +67,7 @@ async def _come_and_go(manager: LogManager, number: int, rounds: int) -> None:
         await asyncio.sleep(0)
         await manager.delete(tp)
         for outcome in await asyncio.gather(*users, return_exceptions=True):
-            # Who came too late is answered so, and nothing else goes wrong.
+            # A late operation fails with an OperatingError, and no other error occurs.
             assert outcome is None or isinstance(outcome, OperatingError), repr(outcome)
 
 
@@ -86,7 +88,7 @@ async def _read(handle: LogHandle) -> None:
 
 
 async def _tend(manager: LogManager, is_over: asyncio.Event) -> None:
-    """What goes on behind the requests, without a pause."""
+    """Run the background jobs without a pause."""
     while not is_over.is_set():
         await checkpoint(manager)
         await manager.checkpoint_high_watermarks(

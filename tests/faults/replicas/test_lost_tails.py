@@ -1,12 +1,13 @@
-"""Three brokers and a controller, their real machines, and disks that lose what was not flushed.
+"""Three brokers and a controller as state machines, and disks that lose unflushed bytes.
 
-One partition, three replicas, ``min.insync.replicas`` 2. Disks die, lose a tail and come back, with
-or without a controller that can be asked; requests and answers are late or lost; what a follower
-sent before its disk died may be read long after. A disk dies only where that is covered: somebody
-else is in sync, all who are have their disks, and nobody's loss is unheard yet.
+There is one partition with three replicas and ``min.insync.replicas`` 2. Disks fail, lose a tail
+and come back, with or without a reachable controller. Requests and responses are late or lost. A
+fetch that a follower sent before its disk failed may arrive long after. A disk fails only if the
+loss is covered: another replica is in sync, all in-sync replicas have their disks, and no earlier
+loss is unreported.
 
-The law: whoever is in sync holds what was acknowledged, at its place; in the end, when all is well
-for a while, every replica is in sync and equal.
+Invariant: an in-sync replica has all acknowledged records at their offsets. After a while without
+faults, all replicas are in sync and equal.
 """
 
 from __future__ import annotations
@@ -59,17 +60,17 @@ from tests.golden.transcript import CLUSTER_ID, World, directory
 
 SEEDS = 40
 STEPS = 1_200
-#: Steps of every kind, in turn, until nothing is to be done any more.
+#: Rounds with each kind of step, until no work is left.
 CALM_ROUNDS = 60
 IDS = tuple(map(BrokerId, (1, 2, 3)))
 _OTHER_DIRS = {1: "x", 2: "y", 3: "z"}
 _DIRS = {1: "a", 2: "b", 3: "c"}
 Record = tuple[int, int]
-"""Leader epoch and number."""
+"""Leader epoch and record number."""
 
 
 class Loop:
-    """A follower's fetch loop, and its session at the leader."""
+    """A follower's fetch loop with its session at the leader."""
 
     def __init__(self, leader: BrokerId, leader_epoch: int) -> None:
         self.leader, self.leader_epoch = leader, leader_epoch
@@ -80,7 +81,7 @@ class Loop:
 
 @dataclass
 class Fetch:
-    """On its way; it may arrive when the copy that it speaks of is gone."""
+    """A fetch in flight, which may arrive after its follower's copy has been lost."""
 
     follower: BrokerId
     broker_epoch: int
@@ -98,7 +99,7 @@ class Answer:
 
 
 class Node:
-    """One broker: its machines, and the one copy that it has of the partition."""
+    """One broker: its state machines, and its copy of the partition."""
 
     def __init__(self, sim: Sim, broker_id: BrokerId) -> None:
         self.sim, self.broker_id = sim, broker_id
@@ -122,10 +123,10 @@ class Node:
         self.partition: Partition | None = None
         self.led_in = NO_EPOCH
         self.is_returning = False
-        #: Its copy lost its tail, which the controller has not heard.
-        self.is_unheard = False
+        #: The copy has lost its tail, and the controller has not received the report.
+        self.is_unreported = False
         self.loop: Loop | None = None
-        self.wish: IsrChange | None = None
+        self.isr_request: IsrChange | None = None
 
     def handle(self, event: Event) -> None:
         for action in self.lifecycle.handle(event, 0):
@@ -184,7 +185,7 @@ class Node:
             self.led_in = self.partition.leader_epoch
         self.partition, self.loop = None, None
         del self.log[keep:]
-        self.is_unheard = True
+        self.is_unreported = True
         self.handle(
             DirectoryFailed(
                 directory_id=self.dir, leads=lambda: False, has_unreported_replicas=lambda: False
@@ -219,7 +220,7 @@ class Sim:
         self.acked: list[Record] = []
         self.made = 0
         self.has_controller = True
-        self.story: list[str] = []
+        self.log_lines: list[str] = []
         for node in self.nodes.values():
             node.handle(Started())
             for event in (None, BecameReady()):
@@ -246,7 +247,7 @@ class Sim:
     # --- steps -----------------------------------------------------------------------------------
 
     def ask(self, node: Node, *, arrives: bool, returns: bool) -> None:
-        """The lifecycle's request reaches the controller or not, and so does its answer."""
+        """Deliver the lifecycle's request and response, or lose either."""
         request, node.rpc = node.rpc, None
         if request is None:
             node.handle(WokeUp())
@@ -261,7 +262,7 @@ class Sim:
                 failure = {"code": e.code, "message": e.message}
                 returns = True
             if is_heartbeat and node.dir in request.offline_log_dirs:
-                node.is_unheard = False
+                node.is_unreported = False
         if response is None or not returns:
             node.handle(
                 HeartbeatFailed(**failure) if is_heartbeat else RegistrationFailed(**failure)
@@ -281,7 +282,7 @@ class Sim:
             return
         if loop.is_waiting:
             if self.random.random() < 0.1:
-                # It gives up, and begins anew; what it sent may arrive all the same.
+                # The follower gives up and restarts its loop; the earlier fetch may still arrive.
                 node.loop = Loop(loop.leader, loop.leader_epoch)
             return
         loop.is_waiting = True
@@ -352,14 +353,14 @@ class Sim:
     def want(self, leader: Node, isr: tuple[BrokerId, ...]) -> None:
         assert leader.partition is not None
         if leader.partition.pending_isr_change is None:
-            leader.wish = leader.partition.begin_isr_change(
+            leader.isr_request = leader.partition.begin_isr_change(
                 isr,
                 own_broker_epoch=leader.lifecycle.broker_epoch,
                 metadata_offset=leader.state.offset,
             )
 
     def check_isr(self, leader: Node) -> None:
-        """As the manager of in-sync sets does from time to time, without any fetch."""
+        """Check the in-sync set as the broker does periodically."""
         partition = leader.partition
         if partition is None or not partition.is_leader:
             return
@@ -371,8 +372,8 @@ class Sim:
             slow = self.random.choice(others)
             self.want(leader, tuple(m for m in partition.isr if m != slow))
 
-    def deliver_wish(self, leader: Node, *, returns: bool) -> None:
-        change, partition = leader.wish, leader.partition
+    def deliver_isr_request(self, leader: Node, *, returns: bool) -> None:
+        change, partition = leader.isr_request, leader.partition
         if change is None:
             return
         try:
@@ -387,7 +388,7 @@ class Sim:
             return
         if not returns:
             return
-        leader.wish = None
+        leader.isr_request = None
         (altered,) = response.partitions
         if partition is None or partition.pending_isr_change is not change:
             return
@@ -403,23 +404,23 @@ class Sim:
         self.acknowledge(leader)
 
     def acknowledge(self, leader: Node) -> None:
-        """What the high watermark has passed is acknowledged."""
+        """Count the records below the high watermark as acknowledged."""
         if not leader.leads:
             return
         assert leader.partition is not None
         committed = leader.log[: leader.partition.high_watermark]
         shared = _shared(self.acked, committed)
-        assert shared == min(len(self.acked), len(committed)), self.tale("other records", leader)
+        assert shared == min(len(self.acked), len(committed)), self.report("other records", leader)
         if len(committed) > len(self.acked):
             self.acked = committed
 
     # --- faults ----------------------------------------------------------------------------------
 
     def may_die(self, node: Node) -> bool:
-        if node.partition is None or any(other.is_unheard for other in self.nodes.values()):
+        if node.partition is None or any(other.is_unreported for other in self.nodes.values()):
             return False
-        if node.wish is not None:
-            return False  # It may leave the leader alone with what it is about to lose.
+        if node.isr_request is not None:
+            return False  # The change may leave the leader as the only one with the records.
         isr = self.truth.isr
         others = [self.nodes[member] for member in isr if member != node.broker_id]
         if node.broker_id not in isr:
@@ -447,7 +448,12 @@ class Sim:
             ),
             (14, node.replay_one),
             (6, lambda: self.check_isr(node)),
-            (6, lambda: self.has_controller and self.deliver_wish(node, returns=roll() < 0.8)),
+            (
+                6,
+                lambda: (
+                    self.has_controller and self.deliver_isr_request(node, returns=roll() < 0.8)
+                ),
+            ),
             (2, lambda: self.may_die(node) and self.kill(node)),
             (6, lambda: self.bring_back(node)),
             (1, self.toggle_controller),
@@ -458,16 +464,16 @@ class Sim:
         self.check()
 
     def check(self) -> None:
-        """Who is in sync holds what was acknowledged, unless nobody can know better yet."""
+        """Check that in-sync replicas without unreported loss have all acknowledged records."""
         for member in self.truth.isr:
             node = self.nodes[member]
-            if node.partition is not None and not node.is_unheard:
-                assert self.holds_all(node), self.tale("in sync and short", node)
+            if node.partition is not None and not node.is_unreported:
+                assert self.holds_all(node), self.report("in sync and short", node)
 
     def kill(self, node: Node) -> None:
         keep = self.random.randint(0, len(node.log))
         truth = self.truth
-        self.story.append(
+        self.log_lines.append(
             f"disk of {node.broker_id} dies: {len(node.log)} -> {keep}, isr {truth.isr}, leader "
             f"{truth.leader}, epochs {truth.leader_epoch}/{truth.partition_epoch}, acknowledged "
             f"{len(self.acked)}"
@@ -476,7 +482,7 @@ class Sim:
 
     def bring_back(self, node: Node) -> None:
         if node.partition is None and not node.is_returning:
-            self.story.append(f"disk of {node.broker_id} is back")
+            self.log_lines.append(f"disk of {node.broker_id} is back")
             node.is_returning = True
             node.handle(DirectoryAttached(directory_id=node.dir, path="/d"))
 
@@ -486,7 +492,7 @@ class Sim:
     def find_controller(self) -> None:
         self.has_controller = True
 
-    def calm_down(self) -> None:
+    def run_without_faults(self) -> None:
         self.has_controller = True
         for _ in range(CALM_ROUNDS):
             for node in self.nodes.values():
@@ -494,30 +500,30 @@ class Sim:
                 self.ask(node, arrives=True, returns=True)
                 while node.replay_one():
                     pass
-                self.deliver_wish(node, returns=True)
-                self.check_isr_calmly(node)
+                self.deliver_isr_request(node, returns=True)
+                self.expand_isr(node)
                 self.send_fetch(node)
             for fetch in list(self.fetches):
                 self.read_fetch(fetch)
             for answer in list(self.answers):
                 self.read_answer(answer)
 
-    def check_isr_calmly(self, node: Node) -> None:
+    def expand_isr(self, node: Node) -> None:
         if node.leads and node.partition is not None:
             for member in IDS:
                 if node.partition.isr_expand_wanted(member, node.state.brokers):
                     self.want(node, (*node.partition.isr, member))
 
-    def tale(self, what: str, node: Node | None = None) -> str:
+    def report(self, what: str, node: Node | None = None) -> str:
         logs = {n.broker_id: (n.log[-5:], len(n.log), n.partition) for n in self.nodes.values()}
         return (
             f"{what} {node and node.broker_id}; {len(self.acked)} acknowledged {self.acked[-3:]}; "
-            f"{self.truth}; {logs}\n" + "\n".join(self.story[-12:])
+            f"{self.truth}; {logs}\n" + "\n".join(self.log_lines[-12:])
         )
 
 
 def _shared(one: list[Record], other: list[Record]) -> int:
-    """How many records both begin with."""
+    """Return the length of the common prefix of both logs."""
     for at, (a, b) in enumerate(zip(one, other, strict=False)):
         if a != b:
             return at
@@ -525,25 +531,25 @@ def _shared(one: list[Record], other: list[Record]) -> int:
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_what_was_acknowledged_stays_whoever_loses_a_tail(seed: int) -> None:
+def test_acknowledged_records_survive_lost_tails_of_followers_and_leaders(seed: int) -> None:
     sim = Sim(seed)
     for _ in range(STEPS):
         sim.step()
-    sim.calm_down()
-    assert set(sim.truth.isr) == set(IDS), sim.tale("not all in sync")
+    sim.run_without_faults()
+    assert set(sim.truth.isr) == set(IDS), sim.report("not all in sync")
     leader = sim.nodes[sim.truth.leader]
-    assert sim.holds_all(leader), sim.tale("lost")
-    assert all(node.log == leader.log for node in sim.nodes.values()), sim.tale("not equal")
+    assert sim.holds_all(leader), sim.report("lost")
+    assert all(node.log == leader.log for node in sim.nodes.values()), sim.report("not equal")
 
 
-def test_the_search_meets_what_it_is_for() -> None:
-    """Disks that die, and come back, while they lead and while nobody can hear of it."""
+def test_lost_tail_simulation_covers_failures_with_and_without_a_controller() -> None:
+    """Disks fail and return on leaders, and while no controller is reachable."""
     deaths = acked = unheard = 0
     for seed in range(10):
         sim = Sim(seed)
         for _ in range(STEPS):
             sim.step()
-            unheard += not sim.has_controller and any(n.is_unheard for n in sim.nodes.values())
-        deaths += sum("dies" in line for line in sim.story)
+            unheard += not sim.has_controller and any(n.is_unreported for n in sim.nodes.values())
+        deaths += sum("dies" in line for line in sim.log_lines)
         acked += len(sim.acked)
     assert (deaths > 10, acked > 100, unheard > 10) == (True, True, True)
