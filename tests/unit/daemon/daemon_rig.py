@@ -34,7 +34,7 @@ def free_port() -> int:
 
 @contextlib.contextmanager
 def taken_port() -> Iterator[int]:
-    """A port that somebody else listens on."""
+    """Yield a port on which another socket listens."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -42,7 +42,7 @@ def taken_port() -> Iterator[int]:
 
 
 def format_disk(path: Path, number: int, *, cluster_id: str = CLUSTER_ID) -> str:
-    """A directory of broker ``BROKER_ID`` as the storage tool leaves it."""
+    """Format a directory of broker ``BROKER_ID`` as the storage tool does."""
     path.mkdir(parents=True)
     properties = MetaProperties(
         cluster_id=cluster_id, node_id=BROKER_ID, directory_id=directory_id(number)
@@ -52,7 +52,7 @@ def format_disk(path: Path, number: int, *, cluster_id: str = CLUSTER_ID) -> str
 
 
 def broker_properties(controller_port: int, *log_dirs: str, **more: str) -> dict[str, str]:
-    """Keys of a broker in a hurry; ``more`` with underscores for dots."""
+    """Return properties of a broker with short intervals; ``more`` has underscores for dots."""
     return {
         "process.roles": "broker",
         "node.id": str(BROKER_ID),
@@ -74,7 +74,7 @@ def broker_config(controller_port: int, *log_dirs: str, **more: str) -> BrokerCo
 
 @contextlib.asynccontextmanager
 async def controller() -> AsyncIterator[int]:
-    """A whole controller with its log in memory; gives its port."""
+    """Start a whole controller with its log in memory, and yield its port."""
     vfs = MemVfs()
     format_dir(vfs, "/d1", 1)
     port = free_port()
@@ -99,7 +99,7 @@ async def controller() -> AsyncIterator[int]:
 async def wiring_on(
     tmp_path: Path, around: Environment | None = None, **more: str
 ) -> AsyncIterator[BrokerWiring]:
-    """The wiring of a broker with one directory and no controller; nothing runs in them."""
+    """Yield the wiring of a broker with one directory and no controller; none of it is running."""
     around = around or Environment()
     config = broker_config(9, format_disk(tmp_path / "d1", 1), **more)
     tasks = BackgroundTasks()

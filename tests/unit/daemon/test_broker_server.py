@@ -1,4 +1,4 @@
-"""The broker daemon's start and stop, in this process and as one of its own."""
+"""Start and stop of the broker daemon, in this process and as a separate process."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ TIMEOUT_MS = 5_000
 
 @contextlib.asynccontextmanager
 async def serving(config: BrokerConfig) -> AsyncIterator[BrokerServer]:
-    """A broker that serves, and is stopped in order."""
+    """Start a broker, and stop it in order afterwards."""
     server = BrokerServer(config, Environment())
     async with asyncio.timeout(PATIENCE_S):
         try:
@@ -72,7 +72,8 @@ async def serving(config: BrokerConfig) -> AsyncIterator[BrokerServer]:
             yield server
         finally:
             await server.stop()
-            # The threads of the directories free them at their end, which a process waits for.
+            # The threads of the directories release the locks when they end, and a process waits
+            # for them.
             while any(map(is_locked, (*config.data_dirs, config.metadata_dir))):
                 await asyncio.sleep(0.01)
 
@@ -97,7 +98,7 @@ async def ask(server: BrokerServer, body: Message, version: int | None = None) -
 
 
 async def ask_for_topic(server: BrokerServer, name: str) -> None:
-    """Have a topic made, and wait until its one partition has a leader."""
+    """Create a topic, and wait until its single partition has a leader."""
     request = METADATA(topics=[METADATA.MetadataRequestTopic(name=name)])
     while True:
         (topic,) = (await ask(server, request)).topics
@@ -107,7 +108,7 @@ async def ask_for_topic(server: BrokerServer, name: str) -> None:
 
 
 async def write(server: BrokerServer, topic: str) -> int:
-    """Write one batch once the leader takes it; its offset."""
+    """Write one batch once the leader accepts it, and return its offset."""
     data = PRODUCE.TopicProduceData(
         name=topic, partition_data=[PRODUCE.PartitionProduceData(index=0, records=batch())]
     )
@@ -119,7 +120,7 @@ async def write(server: BrokerServer, topic: str) -> int:
         await asyncio.sleep(0.01)
 
 
-async def test_what_was_written_is_there_in_the_next_life(tmp_path: Path) -> None:
+async def test_restarted_broker_keeps_written_records(tmp_path: Path) -> None:
     paths = [format_disk(tmp_path / f"d{n}", n) for n in (1, 2)]
     async with controller() as port:
         config = broker_config(port, *paths)
@@ -131,7 +132,7 @@ async def test_what_was_written_is_there_in_the_next_life(tmp_path: Path) -> Non
             assert all((tmp_path / d / ".kafka_cleanshutdown").exists() for d in ("d1", "d2"))
 
 
-async def test_each_directory_says_up_to_which_epoch_it_is_whole(
+async def test_registration_reports_clean_shutdown_epoch_of_each_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reported: list[tuple[tuple[int, Uuid], ...]] = []
@@ -165,7 +166,7 @@ async def test_each_directory_says_up_to_which_epoch_it_is_whole(
     ]
 
 
-async def test_the_status_reports_what_it_does_and_how_its_directories_are(tmp_path: Path) -> None:
+async def test_status_shows_state_and_counts_of_log_dirs(tmp_path: Path) -> None:
     paths = [format_disk(tmp_path / f"d{n}", n) for n in (1, 2, 3)]
     metadata = format_disk(tmp_path / "m", 4)
     async with controller() as port:
@@ -182,7 +183,7 @@ async def test_the_status_reports_what_it_does_and_how_its_directories_are(tmp_p
         assert server.status().startswith("shutting down; ")
 
 
-async def test_after_the_stop_its_door_is_shut_and_its_disks_are_free(tmp_path: Path) -> None:
+async def test_stopped_broker_closes_its_port_and_releases_its_disks(tmp_path: Path) -> None:
     path = format_disk(tmp_path / "d1", 1)
     async with controller() as port:
         async with serving(broker_config(port, path)) as server:
@@ -195,7 +196,7 @@ async def test_after_the_stop_its_door_is_shut_and_its_disks_are_free(tmp_path: 
             pass
 
 
-async def test_a_fetch_that_waits_does_not_hold_up_the_stop(tmp_path: Path) -> None:
+async def test_waiting_fetch_does_not_delay_the_stop(tmp_path: Path) -> None:
     path = format_disk(tmp_path / "d1", 1)
     async with controller() as port:
         async with serving(broker_config(port, path)) as server:
@@ -216,11 +217,11 @@ async def test_a_fetch_that_waits_does_not_hold_up_the_stop(tmp_path: Path) -> N
             await asyncio.sleep(0.05)
             assert not waiting.done()
         (answered,) = (await waiting).responses[0].partitions
-        # The leaders moved away first, so it is sent to look for another one.
+        # The leaders moved away first, so the response asks the client to find the new leader.
         assert answered.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-async def test_the_last_directory_ends_it(tmp_path: Path) -> None:
+async def test_loss_of_last_log_dir_stops_the_broker(tmp_path: Path) -> None:
     path = format_disk(tmp_path / "d1", 1)
     meta = format_disk(tmp_path / "meta", 2)
     async with (
@@ -232,7 +233,7 @@ async def test_the_last_directory_ends_it(tmp_path: Path) -> None:
             await server.wait_failed()
 
 
-async def test_the_metadata_directory_ends_it(tmp_path: Path) -> None:
+async def test_loss_of_metadata_dir_stops_the_broker(tmp_path: Path) -> None:
     paths = [format_disk(tmp_path / f"d{n}", n) for n in (1, 2)]
     meta = format_disk(tmp_path / "meta", 3)
     async with (
@@ -244,7 +245,7 @@ async def test_the_metadata_directory_ends_it(tmp_path: Path) -> None:
             await server.wait_failed()
 
 
-async def test_one_directory_of_two_does_not_end_it(tmp_path: Path) -> None:
+async def test_loss_of_one_of_two_log_dirs_keeps_the_broker_running(tmp_path: Path) -> None:
     paths = [format_disk(tmp_path / f"d{n}", n) for n in (1, 2)]
     describe = DescribeLogDirsRequest
     async with controller() as port, serving(broker_config(port, *paths)) as server:
@@ -259,7 +260,7 @@ async def test_one_directory_of_two_does_not_end_it(tmp_path: Path) -> None:
         await write(server, "t")
 
 
-async def test_a_cluster_that_refuses_it_is_a_failed_start(tmp_path: Path) -> None:
+async def test_start_fails_with_directory_of_another_cluster(tmp_path: Path) -> None:
     path = format_disk(tmp_path / "d1", 1, cluster_id="AAAAAAAAAAAAAAAAAAAAAA")
     async with controller() as port, asyncio.timeout(PATIENCE_S):
         server = BrokerServer(broker_config(port, path), Environment())
@@ -268,8 +269,8 @@ async def test_a_cluster_that_refuses_it_is_a_failed_start(tmp_path: Path) -> No
         await server.stop()
 
 
-async def test_a_start_that_is_given_up_leaves_nothing(tmp_path: Path) -> None:
-    """The runner cancels ``start`` when a signal comes, whatever it waits for."""
+async def test_cancelled_start_releases_the_disks(tmp_path: Path) -> None:
+    """The runner cancels ``start`` on a signal, at any point of it."""
     path = format_disk(tmp_path / "d1", 1)
     async with asyncio.timeout(PATIENCE_S):
         server = BrokerServer(broker_config(free_port(), path), Environment())
@@ -284,7 +285,7 @@ async def test_a_start_that_is_given_up_leaves_nothing(tmp_path: Path) -> None:
         pass
 
 
-# --- as a process of its own ----------------------------------------------------------------------
+# --- as a separate process ------------------------------------------------------------------------
 
 
 class Process:
@@ -314,12 +315,12 @@ class Process:
         self._child.send_signal(signum)
 
     async def end(self) -> tuple[int, str]:
-        """Exit code and standard error."""
+        """Return exit code and standard error."""
         _, err = await asyncio.to_thread(self._child.communicate, timeout=PATIENCE_S)
         return self._child.returncode, err
 
     async def close(self) -> None:
-        """Whatever the test left of it is gone."""
+        """Kill the process if the test left it running."""
         if self._child.poll() is None:
             self._child.kill()
             await self.end()
@@ -336,7 +337,7 @@ async def running(tmp_path: Path, properties: dict[str, str]) -> AsyncIterator[P
 
 
 @pytest.mark.process
-async def test_a_signal_stops_the_process_in_order(tmp_path: Path) -> None:
+async def test_signal_stops_broker_process_with_clean_shutdown(tmp_path: Path) -> None:
     path = format_disk(tmp_path / "d1", 1)
     async with (
         controller() as port,
@@ -349,7 +350,7 @@ async def test_a_signal_stops_the_process_in_order(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
-async def test_a_signal_stops_a_process_that_still_searches_its_controller(
+async def test_signal_stops_broker_process_before_registration(
     tmp_path: Path,
 ) -> None:
     path = format_disk(tmp_path / "d1", 1)
@@ -360,7 +361,7 @@ async def test_a_signal_stops_a_process_that_still_searches_its_controller(
 
 
 @pytest.mark.process
-async def test_a_process_without_its_metadata_ends_with_74(tmp_path: Path) -> None:
+async def test_broker_process_without_metadata_dir_exits_with_74(tmp_path: Path) -> None:
     path = format_disk(tmp_path / "d1", 1)
     async with (
         controller() as port,
@@ -372,7 +373,7 @@ async def test_a_process_without_its_metadata_ends_with_74(tmp_path: Path) -> No
 
 
 @pytest.mark.process
-async def test_a_process_without_a_log_dir_ends_with_73(tmp_path: Path) -> None:
+async def test_broker_process_without_log_dirs_exits_with_73(tmp_path: Path) -> None:
     path, metadata = format_disk(tmp_path / "d1", 1), format_disk(tmp_path / "m", 2)
     async with controller() as port:
         properties = broker_properties(port, path, metadata_log_dir=metadata)
@@ -399,7 +400,7 @@ async def test_a_process_without_a_log_dir_ends_with_73(tmp_path: Path) -> None:
         ("port taken", EXIT_STARTUP),
     ],
 )
-async def test_a_process_that_cannot_start_says_why_in_one_line(
+async def test_broker_process_that_cannot_start_prints_reason_in_one_line(
     tmp_path: Path, why: str, exit_code: int
 ) -> None:
     with taken_port() as taken:
@@ -446,7 +447,7 @@ async def test_a_process_that_cannot_start_says_why_in_one_line(
         assert said in err
 
 
-async def test_a_file_that_asks_for_less_in_sync_than_the_cluster_does_not_count_and_is_reported(
+async def test_min_insync_replicas_of_file_is_ignored_and_logged(
     tmp_path: Path,
 ) -> None:
     path = format_disk(tmp_path / "d1", 1)

@@ -1,4 +1,4 @@
-"""The controller's start and stop in one process; tests/integration has the real one."""
+"""Start and stop of the controller in this process; tests/integration runs real processes."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def vfs() -> FaultVfs:
     return FaultVfs(inner)
 
 
-async def test_start_and_stop_leave_a_log_to_go_on_with(vfs: FaultVfs) -> None:
+async def test_controller_restart_continues_the_log_with_new_incarnation(vfs: FaultVfs) -> None:
     slow = Fault(effect=Effect.DELAY, kinds=frozenset({"close"}), path="*/.lock", delay_s=0.05)
     vfs.inject(slow)
     incarnations = set[Uuid]()
@@ -57,7 +57,7 @@ async def test_start_and_stop_leave_a_log_to_go_on_with(vfs: FaultVfs) -> None:
         environment = Environment()
         server = _server(vfs, environment)
         await server.start()
-        # Beside what makes it active, each life registers an incarnation of its own (KIP-919).
+        # Besides the first entry of its term, each incarnation registers itself (KIP-919).
         while environment.metrics.snapshot()["LastCommittedRecordOffset"] < 2 * life:
             await asyncio.sleep(0.001)
         assert server.controller is not None
@@ -68,7 +68,7 @@ async def test_start_and_stop_leave_a_log_to_go_on_with(vfs: FaultVfs) -> None:
     assert (slow.hits, len(incarnations)) == (2, 2)
 
 
-async def test_an_unformatted_dir_is_refused() -> None:
+async def test_start_fails_with_unformatted_directory() -> None:
     inner = MemVfs()
     inner.make_dirs("/d1")
     server = _server(FaultVfs(inner))
@@ -77,7 +77,7 @@ async def test_an_unformatted_dir_is_refused() -> None:
     await server.stop()
 
 
-async def test_another_node_s_dir_is_refused(vfs: FaultVfs) -> None:
+async def test_start_fails_with_directory_of_another_node(vfs: FaultVfs) -> None:
     keys = {"node.id": "2", "controller.quorum.voters": "2@127.0.0.1:9"}
     server = _server(vfs, keys=keys)
     with pytest.raises(StartupError):
@@ -85,7 +85,7 @@ async def test_another_node_s_dir_is_refused(vfs: FaultVfs) -> None:
     await server.stop()
 
 
-async def test_the_status_reports_whether_it_serves_and_how_its_directory_is(vfs: FaultVfs) -> None:
+async def test_status_shows_state_and_counts_of_log_dirs(vfs: FaultVfs) -> None:
     server = _server(vfs, keys={"log.dir.check.interval.ms": "10"})
     assert server.status() == "starting; log directories: 1 online, 0 impaired, 0 offline"
     await server.start()
@@ -93,7 +93,7 @@ async def test_the_status_reports_whether_it_serves_and_how_its_directory_is(vfs
     await server.stop()
 
 
-async def test_a_failing_dir_ends_an_idle_controller(vfs: FaultVfs) -> None:
+async def test_failed_directory_stops_idle_controller(vfs: FaultVfs) -> None:
     server = _server(vfs, keys={"log.dir.check.interval.ms": "10"})
     await server.start()
     vfs.inject(Fault(path="/d1/*"))
@@ -102,7 +102,9 @@ async def test_a_failing_dir_ends_an_idle_controller(vfs: FaultVfs) -> None:
     await server.stop()
 
 
-async def test_its_level_of_telemetry_follows_what_is_set_and_its_file_again(vfs: FaultVfs) -> None:
+async def test_telemetry_level_follows_dynamic_config_and_returns_to_the_file(
+    vfs: FaultVfs,
+) -> None:
     levels = list[str]()
     server = _server(vfs, Environment(set_telemetry_level=levels.append))
     await server.start()

@@ -1,4 +1,4 @@
-"""Limits of doors: what is kept for brokers, whatever the numbers are."""
+"""Limits of listeners: connections that are reserved for brokers, for any configured maximum."""
 
 from __future__ import annotations
 
@@ -47,11 +47,13 @@ def controller(**more: str) -> ControllerConfig:
         (controller_door(controller(max_connections="40"), 1_048_576).quotas, 20, 5),
     ],
 )
-def test_brokers_have_the_last_places(quotas: QuotaLimits, clients: int, pending: int) -> None:
+def test_listener_quotas_reserve_connections_for_brokers(
+    quotas: QuotaLimits, clients: int, pending: int
+) -> None:
     assert (quotas.clients, quotas.pending) == (clients, pending)
 
 
-def test_limits_of_addresses_memory_and_idleness_are_the_configured_ones() -> None:
+def test_listener_limits_of_addresses_memory_and_idle_time_are_configured() -> None:
     config = broker(
         max_connections_per_ip="7",
         max_connections_per_ip_overrides="10.0.0.1:9, [::1]:3",

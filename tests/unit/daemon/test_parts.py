@@ -1,4 +1,4 @@
-"""The list of a daemon's parts: the order of its starts and closings, whatever goes wrong."""
+"""``PartList``: start order and reverse close order of a daemon's parts, even after failures."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NAMES = ("disk", "log", "door")
 
 
 class Diary:
-    """Parts that note what happens to them; one of them may be ``trouble``."""
+    """Parts that record their steps; ``trouble`` maps a step to a function that disturbs it."""
 
     def __init__(self, **trouble: Callable[[], object]) -> None:
         self.notes: list[str] = []
@@ -45,7 +45,7 @@ def fail() -> None:
     raise KafkaStorageError("gone")
 
 
-async def test_parts_start_in_order_and_close_backwards_once() -> None:
+async def test_parts_start_in_order_and_close_once_in_reverse() -> None:
     diary = Diary()
     diary.parts.add(Part(name="sign", start=lambda: diary.notes.append("start sign")))
     await diary.parts.start()
@@ -57,7 +57,7 @@ async def test_parts_start_in_order_and_close_backwards_once() -> None:
     assert diary.parts.failure is None
 
 
-async def test_what_had_begun_before_a_failed_start_is_closed() -> None:
+async def test_failed_start_closes_parts_that_were_started() -> None:
     diary = Diary(start_log=fail)
     with pytest.raises(KafkaStorageError, match="gone"):
         await diary.parts.start()
@@ -66,7 +66,7 @@ async def test_what_had_begun_before_a_failed_start_is_closed() -> None:
     assert diary.notes == ["start disk", "start log", "close log", "close disk"]
 
 
-async def test_a_start_that_is_given_up_closes_what_had_begun() -> None:
+async def test_cancelled_start_closes_parts_that_were_started() -> None:
     diary = Diary(start_log=lambda: asyncio.get_running_loop().create_future())
     starting = asyncio.create_task(diary.parts.start())
     while len(diary.notes) < 2:
@@ -79,7 +79,7 @@ async def test_a_start_that_is_given_up_closes_what_had_begun() -> None:
 
 
 @pytest.mark.parametrize("is_error", [True, False], ids=["lost", "in order"])
-async def test_a_part_may_end_the_start_of_those_after_it(is_error: bool) -> None:
+async def test_part_that_ends_during_start_ends_the_start(is_error: bool) -> None:
     diary = Diary(start_door=lambda: asyncio.get_running_loop().create_future())
     starting = asyncio.create_task(diary.parts.start())
     while len(diary.notes) < 3:
@@ -96,7 +96,7 @@ async def test_a_part_may_end_the_start_of_those_after_it(is_error: bool) -> Non
     assert diary.notes[3:] == ["close door", "close log", "close disk"]
 
 
-async def test_a_part_may_end_the_daemon_while_it_serves() -> None:
+async def test_part_that_fails_while_serving_ends_wait_failed() -> None:
     diary = Diary()
     await diary.parts.start()
     waiting = asyncio.create_task(diary.parts.wait_failed())
@@ -106,7 +106,7 @@ async def test_a_part_may_end_the_daemon_while_it_serves() -> None:
     await diary.parts.close()
 
 
-async def test_a_part_that_cannot_close_keeps_no_other_from_it() -> None:
+async def test_close_continues_after_a_part_fails_to_close() -> None:
     diary = Diary(close_door=fail, close_log=fail)
     await diary.parts.start()
     with pytest.raises(KafkaStorageError, match="gone") as caught:
@@ -116,7 +116,7 @@ async def test_a_part_that_cannot_close_keeps_no_other_from_it() -> None:
     assert "log" in caught.value.__notes__[1]
 
 
-async def test_the_deadline_of_stopping_is_the_callers() -> None:
+async def test_close_can_be_interrupted_by_the_callers_timeout() -> None:
     diary = Diary(close_log=lambda: asyncio.get_running_loop().create_future())
     await diary.parts.start()
     with pytest.raises(TimeoutError):

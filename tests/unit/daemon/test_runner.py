@@ -1,4 +1,4 @@
-"""The runner, with real processes: exit codes, signals, metrics snapshots."""
+"""``run_daemon`` with real processes: exit codes, signals and metrics snapshots."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Mine(Daemon):
 
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_stops_cleanly(tmp_path: Path, signum: signal.Signals) -> None:
+def test_signal_stops_daemon_cleanly(tmp_path: Path, signum: signal.Signals) -> None:
     process = _run(tmp_path, READY)
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
@@ -89,8 +89,8 @@ def test_a_signal_stops_cleanly(tmp_path: Path, signum: signal.Signals) -> None:
     assert (code, out) == (runner.EXIT_CLEAN, "stopped\n")
 
 
-def test_a_daemon_may_open_as_many_files_as_the_machine_allows(tmp_path: Path) -> None:
-    """One file per replica soon passes the soft limit that a shell hands down."""
+def test_daemon_raises_its_soft_limit_of_open_files(tmp_path: Path) -> None:
+    """With one file per replica, a broker soon exceeds the soft limit that shells set."""
     body = """
     import resource
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -133,12 +133,12 @@ def test_each_kind_of_failure_has_its_exit_code(
     assert reported in err
 
 
-def test_a_daemon_may_end_by_itself(tmp_path: Path) -> None:
+def test_daemon_that_ends_without_failure_exits_cleanly(tmp_path: Path) -> None:
     process = _run(tmp_path, "class Mine(Daemon):\n    async def wait_failed(self): pass\n")
     assert _finish(process)[0] == runner.EXIT_CLEAN
 
 
-def test_an_exception_in_a_forgotten_task_is_a_bug(tmp_path: Path) -> None:
+def test_exception_in_callback_exits_as_a_bug(tmp_path: Path) -> None:
     body = """
     class Mine(Daemon):
         async def start(self):
@@ -149,7 +149,7 @@ def test_an_exception_in_a_forgotten_task_is_a_bug(tmp_path: Path) -> None:
     assert "ZeroDivisionError" in err
 
 
-def test_a_socket_error_in_a_callback_is_only_reported(tmp_path: Path) -> None:
+def test_socket_error_in_callback_is_only_logged(tmp_path: Path) -> None:
     body = """
     class Mine(Daemon):
         async def start(self):
@@ -178,7 +178,7 @@ def test_os_error_that_ends_a_background_task_ends_the_process(tmp_path: Path) -
     assert "task broker_heartbeat ended: OSError" in err
 
 
-def test_a_stop_that_hangs_is_truncated(tmp_path: Path) -> None:
+def test_hanging_stop_is_aborted_after_shutdown_timeout(tmp_path: Path) -> None:
     body = """
     class Mine(Daemon):
         async def wait_failed(self): pass
@@ -189,7 +189,7 @@ def test_a_stop_that_hangs_is_truncated(tmp_path: Path) -> None:
     assert "stop_timed_out" in err
 
 
-def test_a_second_signal_leaves_at_once(tmp_path: Path) -> None:
+def test_second_signal_exits_at_once(tmp_path: Path) -> None:
     body = """
     class Mine(Daemon):
         async def start(self): os.kill(os.getpid(), signal.SIGTERM)
@@ -200,7 +200,7 @@ def test_a_second_signal_leaves_at_once(tmp_path: Path) -> None:
     assert _finish(_run(tmp_path, body))[0] == runner.EXIT_UNCLEAN_STOP
 
 
-def test_the_metrics_snapshot_is_json(tmp_path: Path) -> None:
+def test_metrics_snapshot_is_json(tmp_path: Path) -> None:
     path = tmp_path / "metrics.json"
     body = """
     class Mine(Daemon):
@@ -216,7 +216,7 @@ def test_the_metrics_snapshot_is_json(tmp_path: Path) -> None:
     assert json.loads(path.read_text()) == {"Started": 1}
 
 
-def test_a_snapshot_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
+def test_unwritable_metrics_snapshot_is_logged(tmp_path: Path) -> None:
     body = """
     class Mine(Daemon):
         async def wait_failed(self): await asyncio.sleep(0.1)
@@ -228,7 +228,7 @@ def test_a_snapshot_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     assert "metrics_snapshot_failed" in err
 
 
-def test_an_unknown_key_is_reported(tmp_path: Path) -> None:
+def test_unknown_key_and_key_without_effect_are_logged(tmp_path: Path) -> None:
     body = "class Mine(Daemon):\n    async def wait_failed(self): pass\n"
     config = "log.dir.queue.max.opps=1\nnum.io.threads=8\nremote.log.storage.system.enable=false\n"
     code, _, err = _finish(_run(tmp_path, body, config=config))
@@ -249,14 +249,14 @@ def test_start_with_key_that_must_not_be_ignored_fails(tmp_path: Path) -> None:
     assert "create.topic.policy.class.name is a.Policy: no class can be loaded here" in err
 
 
-def test_a_key_that_asks_for_security_is_not_only_reported(tmp_path: Path) -> None:
+def test_start_with_security_key_fails(tmp_path: Path) -> None:
     body = "class Mine(Daemon):\n    async def wait_failed(self): pass\n"
     code, _, err = _finish(_run(tmp_path, body, config="ssl.keystore.location=/k"))
     assert code == runner.EXIT_CONFIG
     assert "ssl.keystore.location names security" in err
 
 
-def test_telemetry_goes_to_the_configured_file(tmp_path: Path) -> None:
+def test_telemetry_path_receives_the_events(tmp_path: Path) -> None:
     body = "class Mine(Daemon):\n    async def wait_failed(self): pass\n"
     process = _run(tmp_path, body, config=f"telemetry.path={tmp_path}/events.json")
     code, _, err = _finish(process)
@@ -264,8 +264,8 @@ def test_telemetry_goes_to_the_configured_file(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "events.json").read_text())["event"] == "daemon_stopped"
 
 
-def test_a_stderr_that_nobody_reads_and_a_hung_disk_hold_up_no_daemon(tmp_path: Path) -> None:
-    """Neither the loop nor the stop waited for anything else once the pipe was full."""
+def test_unread_stderr_and_hanging_disk_do_not_block_the_daemon(tmp_path: Path) -> None:
+    """Before, the event loop and the stop waited once the pipe was full."""
     body = """
     from kraftjbod.core.telemetry import get_logger
 
@@ -289,7 +289,7 @@ def test_a_stderr_that_nobody_reads_and_a_hung_disk_hold_up_no_daemon(tmp_path: 
     os.close(unread)
 
 
-def test_an_unreadable_config_is_one_line_on_stderr(
+def test_unreadable_config_prints_one_line_to_stderr(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     code = runner.run_daemon(
@@ -301,7 +301,7 @@ def test_an_unreadable_config_is_one_line_on_stderr(
     assert reported.count("\n") == 1
 
 
-def test_an_override_without_a_value_is_refused(
+def test_override_without_value_is_refused(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     conf = tmp_path / "d.properties"
@@ -313,7 +313,7 @@ def test_an_override_without_a_value_is_refused(
     assert "expected KEY=VALUE" in capfd.readouterr().err
 
 
-def test_python_o_is_refused(tmp_path: Path) -> None:
+def test_python_with_option_o_is_refused(tmp_path: Path) -> None:
     done = subprocess.run(
         [
             sys.executable,
@@ -335,8 +335,8 @@ def _never_build(*_: object) -> runner.Daemon:
     raise AssertionError("must not be built")
 
 
-def test_a_service_manager_hears_of_every_step(tmp_path: Path) -> None:
-    """From an own socket: what systemd would get, in this order."""
+def test_service_manager_is_notified_of_every_step(tmp_path: Path) -> None:
+    """The test's socket receives the notifications that systemd would, in this order."""
     heard = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     heard.bind(str(tmp_path / "notify"))
     heard.settimeout(30)
@@ -368,7 +368,9 @@ def test_a_service_manager_hears_of_every_step(tmp_path: Path) -> None:
         "def build(config, environment): raise StartupError('in use')\n",
     ],
 )
-def test_the_last_a_service_manager_hears_is_why_it_ended(tmp_path: Path, body: str) -> None:
+def test_last_status_for_service_manager_is_the_reason_of_the_end(
+    tmp_path: Path, body: str
+) -> None:
     heard = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     heard.bind(str(tmp_path / "notify"))
     heard.settimeout(30)
@@ -380,8 +382,8 @@ def test_the_last_a_service_manager_hears_is_why_it_ended(tmp_path: Path, body: 
     heard.close()
 
 
-def test_events_go_to_the_journal_where_standard_error_does(tmp_path: Path) -> None:
-    """The variable says which socket the journal's stream is; without it, to standard error."""
+def test_events_go_to_the_journal_if_standard_error_does(tmp_path: Path) -> None:
+    """JOURNAL_STREAM names the socket of the journal's stream. Without it, events go to stderr."""
     ours, theirs = socket.socketpair()
     found = os.fstat(theirs.fileno())
     body = """
@@ -408,7 +410,7 @@ def test_events_go_to_the_journal_where_standard_error_does(tmp_path: Path) -> N
     assert "daemon_stopped" in _finish(process)[2]
 
 
-def test_a_status_that_cannot_be_reported_is_a_bug(tmp_path: Path) -> None:
+def test_failing_status_exits_as_a_bug(tmp_path: Path) -> None:
     body = """
     class Mine(Daemon):
         def status(self): raise RuntimeError("no idea")
@@ -423,7 +425,7 @@ def test_a_status_that_cannot_be_reported_is_a_bug(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["broker", "controller"])
-def test_the_version_says_which_form_of_the_byte_scans_runs(name: str) -> None:
+def test_version_names_the_form_of_the_byte_scans(name: str) -> None:
     command = (sys.executable, "-m", f"kraftjbod.daemon.{name}_server", "--version")
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     reported = f"kraftjbod-{name} {kraftjbod.__version__}, byte scans: {record_scans.FORM}\n"

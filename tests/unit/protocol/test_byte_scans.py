@@ -1,4 +1,4 @@
-"""Passes over record bytes: what they find, what they refuse, and that both forms agree."""
+"""Scans over record bytes: results, refusals, and the agreement of both forms."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def record(
     headers: bytes = b"\0",
     extra: bytes = b"",
 ) -> bytes:
-    """One record made of its parts as they lie there."""
+    """Build one record from its encoded parts."""
     content = b"\0" + timestamp + offset + key + value + headers + extra
     return encode_varint(len(content)) + content
 
@@ -55,16 +55,16 @@ RECORDS = [
 
 
 @each_form
-def test_sound_records_are_summed_up(scans: ModuleType) -> None:
+def test_check_records_summarizes_valid_records(scans: ModuleType) -> None:
     body = body_of(RECORDS)
     assert check(scans, body, 4) == (10**12 - 1000, 1, 0)
-    # Of the four deltas two are outside of this, of which one is exempt.
+    # Two of the four deltas are out of this range, and one of them is exempt.
     assert scans.check_records(body, 4, 0, 4000, -100) == (10**12 - 1000, 1, 1)
     assert check(scans, b"", 0) == (LEAST, 0, 0)
 
 
 @each_form
-def test_records_are_found_one_slice_after_the_other(scans: ModuleType) -> None:
+def test_find_records_continues_slice_by_slice(scans: ModuleType) -> None:
     body = body_of(RECORDS)
     whole = scans.find_records(body, 0, 4)
     assert [one[4:] for one in whole] == [
@@ -78,7 +78,7 @@ def test_records_are_found_one_slice_after_the_other(scans: ModuleType) -> None:
 
 
 @each_form
-def test_a_time_is_found_in_slices(scans: ModuleType) -> None:
+def test_find_timestamp_continues_slice_by_slice(scans: ModuleType) -> None:
     body = body_of(RECORDS)
     behind, offset_delta, delta = scans.find_timestamp(body, 0, 4, 1, 0)
     assert (offset_delta, delta) == (1, 10**12 - 1000)
@@ -89,7 +89,7 @@ def test_a_time_is_found_in_slices(scans: ModuleType) -> None:
 
 
 BAD_BODIES = {
-    "nothing, and 2^31-1 records claimed": (b"", 2**31 - 1, "cannot hold"),
+    "an empty body, and 2^31-1 records claimed": (b"", 2**31 - 1, "cannot hold"),
     "a count below zero": (b"", -1, "cannot hold"),
     "one record of two": (record() + bytes(7), 2, "too many|claims|cut off"),
     "a record behind the last": (record() + record(), 1, "left over"),
@@ -114,17 +114,17 @@ BAD_BODIES = {
 
 @each_form
 @pytest.mark.parametrize("case", BAD_BODIES)
-def test_what_is_wrong_is_named(scans: ModuleType, case: str) -> None:
+def test_check_records_names_defect_of_malformed_body(scans: ModuleType, case: str) -> None:
     body, count, reason = BAD_BODIES[case]
     with pytest.raises(CorruptRecordError, match=reason):
         check(scans, body, count)
 
 
 @each_form
-def test_the_widest_values_fit(scans: ModuleType) -> None:
+def test_check_records_accepts_largest_and_nonminimal_varints(scans: ModuleType) -> None:
     for delta in (LEAST, MOST, 2**62, -(2**62) - 1):
         assert check(scans, record(timestamp=encode_varint(delta)))[0] == delta
-    # Longer than it needs to be, which is allowed.
+    # A varint may be longer than necessary.
     assert check(scans, record(timestamp=b"\x82\x80\x00"))[0] == 1
 
 
@@ -136,7 +136,7 @@ def outcome(scan: Callable[..., Any], *given: object) -> Any:
 
 
 def bodies(seed: int) -> list[tuple[bytes, int]]:
-    """Sound, mutated and garbage bodies, with a number of records that is claimed."""
+    """Return valid, mutated and garbage bodies, each with a claimed number of records."""
     dice = random.Random(seed)
     found = []
     for _ in range(300):
@@ -171,7 +171,7 @@ def bodies(seed: int) -> list[tuple[bytes, int]]:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_both_forms_agree_and_refuse_in_one_way_only(seed: int) -> None:
+def test_compiled_and_interpreted_scans_agree(seed: int) -> None:
     accepted = 0
     for body, count in bodies(seed):
         limit = min(count, 10)
@@ -185,7 +185,7 @@ def test_both_forms_agree_and_refuse_in_one_way_only(seed: int) -> None:
         assert found[0] == found[-1], (seed, body, count)
         checked, records, young = found[0]
         if isinstance(checked, tuple):
-            # What is sound is read in every other way, too.
+            # The other scans read a valid body as well.
             accepted += 1
             assert [one[5] for one in records] == list(range(limit))
             assert checked[0] == max((one[4] for one in records), default=LEAST)

@@ -1,4 +1,4 @@
-"""Markers: Kafka's bytes, and what is none."""
+"""Transaction markers: Kafka's bytes, and other control records."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from kraftjbod.protocol.records import Record, build_batch
 KAFKAS = Path(__file__).parents[2] / "golden" / "kafka_transactions" / "00000000000000000004.log"
 
 
-def test_markers_are_kafkas_bytes() -> None:
-    data, told = KAFKAS.read_bytes(), []
+def test_build_marker_produces_kafkas_bytes() -> None:
+    data, found = KAFKAS.read_bytes(), []
     for position, header in batches(data):
         if not header.is_control:
             continue
         marker = read_marker(data, position, header)
         assert marker is not None
-        told.append((header.base_offset, marker.is_commit))
+        found.append((header.base_offset, marker.is_commit))
         built = build_marker(
             marker,
             producer_id=header.producer_id,
             producer_epoch=header.producer_epoch,
             timestamp_ms=header.base_timestamp,
         )
-        # All that the CRC covers; the rest is given out by the log.
+        # The CRC covers these bytes; the log assigns the others.
         assert built[17:] == data[position + 17 : position + header.size_bytes]
-    assert told == [(4, False), (8, True), (9, False), (11, False), (13, True)]
+    assert found == [(4, False), (8, True), (9, False), (11, False), (13, True)]
 
 
 @pytest.mark.parametrize(
@@ -43,12 +43,12 @@ def test_markers_are_kafkas_bytes() -> None:
         (b"\xff\xff\0\1", bytes(6)),
     ],
 )
-def test_other_control_records_end_nothing(key: bytes | None, value: bytes) -> None:
+def test_read_marker_of_other_control_records_is_none(key: bytes | None, value: bytes) -> None:
     data = build_batch([Record(key=key, value=value)], producer_id=1, is_control=True)
     assert read_marker(data, 0, read_header(data)) is None
 
 
-def test_an_emptied_marker_ends_nothing() -> None:
+def test_read_marker_of_emptied_batch_is_none() -> None:
     marker = build_marker(
         TransactionMarker(True, 3), producer_id=1, producer_epoch=0, timestamp_ms=0
     )

@@ -1,4 +1,4 @@
-"""Frames come out whole, however the bytes arrive."""
+"""``FrameSplitter`` returns whole frames, in any division of the bytes."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ LIMIT = 16 << 20
 
 
 def fed(splitter: FrameSplitter, stream: bytes, cuts: list[int]) -> list[bytes]:
-    """The frames out of ``stream``, given in pieces of at most the sizes in ``cuts``, in turn."""
+    """Return the frames of ``stream``, fed in pieces whose maximum sizes cycle through ``cuts``."""
     frames: list[bytes] = []
     position = turn = 0
     while position < len(stream):
         buffer = splitter.get_buffer()
         count = min(len(buffer), cuts[turn % len(cuts)], len(stream) - position)
         buffer[:count] = stream[position : position + count]
-        del buffer  # a loop lets go of the buffer, too
+        del buffer  #  an event loop releases the buffer as well
         frames += [bytes(frame) for frame in splitter.buffer_updated(count)]
         position += count
         turn += 1
@@ -39,18 +39,20 @@ def framed(*frames: bytes) -> bytes:
     st.lists(st.integers(1, 200), min_size=1, max_size=6),
     st.integers(8, 200),
 )
-def test_any_frames_in_any_pieces(frames: list[bytes], cuts: list[int], scratch: int) -> None:
+def test_frame_splitter_returns_any_frames_from_any_pieces(
+    frames: list[bytes], cuts: list[int], scratch: int
+) -> None:
     splitter = FrameSplitter(max_frame_bytes=1000, scratch=bytearray(scratch))
     assert fed(splitter, framed(*frames), cuts) == frames
 
 
 @pytest.mark.parametrize("size", [64 * 1024 - 4, 64 * 1024 - 3, 1 << 20, 10 << 20])
-def test_large_frames_between_small_ones(size: int) -> None:
+def test_frame_splitter_returns_large_frames_between_small_ones(size: int) -> None:
     frames = [b"first", bytes([7]) * size, b"", b"x" * size, b"last"]
     assert fed(FrameSplitter(max_frame_bytes=LIMIT), framed(*frames), [1 << 18]) == frames
 
 
-def test_frames_stay_when_more_is_read() -> None:
+def test_frame_splitter_keeps_returned_frames_intact() -> None:
     splitter = FrameSplitter(max_frame_bytes=1000, scratch=bytearray(64))
     stream = framed(b"a" * 20, b"b" * 100)
     kept = []
@@ -63,14 +65,14 @@ def test_frames_stay_when_more_is_read() -> None:
 
 
 @pytest.mark.parametrize("length", [-1, -(2**31), 1001, 2**31 - 1])
-def test_lengths_that_cannot_be(length: int) -> None:
+def test_frame_splitter_rejects_impossible_lengths(length: int) -> None:
     splitter = FrameSplitter(max_frame_bytes=1000)
     with pytest.raises(RemoteProtocolError, match=f"a frame of {length} bytes, the limit is 1000"):
         fed(splitter, framed(b"good") + struct.pack(">i", length), [3])
 
 
-def test_memory_grows_with_what_has_arrived_and_not_with_what_is_claimed() -> None:
-    """Many splitters, as many connections have them; each is owed a frame of 100 MiB."""
+def test_frame_splitter_memory_grows_with_received_bytes_not_claimed_ones() -> None:
+    """There is one splitter per connection; each of them awaits a frame of 100 MiB."""
     claim = struct.pack(">i", 100 << 20)
     tracemalloc.start()
     try:
@@ -90,7 +92,7 @@ def test_memory_grows_with_what_has_arrived_and_not_with_what_is_claimed() -> No
         tracemalloc.stop()
 
 
-def test_nothing_is_held_between_frames() -> None:
+def test_frame_splitter_holds_no_memory_between_frames() -> None:
     splitter = FrameSplitter(max_frame_bytes=1 << 20)
     for frame in (b"", b"x" * 10, b"x" * 500_000):
         whole = framed(frame)

@@ -1,10 +1,9 @@
-"""The codec against two foreign ones, for every version we speak, and against hostile bytes.
+"""The codec against two foreign codecs, in every supported version, and against hostile bytes.
 
-Messages are generated from the schemas, without the fields that are our own: those have
-test_kafka_extensions.py. What we encode, kio and kafka-python must decode and
-encode to the very same bytes, as far as they know the API; kio is only ever given bytes that we
-made.
-"""
+Messages are generated from the schemas without our own fields, which test_kafka_extensions.py
+tests. kio and kafka-python must decode our bytes and encode the same bytes, if they know the API.
+kio only
+receives bytes that our codec produced."""
 
 from __future__ import annotations
 
@@ -38,11 +37,11 @@ from kraftjbod.protocol.schemas.kafka_schema import (
 EVERY_VERSION = [
     pytest.param(key, version, kind, id=f"{codec.api_name(key)}{kind}-v{version}")
     for key, (least, greatest) in codec.SUPPORTED.items()
-    if key < FIRST_OWN_API_KEY  # Nobody else has a codec of what is ours alone.
+    if key < FIRST_OWN_API_KEY  #  No other codec has our own APIs.
     for version in range(least, greatest + 1)
     for kind in ("Request", "Response")
 ]
-#: What is advertised to strangers.
+# APIs that are advertised to other clients.
 KAFKAS = {key: span for key, span in codec.SUPPORTED.items() if key < FIRST_OWN_API_KEY}
 few_examples = settings(max_examples=8, suppress_health_check=list(HealthCheck), deadline=None)
 
@@ -52,7 +51,7 @@ RANGES = {
     "int16": st.integers(-(2**15), 2**15 - 1),
     "uint16": st.integers(0, 2**16 - 1),
     "int32": st.integers(-(2**31), 2**31 - 1),
-    # kio makes dates of some of these.
+    # kio converts some of these to dates.
     "int64": st.integers(-1, 2**40),
     "uuid": st.binary(min_size=16, max_size=16),
     "string": st.text(max_size=12) | st.text("x", min_size=126, max_size=140),
@@ -68,7 +67,7 @@ UNKNOWN_TO_KAFKA_PYTHON = (
     "RemoveRaftVoter",
     "UnregisterController",
 )
-#: Kafka 4.4 has it.
+# An API of Kafka 4.4.
 UNKNOWN_TO_KIO = "UnregisterController"
 
 
@@ -76,7 +75,7 @@ def field_values(field: FieldSchema, version: int) -> st.SearchStrategy[Any]:
     if field.struct is not None:
         one = structs(field.struct, version)
     elif field.name.endswith("error_code"):
-        one = st.sampled_from([0, 1, 3, 6, 56])  # kio knows the codes that exist only
+        one = st.sampled_from([0, 1, 3, 6, 56])  #  kio knows existing codes only
     elif field.name.endswith("_ms") and field.type == "int32":
         one = st.integers(0, 2**31 - 1)  # kio: a duration
     elif field.name == "transaction_start_time_ms":
@@ -95,7 +94,7 @@ def structs(struct: StructSchema, version: int, name: str = "") -> st.SearchStra
 
 
 def build(schema: MessageSchema, drawn: tuple[str, dict[str, Any]]) -> Any:
-    """The message of ``drawn``, which is (struct name, fields) all the way down."""
+    """Build the message of ``drawn``: nested pairs of struct name and fields."""
     outer = codec.message(schema.name)
 
     def revive(value: Any) -> Any:
@@ -111,7 +110,7 @@ def build(schema: MessageSchema, drawn: tuple[str, dict[str, Any]]) -> Any:
 
 
 def encoded(name: str, version: int, body: Any) -> bytes:
-    """The body's bytes, without header."""
+    """Return the bytes of the body, without header."""
     head = b"head"
     buffers = codec._encode_frame(name, version, [head], body)
     return b"".join(buffers)[4 + len(head) :]
@@ -122,7 +121,7 @@ def decoded(name: str, version: int, body: bytes) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """A message of ours as nested dicts; tagged structs that were not sent are left out."""
+    """Convert a message of ours to nested dicts, without tagged structs that were not sent."""
     match value:
         case codec.Message():
             names: tuple[str, ...] = type(value).__slots__
@@ -135,7 +134,7 @@ def plain(value: Any) -> Any:
 
 
 def agrees(ours: Any, theirs: Any) -> bool:
-    """Whether a message of kafka-python says what a plain one of ours says, field by field."""
+    """Return whether a message of kafka-python equals a plain one of ours, field by field."""
     match ours:
         case dict():
             return all(
@@ -148,7 +147,7 @@ def agrees(ours: Any, theirs: Any) -> bool:
         case bytes() if isinstance(theirs, uuid.UUID):
             return ours == theirs.bytes
         case int() if isinstance(theirs, set):
-            # Operations that are allowed: a bit for each here, their numbers there.
+            # Authorized operations are a bit field here, and a set of numbers in kafka-python.
             return theirs == {bit for bit in range(32) if ours >> bit & 1}
     return bool(ours == theirs)
 
@@ -181,14 +180,14 @@ def test_three_codecs_agree_to_the_byte(
     schema = load_message(name)
     body = build(schema, data.draw(structs(schema.struct, version)))
     if name == "ApiVersionsResponse":
-        body.error_code = 0  # kafka-python reads every one with an error as version 0
+        body.error_code = 0  #  kafka-python decodes every response with an error as version 0
     ours = encoded(name, version, body)
     back = decoded(name, version, ours)
     assert encoded(name, version, back) == ours
     if not name.startswith(UNKNOWN_TO_KAFKA_PYTHON):
         theirs = kafka_python_class(name).decode(ours, version=version)
         assert agrees(plain(back), theirs)
-        theirs._header = None  # its decoder leaves that unset, and its encoder wants it
+        theirs._header = None  #  its decoder leaves this unset, and its encoder requires it
         assert theirs.encode(version=version) == ours
     if not name.startswith(UNKNOWN_TO_KIO):
         assert through_kio(api_key, version, kind, ours) == ours
@@ -197,7 +196,7 @@ def test_three_codecs_agree_to_the_byte(
 @pytest.mark.parametrize(("api_key", "version", "kind"), EVERY_VERSION)
 @few_examples
 @given(data=st.data(), noise=st.binary(max_size=60))
-def test_hostile_bytes_raise_one_error(
+def test_decode_of_hostile_bytes_raises_remote_protocol_error(
     api_key: int, version: int, kind: str, data: st.DataObject, noise: bytes
 ) -> None:
     name = codec.api_name(api_key) + kind
@@ -210,13 +209,13 @@ def test_hostile_bytes_raise_one_error(
                 decoded(name, version, hostile)
             except RemoteProtocolError:
                 continue
-            # By chance it can be a message; then it must fit to the byte.
+            # Such bytes may be a valid message by chance, which must round-trip then.
             again = decoded(name, version, hostile)
             assert decoded(name, version, encoded(name, version, again)) == again
 
 
 @given(st.binary(max_size=80))
-def test_random_frames_raise_one_error(frame: bytes) -> None:
+def test_decode_request_of_random_frames_raises_remote_protocol_error(frame: bytes) -> None:
     try:
         codec.decode_request(frame)
     except RemoteProtocolError:
@@ -237,7 +236,9 @@ def test_random_frames_raise_one_error(frame: bytes) -> None:
         pytest.param(18, 3, b"\x00\x02y\x00", id="null where there is none"),
     ],
 )
-def test_claims_are_refused_before_memory_is_spent(api_key: int, version: int, body: bytes) -> None:
+def test_impossible_claims_are_refused_before_memory_is_allocated(
+    api_key: int, version: int, body: bytes
+) -> None:
     head = api_key.to_bytes(2, "big") + version.to_bytes(2, "big") + bytes(4) + b"\xff\xff"
     frame = head + (b"\x00" if codec.is_flexible(api_key, version) else b"") + body
     tracemalloc.start()
@@ -249,7 +250,7 @@ def test_claims_are_refused_before_memory_is_spent(api_key: int, version: int, b
         tracemalloc.stop()
 
 
-def test_a_frame_may_bring_so_many_elements_only() -> None:
+def test_decode_limits_number_of_array_elements() -> None:
     request = codec.message("MetadataRequest")
     body = request(topics=[request.MetadataRequestTopic(name="t")] * 11)
     raw = memoryview(encoded("MetadataRequest", 9, body))
@@ -265,7 +266,7 @@ def test_unknown_tagged_fields_are_skipped() -> None:
     assert decoded("ApiVersionsRequest", 3, with_tags) == decoded("ApiVersionsRequest", 3, raw)
 
 
-def test_a_tagged_field_must_fill_its_size() -> None:
+def test_tagged_field_must_fill_its_size() -> None:
     request = codec.message("FetchRequest")
     raw = encoded("FetchRequest", 12, request(cluster_id="abc"))
     assert raw.endswith(b"\x01\x00\x04\x04abc")
@@ -274,7 +275,7 @@ def test_a_tagged_field_must_fill_its_size() -> None:
         decoded("FetchRequest", 12, raw[:-7] + b"\x01\x00\x05\x04abcd")
 
 
-def test_requests_and_responses_through_their_headers() -> None:
+def test_requests_round_trip_with_their_headers() -> None:
     request = codec.message("ProduceRequest")
     partition = request.PartitionProduceData(index=4, records=b"r" * 9)
     body = request(
@@ -293,7 +294,7 @@ def test_requests_and_responses_through_their_headers() -> None:
         assert isinstance(back.topic_data[0].partition_data[0].records, memoryview)
 
 
-def test_records_leave_as_the_buffers_they_were() -> None:
+def test_encode_response_passes_records_as_their_own_buffers() -> None:
     response = codec.message("FetchResponse")
     views = [memoryview(b"a" * 100), memoryview(b""), memoryview(b"b" * 50)]
     body = response(
@@ -316,7 +317,7 @@ def test_records_leave_as_the_buffers_they_were() -> None:
     assert codec.decode_response(frame[4:], api_key=1, version=12) == body
 
 
-def test_parts_encoded_before_fit_in() -> None:
+def test_encode_response_accepts_parts_encoded_before() -> None:
     response = codec.message("MetadataResponse")
     topics = [
         response.MetadataResponseTopic(
@@ -331,7 +332,7 @@ def test_parts_encoded_before_fit_in() -> None:
         assert codec.encode_response(header, response(topics=parts)) == whole
 
 
-def test_what_a_version_cannot_say() -> None:
+def test_encode_refuses_field_missing_in_the_version_unless_ignorable() -> None:
     request = codec.message("MetadataRequest")
     with pytest.raises(LocalProtocolError, match="allow_auto_topic_creation cannot be said"):
         encoded("MetadataRequest", 3, request(allow_auto_topic_creation=False))
@@ -339,7 +340,7 @@ def test_what_a_version_cannot_say() -> None:
     encoded("MetadataRequest", 3, request(topics=[topic]))  # ignorable: left out
 
 
-def test_what_is_no_message_at_all() -> None:
+def test_encode_refuses_values_of_wrong_type_or_size() -> None:
     request = codec.message("MetadataRequest")
     for bad in (
         request(topics=5),
@@ -350,7 +351,7 @@ def test_what_is_no_message_at_all() -> None:
             encoded("MetadataRequest", 4, bad)
 
 
-def test_api_versions_of_the_future_are_answered_in_version_0() -> None:
+def test_api_versions_of_unknown_version_is_answered_in_version_0() -> None:
     frame = b"\x00\x12\x00\x63\x00\x00\x00\x09\x00\x01x" + b"whatever it is by then"
     header, body = codec.decode_request(frame)
     assert body is None
@@ -359,7 +360,7 @@ def test_api_versions_of_the_future_are_answered_in_version_0() -> None:
     assert response.error_code == 35
     assert codec.correlation_id_of(answer) == 9
     ranges = {r.api_key: (r.min_version, r.max_version) for r in response.api_keys}
-    # librdkafka compresses only for brokers that claim Produce v0, as Kafka 4 still does.
+    # librdkafka compresses only for brokers that advertise Produce v0, as Kafka 4 still does.
     known = {key: span for key, span in KAFKAS.items() if key != codec.ApiKey.UNREGISTER_CONTROLLER}
     assert ranges == {**known, 0: (0, 13)}
 
@@ -378,19 +379,19 @@ def test_api_versions_of_the_future_are_answered_in_version_0() -> None:
         pytest.param(b"\x00\x00\x00\x00\x00\x00\x00\x01\xff\xff", id="advertised, not served"),
     ],
 )
-def test_bad_headers(frame: bytes) -> None:
+def test_decode_request_rejects_malformed_headers(frame: bytes) -> None:
     with pytest.raises(RemoteProtocolError):
         codec.decode_request(frame)
 
 
-def test_bad_response_headers() -> None:
+def test_decode_response_rejects_malformed_headers() -> None:
     with pytest.raises(RemoteProtocolError, match="names no request"):
         codec.correlation_id_of(b"abc")
     with pytest.raises(RemoteProtocolError, match="header is malformed"):
         codec.decode_response(b"\x00\x00\x00\x01", api_key=1, version=12)
 
 
-def test_generated_code_can_be_looked_at() -> None:
+def test_source_of_returns_generated_code() -> None:
     source = codec.source_of("FetchRequest", 12)
     assert "# FetchPartition\ndef __init__(self, *, partition=0," in source
     assert "def read_FetchPartition(b, p, end, q):" in source
@@ -406,8 +407,8 @@ def _uvarint(value: int) -> bytes:
 
 
 @pytest.mark.parametrize("where", ["header", "body"])
-def test_tags_without_end_are_refused_before_they_are_read(where: str) -> None:
-    """Each takes two bytes, and all of them together would take the loop for seconds."""
+def test_too_many_tags_are_refused_before_they_are_read(where: str) -> None:
+    """Each tag takes two bytes, and reading all of them would block the event loop for seconds."""
     count = codec.MAX_REQUEST_ELEMENTS + 1
     tags = _uvarint(count) + b"\x64\x00" * count
     head, body = struct.pack(">hhih", codec.ApiKey.API_VERSIONS, 3, 1, -1), b"\x01\x01"
@@ -417,8 +418,8 @@ def test_tags_without_end_are_refused_before_they_are_read(where: str) -> None:
 
 
 @pytest.mark.parametrize("version", [4, 12, 16])
-def test_long_arrays_are_encoded_in_steps_to_the_same_bytes(version: int) -> None:
-    """Records stay buffers of their own all the same."""
+def test_encode_long_arrays_in_steps_yields_the_same_bytes(version: int) -> None:
+    """Records remain separate buffers."""
     response = codec.message("FetchResponse")
 
     def made() -> Any:

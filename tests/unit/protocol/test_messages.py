@@ -1,4 +1,4 @@
-"""Messages by name."""
+"""Lookup of messages by name."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ from kraftjbod.protocol import messages
 
 
 @pytest.mark.parametrize("name", ["NoSuchRequest", "fetch", "__path__"])
-def test_what_is_no_message_is_no_attribute(name: str) -> None:
+def test_messages_module_rejects_unknown_names(name: str) -> None:
     with pytest.raises(AttributeError, match=name):
         getattr(messages, name)

@@ -1,4 +1,4 @@
-"""Records as they lie in a batch: found, thinned out and packed again, whatever the compression."""
+"""``raw_records``, ``thinned_batch`` and ``TimeSearch`` on batches of every compression."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ALL = list(Compression)
 
 
 def packed(compression: Compression, records: list[Record] | None = None) -> bytes:
-    """The records as one batch at offset 40, compressed as clients do."""
+    """Return the records as one batch at offset 40, compressed like a client does."""
     plain = build_batch(
         records or RECORDS, base_offset=40, leader_epoch=3, producer_id=9, base_sequence=5
     )
@@ -42,7 +42,7 @@ def packed(compression: Compression, records: list[Record] | None = None) -> byt
 
 
 @pytest.mark.parametrize("compression", ALL)
-def test_every_compression_is_written_and_read_back(compression: Compression) -> None:
+def test_thinned_batch_round_trips_in_every_compression(compression: Compression) -> None:
     batch = packed(compression)
     header = read_header(batch)
     check_crc(batch, 0, header)
@@ -54,8 +54,8 @@ def test_every_compression_is_written_and_read_back(compression: Compression) ->
     assert [r.offset for r in found] == [40, 41, 42, 43]
 
 
-def test_lz4_and_gzip_are_what_others_read() -> None:
-    """Large enough for several blocks of lz4, some of which do not get smaller."""
+def test_lz4_and_gzip_bodies_are_readable_by_other_libraries() -> None:
+    """The data fills several blocks of lz4, some of which are incompressible."""
     noise = bytes((i * i * 2654435761 >> 7) & 0xFF for i in range(70_000))
     records = [Record(key=b"k", value=noise), Record(key=b"l", value=bytes(200_000))]
     body = packed(Compression.NONE, records)[61:]
@@ -64,7 +64,7 @@ def test_lz4_and_gzip_are_what_others_read() -> None:
 
 
 @pytest.mark.parametrize("compression", ALL)
-def test_a_thinned_batch_keeps_offsets_and_what_it_says_of_its_producer(
+def test_thinned_batch_keeps_offsets_and_producer_state(
     compression: Compression,
 ) -> None:
     batch = packed(compression)
@@ -85,7 +85,7 @@ def test_a_thinned_batch_keeps_offsets_and_what_it_says_of_its_producer(
 
 
 @pytest.mark.parametrize("compression", ALL)
-def test_a_horizon_changes_no_timestamp(compression: Compression) -> None:
+def test_delete_horizon_changes_no_timestamp(compression: Compression) -> None:
     batch = packed(compression)
     header = read_header(batch)
     assert delete_horizon(header) == NO_HORIZON
@@ -96,14 +96,14 @@ def test_a_horizon_changes_no_timestamp(compression: Compression) -> None:
     assert delete_horizon(after) == 123_456_789
     expected = [(r.key, r.value, r.timestamp_ms, r.headers) for r in RECORDS]
     assert [(r.key, r.value, r.timestamp_ms, r.headers) for r in read_records(thin)] == expected
-    # It is set once: a later pass does not put it off.
+    # The horizon is set once; a later pass does not postpone it.
     body = open_body(thin, 0, after)
     again = thinned_batch(after, body, list(raw_records(body, 4)), 999_999_999)
     assert delete_horizon(read_header(again)) == 123_456_789
     assert [r.timestamp_ms for r in read_records(again)] == [r.timestamp_ms for r in RECORDS]
 
 
-def test_append_time_holds_for_all_that_is_left() -> None:
+def test_thinned_batch_with_append_time_keeps_it() -> None:
     batch = packed(Compression.NONE)
     header = read_header(batch)
     header = header._replace(attributes=header.attributes | 8, max_timestamp=77)
@@ -114,7 +114,7 @@ def test_append_time_holds_for_all_that_is_left() -> None:
 
 
 @pytest.mark.parametrize("compression", ALL)
-def test_an_empty_batch_says_what_the_full_one_said(compression: Compression) -> None:
+def test_empty_batch_keeps_offsets_and_producer_state(compression: Compression) -> None:
     header = read_header(packed(compression))
     empty = empty_batch(header)
     after = read_header(empty)
@@ -128,14 +128,14 @@ def test_an_empty_batch_says_what_the_full_one_said(compression: Compression) ->
 
 
 @pytest.mark.parametrize("count", [3, 5])
-def test_a_wrong_number_of_records_is_noticed(count: int) -> None:
+def test_raw_records_refuses_wrong_record_count(count: int) -> None:
     body = open_body(packed(Compression.NONE), 0, read_header(packed(Compression.NONE)))
     with pytest.raises(CorruptRecordError):
         list(raw_records(body, count))
 
 
 @given(st.binary(max_size=60), st.integers(1, 4))
-def test_rubbish_is_corrupt_and_nothing_else(body: bytes, count: int) -> None:
+def test_raw_records_of_random_bytes_raises_corrupt_record_error(body: bytes, count: int) -> None:
     try:
         found = list(raw_records(body, count))
     except CorruptRecordError:
@@ -160,7 +160,7 @@ def search(records: list[Record], timestamp: int, **limits: int) -> tuple[int, i
 @pytest.mark.parametrize("max_records", [1, 2, 4096])
 @pytest.mark.parametrize("timestamp", [-(2**63), 900, 1000, 1001, 1_000_000, 1_000_001, 2**63 - 1])
 @pytest.mark.parametrize("first_delta", [0, 1, 2, 4])
-def test_a_time_is_found_as_by_looking_at_every_record(
+def test_time_search_equals_linear_search(
     max_records: int, timestamp: int, first_delta: int
 ) -> None:
     expected = next(
@@ -175,7 +175,7 @@ def test_a_time_is_found_as_by_looking_at_every_record(
     assert found == expected
 
 
-def test_append_time_is_the_time_of_every_record() -> None:
+def test_time_search_with_append_time_matches_every_record() -> None:
     batch = build_batch(RECORDS)
     header = read_header(batch)
     header = header._replace(attributes=header.attributes | 8, max_timestamp=77)
@@ -185,8 +185,10 @@ def test_append_time_is_the_time_of_every_record() -> None:
         assert looking.found == expected
 
 
-def test_offset_deltas_grow_up_to_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compaction believes them: one that is too large would let newer records go."""
+def test_raw_records_refuses_offset_deltas_that_do_not_increase(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Compaction relies on them: a delta that is too large would delete newer records."""
     monkeypatch.setattr("kraftjbod.protocol.raw_records._SLICE_RECORDS", 1)
     body = open_body(packed(Compression.NONE), 0, read_header(packed(Compression.NONE)))
     assert len(list(raw_records(body, 4, 3))) == 4
@@ -196,7 +198,7 @@ def test_offset_deltas_grow_up_to_the_last(monkeypatch: pytest.MonkeyPatch) -> N
         list(raw_records(bytes(body) * 2, 8, 7))
 
 
-def test_a_horizon_beyond_all_time_and_timestamps_beyond_it_break_nothing() -> None:
+def test_thinned_batch_handles_extreme_horizon_and_timestamps() -> None:
     batch = packed(Compression.NONE)
     header = read_header(batch)
     body = open_body(batch, 0, header)

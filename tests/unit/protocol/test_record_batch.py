@@ -1,4 +1,4 @@
-"""Batch headers against batches that foreign clients build, and against broken ones."""
+"""Batch headers: batches that foreign clients build, and malformed ones."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def foreign_batch(values: list[bytes], *, producer_id: int = -1, sequence: int =
 
 
 def with_field(batch: bytes, fmt: str, position: int, value: int) -> bytes:
-    """``batch`` with one field changed and the CRC made good again."""
+    """Return ``batch`` with one field changed and a valid CRC."""
     changed = bytearray(batch)
     struct.pack_into(">" + fmt, changed, position, value)
     struct.pack_into(">I", changed, 17, compute_crc(changed, 0, len(changed)))
@@ -47,7 +47,7 @@ def with_field(batch: bytes, fmt: str, position: int, value: int) -> bytes:
 
 
 @given(st.lists(st.binary(max_size=300), min_size=1, max_size=20), st.integers(0, 2**31 - 1))
-def test_header_of_a_foreign_batch(values: list[bytes], sequence: int) -> None:
+def test_read_header_of_foreign_batch(values: list[bytes], sequence: int) -> None:
     batch = foreign_batch(values, producer_id=7, sequence=sequence)
     header = read_header(batch)
     assert header.size_bytes == len(batch)
@@ -65,13 +65,13 @@ def test_header_of_a_foreign_batch(values: list[bytes], sequence: int) -> None:
     assert validate(memoryview(batch), max_batch_bytes=LIMIT) == header
 
 
-def test_a_batch_without_producer_has_no_sequence() -> None:
+def test_batch_without_producer_id_has_no_last_sequence() -> None:
     header = read_header(foreign_batch([b"x", b"y"]))
     assert header.last_sequence == -1
     assert not header.has_producer_id
 
 
-def test_walk_ends_at_a_torn_batch() -> None:
+def test_batches_ends_at_a_torn_batch() -> None:
     whole = foreign_batch([b"a"]) + foreign_batch([b"b", b"c"])
     for cut in (1, HEADER_BYTES - 1, HEADER_BYTES + 3):
         torn = whole + foreign_batch([b"d"])[:cut]
@@ -82,7 +82,7 @@ def test_walk_ends_at_a_torn_batch() -> None:
     assert whole_bytes(bytes(8) + b"\xff\xff\xff\xff" + bytes(80)) == 0
 
 
-def test_walk_refuses_a_header_that_cannot_be() -> None:
+def test_batches_refuses_impossible_header() -> None:
     good = foreign_batch([b"a"])
     for fmt, position, value in (("b", 16, 1), ("i", 8, 48), ("i", 23, -1)):
         bad = bytearray(good)
@@ -94,7 +94,7 @@ def test_walk_refuses_a_header_that_cannot_be() -> None:
 
 
 @given(st.integers(0, 2**63 - 1), st.integers(-1, 2**31 - 1))
-def test_stamp_leaves_the_crc_true(base_offset: int, leader_epoch: int) -> None:
+def test_stamp_header_keeps_crc_valid(base_offset: int, leader_epoch: int) -> None:
     batch = foreign_batch([b"a", b"b"])
     head = stamp_header(batch, 0, base_offset=base_offset, leader_epoch=leader_epoch)
     assert len(head) == 16
@@ -104,7 +104,7 @@ def test_stamp_leaves_the_crc_true(base_offset: int, leader_epoch: int) -> None:
     check_crc(changed, 0, header)
 
 
-def test_append_time_brings_a_new_crc() -> None:
+def test_stamp_header_with_append_time_updates_crc() -> None:
     batch = foreign_batch([b"a", b"b"])
     head = stamp_header(b"..." + batch, 3, base_offset=5, leader_epoch=1, append_time_ms=77)
     assert len(head) == HEADER_BYTES
@@ -116,7 +116,7 @@ def test_append_time_brings_a_new_crc() -> None:
 
 
 @given(st.integers(HEADER_BYTES - 44, 200), st.integers(0, 7))
-def test_a_flipped_bit_is_found(position: int, bit: int) -> None:
+def test_validate_detects_any_flipped_bit(position: int, bit: int) -> None:
     batch = bytearray(foreign_batch([b"v" * 200]))
     batch[position] ^= 1 << bit
     with pytest.raises((CorruptRecordError, OperatingError)):
@@ -130,7 +130,7 @@ WITH_PRODUCER = foreign_batch([b"a"], producer_id=5, sequence=0)
 @pytest.mark.parametrize(
     ("batch", "code"),
     [
-        pytest.param(b"", ErrorCode.INVALID_RECORD, id="nothing"),
+        pytest.param(b"", ErrorCode.INVALID_RECORD, id="empty"),
         pytest.param(BATCH[:40], ErrorCode.CORRUPT_MESSAGE, id="cut header"),
         pytest.param(BATCH[:-1], ErrorCode.CORRUPT_MESSAGE, id="cut body"),
         pytest.param(BATCH + b"x", ErrorCode.CORRUPT_MESSAGE, id="trailing byte"),
@@ -158,24 +158,26 @@ WITH_PRODUCER = foreign_batch([b"a"], producer_id=5, sequence=0)
         pytest.param(BATCH + BATCH, ErrorCode.INVALID_RECORD, id="two batches"),
     ],
 )
-def test_what_a_producer_may_not_send(batch: bytes, code: ErrorCode) -> None:
+def test_validate_refuses_batches_that_producers_may_not_send(
+    batch: bytes, code: ErrorCode
+) -> None:
     with pytest.raises(OperatingError) as caught:
         validate(batch, max_batch_bytes=LIMIT)
     assert caught.value.code is code
 
 
 @given(st.binary(max_size=200))
-def test_random_bytes_raise_operating_errors_only(data: bytes) -> None:
+def test_validate_of_random_bytes_raises_operating_error(data: bytes) -> None:
     with pytest.raises(OperatingError):
         validate(data, max_batch_bytes=LIMIT)
 
 
-def test_header_is_a_plain_tuple_in_wire_order() -> None:
+def test_batch_header_is_a_tuple_in_wire_order() -> None:
     assert BatchHeader._make(struct.unpack_from(">qiibIhiqqqhii", BATCH)) == read_header(BATCH)
 
 
-def test_batches_without_records_say_where_the_log_goes_on() -> None:
-    """What compaction leaves; behind a batch with records there is nothing to say."""
+def test_offset_after_empty_is_the_next_offset_of_batches_without_records() -> None:
+    """Compaction leaves such batches; behind a batch with records, the offset is known anyway."""
     full = build_batch([Record(key=b"a"), Record(key=b"b")], base_offset=4)
     empty = empty_batch(read_header(full))
     assert offset_after_empty(empty) == 6
@@ -185,7 +187,7 @@ def test_batches_without_records_say_where_the_log_goes_on() -> None:
     assert offset_after_empty(b"") is None
 
 
-def test_batches_are_placed_one_after_the_other() -> None:
+def test_place_batches_assigns_consecutive_offsets() -> None:
     data = build_batch([Record(), Record()]) + build_batch([Record()])
     headers = [header for _, header in batches(data)]
     buffers, placed = place_batches(data, headers, base_offset=40, leader_epoch=3)

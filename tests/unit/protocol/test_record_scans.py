@@ -1,4 +1,4 @@
-"""Which form of the scans runs: never one that was compiled from another source."""
+"""``record_scans`` never runs a form that was compiled from another source."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SUFFIX = str(sysconfig.get_config_var("EXT_SUFFIX"))
 
 
 def form_in(tree: Path) -> str:
-    """Which form runs for whoever imports from ``tree``."""
+    """Return the form that runs for imports from ``tree``."""
     ask = "from kraftjbod.protocol import record_scans as r; print(r.FORM, r.__file__)"
     done = subprocess.run(
         [sys.executable, "-c", ask], cwd=tree, check=True, capture_output=True, text=True
@@ -29,7 +29,7 @@ def form_in(tree: Path) -> str:
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """The few files that the scans need, and what was compiled here."""
+    """A tree with the few files that the scans need."""
     for path in (
         "kraftjbod/__init__.py",
         "kraftjbod/core/__init__.py",
@@ -51,11 +51,11 @@ def compiled_file() -> Path:
     return Path(compiled.__file__)
 
 
-def test_without_a_compiled_form_the_source_runs(tree: Path) -> None:
+def test_record_scans_without_compiled_form_are_interpreted(tree: Path) -> None:
     assert form_in(tree) == "interpreted"
 
 
-def test_what_was_compiled_from_another_source_does_not_run(tree: Path) -> None:
+def test_form_compiled_from_another_source_is_ignored(tree: Path) -> None:
     built = compiled_file()
     (tree / "kraftjbod" / "protocol" / built.name).write_bytes(built.read_bytes())
     assert form_in(tree) == "compiled"
@@ -64,14 +64,14 @@ def test_what_was_compiled_from_another_source_does_not_run(tree: Path) -> None:
     assert form_in(tree) == "interpreted"
 
 
-def test_what_does_not_load_here_is_as_good_as_not_there(tree: Path) -> None:
+def test_compiled_form_that_does_not_load_is_ignored(tree: Path) -> None:
     source = (tree / "kraftjbod" / "protocol" / "byte_scans.py").read_bytes()
     name = record_scans.compiled_name(source) + SUFFIX
     (tree / "kraftjbod" / "protocol" / name).write_bytes(b"of another machine")
     assert form_in(tree) == "interpreted"
 
 
-def test_without_a_compiler_nothing_is_made_and_that_is_said(tmp_path: Path) -> None:
+def test_compile_scans_without_compiler_reports_it_and_removes_old_forms(tmp_path: Path) -> None:
     left = tmp_path / f"_byte_scans_0123456789abcdef{SUFFIX}"
     left.write_bytes(b"of an older source")
     done = subprocess.run(
@@ -85,7 +85,7 @@ def test_without_a_compiler_nothing_is_made_and_that_is_said(tmp_path: Path) -> 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_form_that_runs_is_the_one_that_is_reported() -> None:
+def test_reported_form_is_the_one_that_runs() -> None:
     runs = record_scans.check_records
     is_source = runs is byte_scans.check_records
     assert is_source == (record_scans.FORM == "interpreted")

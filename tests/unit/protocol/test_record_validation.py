@@ -1,4 +1,4 @@
-"""What a leader takes from clients, and what it says of what it does not take."""
+"""``validate`` and ``validate_records``: batches that a leader accepts, and errors for others."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from kraftjbod.protocol.record_validation import (
 from kraftjbod.protocol.records import Record, build_batch, read_records
 
 ANY = RecordRules()
-#: What a batch looks like whose header and CRC are good: format, attributes to record count.
+# Fields that the CRC covers, from attributes to record count.
 _COVERED = struct.Struct(">hiqqqhii")
 
 
 def sealed(body: bytes, **fields: int) -> bytes:
-    """A batch of one record with ``fields`` of its header changed, and the CRC that fits."""
+    """Return a batch of one record with changed header ``fields`` and a valid CRC."""
     header = BatchHeader(0, 49 + len(body), -1, 2, 0, 0, 0, 1000, 1000, -1, -1, -1, 1)
     header = header._replace(**fields)
     covered = _COVERED.pack(*header[5:]) + body
@@ -49,14 +49,14 @@ def bomb(unpacked_bytes: int, compression: Compression) -> bytes:
 
 
 def refusal(batch: bytes, rules: RecordRules = ANY) -> OperatingError:
-    """The header is good, the records are not."""
+    """Return the error of a batch with a valid header and invalid records."""
     header = validate(batch, max_batch_bytes=1 << 30)
     with pytest.raises(OperatingError) as caught:
         validate_records(batch, header, rules)
     return caught.value
 
 
-def taken(batch: bytes, rules: RecordRules = ANY) -> bytes:
+def accepted(batch: bytes, rules: RecordRules = ANY) -> bytes:
     header = validate(batch, max_batch_bytes=1 << 30)
     records, placed = validate_records(batch, header, rules)
     assert placed == read_header(records)._replace(crc=placed.crc)
@@ -88,7 +88,7 @@ HEADERS: dict[str, tuple[dict[str, int], ErrorCode]] = {
 
 
 @pytest.mark.parametrize("case", HEADERS)
-def test_headers_that_only_brokers_may_write_are_refused(case: str) -> None:
+def test_validate_refuses_headers_that_only_brokers_may_write(case: str) -> None:
     fields, code = HEADERS[case]
     batch = sealed(build_batch([Record(value=b"v")])[61:], **fields)
     with pytest.raises(OperatingError) as caught:
@@ -96,8 +96,8 @@ def test_headers_that_only_brokers_may_write_are_refused(case: str) -> None:
     assert caught.value.code is code
 
 
-def test_damage_on_the_way_is_distinguished_from_a_wrong_header() -> None:
-    """The first is tried again, the second never: the CRC decides which it is."""
+def test_validate_distinguishes_corruption_from_wrong_header_by_crc() -> None:
+    """Clients retry after corruption, but not after a wrong header."""
     batch = bytearray(sealed(b"", base_offset=0, attributes=0x20))
     batch[-1] ^= 1
     with pytest.raises(OperatingError) as caught:
@@ -137,7 +137,7 @@ BODIES = {
 
 
 @pytest.mark.parametrize("case", BODIES)
-def test_bodies_that_are_not_what_their_header_says_are_refused(case: str) -> None:
+def test_validate_records_refuses_bodies_that_contradict_their_header(case: str) -> None:
     expected = {ErrorCode.INVALID_RECORD}
     if case == "a timestamp beyond 64 bits":
         expected = {ErrorCode.INVALID_TIMESTAMP}
@@ -147,27 +147,27 @@ def test_bodies_that_are_not_what_their_header_says_are_refused(case: str) -> No
 
 
 @pytest.mark.parametrize("compression", list(Compression))
-def test_what_is_sound_is_taken_as_it_was_sent(compression: Compression) -> None:
+def test_validate_records_accepts_valid_batches_unchanged(compression: Compression) -> None:
     records = [
         Record(key=b"a", value=b"1", timestamp_ms=1000),
         Record(key=None, value=None, timestamp_ms=-1),
         Record(key=b"", value=b"", timestamp_ms=5, headers=(("", None), ("h", b"v"))),
     ]
     batch = build_batch(records, compression=compression)
-    assert taken(batch) == batch
+    assert accepted(batch) == batch
     header = read_header(batch)
     assert validate_quickly(batch, header, ANY) == (batch, header)
 
 
-def test_the_largest_timestamp_is_what_the_records_say() -> None:
+def test_validate_records_corrects_max_timestamp() -> None:
     batch = sealed(build_batch([Record(value=b"v")])[61:], max_timestamp=77)
-    corrected = taken(batch)
+    corrected = accepted(batch)
     header = read_header(corrected)
     check_crc(corrected, 0, header)
     assert header.max_timestamp == 1000
     assert [r.timestamp_ms for r in read_records(corrected)] == [1000]
-    # Where the broker's own time comes in its place it does not matter.
-    assert taken(batch, RecordRules(stamps=True)) == batch
+    # It does not matter if the broker's own time replaces it.
+    assert accepted(batch, RecordRules(stamps=True)) == batch
 
 
 def rules_of(now_ms: int = 10_000, doubt_ms: int = 0, **values: Any) -> RecordRules:
@@ -176,7 +176,7 @@ def rules_of(now_ms: int = 10_000, doubt_ms: int = 0, **values: Any) -> RecordRu
     return record_rules(config, now, max_unpacked_bytes=1 << 20, max_records=1000)
 
 
-def test_records_out_of_time_are_named() -> None:
+def test_validate_records_names_records_outside_timestamp_limits() -> None:
     rules = rules_of(message_timestamp_before_max_ms=1000, message_timestamp_after_max_ms=2000)
     times = [9000, 8999, 12_000, 12_001, -1]
     batch = build_batch([Record(value=b"v", timestamp_ms=at) for at in times])
@@ -185,22 +185,22 @@ def test_records_out_of_time_are_named() -> None:
     assert error.code is ErrorCode.INVALID_TIMESTAMP
     assert [at for at, _ in error.records] == [1, 3]
     assert "record 1: its timestamp 8999 is not between 9000 and 12000" in error.message
-    # A clock that jumped makes nobody's records invalid.
-    assert taken(batch, rules._replace(earliest_ms=8999, latest_ms=12_001)) == batch
+    # A jump of the broker's clock makes no record invalid.
+    assert accepted(batch, rules._replace(earliest_ms=8999, latest_ms=12_001)) == batch
     doubted = rules_of(5000, 10_000, message_timestamp_before_max_ms=0)
     assert (doubted.earliest_ms, doubted.latest_ms) == (5000, 15_000 + 3_600_000)
     stamped = rules_of(message_timestamp_type="LogAppendTime", message_timestamp_after_max_ms=0)
-    assert taken(batch, stamped) == batch
+    assert accepted(batch, stamped) == batch
 
 
-def test_no_limit_of_time_lets_a_timestamp_leave_64_bits() -> None:
+def test_timestamps_beyond_64_bits_are_refused_without_limits() -> None:
     rules = rules_of(message_timestamp_after_max_ms=MAX_LONG)
     assert rules.latest_ms == MAX_LONG
     assert refusal(BODIES["a timestamp beyond 64 bits"], rules).code is ErrorCode.INVALID_TIMESTAMP
 
 
 @pytest.mark.parametrize("compression", list(Compression))
-def test_a_compacted_topic_names_the_records_without_a_key(compression: Compression) -> None:
+def test_compacted_topic_names_records_without_key(compression: Compression) -> None:
     rules = rules_of(cleanup_policy=CleanupPolicy(is_compact=True))
     records = [Record(key=b"k"), Record(value=b"v"), Record(key=b""), Record()]
     error = refusal(build_batch(records, compression=compression), rules)
@@ -211,29 +211,29 @@ def test_a_compacted_topic_names_the_records_without_a_key(compression: Compress
     assert isinstance(many, InvalidRecordsError)
     assert len(many.records) == MAX_RECORD_ERRORS
     keyed = build_batch([Record(key=b"k")] * 3, compression=compression)
-    assert taken(keyed, rules) == keyed
+    assert accepted(keyed, rules) == keyed
 
 
-def test_too_many_records_or_bytes_are_too_large() -> None:
+def test_too_many_records_or_unpacked_bytes_are_too_large() -> None:
     assert refusal(build_batch([Record()] * 1001), rules_of()).code is ErrorCode.MESSAGE_TOO_LARGE
     for compression in (Compression.GZIP, Compression.SNAPPY, Compression.LZ4, Compression.ZSTD):
         batch = bomb(2 << 20, compression)
         error = refusal(batch, rules_of())
         assert error.code is ErrorCode.MESSAGE_TOO_LARGE
         assert "more than 1048576 bytes" in error.message
-        # What is larger than is quickly seen is no error, but for another thread.
+        # A batch that is too large for a quick check is left to another thread.
         assert validate_quickly(batch, read_header(batch), ANY) is None
-        assert taken(batch) == batch
+        assert accepted(batch) == batch
 
 
 KINDS = {0: "uncompressed", 1: "gzip", 2: "snappy", 3: "lz4", 4: "zstd"}
-#: Not the least and the greatest of lz4 and zstd only: their defaults are others.
+# Values other than the limits of lz4 and zstd, and other than their defaults.
 LEVELS = {"gzip": 9, "lz4": 17, "zstd": -7}
 
 
 @pytest.mark.parametrize("wanted", list(Compression))
 @pytest.mark.parametrize("sent", list(Compression))
-def test_a_batch_is_compressed_as_its_topic_wants_it(
+def test_batch_is_recompressed_to_compression_type_of_topic(
     sent: Compression, wanted: Compression
 ) -> None:
     records = [
@@ -245,11 +245,11 @@ def test_a_batch_is_compressed_as_its_topic_wants_it(
     header, name = read_header(batch), KINDS[wanted]
     level = {f"compression_{name}_level": LEVELS[name]} if name in LEVELS else {}
     rules = rules_of(compression_type=name, **level)
-    made = taken(batch, rules)
+    made = accepted(batch, rules)
     if sent is wanted:
         assert made == batch
         return
-    # That takes too long for the loop, however small it is.
+    # Recompression takes too long for the event loop, even for a small batch.
     assert validate_quickly(batch, header, rules) is None
     after = read_header(made)
     check_crc(made, 0, after)
@@ -261,22 +261,22 @@ def test_a_batch_is_compressed_as_its_topic_wants_it(
     assert list(read_records(made)) == list(read_records(batch))
 
 
-def test_a_batch_that_grows_beyond_the_limit_is_too_large() -> None:
+def test_batch_that_grows_beyond_max_message_bytes_is_refused() -> None:
     batch = bomb(100_000, Compression.ZSTD)
     rules = rules_of(compression_type="uncompressed", max_message_bytes=100_000)
     assert refusal(batch, rules).code is ErrorCode.MESSAGE_TOO_LARGE
-    taken(batch, rules_of(compression_type="uncompressed", max_message_bytes=101_000))
-    # What is wrong with its records is said first.
+    accepted(batch, rules_of(compression_type="uncompressed", max_message_bytes=101_000))
+    # Defects of its records are reported first.
     compacted = rules._replace(needs_keys=True)
     assert refusal(batch, compacted).code is ErrorCode.INVALID_RECORD
 
 
-def test_compressed_anew_a_batch_has_the_timestamp_of_its_records() -> None:
+def test_recompressed_batch_has_max_timestamp_of_its_records() -> None:
     batch = sealed(build_batch([Record(value=b"v")])[61:], max_timestamp=77)
-    assert read_header(taken(batch, rules_of(compression_type="gzip"))).max_timestamp == 1000
+    assert read_header(accepted(batch, rules_of(compression_type="gzip"))).max_timestamp == 1000
 
 
-def test_many_records_are_not_checked_on_the_loop() -> None:
+def test_validate_quickly_leaves_many_records_to_another_thread() -> None:
     count = 10_000 if record_scans.FORM == "compiled" else 1000
     batch = build_batch([Record()] * count)
     assert validate_quickly(batch, read_header(batch), ANY) is not None

@@ -1,4 +1,4 @@
-"""Records built here and opened by foreign clients, and the other way round."""
+"""Records built here and decoded by foreign clients, and the reverse."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def fields_of(record: Record) -> tuple[object, ...]:
 
 
 @given(records, st.integers(0, 2**40), st.sampled_from(Compression))
-def test_our_batches_open_elsewhere(
+def test_batches_of_ours_are_decoded_by_foreign_clients(
     ours: list[Record], base_offset: int, compression: Compression
 ) -> None:
     batch = build_batch(ours, base_offset=base_offset, leader_epoch=3, compression=compression)
@@ -55,7 +55,7 @@ def test_our_batches_open_elsewhere(
 @pytest.mark.parametrize("builder_class", [DefaultRecordBatchBuilder, AiokafkaBuilder])
 @pytest.mark.parametrize("compression", [0, 1, 2, 3, 4])
 @given(ours=records)
-def test_foreign_batches_open_here(
+def test_batches_of_foreign_clients_are_decoded_here(
     builder_class: type, compression: int, ours: list[Record]
 ) -> None:
     builder = builder_class(2, compression, 0, 9, 1, 5, 1 << 20)
@@ -89,14 +89,14 @@ def _xerial(block: bytes, times: int) -> bytes:
     ],
     ids=["gzip", "snappy", "snappy in blocks", "lz4", "zstd"],
 )
-def test_a_small_batch_does_not_unpack_to_everything(compression: int, packed: bytes) -> None:
+def test_read_records_limits_unpacked_size(compression: int, packed: bytes) -> None:
     batch = recompressed(build_batch([Record()]), compression, packed)
     with pytest.raises(OperatingError, match="unpack to more than") as refused:
         list(read_records(batch))
     assert refused.value.code == ErrorCode.MESSAGE_TOO_LARGE
 
 
-def test_what_is_truncated_is_said_to_be() -> None:
+def test_read_records_detects_truncated_compressed_body() -> None:
     body = build_batch([Record(value=bytes(3_000_000))])[61:]
     for compression, packed in (
         (1, gzip.compress(body)),
@@ -109,7 +109,7 @@ def test_what_is_truncated_is_said_to_be() -> None:
             list(read_records(recompressed(batch, compression, packed[:-20])))
 
 
-def test_compression_in_the_forms_that_clients_write() -> None:
+def test_read_records_accepts_all_compression_framings_of_clients() -> None:
     plain = build_batch([Record(value=b"v" * 500)])
     body = plain[61:]
     raw = bytes(cramjam.snappy.compress_raw(body))
@@ -129,18 +129,18 @@ def test_compression_in_the_forms_that_clients_write() -> None:
         list(read_records(recompressed(plain, 5, body)))
 
 
-def test_append_time_is_every_records_time() -> None:
+def test_append_time_is_the_timestamp_of_every_record() -> None:
     batch = build_batch([Record(timestamp_ms=1), Record(timestamp_ms=2)])
     head = stamp_header(batch, 0, base_offset=0, leader_epoch=0, append_time_ms=99)
     assert [r.timestamp_ms for r in read_records(head + batch[len(head) :])] == [99, 99]
 
 
-def test_control_batches_say_so() -> None:
+def test_control_batch_has_control_attribute() -> None:
     assert read_header(build_batch([Record(key=b"k")], is_control=True)).is_control
 
 
 @given(st.binary(max_size=120), st.integers(0, 4))
-def test_random_records_raise_operating_errors_only(data: bytes, compression: int) -> None:
+def test_read_records_of_random_bytes_raises_operating_error(data: bytes, compression: int) -> None:
     batch = recompressed(build_batch([Record()] * 3), compression, data)
     with pytest.raises(OperatingError):
         list(read_records(batch))

@@ -1,4 +1,4 @@
-"""RPC envelopes: there and back, and what is wrong with them."""
+"""RPC envelopes: round trips and malformed input."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def payload(frame: bytes) -> bytes:
     return frame[4:]
 
 
-def test_requests_there_and_back() -> None:
+def test_rpc_request_round_trip() -> None:
     incoming = decode_request(memoryview(payload(encode_request(7, REGISTRATION))))
     assert incoming.correlation_id == 7
     assert (incoming.api, incoming.version) == ("BrokerRegistration", REGISTRATION.version)
@@ -61,21 +61,21 @@ def test_requests_there_and_back() -> None:
     assert all(type(d) is DirectoryId for d in incoming.body.log_dirs)
 
 
-def test_responses_there_and_back() -> None:
+def test_rpc_response_round_trip() -> None:
     answer = BrokerRegistrationResponse.model_validate({"broker_epoch": 12})
     incoming = decode_response(payload(encode_response(2**32 - 1, answer)))
     assert (incoming.correlation_id, incoming.error) == (2**32 - 1, None)
     assert incoming.parse(BrokerRegistrationResponse) == answer
 
 
-def test_errors_there_and_back() -> None:
+def test_rpc_error_round_trip() -> None:
     error = OperatingError("not now", code=ErrorCode.STALE_BROKER_EPOCH)
     incoming = decode_response(payload(encode_error(1, error)))
     assert incoming.error is not None
     assert (incoming.error.code, incoming.error.message) == (error.code, "not now")
 
 
-def test_an_error_code_of_the_future_is_an_unknown_one() -> None:
+def test_unknown_error_code_in_envelope_becomes_unknown_server_error() -> None:
     incoming = decode_response(msgpack.packb([1, 0, 9999, "new", None]))
     assert incoming.error is not None
     assert incoming.error.code is ErrorCode.UNKNOWN_SERVER_ERROR
@@ -88,12 +88,12 @@ def test_an_error_code_of_the_future_is_an_unknown_one() -> None:
 @pytest.mark.parametrize(
     ("api", "version"), [("NoSuchApi", 0), ("BrokerHeartbeat", 999), ("BrokerHeartbeat", -1)]
 )
-def test_what_is_not_served_is_still_an_envelope(api: str, version: int) -> None:
+def test_unsupported_api_or_version_decodes_without_body(api: str, version: int) -> None:
     incoming = decode_request(msgpack.packb([0, 4, api, version, {"whatever": 1}]))
     assert (incoming.correlation_id, incoming.api, incoming.body) == (4, api, None)
 
 
-def test_unknown_fields_of_a_body_are_ignored() -> None:
+def test_unknown_fields_of_body_are_ignored() -> None:
     version = BrokerHeartbeatRequest.version
     frame = msgpack.packb([0, 4, "BrokerHeartbeat", version, {**HEARTBEAT, "new_field": 1}])
     assert decode_request(frame).body is not None
@@ -115,7 +115,7 @@ def test_unknown_fields_of_a_body_are_ignored() -> None:
         pytest.param([0, 1, "BrokerHeartbeat", 0, {**HEARTBEAT, "broker_id": -1}], id="range"),
     ],
 )
-def test_requests_that_break_the_protocol(envelope: object) -> None:
+def test_decode_request_rejects_malformed_envelopes(envelope: object) -> None:
     with pytest.raises(RemoteProtocolError):
         decode_request(msgpack.packb(envelope))
 
@@ -129,12 +129,12 @@ def test_requests_that_break_the_protocol(envelope: object) -> None:
         pytest.param([1, 1, 77, None, None], id="no message"),
     ],
 )
-def test_responses_that_break_the_protocol(envelope: object) -> None:
+def test_decode_response_rejects_malformed_envelopes(envelope: object) -> None:
     with pytest.raises(RemoteProtocolError):
         decode_response(msgpack.packb(envelope))
 
 
-def test_a_response_to_another_question() -> None:
+def test_parse_of_response_to_another_request_is_refused() -> None:
     incoming = decode_response(msgpack.packb([1, 1, 0, "", {"x": 1}]))
     with pytest.raises(RemoteProtocolError, match="no BrokerRegistrationResponse"):
         incoming.parse(BrokerRegistrationResponse)
@@ -152,7 +152,7 @@ def test_a_response_to_another_question() -> None:
         pytest.param(b"\xd6\xff\xff\xff\xff\xff", id="a timestamp"),
     ],
 )
-def test_claims_are_refused_before_memory_is_spent(frame: bytes) -> None:
+def test_impossible_claims_are_refused_before_memory_is_allocated(frame: bytes) -> None:
     tracemalloc.start()
     try:
         with pytest.raises(RemoteProtocolError):
@@ -168,8 +168,8 @@ NESTED = b"\xdd\x00\x01\x00\x00" + b"\x91\x91\x91\x91\x90" * 0x10000
 
 
 @pytest.mark.parametrize("part", [EMPTY_LISTS, EMPTY_MAPS, NESTED])
-def test_many_small_containers_are_refused_as_a_whole(part: bytes) -> None:
-    """Each of them is allowed; together they would take seventy times their bytes."""
+def test_many_small_containers_are_refused(part: bytes) -> None:
+    """Each container is allowed; together they would take seventy times their bytes in memory."""
     frame = b"\x9a" + part * 10
     tracemalloc.start()
     try:
@@ -180,7 +180,7 @@ def test_many_small_containers_are_refused_as_a_whole(part: bytes) -> None:
         tracemalloc.stop()
 
 
-def test_as_many_elements_as_a_request_may_name_are_counted_and_taken() -> None:
+def test_decode_request_accepts_largest_permitted_number_of_elements() -> None:
     fields = {f"field-{number}": [b"x"] * 100 for number in range(4000)}
     version = BrokerHeartbeatRequest.version
     frame = msgpack.packb([0, 4, "BrokerHeartbeat", version, {**HEARTBEAT, **fields}])
@@ -192,7 +192,7 @@ GOOD = payload(encode_request(7, REGISTRATION))
 
 
 @given(st.binary(max_size=60), st.integers(0, len(GOOD)))
-def test_noise_raises_one_error(noise: bytes, place: int) -> None:
+def test_decode_of_noise_raises_remote_protocol_error(noise: bytes, place: int) -> None:
     for frame in (noise, GOOD[:place] + noise, GOOD[:place] + noise + GOOD[place + 1 :]):
         for decode in (decode_request, decode_response):
             try:
@@ -201,7 +201,7 @@ def test_noise_raises_one_error(noise: bytes, place: int) -> None:
                 continue
 
 
-def test_every_request_is_known_by_its_api() -> None:
+def test_requests_are_registered_by_their_api() -> None:
     assert all(REQUESTS[api].api == api for api in REQUESTS)
 
 
@@ -218,13 +218,13 @@ def test_every_request_is_known_by_its_api() -> None:
         (AssignReplicasToDirsRequest, 30, 0),
     ],
 )
-def test_the_level_says_which_version_is_spoken(
+def test_version_at_depends_on_metadata_version(
     kind: type[RpcRequest], level: int, version: int
 ) -> None:
     assert kind.version_at(MetadataVersion(level)) == version
 
 
-def test_the_newest_version_is_that_of_the_latest_level() -> None:
+def test_version_at_latest_metadata_version_is_the_newest() -> None:
     for kind in REQUESTS.values():
         assert kind.version_at(LATEST_METADATA_VERSION) == kind.version
         assert kind.fields_after(kind.version) == frozenset()
@@ -234,7 +234,7 @@ def test_the_newest_version_is_that_of_the_latest_level() -> None:
     ("version", "offline", "cordoned"),
     [(0, (), None), (1, (b"o" * 16,), None), (2, (b"o" * 16,), (b"c" * 16,))],
 )
-def test_an_older_version_leaves_out_what_it_does_not_have(
+def test_older_version_omits_newer_fields(
     version: int, offline: tuple[bytes, ...], cordoned: tuple[bytes, ...] | None
 ) -> None:
     said = {"offline_log_dirs": [b"o" * 16], "cordoned_log_dirs": [b"c" * 16]}
@@ -248,7 +248,7 @@ def test_an_older_version_leaves_out_what_it_does_not_have(
     assert incoming.body.cordoned_log_dirs == cordoned
 
 
-def test_a_field_that_its_version_does_not_have_is_not_heeded() -> None:
+def test_field_newer_than_its_version_is_ignored() -> None:
     body = {**HEARTBEAT, "offline_log_dirs": [b"o" * 16]}
     incoming = decode_request(msgpack.packb([0, 1, "BrokerHeartbeat", 0, body]))
     assert isinstance(incoming.body, BrokerHeartbeatRequest)

@@ -1,4 +1,4 @@
-"""What older clusters do not hear of an order, and what one that is given again says."""
+"""Config and reassignment requests for older controllers, and repeated requests."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def _through(version: int) -> IncrementalAlterConfigsRequest:
     return body
 
 
-def test_who_checked_a_change_travels_where_cordons_do() -> None:
+def test_validated_by_is_sent_since_the_version_with_cordons() -> None:
     assert _through(1) == REQUEST
     assert _through(0).validated_by is None
     assert IncrementalAlterConfigsRequest.version_at(MetadataVersion.IV_3_7_IV2) == 0
     assert IncrementalAlterConfigsRequest.version_at(MetadataVersion.IV_4_3_IV0) == 1
 
 
-def test_what_is_asked_for_again_says_so_and_is_the_same_otherwise() -> None:
+def test_again_marks_request_as_repeated() -> None:
     cancel = ReassignedPartition(topic="t", partition=0, replicas=None, was_under_way=True)
     move = ReassignedPartition(topic="t", partition=1, replicas=(BrokerId(2),), target_dirs=("/d",))
     request = AlterPartitionReassignmentsRequest(partitions=(cancel, move))

@@ -1,4 +1,4 @@
-"""What a registration of a controller may be."""
+"""``ControllerRegistrationRequest``: permitted values."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WHOLE: dict[str, Any] = {
 }
 
 
-def test_a_newer_controller_s_fields_are_passed_over() -> None:
+def test_registration_ignores_fields_of_newer_controllers() -> None:
     request = ControllerRegistrationRequest.model_validate({**WHOLE, "from_the_future": 1})
     assert request.replaced_incarnation_id is None
     assert request.features == {"metadata.version": (14, MetadataVersion.IV_4_4_IV2)}
@@ -38,6 +38,6 @@ def test_a_newer_controller_s_fields_are_passed_over() -> None:
         {"software_version": "1" * 1001},
     ],
 )
-def test_what_is_out_of_bounds_is_refused(wrong: dict[str, Any]) -> None:
+def test_registration_refuses_values_out_of_bounds(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValidationError, match=next(iter(wrong))):
         ControllerRegistrationRequest.model_validate({**WHOLE, **wrong})

@@ -1,4 +1,4 @@
-"""Bodies of the RPC: what every one of them names, what they refuse, what they forgive."""
+"""RPC bodies: their names, refused values and defaults."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ REGISTRATION = {
     "incarnation_id": bytes(range(16)),
     "listeners": [{"name": "PLAINTEXT", "host": "h", "port": 9092}],
 }
-WISH = {
+ISR_CHANGE = {
     "topic_id": b"t" * 16,
     "partition": 0,
     "leader_epoch": 1,
@@ -60,7 +60,7 @@ WISH = {
 
 
 def defined(base: type[RpcBody]) -> list[type[RpcBody]]:
-    """The classes of all modules under ``base``, bases left out."""
+    """Return the subclasses of ``base`` in all message modules, without abstract bases."""
     return [
         kind
         for kind in {
@@ -75,7 +75,7 @@ def defined(base: type[RpcBody]) -> list[type[RpcBody]]:
     ]
 
 
-def test_every_request_is_known_to_the_door_by_its_own_name() -> None:
+def test_every_request_is_registered_under_its_own_name() -> None:
     assert set(REQUESTS.values()) == set(defined(RpcRequest))
     for api, request in REQUESTS.items():
         assert request.api == api
@@ -84,19 +84,19 @@ def test_every_request_is_known_to_the_door_by_its_own_name() -> None:
         assert request.Response.__name__ == f"{api}Response"
 
 
-def test_every_response_answers_exactly_one_request() -> None:
+def test_every_response_belongs_to_exactly_one_request() -> None:
     answers = [request.Response for request in REQUESTS.values()]
     assert len(set(answers)) == len(answers)
     assert set(answers) == set(defined(RpcResponse))
 
 
 @pytest.mark.parametrize("kind", defined(RpcBody))
-def test_bodies_are_immutable_and_forgive_fields_of_newer_peers(kind: type[RpcBody]) -> None:
+def test_bodies_are_immutable_and_ignore_unknown_fields(kind: type[RpcBody]) -> None:
     assert kind.model_config["frozen"]
     assert kind.model_config["extra"] == "ignore"
 
 
-def test_what_was_said_is_heard_in_our_own_types() -> None:
+def test_model_validate_converts_to_our_id_types() -> None:
     heard = BrokerRegistrationRequest.model_validate(
         {**REGISTRATION, "log_dirs": [b"d" * 16], "rack": "r", "invented_later": 1}
     )
@@ -105,11 +105,11 @@ def test_what_was_said_is_heard_in_our_own_types() -> None:
     assert heard.previous_broker_epoch == -1
     assert not hasattr(heard, "invented_later")
     with pytest.raises(ValidationError):
-        heard.rack = "other"  # type: ignore[misc]  # That is what is tested.
+        heard.rack = "other"  # type: ignore[misc]  #  type: ignore[misc]  # the test assigns to a frozen model
 
 
 @pytest.mark.parametrize("value", ["AAAAAAAAAAAAAAAAAAAAAA", b"short", b"x" * 17, None, 7])
-def test_an_id_is_sixteen_bytes(value: object) -> None:
+def test_id_requires_sixteen_bytes(value: object) -> None:
     with pytest.raises(ValidationError):
         BrokerRegistrationRequest.model_validate({**REGISTRATION, "incarnation_id": value})
 
@@ -137,7 +137,7 @@ def test_an_id_is_sixteen_bytes(value: object) -> None:
         ),
     ],
 )
-def test_values_outside_of_their_limits_are_refused(
+def test_values_outside_their_limits_are_refused(
     kind: type[RpcBody], sound: dict[str, Any], wrong: dict[str, Any]
 ) -> None:
     kind.model_validate(sound)
@@ -145,7 +145,7 @@ def test_values_outside_of_their_limits_are_refused(
         kind.model_validate({**sound, **wrong})
 
 
-def test_a_request_says_everything_it_is_about() -> None:
+def test_request_without_required_field_is_refused() -> None:
     for kind, sound in (
         (BrokerHeartbeatRequest, HEARTBEAT),
         (BrokerRegistrationRequest, REGISTRATION),
@@ -155,9 +155,9 @@ def test_a_request_says_everything_it_is_about() -> None:
                 kind.model_validate({key: sound[key] for key in sound if key != name})
 
 
-def test_nested_bodies_there_and_back() -> None:
+def test_nested_bodies_round_trip() -> None:
     wishes = AlterPartitionRequest.model_validate(
-        {"broker_id": 1, "broker_epoch": 5, "partitions": [WISH]}
+        {"broker_id": 1, "broker_epoch": 5, "partitions": [ISR_CHANGE]}
     )
     assert wishes.partitions[0].isr == (1, 2)
     assert type(wishes.partitions[0].topic_id) is TopicId
@@ -186,7 +186,7 @@ def test_nested_bodies_there_and_back() -> None:
     assert assignment.directories[0].topics[0].partitions == (0, 1)
 
 
-def test_what_is_left_out_means_the_usual() -> None:
+def test_omitted_fields_have_kafkas_defaults() -> None:
     assert AlterPartitionResponse(partitions=()).partitions == ()
     assert NewTopic(name="t") == NewTopic(
         name="t", num_partitions=-1, replication_factor=-1, assignments={}, configs={}

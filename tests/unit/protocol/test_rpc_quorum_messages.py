@@ -1,4 +1,4 @@
-"""What a controller is refused to say to another, and a broker to ask."""
+"""Quorum messages and FetchMetadata requests: refused values and defaults."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ POLL = {"broker_id": 1, "fetch_offset": 0, "max_wait_ms": 10, "max_bytes": 1}
         [{"kind": "TimeoutNow", "term": 1}] * (MAX_MESSAGES + 1),
     ],
 )
-def test_nonsense_is_refused_at_the_door(messages: list[dict[str, Any]]) -> None:
+def test_quorum_messages_request_refuses_unknown_and_invalid_messages(
+    messages: list[dict[str, Any]],
+) -> None:
     with pytest.raises(ValidationError):
         QuorumMessagesRequest.model_validate({**ENVELOPE, "messages": messages})
 
@@ -40,19 +42,19 @@ def test_nonsense_is_refused_at_the_door(messages: list[dict[str, Any]]) -> None
 @pytest.mark.parametrize(
     "wrong", [{"max_wait_ms": 60_001}, {"max_bytes": 0}, {"snapshot_position": -1}]
 )
-def test_a_poll_beyond_its_limits_is_refused(wrong: dict[str, Any]) -> None:
+def test_fetch_metadata_request_refuses_values_beyond_limits(wrong: dict[str, Any]) -> None:
     FetchMetadataRequest.model_validate(POLL)
     with pytest.raises(ValidationError):
         FetchMetadataRequest.model_validate({**POLL, **wrong})
 
 
-def test_a_poll_says_everything_it_is_about() -> None:
+def test_fetch_metadata_request_without_required_field_is_refused() -> None:
     for name in POLL:
         with pytest.raises(ValidationError, match=name):
             FetchMetadataRequest.model_validate({key: POLL[key] for key in POLL if key != name})
 
 
-def test_older_software_asks_the_active_controller_and_nobody_else_answers_for_it() -> None:
+def test_fetch_metadata_defaults_are_those_of_older_software() -> None:
     asked = FetchMetadataRequest.model_validate(POLL)
     assert (asked.applied_metadata_offset, asked.applied_metadata_epoch) == (None, None)
     answer = FetchMetadataResponse(high_watermark=-1)

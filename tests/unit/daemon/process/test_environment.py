@@ -1,11 +1,11 @@
-"""What a daemon is handed of the world."""
+"""``Environment`` of a daemon."""
 
 from __future__ import annotations
 
 from kraftjbod.daemon.process.environment import SystemClock
 
 
-def test_the_system_clock_counts_milliseconds_since_1970() -> None:
+def test_system_clock_counts_milliseconds_since_1970() -> None:
     clock = SystemClock()
     assert clock.wall_ms() > 1_700_000_000_000
     assert clock.now_ms() <= clock.now_ms()

@@ -1,4 +1,4 @@
-"""Entries for the journal, read from a datagram socket of our own."""
+"""``Journal`` entries, read from a datagram socket of the test."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kraftjbod.daemon.process.journal import Journal, is_journal
 
 
 class Listening:
-    """journald's end, and a pipe in the place of standard error."""
+    """The receiving socket in place of journald, and a pipe in place of standard error."""
 
     def __init__(self, tmp_path: Path) -> None:
         self.address = str(tmp_path / "journal")
@@ -26,7 +26,7 @@ class Listening:
         self.socket.setblocking(False)
 
     def entries(self) -> list[dict[str, str]]:
-        """Every entry that has arrived, in order."""
+        """Return all entries that have arrived, in order."""
         found = []
         while True:
             try:
@@ -47,7 +47,7 @@ class Listening:
 
 
 def parsed(entry: bytes) -> dict[str, str]:
-    """Both forms of a field, as the protocol's documentation has them."""
+    """Parse an entry with both forms of a field that the protocol's documentation describes."""
     fields = {}
     while entry:
         name, mark, rest = entry.partition(b"\n")
@@ -82,9 +82,7 @@ def event(**fields: object) -> Mapping[str, object]:
     return {"event": "log_dir_offline", "level": "error", "timestamp": "2026-01-01", **fields}
 
 
-def test_an_event_is_one_entry_with_a_field_for_each_of_its_own(
-    journal: Journal, listening: Listening
-) -> None:
+def test_event_is_one_entry_with_one_field_per_key(journal: Journal, listening: Listening) -> None:
     journal.take(event(path="/data/1", count=3, ports={"PLAINTEXT": 9092}))
     assert listening.entries() == [
         {
@@ -103,14 +101,16 @@ def test_an_event_is_one_entry_with_a_field_for_each_of_its_own(
     ("level", "priority"),
     [("critical", "2"), ("error", "3"), ("warning", "4"), ("info", "6"), ("debug", "7")],
 )
-def test_levels_are_those_of_syslog(
+def test_event_levels_map_to_syslog_priorities(
     journal: Journal, listening: Listening, level: str, priority: str
 ) -> None:
     journal.take(event(level=level))
     assert listening.entries()[0]["PRIORITY"] == priority
 
 
-def test_lines_and_odd_names_survive(journal: Journal, listening: Listening) -> None:
+def test_multiline_values_and_unusual_names_are_encoded(
+    journal: Journal, listening: Listening
+) -> None:
     journal.take(event(exception="Traceback\n  a = b", reason="x=y\n\nz", **{"größe.in-kB": 1}))
     (entry,) = listening.entries()
     assert entry["KRAFTJBOD_EXCEPTION"] == "Traceback\n  a = b"
@@ -119,18 +119,20 @@ def test_lines_and_odd_names_survive(journal: Journal, listening: Listening) -> 
     assert entry["MESSAGE"].endswith("\nTraceback\n  a = b")
 
 
-def test_what_is_too_long_is_truncated_and_said(journal: Journal, listening: Listening) -> None:
+def test_long_values_and_entries_are_truncated_and_counted(
+    journal: Journal, listening: Listening
+) -> None:
     long = {f"value_{n:02}": "x" * 17_000 for n in range(20)}
     journal.take({"event": "e", "level": "info", **long, "n" * 100: 1})
     (entry,) = listening.entries()
     assert len(entry["KRAFTJBOD_VALUE_00"]) == 16 * 1024
     assert "KRAFTJBOD_VALUE_19" not in entry
     assert entry["KRAFTJBOD_" + "N" * 54] == "1"
-    # The message and all values.
+    # The message and all values are cut.
     assert entry["KRAFTJBOD_CUT_FIELDS"] == "21"
 
 
-def test_without_journald_events_go_to_standard_error_until_it_is_back(
+def test_journal_falls_back_to_standard_error_until_journald_returns(
     listening: Listening, journal: Journal
 ) -> None:
     listening.socket.close()
@@ -146,10 +148,10 @@ def test_without_journald_events_go_to_standard_error_until_it_is_back(
     assert listening.on_stderr() == []
 
 
-def test_what_nobody_takes_is_dropped_counted_and_reported_later(
+def test_events_that_journald_does_not_read_are_dropped_and_reported_later(
     listening: Listening, journal: Journal
 ) -> None:
-    """telemetry_dropped comes first once there is free space again."""
+    """The event telemetry_dropped comes first once the socket has space again."""
     for number in range(2_000):
         journal.take(event(number=number))
     taken = len(listening.entries())
@@ -164,7 +166,7 @@ def test_what_nobody_takes_is_dropped_counted_and_reported_later(
     assert len(listening.entries()) == 1
 
 
-def test_a_standard_error_that_nobody_reads_holds_nothing_up(
+def test_full_standard_error_does_not_block_the_journal(
     listening: Listening, journal: Journal
 ) -> None:
     listening.socket.close()
@@ -174,7 +176,7 @@ def test_a_standard_error_that_nobody_reads_holds_nothing_up(
     assert 0 < heard < 10_000
 
 
-def test_the_stream_to_the_journal_is_known_by_its_inode(listening: Listening) -> None:
+def test_is_journal_compares_device_and_inode_of_the_stream(listening: Listening) -> None:
     found = os.fstat(listening.stderr)
     named = {"JOURNAL_STREAM": f"{found.st_dev}:{found.st_ino}"}
     assert is_journal(listening.stderr, named)

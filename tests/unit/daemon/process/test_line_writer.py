@@ -1,4 +1,4 @@
-"""Lines go out by a thread: whoever writes never waits, and what is dropped is counted."""
+"""``LineWriter`` writes lines in a thread: callers never wait, and dropped lines are counted."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def read_until(fd: int, end: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("blocks", [True, False])
-def test_a_reader_that_does_not_read_holds_up_nobody(pipe: tuple[int, int], blocks: bool) -> None:
+def test_write_never_blocks_and_counts_dropped_lines(pipe: tuple[int, int], blocks: bool) -> None:
     reader, fd = pipe
     os.set_blocking(fd, blocks)
     writer = LineWriter(fd, dropped_line, max_waiting_bytes=MORE_THAN_A_PIPE_TAKES)
     lines = [f"{number} {'x' * 1000}\n" for number in range(1_000)]
     for line in lines:
         writer.write(line)
-    assert not writer.close(0.0), "it waits still, and its caller does not"
+    assert not writer.close(0.0), "the thread still waits, but its caller does not"
     kept, dropped, found = list[str](), 0, ""
     while len(kept) + dropped < len(lines):
         found += os.read(reader, 1 << 16).decode()
@@ -52,13 +52,13 @@ def test_a_reader_that_does_not_read_holds_up_nobody(pipe: tuple[int, int], bloc
                 dropped += int(line.split()[0])
             else:
                 kept.append(line)
-    # Lines are taken again as soon as the pipe takes some, also between two that were dropped.
+    # Lines are accepted again as soon as the pipe has space, even between two dropped lines.
     numbers = [int(line.split()[0]) for line in kept]
     assert kept == [lines[number] for number in sorted(set(numbers))]
     assert dropped > 0
 
 
-def test_what_waits_is_written_at_the_end(pipe: tuple[int, int]) -> None:
+def test_close_writes_queued_lines(pipe: tuple[int, int]) -> None:
     reader, fd = pipe
     writer = LineWriter(fd, dropped_line)
     for number in range(100):
@@ -67,7 +67,7 @@ def test_what_waits_is_written_at_the_end(pipe: tuple[int, int]) -> None:
     assert read_until(reader, b"99\n").decode().split() == [str(number) for number in range(100)]
 
 
-def test_lines_that_nobody_takes_are_no_error() -> None:
+def test_write_to_closed_pipe_raises_nothing() -> None:
     reader, fd = os.pipe()
     os.close(reader)
     writer = LineWriter(fd, dropped_line)

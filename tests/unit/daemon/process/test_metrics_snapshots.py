@@ -1,4 +1,4 @@
-"""The file of figures: whole, replaced, and nobody's burden."""
+"""``MetricsSnapshots``: the file is complete, replaced atomically, and never blocks the loop."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ async def test_first_snapshot_waits_until_every_metric_is_registered(tmp_path: P
     assert json.loads(path.read_text())["late"] == 1
 
 
-async def test_a_disk_that_hangs_costs_snapshots_and_not_the_loop(tmp_path: Path) -> None:
-    """A pipe without a reader is a file whose opening does not end."""
+async def test_hanging_disk_delays_snapshots_but_not_the_event_loop(tmp_path: Path) -> None:
+    """Opening a pipe without a reader hangs."""
     path, metrics = tmp_path / "figures.json", Metrics()
     metrics.count("beats")
     os.mkfifo(tmp_path / "figures.json.tmp")
@@ -54,7 +54,7 @@ async def test_a_disk_that_hangs_costs_snapshots_and_not_the_loop(tmp_path: Path
         while not path.is_file():
             await asyncio.sleep(0.001)
     running.cancel()
-    # Once each time; a slow machine may have it wait again.
+    # Each event comes once; a slow machine may log another wait afterwards.
     assert [event["event"] for event in logged][:2] == [
         "metrics_snapshot_waits",
         "metrics_snapshots_go_on",
@@ -62,7 +62,7 @@ async def test_a_disk_that_hangs_costs_snapshots_and_not_the_loop(tmp_path: Path
     assert json.loads(path.read_text())["beats"] == 21
 
 
-async def test_a_file_that_cannot_be_written_is_reported_and_tried_again(tmp_path: Path) -> None:
+async def test_unwritable_snapshot_file_is_logged_and_retried(tmp_path: Path) -> None:
     folder, metrics = tmp_path / "later", Metrics()
     path = folder / "figures.json"
     running = asyncio.create_task(snapshots_of(path, metrics).run())

@@ -1,4 +1,4 @@
-"""What a daemon reports to systemd, read from a socket of our own."""
+"""Notifications of a daemon to systemd, read from a socket of the test."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.faults.rig import open_dir
 
 
 class Listening:
-    """The service manager's end."""
+    """The receiving socket in place of the service manager."""
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -29,8 +29,8 @@ class Listening:
         self._socket.bind("\0" + address[1:] if address[0] == "@" else address)
         self._socket.setblocking(False)
 
-    def heard(self) -> list[str]:
-        """Every datagram that has arrived, in order."""
+    def received(self) -> list[str]:
+        """Return all datagrams that have arrived, in order."""
         reported = []
         while True:
             try:
@@ -42,9 +42,9 @@ class Listening:
         self._socket.close()
 
 
-@pytest.fixture(params=["a path", "an abstract name"])
+@pytest.fixture(params=["path", "abstract name"])
 def listening(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Listening]:
-    is_path = request.param == "a path"
+    is_path = request.param == "path"
     made = Listening(str(tmp_path / "notify") if is_path else f"@kraftjbod-test-{os.getpid()}")
     yield made
     made.close()
@@ -56,33 +56,33 @@ def service(listening: Listening, **environment: str) -> ServiceManager:
     )
 
 
-def test_facts_arrive_as_lines(listening: Listening) -> None:
+def test_notify_sends_one_line_per_field(listening: Listening) -> None:
     reported = service(listening)
     reported.notify(READY="1", STATUS="running")
     reported.close()
-    assert listening.heard() == ["READY=1\nSTATUS=running"]
+    assert listening.received() == ["READY=1\nSTATUS=running"]
 
 
 async def attended(listening: Listening, manager: ServiceManager, *statuses: str) -> list[str]:
-    """What is heard until the last status is; each is the answer to one look."""
+    """Return the datagrams up to the last status; ``attend`` asks once for each status."""
     coming = iter([*statuses, *itertools.repeat(statuses[-1], 10_000)])
     attending = asyncio.create_task(manager.attend(lambda: next(coming)))
-    heard: list[str] = []
+    received: list[str] = []
     async with asyncio.timeout(30):
-        while not any(f"STATUS={statuses[-1]}" in reported for reported in heard):
+        while not any(f"STATUS={statuses[-1]}" in reported for reported in received):
             await asyncio.sleep(0.01)
-            heard += listening.heard()
+            received += listening.received()
     attending.cancel()
     manager.close()
-    return heard
+    return received
 
 
-async def test_the_watchdog_hears_beats_and_a_status_only_when_it_changes(
+async def test_attend_sends_watchdog_beats_and_changed_status_only(
     listening: Listening,
 ) -> None:
     manager = service(listening, WATCHDOG_USEC="20000", WATCHDOG_PID=str(os.getpid()))
-    heard = await attended(listening, manager, "one", "one", "two\nlines", "three")
-    assert heard[:4] == [
+    received = await attended(listening, manager, "one", "one", "two\nlines", "three")
+    assert received[:4] == [
         "WATCHDOG=1\nSTATUS=one",
         "WATCHDOG=1",
         "WATCHDOG=1\nSTATUS=two lines",
@@ -91,24 +91,24 @@ async def test_the_watchdog_hears_beats_and_a_status_only_when_it_changes(
 
 
 @pytest.mark.parametrize("environment", [{}, {"WATCHDOG_USEC": "20000", "WATCHDOG_PID": "1"}])
-async def test_without_a_watchdog_of_ours_nothing_beats(
+async def test_attend_without_watchdog_for_this_process_sends_no_beats(
     listening: Listening, environment: dict[str, str]
 ) -> None:
     manager = service(listening, **environment)
-    heard = await attended(listening, manager, "as always", "as always", "new")
-    assert heard == ["STATUS=as always", "STATUS=new"]
+    received = await attended(listening, manager, "as always", "as always", "new")
+    assert received == ["STATUS=as always", "STATUS=new"]
 
 
-async def test_without_a_service_manager_nothing_is_said_and_nothing_waits() -> None:
+async def test_service_manager_without_notify_socket_does_nothing() -> None:
     manager = ServiceManager.from_environment({}, os.getpid())
     manager.notify(READY="1")
     await manager.attend(lambda: "never asked")
 
 
-async def test_what_a_service_manager_does_not_take_holds_nothing_up_and_goes_with_the_next(
+async def test_full_notify_socket_does_not_block_and_last_status_is_sent_later(
     listening: Listening,
 ) -> None:
-    """service_manager_unreachable is logged once for each time."""
+    """The event service_manager_unreachable is logged once per outage."""
     manager = service(listening)
     manager.notify(READY="1")
     with capture_logs() as logged:
@@ -117,13 +117,13 @@ async def test_what_a_service_manager_does_not_take_holds_nothing_up_and_goes_wi
         for _ in range(3):
             manager.notify(STATUS="late")
     assert [event["event"] for event in logged] == ["service_manager_unreachable"]
-    assert listening.heard()[0] == "READY=1"
+    assert listening.received()[0] == "READY=1"
     manager.notify(WATCHDOG="1")
-    assert listening.heard() == ["STATUS=late\nWATCHDOG=1"]
+    assert listening.received() == ["STATUS=late\nWATCHDOG=1"]
     manager.close()
 
 
-async def test_a_service_manager_that_is_gone_is_no_error(listening: Listening) -> None:
+async def test_notify_after_service_manager_closed_is_logged_once(listening: Listening) -> None:
     manager = service(listening)
     listening.close()
     with capture_logs() as logged:
@@ -141,14 +141,14 @@ async def test_a_service_manager_that_is_gone_is_no_error(listening: Listening) 
         ({"NOTIFY_SOCKET": "/n", "WATCHDOG_USEC": "0"}, "WATCHDOG_USEC=0: expected micro"),
     ],
 )
-def test_an_environment_that_makes_no_sense_is_refused(
+def test_from_environment_rejects_malformed_variables(
     environment: dict[str, str], why: str
 ) -> None:
     with pytest.raises(ConfigError, match=why):
         ServiceManager.from_environment(environment, os.getpid())
 
 
-async def test_directories_are_counted_by_state_and_the_ill_ones_named() -> None:
+async def test_dirs_text_counts_directories_by_state_and_names_impaired_ones() -> None:
     disk = MemVfs()
     for path in ("/d1", "/d2", "/d3"):
         disk.make_dirs(path)

@@ -1,4 +1,4 @@
-"""What a broker is built of that answers requests."""
+"""Wiring of a broker's request handlers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.unit.broker.broker_rig import CONNECTION
 from tests.unit.daemon.daemon_rig import wiring_on
 
 
-async def test_requests_are_answered_from_the_rooms_they_stand_on(tmp_path: Path) -> None:
+async def test_wired_apis_answer_requests_from_the_brokers_parts(tmp_path: Path) -> None:
     request = message("DescribeLogDirsRequest")
     header = RequestHeader(
         api_key=ApiKey.DESCRIBE_LOG_DIRS, api_version=4, correlation_id=1, client_id="test"

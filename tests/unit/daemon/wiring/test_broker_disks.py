@@ -1,4 +1,4 @@
-"""A broker's disks as they are opened."""
+"""``open_disks``: opening the directories of a broker."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ async def _close(disks: BrokerDisks) -> None:
     disks.metadata_dir.close()
 
 
-async def test_every_directory_is_opened_by_its_own_id(tmp_path: Path) -> None:
+async def test_open_disks_identifies_every_directory_by_its_id(tmp_path: Path) -> None:
     paths = [format_disk(tmp_path / f"d{n}", n) for n in (1, 2)]
     disks = await open_disks(broker_config(NO_CONTROLLER, *paths), Environment())
     assert disks.cluster_id == CLUSTER_ID
@@ -30,7 +30,7 @@ async def test_every_directory_is_opened_by_its_own_id(tmp_path: Path) -> None:
     await _close(disks)
 
 
-async def test_a_metadata_directory_of_its_own_holds_no_replicas(tmp_path: Path) -> None:
+async def test_open_disks_excludes_separate_metadata_dir_from_log_dirs(tmp_path: Path) -> None:
     paths = [format_disk(tmp_path / f"d{n}", n) for n in (1, 2)]
     meta = format_disk(tmp_path / "meta", 3)
     config = broker_config(NO_CONTROLLER, *paths, metadata_log_dir=meta)
@@ -40,7 +40,7 @@ async def test_a_metadata_directory_of_its_own_holds_no_replicas(tmp_path: Path)
     await _close(disks)
 
 
-async def test_a_disk_that_is_gone_is_offline_and_not_a_failed_start(tmp_path: Path) -> None:
+async def test_open_disks_with_missing_directory_starts_with_it_offline(tmp_path: Path) -> None:
     sound, gone = (format_disk(tmp_path / f"d{n}", n) for n in (1, 2))
     (tmp_path / "d2" / "meta.properties").unlink()
     (tmp_path / "d2").rmdir()
@@ -52,14 +52,14 @@ async def test_a_disk_that_is_gone_is_offline_and_not_a_failed_start(tmp_path: P
     await _close(disks)
 
 
-async def test_disks_that_were_never_formatted_are_a_failed_start(tmp_path: Path) -> None:
+async def test_open_disks_without_formatted_directory_fails_start(tmp_path: Path) -> None:
     (tmp_path / "d1").mkdir()
     config = broker_config(NO_CONTROLLER, str(tmp_path / "d1"))
     with pytest.raises(StartupError, match="format"):
         await open_disks(config, Environment())
 
 
-async def test_disks_of_another_cluster_than_the_file_says_are_a_failed_start(
+async def test_open_disks_with_other_cluster_id_than_configured_fails_start(
     tmp_path: Path,
 ) -> None:
     ours, new = format_disk(tmp_path / "d1", 1), tmp_path / "d2"
@@ -70,7 +70,7 @@ async def test_disks_of_another_cluster_than_the_file_says_are_a_failed_start(
     assert not list(new.glob("*.properties"))
 
 
-async def test_a_disk_of_another_cluster_is_refused_by_itself(tmp_path: Path) -> None:
+async def test_open_disks_takes_directory_of_another_cluster_offline(tmp_path: Path) -> None:
     ours = format_disk(tmp_path / "d1", 1)
     theirs = format_disk(tmp_path / "d2", 2, cluster_id="AAAAAAAAAAAAAAAAAAAAAA")
     disks = await open_disks(broker_config(NO_CONTROLLER, ours, theirs), Environment())
@@ -80,7 +80,9 @@ async def test_a_disk_of_another_cluster_is_refused_by_itself(tmp_path: Path) ->
     await _close(disks)
 
 
-async def test_where_no_disk_can_be_used_the_start_fails_and_reports_each(tmp_path: Path) -> None:
+async def test_open_disks_without_usable_directory_fails_start_with_all_reasons(
+    tmp_path: Path,
+) -> None:
     metadata = format_disk(tmp_path / "meta", 1)
     config = broker_config(
         NO_CONTROLLER,

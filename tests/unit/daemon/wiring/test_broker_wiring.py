@@ -1,4 +1,4 @@
-"""The wiring of a broker: what is built on its disks."""
+"""``build_wiring``: the parts of a broker, built on its disks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.faults.rig import CLUSTER_ID
 from tests.unit.daemon.daemon_rig import wiring_on
 
 
-async def test_nothing_runs_when_the_rooms_are_built(tmp_path: Path) -> None:
+async def test_build_wiring_starts_nothing(tmp_path: Path) -> None:
     async with wiring_on(tmp_path) as wiring:
         assert wiring.cluster.lifecycle.broker_epoch == -1
         assert wiring.cluster.lifecycle.state is not BrokerState.RUNNING
@@ -18,7 +18,7 @@ async def test_nothing_runs_when_the_rooms_are_built(tmp_path: Path) -> None:
         assert len(wiring.replicas.hosted) == 0
 
 
-async def test_the_figures_of_a_broker_are_there_from_the_start(tmp_path: Path) -> None:
+async def test_build_wiring_registers_metrics_of_the_broker(tmp_path: Path) -> None:
     around = Environment()
     async with wiring_on(tmp_path, around):
         figures = around.metrics.snapshot()

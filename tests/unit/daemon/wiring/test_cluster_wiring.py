@@ -1,4 +1,4 @@
-"""What a broker is built of that knows its cluster."""
+"""Wiring of a broker's view of its cluster."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.unit.broker.broker_rig import TOPIC_ID, dir_of, partition, topic
 from tests.unit.daemon.daemon_rig import BROKER_ID, wiring_on
 
 
-async def test_a_move_is_agreed_to_once_metadata_names_its_target(tmp_path: Path) -> None:
+async def test_is_agreed_to_is_true_once_metadata_names_target_directory(tmp_path: Path) -> None:
     asked = TopicIdPartition(TOPIC_ID, 0), AskedMove(dir_of(2, 1), dir_of(2, 2))
     async with wiring_on(tmp_path) as wiring:
         cluster = wiring.cluster
@@ -28,7 +28,7 @@ async def test_a_move_is_agreed_to_once_metadata_names_its_target(tmp_path: Path
     assert answers == [False, False, True]
 
 
-async def test_the_level_of_telemetry_follows_what_is_set_for_the_broker(tmp_path: Path) -> None:
+async def test_telemetry_level_follows_dynamic_config_of_the_broker(tmp_path: Path) -> None:
     levels = list[str]()
     async with wiring_on(tmp_path, Environment(set_telemetry_level=levels.append)) as wiring:
         cluster = wiring.cluster

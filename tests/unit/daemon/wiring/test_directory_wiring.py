@@ -1,4 +1,4 @@
-"""What a broker is built of that minds its directories."""
+"""Wiring of a broker's directories."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kraftjbod.metadata.state import MetadataDelta
 from tests.unit.daemon.daemon_rig import wiring_on
 
 
-async def test_a_cordon_of_the_metadata_reaches_the_directory(tmp_path: Path) -> None:
+async def test_dynamic_cordon_reaches_the_log_dir(tmp_path: Path) -> None:
     record = ConfigRecord(
         resource_type=ResourceType.BROKER, resource_name="2", name="cordoned.log.dirs", value="*"
     )

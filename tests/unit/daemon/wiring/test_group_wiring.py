@@ -1,11 +1,11 @@
-"""Groups as a broker's configuration has them."""
+"""Wiring of the group coordinator."""
 
 from __future__ import annotations
 
 from tests.unit.broker.broker_rig import brokers
 
 
-async def test_the_coordinator_hears_of_leaderships_and_has_its_keys() -> None:
+async def test_group_coordinator_has_configured_limits_and_follows_leaderships() -> None:
     async with brokers(offsets_retention_minutes="2", group_max_size="7") as (rig,):
         coordinator = rig.wiring.groups.coordinator
         assert coordinator._settings.offsets_retention_ms == 120_000

@@ -1,4 +1,4 @@
-"""The topics of the cluster's own, as a broker's configuration has them."""
+"""Wiring of the internal topics."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from kraftjbod.protocol.telemetry.storage_telemetry import TOPIC
 from tests.unit.broker.broker_rig import brokers
 
 
-async def test_topics_are_shaped_by_their_own_keys() -> None:
+async def test_internal_topics_have_configured_partition_count() -> None:
     async with brokers(storage_telemetry_topic_partitions="7") as (rig,):
         topics = rig.wiring.internal.internal_topics
         assert TOPIC in topics and topics[TOPIC].num_partitions == 7

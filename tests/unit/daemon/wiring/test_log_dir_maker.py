@@ -1,4 +1,4 @@
-"""A log dir of a configuration."""
+"""``make_log_dir``: a log directory from the configuration."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.faults.loop_executor import LoopExecutor
 from tests.unit.daemon.daemon_rig import broker_config, format_disk
 
 
-async def test_it_has_the_reserve_and_the_limits_of_its_configuration(tmp_path: Path) -> None:
+async def test_make_log_dir_applies_reserve_and_limits_of_configuration(tmp_path: Path) -> None:
     path = format_disk(tmp_path / "d1", 1)
     config = broker_config(
         9, path, log_dir_reserve_bytes="5000", log_dir_min_free_bytes=str(1 << 62)
@@ -34,12 +34,12 @@ async def test_it_has_the_reserve_and_the_limits_of_its_configuration(tmp_path: 
     log_dir.identify(found.directory_id, RealVfs().device(path))
     log_dir.start_watches()
     assert await asyncio.wait_for(failures.take(), 30) is log_dir
-    assert log_dir.state is LogDirState.SATURATED, "nobody has so much free"
+    assert log_dir.state is LogDirState.SATURATED, "no disk has so much free space"
     assert isinstance(log_dir.impaired_error(), LogDirImpairedError)
     log_dir.close()
 
 
-async def test_its_operations_run_where_the_environment_says(tmp_path: Path) -> None:
+async def test_make_log_dir_uses_executor_of_environment(tmp_path: Path) -> None:
     path = format_disk(tmp_path / "d1", 1)
     around = Environment(make_executor=LoopExecutor)
     failures = LogDirFailureChannel(max_dirs=1)

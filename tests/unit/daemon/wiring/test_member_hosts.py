@@ -1,4 +1,4 @@
-"""Which hosts a broker and a controller count as the cluster's."""
+"""Hosts that a broker and a controller treat as members of the cluster."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_member_hosts_of_broker_are_inter_broker_listeners_and_controllers() -> 
     cluster = Cluster()
     hosts = hosts_known_to_broker(BROKER, lambda: cluster.state)
     configured = {"c1", "10.0.0.2", "10.0.1.1", "b1"}
-    assert hosts() == configured, "no load balancer that stands before clients"
+    assert hosts() == configured, "without the load balancer for clients"
     cluster.register_broker(2, INNER="b2", OUTER="lb.example.org")
     cluster.register_controller("c3")
     assert hosts() == configured | {"b2", "c3"}
@@ -93,7 +93,7 @@ def test_member_hosts_of_controller_are_all_listeners_and_quorum() -> None:
     assert hosts() == {"c1", "10.0.0.2", "c4", "c5", "b2", "10.0.0.9"}
 
 
-def test_hosts_are_the_same_object_until_they_change() -> None:
+def test_member_hosts_are_the_same_object_until_they_change() -> None:
     cluster = Cluster()
     hosts = hosts_known_to_broker(BROKER, lambda: cluster.state)
     cluster.register_broker(2, INNER="b2")

@@ -1,4 +1,4 @@
-"""A controller without a vote looks for whom to follow, at the addresses that it was given."""
+"""``QuorumSearch``: a controller without a vote looks for the leader at its bootstrap servers."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def test_search_logs_once_that_its_host_is_not_allowed() -> None:
             found=lambda _: None,
         )
         with capture_logs() as logs:
-            search.begin(Driver())  # type: ignore[arg-type]  # as much of one as is needed
+            search.begin(Driver())  # type: ignore[arg-type]  #  type: ignore[arg-type]  # the needed part of a driver
             for _ in range(3):
                 await asked.acquire()
             await search.stop()
@@ -61,7 +61,7 @@ async def test_search_logs_once_that_its_host_is_not_allowed() -> None:
     ]
 
 
-async def test_voters_are_found_where_one_of_the_addresses_answers() -> None:
+async def test_search_finds_voters_through_an_address_that_answers() -> None:
     def refuse(_: RpcRequest) -> RpcResponse:
         raise NotControllerError("starting")
 
@@ -82,7 +82,7 @@ async def test_voters_are_found_where_one_of_the_addresses_answers() -> None:
             found=heard.update,
         )
         driver = Driver()
-        search.begin(driver)  # type: ignore[arg-type]  # as much of one as is needed
+        search.begin(driver)  # type: ignore[arg-type]  #  type: ignore[arg-type]  # the needed part of a driver
         assert await driver.asked == [VOTER]
         assert heard == {VOTER: "C://c3:9090"}
         await search.stop()
@@ -103,16 +103,16 @@ async def test_bug_that_ends_the_search_reaches_the_loop() -> None:
         backoff=ExponentialBackoff(initial_ms=1, max_ms=1, random_unit=lambda: 0.5),
         found=lambda _: None,
     )
-    search.begin(Broken())  # type: ignore[arg-type]  # as much of one as is needed
+    search.begin(Broken())  # type: ignore[arg-type]  #  type: ignore[arg-type]  # the needed part of a driver
     assert isinstance((await seen.get())["exception"], ZeroDivisionError)
     await search.stop()
 
 
-@pytest.mark.parametrize("is_restarted", [False, True], ids=["it ran", "it was restarted"])
+@pytest.mark.parametrize("is_restarted", [False, True], ids=["running", "restarted"])
 def test_voter_that_looks_for_a_leader_does_not_follow_a_standalone_controller(
     is_restarted: bool,
 ) -> None:
-    """One of three voters got a new disk, formatted with --standalone by mistake."""
+    """One of three voters got a new disk, which was formatted with --standalone by mistake."""
     with SimulatedCluster(5, controllers=3, brokers=1, log_dirs=1) as cluster:
         cluster.start()
         client = cluster.client("client")
@@ -141,7 +141,7 @@ def test_voter_that_looks_for_a_leader_does_not_follow_a_standalone_controller(
         assert cluster.bugs == []
 
 
-def test_brokers_forward_requests_of_clients_to_no_standalone_controller() -> None:
+def test_brokers_forward_no_requests_to_standalone_controller() -> None:
     """The active controller got a new disk, formatted with --standalone, at the same address."""
     with SimulatedCluster(5, controllers=3, brokers=1, log_dirs=1) as cluster:
         cluster.start()

@@ -1,4 +1,4 @@
-"""Who may speak as a controller of this quorum."""
+"""``QuorumWiring``: which controllers may send messages in this quorum."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ NAMED = VoterSet.of(ReplicaKey(BrokerId(i), directory) for i, directory in DIREC
 
 
 class Driver:
-    """What a room asks of it, and what it is told."""
+    """The attributes that the wiring reads, and the messages that it delivers."""
 
     seeks_leader = False
     leader: BrokerId | None = None
@@ -58,72 +58,73 @@ def wiring_with(voters: VoterSet) -> tuple[QuorumWiring, Driver]:
     format_dir(memory, "/d1", 1)
     memory.make_dirs("/d1/__cluster_metadata-0")
     config = ControllerConfig.from_properties(CONFIG, source="test", base_dir="/")
-    room, driver = QuorumWiring(config, Environment(), open_dir(memory), "c"), Driver(voters)
-    room.attach(driver)  # type: ignore[arg-type]  # as much of one as is needed
-    return room, driver
+    wiring, driver = QuorumWiring(config, Environment(), open_dir(memory), "c"), Driver(voters)
+    wiring.attach(driver)  # type: ignore[arg-type]  #  type: ignore[arg-type]  # the needed part of a driver
+    return wiring, driver
 
 
-async def test_once_voters_are_named_anybody_may_observe_and_no_former_disk_is_served() -> None:
-    room, driver = wiring_with(NAMED)
+async def test_named_quorum_accepts_observers_and_refuses_former_directory() -> None:
+    wiring, driver = wiring_with(NAMED)
     said = [{"kind": "Observe", "term": 0}]
     request = QuorumMessagesRequest.model_validate(
         {**SAID, "sender_id": 4, "sender_endpoint": "C://127.0.0.1:4", "messages": said}
     )
-    await room.receive(request)
+    await wiring.receive(request)
     (message,) = driver.received
     assert message.sender == ReplicaKey(BrokerId(4), request.sender_directory_id)
-    assert not room.speaks_here(request)
+    assert not wiring.speaks_here(request)
     former = request.model_copy(update={"receiver_directory_id": DIRECTORIES[3]})
     with pytest.raises(OperatingError, match="remove the former one from the voters") as refused:
-        await room.receive(former)
+        await wiring.receive(former)
     assert refused.value.code is ErrorCode.INVALID_VOTER_KEY
-    await room.close()
+    await wiring.close()
 
 
-async def test_who_speaks_as_older_software_does_is_not_to_be_named_in_the_log() -> None:
-    room, _ = wiring_with(STATIC)
+async def test_directories_exclude_voters_that_speak_like_older_software() -> None:
+    wiring, _ = wiring_with(STATIC)
     for endpoint, named in (("", {1}), ("C://127.0.0.1:2", {1, 2}), ("", {1})):
         said = {**SAID, "sender_endpoint": endpoint}
-        await room.receive(QuorumMessagesRequest.model_validate(said))
-        assert set(room.directories()) == named, endpoint
-    # They were named while this one was away, and another one leads by now.
-    later = {**said, "sender_id": 4, "receiver_directory_id": room.directories()[BrokerId(1)]}
-    await room.receive(QuorumMessagesRequest.model_validate(later))
+        await wiring.receive(QuorumMessagesRequest.model_validate(said))
+        assert set(wiring.directories()) == named, endpoint
+    # The voters were named while this controller was away, and another one leads now.
+    later = {**said, "sender_id": 4, "receiver_directory_id": wiring.directories()[BrokerId(1)]}
+    await wiring.receive(QuorumMessagesRequest.model_validate(later))
     with pytest.raises(OperatingError, match="takes this one for"):
-        await room.receive(QuorumMessagesRequest.model_validate({**said, "sender_id": 4}))
-    await room.close()
+        await wiring.receive(QuorumMessagesRequest.model_validate({**said, "sender_id": 4}))
+    await wiring.close()
 
 
-async def test_in_a_static_quorum_a_voter_is_who_speaks_from_the_voter_s_disk() -> None:
-    """Another disk grants what the voter granted somebody else: two led the same term."""
-    room, driver = wiring_with(STATIC)
+async def test_static_quorum_identifies_voters_by_directory() -> None:
+    """An empty disk would grant votes again that the lost disk had granted: two leaders in a
+    term."""
+    wiring, driver = wiring_with(STATIC)
     named = {"sender_endpoint": "C://127.0.0.1:2", "receiver_directory_id": directory_id(1)}
     said = {**SAID, "messages": [{"kind": "VoteReply", "term": 3, "granted": True}]}
     voter, empty = {"sender_directory_id": DIRECTORIES[2]}, {"sender_directory_id": DIRECTORIES[3]}
-    await room.receive(QuorumMessagesRequest.model_validate(said | voter))
-    await room.receive(QuorumMessagesRequest.model_validate(said | voter | named))
-    await room.receive(QuorumMessagesRequest.model_validate(said | empty | named))
+    await wiring.receive(QuorumMessagesRequest.model_validate(said | voter))
+    await wiring.receive(QuorumMessagesRequest.model_validate(said | voter | named))
+    await wiring.receive(QuorumMessagesRequest.model_validate(said | empty | named))
     senders = [message.sender for message in driver.received]
     assert senders == [node(2), node(2), ReplicaKey(BrokerId(2), DIRECTORIES[3])]
     assert not STATIC.is_majority([node(1), senders[-1]])
-    await room.close()
+    await wiring.close()
 
 
-async def test_a_controller_is_registered_by_what_it_said_last_under_whatever_name() -> None:
-    room, driver = wiring_with(STATIC)
+async def test_supported_features_are_those_last_sent_by_each_voter() -> None:
+    wiring, driver = wiring_with(STATIC)
     own = {BrokerId(1): SUPPORTED_FEATURES}
-    assert room.supported_features() == {**own, BrokerId(2): {}, BrokerId(3): {}}
+    assert wiring.supported_features() == {**own, BrokerId(2): {}, BrokerId(3): {}}
     newer = {**SAID, "sender_endpoint": "C://127.0.0.1:2", "sender_features": {"f": (1, 2)}}
     newer |= {"sender_directory_id": DIRECTORIES[2]}
-    await room.receive(QuorumMessagesRequest.model_validate(newer))
-    assert room.supported_features() == {**own, BrokerId(2): {"f": (1, 2)}, BrokerId(3): {}}
+    await wiring.receive(QuorumMessagesRequest.model_validate(newer))
+    assert wiring.supported_features() == {**own, BrokerId(2): {"f": (1, 2)}, BrokerId(3): {}}
     driver.voters = NAMED
-    assert room.supported_features()[BrokerId(2)] == {"f": (1, 2)}
-    await room.receive(QuorumMessagesRequest.model_validate({**newer, "sender_features": {}}))
-    assert room.supported_features()[BrokerId(2)] == {}, "it was downgraded"
+    assert wiring.supported_features()[BrokerId(2)] == {"f": (1, 2)}
+    await wiring.receive(QuorumMessagesRequest.model_validate({**newer, "sender_features": {}}))
+    assert wiring.supported_features()[BrokerId(2)] == {}, "it was downgraded"
     driver.voters = VoterSet.of([ReplicaKey(BrokerId(1), DIRECTORIES[1])])
-    assert room.supported_features() == own
-    await room.close()
+    assert wiring.supported_features() == own
+    await wiring.close()
 
 
 @pytest.mark.parametrize(
@@ -135,52 +136,54 @@ async def test_a_controller_is_registered_by_what_it_said_last_under_whatever_na
         ("receiver_id", 3, ErrorCode.INVALID_VOTER_KEY),
     ],
 )
-async def test_a_stranger_is_refused(field: str, value: Any, code: ErrorCode) -> None:
-    room, _ = wiring_with(STATIC)
+async def test_message_of_wrong_cluster_sender_or_receiver_is_refused(
+    field: str, value: Any, code: ErrorCode
+) -> None:
+    wiring, _ = wiring_with(STATIC)
     request = QuorumMessagesRequest.model_validate({**SAID, field: value})
-    assert room.speaks_here(request) == (field == "receiver_id")
+    assert wiring.speaks_here(request) == (field == "receiver_id")
     with pytest.raises(OperatingError) as refused:
-        await room.receive(request)
+        await wiring.receive(request)
     assert refused.value.code is code
     with capture_logs() as events:
         for _ in range(2):
-            room._refused(BrokerId(2), refused.value)
+            wiring._refused(BrokerId(2), refused.value)
     assert [event["event"] for event in events] == ["controller_refused_by_peer"]
-    await room.close()
+    await wiring.close()
 
 
-async def test_only_the_leader_s_refusal_counts_and_not_for_long(
+async def test_refusal_counts_only_from_the_leader_and_expires(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    room, driver = wiring_with(STATIC)
+    wiring, driver = wiring_with(STATIC)
     driver.leader = BrokerId(2)
     refusal = OperatingError("another disk", code=ErrorCode.INVALID_VOTER_KEY)
     with capture_logs():
-        room._refused(BrokerId(3), refusal)
-        assert room.refusal is None
-        room._refused(BrokerId(2), refusal)
-    assert room.refusal == "another disk"
+        wiring._refused(BrokerId(3), refusal)
+        assert wiring.refusal is None
+        wiring._refused(BrokerId(2), refusal)
+    assert wiring.refusal == "another disk"
     monkeypatch.setattr("kraftjbod.daemon.wiring.quorum_wiring._REFUSAL_STANDS_MS", 0)
-    assert room.refusal is None, "it was taken in since"
-    await room.close()
+    assert wiring.refusal is None, "the refusal has expired"
+    await wiring.close()
 
 
 async def test_controller_of_another_metadata_log_is_refused_and_logged_at_intervals() -> None:
     """The other controller was formatted with --standalone by mistake, and leads its own quorum."""
-    room, driver = wiring_with(NAMED)
+    wiring, driver = wiring_with(NAMED)
     ours, other = Uuid(b"o" * 16), Uuid(b"x" * 16)
     said = {**SAID, "messages": [{"kind": "Observe", "term": 0}]}
     foreign = QuorumMessagesRequest.model_validate({**said, "metadata_log_id": other})
-    await room.receive(foreign)
-    assert len(driver.received) == 1, "nothing is committed here that names this log"
-    room.note_log_id(ours)
+    await wiring.receive(foreign)
+    assert len(driver.received) == 1, "no committed entry names this log yet"
+    wiring.note_log_id(ours)
     with capture_logs() as events:
         for _ in range(2):
             with pytest.raises(OperatingError, match="formatted as a separate quorum") as refused:
-                await room.receive(foreign)
+                await wiring.receive(foreign)
             assert refused.value.code is ErrorCode.FOREIGN_METADATA
     assert [event["event"] for event in events] == ["controller_of_another_log"]
     for known in (ours, None):
-        await room.receive(foreign.model_copy(update={"metadata_log_id": known}))
+        await wiring.receive(foreign.model_copy(update={"metadata_log_id": known}))
     assert len(driver.received) == 3
-    await room.close()
+    await wiring.close()

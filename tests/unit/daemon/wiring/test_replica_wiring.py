@@ -1,4 +1,4 @@
-"""What a broker is built of that hosts replicas."""
+"""Wiring of a broker's replicas."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kraftjbod.metadata.state import MetadataDelta
 from tests.unit.daemon.daemon_rig import wiring_on
 
 
-async def test_a_new_rate_reaches_what_moves_replicas(tmp_path: Path) -> None:
+async def test_dynamic_move_rate_reaches_the_mover(tmp_path: Path) -> None:
     key = "replica.alter.log.dirs.io.max.bytes.per.second"
     record = ConfigRecord(
         resource_type=ResourceType.BROKER, resource_name="", name=key, value="1234567"

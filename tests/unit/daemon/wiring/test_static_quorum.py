@@ -1,4 +1,4 @@
-"""Controllers of a static quorum introduce themselves, and report errors that end this."""
+"""``StaticQuorum``: controllers introduce themselves, and report errors that end this."""
 
 from __future__ import annotations
 

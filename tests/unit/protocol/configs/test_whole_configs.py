@@ -1,4 +1,4 @@
-"""AlterConfigs told as single changes; the handler's way is in test_config_apis.py."""
+"""AlterConfigs translated into single changes; test_config_apis.py tests the handler."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ def resource(resource_type: int, name: str, *configs: tuple[str, str | None]) ->
     )
 
 
-def test_what_is_not_named_is_deleted_and_the_rest_is_set_as_it_is_said() -> None:
-    """Twice, or to nothing: the controller refuses either, as for single changes."""
+def test_as_changes_deletes_configs_that_are_not_named_and_sets_the_others() -> None:
+    """Duplicates and null values are passed on; the controller refuses them as in single
+    changes."""
     request = AlterConfigsRequest(
         resources=[
             resource(TOPIC, "t", ("a", "1"), ("a", "2"), ("b", None)),
@@ -39,7 +40,7 @@ def test_what_is_not_named_is_deleted_and_the_rest_is_set_as_it_is_said() -> Non
     ]
 
 
-def test_what_is_there_is_asked_for_in_parts() -> None:
+def test_named_in_parts_splits_long_lists_of_resources() -> None:
     names = [f"t{number}" for number in range(MAX_FORWARDED_ITEMS + 1)]
     request = AlterConfigsRequest(
         resources=[resource(BROKER, ""), *(resource(TOPIC, name) for name in (*names, "t" * 250))]

@@ -1,4 +1,4 @@
-"""The source of generated functions, and what it calls."""
+"""Source of the generated codec functions, and the functions that it calls."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kraftjbod.protocol.schemas.kafka_compiler import Compiler, long_uvarint, uv
 from kraftjbod.protocol.schemas.kafka_schema import load_message
 
 
-def test_neighbours_of_fixed_size_are_read_at_once() -> None:
+def test_compiler_reads_adjacent_fixed_size_fields_at_once() -> None:
     source = Compiler(load_message("FetchRequest"), 12).source()
     assert (
         "m.partition, m.current_leader_epoch, m.fetch_offset, m.last_fetched_epoch,"
@@ -18,12 +18,12 @@ def test_neighbours_of_fixed_size_are_read_at_once() -> None:
 
 
 @pytest.mark.parametrize("value", [128, 300, 2**14, 2**31 - 1])
-def test_varints_of_several_bytes(value: int) -> None:
+def test_long_uvarint_reads_multibyte_values(value: int) -> None:
     encoded = uvarint(value)
     assert long_uvarint(memoryview(encoded), 1, encoded[0]) == (value, len(encoded))
 
 
 @pytest.mark.parametrize("encoded", [uvarint(2**31), uvarint(2**35), b"\x80" * 9 + b"\x01"])
-def test_varints_that_are_no_length(encoded: bytes) -> None:
+def test_long_uvarint_rejects_values_that_are_no_length(encoded: bytes) -> None:
     with pytest.raises(RemoteProtocolError):
         long_uvarint(memoryview(encoded), 1, encoded[0])

@@ -1,7 +1,6 @@
-"""Our own tagged fields: we read them back, others read everything else as if they were not there.
+"""Tagged fields of our own: our codec reads them, and other codecs ignore them.
 
-kafka-python stands for the others; kio refuses unknown tags, which no Kafka client may.
-"""
+kafka-python represents other codecs; kio refuses unknown tags, which a Kafka client must not."""
 
 from __future__ import annotations
 
@@ -77,7 +76,7 @@ MESSAGES = [
 
 
 @pytest.mark.parametrize(("name", "version", "make", "own"), MESSAGES)
-def test_we_read_them_and_others_pass_over_them(
+def test_own_tagged_fields_are_read_by_us_and_skipped_by_kafka_python(
     name: str, version: int, make: Any, own: dict[str, Any]
 ) -> None:
     with_own, without = make(**own), make()
@@ -91,17 +90,17 @@ def test_we_read_them_and_others_pass_over_them(
     )
 
 
-def test_the_bytes_are_those_of_a_tagged_field() -> None:
+def test_own_field_is_encoded_as_tagged_field() -> None:
     raw = body_bytes("DescribeLogDirsResponse", 4, described(state="x"))
     assert b"\x01" + uvarint(FIRST_OWN_TAG + 1) + b"\x02" + b"\x02x" in raw
 
 
-def test_where_there_are_no_tags_a_description_goes_without() -> None:
+def test_own_fields_are_omitted_in_versions_without_tags() -> None:
     plain = body_bytes("DescribeLogDirsResponse", 1, described())
     assert body_bytes("DescribeLogDirsResponse", 1, described(**DIR_FACTS)) == plain
 
 
-def test_unreported_facts_have_defaults_that_say_so() -> None:
+def test_own_fields_that_were_not_sent_have_defaults() -> None:
     result = described().results[0]
     assert (result.directory_id, result.state, result.queued_assignments) == (bytes(16), "", -1)
 
@@ -125,7 +124,7 @@ def test_own_fields_are_tagged_in_every_version_that_has_them(name: str) -> None
     assert len({f.tag for f in fields}) == len(fields)
 
 
-def test_a_target_that_is_no_text_is_our_bug() -> None:
+def test_encode_refuses_own_field_of_wrong_type() -> None:
     with pytest.raises(LocalProtocolError):
         body_bytes("AlterPartitionReassignmentsRequest", 1, reassignment(target_directories=[5]))
 
@@ -142,7 +141,7 @@ ORDERS = {
 
 
 @pytest.mark.parametrize("name", ORDERS)
-def test_a_message_of_our_own_is_what_it_was(name: str) -> None:
+def test_own_api_messages_round_trip(name: str) -> None:
     body = codec.message(name)(**ORDERS[name])
     raw = body_bytes(name, 0, body)
     assert codec.decode_body(name, 0, memoryview(raw), 0, max_elements=9) == body
@@ -150,7 +149,7 @@ def test_a_message_of_our_own_is_what_it_was(name: str) -> None:
     assert (schema.api_key, 0 in schema.flexible) == (FIRST_OWN_API_KEY, True)
 
 
-def test_no_message_of_kafka_s_is_shadowed() -> None:
+def test_own_apis_shadow_no_kafka_api() -> None:
     for name in ORDERS:
         assert not hasattr(kafka.protocol.admin, name)
         assert load_message(name).api_key not in {
@@ -166,7 +165,9 @@ def test_no_message_of_kafka_s_is_shadowed() -> None:
         ("kafka-python", False, False),
     ],
 )
-def test_an_api_is_advertised_to_who_may_know_it(asker: str, ours: bool, new: bool) -> None:
+def test_api_versions_advertises_own_apis_by_client_software(
+    asker: str, ours: bool, new: bool
+) -> None:
     header = codec.RequestHeader(codec.ApiKey.API_VERSIONS, 3, 1, "x")
     frame = b"".join(codec.api_versions_response(header, asker=asker))[4:]
     answered = codec.decode_response(frame, api_key=codec.ApiKey.API_VERSIONS, version=3)

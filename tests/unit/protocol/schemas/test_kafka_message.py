@@ -1,4 +1,4 @@
-"""Messages are values with Kafka's defaults."""
+"""Generated messages are values with Kafka's defaults."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kraftjbod.protocol.messages import FetchRequest
 FetchTopic = FetchRequest.FetchTopic
 
 
-def test_messages_are_values_with_defaults() -> None:
+def test_messages_compare_by_value_and_have_defaults() -> None:
     one, other = FetchRequest(max_wait_ms=5), FetchRequest(max_wait_ms=5)
     assert one == other
     assert one != FetchRequest()
@@ -18,7 +18,7 @@ def test_messages_are_values_with_defaults() -> None:
     one.topics.append(FetchTopic(topic="t"))
     assert other.topics == []
     assert "max_wait_ms=5" in repr(one)
-    for _ in range(2):  # The first call of a class makes its constructor.
+    for _ in range(2):  #  The first call of a class generates its constructor.
         with pytest.raises(TypeError):
             FetchRequest.ForgottenTopic(no_such_field=1)
     with pytest.raises(AttributeError):

@@ -1,4 +1,4 @@
-"""Schemas as they are read from Kafka's JSON."""
+"""``load_message``: schemas from Kafka's JSON."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from kraftjbod.protocol.schemas.kafka_schema import NO_VERSIONS, Versions, load_
     ("text", "inside", "outside"),
     [("3-12", [3, 12], [2, 13]), ("9+", [9, 99], [8]), ("4", [4], [3, 5]), ("none", [], [0, 1])],
 )
-def test_version_ranges(text: str, inside: list[int], outside: list[int]) -> None:
+def test_versions_parse_ranges(text: str, inside: list[int], outside: list[int]) -> None:
     versions = Versions.parse(text)
     assert [v for v in inside if v not in versions] == []
     assert [v for v in outside if v in versions] == []
 
 
-def test_a_message_with_everything() -> None:
+def test_load_message_reads_defaults_tags_and_structs() -> None:
     schema = load_message("FetchRequest")
     assert (schema.api_key, schema.flexible.first) == (1, 12)
     fields = {f.name: f for f in schema.struct.fields}
@@ -37,7 +37,7 @@ def test_a_message_with_everything() -> None:
     assert [f.name for f in topic.fields] == ["topic", "topic_id", "partitions"]
 
 
-def test_defaults_of_each_type() -> None:
+def test_load_message_reads_defaults_of_each_type() -> None:
     fields = {f.name: f for f in load_message("MetadataRequest").struct.fields}
     assert fields["allow_auto_topic_creation"].default is True
     assert fields["include_topic_authorized_operations"].default is False
@@ -46,12 +46,12 @@ def test_defaults_of_each_type() -> None:
     assert [f.default for f in topic.fields] == [bytes(16), ""]
 
 
-def test_unknown_messages() -> None:
+def test_load_message_of_unknown_name_raises_key_error() -> None:
     with pytest.raises(KeyError, match="NoSuchRequest"):
         load_message("NoSuchRequest")
 
 
-def test_reading_schemas_starts_no_foreign_client() -> None:
+def test_load_message_does_not_import_kafka_python() -> None:
     code = (
         "import sys; from kraftjbod.protocol.schemas.kafka_schema import load_message;"
         " load_message('FetchRequest'); sys.exit('kafka' in sys.modules)"
@@ -59,7 +59,7 @@ def test_reading_schemas_starts_no_foreign_client() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_a_struct_that_several_fields_share_is_there_once() -> None:
+def test_shared_struct_is_listed_once() -> None:
     schema = load_message("AddPartitionsToTxnRequest")
     names = [s.name for s in schema.struct.structs()]
     assert names == [

@@ -1,4 +1,4 @@
-"""Schemas of records are read as those of messages are; what they encode to: test_group_records."""
+"""Schemas of internal records; test_group_records tests their encoding."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from kraftjbod.protocol.schemas.kafka_schema import load_message
 from kraftjbod.protocol.schemas.record_schemas import RECORD_SCHEMAS
 
 
-def test_each_key_has_a_value() -> None:
-    """What decodes one looks the other up by its name."""
+def test_each_record_key_schema_has_a_value_schema() -> None:
+    """The decoder looks up the value schema by the name of the key schema."""
     keys = {name for name in RECORD_SCHEMAS if name.endswith("Key")}
     assert {name.removesuffix("Key") + "Value" for name in keys} <= RECORD_SCHEMAS.keys()
 
 
 @pytest.mark.parametrize("name", RECORD_SCHEMAS)
-def test_every_version_comes_back_as_it_was(name: str) -> None:
+def test_every_version_of_record_schemas_round_trips(name: str) -> None:
     versions = load_message(name).versions
     for version in range(versions.first, versions.last + 1):
         blank = message(name)()

@@ -1,4 +1,4 @@
-"""What coordinators say of groups, in code and in docs/group-telemetry.md."""
+"""Telemetry of group coordinators, in code and in docs/group-telemetry.md."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LAG: Final = LagSample(
 )
 
 
-def test_the_manual_lists_every_field_and_no_other() -> None:
+def test_group_telemetry_manual_lists_exactly_the_fields() -> None:
     part = MANUAL.split("\n## `lag`\n")[1].split("\n## ")[0]
     rows = re.findall(r"^\| `([a-z_]+)` \| ([a-z ]+) \| .+ \|$", part, re.MULTILINE)
     assert [(name, TYPES[type_]) for name, type_ in rows] == [
@@ -38,7 +38,7 @@ def test_the_manual_lists_every_field_and_no_other() -> None:
     ]
 
 
-def test_the_manual_lists_every_key_with_its_default() -> None:
+def test_group_telemetry_manual_lists_every_key_with_its_default() -> None:
     found = dict(re.findall(r"^\| `(group\.telemetry\.[a-z.]+)` \| (\w+) \|", MANUAL, re.MULTILINE))
     keys = set(filter(lambda key: key.startswith("group.telemetry."), BrokerConfig.keys()))
     assert set(found) == keys
@@ -46,7 +46,7 @@ def test_the_manual_lists_every_key_with_its_default() -> None:
         assert json.loads(default) == BrokerConfig.model_fields[key.replace(".", "_")].default, key
 
 
-def test_a_record_is_one_json_object() -> None:
+def test_group_telemetry_record_is_one_json_object() -> None:
     assert json.loads(encode(ORIGIN, LAG)) == {
         **{"schema": 1, "kind": "lag", "cluster_id": "c", "broker_id": 7, "rack": None},
         **{"incarnation": "i", "time_ms": 5, "group_id": "g:1", "group_type": "classic"},

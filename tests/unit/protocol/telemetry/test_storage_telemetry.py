@@ -1,4 +1,4 @@
-"""What brokers say of their disks, in code and in docs/storage-telemetry.md."""
+"""Telemetry of brokers about their disks, in code and in docs/storage-telemetry.md."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ REPLICA: Final = ReplicaSample(
 
 
 def rows(section: str) -> list[tuple[str, str]]:
-    """Fields and types of the table under a heading."""
+    """Return the fields and types of the table under a heading."""
     part = MANUAL.split(f"\n## {section}\n")[1].split("\n## ")[0]
     return re.findall(r"^\| `([a-z_]+)` \| ([a-z ]+) \| .+ \|$", part, re.MULTILINE)
 
@@ -59,7 +59,7 @@ def rows(section: str) -> list[tuple[str, str]]:
     ("section", "kind"),
     [("Every record", Origin), ("`log_dir`", LogDirSample), ("`replica`", ReplicaSample)],
 )
-def test_the_manual_lists_every_field_and_no_other(section: str, kind: type) -> None:
+def test_storage_telemetry_manual_lists_exactly_the_fields(section: str, kind: type) -> None:
     found = [(name, TYPES[type_]) for name, type_ in rows(section)]
     if kind is Origin:
         assert found[:2] == [("schema", "int"), ("kind", "str")]
@@ -67,7 +67,7 @@ def test_the_manual_lists_every_field_and_no_other(section: str, kind: type) -> 
     assert found == [(field.name, field.type) for field in fields(kind)]
 
 
-def test_the_manual_lists_every_key_with_its_default() -> None:
+def test_storage_telemetry_manual_lists_every_key_with_its_default() -> None:
     found = re.findall(r"^\| `(storage\.telemetry\.[a-z.]+)` \| (\w+) \|", MANUAL, re.MULTILINE)
     keys = set(filter(lambda key: key.startswith("storage.telemetry."), BrokerConfig.keys()))
     assert {key for key, _ in found} == keys
@@ -76,7 +76,7 @@ def test_the_manual_lists_every_key_with_its_default() -> None:
         assert json.loads(default) == field.default, key
 
 
-def test_a_record_is_one_json_object() -> None:
+def test_storage_telemetry_record_is_one_json_object() -> None:
     assert json.loads(encode(ORIGIN, LOG_DIR)) == {
         "schema": 1,
         "kind": "log_dir",
@@ -113,13 +113,13 @@ def test_a_record_is_one_json_object() -> None:
     assert (replica["kind"], replica["broker_id"], replica["brokers"]) == ("replica", 7, [1, 2])
 
 
-def test_a_name_of_any_letters_survives() -> None:
+def test_encode_keeps_unusual_characters_in_paths() -> None:
     odd = LogDirSample(
         directory_id="d", path='/d "é\n', state="online", is_cordoned=False, since_ms=0
     )
     assert json.loads(encode(ORIGIN, odd))["path"] == '/d "é\n'
 
 
-def test_keys_name_the_directory_and_the_replica() -> None:
+def test_record_key_names_broker_and_directory_or_replica() -> None:
     assert record_key(ORIGIN, LOG_DIR) == b"7:d"
     assert record_key(ORIGIN, REPLICA) == b"7:t-3"
