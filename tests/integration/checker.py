@@ -1,13 +1,12 @@
-"""Load whose every acknowledgement is remembered, and the proof that none was lost.
+"""Load that records every acknowledgement, and the check that no acknowledged record was lost.
 
-:class:`Load` keeps one producer per partition busy, so that a partition in trouble cannot hold up
-its neighbours. Each value is the partition's next number, so reading back shows by itself what is
-missing, what came twice and what changed places.
-The clients are librdkafka's: what it calls acknowledged is what users call acknowledged.
+:class:`Load` keeps one producer per partition busy, so that a failing partition cannot delay the
+others. Each value is the next number of its partition, so that the records themselves show missing,
+repeated and reordered values.
+The clients are librdkafka's: a record counts as acknowledged if librdkafka reports it.
 
-What is proven: see :class:`Verdict`. Gaps between acknowledgements are measured and printed, and
-never asserted: a busy machine is no bug.
-"""
+:class:`Verdict` lists what is checked. Gaps between acknowledgements are measured and printed, but
+never asserted, because a busy machine is no defect."""
 
 from __future__ import annotations
 
@@ -53,11 +52,10 @@ _PARTITION_FIGURES: Final = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ack:
-    """One record that the cluster took responsibility for.
+    """A record that the cluster acknowledged.
 
-    ``offset`` is None where an idempotent client knows it only by the answer to a later record:
-    the answer to this one was an error that left open whether it was written.
-    """
+    ``offset`` is None if an idempotent client knows it only from the response to a later record,
+    after an error that left open whether the record was written."""
 
     number: int
     offset: int | None
@@ -66,7 +64,7 @@ class Ack:
 
 @dataclass(slots=True, kw_only=True)
 class PartitionLoad:
-    """One partition's producer and what came of it. ``acks`` is in the order of arrival."""
+    """A partition's producer and its results. ``acks`` is in the order of arrival."""
 
     partition: int
     producer: Any = None
@@ -89,7 +87,7 @@ class PartitionLoad:
         self.statistics = text
 
     def explain_client(self) -> dict[str, Any]:
-        """What the client believes of itself, its brokers and the partition."""
+        """Return the client's view of itself, its brokers and the partition."""
         printed = json.loads(self.statistics)
         topics = printed.get("topics", {}).values()
         return {
@@ -114,8 +112,8 @@ class PartitionLoad:
 class Load:
     """Produces to every partition of one topic from ``with`` until :meth:`stop`.
 
-    At most ``in_flight`` records of a partition wait for an answer, made up to every ``pause_s``.
-    """
+    At most ``in_flight`` records of a partition wait for a response; new ones come every
+    ``pause_s``."""
 
     def __init__(
         self,
@@ -140,7 +138,7 @@ class Load:
             "acks": "all",
             "enable.idempotence": True,
             "linger.ms": 0,
-            # A partition in trouble is tried for as long as a test may last.
+            # The client retries a failing partition for as long as a test may last.
             "message.timeout.ms": 300_000,
             "retry.backoff.max.ms": 200,
             "statistics.interval.ms": 5_000,
@@ -169,13 +167,13 @@ class Load:
         return [len(load.acks) for load in self.partitions]
 
     def flowed_since(self, before: list[int], records: int = 3) -> bool:
-        """Every partition had ``records`` more acknowledged than ``before``."""
+        """Return whether every partition had ``records`` more acknowledged than ``before``."""
         self.raise_if_crashed()
         now = self.acked_by_partition()
         return all(new >= old + records for old, new in zip(before, now, strict=True))
 
     def explain(self) -> str:
-        """Where each partition stands, for a test that waited in vain."""
+        """Describe the state of each partition, for a test whose wait timed out."""
         now = time.monotonic()
         return "\n".join(
             f"partition {load.partition}: {len(load.acks)} acknowledged, "
@@ -189,10 +187,9 @@ class Load:
             raise self._crash
 
     def stop(self, timeout_s: float = 60.0) -> None:
-        """Send no more, and wait until everything sent is answered one way or the other.
+        """Stop sending, and wait until each sent record is acknowledged or failed.
 
-        :raises AssertionError: naming the partitions that have not answered by then.
-        """
+        :raises AssertionError: with the partitions that still wait after ``timeout_s``."""
         self._stopping.set()
         self._thread.join()
         self.raise_if_crashed()
@@ -203,7 +200,8 @@ class Load:
         assert not silent, f"records without an answer after {timeout_s:.0f} s: {silent}"
 
     def write_acknowledged(self, path: Path) -> int:
-        """What was acknowledged at a known offset, as JSON lines for the audit; how many lines."""
+        """Write acknowledged records with known offsets as JSON lines for the audit; return their
+        number."""
         lines = [
             {
                 "topic": self._topic,
@@ -221,7 +219,7 @@ class Load:
         return len(lines)
 
     def gaps_s(self) -> dict[int, float]:
-        """The longest time between two acknowledgements, per partition."""
+        """Return the longest time between two acknowledgements, by partition."""
         return {load.partition: load.longest_gap_s for load in self.partitions}
 
     def print_gaps(self, title: str) -> None:
@@ -254,7 +252,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What reading everything back showed; every list holds one sentence per finding."""
+    """Results of reading everything back; every list has one sentence per finding."""
 
     records_read: int
     lost: list[str]
@@ -267,10 +265,9 @@ class Verdict:
 
 
 def judge(bootstrap: str, topic: str, load: Load, *, idempotent: bool = True) -> Verdict:
-    """Read all of ``topic`` and compare it with what ``load`` was promised.
+    """Read all of ``topic`` and compare it with the acknowledgements of ``load``.
 
-    :param idempotent: whether it was promised that none comes twice or out of its turn.
-    """
+    :param idempotent: whether repeated or reordered values are findings."""
     lost: list[str] = []
     doubled: list[str] = []
     out_of_order: list[str] = []
@@ -313,14 +310,13 @@ def read(
     *,
     timeout_s: float = READ_TIMEOUT_S,
 ) -> Iterator[tuple[int, bytes]]:
-    """Offsets and values of one partition, from its first record to its present end.
+    """Yield offsets and values of one partition, from its first record to its current end.
 
-    :raises AssertionError: if the end is not reached in time.
-    """
+    :raises AssertionError: if the end is not reached in time."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
-            # librdkafka wants a name; nothing is ever committed under it.
+            # librdkafka requires a group id; no offset is ever committed under it.
             "group.id": "checker",
             "enable.auto.commit": False,
             "auto.offset.reset": "error",
@@ -341,8 +337,9 @@ def read(
             for message in consumer.consume(num_messages=10_000, timeout=0.2):
                 error = message.error()
                 if error is not None:
-                    # Of groups, too: having a name, librdkafka looks for a coordinator, and there
-                    # is none yet in a cluster without them (COORDINATOR_NOT_AVAILABLE).
+                    # With a group id, librdkafka looks for a coordinator, and a cluster without
+                    # groups has none
+                    # # (COORDINATOR_NOT_AVAILABLE).
                     assert error.retriable(), error.str()
                     continue
                 at, value = message.offset(), message.value()
@@ -376,7 +373,7 @@ def _value(number: int, size_bytes: int) -> bytes:
 
 
 class _Quiet:
-    """librdkafka's own lines: broken connections are what these tests are about."""
+    """Ignores librdkafka's log lines; broken connections are expected in these tests."""
 
     def log(self, *_: object, **__: object) -> None:
         return

@@ -1,10 +1,9 @@
-"""Three foreign clients behind one pair of verbs, so that a test can cross them.
+"""Three foreign clients with common functions, so that a test can combine them.
 
-Each ``write_*`` sends values to partition 0 and returns their offsets once all are acknowledged;
-each ``read_*`` returns the first ``count`` values of partition 0.
-Consumers are assigned, never subscribed: groups are tried in broker/test_consumer_groups.py, and
-more clients in ``tests/clients``.
-"""
+Each ``write_*`` sends values to partition 0 and returns their offsets once all are acknowledged.
+Each ``read_*`` returns the first ``count`` values of partition 0.
+Consumers are assigned, never subscribed; broker/test_consumer_groups.py tests groups, and
+``tests/clients`` has more clients."""
 
 from __future__ import annotations
 
@@ -30,7 +29,8 @@ Read = Callable[[str, str, int], list[bytes]]
 
 
 def quiet(bootstrap: str) -> dict[str, str | int]:
-    """Settings of a librdkafka client that does not tell standard error of stopped brokers."""
+    """Settings of a librdkafka client that does not write about stopped brokers to standard
+    error."""
     return {"bootstrap.servers": bootstrap, "log_level": 0}
 
 
@@ -65,7 +65,7 @@ def read_confluent(bootstrap: str, topic: str, count: int) -> list[bytes]:
 
 
 def read_confluent_until(bootstrap: str, topic: str, count: int) -> list[bytes]:
-    """Read again until ``count`` records are there: with acks=0 they may be on their way."""
+    """Read repeatedly until ``count`` records are there: with acks=0 they may be in flight."""
     deadline = time.monotonic() + TIMEOUT_S
     while True:
         found = read_confluent(bootstrap, topic, count)
@@ -110,14 +110,14 @@ def write_aiokafka(
 ) -> list[int]:
     async def write() -> list[int]:
         kind = None if compression == "none" else compression
-        # Its own default is acks=1: then who reads at once may find nothing yet.
+        # Its default is acks=1, with which an immediate reader may find nothing yet.
         settings = {"acks": "all", "linger_ms": 20, **more}
         async with aiokafka.AIOKafkaProducer(
             bootstrap_servers=bootstrap, compression_type=kind, **settings
         ) as producer:
             sent = [await producer.send(topic, value=value, partition=0) for value in values]
             found = [await future for future in sent]
-            # With acks=0 there is no answer.
+            # With acks=0 there is no response.
             return [record.offset for record in found if record is not None]
 
     return asyncio.run(asyncio.wait_for(write(), TIMEOUT_S))
@@ -138,7 +138,7 @@ def read_aiokafka(bootstrap: str, topic: str, count: int) -> list[bytes]:
 def write_kcat(
     bootstrap: str, topic: str, values: Sequence[bytes], *, compression: str = "none"
 ) -> list[int]:
-    """kcat prints no offsets; the list is empty."""
+    """Write with kcat, which prints no offsets; the list is empty."""
     command = ["kcat", "-b", bootstrap, "-P", "-t", topic, "-p", "0", "-z", compression]
     lines = b"".join(value + b"\n" for value in values)
     subprocess.run(command, input=lines, capture_output=True, timeout=TIMEOUT_S, check=True)

@@ -1,13 +1,12 @@
-"""A cluster of real processes as tests see it: started, asked, hurt and started again.
+"""A cluster of real processes for tests: started, queried, damaged and restarted.
 
-:class:`Cluster` wraps :class:`~kraftjbod.local.cluster_process.ClusterProcesses`, the product's;
-its questions go over the wire by kafka-python's admin client, so the answers are a stranger's.
+:class:`Cluster` wraps :class:`~kraftjbod.local.cluster_process.ClusterProcesses` of the product.
+Its queries use kafka-python's admin client, so that an independent client gives the answers.
 
-* Metadata and log directories are asked for again and again: their client is kept, and is made
-  anew when it fails. All else is asked with :meth:`Cluster.admin`, a new client each time.
-* Waiting has a generous deadline and fails with the daemons' last words; nothing is timed.
-* A daemon that reports a bug fails the test that ends next: :meth:`Cluster.bugs`.
-"""
+* Metadata and log directories are queried often: their client is kept, and is recreated after a
+  failure. Other queries use :meth:`Cluster.admin`, with a new client each time.
+* Waits have a generous deadline and fail with the daemons' last lines; no time is asserted.
+* A daemon that reports a bug fails the test that ends next: :meth:`Cluster.bugs`."""
 
 from __future__ import annotations
 
@@ -48,7 +47,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partition:
-    """A partition as Metadata has it."""
+    """A partition as in a Metadata response."""
 
     leader: int
     replicas: tuple[int, ...]
@@ -58,7 +57,7 @@ class Partition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Directory:
-    """A log directory as DescribeLogDirs has it; ``sizes`` by ``topic-partition``."""
+    """A log directory as in a DescribeLogDirs response; ``sizes`` by ``topic-partition``."""
 
     path: str
     error: int
@@ -68,7 +67,7 @@ class Directory:
 
 
 class Cluster:
-    """One controller and some brokers, each a process."""
+    """One controller and some brokers, each of them a process."""
 
     def __init__(self, local: ClusterProcesses) -> None:
         self.local = local
@@ -87,16 +86,15 @@ class Cluster:
         asyncio.run(self.local.start(timeout_s=WAIT_S))
 
     def stop(self) -> None:
-        """An orderly stop.
+        """Stop all daemons in order.
 
-        :raises AssertionError: naming the daemons that had to be killed.
-        """
+        :raises AssertionError: with the daemons that had to be killed."""
         self.close()
         killed = asyncio.run(self.local.stop(timeout_s=WAIT_S))
         assert not killed, f"did not stop in {WAIT_S:.0f} s: {killed}"
 
     def close(self) -> None:
-        """Let go of the client that is kept; the next question makes another."""
+        """Close the kept client; the next query creates another."""
         client, self._kept = self._kept, None
         if client is not None:
             client.close()
@@ -110,7 +108,7 @@ class Cluster:
         assert asyncio.run(daemon.stop(WAIT_S)), f"{daemon} did not stop in {WAIT_S:.0f} s"
 
     def wait_exit(self, daemon: DaemonProcess) -> int:
-        """The exit code of a daemon that ends by itself."""
+        """Return the exit code of a daemon that ends on its own initiative."""
         assert asyncio.run(daemon.wait_exit(WAIT_S)), (
             f"{daemon} still runs after {WAIT_S:.0f} s:\n{daemon.last_words()}"
         )
@@ -125,7 +123,7 @@ class Cluster:
 
     @contextlib.contextmanager
     def admin(self, broker_id: int | None = None) -> Iterator[Any]:
-        """kafka-python's admin client, that knows of the others by one broker or by any."""
+        """Yield kafka-python's admin client, bootstrapped from one broker or from all."""
         client = self._client(broker_id)
         try:
             yield client
@@ -143,9 +141,8 @@ class Cluster:
     ) -> None:
         """Create a topic and wait until every replica is in sync and on a disk.
 
-        :param config: topic configuration, with underscores for dots. Of in-sync replicas one is
-            enough unless it says more: most tests are about brokers that are gone.
-        """
+        :param config: topic configuration, with underscores for dots. min.insync.replicas is 1
+        unless given, because most tests are about brokers that are down."""
         config = {"min_insync_replicas": 1, **config}
         placement: dict[str, object] = (
             {"assignments": {index: list(ids) for index, ids in assignments.items()}}
@@ -156,11 +153,11 @@ class Cluster:
         with self.admin() as admin:
             admin.create_topics({name: {**placement, "configs": configs}})
         self.wait_whole(name)
-        # A new partition's ISR is full from the start, before there are any files.
+        # The ISR of a new partition is complete from the start, before there are any files.
         self.wait(f"every replica of {name} to be on a disk", lambda: self._is_on_disks(name))
 
     def partitions(self, topic: str, *, ask: int | None = None) -> dict[int, Partition]:
-        """The topic's partitions as broker ``ask``, or any, has them."""
+        """Return the topic's partitions according to broker ``ask``, or to any broker."""
         running = [broker for broker, daemon in self.brokers.items() if daemon.is_running]
         broker = random.choice(running) if ask is None else ask
         answered = self._ask(ask, lambda client: _describe_topic(client, topic, broker))
@@ -175,7 +172,7 @@ class Cluster:
         }
 
     def directories(self, broker_id: int) -> dict[str, Directory]:
-        """A broker's log directories by path."""
+        """Return a broker's log directories by path."""
         (answered,) = self._ask(
             broker_id, lambda client: client.describe_log_dirs(brokers=[broker_id])
         )
@@ -195,7 +192,7 @@ class Cluster:
         }
 
     def replicas_by_dir(self, broker_id: int, topic: str) -> dict[str, list[int]]:
-        """Which partitions of ``topic`` a broker holds in which directory."""
+        """Return the partitions of ``topic`` that a broker has, by directory."""
         return {
             path: sorted(
                 int(name.rpartition("-")[2])
@@ -206,11 +203,11 @@ class Cluster:
         }
 
     def metadata(self) -> MetadataState:
-        """What the controller has committed, as a broker that begins from nothing learns it."""
+        """Return the committed metadata of the controller, as a new broker would fetch it."""
         return asyncio.run(_committed_metadata(*self.local.controller.address.split(":")))
 
     def wait_flowing(self, load: Load) -> None:
-        """Until every partition of ``load`` has had some records acknowledged."""
+        """Wait until every partition of ``load`` has had some records acknowledged."""
         nothing = [0] * len(load.partitions)
         self.wait(
             "load on every partition",
@@ -226,12 +223,11 @@ class Cluster:
         timeout_s: float = WAIT_S,
         explain: Callable[[], str] = str,
     ) -> None:
-        """Poll until ``condition`` is true; a client's error counts as not yet.
+        """Poll until ``condition`` is true; a client's error counts as false.
 
-        :param explain: what to say beside the daemons' words when the time is over.
+        :param explain: text to add to the daemons' last lines after a timeout.
 
-        :raises AssertionError: saying for what it waited.
-        """
+        :raises AssertionError: with ``what``."""
         deadline = time.monotonic() + timeout_s
         trouble: object = "never true"
         while time.monotonic() < deadline:
@@ -248,12 +244,12 @@ class Cluster:
         self.wait(f"every replica of {topic} to be in sync", lambda: self._is_whole(topic))
 
     def wait_event(self, daemon: DaemonProcess, name: str, count: int = 1) -> dict[str, Any]:
-        """The ``count``-th event called ``name`` of a daemon, as soon as it is logged."""
+        """Wait for the ``count``-th event called ``name`` of a daemon, and return it."""
         self.wait(f"event {name} of {daemon.files.name}", lambda: len(daemon.events(name)) >= count)
         return daemon.events(name)[count - 1]
 
     def bugs(self) -> list[str]:
-        """Events with a traceback: what a daemon itself calls unexpected."""
+        """Return events with a traceback: errors that the daemon did not expect."""
         logged = [
             f"{daemon.files.name}: {event['event']}\n{event['exception'][-_QUOTED_CHARS:]}"
             for daemon in self.local.daemons
@@ -263,7 +259,7 @@ class Cluster:
         return list(dict.fromkeys(logged))
 
     def story(self) -> str:
-        """The last lines of every daemon, for a failed test."""
+        """Return the last lines of every daemon, for a failed test."""
         reported = []
         for daemon in self.local.daemons:
             path: Path = daemon.files.telemetry_path
@@ -278,10 +274,9 @@ class Cluster:
         return KafkaAdminClient(bootstrap_servers=servers.split(","), request_timeout_ms=20_000)
 
     def _ask(self, broker_id: int | None, question: Callable[[Any], _T]) -> _T:
-        """Ask with the client that is kept; if that fails, once more with a new one.
+        """Query with the kept client; after a failure, once more with a new one.
 
-        It may know the brokers as they were, or have to wait before it connects again.
-        """
+        The kept client may have outdated brokers, or wait before it connects again."""
         if self._kept is not None:
             with contextlib.suppress(KafkaError):
                 return question(self._kept)
@@ -321,10 +316,9 @@ def read_metrics(daemon: DaemonProcess) -> dict[str, float]:
 
 
 def _describe_topic(client: Any, topic: str, broker_id: int) -> dict[str, Any]:
-    """What ``client.describe_topics`` would return, but of the one broker that is asked.
+    """Return the result of ``client.describe_topics``, but from the given broker.
 
-    That one asks any broker, wherever it began; a kept one would go on with the same.
-    """
+    kafka-python asks any broker, independent of its bootstrap server."""
     manager = client._manager
     request = MetadataRequest(
         topics=[MetadataRequest.MetadataRequestTopic(name=topic)],
@@ -335,7 +329,7 @@ def _describe_topic(client: Any, topic: str, broker_id: int) -> dict[str, Any]:
 
 
 async def _committed_metadata(host: str, port: str) -> MetadataState:
-    """Only of a controller that has not made a snapshot yet, as those of short tests."""
+    """Fetch committed metadata from a controller without snapshots, as in short tests."""
     backoff = ExponentialBackoff(initial_ms=20, max_ms=500, random_unit=random.random)
     client = RpcClient(host, int(port), backoff=backoff)
     state = MetadataState()

@@ -1,4 +1,4 @@
-"""Clusters for tests, and their telemetry beside the traceback of a test that failed."""
+"""Clusters for tests, and their telemetry beside the traceback of a failed test."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ _alive: list[Cluster] = []
 
 
 class MakeCluster(Protocol):
-    """Lays out a cluster with ClusterProcesses's own parameters; starts it unless told not to."""
+    """Creates a cluster with ClusterProcesses's parameters, and starts it unless told otherwise."""
 
     def __call__(self, *, start: bool = True, **parameters: Any) -> Cluster: ...
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """kafka-python forgets to close the sockets of connections that were refused."""
+    """Ignore the warning about sockets of refused connections, which kafka-python does not
+    close."""
     here = Path(__file__).parent
     for item in items:
         if here in item.path.parents:
@@ -33,28 +34,28 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def collected_sockets() -> Iterator[None]:
-    """Those sockets are collected while the warning is still ignored."""
+    """Collect those sockets while the warning is still ignored."""
     yield
     gc.collect()
 
 
 @pytest.fixture(scope="session", autouse=True)
 def reaped_mounts() -> None:
-    """What a killed run of these tests left mounted is undone first."""
+    """Remove mounts that a killed run of these tests left behind."""
     mounts.reap()
 
 
 @pytest.fixture(scope="session")
 def cluster_dirs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Path]:
-    """Fresh run directories; pytest keeps those of its last runs."""
+    """Create new run directories; pytest keeps those of its last runs."""
     base = tmp_path_factory.mktemp("clusters")
     numbers = itertools.count(1)
     return lambda: base / f"cluster-{next(numbers)}"
 
 
-#: Of each log directory of a test's cluster, where the test says nothing else.
+# Options of each log directory of a test's cluster, unless the test gives others.
 RESERVE_BYTES: Final = 1024 * 1024
-#: Keys of such a cluster. Tests count topics, replicas and bytes: only their own shall be there.
+# Keys of such a cluster. Tests count topics, replicas and bytes, so that only their own may exist.
 DEFAULTS: Final = {
     "log.dir.reserve.bytes": str(RESERVE_BYTES),
     "storage.telemetry.enable": "false",
@@ -90,13 +91,13 @@ def _clusters(cluster_dirs: Callable[[], Path]) -> Iterator[MakeCluster]:
 
 @pytest.fixture
 def make_cluster(cluster_dirs: Callable[[], Path]) -> Iterator[MakeCluster]:
-    """Clusters of one test; they are killed at its end."""
+    """Create clusters of one test, which are killed at its end."""
     yield from _clusters(cluster_dirs)
 
 
 @pytest.fixture(scope="module")
 def make_shared_cluster(cluster_dirs: Callable[[], Path]) -> Iterator[MakeCluster]:
-    """Clusters of one module; they are killed at its end."""
+    """Create clusters of one module, which are killed at its end."""
     yield from _clusters(cluster_dirs)
 
 

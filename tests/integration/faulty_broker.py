@@ -1,17 +1,16 @@
-"""A broker that dies, or loses a disk, exactly when a test wants it: ``BrokerServer``, trapped.
+"""A broker that dies or loses a disk at the moment that a test chooses.
 
-``python -m tests.integration.faulty_broker CONFIG`` is the real daemon with two things put around
-it that the product knows nothing of: its file system is an :class:`ArmedVfs`, and whatever it
-logs passes :meth:`TrapDoor.on_event` first.
-A test writes a :class:`Trap` into the broker's directory (:func:`arm`), also while it runs; the
-broker looks for a new one at each file operation and each event.
+``python -m tests.integration.faulty_broker CONFIG`` is the real daemon with two additions that the
+product does not know: its file system is an :class:`ArmedVfs`, and its events pass
+:meth:`TrapDoor.on_event` first.
+A test writes a :class:`Trap` into the broker's directory (:func:`arm`), even while the broker runs.
+The broker looks for a new trap at each file operation and each event.
 
-* A trap springs once, *in* the thread that did the operation or logged the event, so what comes
-  after that moment has not happened yet.
-* What it does: ``kill`` (SIGKILL to itself), ``kill_pid`` (to another process, the controller
-  say), ``fail_dir`` (EIO from everything under a path from then on).
-* That it sprang is left in a file: :func:`sprung`.
-"""
+* A trap springs once, *in* the thread of the operation or event, so that nothing after that moment
+  has happened yet.
+* Its effects: ``kill`` (SIGKILL to itself), ``kill_pid`` (to another process, such as the
+  controller), ``fail_dir`` (EIO from everything under a path from then on).
+* A file records that the trap has sprung: :func:`sprung`."""
 
 from __future__ import annotations
 
@@ -44,11 +43,10 @@ _SPRUNG: Final = "sprung"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trap:
-    """When and what: the ``nth`` match of an event, or of a file operation by kind and path.
+    """The ``nth`` match of an event, or of a file operation by kind and path, and the effects.
 
-    ``kind`` is a method of ``Vfs`` or ``VfsFile``; ``path`` a glob over the path it is about
-    (of a rename: the old one). ``fields`` must be among the event's.
-    """
+    ``kind`` is a method of ``Vfs`` or ``VfsFile``; ``path`` is a glob for its path (the old one of
+    a rename). The event must contain ``fields``."""
 
     event: str | None = None
     fields: Mapping[str, object] = dataclasses.field(default_factory=dict)
@@ -63,7 +61,7 @@ class Trap:
 
 
 def arm(broker: DaemonProcess, trap: Trap) -> None:
-    """Set the trap; it replaces an earlier one, and what an earlier one broke stays broken."""
+    """Set the trap in place of an earlier one, whose effects remain."""
     disarm(broker)
     path = broker.files.directory / _TRAP
     fresh = path.with_suffix(".tmp")
@@ -72,18 +70,18 @@ def arm(broker: DaemonProcess, trap: Trap) -> None:
 
 
 def disarm(broker: DaemonProcess) -> None:
-    """No trap, and no trace of one. A broker that runs keeps the fault that it has."""
+    """Remove the trap and its trace. A running broker keeps the faults that it has."""
     for name in (_TRAP, _SPRUNG):
         (broker.files.directory / name).unlink(missing_ok=True)
 
 
 def sprung(broker: DaemonProcess) -> bool:
-    """Whether the trap set last has sprung."""
+    """Return whether the last set trap has sprung."""
     return (broker.files.directory / _SPRUNG).exists()
 
 
 class TrapDoor:
-    """Inside the broker: watches for the armed trap's moment, and springs it."""
+    """The part inside the broker that waits for the armed trap's moment, and springs it."""
 
     def __init__(self, directory: Path, vfs: FaultVfs) -> None:
         self._directory = directory
@@ -121,7 +119,7 @@ class TrapDoor:
                 self._spring(self._trap)
 
     def _read(self) -> None:
-        """Take a trap that was set since the last look."""
+        """Read a trap that was set since the last call."""
         path = self._directory / _TRAP
         try:
             version = path.stat().st_mtime_ns
@@ -144,7 +142,7 @@ class TrapDoor:
 
 
 class ArmedVfs(FaultVfs):
-    """The real file system behind a trap door; all directories of a broker share it."""
+    """The real file system with a trap door; all directories of a broker share it."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(RealVfs())

@@ -1,12 +1,10 @@
-"""Small disks under real daemons, that fill and get free space again, and how a broker reports
-them.
+"""Small disks for real daemons: filling, freeing and the states that a broker reports.
 
-* :func:`small_disks` mounts them for the length of a test; :func:`logs_on` makes a log directory
-  on each, which is what a cluster is given.
-* :meth:`Disk.fill` fills one from outside, :meth:`Disk.free_space` undoes it.
-* :func:`wait_state` waits until a broker says so of a directory, :func:`wait_led_elsewhere` until
-  the cluster has taken the consequences.
-"""
+* :func:`small_disks` mounts them for the duration of a test; :func:`logs_on` creates a log
+directory on each, for a cluster.
+* :meth:`Disk.fill` fills a disk from outside, and :meth:`Disk.free_space` undoes it.
+* :func:`wait_state` waits for a directory's state at a broker, :func:`wait_led_elsewhere` for the
+  leader changes in the cluster."""
 
 from __future__ import annotations
 
@@ -33,7 +31,7 @@ _DESCRIBE_VERSION: Final = 5
 def small_disks(
     count: int, *, kind: Kind = "tmpfs", size_bytes: int = SMALL_BYTES
 ) -> Iterator[list[Disk]]:
-    """Fresh file systems; skips the test where they cannot be mounted."""
+    """Mount new file systems; skip the test if they cannot be mounted."""
     reason = mounts.why_not(kind)
     if reason is not None:
         pytest.skip(reason)
@@ -44,7 +42,7 @@ def small_disks(
 
 
 def logs_on(disks: Sequence[Disk]) -> list[Path]:
-    """One log directory per disk."""
+    """Create one log directory per disk."""
     paths = [Path(disk.path, "logs") for disk in disks]
     for path in paths:
         path.mkdir()
@@ -52,7 +50,7 @@ def logs_on(disks: Sequence[Disk]) -> list[Path]:
 
 
 def states(cluster: Cluster, broker_id: int) -> dict[str, LogDirState]:
-    """The state of each of a broker's directories, by path."""
+    """Return the state of each of a broker's directories, by path."""
     address = cluster.brokers[broker_id].address
     answered = raw.exchange(address, _DESCRIBE(topics=None), _DESCRIBE_VERSION)
     return {one.log_dir: LogDirState(one.state) for one in answered.results}
@@ -69,7 +67,7 @@ def wait_state(cluster: Cluster, broker_id: int, path: Path, state: LogDirState)
 def wait_led_elsewhere(
     cluster: Cluster, topic: str, broker_id: int, partitions: Sequence[int]
 ) -> None:
-    """Until the broker neither leads these nor counts as in sync for them."""
+    """Wait until the broker neither leads the partitions nor is in sync for them."""
 
     def is_so() -> bool:
         answered = cluster.partitions(topic)

@@ -1,9 +1,8 @@
-"""A consumer that reads along while a cluster suffers: no gap, no repetition, nothing missing.
+"""A consumer that reads during faults and finds gaps, repetitions and missing records.
 
-:class:`LiveConsumer` is librdkafka's, assigned to every partition of one topic from offset 0, in
-a thread of its own. Offsets must follow each other one by one, and the numbers that
-``checker.Load`` writes must only grow.
-"""
+:class:`LiveConsumer` is librdkafka's, assigned to every partition of one topic from offset 0, in a
+separate thread. Offsets must be consecutive, and the numbers written by ``checker.Load`` must only
+grow."""
 
 from __future__ import annotations
 
@@ -29,7 +28,7 @@ class LiveConsumer:
         self._stopping = threading.Event()
         self._crash: BaseException | None = None
         self._findings: list[str] = []
-        #: Offset to come next, and the last number seen, by partition.
+        # Next expected offset and last seen number, by partition.
         self._next: dict[int, int] = defaultdict(int)
         self._last: dict[int, int] = defaultdict(lambda: -1)
         self._consumer = Consumer(
@@ -40,7 +39,7 @@ class LiveConsumer:
                 "auto.offset.reset": "error",
                 "fetch.wait.max.ms": 50,
                 "reconnect.backoff.max.ms": 500,
-                # Broken connections are what these tests are about.
+                # Broken connections are expected in these tests.
                 "log_level": 0,
             }
         )
@@ -60,7 +59,7 @@ class LiveConsumer:
         return sum(self._next.values())
 
     def finish(self, load: Load) -> list[str]:
-        """Wait until everything acknowledged was read; what was wrong, one sentence each."""
+        """Wait until all acknowledged records were read; return one sentence per defect."""
         ends = {
             part.partition: max(ack.offset or 0 for ack in part.acks) for part in load.partitions
         }

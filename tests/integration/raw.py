@@ -1,7 +1,6 @@
-"""Single requests over a plain socket, for what no client does of its own will.
+"""Single requests over a plain socket that regular clients do not send.
 
-Batches are built by kafka-python, so that only the envelope is ours.
-"""
+kafka-python builds the batches, so that only the envelope is ours."""
 
 from __future__ import annotations
 
@@ -39,7 +38,7 @@ def exchange_on(connection: socket.socket, body: Any, version: int) -> Any:
 
 
 def connected(address: str, source: str = "") -> socket.socket:
-    """A connection to ``host:port`` from the address ``source`` of this machine."""
+    """Connect to ``host:port`` from the address ``source`` of this machine."""
     host, _, port = address.rpartition(":")
     return socket.create_connection((host, int(port)), TIMEOUT_S, (source, 0))
 
@@ -53,7 +52,7 @@ def rpc(address: str, request: RpcRequest, *, source: str = "") -> rpc_codec.Inc
 
 
 def frame(body: Any, version: int, *, correlation_id: int = 1) -> bytes:
-    """A request as it goes over the wire, length first."""
+    """Return a request as sent over the connection, length first."""
     return b"".join(
         kafka_codec.encode_request(
             body, version=version, correlation_id=correlation_id, client_id="raw"
@@ -62,10 +61,9 @@ def frame(body: Any, version: int, *, correlation_id: int = 1) -> bytes:
 
 
 def receive(connection: socket.socket, size: int) -> bytes:
-    """Exactly ``size`` bytes.
+    """Receive exactly ``size`` bytes.
 
-    :raises ConnectionError: if the other side closes before.
-    """
+    :raises ConnectionError: if the peer closes the connection before."""
     chunks = bytearray()
     while len(chunks) < size:
         chunk = connection.recv(size - len(chunks))
@@ -82,7 +80,7 @@ def batch(
     epoch: int = -1,
     sequence: int = -1,
 ) -> bytes:
-    """One uncompressed batch; with a producer id it is an idempotent producer's."""
+    """Build one uncompressed batch; with a producer id, it is that of an idempotent producer."""
     builder = MemoryRecordsBuilder(
         2,
         0,
@@ -98,7 +96,7 @@ def batch(
 
 
 def produce_request(topic: str, records: bytes, *, acks: int = -1, timeout_ms: int = 10_000) -> Any:
-    """A ProduceRequest body for partition 0; send it at version :data:`_PRODUCE_VERSION`."""
+    """Return a ProduceRequest for partition 0, to be sent at version :data:`_PRODUCE_VERSION`."""
     request = kafka_codec.message("ProduceRequest")
     part = request.PartitionProduceData(index=0, records=records)
     return request(
@@ -109,14 +107,14 @@ def produce_request(topic: str, records: bytes, *, acks: int = -1, timeout_ms: i
 
 
 def produce(address: str, topic: str, records: bytes, *, acks: int = -1) -> tuple[int, int]:
-    """Produce to partition 0; the error code and the base offset of the answer."""
+    """Produce to partition 0, and return error code and base offset of the response."""
     answer = exchange(address, produce_request(topic, records, acks=acks), _PRODUCE_VERSION)
     (part,) = answer.responses[0].partition_responses
     return part.error_code, part.base_offset
 
 
 def producer_id(address: str) -> tuple[int, int]:
-    """A fresh producer id and its epoch."""
+    """Return a new producer id and its epoch."""
     request = kafka_codec.message("InitProducerIdRequest")
     answer = exchange(
         address,

@@ -1,9 +1,8 @@
-"""Our tools on a cluster, in the test's own process or as a shell starts them.
+"""Our tools on a cluster, in the test's own process or started like from a shell.
 
-A process costs half a second of CPU before its first word: :func:`tool` calls the command that the
-installed script would call. That the scripts in bin/ do the same, a few tests of
-:func:`started` show.
-"""
+A process needs half a second of CPU before its first output; :func:`tool` calls the command that
+the installed script would call. A few tests of :func:`started` show that the scripts in bin/ do the
+same."""
 
 from __future__ import annotations
 
@@ -23,15 +22,14 @@ Done = subprocess.CompletedProcess[str]
 
 
 def tool(name: str, cluster: Cluster, *words: str, stdin: str = "") -> Done:
-    """Call ``kraftjbod-<name>`` on the cluster; what it does not expect is raised here.
+    """Call ``kraftjbod-<name>`` on the cluster; unexpected exceptions are raised here.
 
-    Its streams are those of the whole process: one call at a time.
-    """
+    Its streams are those of the whole process: only one call at a time."""
     return called(name, "--bootstrap-server", cluster.bootstrap, *words, stdin=stdin)
 
 
 def called(name: str, *words: str, stdin: str = "") -> Done:
-    """The same for a tool that is not given the cluster's brokers."""
+    """Call a tool without the cluster's bootstrap servers."""
     script = f"kraftjbod-{name}"
     (entry,) = entry_points(group="console_scripts", name=script)
     done = CliRunner().invoke(
@@ -47,7 +45,7 @@ def _command(entry: EntryPoint) -> click.Command:
 
 
 def started(name: str, cluster: Cluster, *words: str, stdin: str = "") -> Done:
-    """Start ``bin/kraftjbod-<name>`` as a process, from a directory that is not the checkout."""
+    """Start ``bin/kraftjbod-<name>`` as a process, from a directory outside the checkout."""
     command = [BIN / f"kraftjbod-{name}", "--bootstrap-server", cluster.bootstrap, *words]
     return subprocess.run(
         command,

@@ -1,8 +1,8 @@
 """``python -m``: reads a topic and writes all of it to each partition of another, in transactions.
 
-Each transaction has what was read in each partition, and the group's offsets. It runs until it is
-killed, or until another one of its name has fenced it: then it ends with :data:`FENCED`.
-"""
+Each transaction contains the read records for each partition, and the group's offsets. The copier
+runs until it is killed, or until another one with its transactional id has fenced it; then it ends
+with :data:`FENCED`."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from typing import Final
 import confluent_kafka
 from confluent_kafka import KafkaException, TopicPartition
 
-#: Copies of each number.
+# Copies of each number.
 COPIES: Final = 3
 FENCED: Final = 3
 _TIMEOUT_S: Final = 60.0
 _MOST_TOGETHER: Final = 20
-#: One turn that takes longer says where it is, on standard error. librdkafka's
-#: send_offsets_to_transaction may wait for ever for a coordinator that has gone, whatever its
-#: time-out (its issues 5456 and 5511).
+# An iteration that takes longer prints a traceback to standard error. librdkafka's
+# # send_offsets_to_transaction may wait forever for a lost coordinator, whatever its timeout (its
+# # issues 5456 and 5511).
 _STUCK_S: Final = 30.0
-#: Every so many transactions one is given up at its end, for no reason.
+# Every n-th transaction is aborted at its end.
 _GIVEN_UP: Final = 5
 
 
@@ -78,7 +78,7 @@ class Copier:
 
     @staticmethod
     def _until_done(end: object) -> None:
-        """What was not answered in time may be asked again, and only that."""
+        """Repeat a call that timed out, and only such calls."""
         while True:
             try:
                 end(_TIMEOUT_S)  # type: ignore[operator]  # of the producer
@@ -89,7 +89,7 @@ class Copier:
                 return
 
     def _rewind(self) -> None:
-        """To where the group is; before all, where it is nowhere yet."""
+        """Seek to the group's offsets, or to the beginning if there are none."""
         assigned = self._consumer.assignment()
         while True:
             try:

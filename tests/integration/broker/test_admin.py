@@ -44,11 +44,11 @@ def _name() -> str:
 
 @pytest.fixture
 def confluent(cluster: Cluster) -> AdminClient:
-    """librdkafka's admin client; its futures end with it, so a test has to hold it."""
+    """librdkafka's admin client; its futures end with it, so a test has to keep a reference."""
     return AdminClient(clients.quiet(cluster.bootstrap))
 
 
-def test_a_topic_is_spread_over_brokers_and_dirs(cluster: Cluster) -> None:
+def test_create_topic_spreads_replicas_over_brokers_and_directories(cluster: Cluster) -> None:
     name = _name()
     cluster.create_topic(name, partitions=12, replication_factor=3)
     parts = cluster.partitions(name)
@@ -58,10 +58,10 @@ def test_a_topic_is_spread_over_brokers_and_dirs(cluster: Cluster) -> None:
     for broker in cluster.brokers:
         by_dir = cluster.replicas_by_dir(broker, name)
         assert sorted(itertools.chain(*by_dir.values())) == list(range(12))
-        assert all(by_dir.values()), "every directory holds some"
+        assert all(by_dir.values()), "every directory has replicas"
 
 
-def test_replicas_go_where_they_are_sent(cluster: Cluster) -> None:
+def test_create_topic_with_assignment_places_replicas_as_given(cluster: Cluster) -> None:
     name = _name()
     cluster.create_topic(name, assignments={0: [3, 1], 1: [2, 3]})
     parts = cluster.partitions(name)
@@ -81,7 +81,7 @@ def test_replicas_go_where_they_are_sent(cluster: Cluster) -> None:
     ],
     ids=["too few brokers", "no partitions", "unknown broker", "twice", "key", "value"],
 )
-def test_a_topic_that_cannot_be_is_refused(
+def test_create_topic_with_impossible_values_is_refused(
     cluster: Cluster, options: dict[str, Any], error: type[KafkaError]
 ) -> None:
     name = _name()
@@ -91,7 +91,7 @@ def test_a_topic_that_cannot_be_is_refused(
         assert name not in admin.list_topics()
 
 
-def test_a_name_is_taken_once_and_has_to_be_one(cluster: Cluster) -> None:
+def test_create_topic_refuses_existing_and_illegal_names(cluster: Cluster) -> None:
     name = _name()
     cluster.create_topic(name)
     with cluster.admin() as admin:
@@ -101,14 +101,14 @@ def test_a_name_is_taken_once_and_has_to_be_one(cluster: Cluster) -> None:
             admin.create_topics({"not/a name": {}})
 
 
-def test_only_looking_creates_nothing(cluster: Cluster) -> None:
+def test_create_topic_with_validate_only_creates_nothing(cluster: Cluster) -> None:
     name = _name()
     with cluster.admin() as admin:
         admin.create_topics({name: {}}, validate_only=True)
         assert name not in admin.list_topics()
 
 
-def test_unset_counts_are_the_clusters_defaults(cluster: Cluster) -> None:
+def test_create_topic_without_counts_uses_cluster_defaults(cluster: Cluster) -> None:
     name = _name()
     with cluster.admin() as admin:
         admin.create_topics({name: {}})
@@ -117,7 +117,9 @@ def test_unset_counts_are_the_clusters_defaults(cluster: Cluster) -> None:
     assert [len(part.replicas) for part in parts.values()] == [2, 2]
 
 
-def test_a_topic_grows(cluster: Cluster, confluent: AdminClient) -> None:
+def test_create_partitions_adds_partitions_and_refuses_fewer(
+    cluster: Cluster, confluent: AdminClient
+) -> None:
     name = _name()
     cluster.create_topic(name, partitions=2, replication_factor=2)
     futures = confluent.create_partitions([NewPartitions(name, 5)])
@@ -128,8 +130,10 @@ def test_a_topic_grows(cluster: Cluster, confluent: AdminClient) -> None:
         admin.create_partitions({name: 3})
 
 
-def test_a_topic_created_anew_is_another_topic(cluster: Cluster, confluent: AdminClient) -> None:
-    """What the first one held never shows in the second."""
+def test_recreated_topic_has_new_id_and_no_old_records(
+    cluster: Cluster, confluent: AdminClient
+) -> None:
+    """No record of the first topic appears in the second."""
     name = _name()
     cluster.create_topic(name, replication_factor=3)
     clients.write_confluent(cluster.bootstrap, name, [b"old"] * 10)
@@ -144,13 +148,13 @@ def test_a_topic_created_anew_is_another_topic(cluster: Cluster, confluent: Admi
     assert clients.read_kafka_python(cluster.bootstrap, name, 1) == [b"new"]
 
 
-def test_what_is_not_there_cannot_be_deleted(cluster: Cluster) -> None:
+def test_delete_of_missing_topic_is_refused(cluster: Cluster) -> None:
     with cluster.admin() as admin, pytest.raises(UnknownTopicOrPartitionError):
         admin.delete_topics([_name()])
 
 
-def test_topics_come_by_themselves(cluster: Cluster) -> None:
-    """auto.create.topics.enable: the first record to an unknown topic creates it."""
+def test_produce_to_missing_topic_creates_it(cluster: Cluster) -> None:
+    """auto.create.topics.enable: the first record to an unknown topic creates the topic."""
     name = _name()
     producer = confluent_kafka.Producer(clients.quiet(cluster.bootstrap))
     producer.produce(name, value=b"first")
@@ -158,7 +162,7 @@ def test_topics_come_by_themselves(cluster: Cluster) -> None:
     assert len(cluster.partitions(name)) == 2
 
 
-def test_asking_does_not_create(cluster: Cluster) -> None:
+def test_describe_of_missing_topic_does_not_create_it(cluster: Cluster) -> None:
     name = _name()
     with cluster.admin() as admin:
         (answered,) = admin.describe_topics([name])
@@ -166,7 +170,9 @@ def test_asking_does_not_create(cluster: Cluster) -> None:
         assert name not in admin.list_topics()
 
 
-def test_topic_configuration_has_value_and_source(cluster: Cluster, confluent: AdminClient) -> None:
+def test_describe_configs_of_topic_has_values_and_sources(
+    cluster: Cluster, confluent: AdminClient
+) -> None:
     name = _name()
     cluster.create_topic(name, retention_ms=12_345)
     wanted = ConfluentResource(ConfluentResource.Type.TOPIC, name)
@@ -177,7 +183,7 @@ def test_topic_configuration_has_value_and_source(cluster: Cluster, confluent: A
     assert found["segment.bytes"].is_default
 
 
-def test_broker_configuration_has_real_values(cluster: Cluster) -> None:
+def test_describe_configs_of_broker_has_actual_values(cluster: Cluster) -> None:
     with cluster.admin() as admin:
         answered = admin.describe_configs(
             [ConfigResource(ConfigResourceType.BROKER, "2")], config_filter="all"
@@ -188,7 +194,7 @@ def test_broker_configuration_has_real_values(cluster: Cluster) -> None:
     assert str(cluster.local.dir_path(2, 1)) in values["log.dirs"]["value"]
 
 
-def test_the_cluster_describes_its_members(cluster: Cluster) -> None:
+def test_describe_cluster_lists_all_brokers(cluster: Cluster) -> None:
     with cluster.admin() as admin:
         answered = admin.describe_cluster()
     assert answered["cluster_id"] == cluster.local.cluster_id
@@ -199,7 +205,7 @@ def test_the_cluster_describes_its_members(cluster: Cluster) -> None:
     assert ports == {id_: broker.files.port for id_, broker in cluster.brokers.items()}
 
 
-def test_directories_have_real_sizes(cluster: Cluster) -> None:
+def test_describe_log_dirs_reports_actual_sizes(cluster: Cluster) -> None:
     name = _name()
     cluster.create_topic(name, assignments={0: [2]})
     clients.write_confluent(cluster.bootstrap, name, [os.urandom(10_000)] * 10)
@@ -218,15 +224,17 @@ def test_directories_have_real_sizes(cluster: Cluster) -> None:
     assert 0 < directories[home].usable_bytes <= directories[home].total_bytes
 
 
-def test_no_more_replicas_are_asked_for_than_there_are(cluster: Cluster) -> None:
-    """``min.insync.replicas`` above the replication factor means all, as in Kafka."""
+def test_min_insync_replicas_above_replication_factor_means_all(cluster: Cluster) -> None:
+    """As in Kafka, acks=all then needs all replicas."""
     name = _name()
     cluster.create_topic(name, assignments={0: [1]}, min_insync_replicas=2)
     assert clients.write_confluent(cluster.bootstrap, name, [b"v"], acks="all") == [0]
 
 
-def test_two_admins_create_the_same_topic_at_once(cluster: Cluster, confluent: AdminClient) -> None:
-    """One wins, the other gets an error; and the topic is one topic."""
+def test_concurrent_creation_of_same_topic_succeeds_once(
+    cluster: Cluster, confluent: AdminClient
+) -> None:
+    """One client succeeds, the other one gets an error, and there is a single topic."""
     name = _name()
     new = [NewTopic(name, num_partitions=3, replication_factor=3)]
     second = AdminClient(clients.quiet(cluster.bootstrap))

@@ -1,4 +1,4 @@
-"""Batches that no client of good faith sends, to a real broker: refused, and nothing moves."""
+"""Malformed batches sent to a real broker are refused, and the log end does not move."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def cluster(make_shared_cluster: MakeCluster) -> Cluster:
 
 
 def answer(address: str, topic: str, records: bytes) -> Any:
-    """What is said of the one partition."""
+    """Return the response for the only partition."""
     response = raw.exchange(address, raw.produce_request(topic, records), 9)
     (part,) = response.responses[0].partition_responses
     return part
 
 
 def bad_batches() -> dict[str, tuple[bytes, int]]:
-    """Each kind with the error code that it gets."""
+    """Return each kind of batch with the error code that it gets."""
     body = build_batch([Record(value=b"v")])[61:]
     found = {name: (sealed(body, **fields), int(code)) for name, (fields, code) in HEADERS.items()}
     found |= {name: (batch, INVALID_RECORD) for name, batch in BODIES.items()}
@@ -59,7 +59,7 @@ def bad_batches() -> dict[str, tuple[bytes, int]]:
     }
 
 
-def test_what_no_client_sends_is_refused_and_nothing_moves(cluster: Cluster) -> None:
+def test_produce_of_malformed_batches_is_refused_without_moving_log_end(cluster: Cluster) -> None:
     cluster.create_topic("bad", assignments={0: [1]})
     address = cluster.brokers[1].address
     assert raw.produce(address, "bad", raw.batch([b"before"])) == (0, 0)
@@ -73,7 +73,7 @@ def test_what_no_client_sends_is_refused_and_nothing_moves(cluster: Cluster) -> 
     assert clients.read_confluent(cluster.bootstrap, "bad", 2) == [b"before", b"after"]
 
 
-def test_the_records_that_are_to_blame_are_named(cluster: Cluster) -> None:
+def test_produce_response_names_invalid_records(cluster: Cluster) -> None:
     cluster.create_topic("keyed", assignments={0: [1]}, cleanup_policy="compact")
     cluster.create_topic("timely", assignments={0: [1]}, message_timestamp_before_max_ms=1000)
     address = cluster.brokers[1].address
@@ -88,7 +88,7 @@ def test_the_records_that_are_to_blame_are_named(cluster: Cluster) -> None:
     assert [error.batch_index for error in part.record_errors] == [1]
 
 
-def test_large_batches_of_every_compression_are_taken_in_order(cluster: Cluster) -> None:
+def test_produce_accepts_large_batches_of_every_compression_in_order(cluster: Cluster) -> None:
     cluster.create_topic("large", assignments={0: [1]})
     address = cluster.brokers[1].address
     for compression in Compression:

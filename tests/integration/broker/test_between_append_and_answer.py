@@ -1,9 +1,8 @@
-"""The coordinator's disk dies exactly after it has appended what was asked, and before it answers.
+"""The coordinator's disk fails between the append of a request and the response to it.
 
-The trap of :mod:`tests.integration.faulty_broker` springs in the operation itself: once when the
-batch is in the leader's file and nobody else has it, and once when a follower was given it. What
-was answered is there; what was not answered is there whole or not at all; nobody is thrown out.
-"""
+The trap of :mod:`tests.integration.faulty_broker` fails the operation itself: once when only the
+leader's file has the batch, and once after a follower has fetched it. Acknowledged data must be
+there, unacknowledged data must be there completely or not at all, and no member may be removed."""
 
 from __future__ import annotations
 
@@ -31,7 +30,7 @@ CONFIG: Final = {
     "offsets.topic.num.partitions": "4",
     "transaction.state.log.num.partitions": "4",
 }
-#: The append in the leader's file, and what a follower was given of it.
+# The append to the leader's file, and the data that a follower has fetched of it.
 APPENDED, GIVEN = "write_at", "read_cached_at"
 
 
@@ -43,7 +42,7 @@ def cluster(make_cluster: MakeCluster) -> Cluster:
 
 
 def trap(cluster: Cluster, topic: str, name: str, kind: str) -> DaemonProcess:
-    """Set it where ``name`` is coordinated; that broker."""
+    """Set the trap at the coordinator of ``name``, and return that broker."""
     index = abs(java_hash(name)) % 4
     leader = cluster.partitions(topic)[index].leader
     broker = cluster.brokers[leader]
@@ -62,7 +61,7 @@ def wait_sprung(cluster: Cluster, broker: DaemonProcess) -> None:
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 @pytest.mark.parametrize("kind", [APPENDED, GIVEN])
-def test_a_commit_is_answered_and_there_or_neither(
+def test_offset_commit_is_acknowledged_and_stored_or_neither(
     cluster: Cluster, kind: str, protocol: str
 ) -> None:
     changes: list[str] = []
@@ -91,7 +90,7 @@ def test_a_commit_is_answered_and_there_or_neither(
     wait_sprung(cluster, broker)
     offsets = [one.offset for one in member.committed(wanted, timeout=WAIT_S)]
     assert offsets == [7, 7, 7] or (not acknowledged and offsets == [3, -1001, -1001])
-    # It is a member of the same generation at the next coordinator, and commits there.
+    # The member continues in the same generation at the next coordinator, and commits there.
     end_s = time.monotonic() + WAIT_S
     while not committed(member, wanted):
         assert time.monotonic() < end_s
@@ -105,7 +104,7 @@ def test_a_commit_is_answered_and_there_or_neither(
 
 
 def committed(member: confluent_kafka.Consumer, wanted: list[TopicPartition]) -> bool:
-    """Whether the commit was acknowledged; a member that was thrown out is told so by the code."""
+    """Return whether the commit was acknowledged; the code shows if the member was removed."""
     try:
         member.commit(offsets=wanted, asynchronous=False)
     except confluent_kafka.KafkaException as e:
@@ -115,7 +114,7 @@ def committed(member: confluent_kafka.Consumer, wanted: list[TopicPartition]) ->
 
 
 @pytest.mark.parametrize("kind", [APPENDED, GIVEN])
-def test_a_transaction_ends_one_way_on_all_partitions(cluster: Cluster, kind: str) -> None:
+def test_transaction_ends_the_same_way_on_all_partitions(cluster: Cluster, kind: str) -> None:
     producer = confluent_kafka.Producer(
         {"bootstrap.servers": cluster.bootstrap, "transactional.id": "tx", "log_level": 0}
     )
@@ -127,7 +126,8 @@ def test_a_transaction_ends_one_way_on_all_partitions(cluster: Cluster, kind: st
         assert producer.flush(WAIT_S) == 0
         if is_trapped:
             broker = trap(cluster, "__transaction_state", "tx", kind)
-        # Whatever the coordinator's disk does: the client asks the next one, and is answered.
+        # Whatever happens to the coordinator's disk, the client asks the next one and gets a
+        # response.
         producer.commit_transaction(WAIT_S)
         if is_trapped:
             wait_sprung(cluster, broker)
@@ -136,7 +136,7 @@ def test_a_transaction_ends_one_way_on_all_partitions(cluster: Cluster, kind: st
 
 
 def read_committed(cluster: Cluster) -> list[bytes]:
-    """All that is, once no transaction is open any more."""
+    """Return all committed records once no transaction is open any more."""
     reader = confluent_kafka.Consumer(
         {
             "bootstrap.servers": cluster.bootstrap,
@@ -153,7 +153,7 @@ def read_committed(cluster: Cluster) -> list[bytes]:
         message = reader.poll(1)
         if message is not None and message.error() is None:
             found.append(message.value() or b"")
-    # And nothing after that.
+    # No record follows.
     message = reader.poll(1)
     assert message is None or message.error() is not None
     reader.close()

@@ -1,4 +1,4 @@
-"""Foreign clients as the oracle: if strangers agree with each other, the wire is right."""
+"""Foreign clients as the oracle: if independent clients agree, the protocol is right."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def cluster(make_shared_cluster: MakeCluster) -> Cluster:
 
 @pytest.fixture
 def topic(cluster: Cluster) -> str:
-    """A fresh topic with one partition on all brokers."""
+    """A new topic with one partition and replicas on all brokers."""
     name = f"clients-{next(_numbers)}"
     cluster.create_topic(name, replication_factor=3, min_insync_replicas=2)
     return name
@@ -44,13 +44,13 @@ def _need(*names: str) -> None:
 
 
 def _values(count: int = 300) -> list[bytes]:
-    """Lines of words that compress; some are long."""
+    """Return compressible text lines, some of them long."""
     return [b"line %d %s" % (n, b"of many words " * (n % 40)) for n in range(count)]
 
 
 @pytest.mark.parametrize("compression", COMPRESSIONS)
 @pytest.mark.parametrize("writer", WRITERS)
-def test_what_one_client_writes_all_others_read(
+def test_records_of_each_client_are_read_by_all_others(
     cluster: Cluster, topic: str, writer: str, compression: str
 ) -> None:
     _need(writer)
@@ -64,7 +64,7 @@ def test_what_one_client_writes_all_others_read(
 
 @pytest.mark.parametrize("acks", [0, 1, "all"])
 @pytest.mark.parametrize("writer", ["confluent", "kafka_python", "aiokafka"])
-def test_every_kind_of_acknowledgement(
+def test_produce_with_each_acks_setting_delivers_all_records(
     cluster: Cluster, topic: str, writer: str, acks: int | str
 ) -> None:
     settings: dict[str, Any] = {"acks": acks}
@@ -76,14 +76,16 @@ def test_every_kind_of_acknowledgement(
 
 
 @pytest.mark.parametrize("writer", ["confluent", "kafka_python", "aiokafka"])
-def test_idempotent_producers(cluster: Cluster, topic: str, writer: str) -> None:
+def test_idempotent_producers_get_consecutive_offsets(
+    cluster: Cluster, topic: str, writer: str
+) -> None:
     values = _values(100)
     offsets = WRITERS[writer](cluster.bootstrap, topic, values, enable_idempotence=True)
     assert offsets == list(range(100))
     assert clients.read_kafka_python(cluster.bootstrap, topic, 100) == values
 
 
-def test_keys_headers_and_timestamps_survive(cluster: Cluster, topic: str) -> None:
+def test_keys_headers_and_timestamps_are_preserved(cluster: Cluster, topic: str) -> None:
     producer = confluent_kafka.Producer(clients.quiet(cluster.bootstrap))
     headers: list[tuple[str, str | bytes | None]] = [("trace", b"\x00\xff"), ("empty", None)]
     producer.produce(topic, value=None, key=b"k", headers=headers, timestamp=1_700_000_000_123)
@@ -97,12 +99,12 @@ def test_keys_headers_and_timestamps_survive(cluster: Cluster, topic: str) -> No
     assert list(record.headers) == [("trace", b"\x00\xff"), ("empty", None)]
 
 
-def test_offsets_by_time(cluster: Cluster, topic: str) -> None:
-    """A timestamp finds the first record that is not older; beyond the last one there is none."""
+def test_offsets_for_times_finds_first_record_not_older(cluster: Cluster, topic: str) -> None:
+    """Beyond the last timestamp there is no offset."""
     producer = confluent_kafka.Producer(clients.quiet(cluster.bootstrap))
     for n in range(10):
         producer.produce(topic, value=b"v", partition=0, timestamp=1_000_000 + 1000 * n)
-        # One batch each, so that the answer is not just a batch's first record.
+        # One batch per record, so that the offset is not just that of a batch's first record.
         assert producer.flush(clients.TIMEOUT_S) == 0
     consumer = kafka.KafkaConsumer(bootstrap_servers=cluster.bootstrap.split(","), group_id=None)
     partition = kafka.TopicPartition(topic, 0)
@@ -116,7 +118,9 @@ def test_offsets_by_time(cluster: Cluster, topic: str) -> None:
         consumer.close()
 
 
-def test_offsets_by_time_inside_a_batch(cluster: Cluster, topic: str) -> None:
+def test_offsets_for_times_finds_record_inside_compressed_batch(
+    cluster: Cluster, topic: str
+) -> None:
     producer = confluent_kafka.Producer(
         {**clients.quiet(cluster.bootstrap), "linger.ms": 200, "compression.type": "lz4"}
     )
@@ -134,8 +138,8 @@ def test_offsets_by_time_inside_a_batch(cluster: Cluster, topic: str) -> None:
         consumer.close()
 
 
-async def test_a_consumer_waits_for_what_is_not_there_yet(cluster: Cluster, topic: str) -> None:
-    """A fetch at the end of the log is answered by the record that arrives then."""
+async def test_fetch_at_log_end_waits_for_the_next_record(cluster: Cluster, topic: str) -> None:
+    """A fetch at the end of the log is answered with the record that arrives next."""
     async with aiokafka.AIOKafkaConsumer(
         bootstrap_servers=cluster.bootstrap, group_id=None, fetch_max_wait_ms=20_000
     ) as consumer:
@@ -148,8 +152,8 @@ async def test_a_consumer_waits_for_what_is_not_there_yet(cluster: Cluster, topi
             assert (await consumer.getone()).value == b"late"
 
 
-def test_records_bigger_than_a_fetch_still_come(cluster: Cluster, topic: str) -> None:
-    """KIP-74: the first batch is sent whole, however small the limits are."""
+def test_fetch_returns_records_larger_than_fetch_limits(cluster: Cluster, topic: str) -> None:
+    """KIP-74: the first batch is returned completely, even if it exceeds the limits."""
     values = [bytes([n]) * 200_000 for n in range(5)]
     clients.write_confluent(cluster.bootstrap, topic, values, linger_ms=0)
     settings = {"fetch.message.max.bytes": 1000, "fetch.max.bytes": 1_000_000}
@@ -157,7 +161,7 @@ def test_records_bigger_than_a_fetch_still_come(cluster: Cluster, topic: str) ->
     assert found == values
 
 
-def test_a_record_over_the_topics_limit_is_refused(cluster: Cluster) -> None:
+def test_produce_above_max_message_bytes_is_refused(cluster: Cluster) -> None:
     name = f"clients-{next(_numbers)}"
     cluster.create_topic(name, max_message_bytes=1000)
     with pytest.raises(confluent_kafka.KafkaException) as refusal:
@@ -165,7 +169,7 @@ def test_a_record_over_the_topics_limit_is_refused(cluster: Cluster) -> None:
     assert refusal.value.args[0].code() == confluent_kafka.KafkaError.MSG_SIZE_TOO_LARGE
 
 
-def test_a_consumer_beyond_the_end_gets_an_error(cluster: Cluster, topic: str) -> None:
+def test_fetch_beyond_log_end_is_out_of_range(cluster: Cluster, topic: str) -> None:
     clients.write_confluent(cluster.bootstrap, topic, [b"only"])
     consumer = kafka.KafkaConsumer(
         bootstrap_servers=cluster.bootstrap.split(","), group_id=None, auto_offset_reset="none"
@@ -178,9 +182,9 @@ def test_a_consumer_beyond_the_end_gets_an_error(cluster: Cluster, topic: str) -
     consumer.close()
 
 
-def test_what_is_not_served_is_not_advertised(cluster: Cluster) -> None:
-    """An API that is not served is absent from ApiVersions, never half there."""
-    # Its thread would disturb later tests.
+def test_api_versions_omit_unsupported_apis(cluster: Cluster) -> None:
+    """An unsupported API is absent from ApiVersions; no API is supported partially."""
+    # The client's thread would disturb later tests if it were not closed.
     with contextlib.closing(
         KafkaAdminClient(bootstrap_servers=cluster.bootstrap.split(","))
     ) as admin:
@@ -191,7 +195,7 @@ def test_what_is_not_served_is_not_advertised(cluster: Cluster) -> None:
     assert not names & {"ShareFetch", "StreamsGroupHeartbeat"}
 
 
-def test_kcat_lists_the_cluster(cluster: Cluster, topic: str) -> None:
+def test_kcat_lists_brokers_and_in_sync_replicas(cluster: Cluster, topic: str) -> None:
     _need("kcat")
     done = subprocess.run(
         ["kcat", "-b", cluster.bootstrap, "-L", "-J", "-t", topic],

@@ -1,4 +1,5 @@
-"""Consumer groups with clients that are not ours: they share, commit, leave, and lose a disk."""
+"""Consumer groups with foreign clients: sharing, commits, leaving, and a failed coordinator
+disk."""
 
 from __future__ import annotations
 
@@ -42,7 +43,7 @@ def write(bootstrap: str, topic: str, count: int) -> None:
 
 
 def read_by_confluent(bootstrap: str, topic: str, group: str, count: int) -> int:
-    """Two members, which read ``count`` together, commit, and leave."""
+    """Let two members of a group read ``count`` records, commit and leave."""
     configured = {
         "bootstrap.servers": bootstrap,
         "group.id": group,
@@ -106,7 +107,7 @@ def read_by_aiokafka(bootstrap: str, topic: str, group: str, count: int) -> int:
 
 
 @pytest.mark.parametrize("read", [read_by_confluent, read_by_kafka_python, read_by_aiokafka])
-def test_a_group_goes_on_where_it_was(cluster: Cluster, read: Callable[..., int]) -> None:
+def test_group_resumes_at_committed_offsets(cluster: Cluster, read: Callable[..., int]) -> None:
     topic = group = read.__name__
     cluster.create_topic(topic, partitions=PARTITIONS, replication_factor=3)
     write(cluster.bootstrap, topic, RECORDS)
@@ -116,10 +117,10 @@ def test_a_group_goes_on_where_it_was(cluster: Cluster, read: Callable[..., int]
 
 
 @pytest.mark.timeout(180)
-def test_who_assigns_and_commits_by_default_has_committed_when_it_is_closed(
+def test_close_commits_offset_of_manually_assigned_consumer(
     cluster: Cluster,
 ) -> None:
-    """Before there were groups its close waited for a coordinator, and lost the offset."""
+    """Before groups were supported, the close waited for a coordinator, and the offset was lost."""
     cluster.create_topic("assigned", partitions=PARTITIONS, replication_factor=3)
     write(cluster.bootstrap, "assigned", PARTITIONS)
     config = {"bootstrap.servers": cluster.bootstrap, "group.id": "assigns"}
@@ -134,8 +135,8 @@ def test_who_assigns_and_commits_by_default_has_committed_when_it_is_closed(
     assert committed.offset == 1
 
 
-def test_the_tool_lists_describes_resets_and_deletes(cluster: Cluster) -> None:
-    """Its columns and lines were compared with those of Kafka 4.3's tool on the same cluster."""
+def test_consumer_groups_tool_lists_describes_resets_and_deletes(cluster: Cluster) -> None:
+    """Columns and lines were compared with those of Kafka 4.3's tool on the same cluster."""
 
     def run(*words: str, fails: bool = False) -> list[str]:
         done = tool("consumer-groups", cluster, *words)
@@ -202,7 +203,7 @@ def test_the_tool_lists_describes_resets_and_deletes(cluster: Cluster) -> None:
     assert "'tools' does not exist" in run("--describe", "--group", "tools", fails=True)[0]
 
 
-def test_the_tool_describes_a_group_of_the_newer_protocol(cluster: Cluster) -> None:
+def test_consumer_groups_tool_describes_group_of_consumer_protocol(cluster: Cluster) -> None:
     cluster.create_topic("newer", partitions=PARTITIONS, replication_factor=3)
     configured = {"bootstrap.servers": cluster.bootstrap, "group.id": "newer", "client.id": "cl"}
     member = confluent_kafka.Consumer({**configured, "group.protocol": "consumer"})
@@ -232,7 +233,7 @@ while True:
 
 
 @pytest.mark.long
-def test_two_members_of_the_newer_protocol_share_and_one_takes_over_when_the_other_is_killed(
+def test_consumer_protocol_member_takes_over_partitions_of_killed_member(
     make_cluster: MakeCluster,
 ) -> None:
     quick = {
@@ -263,7 +264,7 @@ def test_two_members_of_the_newer_protocol_share_and_one_takes_over_when_the_oth
         assert other.stdout is not None
         try:
             poll_until(PARTITIONS // 2)
-            # The other one has the rest, and no more.
+            # The other member has exactly the remaining partitions.
             shares = (int(line) for line in other.stdout)
             assert next(share for share in shares if share) == PARTITIONS // 2
         finally:
@@ -281,7 +282,7 @@ def _all_of(topic: str) -> str:
     return f"{topic}:{','.join(map(str, range(PARTITIONS)))}"
 
 
-def test_a_disk_that_dies_under_its_coordinator_throws_nobody_out() -> None:
+def test_failed_disk_of_coordinator_removes_no_member() -> None:
     with LocalCluster(brokers=3, dirs=2, config=QUICK) as cluster:
         cluster.create_topic("t", partitions=PARTITIONS)
         changes: list[str] = []
@@ -328,15 +329,15 @@ def test_a_disk_that_dies_under_its_coordinator_throws_nobody_out() -> None:
             try:
                 member.commit(offsets=wanted, asynchronous=False)
             except confluent_kafka.KafkaException as e:
-                # The next coordinator is reading for some milliseconds; librdkafka leaves it to
-                # its user to try again.
+                # The next coordinator loads for some milliseconds; librdkafka leaves the retry to
+                # the user.
                 assert (
                     e.args[0].code() == confluent_kafka.KafkaError.COORDINATOR_LOAD_IN_PROGRESS
                 ), e
                 return False
             return True
 
-        # It finds the next coordinator by itself, and is a member of the same generation there.
+        # The member finds the next coordinator automatically, in the same generation.
         poll_until(is_committed)
         (committed,) = member.committed(wanted, timeout=WAIT_S)
         assert (committed.offset, changes) == (7, ["assigned"])

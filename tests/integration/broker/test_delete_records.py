@@ -1,4 +1,4 @@
-"""DeleteRecords (KIP-107) as foreign clients ask for it, and what is left of the records."""
+"""DeleteRecords (KIP-107) requested by foreign clients, and the remaining records."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def _leader(cluster: Cluster, topic: str) -> int:
 
 
 def _starts(cluster: Cluster, topic: str) -> int:
-    """Where its leader says that the log starts."""
+    """Return the log start offset that the leader reports."""
     request = _LIST(
         replica_id=-1,
         topics=[
@@ -107,7 +107,7 @@ def _starts(cluster: Cluster, topic: str) -> int:
 
 
 @pytest.mark.parametrize("delete", CLIENTS)
-def test_clients_get_the_low_watermark(cluster: Cluster, delete: Delete) -> None:
+def test_delete_records_returns_low_watermark_to_clients(cluster: Cluster, delete: Delete) -> None:
     topic = f"low-{delete.__name__.replace('_', '-')}"
     _fill(cluster, topic)
     assert delete(cluster, topic, 30) == 30
@@ -119,7 +119,7 @@ def test_clients_get_the_low_watermark(cluster: Cluster, delete: Delete) -> None
     assert list(read(cluster.bootstrap, topic, 0)) == [(RECORDS, b"more")]
 
 
-def test_what_is_refused_has_kafkas_codes(cluster: Cluster) -> None:
+def test_delete_records_refusals_have_kafkas_codes(cluster: Cluster) -> None:
     _fill(cluster, "refused")
     leader = _leader(cluster, "refused")
     other = next(broker for broker in cluster.brokers if broker != leader)
@@ -159,7 +159,7 @@ def test_what_is_refused_has_kafkas_codes(cluster: Cluster) -> None:
     assert _starts(cluster, "refused") == 0
 
 
-def test_consumers_that_were_below_are_sent_on(cluster: Cluster) -> None:
+def test_consumers_below_new_log_start_are_reset_or_fail(cluster: Cluster) -> None:
     _fill(cluster, "below")
     partition = kafka.TopicPartition("below", 0)
 
@@ -195,8 +195,8 @@ def _wait_led_by_another(cluster: Cluster, topic: str, broker: int) -> None:
     cluster.wait("another leader", lambda: _leader(cluster, topic) not in (broker, -1))
 
 
-def test_whoever_leads_next_does_not_show_the_records_again(cluster: Cluster) -> None:
-    """The leader dies right after its answer, and so does the next one."""
+def test_deleted_records_stay_deleted_after_leader_changes(cluster: Cluster) -> None:
+    """The leader dies right after its response, and so does the next one."""
     _fill(cluster, "after")
     for offset in (30, 60):
         leader = _leader(cluster, "after")
@@ -212,7 +212,7 @@ def test_whoever_leads_next_does_not_show_the_records_again(cluster: Cluster) ->
         cluster.wait_whole("after")
 
 
-def test_a_restart_of_all_does_not_show_them_again(cluster: Cluster) -> None:
+def test_deleted_records_stay_deleted_after_restart_of_all_brokers(cluster: Cluster) -> None:
     _fill(cluster, "restart")
     cluster.create_topic("alone")
     assert write_confluent(cluster.bootstrap, "alone", [b"x"] * 9) == list(range(9))
@@ -229,8 +229,8 @@ def test_a_restart_of_all_does_not_show_them_again(cluster: Cluster) -> None:
 
 
 @pytest.mark.long
-def test_one_that_was_away_takes_the_start_over(cluster: Cluster) -> None:
-    """It is not waited for, and shows nothing of that as a leader later."""
+def test_returned_replica_adopts_log_start_offset(cluster: Cluster) -> None:
+    """DeleteRecords does not wait for the absent replica, which later leads without the records."""
     _fill(cluster, "away")
     leader = _leader(cluster, "away")
     away = next(broker for broker in cluster.brokers if broker != leader)

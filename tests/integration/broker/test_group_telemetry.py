@@ -1,7 +1,6 @@
-"""What brokers report to ``__group_telemetry`` about their groups, read by another's client.
+"""Records that brokers write to ``__group_telemetry``, read by a foreign client.
 
-A real cluster; rounds come every few hundred milliseconds here.
-"""
+The cluster is real, and samples are taken every few hundred milliseconds."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ CONFIG: Final = {
     "broker.session.timeout.ms": "3000",
     "broker.heartbeat.interval.ms": "500",
 }
-#: So many that each of three brokers coordinates some.
+# So many groups that each of three brokers coordinates some.
 GROUPS: Final = [f"readers-{n}" for n in range(12)]
 _NO_COORDINATOR: Final = {
     confluent_kafka.KafkaError.NOT_COORDINATOR,
@@ -37,7 +36,7 @@ Sample = dict[str, Any]
 
 
 def samples(cluster: Cluster) -> list[Sample]:
-    """All that is in the topic, by partition and in order."""
+    """Return all records of the topic, by partition and in order."""
     if TOPIC not in topics(cluster):
         return []
     return [
@@ -54,7 +53,7 @@ def topics(cluster: Cluster) -> list[str]:
 
 
 def commit(cluster: Cluster, group: str, topic: str, *offsets: int) -> None:
-    """As a member of nothing, for the partitions of ``topic`` in their order."""
+    """Commit offsets for the partitions of ``topic`` in order, without group membership."""
     consumer = confluent_kafka.Consumer(
         {**quiet(cluster.bootstrap), "group.id": group, "enable.auto.commit": False}
     )
@@ -66,7 +65,7 @@ def commit(cluster: Cluster, group: str, topic: str, *offsets: int) -> None:
         try:
             consumer.commit(offsets=committed, asynchronous=False)
         except confluent_kafka.KafkaException as e:
-            # librdkafka leaves it to the application when a coordinator is new.
+            # librdkafka leaves the retry to the application when a coordinator is new.
             assert e.args[0].retriable() or e.args[0].code() in _NO_COORDINATOR, e
             return False
         return True
@@ -80,7 +79,7 @@ def commit(cluster: Cluster, group: str, topic: str, *offsets: int) -> None:
 def wait_samples(
     cluster: Cluster, what: str, groups: Collection[str], holds: Callable[[Sample], object]
 ) -> list[Sample]:
-    """Until there is a record of each group of which ``holds``; the first of each."""
+    """Wait until each group has a record for which ``holds`` is true, and return the first ones."""
     found: dict[str, Sample] = {}
 
     def look() -> bool:
@@ -93,10 +92,10 @@ def wait_samples(
     return list(found.values())
 
 
-def test_a_coordinator_is_killed_and_what_it_told_stays_and_another_goes_on(
+def test_group_telemetry_continues_after_coordinator_is_killed(
     make_cluster: MakeCluster,
 ) -> None:
-    """The one that leads the topic's only partition, too."""
+    """The killed broker also leads the only partition of the telemetry topic."""
     cluster = make_cluster(brokers=3, dirs=2, config=CONFIG)
     cluster.create_topic("orders", partitions=2, replication_factor=3)
     write_confluent(cluster.bootstrap, "orders", [b"%d" % n for n in range(10)])

@@ -1,9 +1,8 @@
-"""Clients that want memory and places for nothing, while honest ones go on.
+"""Clients that occupy memory and connections, while other clients continue to work.
 
-What a daemon may hold is compared with its budget: its peak of resident memory before and after.
-The honest side is a producer, a consumer and the brokers' heartbeats; nobody is fenced, nothing
-acknowledged is missing at the end.
-"""
+The peak of resident memory of each daemon is compared with its budget. A producer, a consumer and
+the brokers' heartbeats run meanwhile; no broker may be fenced, and no acknowledged record may be
+missing at the end."""
 
 from __future__ import annotations
 
@@ -32,7 +31,7 @@ pytestmark = [pytest.mark.process, pytest.mark.clients]
 
 MIB: Final = 1024 * 1024
 BUDGET_BYTES: Final = 32 * MIB
-#: What a daemon needs beside its two ledgers: one frame unpacked, and the work of the honest side.
+# Memory of a daemon besides its two budgets: one unpacked frame, and the regular work.
 BESIDE_BYTES: Final = 64 * MIB
 PARTITIONS: Final = 2
 LARGE_VALUES: Final = [b"x" * 900_000] * 12
@@ -65,7 +64,7 @@ def daemon(cluster: Cluster, request: pytest.FixtureRequest) -> DaemonProcess:
 
 @contextlib.contextmanager
 def honest(cluster: Cluster, *, while_full: bool = False) -> Iterator[Load]:
-    """They go on meanwhile; and every daemon stays below its budget."""
+    """Run the regular load, and assert that every daemon stays within its budget."""
     topic = f"honest-{next(_numbers)}"
     both = {index: [1, 2] for index in range(PARTITIONS)}
     cluster.create_topic(topic, assignments=both, min_insync_replicas=2)
@@ -100,7 +99,7 @@ def peak_bytes(daemon: DaemonProcess) -> int:
 
 
 class Crowd:
-    """Connections to one daemon that send what they are given as far as it is taken."""
+    """Connections to one daemon that send their data as far as the daemon accepts it."""
 
     def __init__(self, daemon: DaemonProcess) -> None:
         self._address = (daemon.files.host, daemon.files.port)
@@ -138,7 +137,7 @@ class Crowd:
         self._selector.register(one, selectors.EVENT_WRITE if data else selectors.EVENT_READ)
 
     def push(self, seconds: float, *, reads: bool = False) -> None:
-        """Send what is taken, for so long; whoever was closed is gone."""
+        """Send data for ``seconds``, and forget connections that the daemon closed."""
         until = time.monotonic() + seconds
         while self._unsent and (left := until - time.monotonic()) > 0:
             for key, events in self._selector.select(min(left, 0.1)):
@@ -173,14 +172,14 @@ def largest_frame(daemon: DaemonProcess) -> int:
     return 8 * MIB if daemon.files.role == "controller" else MAX_REQUEST_BYTES
 
 
-def test_claims_cost_nothing(cluster: Cluster, daemon: DaemonProcess) -> None:
+def test_frame_size_claims_allocate_no_memory(cluster: Cluster, daemon: DaemonProcess) -> None:
     with honest(cluster), Crowd(daemon) as crowd:
         for _ in range(MAX_CONNECTIONS):
             crowd.join(claim(largest_frame(daemon), 1))
         crowd.push(2)
 
 
-def test_half_sent_frames_fill_the_budget_and_no_more(
+def test_half_sent_frames_are_limited_by_the_memory_budget(
     cluster: Cluster, daemon: DaemonProcess
 ) -> None:
     with honest(cluster), Crowd(daemon) as crowd:
@@ -188,13 +187,13 @@ def test_half_sent_frames_fill_the_budget_and_no_more(
         for _ in range(80):
             crowd.join(data)
         crowd.push(4)
-        assert crowd.closed > 0, "nobody had to go"
+        assert crowd.closed > 0, "no connection was closed"
         if daemon.files.role == "broker":
-            # A large request of somebody else finds space meanwhile.
+            # A large request of another client finds memory meanwhile.
             assert raw.produce(daemon.address, "large", raw.batch(LARGE_VALUES[:1]))[0] == 0
 
 
-def test_answers_that_nobody_reads(cluster: Cluster) -> None:
+def test_unread_responses_are_limited_by_the_memory_budget(cluster: Cluster) -> None:
     fetch = kafka_codec.message("FetchRequest")
     part = fetch.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=50 * MIB)
     asked = fetch(
@@ -209,14 +208,16 @@ def test_answers_that_nobody_reads(cluster: Cluster) -> None:
         for _ in range(40):
             crowd.join(frames, reads_little=True)
         crowd.push(4)
-        # An honest one gets what it asks for, if in smaller pieces.
+        # A regular client gets its records, if in smaller pieces.
         values = clients.read_confluent(leader.address, "large", len(LARGE_VALUES))
         assert [len(value) for value in values] == [len(value) for value in LARGE_VALUES]
 
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("unit", [b"\x90", b"\x80", b"\x91\x91\x91\x90"])
-def test_containers_in_rpc_frames(cluster: Cluster, unit: bytes) -> None:
+def test_many_small_containers_in_rpc_frames_close_the_connection(
+    cluster: Cluster, unit: bytes
+) -> None:
     part = b"\xdd\x00\x02\x00\x00" + unit * 0x20000
     count = 7 * MIB // len(part)
     body = struct.pack(">BH", 0xDC, count) + part * count
@@ -227,8 +228,8 @@ def test_containers_in_rpc_frames(cluster: Cluster, unit: bytes) -> None:
         assert crowd.closed == 3
 
 
-def test_full_doors_let_brokers_in(cluster: Cluster) -> None:
-    """Whoever fills both doors and comes again: a broker that is started gets in at both."""
+def test_full_listeners_admit_a_starting_broker(cluster: Cluster) -> None:
+    """Other clients occupy both listeners and reconnect; a starting broker gets in at both."""
     daemons = [cluster.brokers[1], cluster.local.controller]
     stopping = threading.Event()
 
@@ -248,7 +249,7 @@ def test_full_doors_let_brokers_in(cluster: Cluster) -> None:
             cluster.wait("full doors", lambda: all(crowd.closed > 0 for crowd in crowds))
             cluster.stop_daemon(cluster.brokers[2])
             cluster.brokers[2].start()
-            # It fetches and is in sync again: only then is anything acknowledged.
+            # The broker fetches and is in sync again; only then are records acknowledged.
             flowing(cluster, load)
             stopping.set()
             for thread, crowd in zip(threads, crowds, strict=True):

@@ -1,4 +1,4 @@
-"""Retries of idempotent producers: the same batch is stored once, whatever happens in between."""
+"""Retries of idempotent producers: a batch is stored once, whatever happens in between."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def cluster(make_shared_cluster: MakeCluster) -> Cluster:
 
 @pytest.fixture
 def topic(cluster: Cluster) -> str:
-    """Two replicas, led by broker 1."""
+    """A topic with two replicas, led by broker 1."""
     name = f"idempotent-{next(_numbers)}"
     cluster.create_topic(name, assignments={0: [1, 2]})
     return name
@@ -39,13 +39,13 @@ def _address(cluster: Cluster, topic: str) -> str:
     return cluster.brokers[cluster.partitions(topic)[0].leader].address
 
 
-def test_ids_are_handed_out_once(cluster: Cluster) -> None:
+def test_init_producer_id_returns_unique_ids(cluster: Cluster) -> None:
     ids = [raw.producer_id(broker.address) for broker in cluster.brokers.values() for _ in range(5)]
     assert len({id_ for id_, _ in ids}) == 10
     assert {epoch for _, epoch in ids} == {0}
 
 
-def test_a_batch_that_is_sent_again_has_its_old_offset(cluster: Cluster, topic: str) -> None:
+def test_repeated_batch_returns_its_first_offset(cluster: Cluster, topic: str) -> None:
     address = _address(cluster, topic)
     id_, epoch = raw.producer_id(address)
     batches = [
@@ -56,7 +56,7 @@ def test_a_batch_that_is_sent_again_has_its_old_offset(cluster: Cluster, topic: 
     assert len(clients.read_confluent(cluster.bootstrap, topic, 100)) == 15
 
 
-def test_a_gap_in_the_sequence_is_refused(cluster: Cluster, topic: str) -> None:
+def test_gap_in_sequence_is_refused(cluster: Cluster, topic: str) -> None:
     address = _address(cluster, topic)
     id_, epoch = raw.producer_id(address)
     first = raw.batch([b"0"], producer_id=id_, epoch=epoch, sequence=0)
@@ -65,7 +65,7 @@ def test_a_gap_in_the_sequence_is_refused(cluster: Cluster, topic: str) -> None:
     assert raw.produce(address, topic, third)[0] == OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-def test_an_old_epoch_is_refused(cluster: Cluster, topic: str) -> None:
+def test_older_producer_epoch_is_refused(cluster: Cluster, topic: str) -> None:
     address = _address(cluster, topic)
     id_, _ = raw.producer_id(address)
     newer = raw.batch([b"new"], producer_id=id_, epoch=3, sequence=0)
@@ -75,11 +75,10 @@ def test_an_old_epoch_is_refused(cluster: Cluster, topic: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["orderly", "kill"])
-def test_the_memory_survives_a_restart(cluster: Cluster, topic: str, how: str) -> None:
-    """From the snapshot after an orderly stop, from the log itself after a kill.
+def test_producer_state_survives_restart(cluster: Cluster, topic: str, how: str) -> None:
+    """It comes from the snapshot after an orderly stop, and from the log itself after a kill.
 
-    All that a client keeps in flight is remembered, not just the last batch.
-    """
+    It covers all batches that a client keeps in flight, not just the last one."""
     address = _address(cluster, topic)
     id_, epoch = raw.producer_id(address)
     five = [raw.batch([b"once"], producer_id=id_, epoch=epoch, sequence=n) for n in range(5)]
@@ -96,8 +95,8 @@ def test_the_memory_survives_a_restart(cluster: Cluster, topic: str, how: str) -
     assert clients.read_confluent(cluster.bootstrap, topic, 10) == [b"once"] * 5
 
 
-def test_the_new_leader_knows_what_the_old_one_had(cluster: Cluster, topic: str) -> None:
-    """Followers learn sequences from the batches that they copy."""
+def test_new_leader_knows_producer_state(cluster: Cluster, topic: str) -> None:
+    """Followers learn sequences from the batches that they replicate."""
     first = _address(cluster, topic)
     id_, epoch = raw.producer_id(first)
     one = raw.batch([b"once"], producer_id=id_, epoch=epoch, sequence=0)
@@ -111,7 +110,7 @@ def test_the_new_leader_knows_what_the_old_one_had(cluster: Cluster, topic: str)
     cluster.wait_whole(topic)
 
 
-def test_a_batch_with_a_wrong_checksum_is_refused(cluster: Cluster, topic: str) -> None:
+def test_batch_with_wrong_crc_is_refused(cluster: Cluster, topic: str) -> None:
     wrong = bytearray(raw.batch([b"value"]))
     wrong[-1] ^= 1
     assert raw.produce(_address(cluster, topic), topic, bytes(wrong))[0] == CORRUPT_MESSAGE

@@ -1,4 +1,4 @@
-"""``kill -9`` of each daemon under load, and orderly stops: nothing acknowledged is lost."""
+"""``kill -9`` of each daemon under load, and orderly stops: no acknowledged record is lost."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ _numbers = itertools.count()
 
 @pytest.fixture(scope="module")
 def cluster(make_shared_cluster: MakeCluster) -> Cluster:
-    """Sessions so long that no test can wait for their end: the dead are known by their closed
-    connections, and their next incarnations need not wait."""
+    """Sessions are so long that no test can wait for their end.
+
+    Closed connections show that a broker is dead, and its next incarnation need not wait."""
     return make_shared_cluster(
         brokers=3,
         dirs=2,
@@ -42,7 +43,9 @@ def topic(cluster: Cluster) -> str:
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("victim", [1, 2, 3])
-def test_a_broker_is_killed_under_load(cluster: Cluster, topic: str, victim: int) -> None:
+def test_killed_broker_under_load_loses_no_acknowledged_record(
+    cluster: Cluster, topic: str, victim: int
+) -> None:
     daemon = cluster.brokers[victim]
     with Load(cluster.bootstrap, topic, PARTITIONS) as load:
         cluster.wait_flowing(load)
@@ -61,12 +64,14 @@ def test_a_broker_is_killed_under_load(cluster: Cluster, topic: str, victim: int
         load.stop()
     load.print_gaps(f"broker {victim} killed")
     gone = cluster.local.controller.events("broker_gone")
-    assert victim in {event["broker_id"] for event in gone}, "not by its session"
+    assert victim in {event["broker_id"] for event in gone}, "found by its closed connection"
     assert judge(cluster.bootstrap, topic, load).findings == []
 
 
-def test_the_controller_is_killed_under_load(cluster: Cluster, topic: str) -> None:
-    """The load does not notice; and what was decided before is still known afterwards."""
+def test_killed_controller_under_load_loses_no_record_and_no_metadata(
+    cluster: Cluster, topic: str
+) -> None:
+    """The load continues without the controller, and earlier decisions are known afterwards."""
     with Load(cluster.bootstrap, topic, PARTITIONS) as load:
         cluster.wait_flowing(load)
         cluster.local.controller.kill()
@@ -83,8 +88,8 @@ def test_the_controller_is_killed_under_load(cluster: Cluster, topic: str) -> No
     assert judge(cluster.bootstrap, topic, load).findings == []
 
 
-def test_everything_is_killed_at_once(cluster: Cluster, topic: str) -> None:
-    """All acknowledged records are in all page caches; a kill -9 takes none of them."""
+def test_kill_of_all_daemons_loses_no_acknowledged_record(cluster: Cluster, topic: str) -> None:
+    """All acknowledged records are in page caches, which a kill -9 does not affect."""
     with Load(cluster.bootstrap, topic, PARTITIONS) as load:
         cluster.wait_flowing(load)
         cluster.local.kill()
@@ -98,7 +103,7 @@ def test_everything_is_killed_at_once(cluster: Cluster, topic: str) -> None:
     assert judge(cluster.bootstrap, topic, load).findings == []
 
 
-def test_an_orderly_restart_of_everything_finds_all_data(cluster: Cluster, topic: str) -> None:
+def test_orderly_restart_of_all_daemons_keeps_all_records(cluster: Cluster, topic: str) -> None:
     with Load(cluster.bootstrap, topic, PARTITIONS) as load:
         cluster.wait_flowing(load)
         load.stop()
@@ -112,8 +117,10 @@ def test_an_orderly_restart_of_everything_finds_all_data(cluster: Cluster, topic
     assert judge(cluster.bootstrap, topic, load).findings == []
 
 
-def test_a_broker_that_is_asked_to_stop_hands_over_first(cluster: Cluster, topic: str) -> None:
-    """Controlled shutdown: its leaders move while it lives, and it leaves a clean mark."""
+def test_controlled_shutdown_moves_leaders_before_the_broker_stops(
+    cluster: Cluster, topic: str
+) -> None:
+    """The leaders move while the broker still runs, and it writes a clean shutdown file."""
     daemon = cluster.brokers[2]
     with Load(cluster.bootstrap, topic, PARTITIONS) as load:
         cluster.wait_flowing(load)
@@ -132,8 +139,10 @@ def test_a_broker_that_is_asked_to_stop_hands_over_first(cluster: Cluster, topic
     assert judge(cluster.bootstrap, topic, load).findings == []
 
 
-def test_two_of_three_are_killed_and_nobody_acknowledges(cluster: Cluster, topic: str) -> None:
-    """Below min.insync.replicas nothing is acknowledged; all of it goes on afterwards."""
+def test_two_killed_of_three_brokers_stop_acknowledgements_until_return(
+    cluster: Cluster, topic: str
+) -> None:
+    """Below min.insync.replicas no record is acknowledged; all partitions continue afterwards."""
     with Load(cluster.bootstrap, topic, PARTITIONS) as load:
         cluster.wait_flowing(load)
         cluster.brokers[1].kill()

@@ -25,8 +25,8 @@ def _living(cluster: LocalCluster) -> set[int]:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
-def test_broker_that_returns_from_an_outage_resets_connections_that_were_silent() -> None:
-    """The client sends nothing: only what the broker does can end its wait for a response."""
+def test_returning_broker_resets_silent_connections_of_clients() -> None:
+    """The client sends nothing, so that only the broker can end its wait for a response."""
     with LocalCluster(brokers=3, dirs=1, disks="plain", hosts=True) as cluster:
         broker = cluster.broker(1)
         host = broker.process.files.host

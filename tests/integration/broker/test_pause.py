@@ -1,4 +1,4 @@
-"""A broker that stands still: it closes nothing, and whoever waits for its answer may wait long."""
+"""A paused broker closes no connection, so that clients may wait long for its responses."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 TOPIC = "pause"
 
 
-def test_a_producer_leaves_a_silent_broker_for_who_leads_by_then(
+def test_producer_leaves_paused_broker_for_the_new_leader(
     make_cluster: MakeCluster,
 ) -> None:
-    """Its request had ten minutes, and the new leader was there after four seconds."""
+    """The request timeout is ten minutes, and the new leader is elected after four seconds."""
     cluster = make_cluster(brokers=3, dirs=1, config={"broker.session.timeout.ms": "4000"})
     cluster.create_topic(TOPIC, partitions=1, replication_factor=3, min_insync_replicas=2)
     asyncio.run(_produce(cluster))

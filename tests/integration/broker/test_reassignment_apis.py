@@ -1,8 +1,7 @@
-"""Reassignments, throttles, moves, configurations and features, as foreign admin clients ask them.
+"""Reassignments, throttles, moves, configurations and features, requested by foreign admin clients.
 
-kafka-python has every one of these requests, librdkafka the incremental change of configurations;
-what is ours alone (a target directory in a reassignment) is asked with our own client.
-"""
+kafka-python has all of these requests, and librdkafka has IncrementalAlterConfigs. Our own client
+sends our extension: a target directory in a reassignment."""
 
 from __future__ import annotations
 
@@ -38,7 +37,7 @@ FOLLOWER_RATE = "follower.replication.throttled.rate"
 LEADER_RATE = "leader.replication.throttled.rate"
 FOLLOWER_REPLICAS = "follower.replication.throttled.replicas"
 LEADER_REPLICAS = "leader.replication.throttled.replicas"
-#: Replicas are fetched a MiB at a time, so a throttle shows in what is longer only.
+# Replicas are fetched 1 MiB at a time, so that a throttle affects only longer logs.
 RECORDS = [bytes(30_000)] * 100
 _numbers = itertools.count()
 
@@ -58,7 +57,7 @@ def _replicas(cluster: Cluster, topic: str) -> tuple[tuple[int, ...], tuple[int,
 
 
 def _reassign(cluster: Cluster, topic: str, replicas: list[int] | None) -> type[KafkaError] | None:
-    """What kafka-python makes of the answer about partition 0."""
+    """Return kafka-python's error for partition 0, or None."""
     key = kafka.TopicPartition(topic, 0)
     with cluster.admin() as admin:
         outcome = admin.alter_partition_reassignments({key: replicas})[key]
@@ -72,7 +71,7 @@ def _ongoing(cluster: Cluster) -> dict[Any, Any]:
 
 
 def _configure(cluster: Cluster, kind: ConfigResourceType, name: str, values: Any) -> str:
-    """``values`` by key, None removes one; "OK" or the error, as kafka-python has it."""
+    """Set ``values`` by key, where None deletes one; return "OK" or kafka-python's error."""
     changes = {
         key: ("DELETE", None) if value is None else ("SET", str(value))
         for key, value in values.items()
@@ -101,12 +100,12 @@ def _reassign_to_dirs(cluster: Cluster, wish: replica_admin.Reassignment) -> rep
 
 
 def _is_in(cluster: Cluster, topic: str, path: str) -> bool:
-    """Whether broker 2 has a replica in sync there."""
+    """Return whether broker 2 has an in-sync replica in ``path``."""
     is_there = cluster.replicas_by_dir(2, topic)[path] == [0]
     return is_there and _replicas(cluster, topic)[1] == (1, 2)
 
 
-def test_a_foreign_client_moves_a_partition_and_nothing_is_lost(cluster: Cluster) -> None:
+def test_reassignment_by_foreign_client_moves_partition_without_loss(cluster: Cluster) -> None:
     name = _name()
     cluster.create_topic(name, assignments={0: [1, 2]})
     values = [b"%d" % i for i in range(200)]
@@ -115,10 +114,10 @@ def test_a_foreign_client_moves_a_partition_and_nothing_is_lost(cluster: Cluster
     cluster.wait(f"{name} on 3 and 2", lambda: _replicas(cluster, name) == ((3, 2), (2, 3)))
     assert _ongoing(cluster) == {}
     assert clients.read_confluent(cluster.bootstrap, name, len(values)) == values
-    cluster.wait("1 to be rid of it", lambda: not any(cluster.replicas_by_dir(1, name).values()))
+    cluster.wait("1 to delete it", lambda: not any(cluster.replicas_by_dir(1, name).values()))
 
 
-def test_what_cannot_be_reassigned_is_refused_by_partition(cluster: Cluster) -> None:
+def test_impossible_reassignment_is_refused_by_partition(cluster: Cluster) -> None:
     name = _name()
     cluster.create_topic(name, assignments={0: [1]})
     refused = _reassign(cluster, name, [9])
@@ -127,8 +126,8 @@ def test_what_cannot_be_reassigned_is_refused_by_partition(cluster: Cluster) -> 
     assert nothing is not None and nothing.errno == ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
 
 
-def test_a_throttle_holds_a_reassignment_up_until_it_is_lifted(cluster: Cluster) -> None:
-    """KIP-73: one byte per second on both sides; whoever is not listed is replicated meanwhile."""
+def test_throttle_delays_reassignment_until_it_is_lifted(cluster: Cluster) -> None:
+    """KIP-73: one byte per second on both sides; replicas that are not listed are not throttled."""
     name, other = _name(), _name()
     cluster.create_topic(name, assignments={0: [1]})
     cluster.create_topic(other, assignments={0: [1, 2]})
@@ -140,7 +139,7 @@ def test_a_throttle_holds_a_reassignment_up_until_it_is_lifted(cluster: Cluster)
     key = kafka.TopicPartition(name, 0)
     assert _reassign(cluster, name, [2]) is None
     cluster.wait("some of it on 2", lambda: any(cluster.replicas_by_dir(2, name).values()))
-    # acks=all across the same pair of brokers: neither a fetch loop nor a session stands still.
+    # acks=all between the same pair of brokers: no fetch loop and no session stops.
     clients.write_confluent(cluster.bootstrap, other, RECORDS[:20], acks="all")
     ongoing = _ongoing(cluster)
     assert ongoing[key]["adding_replicas"] == [2]
@@ -161,8 +160,8 @@ def test_a_throttle_holds_a_reassignment_up_until_it_is_lifted(cluster: Cluster)
 
 
 @pytest.mark.parametrize("by_id", [False, True], ids=["by path", "by id"])
-def test_a_new_replica_goes_to_the_directory_that_was_named(cluster: Cluster, by_id: bool) -> None:
-    """KIP-858's future work: the target directory travels in the same call."""
+def test_reassignment_places_new_replica_in_named_directory(cluster: Cluster, by_id: bool) -> None:
+    """The future work of KIP-858: the target directory is part of the request."""
     name = _name()
     cluster.create_topic(name, assignments={0: [1]})
     clients.write_confluent(cluster.bootstrap, name, [b"v"] * 10)
@@ -180,7 +179,7 @@ def test_a_new_replica_goes_to_the_directory_that_was_named(cluster: Cluster, by
         cluster.wait("it to go", lambda: not any(cluster.replicas_by_dir(2, name).values()))
 
 
-def test_a_target_directory_that_is_none_is_refused_with_what_there_is(cluster: Cluster) -> None:
+def test_reassignment_to_unknown_directory_lists_known_ones(cluster: Cluster) -> None:
     name = _name()
     cluster.create_topic(name, assignments={0: [1]})
     wish = replica_admin.Reassignment(
@@ -192,7 +191,7 @@ def test_a_target_directory_that_is_none_is_refused_with_what_there_is(cluster: 
     assert all(path in error.message for path in cluster.directories(2))
 
 
-def test_a_foreign_client_moves_a_replica_between_directories(cluster: Cluster) -> None:
+def test_alter_replica_log_dirs_by_foreign_client_moves_replica(cluster: Cluster) -> None:
     name = _name()
     cluster.create_topic(name, assignments={0: [1]})
     values = [b"%d" % i for i in range(50)]
@@ -208,7 +207,7 @@ def test_a_foreign_client_moves_a_replica_between_directories(cluster: Cluster) 
     assert clients.read_confluent(cluster.bootstrap, name, len(values)) == values
 
 
-def test_a_foreign_client_sees_features_and_hears_why_one_stays(cluster: Cluster) -> None:
+def test_features_are_described_and_refused_for_foreign_client(cluster: Cluster) -> None:
     with cluster.admin() as admin:
         answered = admin.describe_features()
         least, greatest = answered["metadata.version"]["supported"]
@@ -219,7 +218,7 @@ def test_a_foreign_client_sees_features_and_hears_why_one_stays(cluster: Cluster
         assert admin.describe_features()["metadata.version"]["finalized"] == (level, level)
 
 
-def test_librdkafka_changes_single_values_of_topics(cluster: Cluster) -> None:
+def test_incremental_alter_configs_by_librdkafka_changes_single_values(cluster: Cluster) -> None:
     name = _name()
     cluster.create_topic(name, segment_ms=9_000)
     admin = AdminClient({**clients.quiet(cluster.bootstrap)})
@@ -250,7 +249,7 @@ def test_librdkafka_changes_single_values_of_topics(cluster: Cluster) -> None:
     assert got["segment.ms"].source != dynamic
 
 
-def test_kafka_python_changes_values_of_brokers_and_sees_where_they_come_from(
+def test_broker_config_by_kafka_python_shows_its_sources(
     cluster: Cluster,
 ) -> None:
     def rate() -> dict[str, Any]:
@@ -263,7 +262,7 @@ def test_kafka_python_changes_values_of_brokers_and_sees_where_they_come_from(
         return found
 
     def set_for_all(value: str | None) -> None:
-        # kafka-python knows no resource of all brokers.
+        # kafka-python has no resource for the default of all brokers.
         kind = ConfigOperation.DELETE if value is None else ConfigOperation.SET
         everybody = config_admin.ConfigResource(config_admin.ResourceType.BROKER, "")
         change = {everybody: [ConfigChange(LEADER_RATE, value, kind)]}
@@ -288,7 +287,7 @@ def test_kafka_python_changes_values_of_brokers_and_sees_where_they_come_from(
     ],
     ids=["value", "static key", "unknown topic"],
 )
-def test_configurations_that_cannot_be_are_refused(
+def test_invalid_configurations_are_refused(
     cluster: Cluster, kind: ConfigResourceType, name: str, values: Any, why: str
 ) -> None:
     assert why in _configure(cluster, kind, name, values)

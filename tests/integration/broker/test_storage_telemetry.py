@@ -1,7 +1,6 @@
-"""What brokers report to ``__storage_telemetry`` about their disks, read by another's client.
+"""Records that brokers write to ``__storage_telemetry``, read by a foreign client.
 
-Real clusters; rounds come every few hundred milliseconds here.
-"""
+The clusters are real, and samples are taken every few hundred milliseconds."""
 
 from __future__ import annotations
 
@@ -41,7 +40,7 @@ def three(make_shared_cluster: MakeCluster) -> Cluster:
 
 
 def started(make: MakeCluster, **parameters: Any) -> Cluster:
-    """A cluster whose brokers report, as soon as their topic is there."""
+    """Start a cluster whose brokers send telemetry, and wait until the topic exists."""
     cluster = make(**{**parameters, "config": {**ON, **parameters.get("config", {})}})
     wait_topic(cluster)
     return cluster
@@ -56,7 +55,7 @@ def wait_topic(cluster: Cluster) -> None:
 
 
 def samples(cluster: Cluster) -> list[Sample]:
-    """All that is in the topic, by partition and in order."""
+    """Return all records of the topic, by partition and in order."""
     return [
         json.loads(value)
         for index in sorted(cluster.partitions(TOPIC))
@@ -67,7 +66,8 @@ def samples(cluster: Cluster) -> list[Sample]:
 def wait_sample(
     cluster: Cluster, what: str, holds: Callable[[Sample], object], **wanted: object
 ) -> Sample:
-    """The newest record with the ``wanted`` fields of which ``holds``, as soon as there is one."""
+    """Wait for a record with the ``wanted`` fields for which ``holds``, and return the newest
+    one."""
     found: list[Sample] = []
 
     def look() -> bool:
@@ -80,7 +80,7 @@ def wait_sample(
 
 
 def produce(cluster: Cluster, topic: str, count: int = 3) -> int:
-    """Records to partition 0 of ``topic``; how many bytes of batches."""
+    """Produce to partition 0 of ``topic``, and return the size of the batches in bytes."""
     leader = cluster.brokers[cluster.partitions(topic)[0].leader]
     records = raw.batch([VALUE])
     for _ in range(count):
@@ -92,10 +92,10 @@ def figure(daemon: DaemonProcess, name: str) -> float:
     return read_metrics(daemon).get(name, 0)
 
 
-# --- what is sent --------------------------------------------------------------------------------
+# --- contents ------------------------------------------------------------------------------------
 
 
-def test_replicas_and_directories_with_what_they_hold_and_did(three: Cluster) -> None:
+def test_samples_describe_replicas_and_directories(three: Cluster) -> None:
     topic = next(_names)
     three.create_topic(topic, replication_factor=3)
     size_bytes = produce(three, topic)
@@ -106,7 +106,7 @@ def test_replicas_and_directories_with_what_they_hold_and_did(three: Cluster) ->
         answered = wait_sample(
             three,
             f"all of {topic} on broker {broker_id}",
-            # The leader gave it to two followers and a consumer.
+            # Two followers and a consumer fetched it from the leader.
             lambda s, least=3 * size_bytes if is_leader else 0: (
                 s["appended_bytes_total"] == size_bytes and s["fetched_bytes_total"] >= least
             ),
@@ -139,7 +139,7 @@ def test_replicas_and_directories_with_what_they_hold_and_did(three: Cluster) ->
         assert log_dir["cluster_id"] == three.local.cluster_id
 
 
-def test_a_cordon(three: Cluster) -> None:
+def test_sample_shows_cordon(three: Cluster) -> None:
     path = str(three.local.dir_path(3, 2))
     words = ("--alter", "--entity-type", "brokers", "--entity-name", "3")
     done = tool("configs", three, *words, "--add-config", f"cordoned.log.dirs=[{path}]")
@@ -148,7 +148,7 @@ def test_a_cordon(three: Cluster) -> None:
     assert tool("configs", three, *words, "--delete-config", "cordoned.log.dirs").returncode == 0
 
 
-def test_a_move_while_it_goes_on(three: Cluster) -> None:
+def test_samples_show_move_in_progress_and_its_end(three: Cluster) -> None:
     topic = next(_names)
     three.create_topic(topic, assignments={0: [2]})
     size_bytes = produce(three, topic, 100)
@@ -182,7 +182,7 @@ def test_a_move_while_it_goes_on(three: Cluster) -> None:
 # --- the topic ------------------------------------------------------------------------------------
 
 
-def test_the_topic_has_its_replicas_and_bounds_and_is_internal(three: Cluster) -> None:
+def test_telemetry_topic_is_internal_with_replicas_and_retention(three: Cluster) -> None:
     assert {len(part.replicas) for part in three.partitions(TOPIC).values()} == {3}
     shown = json.loads(tool("topics", three, "--describe", "--topic", TOPIC, "--json").stdout)
     assert [topic["is_internal"] for topic in shown["topics"]] == [True]
@@ -195,7 +195,7 @@ def test_the_topic_has_its_replicas_and_bounds_and_is_internal(three: Cluster) -
         assert bound in configs.stdout
 
 
-def test_alone_a_broker_takes_one_replica_and_a_deleted_topic_comes_back(
+def test_telemetry_topic_of_single_broker_is_recreated_after_deletion(
     make_cluster: MakeCluster,
 ) -> None:
     cluster = started(make_cluster, brokers=1, dirs=1)
@@ -207,18 +207,20 @@ def test_alone_a_broker_takes_one_replica_and_a_deleted_topic_comes_back(
     wait_sample(cluster, "itself again", bool, broker_id=1)
 
 
-def test_a_broker_that_shall_send_no_telemetry_does_not(make_cluster: MakeCluster) -> None:
+def test_broker_with_disabled_telemetry_sends_none(make_cluster: MakeCluster) -> None:
     off = {2: {"storage.telemetry.enable": "false"}}
     cluster = started(make_cluster, brokers=2, dirs=1, broker_config=off)
     wait_sample(cluster, "the other one", bool, broker_id=1)
     assert {s["broker_id"] for s in samples(cluster)} == {1}
 
 
-# --- trouble --------------------------------------------------------------------------------------
+# --- faults ---------------------------------------------------------------------------------------
 
 
-def test_leaders_die_and_come_back_and_sampling_goes_on(make_cluster: MakeCluster) -> None:
-    """And a directory dies, of which nothing is heard but that."""
+def test_telemetry_continues_over_leader_death_and_directory_failure(
+    make_cluster: MakeCluster,
+) -> None:
+    """A sample of the failed directory reports only that it is offline."""
     cluster = started(
         make_cluster,
         brokers=3,
@@ -257,7 +259,7 @@ def test_leaders_die_and_come_back_and_sampling_goes_on(make_cluster: MakeCluste
         topic="t",
         broker_id=2,
     )
-    # It had it all, so nothing was appended in this life.
+    # The replica was complete, so this incarnation has appended nothing.
     assert (again["size_bytes"], again["appended_bytes_total"]) == (size_bytes, 0)
     path = cluster.local.dir_path(1, 2)
     before = wait_sample(cluster, "a directory", bool, kind="log_dir", path=str(path))
@@ -285,7 +287,7 @@ def test_leaders_die_and_come_back_and_sampling_goes_on(make_cluster: MakeCluste
     assert alive["directory_id"] == before["directory_id"]
 
 
-def test_without_a_leader_samples_are_dropped_and_nothing_else_happens(
+def test_samples_are_dropped_while_the_topic_has_no_leader(
     make_cluster: MakeCluster,
 ) -> None:
     """The topic's only replica is on one of two brokers."""
@@ -315,7 +317,7 @@ def test_without_a_leader_samples_are_dropped_and_nothing_else_happens(
 
 
 @pytest.mark.disk
-def test_a_full_disk_is_reported_by_a_leader_elsewhere(make_cluster: MakeCluster) -> None:
+def test_sample_of_full_disk_arrives_at_leader_elsewhere(make_cluster: MakeCluster) -> None:
     with small_disks(1) as disks:
         (path,) = logs_on(disks)
         cluster = started(make_cluster, brokers=3, dirs=1, log_dirs={2: [path]})

@@ -1,4 +1,4 @@
-"""Transactions with clients that are not ours: all or nothing, whatever dies."""
+"""Transactions with foreign clients: all records or none, whatever fails."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ QUICK = {
 PARTITIONS = 3
 ROUNDS = 6
 
-#: Each seed has all of them, in its own order.
+# Each seed uses all faults, in its own order.
 FAULTS = ["kill", "eio", "full", "hang", "client", "zombie", "kill", "eio"]
 SENT_A_ROUND = 200
-#: Until copies are there; an open transaction of somebody dead may have to time out first.
+# Until copies arrive; the open transaction of a dead client may have to time out first.
 SEARCH_WAIT_S = 180.0
-#: A copier that gets nowhere for so long is killed and started again, as a supervisor would.
+# A copier without progress for so long is killed and restarted, as a supervisor would do.
 STUCK_S = 60.0
 
 
@@ -50,12 +50,13 @@ def cluster(make_shared_cluster: MakeCluster) -> Cluster:
 
 
 def values(number: int) -> list[tuple[int, bytes]]:
-    """What one transaction writes, with the partition of each."""
+    """Return the values of one transaction, with the partition of each."""
     return [(index, f"{number}-{index}".encode()) for index in range(PARTITIONS)]
 
 
 def write_by_confluent(bootstrap: str, topic: str) -> None:
-    """Every other transaction is aborted, and a second producer fences the first."""
+    """Write transactions of which every other one is aborted, and fence the producer by a second
+    one."""
     settings = {"bootstrap.servers": bootstrap, "transactional.id": topic, "log_level": 0}
     producer = confluent_kafka.Producer(settings)
     producer.init_transactions(WAIT_S)
@@ -102,7 +103,7 @@ def write_by_kafka_python(bootstrap: str, topic: str) -> None:
 
 
 def committed(bootstrap: str, topic: str, count: int) -> list[bytes]:
-    """What a reader of committed records finds, until it has met ``count`` or the end."""
+    """Read committed records until ``count`` were found or the end is reached."""
     consumer = confluent_kafka.Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -128,7 +129,9 @@ def committed(bootstrap: str, topic: str, count: int) -> list[bytes]:
 
 
 @pytest.mark.parametrize("write", [write_by_confluent, write_by_aiokafka, write_by_kafka_python])
-def test_all_or_nothing(cluster: Cluster, write: object) -> None:
+def test_aborted_transactions_are_invisible_to_committed_readers(
+    cluster: Cluster, write: object
+) -> None:
     topic = f"t-{write.__name__}"  # type: ignore[attr-defined]  # functions of this module
     cluster.create_topic(topic, partitions=PARTITIONS, replication_factor=3)
     write(cluster.bootstrap, topic)  # type: ignore[operator]  # functions of this module
@@ -137,7 +140,7 @@ def test_all_or_nothing(cluster: Cluster, write: object) -> None:
 
 
 class Copiers:
-    """One at a time, but for zombies: a newer one fences it, or it was killed before."""
+    """One copier at a time, besides zombies: a newer copier fences it, or it was killed before."""
 
     def __init__(self, bootstrap: str, errors: Path) -> None:
         self._arguments = [bootstrap, "numbers", "copies", "copier"]
@@ -151,14 +154,14 @@ class Copiers:
             self._running.append(subprocess.Popen(command, cwd=ROOT, stderr=errors))
 
     def kill(self) -> None:
-        """All; nothing of theirs is awaited, as of a machine that is gone."""
+        """Kill all copiers without waiting for them, like a machine that lost power."""
         for one in self._running:
             one.kill()
             self.codes.append(one.wait())
         self._running.clear()
 
     def revive(self) -> None:
-        """Start one, if there is none: it may have given up on a fault that took too long."""
+        """Start a copier if none runs; it may have failed on a fault that lasted too long."""
         for one in list(self._running):
             code = one.poll()
             if code is not None:
@@ -172,7 +175,7 @@ class Copiers:
 
 
 class Judge:
-    """Reads what is committed, all along: what it is given once has to stay."""
+    """Reads committed records continuously; records once read must stay."""
 
     def __init__(self, bootstrap: str) -> None:
         self.found: list[list[int]] = [[] for _ in range(copier.COPIES)]
@@ -190,7 +193,7 @@ class Judge:
         )
 
     def read_until(self, count: int, copiers: Copiers | None) -> None:
-        """Until each partition has so many, which ``copiers`` see to."""
+        """Read until each partition has ``count`` records; ``copiers`` are revived meanwhile."""
         deadline_s = time.monotonic() + SEARCH_WAIT_S
         stuck_at_s = time.monotonic() + STUCK_S
         while min(map(len, self.found)) < count:
@@ -209,7 +212,7 @@ class Judge:
             )
 
     def expect_nothing(self) -> None:
-        """More; it is not used after that."""
+        """Expect no further record. The judge is not used afterwards."""
         message = self._reader.poll(2)
         assert message is None, message.value()
         self._reader.close()
@@ -230,7 +233,7 @@ def leader_of(cluster: LocalCluster, topic: str, partition: int) -> Broker:
 def hurt(
     cluster: LocalCluster, copiers: Copiers, chooser: random.Random, fault: str
 ) -> Callable[[], None]:
-    """Something that a transaction needs; what is returned mends it."""
+    """Break something that a transaction needs, and return a function that repairs it."""
     if fault == "client":
         copiers.kill()
         return _nothing
@@ -263,8 +266,8 @@ def _nothing() -> None:
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", [1, 2])
-def test_what_is_copied_in_transactions_is_exact_whatever_dies(seed: int, tmp_path: Path) -> None:
-    """Brokers, disks and the client itself, in the middle of reading, writing and committing."""
+def test_transactional_copies_are_exact_over_faults(seed: int, tmp_path: Path) -> None:
+    """Brokers, disks and the client itself fail during reading, writing and committing."""
     chooser = random.Random(seed)
     config = {**QUICK, "offsets.topic.num.partitions": str(STATE_PARTITIONS)}
     with LocalCluster(brokers=3, dirs=2, disks="fuse", config=config) as cluster:
@@ -298,5 +301,5 @@ def test_what_is_copied_in_transactions_is_exact_whatever_dies(seed: int, tmp_pa
             reader.read_until(sent, None)
             reader.expect_nothing()
             assert [sorted(each) for each in reader.found] == [list(range(sent))] * copier.COPIES
-            # One transaction after the other, in all partitions.
+            # Transactions follow each other in the same order in all partitions.
             assert reader.found == [judge.found[0]] * copier.COPIES

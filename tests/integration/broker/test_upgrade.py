@@ -1,8 +1,7 @@
-"""From before directories to several of them, and what the way back would cost.
+"""Upgrade from metadata versions without directories to several directories, and the downgrade.
 
-The path of KIP-858, "Compatibility, Deprecation, and Migration Plan", with a load that runs all
-along it.
-"""
+The path of KIP-858, "Compatibility, Deprecation, and Migration Plan", with load during all of
+it."""
 
 from __future__ import annotations
 
@@ -47,7 +46,7 @@ def format_controller(cluster: Cluster, release: str) -> None:
 
 
 def give_dirs(cluster: Cluster, broker_id: BrokerId, count: int) -> list[Path]:
-    """Let a broker that does not run have ``count`` directories."""
+    """Configure ``count`` directories for a stopped broker."""
     files = cluster.brokers[broker_id].files
     dirs = [files.directory / f"disk-{number}" for number in range(1, count + 1)]
     for path in dirs:
@@ -65,7 +64,7 @@ def ids_of(paths: list[Path]) -> set[DirectoryId]:
 
 
 def placed(cluster: Cluster, topic: str) -> dict[BrokerId, set[DirectoryId]]:
-    """Which directories the metadata names for each broker's replicas."""
+    """Return the directories that the metadata names for each broker's replicas."""
     found = cluster.metadata().topic(topic)
     assert found is not None
     return {
@@ -99,8 +98,8 @@ def refuses_several_dirs(cluster: Cluster, broker_id: BrokerId, topic: str) -> N
 
 
 @pytest.mark.long
-def test_the_whole_way_up_under_load(make_cluster: MakeCluster) -> None:
-    """Brokers keep epoch and standing (KAFKA-16162, KAFKA-16757, KAFKA-16952)."""
+def test_upgrade_to_several_directories_under_load(make_cluster: MakeCluster) -> None:
+    """Brokers keep epoch and state (KAFKA-16162, KAFKA-16757, KAFKA-16952)."""
     cluster = make_cluster(
         start=False,
         brokers=2,
@@ -138,8 +137,8 @@ def test_the_whole_way_up_under_load(make_cluster: MakeCluster) -> None:
         assert placed(cluster, "t") == single
         load.stop()
     assert judge(cluster.bootstrap, "t", load).findings == []
-    # A reader that has a group id has its coordinator looked for, and so its topic made, sooner or
-    # later: it is counted when it is there.
+    # A reader with a group id makes its client look for a coordinator, which creates the topic of
+    # # consumer groups sooner or later; wait for it, because it is counted below.
     with cluster.admin() as admin:
         cluster.wait("the topic of groups", lambda: admin.describe_groups(["checker"]))
     refused = features(cluster, "downgrade", "--metadata", "3.6-IV2")
@@ -149,7 +148,9 @@ def test_the_whole_way_up_under_load(make_cluster: MakeCluster) -> None:
     assert f"replicas of {partitions} partition(s)" in refused.stdout
 
 
-def test_a_forced_downgrade_of_single_disks_and_up_again(make_cluster: MakeCluster) -> None:
+def test_unsafe_downgrade_with_single_directories_and_upgrade_again(
+    make_cluster: MakeCluster,
+) -> None:
     cluster = make_cluster(brokers=2, dirs=1)
     cluster.create_topic("t", partitions=PARTITIONS, replication_factor=2)
     single = {id_: ids_of([cluster.local.dir_path(id_, 1)]) for id_ in BROKERS}
@@ -179,8 +180,8 @@ def test_a_forced_downgrade_of_single_disks_and_up_again(make_cluster: MakeClust
     assert judge(cluster.bootstrap, "t", load).findings == []
 
 
-def test_a_static_cordon_holds_from_the_start(make_cluster: MakeCluster) -> None:
-    """Locally and at the controller, without any dynamic change of the configuration."""
+def test_static_cordon_applies_from_the_start(make_cluster: MakeCluster) -> None:
+    """It applies at the broker and the controller, without any dynamic configuration."""
     cluster = make_cluster(start=False, brokers=2, dirs=2)
     for broker_id, cordoned in zip(BROKERS, ("disk-1", "*"), strict=True):
         files = cluster.brokers[broker_id].files

@@ -1,7 +1,6 @@
-"""bin/kraftjbod-drain on a cluster of real processes: directories and brokers are retired.
+"""``bin/kraftjbod-drain`` on a cluster of real processes: directories and brokers are drained.
 
-Whether something is empty is judged by another client, and so is whether the records are all there.
-"""
+Another client checks whether they are empty, and whether all records are there."""
 
 from __future__ import annotations
 
@@ -28,15 +27,15 @@ pytestmark = [pytest.mark.long, pytest.mark.process, pytest.mark.clients, pytest
 
 BROKERS = (1, 2, 3)
 VALUES = [b"%06d" % index + bytes(1000) for index in range(3000)]
-#: So slow that VALUES take half a minute.
+# So slow that VALUES take half a minute.
 SLOW = "100000"
 _names = (f"drained-{n}" for n in itertools.count())
 
 
 @pytest.fixture(scope="module")
 def cluster(make_shared_cluster: MakeCluster) -> Iterator[Cluster]:
-    # Whoever reads here asks for a coordinator, and with as many replicas as there are brokers
-    # nothing of that topic could leave any.
+    # The readers ask for a coordinator, and the topic of consumer groups would have as many
+    # replicas # as there are brokers, so that none of them could leave a broker.
     config = {
         "broker.session.timeout.ms": "4000",
         "offsets.topic.num.partitions": "1",
@@ -48,7 +47,8 @@ def cluster(make_shared_cluster: MakeCluster) -> Iterator[Cluster]:
         config=config,
         broker_config={n: {"broker.heartbeat.interval.ms": "500"} for n in BROKERS},
     )
-    # They ask half a second after they began: who is faster would be tried without that topic.
+    # The topic is created half a second after the first request; a faster test would run without
+    # it.
     with made.admin() as admin:
         made.wait("the topic of groups", lambda: admin.describe_groups(["checker"]))
     yield made
@@ -86,7 +86,7 @@ def unregister(cluster: Cluster, broker: int) -> subprocess.CompletedProcess[str
 
 @contextlib.contextmanager
 def draining(cluster: Cluster, *words: str) -> Iterator[subprocess.Popen[str]]:
-    """The tool while it works."""
+    """Run the tool in the background."""
     command = [str(BIN / "kraftjbod-drain"), "--bootstrap-server", cluster.bootstrap, *words]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd="/"
@@ -102,13 +102,13 @@ def path_of(cluster: Cluster, broker: int, number: int) -> str:
 
 
 def held(cluster: Cluster, broker: int, path: str | None = None) -> list[str]:
-    """Partitions that a broker has, in one directory or in all."""
+    """Return the partitions that a broker has, in one directory or in all."""
     found = cluster.directories(broker)
     return sorted(name for where, d in found.items() if path in (None, where) for name in d.sizes)
 
 
 def filled_topic(cluster: Cluster, replicas: list[int], partitions: int = 3) -> str:
-    """Partition 0 has records; the others are empty."""
+    """Create a topic whose partition 0 has records, and whose other partitions are empty."""
     name = next(_names)
     cluster.create_topic(name, assignments=dict.fromkeys(range(partitions), replicas))
     write_confluent(cluster.bootstrap, name, VALUES)
@@ -121,12 +121,12 @@ def require_whole(cluster: Cluster, topic: str) -> None:
 
 
 def dir_of(cluster: Cluster, broker: int, topic: str) -> str:
-    """Where partition 0 is."""
+    """Return the directory of partition 0."""
     found = cluster.replicas_by_dir(broker, topic)
     return next(path for path, partitions in found.items() if 0 in partitions)
 
 
-def test_a_directory_is_emptied_and_may_be_pulled(cluster: Cluster) -> None:
+def test_drain_empties_directory_which_can_then_be_removed(cluster: Cluster) -> None:
     name = filled_topic(cluster, [1, 2])
     path = dir_of(cluster, 1, name)
     planned = drain(cluster, "--dir", f"1:{path}", "--dry-run")
@@ -143,7 +143,7 @@ def test_a_directory_is_emptied_and_may_be_pulled(cluster: Cluster) -> None:
     assert cluster.replicas_by_dir(1, after)[path] == []
     again = drain(cluster, "--dir", f"1:{path}", "--format", "json")
     assert (again.returncode, json.loads(again.stdout)["moved"]) == (0, 0)
-    # What the tool says to do next, and back again.
+    # Follow the tool's instructions, and add the directory again.
     assert f"  kraftjbod-log-dirs --forget 1:{path}\n" in done.stdout
     gone = tool("log-dirs", cluster, "--forget", f"1:{path}")
     assert gone.returncode == 0, gone.stderr
@@ -153,7 +153,7 @@ def test_a_directory_is_emptied_and_may_be_pulled(cluster: Cluster) -> None:
     assert path in cluster.directories(1)
 
 
-def test_a_broker_is_emptied_by_id_of_its_own_and_may_be_stopped(cluster: Cluster) -> None:
+def test_drain_empties_broker_which_can_then_be_stopped(cluster: Cluster) -> None:
     name = filled_topic(cluster, [3, 1])
     done = drain(cluster, "--broker", "3", "--format", "json")
     assert done.returncode == 0, done.stderr
@@ -163,7 +163,7 @@ def test_a_broker_is_emptied_by_id_of_its_own_and_may_be_stopped(cluster: Cluste
     require_whole(cluster, name)
 
 
-def test_an_interrupted_drain_is_resumed_by_the_same_order(cluster: Cluster) -> None:
+def test_interrupted_drain_is_resumed_by_the_same_command(cluster: Cluster) -> None:
     name = filled_topic(cluster, [1, 2])
     path = dir_of(cluster, 1, name)
     order = ("--dir", f"1:{path}")
@@ -196,7 +196,7 @@ def _is_moving(cluster: Cluster, topic: str) -> bool:
     )
 
 
-def test_a_drain_is_taken_back(cluster: Cluster) -> None:
+def test_drain_cancel_reverts_move_and_cordon(cluster: Cluster) -> None:
     name = filled_topic(cluster, [1, 2])
     path = dir_of(cluster, 1, name)
     order = ("--dir", f"1:{path}")
@@ -204,7 +204,7 @@ def test_a_drain_is_taken_back(cluster: Cluster) -> None:
         cluster.wait("the move to have begun", lambda: _is_moving(cluster, name))
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=60)
-    # Small ones that lay beside it have gone, and do not come back.
+    # Small replicas in the same directory have moved, and do not return.
     cluster.wait("one to be left", lambda: held(cluster, 1, path) == [f"{name}-0"])
     done = drain(cluster, *order, "--cancel")
     assert done.returncode == 0, done.stderr
@@ -216,7 +216,7 @@ def test_a_drain_is_taken_back(cluster: Cluster) -> None:
     require_whole(cluster, name)
 
 
-def test_a_broker_that_dies_on_the_way_does_not_stop_a_drain(cluster: Cluster) -> None:
+def test_drain_survives_death_of_the_target_broker(cluster: Cluster) -> None:
     """Broker 3 is the only one that can take broker 1's replicas, and dies while it copies."""
     name = filled_topic(cluster, [1, 2])
     with draining(cluster, "--broker", "1", "--throttle", SLOW) as process:
@@ -235,7 +235,7 @@ def test_a_broker_that_dies_on_the_way_does_not_stop_a_drain(cluster: Cluster) -
 
 
 def test_drain_of_lost_broker_copies_from_live_brokers(cluster: Cluster) -> None:
-    """Only metadata and the other replicas are needed: the broker never comes back."""
+    """Only metadata and the other replicas are needed: the broker never returns."""
     name = filled_topic(cluster, [3, 1])
     lost = cluster.brokers[3]
     lost.kill()
@@ -263,14 +263,14 @@ def test_drain_of_lost_broker_copies_from_live_brokers(cluster: Cluster) -> None
 
 
 def _set_rates(cluster: Cluster, topic: str) -> None:
-    """Somebody has seen enough of the throttle."""
+    """Raise the throttles, as another operator might do."""
     words = ("--alter", "--entity-type", "topics", "--entity-name", topic, "--delete-config")
     keys = "leader.replication.throttled.replicas,follower.replication.throttled.replicas"
     tool("configs", cluster, *words, keys)
 
 
 @pytest.mark.skipif(mounts.why_not("tmpfs") is not None, reason=str(mounts.why_not("tmpfs")))
-def test_what_does_not_fit_is_refused_before_anything_moves(make_cluster: MakeCluster) -> None:
+def test_drain_that_does_not_fit_is_refused_before_any_move(make_cluster: MakeCluster) -> None:
     mib = 1024 * 1024
     with contextlib.ExitStack() as disks:
         large, small = (
@@ -308,13 +308,15 @@ def test_what_does_not_fit_is_refused_before_anything_moves(make_cluster: MakeCl
         (("--broker", "9"), "there is no broker 9"),
     ],
 )
-def test_what_is_not_there_is_named(cluster: Cluster, words: tuple[str, ...], why: str) -> None:
+def test_drain_names_unknown_directory_or_broker(
+    cluster: Cluster, words: tuple[str, ...], why: str
+) -> None:
     done = drain(cluster, *words)
     assert done.returncode == 1
     assert why in done.stderr
 
 
-def test_draining_a_broker_is_taken_back(cluster: Cluster) -> None:
+def test_drain_cancel_of_broker_reverts_reassignment(cluster: Cluster) -> None:
     name = filled_topic(cluster, [2, 3])
     with draining(cluster, "--broker", "2", "--throttle", SLOW) as process:
         cluster.wait("some of it on 1", lambda: f"{name}-0" in held(cluster, 1))
@@ -330,8 +332,8 @@ def test_draining_a_broker_is_taken_back(cluster: Cluster) -> None:
 
 
 @pytest.mark.skipif(mounts.why_not("tmpfs") is not None, reason=str(mounts.why_not("tmpfs")))
-def test_a_full_directory_can_be_drained(make_cluster: MakeCluster) -> None:
-    """KIP-928: what is saturated takes nothing, and lets go of everything."""
+def test_drain_empties_saturated_directory(make_cluster: MakeCluster) -> None:
+    """KIP-928: a saturated directory accepts no replica, but all its replicas can move out."""
     mib = 1024 * 1024
     with contextlib.ExitStack() as disks:
         full, other = (

@@ -1,8 +1,6 @@
-"""bin/kraftjbod-reassign-partitions as an operator uses it, on a cluster of real processes.
+"""``bin/kraftjbod-reassign-partitions`` used like an operator does, on a cluster of real processes.
 
-Every move is judged from outside: where another client finds the replicas, and whether the records
-are all still there.
-"""
+Another client checks where the replicas are, and whether all records are there."""
 
 from __future__ import annotations
 
@@ -26,7 +24,7 @@ pytestmark = [pytest.mark.process, pytest.mark.clients, pytest.mark.timeout(120)
 
 BROKERS = (1, 2, 3)
 VALUES = [b"%06d" % index + bytes(1000) for index in range(4000)]
-#: So slow that a move of VALUES takes more than half a minute; a cancelled one need not end.
+# So slow that a move of VALUES takes more than half a minute; a cancelled move need not end.
 SLOW = "100000"
 
 
@@ -36,7 +34,7 @@ def cluster(make_shared_cluster: MakeCluster) -> Iterator[Cluster]:
 
 
 class Operator:
-    """Somebody with a shell, a directory for files, and a cluster."""
+    """An operator with a shell, a directory for files, and a cluster."""
 
     def __init__(self, cluster: Cluster, files: Path) -> None:
         self.cluster = cluster
@@ -56,7 +54,7 @@ class Operator:
     def plan(
         self, topic: str, replicas: Sequence[int], log_dirs: Sequence[str] | None = None
     ) -> None:
-        """Partition 0 of ``topic`` goes there."""
+        """Write a plan that places partition 0 of ``topic``."""
         entry: dict[str, Any] = {"topic": topic, "partition": 0, "replicas": replicas}
         if log_dirs is not None:
             entry["log_dirs"] = log_dirs
@@ -71,7 +69,7 @@ class Operator:
         return tool("reassign-partitions", self.cluster, "--generate", *words)
 
     def where(self, topic: str) -> dict[int, str]:
-        """The directory of partition 0 on each broker that has it, by log-dirs."""
+        """Return the directory of partition 0 on each broker that has it, as log-dirs shows it."""
         answered = tool("log-dirs", self.cluster, "--describe", "--format", "json")
         return {
             broker["broker"]: log_dir["logDir"]
@@ -82,13 +80,13 @@ class Operator:
         }
 
     def ids(self, broker: int) -> Mapping[str, str]:
-        """Directory ids by path."""
+        """Return directory ids by path."""
         words = ("--describe", "--format", "json", "--broker-list", str(broker))
         [printed] = json.loads(tool("log-dirs", self.cluster, *words).stdout)["brokers"]
         return {log_dir["logDir"]: log_dir["directoryId"] for log_dir in printed["logDirs"]}
 
     def throttles(self, topic: str) -> dict[str, str | None]:
-        """Every throttle that is set on the topic or on a broker."""
+        """Return all throttles that are set on the topic or on a broker."""
 
         async def ask() -> dict[str, str | None]:
             resources = [ConfigResource(ResourceType.BROKER, str(broker)) for broker in BROKERS]
@@ -118,14 +116,14 @@ def filled(cluster: Cluster, topic: str, *brokers: int) -> None:
 
 
 def require_whole(cluster: Cluster, topic: str, *brokers: int) -> None:
-    """On exactly these brokers, in sync, with every record."""
+    """Assert that exactly these brokers are in sync and all records are there."""
     cluster.wait_whole(topic)
     assert cluster.partitions(topic)[0].replicas == brokers
     assert read_confluent(cluster.bootstrap, topic, len(VALUES)) == VALUES
 
 
-def test_a_proposal_is_carried_out_and_rolled_back(cluster: Cluster, operator: Operator) -> None:
-    """The rollback file names directories, so every replica goes back to its old disk."""
+def test_proposal_is_executed_and_rolled_back(cluster: Cluster, operator: Operator) -> None:
+    """The rollback file names directories, so that every replica returns to its old disk."""
     filled(cluster, "moved", 1, 2)
     before = operator.where("moved")
     refused = operator.propose("moved", "3")
@@ -155,7 +153,7 @@ def test_a_proposal_is_carried_out_and_rolled_back(cluster: Cluster, operator: O
     assert "Reassignment of partition moved-0 is completed." in operator.lines("verify")
 
 
-def test_a_replica_goes_to_the_disk_that_is_named_by_path_or_id(
+def test_execute_moves_replica_to_directory_named_by_path_or_id(
     cluster: Cluster, operator: Operator
 ) -> None:
     filled(cluster, "placed", 1)
@@ -179,7 +177,7 @@ def test_a_replica_goes_to_the_disk_that_is_named_by_path_or_id(
         require_whole(cluster, "placed", 2, 1)
 
 
-def test_a_directory_that_is_not_there_is_refused_before_anything_moves(
+def test_execute_to_unknown_directory_is_refused_before_any_move(
     cluster: Cluster, operator: Operator
 ) -> None:
     filled(cluster, "refused", 1)
@@ -194,7 +192,7 @@ def test_a_directory_that_is_not_there_is_refused_before_anything_moves(
 
 
 @pytest.mark.long
-def test_a_move_between_disks_is_slowed_watched_and_cancelled(
+def test_move_between_directories_is_throttled_shown_and_cancelled(
     cluster: Cluster, operator: Operator
 ) -> None:
     filled(cluster, "slowed", 1)
@@ -228,7 +226,7 @@ def test_a_move_between_disks_is_slowed_watched_and_cancelled(
     require_whole(cluster, "slowed", 1)
 
 
-def test_a_move_between_brokers_is_slowed_listed_and_cancelled(
+def test_move_between_brokers_is_throttled_listed_and_cancelled(
     cluster: Cluster, operator: Operator
 ) -> None:
     filled(cluster, "listed", 1)
@@ -265,9 +263,7 @@ def test_a_move_between_brokers_is_slowed_listed_and_cancelled(
 
 
 @pytest.mark.long
-def test_the_throttle_is_taken_off_by_verify_when_all_is_done(
-    cluster: Cluster, operator: Operator
-) -> None:
+def test_verify_removes_throttle_after_completion(cluster: Cluster, operator: Operator) -> None:
     filled(cluster, "sped", 1)
     operator.plan("sped", [3], [next(iter(operator.ids(3)))])
     words = ("--throttle", SLOW, "--replica-alter-log-dirs-throttle", SLOW)

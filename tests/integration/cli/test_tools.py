@@ -1,4 +1,4 @@
-"""The tools against a real cluster and beside another client; each once as a process from bin/."""
+"""The tools against a real cluster and beside other clients; each once as a process from bin/."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def create(cluster: Cluster, topic: str, partitions: int = 1) -> None:
     assert (done.returncode, done.stdout) == (0, f"Created topic {topic}.\n"), done.stderr
 
 
-def test_a_topic_from_its_creation_to_its_end(cluster: Cluster) -> None:
+def test_topics_tool_creates_alters_and_deletes_topic(cluster: Cluster) -> None:
     create(cluster, "whole", 3)
     shown = started("topics", cluster, "--describe", "--topic", "whole", "--json")
     [topic] = json.loads(shown.stdout)["topics"]
@@ -42,7 +42,7 @@ def test_a_topic_from_its_creation_to_its_end(cluster: Cluster) -> None:
     assert "whole" not in tool("topics", cluster, "--list").stdout.split()
 
 
-def test_lines_in_are_lines_out(cluster: Cluster) -> None:
+def test_console_consumer_prints_lines_of_console_producer(cluster: Cluster) -> None:
     create(cluster, "lines", 3)
     lines = "".join(f"k{n % 7}\tline {n}\n" for n in range(5000))
     words = ("--topic", "lines", "--property", "parse.key=true", "--compression-codec", "gzip")
@@ -58,7 +58,7 @@ def test_lines_in_are_lines_out(cluster: Cluster) -> None:
 
 
 @pytest.mark.long
-def test_a_group_goes_on_where_its_last_member_stopped(cluster: Cluster) -> None:
+def test_console_consumer_in_group_resumes_after_last_member(cluster: Cluster) -> None:
     create(cluster, "in-a-group")
     tool("console-producer", cluster, "--topic", "in-a-group", stdin="a\nb\nc\n")
     words = ("--include", "in-a-gr.*", "--group", "printers", "--from-beginning")
@@ -71,7 +71,7 @@ def test_a_group_goes_on_where_its_last_member_stopped(cluster: Cluster) -> None
 
 
 @pytest.mark.long
-def test_a_cluster_is_measured_in_transactions_too(cluster: Cluster) -> None:
+def test_perf_tools_measure_transactions(cluster: Cluster) -> None:
     create(cluster, "measured", 2)
     words = ("--topic", "measured", "--record-size", "10", "--throughput", "-1")
     transaction = ("--transaction-duration-ms", "5")
@@ -86,7 +86,7 @@ def test_a_cluster_is_measured_in_transactions_too(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("compression", COMPRESSIONS)
-def test_what_librdkafka_wrote_is_read_however_compressed(
+def test_console_consumer_reads_every_compression_of_librdkafka(
     cluster: Cluster, compression: str
 ) -> None:
     topic = f"from-librdkafka-{compression}"
@@ -98,7 +98,7 @@ def test_what_librdkafka_wrote_is_read_however_compressed(
     assert read.stdout.encode().splitlines() == values
 
 
-def test_librdkafka_reads_what_the_tool_wrote(cluster: Cluster) -> None:
+def test_librdkafka_reads_records_of_console_producer(cluster: Cluster) -> None:
     for codec in ("none", "gzip"):
         topic = f"to-librdkafka-{codec}"
         create(cluster, topic)
@@ -107,7 +107,7 @@ def test_librdkafka_reads_what_the_tool_wrote(cluster: Cluster) -> None:
         assert read_confluent(cluster.bootstrap, topic, 2) == [b"a", b"b"]
 
 
-def test_log_dirs_are_described_with_their_sizes(cluster: Cluster) -> None:
+def test_log_dirs_tool_describes_sizes(cluster: Cluster) -> None:
     create(cluster, "sized")
     tool("console-producer", cluster, "--topic", "sized", stdin="x" * 1000 + "\n")
     answered = started(
@@ -122,7 +122,7 @@ def test_log_dirs_are_described_with_their_sizes(cluster: Cluster) -> None:
         assert replica["size"] > 1000
 
 
-def test_the_health_of_real_daemons(cluster: Cluster) -> None:
+def test_health_tool_reports_real_daemons_as_serving(cluster: Cluster) -> None:
     for number, broker in cluster.brokers.items():
         printed = called("health", "--bootstrap-server", broker.address)
         serves = f"broker {number} at {broker.address} serves, 3 of 3 log directories are online\n"

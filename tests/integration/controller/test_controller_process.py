@@ -1,4 +1,5 @@
-"""A real controller process: RPC over TCP, kill -9, restart, snapshots, a lost metadata dir."""
+"""A real controller process: RPC over TCP, kill -9, restart, snapshots, a lost metadata
+directory."""
 
 from __future__ import annotations
 
@@ -70,7 +71,7 @@ class Controller:
         self._config.write_text("".join(f"{key}={value}\n" for key, value in keys.items()))
 
     async def refusal(self) -> str:
-        """What a start that fails says, with the exit code of what lies on the disk being wrong."""
+        """Return the output of a start that fails with the exit code for inconsistent storage."""
         self.configure()
         self.process = await asyncio.create_subprocess_exec(
             *self._command, stderr=asyncio.subprocess.PIPE
@@ -149,7 +150,7 @@ class Controller:
         return response
 
     async def whole_state(self) -> MetadataState:
-        """What a broker that begins from nothing arrives at."""
+        """Return the state that a new broker would arrive at."""
         state = MetadataState()
         response = await self.fetch()
         if response.snapshot_offset >= 0:
@@ -187,7 +188,7 @@ async def _two_brokers(node: Controller) -> m.CreatedTopic:
     return await node.create("t", (1, 2), (2, 1))
 
 
-async def test_everything_is_there_after_kill_9(controller: Controller) -> None:
+async def test_killed_controller_restarts_with_all_metadata(controller: Controller) -> None:
     await _two_brokers(controller)
     before = await controller.whole_state()
     await controller.end(signal.SIGKILL)
@@ -198,7 +199,7 @@ async def test_everything_is_there_after_kill_9(controller: Controller) -> None:
     assert not (await controller.heartbeat(1)).is_fenced
 
 
-async def test_a_clean_stop_answers_whoever_waits(controller: Controller) -> None:
+async def test_clean_stop_answers_waiting_fetches(controller: Controller) -> None:
     waiting = asyncio.create_task(controller.fetch(fetch_offset=2, max_wait_ms=60_000))
     await controller.fetch()
     assert controller.process is not None
@@ -207,14 +208,16 @@ async def test_a_clean_stop_answers_whoever_waits(controller: Controller) -> Non
     assert await controller.process.wait() == 0
 
 
-async def test_a_long_poll_brings_the_next_entry(controller: Controller) -> None:
+async def test_long_poll_returns_the_next_entry(controller: Controller) -> None:
     end = (await controller.fetch()).high_watermark
     waiting = asyncio.create_task(controller.fetch(fetch_offset=end + 1, max_wait_ms=60_000))
     await controller.register(1, "a")
     assert [entry.offset for entry in (await waiting).entries] == [end + 1]
 
 
-async def test_a_dead_dir_moves_leaders_and_is_remembered(controller: Controller) -> None:
+async def test_offline_directory_moves_leaders_and_is_known_after_restart(
+    controller: Controller,
+) -> None:
     await controller.register(1, "ac")
     await controller.heartbeat(1)
     await controller.register(2, "b")
@@ -242,7 +245,7 @@ async def test_a_dead_dir_moves_leaders_and_is_remembered(controller: Controller
     assert refused.value.code == ErrorCode.LOG_DIR_NOT_FOUND
 
 
-async def test_a_silent_broker_is_fenced(tmp_path: Path) -> None:
+async def test_broker_without_heartbeats_is_fenced(tmp_path: Path) -> None:
     node = Controller(tmp_path, **{"broker.session.timeout.ms": 600})
     node.format()
     await node.start()
@@ -251,12 +254,14 @@ async def test_a_silent_broker_is_fenced(tmp_path: Path) -> None:
     while not node.events("broker_fenced"):
         await asyncio.sleep(0.05)
     assert node.events("broker_session_expired")
-    while not (await node.whole_state()).brokers[BrokerId(1)].fenced:  # Said before it is certain.
+    while (
+        not (await node.whole_state()).brokers[BrokerId(1)].fenced
+    ):  #  The event comes before the commit.
         await asyncio.sleep(0.05)
     await node.end(signal.SIGKILL)
 
 
-async def test_a_snapshot_replaces_the_log_before_it(tmp_path: Path) -> None:
+async def test_snapshot_replaces_the_log_before_it(tmp_path: Path) -> None:
     limits = {
         "metadata.log.max.record.bytes.between.snapshots": 4000,
         "metadata.log.segment.bytes": 1024,
@@ -284,14 +289,14 @@ async def test_a_snapshot_replaces_the_log_before_it(tmp_path: Path) -> None:
     assert await node.end(signal.SIGTERM) == 0
 
 
-async def test_the_metadata_dir_is_lost(controller: Controller) -> None:
+async def test_lost_metadata_dir_exits_with_74(controller: Controller) -> None:
     (controller.metadata_dir / "meta.properties").unlink()
     assert controller.process is not None
     assert await controller.process.wait() == 74
     assert controller.events("storage_lost")
 
 
-async def test_damage_in_the_middle_of_the_log_is_no_start(tmp_path: Path) -> None:
+async def test_start_fails_with_corruption_in_the_middle_of_the_log(tmp_path: Path) -> None:
     node = Controller(tmp_path)
     node.format()
     await node.start()
@@ -304,7 +309,7 @@ async def test_damage_in_the_middle_of_the_log_is_no_start(tmp_path: Path) -> No
     assert f"{path} is damaged" in await node.refusal()
 
 
-async def test_a_disk_of_another_cluster_is_no_start(tmp_path: Path) -> None:
+async def test_start_fails_with_directory_of_another_cluster(tmp_path: Path) -> None:
     node = Controller(tmp_path, **{"cluster.id": "AAAAAAAAAAAAAAAAAAAAAQ"})
     node.format()
     assert f"belongs to cluster {_CLUSTER_ID}" in await node.refusal()

@@ -1,5 +1,5 @@
-"""Three controllers as processes: each start is registered, and what is set while they run reaches
-whoever leads next."""
+"""Three controllers as processes: each start is registered, and dynamic configurations reach the
+next leader."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from tests.checkout import BIN
 
 
 class Tools:
-    """Ask all controllers, in the order of their files: some of them may be dead, most follow."""
+    """Tools that ask all controllers in a fixed order: some may be stopped, and most are
+    followers."""
 
     def __init__(self, cluster: LocalCluster) -> None:
         self.addresses = ",".join(controller.address for controller in cluster.controllers)
@@ -44,10 +45,10 @@ class Tools:
 
 
 def _restart(cluster: LocalCluster, tools: Tools, controller: DaemonProcess) -> None:
-    """Killed, with its next incarnation registered when this returns."""
+    """Kill and restart a controller, and wait until its next incarnation is registered."""
     before = tools.incarnations()
     controller.kill()
-    # The one that leads may be it.
+    # It may be the active one.
     cluster.active_controller()
     assert tools.incarnations() == before, "a registration does not expire"
     controller.start()
@@ -60,7 +61,7 @@ def _restart(cluster: LocalCluster, tools: Tools, controller: DaemonProcess) -> 
     cluster.wait("its next incarnation", is_registered)
 
 
-def test_each_start_is_registered_and_configurations_reach_whoever_leads() -> None:
+def test_restarted_controllers_register_and_dynamic_configs_reach_next_leader() -> None:
     with LocalCluster(brokers=1, dirs=1, controllers=3, disks="plain") as cluster:
         tools = Tools(cluster)
         cluster.wait("all to be registered", lambda: None not in tools.incarnations().values())
@@ -85,7 +86,7 @@ def test_each_start_is_registered_and_configurations_reach_whoever_leads() -> No
         described = tools.tell(
             "topics", "--bootstrap-server", cluster.bootstrap_servers, "--describe", "--topic", "t"
         )
-        assert "PartitionCount: 3" in described, "by the one that leads now"
+        assert "PartitionCount: 3" in described, "the current leader applies the configuration"
         for one in cluster.controllers:
             where = ("--describe", "--entity-name", ids[one.address])
             assert tools.configs(*where) == (
@@ -101,7 +102,7 @@ def test_each_start_is_registered_and_configurations_reach_whoever_leads() -> No
                 "DYNAMIC_DEFAULT_BROKER_CONFIG:num.partitions=3, DEFAULT_CONFIG:num.partitions=1}"
             ) in tools.configs(*where, "--all").splitlines()
 
-        # Lower, nobody knows any of that; raised again, all of them are registered again.
+        # After the downgrade no registration is left; after the upgrade all are registered again.
         refused = tools.features("downgrade", "--metadata", "4.3-IV0")
         assert refused.returncode == 1 and "num.partitions of all nodes" in refused.stdout
         keys = "num.partitions,broker.session.timeout.ms"

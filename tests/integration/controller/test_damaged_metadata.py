@@ -1,4 +1,4 @@
-"""A controller whose metadata log rots at its end is given it back, and votes again."""
+"""A controller whose metadata log is corrupt at its end fetches the rest again, and votes again."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _stop(cluster: LocalCluster, controller: DaemonProcess) -> None:
     cluster.wait("it to end", lambda: not controller.is_running)
 
 
-def test_one_of_three_rejoins_by_itself_and_its_vote_counts() -> None:
+def test_voter_with_corrupt_log_end_rejoins_and_its_vote_counts() -> None:
     with LocalCluster(brokers=1, dirs=1, controllers=3, disks="plain") as cluster:
         cluster.create_topic("before", partitions=3)
         active = cluster.active_controller()
@@ -36,13 +36,13 @@ def test_one_of_three_rejoins_by_itself_and_its_vote_counts() -> None:
         damaged.start()
         cluster.wait("it to be whole again", lambda: damaged.events("metadata_log_is_whole"))
         assert damaged.events("metadata_log_is_short")
-        assert list(log.parent.glob("*.damaged")), "what was given up is kept"
-        # Without its vote and its disk nothing is decided any more.
+        assert list(log.parent.glob("*.damaged")), "the removed end is kept"
+        # Without its vote and its disk, no decision is possible any more.
         other.kill()
         cluster.create_topic("after", partitions=3)
 
 
-def test_one_that_votes_alone_refuses() -> None:
+def test_only_voter_with_corrupt_log_end_refuses_to_start() -> None:
     with LocalCluster(brokers=1, dirs=1, controllers=1, disks="plain") as cluster:
         cluster.create_topic("before")
         (alone,) = cluster.controllers

@@ -1,8 +1,7 @@
-"""Metadata that is lost, formatted anew and restored, with real daemons: docs/metadata-backup.md.
+"""Lost metadata that is formatted again and restored, with real daemons: docs/metadata-backup.md.
 
-Whatever a controller of another life says, brokers keep their data as it is, and go on with all of
-it once the metadata that they know is back.
-"""
+Whatever a controller with another log decides, brokers keep their data unchanged, and continue with
+all of it once the metadata that they know is back."""
 
 from __future__ import annotations
 
@@ -37,7 +36,7 @@ def cluster() -> Iterator[LocalCluster]:
 
 
 def storage(cluster: LocalCluster, *words: str) -> subprocess.CompletedProcess[str]:
-    """``kraftjbod-storage`` as the daemons' user."""
+    """Run ``kraftjbod-storage`` as the daemons' user."""
     prefix = cluster.processes.privileges.command_prefix
     return subprocess.run(
         [*prefix, str(BIN / "kraftjbod-storage"), *words],
@@ -50,7 +49,7 @@ def storage(cluster: LocalCluster, *words: str) -> subprocess.CompletedProcess[s
 
 
 def format_anew(cluster: LocalCluster) -> Path:
-    """The controller's metadata directory is empty and formatted again; where the old one is."""
+    """Empty and format the controller's metadata directory; return the path of the old one."""
     files = cluster.processes.controller.files
     aside = files.metadata_dir.with_name("metadata-of-before")
     files.metadata_dir.rename(aside)
@@ -83,7 +82,7 @@ def names_in_log_dirs(cluster: LocalCluster) -> set[str]:
 
 
 def has_decided(cluster: LocalCluster, starts: int) -> bool:
-    """Each broker has refused the metadata, or has taken it."""
+    """Return whether each broker has refused or accepted the metadata."""
     return all(
         broker.events("metadata_refused") or len(broker.events("broker_started")) > starts
         for broker in cluster.brokers
@@ -92,7 +91,7 @@ def has_decided(cluster: LocalCluster, starts: int) -> bool:
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("brokers_restart", [True, False])
-def test_metadata_of_another_life_touches_nothing(
+def test_brokers_keep_data_unchanged_under_foreign_metadata(
     cluster: LocalCluster, brokers_restart: bool
 ) -> None:
     cluster.create_topic(TOPIC, partitions=1, replication_factor=3)
@@ -119,14 +118,14 @@ def test_metadata_of_another_life_touches_nothing(
 
 
 def commands() -> dict[str, str]:
-    """What the page has one type, by the first word that distinguishes the commands."""
+    """Return the commands of the page, by the first word that distinguishes them."""
     blocks = re.findall(r"```sh\n(.*?)```", PAGE.read_text(), re.DOTALL)
     names = ("backup", "restore", "fork", "format", "forget", "strays")
     return dict(zip(names, blocks, strict=True))
 
 
 class Operator:
-    """Types the page's commands as the daemons' user."""
+    """Executes the page's commands as the daemons' user."""
 
     def __init__(self, cluster: LocalCluster) -> None:
         self._cluster = cluster
@@ -161,7 +160,8 @@ class Operator:
         self._cluster.processes.controller.start()
 
     def begin_again(self, *names: str) -> None:
-        """Everything is stopped; the controller's part; every broker forgets; all is started."""
+        """Stop all daemons, run the controller's commands, forget metadata on every broker, start
+        all."""
         cluster = self._cluster
         for broker in cluster.brokers:
             broker.kill()
@@ -184,18 +184,18 @@ def everything_is_there(cluster: LocalCluster) -> None:
 
 
 @pytest.mark.long
-def test_the_page_is_true(cluster: LocalCluster) -> None:
+def test_metadata_backup_page_restores_old_and_newest_metadata(cluster: LocalCluster) -> None:
     operator, controller = Operator(cluster), cluster.processes.controller
     cluster.create_topic(TOPIC, partitions=1, replication_factor=3)
     write_confluent(cluster.bootstrap_servers, TOPIC, FIRST)
     operator.restart_controller_after("backup")
-    # Nothing has changed since, but that the controller was started.
+    # Nothing but the start of the controller has changed since the copy.
     operator.restart_controller_after("restore")
     cluster.wait_in_sync(TOPIC)
     cluster.create_topic(NEWER, partitions=1, replication_factor=3)
     write_confluent(cluster.bootstrap_servers, NEWER, SECOND)
     files = names_in_log_dirs(cluster)
-    # The copy ends before that, and is refused.
+    # The copy ends before that topic, and brokers refuse it.
     operator.restart_controller_after("restore")
     cluster.wait("every broker to refuse it", lambda: has_decided(cluster, 1))
     cluster.wait(
@@ -203,17 +203,17 @@ def test_the_page_is_true(cluster: LocalCluster) -> None:
     )
     assert names_in_log_dirs(cluster) == files
     (original,) = sorted(controller.files.directory.glob("metadata.lost-*"))[-1:]
-    # There is nothing newer, it seems.
+    # Assume that no newer copy exists.
     operator.begin_again("fork")
     assert controller.events("metadata_log_forked")
     cluster.wait_in_sync(TOPIC)
     assert read_confluent(cluster.bootstrap_servers, TOPIC, len(FIRST)) == FIRST
     cluster.wait("the newer topic to be set aside", lambda: NEWER not in served(cluster))
-    # Whoever reads has the cluster make a topic for consumer groups, which is none of this.
+    # A reader makes the cluster create a topic for consumer groups, which is not counted here.
     printed = [line for line in operator.types("strays").splitlines() if line[:2] != "__"]
     assert len(printed) == 3
     assert all(line.startswith(f"{NEWER}-0 ") and "topic unknown" in line for line in printed)
-    # But then the lost directory is found.
+    # Now the lost directory is found.
     controller.kill()
     shutil.rmtree(controller.files.metadata_dir)
     original.rename(controller.files.metadata_dir)
@@ -233,7 +233,9 @@ def served(cluster: LocalCluster) -> set[str]:
 
 
 @pytest.mark.long
-def test_an_empty_log_for_a_cluster_that_has_lived(cluster: LocalCluster) -> None:
+def test_empty_log_for_used_cluster_keeps_strays_until_the_old_log_returns(
+    cluster: LocalCluster,
+) -> None:
     operator, controller = Operator(cluster), cluster.processes.controller
     for topic, values in ((TOPIC, FIRST), (NEWER, SECOND)):
         cluster.create_topic(topic, partitions=1, replication_factor=3)
@@ -245,7 +247,7 @@ def test_an_empty_log_for_a_cluster_that_has_lived(cluster: LocalCluster) -> Non
     operator.begin_again("format")
     assert served(cluster) == set()
     assert len(operator.types("strays").splitlines()) == 6
-    # A topic of the same name begins anew, and is not what is wanted back.
+    # A topic of the same name starts empty; it does not replace the original.
     cluster.create_topic(TOPIC, partitions=1, replication_factor=3)
     controller.kill()
     shutil.rmtree(controller.files.metadata_dir)

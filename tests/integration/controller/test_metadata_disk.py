@@ -1,7 +1,7 @@
-"""The controller's disk fills or hangs: what is decided, refused or waits, and how it heals.
+"""The controller's disk fills or hangs: accepted, refused and waiting requests, and the recovery.
 
-A real controller and real brokers, its metadata dir on a small file system of its own.
-"""
+A real controller and real brokers, with the metadata directory on a small file system of its
+own."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ pytestmark = [
 ]
 
 SESSION_S = 3
-#: The disk is looked at several times in it.
+# Longer than several checks of the disk.
 CHECKS_S = 1.5
 RESERVE_BYTES = 256 * 1024
 BALLOON = "balloon"
@@ -47,7 +47,8 @@ def _cluster_on(
     controller: Mapping[str, str] | None = None,
     kind: mounts.Kind = "tmpfs",
 ) -> Iterator[tuple[Cluster, mounts.Disk]]:
-    """Two brokers and a controller whose metadata dir is a file system of 2 MiB, or the least."""
+    """Start two brokers and a controller whose metadata directory is a file system of 2 MiB or
+    more."""
     with mounts.mounted(kind, size_bytes=2 * 1024 * 1024) as disk:
         metadata = {"log.dirs": disk.path, "metadata.log.dir": disk.path}
         cluster = make_cluster(
@@ -66,15 +67,14 @@ def _cluster_on(
             )
             yield cluster, disk
         finally:
-            # Before its disk goes.
+            # Kill the controller before its disk is unmounted.
             cluster.local.kill()
 
 
 def _configure(cluster: Cluster, *values: int) -> None:
-    """Changes of the metadata, one after the other, that do not make it grow for good.
+    """Change the metadata repeatedly without permanent growth.
 
-    :raises KafkaException: for the first that is refused.
-    """
+    :raises KafkaException: for the first refused change."""
     admin = AdminClient(clients.quiet(cluster.bootstrap))
     for value in values:
         entry = ConfigEntry("retention.ms", str(value), incremental_operation=AlterConfigOpType.SET)
@@ -83,7 +83,7 @@ def _configure(cluster: Cluster, *values: int) -> None:
 
 
 def _restart(cluster: Cluster) -> None:
-    """The controller is killed, and started on the disk as it is."""
+    """Kill the controller, and start it on the disk as it is."""
     controller = cluster.local.controller
     controller.kill()
     cluster.wait_exit(controller)
@@ -101,7 +101,7 @@ def _retention(cluster: Cluster) -> str:
     return cluster.metadata().topic_config("before")["retention.ms"]
 
 
-def test_a_full_metadata_disk_refuses_growth_and_heals(make_cluster: MakeCluster) -> None:
+def test_full_metadata_disk_refuses_growth_and_recovers(make_cluster: MakeCluster) -> None:
     with _cluster_on(make_cluster) as (cluster, disk):
         controller = cluster.local.controller
         pid = controller.pid
@@ -115,7 +115,7 @@ def test_a_full_metadata_disk_refuses_growth_and_heals(make_cluster: MakeCluster
         _configure(cluster, 2_000_000)
         assert _retention(cluster) == "2000000"
 
-        # A broker dies and comes back: elections and registrations have space.
+        # A broker dies and returns: elections and registrations still have space.
         cluster.brokers[2].kill()
         cluster.wait(
             "broker 1 to lead",
@@ -126,7 +126,7 @@ def test_a_full_metadata_disk_refuses_growth_and_heals(make_cluster: MakeCluster
         cluster.wait_whole("before")
         assert controller.pid == pid
 
-        # Killed and started on the full disk, it is as full as before.
+        # After a kill and a start on the full disk, the same requests are refused.
         _restart(cluster)
         cluster.wait("topics to be refused again", lambda: "is full" in _refused(cluster, "again"))
         assert _retention(cluster) == "2000000"
@@ -145,8 +145,10 @@ def _is_made(cluster: Cluster, topic: str) -> bool:
 
 
 @pytest.mark.long
-def test_the_last_margin_is_left_and_brokers_stay(make_cluster: MakeCluster) -> None:
-    """Nothing is written any more, and nothing that needs no write suffers."""
+def test_metadata_disk_at_minimum_free_bytes_refuses_writes_and_keeps_brokers(
+    make_cluster: MakeCluster,
+) -> None:
+    """Nothing is written any more, and requests without a write are not affected."""
     margin = RESERVE_BYTES - 32 * 1024
     min_free = {"metadata.log.min.free.bytes": str(margin)}
     with _cluster_on(make_cluster, min_free) as (cluster, disk):
@@ -157,7 +159,7 @@ def test_the_last_margin_is_left_and_brokers_stay(make_cluster: MakeCluster) -> 
         accepted = _retention(cluster)
         with pytest.raises(KafkaException, match="has to be written"):
             _configure(cluster, 5000)
-        assert _retention(cluster) == accepted, "what was refused is not in the log"
+        assert _retention(cluster) == accepted, "the refused change is not in the log"
         time.sleep(2 * SESSION_S)
         assert not any(broker.fenced for broker in cluster.metadata().brokers.values())
         clients.write_confluent(cluster.bootstrap, "before", [b"a"])
@@ -171,7 +173,7 @@ def test_the_last_margin_is_left_and_brokers_stay(make_cluster: MakeCluster) -> 
 
 
 def _exhaust(cluster: Cluster) -> None:
-    """Until a refusal stands although the disk was looked at since."""
+    """Change configurations until a change is refused even after a check of the disk."""
     numbers = itertools.count(1)
     while True:
         with pytest.raises(KafkaException, match="has to be written"):
@@ -190,7 +192,9 @@ def _is_configured(cluster: Cluster, value: int) -> bool:
 
 
 @pytest.mark.skipif(mounts.why_not("ext4") is not None, reason=str(mounts.why_not("ext4")))
-def test_a_metadata_disk_that_hangs_is_waited_for(make_cluster: MakeCluster) -> None:
+def test_hanging_metadata_disk_delays_decisions_and_fences_no_broker(
+    make_cluster: MakeCluster,
+) -> None:
     suspect = {"log.dir.io.suspect.ms": "500"}
     with _cluster_on(make_cluster, suspect, "ext4") as (cluster, disk):
         controller = cluster.local.controller
@@ -201,10 +205,10 @@ def test_a_metadata_disk_that_hangs_is_waited_for(make_cluster: MakeCluster) -> 
                 creation = pool.submit(cluster.create_topic, "waits", replication_factor=2)
                 time.sleep(2 * SESSION_S)
                 clients.write_confluent(cluster.bootstrap, "before", [b"a", b"b"])
-                assert not creation.done(), "it is not on the disk"
+                assert not creation.done(), "the record is not on the disk"
                 assert not controller.events("broker_fenced")
                 committed = cluster.metadata()
-                assert set(committed.topic_ids) == {"before"}, "nobody is shown what is not there"
+                assert set(committed.topic_ids) == {"before"}, "uncommitted topics are invisible"
             creation.result()
         cluster.wait_event(controller, "log_dir_answers_again")
         assert set(cluster.metadata().topic_ids) == {"before", "waits"}

@@ -1,4 +1,4 @@
-"""Three controllers as processes: the active one is killed under load, comes back, and follows."""
+"""Three controllers as processes: the active one is killed under load, returns, and follows."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Creator:
                 try:
                     await create_topic(client, f"t{number}", partitions=2, replication_factor=3)
                 except OperatingError as e:
-                    # Of a client that asks again itself, which no broker can know.
+                    # A retry by this client, which no broker can recognize as one.
                     if e.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
                         continue
             self.acknowledged.append(f"t{number}")
@@ -68,7 +68,7 @@ def _topics(cluster: LocalCluster) -> set[str]:
     return asyncio.run(ask())
 
 
-def test_the_active_controller_is_killed_under_load_and_comes_back() -> None:
+def test_active_controller_killed_under_load_returns_as_follower() -> None:
     with LocalCluster(brokers=3, dirs=1, controllers=3, disks="plain") as cluster:
         with Creator(cluster) as creator:
             cluster.wait("some topics", lambda: len(creator.acknowledged) > 5)
@@ -89,12 +89,12 @@ def test_the_active_controller_is_killed_under_load_and_comes_back() -> None:
                 )
                 count = len(creator.acknowledged)
                 cluster.wait("still more", lambda n=count: len(creator.acknowledged) > n + 5)
-            assert cluster.active_controller() is new, "who came back disturbs nobody"
+            assert cluster.active_controller() is new, "the returning controller does not disturb"
         cluster.wait(
             "every acknowledged topic to be known",
             lambda: set(creator.acknowledged) <= _topics(cluster),
         )
-        # Another one still: it knows all of it.
+        # The next active controller knows all topics.
         cluster.active_controller().kill()
         cluster.create_topic("after", partitions=3)
         assert set(creator.acknowledged) <= _topics(cluster)
@@ -102,7 +102,7 @@ def test_the_active_controller_is_killed_under_load_and_comes_back() -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
-def test_a_minority_that_is_cut_off_decides_nothing_and_comes_back() -> None:
+def test_controller_minority_that_is_cut_off_decides_nothing_and_rejoins() -> None:
     with LocalCluster(brokers=3, dirs=1, controllers=3, disks="plain", hosts=True) as cluster:
         old = cluster.active_controller()
         network_hosts.cut(old.files.host)
@@ -114,14 +114,14 @@ def test_a_minority_that_is_cut_off_decides_nothing_and_comes_back() -> None:
         network_hosts.mend(old.files.host)
         cluster.wait("it to follow", lambda: _health(old) is None)
         cluster.create_topic("after", partitions=3)
-        assert cluster.active_controller() is new, "who was cut off disturbs nobody"
-        # It has all of it.
+        assert cluster.active_controller() is new, "the returning controller does not disturb"
+        # The returned controller has all of the log.
         new.kill()
         cluster.create_topic("later", partitions=3)
         assert {"meanwhile", "after", "later"} <= _topics(cluster)
 
 
-def test_a_majority_whose_disks_were_wiped_is_refused_with_what_to_do() -> None:
+def test_quorum_with_majority_of_wiped_disks_refuses_to_decide() -> None:
     with LocalCluster(brokers=1, dirs=1, controllers=3, disks="plain") as cluster:
         cluster.create_topic("kept")
         kept, *lost = cluster.controllers
@@ -137,7 +137,7 @@ def test_a_majority_whose_disks_were_wiped_is_refused_with_what_to_do() -> None:
             for path in one.files.metadata_dir.iterdir():
                 cluster.processes.privileges.give(path)
             one.start()
-        # While the one that is left is up, neither takes the other for the voter that it was.
+        # While the remaining voter runs, neither side accepts the other as the former voter.
         cluster.wait(
             "each of the others to refuse both",
             lambda: all(
@@ -145,8 +145,8 @@ def test_a_majority_whose_disks_were_wiped_is_refused_with_what_to_do() -> None:
                 for one in lost
             ),
         )
-        assert not any(_health(one) is None for one in cluster.controllers), "nobody decides"
-        # Without it they make a majority that knows nothing.
+        assert not any(_health(one) is None for one in cluster.controllers), "no decision"
+        # Without it, the two empty controllers are a majority that knows nothing.
         kept.kill()
         broker = cluster.processes.brokers[1]
         cluster.wait("a word of it", lambda: broker.events("metadata_refused"))
@@ -157,5 +157,5 @@ def test_a_majority_whose_disks_were_wiped_is_refused_with_what_to_do() -> None:
 
 
 def _health(controller: DaemonProcess) -> str | None:
-    """Why it does not serve."""
+    """Return the reason why the controller does not serve, or None."""
     return asyncio.run(examine(controller.address, 2_000, is_broker=False)).reason

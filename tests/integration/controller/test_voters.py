@@ -1,7 +1,6 @@
 """A quorum that changes while it works: one controller grows to three and shrinks back, under load.
 
-It begins as every cluster did before voters were kept in the metadata log.
-"""
+It starts like every cluster before voters were kept in the metadata log."""
 
 from __future__ import annotations
 
@@ -32,7 +31,7 @@ def tool(name: str, *words: str) -> str:
 
 
 class Added:
-    """A controller that is not in any file of the others."""
+    """A controller that no configuration file of the others names."""
 
     def __init__(self, cluster: LocalCluster, run_dir: Path, node_id: int, known: str) -> None:
         self._cluster = cluster
@@ -80,7 +79,7 @@ class Quorum:
 
     def replicas(self) -> dict[int, dict[str, Any]]:
         found = json.loads(self.tell("describe", "--replication", "--json"))["replicas"]
-        # A disk that was replaced is remembered as an observer for a while: it comes last.
+        # A replaced disk is remembered as an observer for a while, after the voters.
         found.sort(key=lambda one: (one["status"] == "Observer", one["lag"]), reverse=True)
         return {replica["id"]: replica for replica in found}
 
@@ -114,7 +113,7 @@ class Quorum:
         assert said == f"Removed KRaft controller {node_id} with directory id {directory}\n"
 
 
-def test_one_controller_grows_to_three_and_shrinks_back_under_load(tmp_path: Path) -> None:
+def test_quorum_grows_to_three_voters_and_shrinks_back_under_load(tmp_path: Path) -> None:
     snapshots = {"metadata.log.max.record.bytes.between.snapshots": "20000"}
     with (
         LocalCluster(brokers=3, dirs=1, disks="plain", controller_config=snapshots) as cluster,
@@ -149,13 +148,13 @@ def test_one_controller_grows_to_three_and_shrinks_back_under_load(tmp_path: Pat
                 quorum.add(controller)
                 go_on()
             assert quorum.voters() == {100, 101, 102}
-            # Whom no file of a broker names decides.
+            # A controller that no broker's file names becomes active.
             first.kill()
             go_on()
             assert quorum.leader() in (101, 102)
             first.start()
             quorum.wait_observer(100)
-            # A disk is replaced: it is another voter, and the former one is removed.
+            # A replaced disk is another voter, and the former one is removed.
             lost = added[1]
             directory = quorum.replicas()[102]["directoryId"]
             lost.kill()
@@ -168,7 +167,7 @@ def test_one_controller_grows_to_three_and_shrinks_back_under_load(tmp_path: Pat
             quorum.add(lost)
             go_on()
             assert quorum.replicas()[102]["directoryId"] != directory
-            # Back to one; whoever leads removes itself too, if it is one of those.
+            # Shrink to one voter; a leader that is removed resigns.
             for node_id in (102, 101):
                 quorum.remove(node_id)
                 go_on()

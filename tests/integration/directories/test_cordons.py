@@ -1,8 +1,7 @@
-"""Cordoned directories (KIP-1066) on a cluster of real processes, by our tools and by strangers'.
+"""Cordoned directories (KIP-1066) on a cluster of real processes, by our tools and by foreign ones.
 
 The scenarios of KIP-1066's own test plan: from the file, while brokers run, all at once, through
-the controllers, and how a directory and a broker are retired.
-"""
+the controllers, and the retirement of a directory and of a broker."""
 
 from __future__ import annotations
 
@@ -70,7 +69,7 @@ def _cordon(cluster: Cluster, broker_id: int, *paths: str) -> None:
 
 
 def _cordoned(cluster: Cluster, broker_id: int) -> set[str]:
-    """What log-dirs shows."""
+    """Return the cordoned directories that log-dirs shows."""
     answered = tool("log-dirs", cluster, "--describe", "--format", "json")
     return {
         log_dir["logDir"]
@@ -81,7 +80,7 @@ def _cordoned(cluster: Cluster, broker_id: int) -> set[str]:
 
 
 def _wait_cordoned(cluster: Cluster, broker_id: int, *paths: str) -> None:
-    """At the broker and in the committed metadata."""
+    """Wait for the cordons at the broker and in the committed metadata."""
 
     def is_so() -> bool:
         broker = cluster.metadata().brokers[BrokerId(broker_id)]
@@ -91,7 +90,7 @@ def _wait_cordoned(cluster: Cluster, broker_id: int, *paths: str) -> None:
     cluster.wait(f"{paths} to be what broker {broker_id} has cordoned", is_so)
 
 
-def test_a_cordoned_directory_gets_no_new_replicas(cluster: Cluster) -> None:
+def test_cordoned_directory_gets_no_new_replicas(cluster: Cluster) -> None:
     before, after = next(_names), next(_names)
     one, two = _path(cluster, 1, 1), _path(cluster, 1, 2)
     cluster.create_topic(before, assignments={n: [1] for n in range(4)})
@@ -108,7 +107,7 @@ def test_a_cordoned_directory_gets_no_new_replicas(cluster: Cluster) -> None:
     assert cluster.replicas_by_dir(1, before) == had
 
 
-def test_every_refusal_says_why(cluster: Cluster) -> None:
+def test_refusals_by_cordons_name_the_reason(cluster: Cluster) -> None:
     here, name = next(_names), next(_names)
     cluster.create_topic(here, assignments={0: [1]})
     _cordon(cluster, 2, "*")
@@ -135,7 +134,7 @@ def test_every_refusal_says_why(cluster: Cluster) -> None:
     assert f"log directory {there[0]} of broker 1 is cordoned" in done.stderr
 
 
-def test_what_cannot_be_cordoned_is_refused_in_kafkas_words(cluster: Cluster) -> None:
+def test_impossible_cordons_are_refused_with_kafkas_sentences(cluster: Cluster) -> None:
     words = ("--entity-type", "brokers", "--entity-name", "1", "--alter", "--add-config")
     for added, why in (
         (
@@ -150,7 +149,7 @@ def test_what_cannot_be_cordoned_is_refused_in_kafkas_words(cluster: Cluster) ->
     assert _cordoned(cluster, 1) == set()
 
 
-def test_all_brokers_are_cordoned_at_once_and_one_is_let_off(cluster: Cluster) -> None:
+def test_default_cordon_applies_to_all_brokers_except_overrides(cluster: Cluster) -> None:
     everything = {n: [_path(cluster, n, 1), _path(cluster, n, 2)] for n in (1, 2)}
     assert _configs(cluster, "--alter", "--entity-default", "--add-config", f"{CORDONS}=*") == (
         "Completed updating default config for brokers in the cluster.\n"
@@ -164,7 +163,7 @@ def test_all_brokers_are_cordoned_at_once_and_one_is_let_off(cluster: Cluster) -
     assert {p.replicas for p in cluster.partitions(name).values()} == {(1,)}
 
 
-def test_a_restart_forgets_nothing_and_the_file_comes_second(cluster: Cluster) -> None:
+def test_dynamic_cordon_survives_restart_and_overrides_the_file(cluster: Cluster) -> None:
     one, two = _path(cluster, 2, 1), _path(cluster, 2, 2)
     _cordon(cluster, 2, two)
     broker = cluster.brokers[2]
@@ -186,7 +185,7 @@ def test_a_restart_forgets_nothing_and_the_file_comes_second(cluster: Cluster) -
     _wait_cordoned(cluster, 2)
 
 
-def test_a_dead_broker_is_uncordoned_through_the_controller(cluster: Cluster) -> None:
+def test_cordon_of_stopped_broker_is_lifted_through_the_controller(cluster: Cluster) -> None:
     one, two = _path(cluster, 2, 1), _path(cluster, 2, 2)
     _cordon(cluster, 2, one, two)
     broker = cluster.brokers[2]
@@ -197,7 +196,7 @@ def test_a_dead_broker_is_uncordoned_through_the_controller(cluster: Cluster) ->
         assert done.stdout == "Completed updating config for broker 2.\n", done.stderr
         state = cluster.metadata().brokers[BrokerId(2)]
         assert [state.log_dir_paths[d] for d in state.cordoned_log_dirs] == [one]
-        # Any other broker passes on what needs no check.
+        # Any other broker forwards changes that need no check.
         words = ("--alter", "--entity-name", "2", "--delete-config", CORDONS)
         assert _configs(cluster, *words) == "Completed updating config for broker 2.\n"
         assert cluster.metadata().brokers[BrokerId(2)].cordoned_log_dirs == ()
@@ -212,7 +211,7 @@ def _at_controller(cluster: Cluster, *words: str) -> Done:
     return called("configs", *there, *entity, "--alter", *words)
 
 
-def test_confluents_client_cordons_and_configures_topics(cluster: Cluster) -> None:
+def test_confluent_client_alters_cordons_and_topic_configs(cluster: Cluster) -> None:
     one, two = _path(cluster, 1, 1), _path(cluster, 1, 2)
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     name = next(_names)
@@ -242,7 +241,7 @@ def test_confluents_client_cordons_and_configures_topics(cluster: Cluster) -> No
     assert value(topic, name, "retention.ms") == ("5000", 1)
 
 
-def test_kafka_pythons_client_cordons(cluster: Cluster) -> None:
+def test_kafka_python_alters_cordons(cluster: Cluster) -> None:
     one = _path(cluster, 1, 1)
     for change, expected in ((("SET", one), (one,)), (("DELETE", None), ())):
         with cluster.admin() as admin:
@@ -252,7 +251,7 @@ def test_kafka_pythons_client_cordons(cluster: Cluster) -> None:
         _wait_cordoned(cluster, 1, *expected)
 
 
-def test_topics_are_configured_with_kafkas_lines(cluster: Cluster) -> None:
+def test_configs_tool_of_topic_prints_kafkas_lines(cluster: Cluster) -> None:
     name = next(_names)
     cluster.create_topic(name)
     entity = ("--entity-type", "topics", "--entity-name", name)
@@ -265,5 +264,5 @@ def test_topics_are_configured_with_kafkas_lines(cluster: Cluster) -> None:
         "  retention.ms=5000 sensitive=false "
         "synonyms={DYNAMIC_TOPIC_CONFIG:retention.ms=5000, DEFAULT_CONFIG:log.retention.hours=168"
     )
-    # That, what was asked for here, and what this topic was made with.
+    # The other lines: the second key set here, and the one set at the topic's creation.
     assert len(lines) == 4

@@ -1,7 +1,6 @@
-"""Disks filled by a topic's own records get free space again by DeleteRecords alone (KIP-928).
+"""Disks filled by a topic's own records get free space by DeleteRecords alone (KIP-928).
 
-Nothing else takes data away here: retention keeps everything.
-"""
+Nothing else deletes data here: retention keeps everything."""
 
 from __future__ import annotations
 
@@ -38,7 +37,7 @@ QUICK: Final = {"log.segment.delete.delay.ms": "100", "broker.session.timeout.ms
 
 @contextlib.contextmanager
 def _cluster(make_cluster: MakeCluster, brokers: int) -> Iterator[tuple[Cluster, list[Path]]]:
-    """Every broker has one small disk."""
+    """Start a cluster in which every broker has one small disk."""
     with small_disks(brokers, size_bytes=DISK_BYTES) as disks:
         paths = logs_on(disks)
         cluster = make_cluster(
@@ -55,7 +54,7 @@ def _cluster(make_cluster: MakeCluster, brokers: int) -> Iterator[tuple[Cluster,
 
 
 def _produce(cluster: Cluster, values: list[bytes], *, acks: int = -1) -> int:
-    """The error code, or -1 while nobody leads."""
+    """Return the error code, or -1 while the partition has no leader."""
     leader = cluster.partitions(TOPIC)[0].leader
     if leader == -1:
         return -1
@@ -65,7 +64,7 @@ def _produce(cluster: Cluster, values: list[bytes], *, acks: int = -1) -> int:
 
 
 def _produce_until_refused(cluster: Cluster) -> int:
-    """How many batches were acknowledged."""
+    """Return the number of acknowledged batches."""
     acknowledged = 0
     while _produce(cluster, BATCH) == 0:
         acknowledged += 1
@@ -85,7 +84,7 @@ def _wait_taken(cluster: Cluster) -> None:
     cluster.wait("appends to be taken again", lambda: _produce(cluster, [b"more"]) == 0)
 
 
-def test_a_topic_without_other_replicas_fills_its_disk_and_goes_on(
+def test_delete_records_frees_full_disk_of_only_replica(
     make_cluster: MakeCluster,
 ) -> None:
     with _cluster(make_cluster, 1) as (cluster, paths):
@@ -99,7 +98,7 @@ def test_a_topic_without_other_replicas_fills_its_disk_and_goes_on(
         offsets = [offset for offset, _ in read(cluster.bootstrap, TOPIC, 0)]
         assert offsets[0] == keep_from and offsets[-1] >= end
         assert offsets == list(range(keep_from, offsets[-1] + 1))
-        # And that can be done again.
+        # The same works a second time.
         assert _produce_until_refused(cluster) > 0
         wait_state(cluster, 1, paths[0], FULL)
         assert _delete(cluster, -1) > end
@@ -109,8 +108,10 @@ def test_a_topic_without_other_replicas_fills_its_disk_and_goes_on(
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("keeps", [0, 21], ids=["nothing kept", "some kept"])
-def test_all_disks_full_of_one_topic(make_cluster: MakeCluster, keeps: int) -> None:
-    """The followers hear of it though nothing is fetched into their disks."""
+def test_delete_records_frees_full_disks_of_all_replicas(
+    make_cluster: MakeCluster, keeps: int
+) -> None:
+    """The followers receive the new log start, although nothing is fetched into their disks."""
     with _cluster(make_cluster, 3) as (cluster, paths):
         cluster.create_topic(TOPIC, replication_factor=3, min_insync_replicas=2, **KEEPS_EVERYTHING)
 
@@ -122,13 +123,13 @@ def test_all_disks_full_of_one_topic(make_cluster: MakeCluster, keeps: int) -> N
             return all_full()
 
         end = _produce_until_refused(cluster) * len(BATCH)
-        # Whoever has free space yet is the only one in sync, which is too few for acks=all.
+        # A broker with free space is the only one in sync, which is too few for acks=all.
         cluster.wait("all disks to be full", refused)
         for number, path in enumerate(paths, start=1):
             wait_state(cluster, number, path, FULL)
         wanted = -1 if keeps == 0 else end - keeps
         low_watermark = _delete(cluster, wanted)
-        # The last leader knows of the last batch that it is committed when it is not alone again.
+        # The last leader learns that its last batch is committed once another replica is in sync.
         assert low_watermark >= end - (keeps or len(BATCH))
         for number, path in enumerate(paths, start=1):
             wait_state(cluster, number, path, ONLINE)

@@ -1,4 +1,4 @@
-"""Brokers that may open few files: creation is refused in time, and no disk is blamed."""
+"""Brokers with a low limit of open files: creation is refused in time, and no disk is blamed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.integration.conftest import MakeCluster
 pytestmark = [pytest.mark.process, pytest.mark.clients]
 
 BROKER = 1
-#: As a shell hands it down by default.
+# The default soft limit of a shell.
 LIMITED_BROKER = (
     "/bin/sh",
     "-c",
@@ -33,7 +33,7 @@ CHECK_INTERVAL_MS = 100
 
 @contextmanager
 def no_free_descriptors(daemon: DaemonProcess) -> Iterator[None]:
-    """Make every open of the daemon fail with EMFILE meanwhile."""
+    """Make every open of the daemon fail with EMFILE within the block."""
     pid = daemon.pid
     assert pid is not None
     soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE, (3, _hard_limit(pid)))
@@ -54,10 +54,10 @@ def _require_online(cluster: Cluster) -> None:
         assert {found.error for found in cluster.directories(broker_id).values()} == {0}
 
 
-def test_topic_that_needs_more_files_than_brokers_may_open_is_refused(
+def test_create_topic_beyond_open_files_of_brokers_is_refused(
     make_cluster: MakeCluster,
 ) -> None:
-    """It stopped all three brokers, and the next start ended the same way."""
+    """Before, this stopped all three brokers, and the next start ended in the same way."""
     cluster = make_cluster(brokers=3, dirs=3, broker_command=LIMITED_BROKER)
     with (
         pytest.raises(InvalidPartitionsError, match="can hold 640 replicas"),
@@ -73,7 +73,7 @@ def test_topic_that_needs_more_files_than_brokers_may_open_is_refused(
 def test_broker_without_a_free_descriptor_keeps_its_directories(
     make_cluster: MakeCluster,
 ) -> None:
-    """The check of each disk opens files; all directories were offline within a second."""
+    """Disk checks open files; before, all directories went offline within a second."""
     cluster = make_cluster(
         brokers=1, dirs=3, config={"log.dir.check.interval.ms": str(CHECK_INTERVAL_MS)}
     )

@@ -1,10 +1,10 @@
-"""A disk dies under load: its directory goes, its broker stays, nothing acknowledged is lost.
+"""A disk fails under load: its directory goes offline, its broker stays, no acknowledged record is
+lost.
 
 Three brokers with three directories each, RF 3, ``min.insync.replicas`` 2, acks=all.
-Broker 2's directories are real file systems, and one is broken in every way the kit knows;
-``chmod`` needs no root, the others are skipped without it.
-The gaps that are printed are measured and not asserted.
-"""
+Broker 2's directories are real file systems, and one is broken in every way that the kit offers.
+``chmod`` needs no root; the other tests are skipped without it.
+Gaps between acknowledgements are printed and not asserted."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _goes_on(cluster: Cluster, load: Load) -> None:
 
 
 def _require_offline(cluster: Cluster, broker: int, dead: list[str]) -> None:
-    """The broker lives, answers error 56 for the dead and serves the others."""
+    """Assert that the broker runs, reports error 56 for dead directories and serves the others."""
     directories = cluster.directories(broker)
     assert cluster.brokers[broker].is_running
     for path, found in directories.items():
@@ -65,7 +65,7 @@ def _require_offline(cluster: Cluster, broker: int, dead: list[str]) -> None:
 
 
 def _require_metadata(cluster: Cluster, broker: int, lost: set[int]) -> None:
-    """Metadata lists the lost replicas as offline, outside the ISR and never as leader."""
+    """Assert that metadata lists lost replicas as offline, outside the ISR and never as leader."""
 
     def is_reported() -> bool:
         return all(
@@ -78,7 +78,7 @@ def _require_metadata(cluster: Cluster, broker: int, lost: set[int]) -> None:
 
 
 def _die_and_prove(cluster: Cluster, path: Path, kill: Callable[[], object], title: str) -> Load:
-    """Kill the directory at ``path`` of :data:`BROKER` under load and check everything."""
+    """Break the directory at ``path`` of :data:`BROKER` under load, and check everything."""
     lost = set(cluster.replicas_by_dir(BROKER, TOPIC)[str(path)])
     assert lost, "the directory holds replicas"
     with Load(cluster.bootstrap, TOPIC, PARTITIONS) as load:
@@ -95,8 +95,10 @@ def _die_and_prove(cluster: Cluster, path: Path, kill: Callable[[], object], tit
 
 
 @pytest.mark.long
-def test_permissions_are_taken_away(make_cluster: MakeCluster) -> None:
-    """And back, and the broker restarted: its replicas come back and catch up."""
+def test_directory_without_permissions_goes_offline_and_returns_after_restart(
+    make_cluster: MakeCluster,
+) -> None:
+    """After chmod back and a restart, the replicas return and catch up."""
     cluster = _start(make_cluster)
     path = cluster.local.dir_path(BROKER, 1)
     with contextlib.ExitStack() as faults:
@@ -126,8 +128,11 @@ def test_permissions_are_taken_away(make_cluster: MakeCluster) -> None:
         ("fuse", "eio"),
     ],
 )
-def test_a_mounted_disk_dies(make_cluster: MakeCluster, kind: DiskKind, fault: Fault) -> None:
-    """All three directories are such disks: replicas go where most bytes are free."""
+def test_failed_mounted_disk_takes_only_its_directory_offline(
+    make_cluster: MakeCluster, kind: DiskKind, fault: Fault
+) -> None:
+    """All three directories are such disks, because new replicas go to the disk with most free
+    bytes."""
     reason = log_disks.why_not(kind)
     if reason is not None:
         pytest.skip(reason)
@@ -147,7 +152,7 @@ def test_a_mounted_disk_dies(make_cluster: MakeCluster, kind: DiskKind, fault: F
         _die_and_prove(cluster, disks[0].path, lambda: disks[0].fail(fault), f"{fault} on {kind}")
 
 
-def test_two_dirs_of_one_broker_die_one_after_the_other(make_cluster: MakeCluster) -> None:
+def test_two_directories_of_one_broker_fail_one_after_the_other(make_cluster: MakeCluster) -> None:
     cluster = _start(make_cluster)
     by_dir = cluster.replicas_by_dir(BROKER, TOPIC)
     paths = [str(cluster.local.dir_path(BROKER, n)) for n in (1, 2)]
@@ -166,8 +171,8 @@ def test_two_dirs_of_one_broker_die_one_after_the_other(make_cluster: MakeCluste
         assert judge(cluster.bootstrap, TOPIC, load).findings == []
 
 
-def test_the_last_dir_takes_the_broker_along(make_cluster: MakeCluster) -> None:
-    """The broker stops by itself with the exit code that says so."""
+def test_loss_of_all_log_dirs_stops_the_broker(make_cluster: MakeCluster) -> None:
+    """The broker stops with the exit code for this case."""
     cluster = _start(make_cluster)
     with contextlib.ExitStack() as faults, Load(cluster.bootstrap, TOPIC, PARTITIONS) as load:
         cluster.wait_flowing(load)
@@ -182,7 +187,7 @@ def test_the_last_dir_takes_the_broker_along(make_cluster: MakeCluster) -> None:
     _said_farewell(cluster)
 
 
-def test_the_metadata_dir_takes_the_broker_along(make_cluster: MakeCluster) -> None:
+def test_loss_of_metadata_dir_stops_the_broker(make_cluster: MakeCluster) -> None:
     cluster = _start(make_cluster)
     metadata_dir = cluster.brokers[BROKER].files.metadata_dir
     with contextlib.ExitStack() as faults, Load(cluster.bootstrap, TOPIC, PARTITIONS) as load:
@@ -197,16 +202,16 @@ def test_the_metadata_dir_takes_the_broker_along(make_cluster: MakeCluster) -> N
 
 
 def _said_farewell(cluster: Cluster) -> None:
-    """The cluster did not have to wait for the broker's session to end."""
+    """Assert that the cluster did not wait for the broker's session to end."""
     controller = cluster.local.controller
     assert controller.events("broker_fenced")
     assert not controller.events("broker_session_expired")
 
 
-def test_the_controllers_metadata_dir_takes_the_controller_along(
+def test_loss_of_controllers_metadata_dir_stops_only_the_controller(
     make_cluster: MakeCluster,
 ) -> None:
-    """The brokers serve on without it, and it comes back with everything it knew."""
+    """The brokers continue without it, and it returns with all of its metadata."""
     cluster = _start(make_cluster)
     controller = cluster.local.controller
     with Load(cluster.bootstrap, TOPIC, PARTITIONS) as load:
@@ -221,12 +226,13 @@ def test_the_controllers_metadata_dir_takes_the_controller_along(
     assert judge(cluster.bootstrap, TOPIC, load).findings == []
 
 
-def test_dead_dirs_that_cannot_be_reported_stop_the_broker_that_leads_there(
+def test_failed_directories_that_cannot_be_reported_stop_the_leader(
     make_cluster: MakeCluster,
 ) -> None:
-    """KAFKA-15649: two directories die while there is no controller; without one to move the
-    leaderships, the broker stops after ``log.dir.failure.timeout.ms`` rather than hold on to them.
-    """
+    """KAFKA-15649: two directories fail while no controller runs.
+
+    No controller can move the leaderships, so that the broker stops after
+    ``log.dir.failure.timeout.ms`` instead of keeping them."""
     cluster = make_cluster(
         brokers=3, dirs=3, config={"log.dir.failure.timeout.ms": "2000", **SHORT_SESSIONS}
     )
@@ -251,8 +257,10 @@ def test_dead_dirs_that_cannot_be_reported_stop_the_broker_that_leads_there(
 
 
 @pytest.mark.long
-def test_a_dead_dir_that_is_reported_in_time_is_forgiven(make_cluster: MakeCluster) -> None:
-    """The controller comes back before the broker gives up; the leaderships move then."""
+def test_failed_directory_reported_within_timeout_keeps_the_broker(
+    make_cluster: MakeCluster,
+) -> None:
+    """The controller returns before the timeout, and then moves the leaderships."""
     cluster = _start(make_cluster)
     path = cluster.local.dir_path(BROKER, 1)
     lost = set(cluster.replicas_by_dir(BROKER, TOPIC)[str(path)])
@@ -270,8 +278,8 @@ def test_a_dead_dir_that_is_reported_in_time_is_forgiven(make_cluster: MakeClust
 
 
 @pytest.mark.long
-def test_every_broker_loses_one_dir_in_turn(make_cluster: MakeCluster) -> None:
-    """Partitions that keep two replicas go on; the others wait, and lose nothing."""
+def test_one_failed_directory_on_every_broker_loses_no_record(make_cluster: MakeCluster) -> None:
+    """Partitions with two live replicas continue; the others wait and lose nothing."""
     cluster = _start(make_cluster)
     with contextlib.ExitStack() as faults:
         with Load(cluster.bootstrap, TOPIC, PARTITIONS) as load:
@@ -282,7 +290,7 @@ def test_every_broker_loses_one_dir_in_turn(make_cluster: MakeCluster) -> None:
                 cluster.wait_event(daemon, "log_dir_offline")
             for daemon in cluster.brokers.values():
                 assert daemon.is_running
-            # Whoever waits below min.insync.replicas goes on after the disks are back.
+            # Partitions below min.insync.replicas continue once the disks are back.
             faults.close()
             for daemon in cluster.brokers.values():
                 cluster.stop_daemon(daemon)

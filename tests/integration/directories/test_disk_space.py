@@ -1,4 +1,4 @@
-"""A disk fills up beside its directory's own logs: the operator is warned, and nothing stops."""
+"""A disk fills up beside the directory's own logs: an event warns, and the broker continues."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def logged(cluster: Cluster, event: str) -> list[dict[str, Any]]:
     return cluster.brokers[1].events(event)
 
 
-def test_the_operator_is_warned_before_a_disk_is_full(make_cluster: MakeCluster) -> None:
+def test_filling_disk_is_logged_before_it_is_full(make_cluster: MakeCluster) -> None:
     reason = mounts.why_not("tmpfs")
     if reason is not None:
         pytest.skip(reason)

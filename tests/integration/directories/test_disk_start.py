@@ -1,4 +1,4 @@
-"""What a broker does at its start with directories that are bad, gone, foreign or doubled."""
+"""Start of a broker with directories that are unreadable, missing, foreign or duplicated."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ META = "meta.properties"
 
 @pytest.fixture
 def stopped(make_cluster: MakeCluster) -> Cluster:
-    """Two brokers with two directories each, a topic with data on both, broker 1 stopped."""
+    """Two brokers with two directories each, a topic with records on both, and broker 1 stopped."""
     cluster = make_cluster(
         brokers=2,
         dirs=2,
@@ -47,7 +47,7 @@ def _dir(cluster: Cluster, number: int) -> Path:
 
 
 def _refuses(cluster: Cluster) -> str:
-    """Start the broker, which must refuse, and return what it said."""
+    """Start the broker, assert that it refuses, and return its output."""
     daemon = cluster.brokers[BROKER]
     said_before = daemon.files.telemetry_path.read_text()
     daemon.start()
@@ -59,7 +59,7 @@ def _errors(cluster: Cluster) -> dict[str, int]:
     return {path: found.error for path, found in cluster.directories(BROKER).items()}
 
 
-def test_a_dir_that_cannot_be_opened_is_offline_from_the_start(stopped: Cluster) -> None:
+def test_unreadable_directory_is_offline_from_the_start(stopped: Cluster) -> None:
     bad, good = str(_dir(stopped, 1)), str(_dir(stopped, 2))
     with mounts.closed_to_owner(bad):
         stopped.start_daemon(stopped.brokers[BROKER])
@@ -76,7 +76,7 @@ def test_a_dir_that_cannot_be_opened_is_offline_from_the_start(stopped: Cluster)
 def test_start_with_links_in_directory_keeps_records_of_only_replica(
     make_cluster: MakeCluster,
 ) -> None:
-    """Dangling links are ignored; a link that stands for records takes the directory offline."""
+    """Dangling links are ignored; a link in place of a log file takes the directory offline."""
     cluster = make_cluster(brokers=1, dirs=2)
     cluster.create_topic("kept", assignments={0: [BROKER]})
     values = [b"%d" % number for number in range(10)]
@@ -106,7 +106,8 @@ def test_start_with_links_in_directory_keeps_records_of_only_replica(
 
 
 def test_format_replace_lost_restores_broker_without_log_directories(stopped: Cluster) -> None:
-    """Its metadata directory is kept. The steps of the errors and of docs/situations work."""
+    """The metadata directory is kept. The instructions of the errors and of docs/situations
+    work."""
     daemon = stopped.brokers[BROKER]
     stopped.start_daemon(daemon)
     stopped.create_topic("alone", assignments={0: [BROKER]})
@@ -137,7 +138,7 @@ def test_format_replace_lost_restores_broker_without_log_directories(stopped: Cl
     stopped.start_daemon(daemon)
     stopped.wait_whole("kept")
     assert clients.read_confluent(stopped.bootstrap, "kept", 3) == [b"a", b"b", b"c"]
-    assert stopped.partitions("alone")[0].leader == -1, "nothing takes the place of lost records"
+    assert stopped.partitions("alone")[0].leader == -1, "no empty replica replaces lost records"
     assert not [path for n in (1, 2) for path in _dir(stopped, n).glob("alone-*")]
 
 
@@ -150,8 +151,9 @@ def _storage_tool(*words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_disk_that_vanished_is_not_formatted_again(stopped: Cluster) -> None:
-    """An empty directory where a disk was: a mount is missing, so nothing is written there."""
+def test_empty_mount_point_of_known_disk_is_not_formatted(stopped: Cluster) -> None:
+    """An empty directory in place of a disk means a missing mount, so that nothing is written
+    there."""
     gone, good = _dir(stopped, 1), _dir(stopped, 2)
     aside = gone.with_name("aside")
     gone.rename(aside)
@@ -168,8 +170,8 @@ def test_a_disk_that_vanished_is_not_formatted_again(stopped: Cluster) -> None:
 
 
 @pytest.mark.long
-def test_a_new_disk_gets_an_id_and_is_used(stopped: Cluster) -> None:
-    """A path that this node never had before is formatted by the broker itself."""
+def test_new_directory_is_formatted_at_start_and_used(stopped: Cluster) -> None:
+    """The broker itself formats a path that this node never had before."""
     daemon = stopped.brokers[BROKER]
     new = daemon.files.directory / "disk-3"
     new.mkdir()
@@ -185,8 +187,9 @@ def test_a_new_disk_gets_an_id_and_is_used(stopped: Cluster) -> None:
     assert stopped.replicas_by_dir(BROKER, "spread")[str(new)]
 
 
-def test_a_disk_that_leaves_log_dirs_with_its_replicas_is_missed(stopped: Cluster) -> None:
-    """It is logged before anything is made anew; put back, it has them still."""
+def test_directory_removed_from_log_dirs_is_reported_with_its_replicas(stopped: Cluster) -> None:
+    """The event comes before any replica is recreated; the removed directory still has its
+    replicas."""
     daemon, kept = stopped.brokers[BROKER], _dir(stopped, 1)
     config = daemon.files.config_path.read_text()
     daemon.files.config_path.write_text(f"{config}\nlog.dirs={kept}\n")
@@ -196,7 +199,7 @@ def test_a_disk_that_leaves_log_dirs_with_its_replicas_is_missed(stopped: Cluste
     stopped.wait_whole("kept")
 
 
-def test_the_same_id_twice_is_refused_naming_both(stopped: Cluster) -> None:
+def test_duplicate_directory_id_is_refused_naming_both(stopped: Cluster) -> None:
     first, second = _dir(stopped, 1), _dir(stopped, 2)
     shutil.copy(first / META, second / META)
     said = _refuses(stopped)
@@ -212,10 +215,8 @@ def test_the_same_id_twice_is_refused_naming_both(stopped: Cluster) -> None:
         ("node.id=7", "belongs to node 7, and this is node 1"),
     ],
 )
-def test_a_foreign_disk_is_refused_and_not_the_broker(
-    stopped: Cluster, line: str, said: str
-) -> None:
-    """It is as good as missing; what it holds is not touched."""
+def test_foreign_directory_is_offline_and_unchanged(stopped: Cluster, line: str, said: str) -> None:
+    """A foreign directory is treated as a missing one, and its contents are unchanged."""
     bad, good = _dir(stopped, 1), _dir(stopped, 2)
     key = line.partition("=")[0]
     kept = [old for old in (bad / META).read_text().splitlines() if not old.startswith(key)]
@@ -228,8 +229,8 @@ def test_a_foreign_disk_is_refused_and_not_the_broker(
     assert list(bad.glob("kept-*"))
 
 
-def test_disks_that_changed_places_keep_their_replicas(stopped: Cluster) -> None:
-    """Ids travel with the disk; the mount point is just where it is today."""
+def test_swapped_mount_points_keep_replicas(stopped: Cluster) -> None:
+    """Directory ids belong to the disk, not to its mount point."""
     first, second = _dir(stopped, 1), _dir(stopped, 2)
     aside = first.with_name("aside")
     first.rename(aside)
@@ -240,8 +241,8 @@ def test_disks_that_changed_places_keep_their_replicas(stopped: Cluster) -> None
     assert clients.read_confluent(stopped.bootstrap, "kept", 3) == [b"a", b"b", b"c"]
 
 
-def test_a_second_broker_on_the_same_dirs_is_refused(stopped: Cluster) -> None:
-    """The lock is held by the process that runs."""
+def test_second_broker_on_same_directories_is_refused(stopped: Cluster) -> None:
+    """The running process holds the lock."""
     stopped.start_daemon(stopped.brokers[BROKER])
     twin = DaemonProcess(
         stopped.brokers[BROKER].files,
@@ -253,8 +254,8 @@ def test_a_second_broker_on_the_same_dirs_is_refused(stopped: Cluster) -> None:
     assert stopped.brokers[BROKER].is_running
 
 
-def test_what_is_no_log_is_left_alone(stopped: Cluster) -> None:
-    """``lost+found`` and other strangers: one warning, never an error, never deleted."""
+def test_unknown_directories_are_ignored_and_kept(stopped: Cluster) -> None:
+    """``lost+found`` and other unknown names cause one warning, no error, and no deletion."""
     stranger = _dir(stopped, 1) / "lost+found"
     stranger.mkdir()
     stopped.start_daemon(stopped.brokers[BROKER])
@@ -263,8 +264,8 @@ def test_what_is_no_log_is_left_alone(stopped: Cluster) -> None:
 
 
 @pytest.mark.long
-def test_a_torn_tail_is_truncated(stopped: Cluster) -> None:
-    """Half a batch at the end of a log that was not closed: the whole ones stay."""
+def test_torn_batch_at_log_end_is_truncated_after_kill(stopped: Cluster) -> None:
+    """Half a batch at the end of an unclosed log is removed, and complete batches stay."""
     daemon = stopped.brokers[BROKER]
     stopped.start_daemon(daemon)
     stopped.wait_whole("kept")
@@ -288,8 +289,8 @@ def test_a_torn_tail_is_truncated(stopped: Cluster) -> None:
 
 
 @pytest.mark.long
-def test_a_broker_whose_port_is_taken_is_never_registered(stopped: Cluster) -> None:
-    """Nobody has to wait for the end of a session of a broker that could not serve."""
+def test_broker_with_occupied_port_is_never_registered(stopped: Cluster) -> None:
+    """No client has to wait for the session of a broker that could not serve."""
     daemon, controller = stopped.brokers[BROKER], stopped.local.controller
 
     def registered() -> int:

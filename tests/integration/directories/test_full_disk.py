@@ -1,9 +1,8 @@
-"""A disk fills under load, and gets free space again: nothing acknowledged is lost (KIP-928).
+"""A disk fills under load and gets free space again: no acknowledged record is lost (KIP-928).
 
-Three brokers, RF 3, ``min.insync.replicas`` 2, acks=all. Disks are small file systems, and daemons
-are not root, so a full one is full for them.
-The gaps that are printed are measured and not asserted.
-"""
+Three brokers, RF 3, ``min.insync.replicas`` 2, acks=all. Disks are small file systems. Daemons do
+not run as root, so that they cannot use the blocks reserved for root.
+Gaps between acknowledgements are printed and not asserted."""
 
 from __future__ import annotations
 
@@ -45,7 +44,7 @@ BROKER = 2
 MORE_INODES = 300
 TOPIC = "wanted"
 FULL, ONLINE = LogDirState.SATURATED, LogDirState.ONLINE
-#: What is deleted is gone at once, so that the disk feels it.
+# Deleted files are removed at once, so that the disk gets their space.
 QUICK = {
     "log.segment.delete.delay.ms": "100",
     "log.retention.check.interval.ms": "500",
@@ -57,7 +56,7 @@ QUICK = {
 def _cluster(
     make_cluster: MakeCluster, disks: int, kind: Kind = "tmpfs"
 ) -> Iterator[tuple[Cluster, list[Disk], list[Path]]]:
-    """Every directory of :data:`BROKER` is a disk of its own."""
+    """Start a cluster in which every directory of :data:`BROKER` is a separate disk."""
     with small_disks(disks, kind=kind) as made:
         paths = logs_on(made)
         cluster = make_cluster(brokers=3, dirs=disks, log_dirs={BROKER: paths}, config=QUICK)
@@ -86,7 +85,7 @@ def _goes_on(cluster: Cluster, load: Load, records: int = 20) -> None:
 
 
 def _end(cluster: Cluster, load: Load, title: str) -> None:
-    """Nothing was lost, nothing came twice, and nobody stopped on the way."""
+    """Assert that no record was lost or repeated, and that no daemon stopped."""
     load.stop()
     load.print_gaps(title)
     assert all(part.failures == [] for part in load.partitions), load.explain()
@@ -95,7 +94,7 @@ def _end(cluster: Cluster, load: Load, title: str) -> None:
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", ["tmpfs", "ext4", "xfs"])
-def test_a_disk_fills_under_load_and_its_replicas_come_back(
+def test_full_disk_under_load_moves_leaders_and_its_replicas_return(
     make_cluster: MakeCluster, kind: Kind
 ) -> None:
     with _cluster(make_cluster, 2, kind) as (cluster, disks, paths):
@@ -108,7 +107,7 @@ def test_a_disk_fills_under_load_and_its_replicas_come_back(
             wait_led_elsewhere(cluster, TOPIC, BROKER, held)
             _goes_on(cluster, load)
             described = cluster.directories(BROKER)[str(paths[0])]
-            assert described.error == 0, "it is described as any other"
+            assert described.error == 0, "a saturated directory is described without error"
             assert {f"{TOPIC}-{index}" for index in held} <= set(described.sizes)
             disks[0].free_space()
             wait_state(cluster, BROKER, paths[0], ONLINE)
@@ -120,8 +119,8 @@ def test_a_disk_fills_under_load_and_its_replicas_come_back(
 
 
 @pytest.mark.long
-def test_a_disk_has_bytes_but_no_inodes(make_cluster: MakeCluster) -> None:
-    """What is open could go on, and yet nothing new can be made there: it counts as full."""
+def test_disk_without_free_inodes_is_saturated(make_cluster: MakeCluster) -> None:
+    """Open files could still grow, but no file can be created: the directory counts as full."""
     with _cluster(make_cluster, 2) as (cluster, disks, paths):
         _create(cluster)
         held = _held_in(cluster, paths[0])
@@ -143,7 +142,7 @@ def test_a_disk_has_bytes_but_no_inodes(make_cluster: MakeCluster) -> None:
 
 
 def _take_all_inodes(disk: Disk) -> list[Path]:
-    """Empty files until there can be no more."""
+    """Create empty files until no inode is left."""
     used = os.statvfs(disk.path)
     most = used.f_files - used.f_ffree + MORE_INODES
     subprocess.run(["mount", "-o", f"remount,nr_inodes={most}", disk.path], check=True, timeout=30)
@@ -157,10 +156,10 @@ def _take_all_inodes(disk: Disk) -> list[Path]:
     return files
 
 
-def test_a_topic_without_other_replicas_can_be_read_and_then_written_again(
+def test_only_replica_on_full_disk_is_readable_and_later_writable(
     make_cluster: MakeCluster,
 ) -> None:
-    """Its leader stays, read-only: there is nobody else."""
+    """Its leader stays and is read-only, because there is no other replica."""
     with _cluster(make_cluster, 1) as (cluster, disks, paths):
         cluster.create_topic("alone", assignments={0: [BROKER]})
         address = cluster.brokers[BROKER].address
@@ -187,8 +186,10 @@ def test_a_topic_without_other_replicas_can_be_read_and_then_written_again(
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("how", ["in order", "killed"])
-def test_a_broker_restarts_on_a_full_disk(make_cluster: MakeCluster, how: str) -> None:
-    """It stays saturated, gives out what it has, and leads nothing before there is free space."""
+def test_restarted_broker_on_full_disk_leads_nothing_until_space_is_free(
+    make_cluster: MakeCluster, how: str
+) -> None:
+    """The directory stays saturated, and its replicas can be read."""
     with _cluster(make_cluster, 2) as (cluster, disks, paths):
         _create(cluster)
         held, daemon = _held_in(cluster, paths[0]), cluster.brokers[BROKER]
@@ -212,7 +213,7 @@ def test_a_broker_restarts_on_a_full_disk(make_cluster: MakeCluster, how: str) -
             _end(cluster, load, f"restart on a full disk, {how}")
 
 
-def test_one_disk_full_and_another_dead(make_cluster: MakeCluster) -> None:
+def test_one_full_and_one_failed_disk_leave_the_third_serving(make_cluster: MakeCluster) -> None:
     with _cluster(make_cluster, 3) as (cluster, disks, paths):
         _create(cluster)
         held = [*_held_in(cluster, paths[0]), *_held_in(cluster, paths[1])]
@@ -235,8 +236,10 @@ def test_one_disk_full_and_another_dead(make_cluster: MakeCluster) -> None:
 
 
 @pytest.mark.long
-def test_both_disks_of_a_broker_full(make_cluster: MakeCluster) -> None:
-    """The broker lives, and takes part again once there is free space."""
+def test_all_directories_of_one_broker_full_keep_the_broker_running(
+    make_cluster: MakeCluster,
+) -> None:
+    """The broker takes part again once there is free space."""
     with _cluster(make_cluster, 2) as (cluster, disks, paths):
         _create(cluster)
         with Load(cluster.bootstrap, TOPIC, PARTITIONS) as load:
@@ -269,10 +272,10 @@ def _shrink(cluster: Cluster, topic: str) -> None:
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("way_out", [_delete, _shrink], ids=["topic deleted", "retention shrunk"])
-def test_all_brokers_full(
+def test_all_brokers_full_recover_by_deletion_or_retention(
     make_cluster: MakeCluster, way_out: Callable[[Cluster, str], None]
 ) -> None:
-    """Nothing can be written anywhere; what takes data away still works, and everything goes on."""
+    """No write is possible on any broker, but deletions work, and all partitions continue."""
     ballast_bytes = 12 * 1024 * 1024
     with small_disks(3) as disks:
         paths = logs_on(disks)
@@ -304,10 +307,10 @@ def test_all_brokers_full(
             cluster.local.kill()
 
 
-def test_formatted_directory_that_is_full_starts_saturated_beside_the_others(
+def test_full_formatted_directory_starts_saturated_beside_the_others(
     make_cluster: MakeCluster,
 ) -> None:
-    """It kept the broker from its first start."""
+    """Before, it prevented the first start of the broker."""
     with small_disks(2) as disks:
         full, well = logs_on(disks)
         cluster = make_cluster(
@@ -315,7 +318,7 @@ def test_formatted_directory_that_is_full_starts_saturated_beside_the_others(
         )
         filler = full.parent / "filler"
         free = os.statvfs(full)
-        # It is formatted at the start, and has no space for its reserve.
+        # The start formats the directory, which has no space for its reserve.
         filler.write_bytes(bytes(free.f_bavail * free.f_frsize - RESERVE_BYTES // 2))
         try:
             cluster.start()

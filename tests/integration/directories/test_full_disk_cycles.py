@@ -1,8 +1,7 @@
-"""A hundred times full and healed under load, with a verifying producer and a verifying consumer.
+"""A hundred cycles of full disks under load, with a verifying producer and a verifying consumer.
 
 Three brokers, RF 3, ``min.insync.replicas`` 2, acks=all. Each directory of :data:`BROKER` is a
-tmpfs; a stranger's files fill one of them, or of two at once, and give it back.
-"""
+tmpfs. Foreign files fill one or two of them at once, and are deleted again."""
 
 from __future__ import annotations
 
@@ -36,7 +35,7 @@ PARTITIONS = 6
 TOPIC = "wanted"
 DISK_BYTES = 128 * 1024 * 1024
 MARGIN_BYTES = 1024 * 1024
-#: Healing takes two checks in a row, each time.
+# Recovery takes two successive checks in each cycle.
 CONFIG = {"log.dir.check.interval.ms": "100", "broker.session.timeout.ms": "6000"}
 
 
@@ -60,7 +59,7 @@ def _cluster(make_cluster: MakeCluster) -> Iterator[tuple[Cluster, list[Disk]]]:
 
 
 def _fill(disk: Disk) -> None:
-    """Almost all of it at once, and the rest in pieces, for the brokers take some meanwhile."""
+    """Fill most of the disk at once and the rest in pieces, because the brokers write meanwhile."""
     space = os.statvfs(disk.path)
     most = space.f_bavail * space.f_frsize - MARGIN_BYTES
     fd = os.open(f"{disk.path}/stranger", os.O_WRONLY | os.O_CREAT, 0o644)
@@ -84,7 +83,7 @@ def _goes_on(cluster: Cluster, load: Load) -> None:
     )
 
 
-def test_a_hundred_cycles(make_cluster: MakeCluster) -> None:
+def test_hundred_cycles_of_full_disks_lose_no_record(make_cluster: MakeCluster) -> None:
     with _cluster(make_cluster) as (cluster, disks):
         broker = cluster.brokers[BROKER]
         pid, saturated = broker.pid, 0

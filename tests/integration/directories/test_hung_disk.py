@@ -1,9 +1,9 @@
-"""A disk hangs under load: its directory is doubted, then given up, and nobody else notices.
+"""A disk hangs under load: its directory becomes STALLED, then OFFLINE, and the others are
+unaffected.
 
 Three brokers, RF 3, ``min.insync.replicas`` 2, acks=all. The directories of :data:`BROKER` are ext4
-on loop devices, and one of them is frozen: what is written to it waits in the kernel, and a signal
-does not help. The gaps that are printed are measured and not asserted.
-"""
+on loop devices, one of which is frozen: writes wait in the kernel, where a signal has no effect.
+Gaps between acknowledgements are printed and not asserted."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ PARTITIONS = 12
 TOPIC = "wanted"
 ALONE = "alone"
 DISK_BYTES = 256 * 1024 * 1024
-#: The thaw timer's; longer than anything that a test does while a disk is frozen.
+# Timeout of the thaw timer; longer than any test keeps a disk frozen.
 AT_MOST_S = 100.0
 IMPATIENT = {"log.dir.io.suspect.ms": "500", "log.dir.io.timeout.ms": "3000"}
 
@@ -75,7 +75,7 @@ def _goes_on(cluster: Cluster, load: Load) -> None:
 
 
 def _require_others_untouched(cluster: Cluster, path: Path) -> None:
-    """No other directory was doubted, and the broker was never fenced."""
+    """Assert that no other directory was suspected, and that the broker was never fenced."""
     for daemon in cluster.brokers.values():
         logged = {e["log_dir"] for e in daemon.events("log_dir_stalled")}
         assert logged <= {str(path)}, logged
@@ -83,7 +83,7 @@ def _require_others_untouched(cluster: Cluster, path: Path) -> None:
     assert not cluster.local.controller.events("broker_fenced"), "it missed its beats"
 
 
-def test_a_disk_hangs_and_answers_again(make_cluster: MakeCluster) -> None:
+def test_hanging_disk_moves_leaders_and_its_replicas_return(make_cluster: MakeCluster) -> None:
     with _cluster(make_cluster) as (cluster, disks, paths):
         broker = cluster.brokers[BROKER]
         with (
@@ -113,8 +113,8 @@ def test_a_disk_hangs_and_answers_again(make_cluster: MakeCluster) -> None:
         assert judge(cluster.bootstrap, TOPIC, load).findings == []
 
 
-def test_the_only_replica_waits_for_its_disk(make_cluster: MakeCluster) -> None:
-    """It has no other leader; its producers go on by themselves, and nothing is lost or doubled."""
+def test_only_replica_on_hanging_disk_keeps_its_leader(make_cluster: MakeCluster) -> None:
+    """No other leader is possible; its producers continue later, without loss or duplicates."""
     with _cluster(make_cluster) as (cluster, disks, paths):
         cluster.create_topic(ALONE, partitions=6, assignments={n: [BROKER] for n in range(6)})
         held = cluster.replicas_by_dir(BROKER, ALONE)[str(paths[0])]
@@ -137,7 +137,7 @@ def test_the_only_replica_waits_for_its_disk(make_cluster: MakeCluster) -> None:
         assert judge(cluster.bootstrap, ALONE, load).findings == []
 
 
-def test_a_disk_that_hangs_for_too_long_is_given_up_and_reattached(
+def test_disk_hanging_beyond_the_limit_goes_offline_and_is_reattached(
     make_cluster: MakeCluster,
 ) -> None:
     with _cluster(make_cluster, IMPATIENT) as (cluster, disks, paths):
@@ -160,7 +160,7 @@ def test_a_disk_that_hangs_for_too_long_is_given_up_and_reattached(
 
 
 @pytest.mark.long
-def test_a_disk_that_hangs_at_the_start_costs_itself(make_cluster: MakeCluster) -> None:
+def test_disk_hanging_at_start_takes_only_its_directory_offline(make_cluster: MakeCluster) -> None:
     with _cluster(make_cluster, IMPATIENT) as (cluster, disks, paths):
         broker = cluster.brokers[BROKER]
         with Load(cluster.bootstrap, TOPIC, PARTITIONS) as load:
@@ -180,7 +180,7 @@ def test_a_disk_that_hangs_at_the_start_costs_itself(make_cluster: MakeCluster) 
 
 
 @pytest.mark.long
-def test_a_short_hang_at_the_start_is_waited_for(make_cluster: MakeCluster) -> None:
+def test_short_hang_at_start_delays_the_broker(make_cluster: MakeCluster) -> None:
     with _cluster(make_cluster, {"log.dir.io.suspect.ms": "500"}) as (cluster, disks, _):
         broker = cluster.brokers[BROKER]
         cluster.stop_daemon(broker)
@@ -193,7 +193,7 @@ def test_a_short_hang_at_the_start_is_waited_for(make_cluster: MakeCluster) -> N
 
 
 def _reattach(cluster: Cluster, path: Path) -> None:
-    """As an operator does it; the disk may still be busy with what waited for the thaw."""
+    """Reattach like an operator; the disk may still process writes that waited for the thaw."""
 
     def is_back() -> bool:
         done = subprocess.run(

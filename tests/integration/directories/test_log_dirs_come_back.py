@@ -1,9 +1,8 @@
-"""Directories come back, come and go for good while their broker runs, under load.
+"""Directories are reattached, added and forgotten while their broker runs, under load.
 
-Three brokers, RF 3, ``min.insync.replicas`` 2, acks=all, the verifying producer; orders are given
-by the tool as an operator gives them. Nothing acknowledged is lost, in-sync sets are whole again,
-and the broker is the same process in the same epoch.
-"""
+Three brokers, RF 3, ``min.insync.replicas`` 2, acks=all, the verifying producer; the tool sends the
+requests. No acknowledged record is lost, in-sync sets are complete again, and the broker is the
+same process with the same epoch."""
 
 from __future__ import annotations
 
@@ -48,7 +47,7 @@ def _start(make_cluster: MakeCluster, **parameters: object) -> Cluster:
 
 
 def order(cluster: Cluster, *words: str) -> tuple[int, str]:
-    """Exit code and what the tool printed."""
+    """Return exit code and output of the tool."""
     done = tool("log-dirs", cluster, *words)
     return done.returncode, done.stdout + done.stderr
 
@@ -86,7 +85,7 @@ def _epoch(cluster: Cluster) -> int:
 
 
 def _go_offline(cluster: Cluster, path: Path, count: int = 1) -> None:
-    """Wait until the broker and the cluster know."""
+    """Wait until the broker and the cluster know that the directory is offline."""
     cluster.wait_event(cluster.brokers[BROKER], "log_dir_offline", count)
     cluster.wait(
         "the cluster to know",
@@ -95,7 +94,7 @@ def _go_offline(cluster: Cluster, path: Path, count: int = 1) -> None:
 
 
 class Same:
-    """The broker neither restarts nor gets another epoch meanwhile."""
+    """Checks that the broker neither restarts nor gets another epoch."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -107,7 +106,7 @@ class Same:
         assert self._cluster.brokers[BROKER].is_running
 
 
-def test_permissions_come_back_under_load(make_cluster: MakeCluster) -> None:
+def test_reattach_after_permissions_return_under_load(make_cluster: MakeCluster) -> None:
     cluster = _start(make_cluster)
     cluster.create_topic("alone", partitions=4, assignments={n: [BROKER] for n in range(4)})
     same = Same(cluster)
@@ -124,7 +123,7 @@ def test_permissions_come_back_under_load(make_cluster: MakeCluster) -> None:
         said = ordered(cluster, "--reattach", f"{BROKER}:{path}")
         assert f"is back at {path}" in said
         cluster.wait_whole(TOPIC)
-        # Nobody else has these: their leader is back.
+        # Only this broker has replicas of them; their leader is back.
         cluster.wait_whole("alone")
         _flowing(cluster, load)
         load.stop()
@@ -133,7 +132,7 @@ def test_permissions_come_back_under_load(make_cluster: MakeCluster) -> None:
     assert judge(cluster.bootstrap, TOPIC, load).findings == []
     said = refused(cluster, "--reattach", f"{BROKER}:{path}")
     assert "is online: only a directory that is OFFLINE is brought back" in said
-    # And it can die again.
+    # The directory can fail again.
     with mounts.closed_to_owner(str(path)):
         _go_offline(cluster, path, 2)
     ordered(cluster, "--reattach", f"{BROKER}:dirid:{directory_id(path)}")
@@ -162,7 +161,8 @@ def test_removed_replica_directory_takes_its_log_dir_offline(make_cluster: MakeC
 
 @contextlib.contextmanager
 def disks(kind: Kind = "ext4", count: int = 2) -> Iterator[list[Disk]]:
-    """Real ones for the directories of :data:`BROKER`, whose mount points anybody may write."""
+    """Real disks for the directories of :data:`BROKER`, with mount points that anybody may
+    write."""
     if (reason := mounts.why_not(kind)) is not None:
         pytest.skip(reason)
     with contextlib.ExitStack() as stack:
@@ -182,7 +182,7 @@ def _on(cluster_disks: list[Disk]) -> dict[str, object]:
 
 
 def _unmount(cluster: Cluster, disk: Disk) -> None:
-    """The broker lets go of what it had open there, sooner or later."""
+    """Unmount once the broker has closed its files on the disk."""
 
     def is_done() -> bool:
         with contextlib.suppress(mounts.DiskKitError):
@@ -195,10 +195,10 @@ def _unmount(cluster: Cluster, disk: Disk) -> None:
 @pytest.mark.sampled(1)
 @pytest.mark.disk
 @pytest.mark.parametrize("kind", ["ext4", "xfs"])
-def test_a_dead_disk_is_unmounted_repaired_and_comes_back(
+def test_failed_disk_is_unmounted_repaired_and_reattached(
     make_cluster: MakeCluster, kind: Kind
 ) -> None:
-    """While the broker runs: no file of the dead disk is open any more."""
+    """The broker keeps running; it has no open file on the failed disk any more."""
     with disks(kind) as (bad, good), contextlib.ExitStack() as stack:
         cluster = _start(make_cluster, **_on([bad, good]))
         stack.callback(cluster.local.kill)
@@ -231,17 +231,18 @@ def test_a_dead_disk_is_unmounted_repaired_and_comes_back(
 
 
 @pytest.mark.disk
-def test_a_disk_that_dies_and_comes_back_unheard_takes_nothing_acknowledged_along(
+def test_unreported_failure_with_lost_tail_loses_no_acknowledged_record(
     make_cluster: MakeCluster,
 ) -> None:
-    """It leads, loses its unflushed tail, and is reattached before there is a controller again."""
+    """The leader's disk loses its unflushed tail and is reattached before a controller runs
+    again."""
     with disks() as (bad, good), contextlib.ExitStack() as stack:
         config = {"broker.session.timeout.ms": "6000", "log.dir.failure.timeout.ms": "600000"}
         cluster = _start(make_cluster, **_on([bad, good]), config=config)
         stack.callback(cluster.local.kill)
         broker, controller = cluster.brokers[BROKER], cluster.local.controller
         same, before = Same(cluster), _epochs(cluster)
-        # One that it leads lies there, wherever the others were put.
+        # Move a partition that the broker leads to this disk.
         led = {index for index, part in cluster.partitions(TOPIC).items() if part.leader == BROKER}
         _move(cluster, led, bad.path)
         with Load(cluster.bootstrap, TOPIC, PARTITIONS) as load:
@@ -274,7 +275,7 @@ def test_a_disk_that_dies_and_comes_back_unheard_takes_nothing_acknowledged_alon
 
 
 def _epochs(cluster: Cluster) -> dict[int, int]:
-    """The leader epoch of each partition."""
+    """Return the leader epoch of each partition."""
     topic = cluster.metadata().topic(TOPIC)
     assert topic is not None
     return {index: part.leader_epoch for index, part in topic.partitions.items()}
@@ -291,7 +292,7 @@ def _move(cluster: Cluster, partitions: Collection[int], path: str) -> None:
 
 @pytest.mark.long
 @pytest.mark.disk
-def test_a_wiped_disk_is_forgotten_and_taken_in_as_a_new_one(make_cluster: MakeCluster) -> None:
+def test_wiped_disk_is_forgotten_and_added_as_a_new_one(make_cluster: MakeCluster) -> None:
     with disks() as (bad, good), contextlib.ExitStack() as stack:
         cluster = _start(make_cluster, **_on([bad, good]))
         stack.callback(cluster.local.kill)
@@ -333,7 +334,7 @@ def test_a_wiped_disk_is_forgotten_and_taken_in_as_a_new_one(make_cluster: MakeC
 
 @pytest.mark.long
 @pytest.mark.disk
-def test_disks_that_changed_mount_points_are_found_by_id(make_cluster: MakeCluster) -> None:
+def test_disks_with_swapped_mount_points_are_found_by_id(make_cluster: MakeCluster) -> None:
     with disks() as (one, other), contextlib.ExitStack() as stack:
         cluster = _start(make_cluster, **_on([one, other]))
         stack.callback(cluster.local.kill)
@@ -351,8 +352,8 @@ def test_disks_that_changed_mount_points_are_found_by_id(make_cluster: MakeClust
         assert (after[one.path], after[other.path]) == (before[other.path], before[one.path])
 
 
-def test_a_directory_that_is_gone_for_good_is_forgotten(make_cluster: MakeCluster) -> None:
-    """Its replicas are made anew from their peers; the last copy of anything is not given up."""
+def test_permanently_lost_directory_is_forgotten(make_cluster: MakeCluster) -> None:
+    """Its replicas are recreated from others; the last in-sync replica is not abandoned."""
     cluster = _start(make_cluster)
     cluster.create_topic("alone", partitions=4, assignments={n: [BROKER] for n in range(4)})
     same = Same(cluster)
@@ -382,14 +383,16 @@ def test_a_directory_that_is_gone_for_good_is_forgotten(make_cluster: MakeCluste
         load.stop()
         assert _errors(cluster) == {str(left): 0}
         own = cluster.metadata().configs[ResourceType.BROKER, str(BROKER)]
-        assert own["cordoned.log.dirs"] == "", "a new disk there takes replicas"
+        assert own["cordoned.log.dirs"] == "", "a new disk there accepts replicas"
         same.check()
         assert judge(cluster.bootstrap, TOPIC, load).findings == []
         said = refused(cluster, "--forget", f"{BROKER}:{left}")
         assert "is the last directory of this broker" in said
 
 
-def test_the_last_copy_is_given_up_only_where_that_is_allowed(make_cluster: MakeCluster) -> None:
+def test_last_replica_is_abandoned_only_with_unclean_election_enabled(
+    make_cluster: MakeCluster,
+) -> None:
     cluster = _start(make_cluster)
     cluster.create_topic(
         "cache",
@@ -413,8 +416,10 @@ def _new_dir(cluster: Cluster, name: str = "disk-9") -> Path:
     return new
 
 
-def test_a_new_disk_is_taken_in_under_load_and_leaves_again(make_cluster: MakeCluster) -> None:
-    """It is known after a restart, configured or not; empty, it may go."""
+def test_new_directory_is_added_under_load_and_forgotten_when_empty(
+    make_cluster: MakeCluster,
+) -> None:
+    """It is known after a restart, configured or not; an empty directory can be forgotten."""
     cluster = _start(make_cluster)
     broker = cluster.brokers[BROKER]
     same, new = Same(cluster), _new_dir(cluster)
@@ -437,18 +442,18 @@ def test_a_new_disk_is_taken_in_under_load_and_leaves_again(make_cluster: MakeCl
         admin.delete_topics(["spread"])
     for index in cluster.replicas_by_dir(BROKER, TOPIC)[str(new)]:
         raise AssertionError(f"{TOPIC}-{index} was made before the directory came")
-    # A topic is gone before its replicas are.
+    # The topic is deleted before its replicas are.
     forget = ("--forget", f"{BROKER}:{new}")
     cluster.wait("the directory to be empty and go", lambda: order(cluster, *forget)[0] == 0)
     same.check()
     assert str(new) not in _errors(cluster)
-    # Its lock is free, and it is as good as any disk of this node.
+    # Its lock is released, and it can be added like any disk of this node.
     ordered(cluster, "--add", f"{BROKER}:{new}")
     assert _errors(cluster)[str(new)] == 0
     assert judge(cluster.bootstrap, TOPIC, load).findings == []
 
 
-def test_what_may_not_be_taken_in(make_cluster: MakeCluster) -> None:
+def test_add_refuses_unusable_directories_with_reason(make_cluster: MakeCluster) -> None:
     cluster = _start(make_cluster)
     home = cluster.brokers[BROKER].files.directory
     full = _new_dir(cluster, "full")
@@ -485,7 +490,9 @@ def test_what_may_not_be_taken_in(make_cluster: MakeCluster) -> None:
     assert set(_errors(cluster).values()) == {0}
 
 
-def test_a_directory_comes_back_by_itself_if_that_is_configured(make_cluster: MakeCluster) -> None:
+def test_failed_directory_is_reattached_automatically_if_configured(
+    make_cluster: MakeCluster,
+) -> None:
     config = {"broker.session.timeout.ms": "6000"}
     cluster = _start(
         make_cluster,
@@ -510,10 +517,11 @@ def test_a_directory_comes_back_by_itself_if_that_is_configured(make_cluster: Ma
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("operation", ["reattach", "add", "forget"])
 @pytest.mark.parametrize("moment", ["log_dir_operation_began", "log_dir_operation_done"])
-def test_a_broker_that_is_killed_over_it_starts_again(
+def test_broker_killed_during_directory_operation_restarts(
     make_cluster: MakeCluster, operation: str, moment: str
 ) -> None:
-    """At its beginning, or at its end, while replicas find their logs."""
+    """The kill comes at the beginning of the operation, or at its end while replicas are
+    assigned."""
     cluster = _start(make_cluster)
     broker = cluster.brokers[BROKER]
     path = _new_dir(cluster) if operation == "add" else cluster.local.dir_path(BROKER, 1)
@@ -539,7 +547,7 @@ def test_a_broker_that_is_killed_over_it_starts_again(
             process.wait(WAIT_S)
         cluster.start_daemon(broker)
         if operation == "forget" and path.name in {Path(p).name for p in _errors(cluster)}:
-            # Either it was forgotten before, or it can be now.
+            # The directory was forgotten before the kill, or it can be forgotten now.
             assert order(cluster, "--forget", f"{BROKER}:{path}")[0] == 0
         cluster.wait_whole(TOPIC)
         _flowing(cluster, load)
@@ -548,8 +556,9 @@ def test_a_broker_that_is_killed_over_it_starts_again(
 
 
 @pytest.mark.disk
-def test_an_empty_disk_may_be_pulled_once_it_is_forgotten(make_cluster: MakeCluster) -> None:
-    """Deleted replicas wait there for their last readers; their files are let go of."""
+def test_forgotten_empty_disk_can_be_unmounted(make_cluster: MakeCluster) -> None:
+    """Deleted replicas stay there until their last readers are done; then their files are
+    closed."""
     with disks() as (one, other), contextlib.ExitStack() as stack:
         cluster = _start(make_cluster, **_on([one, other]))
         stack.callback(cluster.local.kill)
@@ -569,7 +578,7 @@ def test_an_empty_disk_may_be_pulled_once_it_is_forgotten(make_cluster: MakeClus
 
 
 @pytest.mark.long
-def test_a_directory_that_was_missing_at_the_start_comes_back(make_cluster: MakeCluster) -> None:
+def test_directory_missing_at_start_is_reattached_later(make_cluster: MakeCluster) -> None:
     cluster = _start(make_cluster)
     broker, path = cluster.brokers[BROKER], cluster.local.dir_path(BROKER, 1)
     cluster.stop_daemon(broker)

@@ -13,7 +13,7 @@ from tests.integration.conftest import MakeCluster
 pytestmark = [pytest.mark.process, pytest.mark.timeout(180)]
 
 DIRECTORIES = 36
-#: docs/operate.md, "What a broker takes": threads of the process, and of each directory.
+# docs/operate.md, "What a broker takes": threads of the process, and per directory.
 THREADS_OF_PROCESS = 7
 MOST_THREADS_OF_DIRECTORY = 3
 

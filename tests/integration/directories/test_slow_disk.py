@@ -1,7 +1,6 @@
-"""A disk becomes slow, and nothing fails: it is logged, and demoted where that is wished.
+"""A slow disk without failures is logged, and demoted if that is configured.
 
-The slow disk is a file system of the tests' own on which each write and sync takes its time.
-"""
+The slow disk is a FUSE file system of the test that delays each write and sync."""
 
 from __future__ import annotations
 
@@ -31,9 +30,9 @@ pytestmark = [
 BROKERS = (1, 2, 3)
 PARTITIONS = 6
 TOPIC = "slow"
-#: Of each write and sync; a check of the disk makes two of them.
+# Delay of each write and sync; a check of the disk makes two of them.
 DELAY_S = 0.25
-#: A busy machine is not a slow disk.
+# So high that a busy machine does not count as a slow disk.
 SLOW_MIN_MS = 200
 
 
@@ -50,7 +49,7 @@ def disk(tmp_path: Path) -> Iterator[FaultFs]:
 
 
 def start(make_cluster: MakeCluster, disk: FaultFs, tmp_path: Path, action: str) -> Cluster:
-    """The first broker has a slow disk and two others; its six replicas lie on all of them."""
+    """Start a cluster whose first broker has a slow disk and two others, with replicas on all."""
     paths = [Path(disk.path, "logs"), tmp_path / "second", tmp_path / "third"]
     for path in paths:
         path.mkdir()
@@ -80,7 +79,7 @@ def on_slow_disk(cluster: Cluster, disk: FaultFs) -> set[int]:
 
 
 def flows(cluster: Cluster, load: Load, more: int = 20) -> None:
-    """Every partition gets so many more records acknowledged."""
+    """Wait until every partition has ``more`` records acknowledged."""
     before = load.acked_by_partition()
     cluster.wait(
         "every partition to go on",
@@ -108,7 +107,7 @@ def described(cluster: Cluster, disk: FaultFs) -> dict[str, object]:
 
 
 @pytest.mark.long
-def test_a_slow_disk_is_demoted_and_given_back(
+def test_slow_disk_is_demoted_and_promoted_again(
     make_cluster: MakeCluster, disk: FaultFs, tmp_path: Path
 ) -> None:
     cluster = start(make_cluster, disk, tmp_path, "demote")
@@ -148,7 +147,7 @@ def test_a_slow_disk_is_demoted_and_given_back(
 
 
 @pytest.mark.long
-def test_a_slow_disk_is_logged_and_goes_on_by_default(
+def test_slow_disk_is_only_logged_by_default(
     make_cluster: MakeCluster, disk: FaultFs, tmp_path: Path
 ) -> None:
     cluster = start(make_cluster, disk, tmp_path, "warn")

@@ -1,4 +1,4 @@
-"""The entrypoint of the image, with directories of the test in the places of the image's own."""
+"""The entrypoint of the image, with directories of the test in place of the image's own."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CLUSTER_ID: Final = "Zp5Xk3mVQ0ehF7yT2sBn4w"
 
 
 class Container:
-    """A container's volumes and its entrypoint. Daemons only say who they are."""
+    """A container's volumes and its entrypoint. The daemons only print their names."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
@@ -65,7 +65,7 @@ def container(tmp_path: Path) -> Container:
     return Container(tmp_path)
 
 
-def test_a_lost_volume_of_the_controller_is_not_formatted_anew(container: Container) -> None:
+def test_entrypoint_does_not_format_lost_volume_of_the_controller(container: Container) -> None:
     first = container.start()
     assert first.stdout.endswith("serving\n"), first.stderr
     assert container.start().stdout == "serving\n"
@@ -78,7 +78,7 @@ def test_a_lost_volume_of_the_controller_is_not_formatted_anew(container: Contai
     assert replaced.stdout.endswith("serving\n"), replaced.stderr
 
 
-def test_a_cluster_from_before_there_were_marks_gets_one(container: Container) -> None:
+def test_entrypoint_marks_cluster_formatted_by_an_older_version(container: Container) -> None:
     container.start()
     (container.home / "data/cluster/controller-formatted").unlink()
     container.start()

@@ -1,4 +1,4 @@
-"""The kit for tests of users, as they use it: a cluster, and faults under load."""
+"""The testing kit as users use it: a cluster, and faults under load."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from tests.integration.checker import Load, judge
 pytestmark = [pytest.mark.long, pytest.mark.process, pytest.mark.clients, pytest.mark.timeout(300)]
 
 PARTITIONS: Final = 6
-#: What the broker says of a directory whose disk failed so, and is not well yet.
+# State of a directory whose disk has this fault.
 STATES: Final[dict[Fault, str]] = {"full": "saturated", "slow": "online"}
-#: After these the directory needs no operator.
+# Faults after which the directory recovers without an operator.
 COMES_BACK_BY_ITSELF: Final = frozenset({"full", "slow"})
 _topics: Final = (f"wanted-{number}" for number in itertools.count())
 
 
 def leftovers() -> list[str]:
-    """Mounts of this process."""
+    """Return the mounts of this process."""
     return [
         line
         for line in Path("/proc/self/mounts").read_text().splitlines()
@@ -59,7 +59,7 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[LocalCluster]:
 
 
 def runs(process: psutil.Process) -> bool:
-    """One that ended and is not reaped yet does not."""
+    """Return whether the process runs; one that ended and is not reaped does not."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -81,7 +81,9 @@ def take_back(disk: BrokerDir, fault: Fault) -> None:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_nothing_is_lost_however_a_disk_fails(cluster: LocalCluster, fault: Fault) -> None:
+def test_local_cluster_loses_no_record_for_each_disk_fault(
+    cluster: LocalCluster, fault: Fault
+) -> None:
     topic = next(_topics)
     disk = cluster.broker(2).dir(1)
     if fault not in disk.disk.faults:
@@ -103,7 +105,7 @@ def test_nothing_is_lost_however_a_disk_fails(cluster: LocalCluster, fault: Faul
     assert judge(cluster.bootstrap_servers, topic, load).findings == []
 
 
-def test_brokers_are_killed_stopped_and_started() -> None:
+def test_local_cluster_kills_stops_and_starts_brokers() -> None:
     with LocalCluster(brokers=2, dirs=1, disks="plain") as cluster:
         cluster.create_topic("kept", partitions=2)
         first, second = cluster.brokers
@@ -119,7 +121,7 @@ def test_brokers_are_killed_stopped_and_started() -> None:
     assert not run_dir.exists()
 
 
-async def test_it_works_in_a_coroutine() -> None:
+async def test_local_cluster_works_in_a_coroutine() -> None:
     async with LocalCluster(brokers=1, dirs=2, disks="plain") as cluster:
         cluster.create_topic("sync")
         await asyncio.to_thread(cluster.create_topic, "thread")
@@ -128,7 +130,7 @@ async def test_it_works_in_a_coroutine() -> None:
     assert not any(pid is not None and psutil.pid_exists(pid) for pid in pids)
 
 
-def test_what_daemons_logged_is_kept_for_who_searches_a_failure() -> None:
+def test_local_cluster_keeps_telemetry_of_failed_test() -> None:
     with (
         pytest.raises(ClusterTimeoutError, match=r"waited 0 s for a miracle: it never was so\n"),
         LocalCluster(brokers=1, dirs=1, disks="plain") as cluster,
@@ -139,11 +141,11 @@ def test_what_daemons_logged_is_kept_for_who_searches_a_failure() -> None:
     shutil.rmtree(run_dir)
 
 
-def test_a_cluster_that_cannot_start_says_why_and_leaves_no_mounts() -> None:
+def test_failed_start_names_the_reason_and_leaves_no_mounts() -> None:
     before = leftovers()
     elsewhere = {"listeners": "PLAINTEXT://203.0.113.1:9092"}
     cluster = LocalCluster(brokers=2, broker_config={2: elsewhere})
-    # At once: the broker that is well is not waited for.
+    # The start fails at once, without a wait for the healthy broker.
     with pytest.raises(StartupError, match=r"broker-2 ended .*\n.*203\.0\.113\.1"):
         cluster.start()
     assert leftovers() == before
@@ -152,7 +154,7 @@ def test_a_cluster_that_cannot_start_says_why_and_leaves_no_mounts() -> None:
 
 
 def test_report_of_a_failed_test_names_partitions_that_refuse_writes() -> None:
-    """A topic of two replicas needs both by default, and a client only sees a time-out."""
+    """A topic with two replicas needs both by default, and a client only sees a timeout."""
     with LocalCluster(brokers=2, dirs=1, disks="plain") as cluster:
         cluster.create_topic("pairs", replication_factor=2)
         cluster.broker(2).kill()
@@ -166,7 +168,7 @@ def test_report_of_a_failed_test_names_partitions_that_refuse_writes() -> None:
         ) in str(timed_out.value)
 
 
-def test_what_is_not_there_is_reported() -> None:
+def test_local_cluster_rejects_invalid_parameters_with_reason() -> None:
     for parameters, problem in {
         "brokers": ({"brokers": 0}, "from 1 to 32 brokers"),
         "dirs": ({"dirs": 33}, "1 to 32 log directories"),
@@ -215,7 +217,7 @@ def test_messages_after_loss_of_last_directory_suggest_start() -> None:
         asked.wait_state("online")
 
 
-def test_the_next_cluster_removes_what_a_killed_one_left() -> None:
+def test_next_local_cluster_removes_remains_of_a_killed_one() -> None:
     if mounts.why_not("ext4") is not None:
         pytest.skip(str(mounts.why_not("ext4")))
     script = """

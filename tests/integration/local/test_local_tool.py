@@ -1,4 +1,4 @@
-"""``kraftjbod-local``, and so ``make up``, as a stranger types it: with real daemons."""
+"""``kraftjbod-local`` (and ``make up``) as a user types it, with real daemons."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def local(tmp_path: Path) -> Iterator[Local]:
     assert call("down").returncode == 0
 
 
-#: One controller is enough for what is shown here.
+# One controller is enough for these tests.
 SHAPE = ("--brokers", "2", "--dirs", "2", "--controllers", "1")
 
 
@@ -46,7 +46,7 @@ def pids(found: Any) -> dict[str, int | None]:
     return {daemon["name"]: daemon["pid"] for daemon in found["daemons"]}
 
 
-def test_what_is_missing_is_started_and_the_rest_left_alone(local: Local, tmp_path: Path) -> None:
+def test_up_starts_missing_daemons_and_grows_the_cluster(local: Local, tmp_path: Path) -> None:
     port = str(reserve_port().port)
     made = document(local("up", *SHAPE, "--port", port, "--json"))
     assert (made["isNew"], made["serves"]) == (True, True)
@@ -63,7 +63,7 @@ def test_what_is_missing_is_started_and_the_rest_left_alone(local: Local, tmp_pa
     assert [daemon["state"] for daemon in document(looked)["daemons"]] == [
         *("serving", "serving", "stopped")
     ]
-    # As if the command that started them had died before it wrote their pids down.
+    # As if the starting command had died before it recorded their pids.
     written = tmp_path / "data" / "cluster.json"
     known = json.loads(written.read_text())
     written.write_text(
@@ -73,7 +73,7 @@ def test_what_is_missing_is_started_and_the_rest_left_alone(local: Local, tmp_pa
     assert (again["isNew"], again["started"], again["serves"]) == (False, ["broker-2"], True)
     kept = pids(made).keys() - {"broker-2"}
     assert {name: pids(again)[name] for name in kept} == {name: pids(made)[name] for name in kept}
-    # Both copies of what nobody gave a replication factor.
+    # Both replicas of the topic without a given replication factor.
     assert len(list((tmp_path / "data").glob("broker-*/disk-*/nobody-made-it-0"))) == 2
 
     assert "It is up already" in local("up").stdout
@@ -83,7 +83,7 @@ def test_what_is_missing_is_started_and_the_rest_left_alone(local: Local, tmp_pa
     assert "--port is for a new cluster" in local("up", "--port", "9092").stderr
     assert "Stopped controller, broker-1, broker-2" in local("down").stdout
     assert "No cluster is running." in local("down").stdout
-    # Stopped, it grows by one; running, by another.
+    # A stopped cluster grows by one broker, and a running one by another.
     stopped = document(local("up", "--brokers", "3", "--json"))
     assert (stopped["added"], len(stopped["started"])) == (1, 4)
     grown = document(local("up", "--brokers", "4", "--json"))

@@ -1,4 +1,4 @@
-"""The figures that daemons export, from their first snapshot on."""
+"""Metrics that daemons export, from their first snapshot on."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 
 
 def test_first_metrics_snapshot_has_all_documented_metrics(make_cluster: MakeCluster) -> None:
-    """A counter that appears only once it counts gives alerts no value to start from."""
+    """A counter that appears only with its first event gives alerts no initial value."""
     cluster = make_cluster(brokers=1, controllers=3, config={"metrics.snapshot.interval.ms": "200"})
     for daemon in cluster.local.daemons:
         title = "Of a controller" if daemon.files.role == "controller" else "Of a broker"

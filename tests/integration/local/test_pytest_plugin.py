@@ -1,4 +1,4 @@
-"""The plugin for pytest, as users have it: fixtures, options, the example of the documentation."""
+"""The pytest plugin as users have it: fixtures, options, and the example of the documentation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.process, pytest.mark.clients, pytest.mark.timeout(300)
 
 
 def run_pytest(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """As a user who installed the package."""
+    """Run pytest like a user who installed the package."""
     return subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:randomly", *arguments, str(folder)],
         cwd=folder,
@@ -29,7 +29,7 @@ def run_pytest(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str
     )
 
 
-def test_the_example_of_the_documentation_runs(tmp_path: Path) -> None:
+def test_pytest_plugin_runs_the_example_of_the_documentation(tmp_path: Path) -> None:
     text = (ROOT / "docs/testing.md").read_text()
     (example,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     (tmp_path / "test_my_app.py").write_text(example)
@@ -38,7 +38,7 @@ def test_the_example_of_the_documentation_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_fixtures_options_and_reports(tmp_path: Path) -> None:
+def test_pytest_plugin_fixtures_options_and_reports(tmp_path: Path) -> None:
     (tmp_path / "test_users.py").write_text(
         textwrap.dedent("""
         import pytest

@@ -1,10 +1,9 @@
-"""What ``test_move_crashes.py`` does in each of its cells, and how it does many at a time.
+"""The cells of ``test_move_crashes.py``, and their parallel execution.
 
-A :class:`Cell` is a step of a move between two directories of one broker, what happens exactly
-then, and how many replicas the topic has. :func:`run_cells` gives every broker of a cluster a
-thread that works off cells: a cell hurts only its own broker (and those that kill the controller
-have a cluster of their own).
-"""
+A :class:`Cell` is a step of a move between two directories of one broker, the event at exactly that
+moment, and the number of replicas. :func:`run_cells` gives every broker of a cluster a thread that
+processes cells. A cell affects only its own broker; cells that kill the controller have a cluster
+of their own."""
 
 from __future__ import annotations
 
@@ -30,10 +29,10 @@ from tests.integration.checker import Load, judge
 from tests.integration.cluster import Cluster, read_metrics
 from tests.integration.faulty_broker import Trap
 
-#: What is there before the move begins: two full segments, and some of a third.
+# Records before the move: two full segments and part of a third.
 FILLED_RECORDS: Final = 300
 VALUE_BYTES: Final = 8_000
-#: And what comes while it goes on: a few hundred records a second, for they are all read back.
+# Records during the move: a few hundred per second, because all of them are read back.
 PAUSE_S: Final = 0.01
 _WAIT_S: Final = 60.0
 _POLL_S: Final = 0.05
@@ -49,7 +48,8 @@ class Happens(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """``trap`` is the step's moment; ``{topic}``, ``{source}`` and ``{target}`` are filled in."""
+    """``trap`` is the moment of the step; ``{topic}``, ``{source}`` and ``{target}`` are filled
+    in."""
 
     step: str
     trap: Trap
@@ -62,7 +62,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How a cell ended; ``findings`` are what must not be, one sentence each."""
+    """Result of a cell; ``findings`` has one sentence per violation."""
 
     findings: tuple[str, ...]
     moved: bool = False
@@ -70,7 +70,7 @@ class Outcome:
 
 
 def run_cells(work: Iterable[tuple[Cluster, list[Cell]]]) -> dict[str, Outcome]:
-    """Run the cells of each cluster on all of its brokers; outcomes by the cell's name."""
+    """Run the cells of each cluster on all of its brokers; return outcomes by the cell's name."""
     outcomes: dict[str, Outcome] = {}
     threads = []
     for cluster, cells in work:
@@ -89,7 +89,7 @@ def run_cells(work: Iterable[tuple[Cluster, list[Cell]]]) -> dict[str, Outcome]:
 
 
 def _create_topics(cluster: Cluster, cells: list[Cell]) -> dict[str, str]:
-    """One topic for each cell, its first replica on the broker whose turn it will be."""
+    """Create one topic for each cell, with its first replica on the broker that will run it."""
     brokers = sorted(cluster.brokers)
     topics = {str(cell): f"move-{number}" for number, cell in enumerate(cells)}
     wanted = {}
@@ -106,7 +106,7 @@ def _create_topics(cluster: Cluster, cells: list[Cell]) -> dict[str, str]:
 
 
 class _Ring:
-    """One broker, and the cells that are fought out on it, one after the other."""
+    """One broker and the cells that run on it, one after the other."""
 
     def __init__(self, cluster: Cluster, broker_id: int, topics: Mapping[str, str]) -> None:
         self._cluster = cluster
@@ -172,7 +172,7 @@ class _Ring:
         assert error == 0, f"the move was refused with {error}"
 
     def _await_fault(self, cell: Cell, dead: Path | None) -> None:
-        """Wait until what was to happen has happened and was noticed."""
+        """Wait until the fault has happened and was noticed."""
         broker, controller = self._broker, self._cluster.local.controller
         _wait(f"{cell} to strike", lambda: [] if faulty_broker.sprung(broker) else self._story())
         if cell.what is Happens.BROKER_KILLED:
@@ -186,7 +186,7 @@ class _Ring:
             )
 
     def _heal(self, cell: Cell) -> None:
-        """Everything runs again, and no disk is broken any more."""
+        """Restart stopped daemons and repair all disks."""
         faulty_broker.disarm(self._broker)
         if cell.what is Happens.CONTROLLER_KILLED:
             self._cluster.local.controller.start()
@@ -196,16 +196,16 @@ class _Ring:
         self._broker.start()
 
     def _tidy_up(self) -> None:
-        """A cell that failed must not take the next ones along."""
+        """Clean up, so that a failed cell does not affect the next ones."""
         faulty_broker.disarm(self._broker)
         for daemon in (self._cluster.local.controller, self._broker):
             if not daemon.is_running:
                 daemon.start()
 
-    # --- what is the case ------------------------------------------------------------------------
+    # --- observed state --------------------------------------------------------------------------
 
     def _unsettled(self, topic: str, cell: Cell) -> list[str]:
-        """What is not yet as it must be in the end."""
+        """Return the differences from the required final state."""
         homes, left = self._homes(topic), self._leftovers(topic)
         reasons = [f"left over: {left}"] if left else []
         if len(homes) != 1:
@@ -226,7 +226,7 @@ class _Ring:
         return reasons
 
     def _homes(self, topic: str) -> list[Path]:
-        """Directories with a current copy."""
+        """Return the directories with a current replica."""
         return [path for path in self._dirs if (path / f"{topic}-0").exists()]
 
     def _leftovers(self, topic: str) -> list[str]:
@@ -238,19 +238,19 @@ class _Ring:
         ]
 
     def _reported_offline(self, path: str) -> bool:
-        """Whether this life of the broker logged that the directory is offline."""
+        """Return whether this incarnation of the broker logged that the directory is offline."""
         return any(
             event["event"] == "log_dir_offline" and event.get("log_dir") == path
             for event in _this_life(self._broker)
         )
 
     def _story(self) -> list[str]:
-        """What the broker logged last, for a cell that waited in vain."""
+        """Return the last events of the broker, for a cell whose wait timed out."""
         return [json.dumps(event)[:300] for event in _this_life(self._broker)[-15:]]
 
 
 def _this_life(daemon: DaemonProcess) -> list[dict[str, Any]]:
-    """Events since the daemon was started last."""
+    """Return the events since the daemon's last start."""
     events = daemon.events()
     starts = [i for i, event in enumerate(events) if event["event"] == "registered_with_controller"]
     return events[starts[-1] :] if starts else events

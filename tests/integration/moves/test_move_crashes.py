@@ -1,19 +1,18 @@
-"""Every step of a move between two disks, crossed with everything that may fail at that moment.
+"""Every step of a move between two directories, combined with every failure at that moment.
 
-A replica with some megabytes and a writer (acks=all) is told to move to the broker's other
-directory. Exactly at the step the broker is killed (SIGKILL), or the directory it moves out of or
-into answers EIO from then on, or the controller is killed. Then what died is started again, with
-its disks well. However far the move had come, afterwards
+A replica with some megabytes and a writer (acks=all) moves to the broker's other directory. Exactly
+at the step, the broker is killed (SIGKILL), or the source or target directory returns EIO from then
+on, or the controller is killed. Then the killed daemons are restarted with healthy disks. Whatever
+the progress of the move was, afterwards
 
-* exactly one copy is current on the broker's disks, and nothing is left of the other;
-* metadata names the directory in which it is, and the in-sync set is whole;
-* nothing acknowledged is missing, doubled or out of its turn, and the writer goes on;
-* the move has ended or was taken back, and no assignment is queued.
+* exactly one current replica is on the broker's disks, and no remains of the other;
+* metadata names its directory, and the in-sync set is complete;
+* no acknowledged record is missing, repeated or reordered, and the writer continues;
+* the move has ended or was reverted, and no assignment is queued.
 
-All cells are run by one fixture, several at a time; the tests look at their results one by one.
-Steps that differ only by what a power failure would take (before and after an fsync) are one
-here, since a killed process loses nothing of the page cache; tests/faults has the others.
-"""
+One fixture runs all cells, several at a time; the tests check their results one by one. Steps that
+differ only by the effect of a power failure (before and after an fsync) are one step here, because
+a killed process keeps the page cache; tests/faults has the others."""
 
 from __future__ import annotations
 
@@ -62,8 +61,8 @@ STEPS: Final[dict[str, Trap]] = {
     "purge-begins": Trap(kind="remove_tree", path="{source}/{topic}-0.*-delete"),
     "purged": Trap(kind="remove_tree", path="{source}/{topic}-0.*-delete", after=True),
 }
-#: With three replicas the cluster goes on without this one. What is left to see is how it comes
-#: back from where that differs.
+# With three replicas, the cluster continues without this broker. These cells cover the steps at
+# # which its return differs.
 _STEPS_OF_MANY: Final = (
     "first-bytes-copied",
     "assignment-accepted",
@@ -87,7 +86,7 @@ CELLS: Final = [
 def outcomes(
     request: pytest.FixtureRequest, make_shared_cluster: MakeCluster
 ) -> Mapping[str, Outcome]:
-    """What came of every cell that this run asks for."""
+    """Run every selected cell, and return their results."""
     asked = [
         cell
         for item in request.session.items
@@ -112,7 +111,7 @@ def outcomes(
 
 
 @pytest.mark.parametrize("cell", CELLS, ids=str)
-def test_a_move_survives(outcomes: Mapping[str, Outcome], cell: Cell) -> None:
+def test_move_survives_failure_at_each_step(outcomes: Mapping[str, Outcome], cell: Cell) -> None:
     outcome = outcomes[str(cell)]
     print(f"{outcome.seconds:.1f} s, {'moved' if outcome.moved else 'stayed'}")
     assert not outcome.findings, "\n".join(outcome.findings)

@@ -1,7 +1,6 @@
-"""What a killed broker finds of a move when one of its two disks is not there at the next start.
+"""Remains of a move that a killed broker finds at a start without one of its two disks.
 
-One replica and no other: what is not here is nowhere.
-"""
+The topic has a single replica, so that a missing record has no other copy."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ pytestmark = [pytest.mark.process, pytest.mark.clients, pytest.mark.timeout(200)
 
 TOPIC: Final = "moved"
 RECORDS: Final = 12
-#: About a third of what there is to copy goes at once.
+# About a third of the bytes to copy is copied at once.
 _BYTES_PER_S: Final = 2_000_000
 _VALUES: Final = [b"%03d" % n + b"x" * 500_000 for n in range(RECORDS)]
 
@@ -35,7 +34,7 @@ def _write(cluster: Cluster, *values: bytes) -> None:
 
 
 def _broken_off(make_cluster: MakeCluster, trap: Trap) -> tuple[Cluster, Path, Path]:
-    """A broker that was killed at ``trap`` in a move; its source and its target."""
+    """Kill a broker at ``trap`` during a move; return the cluster, source and target."""
     cluster = make_cluster(
         brokers=1,
         dirs=2,
@@ -58,13 +57,13 @@ def _broken_off(make_cluster: MakeCluster, trap: Trap) -> tuple[Cluster, Path, P
 
 
 def _named(cluster: Cluster) -> str:
-    """The directory that metadata has for the replica."""
+    """Return the id of the directory that metadata names for the replica."""
     topic = cluster.metadata().topic(TOPIC)
     assert topic is not None
     return str(topic.partitions[0].directory_of(1))  # type: ignore[arg-type]  # an int
 
 
-def test_what_was_copied_does_not_lead_in_the_place_of_what_was_not(
+def test_partial_future_replica_never_replaces_missing_source(
     make_cluster: MakeCluster,
 ) -> None:
     trap = Trap(kind="copy_from", path=f"*/{TOPIC}-0.*-future/*.log", nth=3, kill=True)
@@ -78,9 +77,9 @@ def test_what_was_copied_does_not_lead_in_the_place_of_what_was_not(
     assert raw.produce(broker.address, TOPIC, raw.batch([b"new"]))[0] != 0
     asked = raw.exchange(broker.address, DescribeLogDirsRequest(topics=[]), 4)
     assert list(asked.lost_replicas) == [f"{TOPIC}-0"]
-    assert list(target.glob(f"{TOPIC}-0.*-future")), "what was copied may be all there is"
+    assert list(target.glob(f"{TOPIC}-0.*-future")), "the copied part may be all that is left"
     assert not (target / f"{TOPIC}-0").exists()
-    # Its disk is back: nothing was lost, and the move goes on.
+    # With the source disk back, nothing is lost, and the move continues.
     cluster.stop_daemon(broker)
     broker.files.config_path.write_text(config)
     cluster.start_daemon(broker)
@@ -89,7 +88,9 @@ def test_what_was_copied_does_not_lead_in_the_place_of_what_was_not(
 
 
 @pytest.mark.long
-def test_the_source_serves_when_the_target_died_with_the_broker(make_cluster: MakeCluster) -> None:
+def test_source_serves_after_loss_of_target_with_accepted_assignment(
+    make_cluster: MakeCluster,
+) -> None:
     trap = Trap(event="replica_move_phase", fields={"phase": "accepted"}, kill=True)
     cluster, source, target = _broken_off(make_cluster, trap)
     broker = cluster.brokers[1]
@@ -101,7 +102,7 @@ def test_the_source_serves_when_the_target_died_with_the_broker(make_cluster: Ma
         _write(cluster, b"new")
         assert clients.read_confluent(cluster.bootstrap, TOPIC, RECORDS + 1) == [*_VALUES, b"new"]
         cluster.stop_daemon(broker)
-    # The target is back with what it has: an older copy, which is not what is served.
+    # The target returns with an older copy, which is not served.
     cluster.start_daemon(broker)
     assert clients.read_confluent(cluster.bootstrap, TOPIC, RECORDS + 1) == [*_VALUES, b"new"]
     cluster.wait("the move to end", lambda: _named(cluster) == directory_id(target))

@@ -1,8 +1,7 @@
-"""Replicas move between the directories of real brokers, under load, as kafka-python asks them to.
+"""Replicas move between the directories of real brokers under load, requested by kafka-python.
 
-One cell per way: leaders and followers, cancelled, killed in the middle, asked for too early.
-Whatever was acknowledged is there afterwards, in order and once.
-"""
+Leaders and followers, cancelled moves, a kill during a move, and requests before the replica
+exists. Acknowledged records are there afterwards, in order and once."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ from tests.integration.conftest import MakeCluster
 pytestmark = [pytest.mark.process, pytest.mark.clients, pytest.mark.timeout(200)]
 
 PARTITIONS: Final = 3
-#: Slow enough to be met in the middle, fast enough to be waited for.
+# Slow enough to interrupt a move, fast enough to wait for its end.
 SLOW_BYTES_PER_S: Final = 2_000_000
 _RECORD_BYTES: Final = 500_000
 _SLOW_RECORDS: Final = 12
@@ -50,7 +49,7 @@ def a_topic(cluster: Cluster, **more: Any) -> str:
 
 
 def move(cluster: Cluster, topic: str, partition: int, broker: int, where: str) -> str:
-    """Ask for a move; the name of the error class."""
+    """Request a move, and return the name of the error class."""
     with cluster.admin(broker) as admin:
         answered = admin.alter_replica_log_dirs({(topic, partition, broker): where})
     (error,) = answered.values()
@@ -58,7 +57,7 @@ def move(cluster: Cluster, topic: str, partition: int, broker: int, where: str) 
 
 
 def copies(cluster: Cluster, broker: int, topic: str, partition: int = 0) -> dict[str, bool]:
-    """The directories that hold the replica, and whether it is a future copy there."""
+    """Return the directories with the replica, and whether it is a future replica there."""
     with cluster.admin(broker) as admin:
         (answered,) = admin.describe_log_dirs(brokers=[broker])
     return {
@@ -78,7 +77,7 @@ def other_dir(cluster: Cluster, broker: int, topic: str, partition: int = 0) -> 
 
 
 def wait_moved(cluster: Cluster, broker: int, topic: str, partition: int, where: str) -> None:
-    """Wait until the replica is in ``where`` alone, and metadata says so."""
+    """Wait until the replica is only in ``where``, and metadata names that directory."""
     wanted = directory_id(cluster.local.dir_path(broker, 1).parent / where.rpartition("/")[2])
 
     def moved() -> bool:
@@ -91,7 +90,7 @@ def wait_moved(cluster: Cluster, broker: int, topic: str, partition: int, where:
 
 
 def fill(cluster: Cluster, topic: str) -> list[bytes]:
-    """Records that take a slow move seconds."""
+    """Write records whose move takes seconds."""
     values = [b"%03d" % n + b"x" * _RECORD_BYTES for n in range(_SLOW_RECORDS)]
     for value in values:
         assert raw.produce(cluster.brokers[1].address, topic, raw.batch([value]))[0] == 0
@@ -121,13 +120,14 @@ def test_leaders_and_followers_move_under_load(three: Cluster) -> None:
     print(f"gates in ms: {sorted(gates)}")
 
 
-def test_a_broker_that_is_killed_in_the_middle_goes_on_where_it_was(slow: Cluster) -> None:
+def test_move_resumes_after_kill_of_the_broker(slow: Cluster) -> None:
     topic = a_topic(slow)
     values = fill(slow, topic)
     target = other_dir(slow, 1, topic)
     daemon = slow.brokers[1]
     assert move(slow, topic, 0, 1, target) == "NoError"
-    # Told of before it is on the disk whole: until then a kill leaves nothing to go on with.
+    # The directory is reported before the copy is flushed; a kill before would leave nothing to
+    # resume.
     copied = f"{topic}-0.*-future/*.log"
     slow.wait("a future copy", lambda: any(f.stat().st_size for f in Path(target).glob(copied)))
     daemon.kill()
@@ -138,7 +138,7 @@ def test_a_broker_that_is_killed_in_the_middle_goes_on_where_it_was(slow: Cluste
 
 
 @pytest.mark.parametrize("how", ["any", "where it is"])
-def test_a_move_is_cancelled(slow: Cluster, how: str) -> None:
+def test_move_is_cancelled_by_any_or_by_current_directory(slow: Cluster, how: str) -> None:
     topic = a_topic(slow)
     fill(slow, topic)
     (here,) = copies(slow, 1, topic)
@@ -151,7 +151,7 @@ def test_a_move_is_cancelled(slow: Cluster, how: str) -> None:
     slow.wait("its files to go", lambda: not list(disks.glob(f"*/{topic}-0.*-future")))
 
 
-def test_a_move_to_elsewhere_replaces_the_one_that_runs(slow: Cluster) -> None:
+def test_move_to_another_directory_replaces_the_running_one(slow: Cluster) -> None:
     topic = a_topic(slow)
     fill(slow, topic)
     (here,) = copies(slow, 1, topic)
@@ -165,7 +165,7 @@ def test_a_move_to_elsewhere_replaces_the_one_that_runs(slow: Cluster) -> None:
     wait_moved(slow, 1, topic, 0, second)
 
 
-def test_a_replica_is_made_where_it_was_asked_for_before_it_came(three: Cluster) -> None:
+def test_replica_is_created_in_directory_requested_before(three: Cluster) -> None:
     for number in (1, 2):
         topic = f"wished-{number}"
         where = str(three.local.dir_path(2, number))
@@ -174,7 +174,7 @@ def test_a_replica_is_made_where_it_was_asked_for_before_it_came(three: Cluster)
         wait_moved(three, 2, topic, 0, where)
 
 
-def test_what_cannot_be_is_refused(three: Cluster) -> None:
+def test_move_refuses_unknown_directory_partition_and_topic(three: Cluster) -> None:
     topic = a_topic(three, replication_factor=3)
     assert move(three, topic, 0, 1, "/nowhere") == "LogDirNotFoundError"
     where = other_dir(three, 1, topic)

@@ -1,10 +1,9 @@
-"""The system tests that the KIPs ask for, with real processes, a producer and a consumer.
+"""System tests that the KIPs describe, with real processes, a producer and a consumer.
 
-KIP-113, test 1: every replica moves to the other disk, and to the next broker's other disk.
-KIP-113, test 2: what fails in the second directories does not touch the first ones.
+KIP-113, test 1: every replica moves to the other directory, and to the next broker's other
+directory. KIP-113, test 2: failures of the second directories do not affect the first ones.
 KIP-858: a directory of the leader, or of a follower, fails under load, with either
-``min.insync.replicas``, and the broker may be restarted while its directory is still bad.
-"""
+``min.insync.replicas``, and the broker may be restarted while its directory still fails."""
 
 from __future__ import annotations
 
@@ -52,7 +51,7 @@ class Traffic:
 
 @contextlib.contextmanager
 def traffic(cluster: Cluster, topic: str, partitions: int = 1) -> Iterator[Traffic]:
-    """Produce and consume for the length of the block, and prove that nothing was lost."""
+    """Produce and consume within the block, and check that no record was lost."""
     with (
         Load(cluster.bootstrap, topic, partitions) as load,
         LiveConsumer(cluster.bootstrap, topic, partitions) as consumer,
@@ -70,7 +69,7 @@ def cluster(make_shared_cluster: MakeCluster) -> Cluster:
     return make_shared_cluster(brokers=3, dirs=2, config=CONFIG)
 
 
-def test_kip_113_replicas_move_to_other_disks_and_other_brokers(
+def test_kip_113_replicas_move_to_other_directories_and_brokers(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     topic = "kip113-moves"
@@ -88,7 +87,7 @@ def test_kip_113_replicas_move_to_other_disks_and_other_brokers(
             running.goes_on()
 
 
-def test_kip_113_bad_second_dirs_leave_the_first_ones_alone(
+def test_kip_113_failed_second_directories_leave_the_first_ones_serving(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     first, second = "kip113-first", "kip113-second"
@@ -127,10 +126,10 @@ def test_kip_113_bad_second_dirs_leave_the_first_ones_alone(
 @pytest.mark.parametrize("bounce", [False, True], ids=["stays", "bounced"])
 @pytest.mark.parametrize("min_isr", [1, 2], ids=["min-isr-1", "min-isr-2"])
 @pytest.mark.parametrize("role", ["leader", "follower"])
-def test_kip_858_a_dir_of_one_replica_fails(
+def test_kip_858_failed_directory_of_one_replica_keeps_the_broker_serving(
     cluster: Cluster, tmp_path: Path, role: str, min_isr: int, bounce: bool
 ) -> None:
-    """Its replica leaves leadership and in-sync set; the broker's other directory serves on."""
+    """Its replica leaves leadership and in-sync set; the broker's other directory serves."""
     name = f"kip858-{next(_numbers)}"
     for topic in (f"{name}-good", f"{name}-bad"):
         cluster.create_topic(topic, replication_factor=3, min_insync_replicas=min_isr)
@@ -167,7 +166,7 @@ def test_kip_858_a_dir_of_one_replica_fails(
 
 
 def _serves_alone(cluster: Cluster, victim: int, on_good: Traffic) -> None:
-    """What the victim's good directory holds is written and read when no other broker is left."""
+    """Assert that the victim's good directory is written and read when no other broker runs."""
     others = [cluster.brokers[broker] for broker in BROKERS if broker != victim]
     for other in others:
         cluster.stop_daemon(other)
@@ -181,7 +180,7 @@ def _serves_alone(cluster: Cluster, victim: int, on_good: Traffic) -> None:
 def _reassign(
     cluster: Cluster, files: Path, wanted: Mapping[tuple[str, int], list[tuple[int, str]]]
 ) -> None:
-    """Let kraftjbod-reassign-partitions bring partitions to these brokers and directories."""
+    """Move partitions to brokers and directories by kraftjbod-reassign-partitions."""
     plan = files / "plan.json"
     entries = [
         {
@@ -205,13 +204,13 @@ def _reassign(
 
 
 def _other_dir(cluster: Cluster, broker: int, topic: str) -> str:
-    """The directory of a broker that holds nothing of the topic."""
+    """Return the directory of a broker that has no partition of the topic."""
     held = cluster.replicas_by_dir(broker, topic)
     return next(path for path, partitions in held.items() if not partitions)
 
 
 def _home(cluster: Cluster, broker: int, topic: str) -> str:
-    """The directory of partition 0 on a broker."""
+    """Return the directory of partition 0 on a broker."""
     (path,) = (path for path, held in cluster.replicas_by_dir(broker, topic).items() if held)
     return path
 

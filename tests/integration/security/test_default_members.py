@@ -38,7 +38,7 @@ REFUSED = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
 
 def set_allowed(daemon: DaemonProcess, hosts: str | None) -> None:
-    """Rewrite the daemon's file; None leaves the key out."""
+    """Rewrite the daemon's configuration file; None removes the key."""
     path = daemon.files.config_path
     kept = [
         line for line in path.read_text().splitlines() if not line.startswith(ALLOWED_HOSTS_KEY)
@@ -54,7 +54,7 @@ def restart_all(cluster: Cluster) -> None:
 
 
 def forged_heartbeat(metadata: MetadataState) -> BrokerHeartbeatRequest:
-    """Asks the controller to fence broker 1."""
+    """Return a heartbeat that asks the controller to fence broker 1."""
     return BrokerHeartbeatRequest(
         broker_id=BrokerId(1),
         broker_epoch=metadata.brokers[BrokerId(1)].epoch,
@@ -65,7 +65,7 @@ def forged_heartbeat(metadata: MetadataState) -> BrokerHeartbeatRequest:
 
 
 def forged_registration(cluster: Cluster) -> BrokerRegistrationRequest:
-    """Takes broker 2's place, at an address of the stranger's."""
+    """Return a registration that replaces broker 2 at a foreign address."""
     return BrokerRegistrationRequest(
         broker_id=BrokerId(2),
         cluster_id=cluster.local.cluster_id,
@@ -75,7 +75,7 @@ def forged_registration(cluster: Cluster) -> BrokerRegistrationRequest:
 
 
 def test_default_members_are_registered_hosts_only(make_cluster: MakeCluster) -> None:
-    """This machine is the stranger; brokers write to each other all the while."""
+    """This machine's address is no member; brokers replicate between each other meanwhile."""
     cluster = make_cluster(brokers=2, dirs=1, hosts=True)
     for daemon in cluster.local.daemons:
         set_allowed(daemon, None)
@@ -97,7 +97,7 @@ def test_default_members_are_registered_hosts_only(make_cluster: MakeCluster) ->
 
 
 def _write_a_transaction(cluster: Cluster) -> None:
-    """Verification and markers go between brokers."""
+    """Brokers send each other verifications and markers of the transaction."""
     settings: dict[str, Any] = {"bootstrap.servers": cluster.bootstrap, "transactional.id": "x"}
     producer = confluent_kafka.Producer(settings)
     producer.init_transactions(WAIT_S)
@@ -130,7 +130,7 @@ def test_broker_on_unknown_host_waits_until_controllers_allow_it(
     assert broker.files.host in failed["reason"]
     refused = cluster.wait_event(controller, "cluster_action_refused")
     assert refused["peer"].startswith(f"{broker.files.host}:")
-    # The operator does so; the broker needs no restart.
+    # The operator allows the host; the broker needs no restart.
     cluster.stop_daemon(controller)
     set_allowed(controller, broker.files.host)
     controller.start()

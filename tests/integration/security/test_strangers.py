@@ -1,7 +1,6 @@
-"""Requests of strangers that only members of the cluster may make: each would do harm if served.
+"""Requests from non-members that only members of the cluster may send, each harmful if accepted.
 
-The stranger is a client at another address than ``cluster.action.allowed.hosts`` names.
-"""
+The client's address is not in ``cluster.action.allowed.hosts``."""
 
 from __future__ import annotations
 
@@ -29,7 +28,7 @@ STRANGER: Final = "127.0.0.66"
 REFUSED: Final = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 CONFIG: Final = {
     "cluster.action.allowed.hosts": "127.0.0.1/32",
-    # A stopped broker stays a member, and its replicas in sync, for the time of a test.
+    # A stopped broker stays a member with its replicas in sync for the duration of a test.
     "broker.session.timeout.ms": "60000",
     "broker.reconnect.grace.ms": "60000",
     "replica.lag.time.max.ms": "60000",
@@ -45,7 +44,7 @@ def cluster(make_shared_cluster: MakeCluster) -> Cluster:
 
 @contextlib.contextmanager
 def stopped_follower(cluster: Cluster) -> Iterator[None]:
-    """The process of broker 2 neither runs nor ends meanwhile."""
+    """Pause the process of broker 2 within the block."""
     pid = cluster.brokers[2].pid
     assert pid is not None
     os.kill(pid, signal.SIGSTOP)
@@ -62,7 +61,7 @@ def topic_id(cluster: Cluster, topic: str) -> bytes:
 
 
 def forge_fetches(cluster: Cluster, topic: str, epoch: int) -> list[Any]:
-    """Fetch as broker 2's replica of partition 0 does: all of it, and then twice its end."""
+    """Fetch like broker 2's replica of partition 0: all of it, and then twice at its end."""
     kind = m.FetchRequest
     named = topic_id(cluster, topic)
     session_id, answers = 0, list[Any]()
@@ -92,7 +91,7 @@ def forge_fetches(cluster: Cluster, topic: str, epoch: int) -> list[Any]:
 
 
 def visible(cluster: Cluster, topic: str) -> int:
-    """How many records of partition 0 the leader shows to consumers: its high watermark."""
+    """Return the high watermark of partition 0 that the leader shows to consumers."""
     kind = m.FetchRequest
     partition = kind.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
     request = kind(
@@ -106,7 +105,7 @@ def visible(cluster: Cluster, topic: str) -> int:
     return int(answer.responses[0].partitions[0].high_watermark)
 
 
-def test_fetch_with_a_forged_replica_id_neither_commits_nor_reads_uncommitted_records(
+def test_fetch_with_forged_replica_id_neither_commits_nor_reads_uncommitted_records(
     cluster: Cluster,
 ) -> None:
     leader = cluster.brokers[1].address
@@ -122,7 +121,7 @@ def test_fetch_with_a_forged_replica_id_neither_commits_nor_reads_uncommitted_re
 
 
 def open_transaction(cluster: Cluster, topic: str) -> tuple[confluent_kafka.Producer, int, int]:
-    """A producer with an open transaction that wrote one record, its id and its epoch."""
+    """Return a producer with an open transaction of one record, its id and its epoch."""
     settings = {"bootstrap.servers": cluster.bootstrap, "transactional.id": topic}
     producer = confluent_kafka.Producer(settings)
     producer.init_transactions(WAIT_S)

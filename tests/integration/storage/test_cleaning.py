@@ -1,4 +1,4 @@
-"""Space comes back: deleted topics, old segments; and what nobody owns is set aside."""
+"""Freed disk space: deleted topics, old segments, and stray replicas."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def cluster(make_shared_cluster: MakeCluster) -> Cluster:
 
 
 def _found(cluster: Cluster, broker: int, prefix: str) -> list[Path]:
-    """Directories on a broker's disks whose names begin with ``prefix``."""
+    """Return directories on a broker's disks whose names begin with ``prefix``."""
     return [
         Path(cluster.local.dir_path(broker, number), name)
         for number in (1, 2)
@@ -67,7 +67,7 @@ def _first_offset(cluster: Cluster, topic: str) -> int:
         return int(admin.list_partition_offsets({partition: -2})[partition].offset)
 
 
-def test_a_deleted_topic_frees_its_disk(cluster: Cluster) -> None:
+def test_deleted_topic_frees_its_disk_space(cluster: Cluster) -> None:
     cluster.create_topic("deleted", partitions=4, replication_factor=2)
     _write(cluster, "deleted", 2)
     assert len(_found(cluster, 1, "deleted-")) == 4
@@ -82,7 +82,7 @@ def test_a_deleted_topic_frees_its_disk(cluster: Cluster) -> None:
         )
 
 
-def test_retention_by_size(cluster: Cluster) -> None:
+def test_retention_bytes_deletes_old_segments(cluster: Cluster) -> None:
     cluster.create_topic(
         "by-size", replication_factor=2, segment_bytes=500_000, retention_bytes=1_000_000
     )
@@ -94,8 +94,8 @@ def test_retention_by_size(cluster: Cluster) -> None:
     assert [offset for offset, _ in left] == list(range(left[0][0], 40))
 
 
-def test_retention_by_time(cluster: Cluster) -> None:
-    """Records far in the past are too old at once; the active segment rolls for them too."""
+def test_retention_ms_deletes_old_records_of_the_active_segment(cluster: Cluster) -> None:
+    """Records with very old timestamps expire at once; the active segment is rolled for them."""
     cluster.create_topic("by-time", replication_factor=2, retention_ms=60_000)
     producer = confluent_kafka.Producer(clients.quiet(cluster.bootstrap))
     for _ in range(3):
@@ -106,8 +106,8 @@ def test_retention_by_time(cluster: Cluster) -> None:
     assert clients.read_kafka_python(cluster.bootstrap, "by-time", 1) == [b"new"]
 
 
-def test_replicas_of_a_topic_deleted_meanwhile_are_set_aside(cluster: Cluster) -> None:
-    """A broker that was away finds replicas that metadata does not know: stray, not served."""
+def test_replicas_of_topic_deleted_during_broker_outage_become_stray(cluster: Cluster) -> None:
+    """A returning broker finds replicas that metadata does not know: stray, not served."""
     cluster.create_topic("stray", partitions=2, replication_factor=2)
     clients.write_confluent(cluster.bootstrap, "stray", [b"v"])
     daemon = cluster.brokers[2]

@@ -1,8 +1,7 @@
-"""Compacted topics with real brokers and strangers' clients.
+"""Compacted topics with real brokers and foreign clients.
 
-Every consumer, from whatever offset it begins, ends with the latest value of each key. Replicas
-may differ in what is left between, never in that.
-"""
+Every consumer, from any start offset, ends with the latest value of each key. Replicas may differ
+in the remaining older records, but never in the latest ones."""
 
 from __future__ import annotations
 
@@ -56,7 +55,7 @@ def write(
     keys: int = KEYS,
     tag: str = "",
 ) -> Found:
-    """Every key once a round, with values of some size; the last ones are the model."""
+    """Write every key once per round, with values of some size; return the last values."""
     producer = confluent_kafka.Producer(
         {
             **clients.quiet(cluster.bootstrap),
@@ -84,7 +83,7 @@ def write(
 
 
 def bury(cluster: Cluster, topic: str, keys: Sequence[bytes]) -> None:
-    """Tombstones."""
+    """Write tombstones."""
     producer = confluent_kafka.Producer(clients.quiet(cluster.bootstrap))
     for key in keys:
         producer.produce(topic, key=key, value=None, partition=0)
@@ -164,7 +163,7 @@ def latest_of(found: Sequence[tuple[int, bytes, bytes | None]]) -> Found:
     return {key: value for _, key, value in found}
 
 
-# -- what the disks say ----------------------------------------------------------------------------
+# -- state of the disks ----------------------------------------------------------------------------
 
 
 def size_on(cluster: Cluster, broker: int, topic: str) -> int:
@@ -173,7 +172,8 @@ def size_on(cluster: Cluster, broker: int, topic: str) -> int:
 
 
 def is_compacted(cluster: Cluster, topic: str, replicas: Sequence[int]) -> bool:
-    """On every replica no more is left than the latest of each key and a segment or two."""
+    """Return whether every replica has only the latest record per key, and one or two more
+    segments."""
     limit = KEYS * 200 + 3 * SEGMENT_BYTES
     return all(0 < size_on(cluster, broker, topic) < limit for broker in replicas)
 
@@ -192,11 +192,13 @@ def names_of(cluster: Cluster, topic: str) -> list[str]:
     ]
 
 
-# -- the stories -----------------------------------------------------------------------------------
+# -- tests -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("compression", clients.COMPRESSIONS)
-def test_every_client_reads_what_is_left(cluster: Cluster, compression: str) -> None:
+def test_every_client_reads_latest_values_of_compacted_topic(
+    cluster: Cluster, compression: str
+) -> None:
     topic = f"codec-{compression}"
     cluster.create_topic(
         topic, replication_factor=3, cleanup_policy="compact", segment_bytes=SEGMENT_BYTES
@@ -207,14 +209,15 @@ def test_every_client_reads_what_is_left(cluster: Cluster, compression: str) -> 
         found = read(cluster.bootstrap, topic, 0)
         assert latest_of(found) == latest
         assert len(found) < KEYS * ROUNDS / 2
-        # A consumer that starts in the middle reads the same, less what a later pass removed.
+        # A consumer that starts in the middle reads the same, except records that a later pass
+        # removed.
         middle = found[len(found) // 2][0] + 1
         rest = read(cluster.bootstrap, topic, middle)
         assert set(rest) <= set(found)
         assert latest_of(rest) == latest_of([one for one in found if one[0] >= middle])
 
 
-def test_tombstones_go_after_their_time(cluster: Cluster) -> None:
+def test_tombstones_are_removed_after_delete_retention_ms(cluster: Cluster) -> None:
     cluster.create_topic(
         "tombstones",
         replication_factor=3,
@@ -227,7 +230,7 @@ def test_tombstones_go_after_their_time(cluster: Cluster) -> None:
     bury(cluster, "tombstones", gone)
 
     def has_forgotten() -> bool:
-        # What is written makes the log dirty again, so that another pass looks at it.
+        # New records make the log dirty again, so that another pass cleans it.
         write(cluster, "tombstones", rounds=20, tag="more-")
         found = latest_of(read_confluent(cluster.bootstrap, "tombstones", 0))
         assert all(found.get(key) is None for key in gone)
@@ -241,7 +244,7 @@ def test_tombstones_go_after_their_time(cluster: Cluster) -> None:
 
 
 def refusals(producer: confluent_kafka.Producer, topic: str) -> set[int]:
-    """Error codes of two records without a key."""
+    """Return the error codes of two records without a key."""
     reported: list[Any] = []
     for value in (b"x" * 1000, b"y" * 1000):
         producer.produce(
@@ -252,7 +255,7 @@ def refusals(producer: confluent_kafka.Producer, topic: str) -> set[int]:
     return {error.code() for error in reported}
 
 
-def test_a_record_without_a_key_is_refused(cluster: Cluster) -> None:
+def test_compacted_topic_refuses_records_without_key(cluster: Cluster) -> None:
     cluster.create_topic("keys-only", replication_factor=3, cleanup_policy="compact")
     for compression in clients.COMPRESSIONS:
         producer = confluent_kafka.Producer(
@@ -262,7 +265,7 @@ def test_a_record_without_a_key_is_refused(cluster: Cluster) -> None:
     assert list(checker.read(cluster.bootstrap, "keys-only", 0)) == []
 
 
-def test_both_policies_hold(cluster: Cluster) -> None:
+def test_compact_and_delete_policies_apply_together(cluster: Cluster) -> None:
     cluster.create_topic(
         "both",
         replication_factor=3,
@@ -280,8 +283,8 @@ def test_both_policies_hold(cluster: Cluster) -> None:
     assert found[0][0] > 0
 
 
-def test_leaders_change_and_a_replica_comes_late(make_cluster: MakeCluster) -> None:
-    """A replica that was away follows a compacted log; then each replica leads, and is read."""
+def test_late_replica_of_compacted_log_catches_up_and_leads(make_cluster: MakeCluster) -> None:
+    """An absent replica follows a compacted log; then each replica leads and is read."""
     cluster = make_cluster(brokers=3, dirs=2, config=CONFIG)
     cluster.create_topic(
         "late", replication_factor=3, cleanup_policy="compact", segment_bytes=SEGMENT_BYTES
@@ -318,7 +321,7 @@ def other_dir(cluster: Cluster, broker: int, topic: str) -> str:
 
 
 def test_replicas_move_while_they_are_compacted(cluster: Cluster) -> None:
-    """Passes give way to moves and go on when these have ended, on the other disk."""
+    """Passes yield to moves, and continue on the other disk afterwards."""
     cluster.create_topic(
         "moving", replication_factor=3, cleanup_policy="compact", segment_bytes=SEGMENT_BYTES
     )
@@ -342,8 +345,8 @@ def test_replicas_move_while_they_are_compacted(cluster: Cluster) -> None:
     assert latest_of(read_kafka_python(cluster.bootstrap, "moving", 0)) == latest
 
 
-def test_a_broker_that_is_killed_while_it_compacts_loses_nothing(make_cluster: MakeCluster) -> None:
-    """One broker, killed again and again in the middle of passes that are slow."""
+def test_broker_killed_during_compaction_loses_no_record(make_cluster: MakeCluster) -> None:
+    """A single broker is killed repeatedly in the middle of slow passes."""
     config = {**CONFIG, "log.cleaner.io.max.bytes.per.second": "150000"}
     cluster = make_cluster(brokers=1, dirs=2, config=config)
     cluster.create_topic("killed", cleanup_policy="compact", segment_bytes=SEGMENT_BYTES)

@@ -1,8 +1,8 @@
-"""Bytes of one replica go bad on a real disk: the replica heals, its directory and broker live on.
+"""Corrupt bytes of one replica on a real disk: the replica heals, and directory and broker stay
+online.
 
-Three brokers, RF 3, everything acknowledged by all: after each story every record is there, the
-three copies are the same to the byte, and no directory was taken offline.
-"""
+Three brokers, RF 3, acks=all. After each test every record is there, the three replicas are
+identical, and no directory went offline."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def cluster(make_shared_cluster: MakeCluster) -> Cluster:
 
 @pytest.fixture
 def topic(cluster: Cluster) -> str:
-    """Led by broker 1, with records whose values are their offsets."""
+    """A topic led by broker 1, with records whose values are their offsets."""
     name = f"damage-{next(_numbers)}"
     cluster.create_topic(name, assignments={0: BROKERS}, index_interval_bytes=1000)
     assert cluster.partitions(name)[0].leader == 1
@@ -53,7 +53,7 @@ def topic(cluster: Cluster) -> str:
 
 
 def replica(cluster: Cluster, broker: int, topic: str) -> Path:
-    """The replica's directory on a broker."""
+    """Return the replica's directory on a broker."""
     (path,) = [p for p, held in cluster.replicas_by_dir(broker, topic).items() if held == [0]]
     return Path(path, f"{topic}-0")
 
@@ -71,7 +71,7 @@ def damage(directory: Path, number: int) -> None:
 
 
 def fetch_code(cluster: Cluster, broker: int, topic: str, offset: int) -> int:
-    """What a broker answers to a consumer that begins at ``offset``."""
+    """Return the error code for a consumer's fetch at ``offset``."""
     kind = FetchRequest
     part = kind.FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)
     body = kind(max_wait_ms=100, topics=[kind.FetchTopic(topic=topic, partitions=[part])])
@@ -93,7 +93,7 @@ def require_healed(cluster: Cluster, topic: str, copies: list[Path]) -> None:
 
 
 def restart_with(cluster: Cluster, broker: int, copies: list[Path], *, kill: bool = False) -> None:
-    """Stop a broker in order, or kill it, and start it again after its batch 20 went bad."""
+    """Stop or kill a broker, corrupt its batch 20, and start it again."""
     daemon = cluster.brokers[broker]
     if kill:
         daemon.kill()
@@ -103,10 +103,10 @@ def restart_with(cluster: Cluster, broker: int, copies: list[Path], *, kill: boo
     cluster.start_daemon(daemon)
 
 
-def test_a_running_leader_learns_of_its_damage_from_a_follower(
+def test_corrupt_batch_fetched_by_follower_makes_leader_step_down(
     cluster: Cluster, topic: str
 ) -> None:
-    """Its own pages are trusted while they are in memory; a follower that copies them is not."""
+    """The leader trusts its own pages in memory; a follower that fetches them checks the CRC."""
     copies = [replica(cluster, broker, topic) for broker in BROKERS]
     cluster.stop_daemon(cluster.brokers[3])
     shutil.rmtree(copies[2])
@@ -117,10 +117,10 @@ def test_a_running_leader_learns_of_its_damage_from_a_follower(
     require_healed(cluster, topic, [replica(cluster, broker, topic) for broker in BROKERS])
 
 
-def test_a_replica_that_went_bad_while_it_was_down_steps_down_once_it_leads(
+def test_replica_corrupted_while_down_steps_down_once_it_leads(
     cluster: Cluster, topic: str
 ) -> None:
-    """Nothing is scanned after an orderly stop; what comes from the disk first is checked."""
+    """Recovery scans nothing after an orderly stop; the first read from the disk is checked."""
     copies = [replica(cluster, broker, topic) for broker in BROKERS]
     logged = len(cluster.brokers[1].events("damaged_leader_steps_down"))
     restart_with(cluster, 1, copies)
@@ -134,7 +134,7 @@ def test_a_replica_that_went_bad_while_it_was_down_steps_down_once_it_leads(
     require_healed(cluster, topic, copies)
 
 
-def test_a_follower_that_went_bad_is_truncated_by_recovery_and_catches_up(
+def test_corrupt_follower_is_truncated_by_recovery_and_catches_up(
     cluster: Cluster, topic: str
 ) -> None:
     copies = [replica(cluster, broker, topic) for broker in BROKERS]
@@ -143,7 +143,7 @@ def test_a_follower_that_went_bad_is_truncated_by_recovery_and_catches_up(
     require_healed(cluster, topic, copies)
 
 
-def test_damaged_indexes_are_made_anew(cluster: Cluster, topic: str) -> None:
+def test_corrupt_indexes_are_rebuilt(cluster: Cluster, topic: str) -> None:
     copies = [replica(cluster, broker, topic) for broker in BROKERS]
     cluster.stop_daemon(cluster.brokers[1])
     for suffix in (".index", ".timeindex"):

@@ -1,8 +1,7 @@
-"""Bits rot in segments that nobody reads: real files of a running cluster, found by its scrub.
+"""Corrupt bytes in segments that no client reads, found by the scrub of a running cluster.
 
-Nothing is restarted and nobody fetches what is damaged; afterwards every record is there, the
-copies are the same to the byte, and no directory was taken offline.
-"""
+No broker restarts and no client fetches the corrupt bytes. Afterwards every record is there, the
+replicas are identical, and no directory went offline."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ pytestmark = [pytest.mark.long, pytest.mark.process, pytest.mark.clients, pytest
 BROKERS = (1, 2, 3)
 BATCHES = 30
 PER_BATCH = 10
-#: Batches of a segment.
+# Batches per segment.
 PER_SEGMENT = 3
 SEGMENT_BYTES = 4_000
 FETCH_VERSION = 12
@@ -48,7 +47,7 @@ def cluster(make_shared_cluster: MakeCluster) -> Cluster:
 
 
 def make_topic(cluster: Cluster, replicas: tuple[int, ...]) -> str:
-    """Records whose values are their offsets, in closed segments that are on the disk."""
+    """Create a topic with records whose values are their offsets, in flushed closed segments."""
     name = f"scrub-{next(_numbers)}"
     cluster.create_topic(
         name,
@@ -96,7 +95,7 @@ def contents(copy: Path) -> bytes:
 
 
 def times_logged(cluster: Cluster, broker: int, event: str, topic: str) -> int:
-    """How often a broker logged this about the topic."""
+    """Return how often a broker logged the event for the topic."""
     events = cluster.brokers[broker].events(event)
     return sum(line.get("partition") == f"{topic}-0" for line in events)
 
@@ -115,7 +114,7 @@ def fetch_code(cluster: Cluster, broker: int, topic: str, offset: int) -> int:
 
 
 def describe(cluster: Cluster, path: Path) -> dict[str, object]:
-    """What kraftjbod-log-dirs reports of the directory that holds a replica."""
+    """Return the entry of kraftjbod-log-dirs for the directory of a replica."""
     command = [BIN / "kraftjbod-log-dirs", "--bootstrap-server", cluster.bootstrap, "--describe"]
     shown = subprocess.run(
         [*command, "--json"], capture_output=True, text=True, check=True, timeout=60
@@ -140,7 +139,7 @@ def require_healed(cluster: Cluster, topic: str, copies: list[Path], upto: int =
         assert not cluster.brokers[broker].events("log_dir_offline")
 
 
-def test_a_follower_leaves_the_isr_truncates_its_log_and_fetches_it_anew(cluster: Cluster) -> None:
+def test_scrubbed_follower_leaves_isr_truncates_and_fetches_again(cluster: Cluster) -> None:
     topic = make_topic(cluster, BROKERS)
     copies = [replica(cluster, broker, topic) for broker in BROKERS]
     damage(copies[2], 8)
@@ -155,7 +154,7 @@ def test_a_follower_leaves_the_isr_truncates_its_log_and_fetches_it_anew(cluster
     assert times_logged(cluster, 3, "damaged_follower_leaves_in_sync_set", topic) == 1
 
 
-def test_a_leader_steps_down_and_heals_as_a_follower(cluster: Cluster) -> None:
+def test_scrubbed_leader_steps_down_and_heals_as_follower(cluster: Cluster) -> None:
     topic = make_topic(cluster, BROKERS)
     copies = [replica(cluster, broker, topic) for broker in BROKERS]
     damage(copies[0], 13)
@@ -165,7 +164,7 @@ def test_a_leader_steps_down_and_heals_as_a_follower(cluster: Cluster) -> None:
     require_healed(cluster, topic, copies)
 
 
-def test_a_lone_leader_serves_what_is_sound_and_the_tool_says_so(cluster: Cluster) -> None:
+def test_scrubbed_only_replica_serves_intact_batches_and_is_reported(cluster: Cluster) -> None:
     topic = make_topic(cluster, (2,))
     copy = replica(cluster, 2, topic)
     cluster.wait("a pass", lambda: describe(cluster, copy)["lastScrubMs"])
@@ -181,7 +180,7 @@ def test_a_lone_leader_serves_what_is_sound_and_the_tool_says_so(cluster: Cluste
     assert times_logged(cluster, 2, "damaged_leader_has_no_heir", topic) == 1
 
 
-def test_an_index_file_is_written_anew(cluster: Cluster) -> None:
+def test_scrub_rewrites_corrupt_index_file(cluster: Cluster) -> None:
     topic = make_topic(cluster, BROKERS)
     copy = replica(cluster, 2, topic)
     path = segment_of(copy, 10).with_suffix(".index")
@@ -192,7 +191,7 @@ def test_an_index_file_is_written_anew(cluster: Cluster) -> None:
     cluster.wait("the file to be right", lambda: path.read_bytes() == sound)
 
 
-def test_the_figures_of_the_scrub_are_in_the_snapshot(cluster: Cluster) -> None:
+def test_scrub_metrics_are_in_the_snapshot(cluster: Cluster) -> None:
     topic = make_topic(cluster, BROKERS)
     copies = [replica(cluster, broker, topic) for broker in BROKERS]
     before = figure(cluster, copies[2], "ScrubReplicasRepaired")

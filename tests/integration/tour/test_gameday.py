@@ -1,8 +1,7 @@
-"""A game day as its user types it: on a small cluster, each kind of fault for real.
+"""A game day as a user starts it: each kind of fault on a small real cluster.
 
-Phases are short and limits of gaps generous: how long a gap is depends on the machine. What must be
-true on any: faults are noticed, nothing is lost, and everything is as before afterwards.
-"""
+Phases are short, and limits of gaps are generous, because gaps depend on the machine. On any
+machine, faults are noticed, nothing is lost, and everything is restored afterwards."""
 
 from __future__ import annotations
 
@@ -47,7 +46,7 @@ def cluster(make_shared_cluster: MakeCluster) -> Iterator[Cluster]:
         }
     )
     yield cluster
-    # A broker that the tool started again is no child of this process.
+    # A broker that the tool restarted is no child of this process.
     left = ClusterProcesses.load(cluster.local.run_dir)
     if left is not None:
         left.kill()
@@ -79,14 +78,14 @@ def start(cluster: Cluster, *words: str, prefix: tuple[str, ...] = ()) -> subpro
 
 
 def gameday(cluster: Cluster, *words: str, prefix: tuple[str, ...] = ()) -> Any:
-    """The tool's exit code, standard output and standard error."""
+    """Return the tool's exit code, standard output and standard error."""
     with start(cluster, *words, prefix=prefix) as tool:
         out, err = tool.communicate(timeout=DEADLINE_S)
     return tool.returncode, out, err
 
 
 def outcome_of(out: str) -> dict[str, Any]:
-    """The one scenario of a report on standard output, where nothing else may be."""
+    """Return the only scenario of a report on standard output, which contains nothing else."""
     document = json.loads(out)
     [scenario] = document["scenarios"]
     assert scenario["good"] is document["good"]
@@ -121,7 +120,9 @@ def all_is_as_before(cluster: Cluster) -> None:
         assert [name for name in admin.list_topics() if name.startswith("gameday")] == []
 
 
-def test_a_disk_dies(cluster: Cluster, tmp_path: Path) -> None:
+def test_dead_disk_scenario_reports_gaps_and_restores_the_cluster(
+    cluster: Cluster, tmp_path: Path
+) -> None:
     svg = tmp_path / "timeline.svg"
     words = ("--scenario", "dead-disk", "--json", "-", "--svg", str(svg), *SHORT)
     code, out, err = gameday(cluster, *words)
@@ -135,7 +136,7 @@ def test_a_disk_dies(cluster: Cluster, tmp_path: Path) -> None:
     all_is_as_before(cluster)
 
 
-def test_a_gap_above_the_limit_is_not_good(cluster: Cluster) -> None:
+def test_gap_above_the_limit_fails_the_game_day(cluster: Cluster) -> None:
     limit = ("--max-gap-ms", "1")
     code, out, _ = gameday(cluster, "--scenario", "dead-disk", *SHORT, *limit)
     assert code == 1
@@ -144,7 +145,7 @@ def test_a_gap_above_the_limit_is_not_good(cluster: Cluster) -> None:
 
 
 @needs_fuse
-def test_a_disk_hangs_under_its_broker(cluster: Cluster) -> None:
+def test_hung_disk_scenario_passes_and_restores_the_cluster(cluster: Cluster) -> None:
     code, out, err = gameday(cluster, "--scenario", "hung-disk", "--json", "-", *SHORT)
     assert code == 0, err
     nothing_is_wrong(outcome_of(out))
@@ -152,7 +153,7 @@ def test_a_disk_hangs_under_its_broker(cluster: Cluster) -> None:
 
 
 @needs_fuse
-def test_whoever_ends_it_in_the_middle_finds_everything_as_before(cluster: Cluster) -> None:
+def test_game_day_ended_by_signal_restores_the_cluster(cluster: Cluster) -> None:
     with start(cluster, "--scenario", "full-disk", *SHORT, "--fault-seconds", "600") as tool:
         assert tool.stderr is not None
         for line in tool.stderr:
@@ -180,14 +181,14 @@ def test_cold_reader_reports_latency_of_producers(cluster: Cluster) -> None:
     all_is_as_before(cluster)
 
 
-def test_a_broker_is_killed_and_started_again(cluster: Cluster) -> None:
+def test_broker_kill_scenario_restarts_the_broker(cluster: Cluster) -> None:
     words = ("--scenario", "broker-kill", "--json", "-", *SHORT)
     code, out, err = gameday(cluster, *words)
     assert code == 0, err
     nothing_is_wrong(outcome_of(out))
     again = ClusterProcesses.load(cluster.local.run_dir)
     assert again is not None
-    assert again.is_running, "it is written down who the new process is"
+    assert again.is_running, "the pid of the new process is recorded"
     all_is_as_before(cluster)
 
 
@@ -195,12 +196,12 @@ def test_a_broker_is_killed_and_started_again(cluster: Cluster) -> None:
     "scenario",
     ["broker-pause", "controller-kill", "controller-pause", "controller-disk", "rolling-restart"],
 )
-def test_what_three_controllers_and_three_brokers_bear(
+def test_scenarios_pass_with_three_controllers_and_three_brokers(
     three_controllers: Cluster, scenario: str
 ) -> None:
     code, out, err = gameday(three_controllers, "--scenario", scenario, "--json", "-", *SHORT)
     document = outcome_of(out)
-    # How long it took is the machine's; that it was done in the end is ours.
+    # The duration depends on the machine; the completion does not.
     gap_ms, limit_ms = document["metadata_gap_ms"], document["metadata_gap_limit_ms"]
     late = [
         f"no controller did what it was asked for {gap_ms} ms, above the limit of {limit_ms} ms"
@@ -220,8 +221,8 @@ def test_what_three_controllers_and_three_brokers_bear(
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
 @pytest.mark.parametrize("scenario", ["host-loss", "controller-host-loss"])
-def test_a_host_vanishes_and_comes_back(own_hosts: Cluster, scenario: str) -> None:
-    test_what_three_controllers_and_three_brokers_bear(own_hosts, scenario)
+def test_host_loss_scenarios_pass_with_separate_hosts(own_hosts: Cluster, scenario: str) -> None:
+    test_scenarios_pass_with_three_controllers_and_three_brokers(own_hosts, scenario)
 
 
 def test_a_host_that_is_shared_is_not_lost(three_controllers: Cluster) -> None:
@@ -231,7 +232,7 @@ def test_a_host_that_is_shared_is_not_lost(three_controllers: Cluster) -> None:
         assert "kraftjbod-local up --hosts (as root)" in err
 
 
-def test_watching_breaks_nothing_and_ends_in_order(cluster: Cluster, tmp_path: Path) -> None:
+def test_observe_breaks_nothing_and_ends_on_signal(cluster: Cluster, tmp_path: Path) -> None:
     cluster.create_topic("watched", partitions=2, replication_factor=3)
     report = tmp_path / "report.json"
     words = ("--observe", "--topic", "watched", "--rate", "30", "--json", str(report))
@@ -252,7 +253,7 @@ def test_watching_breaks_nothing_and_ends_in_order(cluster: Cluster, tmp_path: P
     assert scenario["complaints"] == []
     assert scenario["marks"] == []
     assert len(scenario["partitions"]) == 2
-    # Once more, for a while and among the records of the first time.
+    # Observe again, for a limited time and with the records of the first time.
     code, out, err = gameday(
         cluster, "--observe", "--topic", "watched", "--seconds", "1", "--json", "-"
     )
@@ -262,7 +263,7 @@ def test_watching_breaks_nothing_and_ends_in_order(cluster: Cluster, tmp_path: P
         assert "watched" in admin.list_topics()
 
 
-def test_what_cannot_be_is_reported_in_one_line(cluster: Cluster) -> None:
+def test_game_day_reports_wrong_arguments_in_one_line(cluster: Cluster) -> None:
     nobody = [str(TOOL), "--bootstrap-server", "127.0.0.1:1", "--scenario", "dead-disk"]
     with subprocess.Popen(nobody, stderr=subprocess.PIPE, text=True) as alone:
         code, _, err = gameday(cluster, "--observe", "--topic", "nowhere")
@@ -282,8 +283,8 @@ def test_what_cannot_be_is_reported_in_one_line(cluster: Cluster) -> None:
 
 @pytest.mark.disk
 @pytest.mark.skipif(os.geteuid() != 0, reason="a mount namespace of its own needs root")
-def test_a_directory_of_another_machine_is_not_touched(cluster: Cluster) -> None:
-    """Where the tool runs, something else lies under the paths that the brokers report."""
+def test_game_day_leaves_directories_of_another_machine_alone(cluster: Cluster) -> None:
+    """On the tool's machine, other files are at the paths that the brokers report."""
     elsewhere = 'mount -t tmpfs none "$1" && shift && exec "$@"'
     prefix = ("unshare", "--mount", "sh", "-c", elsewhere, "sh", str(cluster.local.run_dir))
     for scenario in ("dead-disk", "broker-kill"):

@@ -1,5 +1,6 @@
-"""``make run``, and what the README does then, as a stranger types it; ``make up`` is a call of
-kraftjbod-local."""
+"""``make run`` and the following commands of the README, as a new user types them.
+
+``make up`` is a call of kraftjbod-local."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ pytestmark = [
     pytest.mark.long,
     pytest.mark.process,
     pytest.mark.timeout(300),
-    # The tour leaves its daemons running on purpose, and Popen complains when it is forgotten.
+    # The tour leaves its daemons running on purpose, and Popen warns when it is collected.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
 ]
@@ -34,14 +35,14 @@ def stop_what_runs(run_dir: Path) -> None:
 
 
 def readme_on(cluster: ClusterProcesses, folder: Path) -> str:
-    """What the commands of the README say, from a checkout in ``folder`` with that cluster."""
+    """Return the output of the README's commands, run in ``folder`` on the cluster."""
     (folder / "bin").symlink_to(ROOT / "bin")
     part = (ROOT / "README.md").read_text().partition("## Use it")[2].partition("## In your")[0]
     commands = re.findall(r"^\$ ((?:bin/|printf|chmod).*)$", part, re.MULTILINE)
     script = "\n".join(commands)
     for nth, address in enumerate(cluster.bootstrap_servers.split(",")):
         script = script.replace(f"127.0.0.1:{9092 + nth}", address)
-    # A reader is slower than the check of the disk.
+    # A reader types more slowly than the disk is checked.
     is_dead = "until bin/kraftjbod-health --bootstrap-server {} | grep offline; do sleep 0.5; done"
     second = cluster.bootstrap_servers.split(",")[1]
     script = script.replace(
@@ -59,7 +60,7 @@ def readme_on(cluster: ClusterProcesses, folder: Path) -> str:
     return done.stdout
 
 
-def test_the_tour_loses_nothing_and_leaves_a_cluster_that_stops(
+def test_tour_loses_nothing_and_leaves_a_running_cluster(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run_dir = ["--run-dir", str(tmp_path / "run")]
@@ -84,7 +85,7 @@ def test_the_tour_loses_nothing_and_leaves_a_cluster_that_stops(
         stop_what_runs(tmp_path / "run")
 
 
-def test_a_tour_that_is_ended_half_way_takes_its_cluster_along(
+def test_tour_ended_by_signal_stops_its_cluster(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run_dir = tmp_path / "run"

@@ -1,4 +1,4 @@
-"""The topic that the tour makes for a planner: all of it on first disks, and full."""
+"""The topic that the tour creates for a planner: all replicas in full first directories."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.integration.conftest import MakeCluster
 pytestmark = [pytest.mark.process, pytest.mark.timeout(180)]
 
 
-def test_everything_lies_on_first_disks(make_cluster: MakeCluster) -> None:
+def test_uneven_topic_places_all_replicas_in_first_directories(make_cluster: MakeCluster) -> None:
     cluster = make_cluster()
 
     async def make() -> int:
