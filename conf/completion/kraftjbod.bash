@@ -179,7 +179,7 @@ _kraftjbod_values() {
     "kraftjbod-gameday --bootstrap-server") echo "@value" ;;
     "kraftjbod-gameday --command-config") echo "@file" ;;
     "kraftjbod-gameday --timeout") echo "@value" ;;
-    "kraftjbod-gameday --scenario") echo "dead-disk full-disk hung-disk slow-disk broker-kill broker-pause controller-kill controller-pause controller-disk host-loss controller-host-loss rolling-restart cold-reader all" ;;
+    "kraftjbod-gameday --scenario") echo "dead-disk full-disk hung-disk slow-disk broker-kill broker-pause controller-kill controller-pause controller-disk host-loss controller-host-loss rolling-restart successive-failures cold-reader all" ;;
     "kraftjbod-gameday --seconds") echo "@value" ;;
     "kraftjbod-gameday --topic") echo "@value" ;;
     "kraftjbod-gameday --partitions") echo "@value" ;;

@@ -44,6 +44,7 @@ from kraftjbod.gameday.faults.disk_faults import DeadDisk, MountedDisk
 from kraftjbod.gameday.faults.fault import CannotPlay, Fault
 from kraftjbod.gameday.faults.host_loss import BrokerHostLoss, ControllerHostLoss
 from kraftjbod.gameday.faults.rolling_restart import RollingRestart
+from kraftjbod.gameday.faults.successive_failures import SuccessiveFailures
 from kraftjbod.gameday.outcome import LeftOut, Outcome, report_document
 from kraftjbod.gameday.outcome_tables import print_outcome, print_summary
 from kraftjbod.gameday.scenario_run import ScenarioRun, Settings
@@ -264,6 +265,7 @@ class _GameDay:
             "host-loss": BrokerHostLoss,
             "controller-host-loss": ControllerHostLoss,
             "rolling-restart": lambda: RollingRestart(run.mark),
+            "successive-failures": lambda: SuccessiveFailures(run.mark),
             "cold-reader": lambda: ColdReader(
                 self.settings.bootstrap_servers, run.mark, backlog_bytes=self.backlog_bytes
             ),

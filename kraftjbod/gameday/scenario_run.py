@@ -25,7 +25,7 @@ from kraftjbod.gameday.load.check import Findings, unread
 from kraftjbod.gameday.load.metadata_load import MetadataLoad
 from kraftjbod.gameday.load.numbered_stream import NumberedStream
 from kraftjbod.gameday.load.read_back import end_offsets, read_back
-from kraftjbod.gameday.load.steady_load import DELIVERY_TIMEOUT_MS, SteadyLoad
+from kraftjbod.gameday.load.topic_load import DELIVERY_TIMEOUT_MS, TopicLoad
 from kraftjbod.gameday.outcome import Mark, Outcome, PartitionOutcome, p99_ms
 from kraftjbod.gameday.scenarios import MAY_PASS_UNNOTICED, Phases
 
@@ -49,6 +49,8 @@ class Settings:
     rate: float
     record_bytes: int
     phases: Phases
+    keep_topic: bool = False
+    """Whether the topic that a scenario creates stays."""
 
 
 class ScenarioRun:
@@ -78,15 +80,22 @@ class ScenarioRun:
         self._watch = ClusterWatch(settings.bootstrap_servers, settings.topic)
         self._metadata = MetadataLoad(settings.bootstrap_servers, settings.topic)
 
-    async def play(self, client: ClusterClient, fault: Fault) -> Outcome:
-        """:raises KraftJbodError: the scenario cannot be played. Everything is undone by then."""
+    async def play(
+        self, client: ClusterClient, fault: Fault, load: TopicLoad | None = None
+    ) -> Outcome:
+        """Play the scenario with ``fault``.
+
+        :param load: by default numbered records at the rate of the settings.
+        :raises KraftJbodError: the scenario cannot be played. Everything is undone by then.
+        """
+        load = load or self._numbered_load(range(self._settings.partitions))
         settings = self._settings
         async with self._undone(fault, client):
             self._report(f"{self._scenario}: preparing")
             await fault.prepare(client)
             async with own_topic(client, settings):
                 target = await fault.aim(client, settings.topic)
-                async with self._flowing(client, range(settings.partitions)) as load:
+                async with self._flowing(load):
                     await self._break_and_mend(client, fault, target)
                     load.stop()
                 outcome = await self._judge(client, load, target, {})
@@ -100,7 +109,8 @@ class ScenarioRun:
         async with _topic_to_watch(client, settings, is_own=is_own) as partitions:
             starts = await end_offsets(client, settings.topic, partitions)
             target = Target(broker_id=-1, what=f"topic {settings.topic}", led=frozenset())
-            async with self._flowing(client, partitions) as load:
+            load = self._numbered_load(partitions)
+            async with self._flowing(load):
                 self._report(f"{self._scenario}: watching for {seconds:.0f} s; Ctrl-C ends it")
                 try:
                     async with asyncio.timeout(seconds):
@@ -110,17 +120,20 @@ class ScenarioRun:
                 load.stop()
             return await self._judge(client, load, target, starts)
 
-    @asynccontextmanager
-    async def _flowing(self, client: ClusterClient, partitions: range) -> AsyncIterator[SteadyLoad]:
-        """Run the load and the watch within the context, and end both afterwards."""
-        settings = self._settings
+    def _numbered_load(self, partitions: range) -> TopicLoad:
         streams = {
             partition: NumberedStream(
-                f"{self._run}-{self._scenario}-{partition}", size_bytes=settings.record_bytes
+                f"{self._run}-{self._scenario}-{partition}",
+                size_bytes=self._settings.record_bytes,
             )
             for partition in partitions
         }
-        load = SteadyLoad(streams, rate=settings.rate)
+        return TopicLoad.at_rate(streams, self._settings.rate)
+
+    @asynccontextmanager
+    async def _flowing(self, load: TopicLoad) -> AsyncIterator[None]:
+        """Run the load and the watch within the context, and end both afterwards."""
+        settings = self._settings
         producing = asyncio.create_task(load.run(settings.bootstrap_servers, settings.topic))
         watching = [asyncio.create_task(self._watch.run())]
         if self._metadata_limit_ms is not None:
@@ -128,7 +141,7 @@ class ScenarioRun:
         try:
             await self._wait_steady(load, producing)
             self.mark("steady")
-            yield load
+            yield
             # A producer that waits for an answer fails before this timeout.
             await asyncio.wait({producing}, timeout=DELIVERY_TIMEOUT_MS / 1000 + _GRACE_S)
             if not producing.done():
@@ -142,7 +155,7 @@ class ScenarioRun:
             ]
         self.mark("load ended")
 
-    async def _wait_steady(self, load: SteadyLoad, producing: asyncio.Task[None]) -> None:
+    async def _wait_steady(self, load: TopicLoad, producing: asyncio.Task[None]) -> None:
         deadline = time.monotonic() + _STEADY_TIMEOUT_S
         while not load.is_flowing:
             if producing.done():
@@ -179,7 +192,7 @@ class ScenarioRun:
         await asyncio.sleep(phases.after_s)
 
     async def _judge(
-        self, client: ClusterClient, load: SteadyLoad, target: Target, starts: dict[int, int]
+        self, client: ClusterClient, load: TopicLoad, target: Target, starts: dict[int, int]
     ) -> Outcome:
         self._report(f"{self._scenario}: reading {load.acked} acknowledged records back")
         findings = await self._read_back(client, load, starts)
@@ -195,7 +208,10 @@ class ScenarioRun:
             began_s=began_s,
             ended_s=ended_s,
             limit_ms=self._limit_ms,
-            marks=[mark for mark in self._marks if mark.what not in ("steady", "load ended")],
+            marks=sorted(
+                (mark for mark in self._marks if mark.what not in ("steady", "load ended")),
+                key=lambda mark: mark.at_s,
+            ),
             partitions=[
                 self._partition(one, by_partition[one.partition], target, since_s, began_s, ended_s)
                 for one in load.loads
@@ -207,7 +223,7 @@ class ScenarioRun:
             p99_during_ms=self._p99_ms(load, "injected", READ if READ in instants else "back"),
         )
 
-    def _p99_ms(self, load: SteadyLoad, begin: str, end: str) -> float | None:
+    def _p99_ms(self, load: TopicLoad, begin: str, end: str) -> float | None:
         """Return the percentile over all partitions between two marks; None without the marks."""
         instants = {mark.what: mark.at_s for mark in self._marks}
         if begin not in instants or end not in instants:
@@ -222,7 +238,7 @@ class ScenarioRun:
         return self._metadata.longest_gap_ms(since_s, ended_s)
 
     async def _read_back(
-        self, client: ClusterClient, load: SteadyLoad, starts: dict[int, int]
+        self, client: ClusterClient, load: TopicLoad, starts: dict[int, int]
     ) -> list[Findings]:
         """Read all records back. Unreadable partitions must not prevent the report of gaps."""
         topic = self._settings.topic
@@ -276,6 +292,8 @@ class ScenarioRun:
 async def own_topic(client: ClusterClient, settings: Settings) -> AsyncIterator[None]:
     """Create a topic, wait until all replicas are in sync and on disks, and delete it at the end.
 
+    The topic stays if the settings keep it.
+
     :raises StartupError: the topic exists already, or is not in sync in time.
     """
     topic = settings.topic
@@ -299,7 +317,8 @@ async def own_topic(client: ClusterClient, settings: Settings) -> AsyncIterator[
         await _wait_on_disks(client, settings)
         yield
     finally:
-        await client.retry(lambda: delete_topic(client, topic))
+        if not settings.keep_topic:
+            await client.retry(lambda: delete_topic(client, topic))
 
 
 async def _wait_on_disks(client: ClusterClient, settings: Settings) -> None:

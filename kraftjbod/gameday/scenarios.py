@@ -22,6 +22,7 @@ Scenario = Literal[
     "host-loss",
     "controller-host-loss",
     "rolling-restart",
+    "successive-failures",
     "cold-reader",
 ]
 SCENARIOS: Final[tuple[Scenario, ...]] = get_args(Scenario)
@@ -53,6 +54,8 @@ MAX_GAP_MS: Final[dict[str, int]] = {
     "controller-host-loss": 300,
     # Leaders move before a broker stops, and the former leader redirects clients.
     "rolling-restart": 300,
+    # The longest of its failures, a killed broker.
+    "successive-failures": 1_500,
     # No failure: reads of cold segments and writes share the disks.
     "cold-reader": 1_000,
     # Only the observer knows the expected gaps.
@@ -71,6 +74,8 @@ MAX_METADATA_GAP_MS: Final[dict[str, int]] = {
     "controller-host-loss": 4_000,
     # A stopping controller resigns first.
     "rolling-restart": 1_000,
+    # As for a killed controller; the killed broker may hold an operation.
+    "successive-failures": 1_500,
 }
 
 

@@ -23,10 +23,11 @@ from kraftjbod.local.cluster_process import ClusterProcesses
 
 
 class BrokerKill:
-    """SIGKILL for the broker that leads most partitions of the topic."""
+    """SIGKILL for a broker, by default the one that leads most partitions of the topic."""
 
-    def __init__(self) -> None:
+    def __init__(self, broker_id: int | None = None) -> None:
         self._local: ClusterProcesses | None = None
+        self._chosen_id = broker_id
         self._broker_id = -1
         self._pid = 0
         self._is_down = False
@@ -35,7 +36,7 @@ class BrokerKill:
         """Do nothing: the fault needs no preparation."""
 
     async def aim(self, client: ClusterClient, topic: str) -> Target:
-        self._broker_id, mine, self._pid = await busiest_broker(client, topic)
+        self._broker_id, mine, self._pid = await busiest_broker(client, topic, self._chosen_id)
         self._local = local_cluster_of(self._broker_id, self._pid)
         what = f"broker {self._broker_id}, process {self._pid} (kill -9)"
         return broker_target(self._broker_id, mine, what)

@@ -35,14 +35,18 @@ _NOTICED_S: Final = 60.0
 _ANSWER_MS: Final = 2_000
 
 
-async def busiest_broker(client: ClusterClient, topic: str) -> tuple[int, list[Victim], int]:
+async def busiest_broker(
+    client: ClusterClient, topic: str, broker_id: int | None = None
+) -> tuple[int, list[Victim], int]:
     """Return the broker that leads most partitions of ``topic``, its directories, and its pid.
 
+    :param broker_id: the broker, if it was chosen already.
     :raises CannotPlay: the broker is not on this machine.
     """
     found = await victims(client, topic)
     leaders = [p.leader for p in client.metadata.topic(topic).partitions.values()]
-    broker_id = max(client.metadata.brokers, key=leaders.count)
+    if broker_id is None:
+        broker_id = max(client.metadata.brokers, key=leaders.count)
     mine = [one for one in found if one.broker_id == broker_id]
     return broker_id, mine, process_of(client, broker_id, mine)
 

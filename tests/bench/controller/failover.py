@@ -33,7 +33,7 @@ from kraftjbod.gameday.faults.cluster_watch import wait_in_sync
 from kraftjbod.gameday.load.acknowledgements import Acknowledgements
 from kraftjbod.gameday.load.metadata_load import MetadataLoad
 from kraftjbod.gameday.load.numbered_stream import NumberedStream
-from kraftjbod.gameday.load.steady_load import SteadyLoad
+from kraftjbod.gameday.load.topic_load import TopicLoad
 from kraftjbod.local.active_controller import activated_after, active_controller
 from kraftjbod.local.cluster_process import ClusterProcesses
 from kraftjbod.local.daemon_process import DaemonProcess
@@ -145,7 +145,7 @@ async def measure_kill(
         active; None where none is killed.
     """
     streams = {n: NumberedStream(f"{what}-{n}", size_bytes=200) for n in range(PARTITIONS)}
-    load = SteadyLoad(streams, rate=_RATE)
+    load = TopicLoad.at_rate(streams, _RATE)
     metadata = MetadataLoad(bootstrap_servers, TOPIC)
     producing = asyncio.create_task(load.run(bootstrap_servers, TOPIC))
     asking = asyncio.create_task(metadata.run())

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -223,6 +224,29 @@ def test_scenarios_pass_with_three_controllers_and_three_brokers(
 @pytest.mark.parametrize("scenario", ["host-loss", "controller-host-loss"])
 def test_host_loss_scenarios_pass_with_separate_hosts(own_hosts: Cluster, scenario: str) -> None:
     test_scenarios_pass_with_three_controllers_and_three_brokers(own_hosts, scenario)
+
+
+def test_successive_failures_lose_no_record(three_controllers: Cluster) -> None:
+    words = ("--scenario", "successive-failures", "--json", "-", *SHORT)
+    code, out, err = gameday(three_controllers, *words)
+    scenario = outcome_of(out)
+    assert [one for one in scenario["complaints"] if "no controller did" not in one] == [], err
+    assert code == (1 if scenario["complaints"] else 0)
+    [broker] = re.findall(r"^\S+ of (broker \d) \(chmod 000\)", scenario["target"])
+    marks = [mark["what"] for mark in scenario["marks"]]
+    assert marks[:7] == [
+        "injected",
+        "the disk is offline",
+        "every partition has a new leader",
+        "the active controller is killed",
+        "another controller is active",
+        "the killed controller is back",
+        f"{broker} is killed",
+    ]
+    assert set(marks[7:9]) == {"every partition has a new leader", "noticed"}
+    assert marks[9:] == ["healed", "back", "in sync"]
+    assert all(one["found"] >= one["acknowledged"] > 0 for one in scenario["partitions"])
+    all_is_as_before(three_controllers)
 
 
 def test_a_host_that_is_shared_is_not_lost(three_controllers: Cluster) -> None:

@@ -1,8 +1,8 @@
-"""LOOP. A load at a given rate: one producer with its own connections per partition.
+"""LOOP. The load of a topic: one producer with its own connections per partition.
 
-Each producer sends a few records per tick and waits until they are acknowledged (acks=all,
-idempotent). Records that were due during a gap are skipped, so that no burst follows the gap and
-distorts the measurement.
+Each producer sends a batch and waits until it is acknowledged (acks=all, idempotent). At a given
+rate, batches that were due during a gap are skipped, so that no burst follows the gap and distorts
+the measurement.
 """
 
 from __future__ import annotations
@@ -27,15 +27,31 @@ DELIVERY_TIMEOUT_MS: Final = 90_000
 _RETRY_BACKOFF_MAX_MS: Final = 100
 
 
-class SteadyLoad:
+class TopicLoad:
     """The producers of all partitions."""
 
-    def __init__(self, streams: Mapping[int, RecordStream], *, rate: float) -> None:
-        """:param rate: records per second and partition."""
+    def __init__(
+        self,
+        streams: Mapping[int, RecordStream],
+        *,
+        batch_records: int,
+        interval_s: float = 0.0,
+        least: Mapping[int, int] | None = None,
+    ) -> None:
+        """:param interval_s: least time between the batches of a partition; 0 is full speed.
+        :param least: records by partition that are acknowledged before its producer ends.
+        """
         self.loads = [PartitionLoad(partition, stream) for partition, stream in streams.items()]
-        self._batch_records = max(1, math.ceil(rate * TICK_S))
-        self._interval_s = self._batch_records / rate
+        self._batch_records = batch_records
+        self._interval_s = interval_s
+        self._least = least or {}
         self._stop = asyncio.Event()
+
+    @classmethod
+    def at_rate(cls, streams: Mapping[int, RecordStream], rate: float) -> TopicLoad:
+        """Return a load of ``rate`` records per second and partition."""
+        batch_records = max(1, math.ceil(rate * TICK_S))
+        return cls(streams, batch_records=batch_records, interval_s=batch_records / rate)
 
     @property
     def acked(self) -> int:
@@ -51,7 +67,7 @@ class SteadyLoad:
         return all(load.acked for load in self.loads)
 
     def stop(self) -> None:
-        """Ask every producer to end once its last batch is acknowledged."""
+        """Ask every producer to end once its last batch and its least number are acknowledged."""
         self._stop.set()
 
     async def run(self, bootstrap_servers: str, topic: str) -> None:
@@ -75,7 +91,8 @@ class SteadyLoad:
                 delivery_timeout_ms=DELIVERY_TIMEOUT_MS,
             )
             due_s = time.monotonic()
-            while not self._stop.is_set():
+            least = self._least.get(load.partition, 0)
+            while not (self._stop.is_set() and load.acked >= least):
                 if not await load.send(producer, self._batch_records):
                     return
                 now_s = time.monotonic()

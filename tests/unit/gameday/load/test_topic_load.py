@@ -1,4 +1,4 @@
-"""The load flows at its rate, stops when told, and says which producer gave up."""
+"""The load keeps its rate, stops when asked, and reports the producer that failed."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import pytest
 
 from kraftjbod.core.errors import ErrorCode
 from kraftjbod.gameday.load.numbered_stream import NumberedStream
-from kraftjbod.gameday.load.steady_load import SteadyLoad
+from kraftjbod.gameday.load.topic_load import TopicLoad
 from tests.unit.cli.mini_broker import mini_broker
 
 
-def steady(partitions: int, rate: float) -> SteadyLoad:
+def steady(partitions: int, rate: float) -> TopicLoad:
     streams = {p: NumberedStream(f"r{p}", size_bytes=64) for p in range(partitions)}
-    return SteadyLoad(streams, rate=rate)
+    return TopicLoad.at_rate(streams, rate)
 
 
 @pytest.mark.parametrize(("rate", "batch"), [(10.0, 1), (50.0, 1), (1000.0, 20)])
@@ -49,3 +49,14 @@ async def test_a_producer_that_gives_up_says_so_and_the_others_go_on() -> None:
         [error] = load.errors
         assert "MESSAGE_TOO_LARGE" in error
         assert not load.is_flowing
+
+
+async def test_full_speed_load_stopped_early_sends_its_least_number_of_records() -> None:
+    async with mini_broker() as broker:
+        topic = broker.create("t", 2)
+        streams = {p: NumberedStream(f"r{p}", size_bytes=64) for p in range(2)}
+        load = TopicLoad(streams, batch_records=500, least={0: 700, 1: 3})
+        load.stop()
+        await load.run(broker.address, "t")
+        assert [topic.end(p) for p in (0, 1)] == [1000, 500]
+        assert [(ack.offset, ack.count) for ack in load.loads[0].acks] == [(0, 500), (500, 500)]
