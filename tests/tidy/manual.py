@@ -11,7 +11,6 @@ from typing import Final
 
 from tests.checkout import ROOT
 from tests.tidy import config_page, events_page, metrics_page, protocol_page, states_page
-from tests.tidy.completion import completion_scripts
 
 PAGES: Final[Mapping[Path, Callable[[], str]]] = {
     ROOT / "docs/configuration.md": config_page.page,
@@ -19,8 +18,6 @@ PAGES: Final[Mapping[Path, Callable[[], str]]] = {
     ROOT / "docs/events.md": events_page.page,
     ROOT / "docs/protocol.md": protocol_page.page,
     ROOT / "docs/states.md": states_page.page,
-    ROOT / "conf/completion/kraftjbod.bash": completion_scripts.bash,
-    ROOT / "conf/completion/_kraftjbod": completion_scripts.zsh,
 }
 
 if __name__ == "__main__":

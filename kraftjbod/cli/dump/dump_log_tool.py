@@ -15,6 +15,7 @@ from functools import partial
 from typing import Final
 
 import click
+from click.shell_completion import CompletionItem
 
 from kraftjbod.cli.dump import index_dump, record_words, state_dump
 from kraftjbod.cli.dump.index_dump import IndexStyle
@@ -48,7 +49,13 @@ Dump = Callable[[str], Iterator[DumpItem]]
 
 
 @tool()
-@click.option("--files", required=True, metavar="PATH,...", help="Files, or directories of them.")
+@click.option(
+    "--files",
+    required=True,
+    metavar="PATH,...",
+    shell_complete=lambda _context, _parameter, text: [CompletionItem(text, type="file")],
+    help="Files, or directories of them.",
+)
 @click.option("--print-data-log", is_flag=True, help="With keys and values of records.")
 @click.option("--deep-iteration", is_flag=True, help="With records, without what is in them.")
 @click.option("--skip-record-metadata", is_flag=True, help="Of records only what is in them.")
