@@ -1,7 +1,7 @@
-"""A broker without a daemon: its real parts on memory disks, metadata as the test says it.
+"""A broker without a daemon: real components on memory disks, with metadata that the test supplies.
 
-The controller is scripted: it accepts every directory and every in-sync set, and hands out
-producer ids; what it was asked is in ``controller.seen``.
+The controller is scripted: it accepts every directory and every in-sync set, and hands out producer
+ids. ``controller.seen`` lists the requests that it received.
 """
 
 from __future__ import annotations
@@ -78,9 +78,9 @@ TOPIC_ID = TopicId(b"t" * 16)
 TP = TopicPartition(TOPIC, 0)
 LISTENER = "PLAINTEXT"
 CONNECTION = ConnectionContext(peer="127.0.0.1:9", listener_name=LISTENER)
-#: The epoch of a rig's former life, which its directories were closed in.
+#: The broker epoch of the incarnation before the rig, in which its directories were closed.
 CLOSED_IN = BrokerEpoch(1)
-#: Nobody waits so long but on a machine with other work to do; produces of tests wait 20 s.
+#: No test takes this long except on an overloaded machine; produce requests of tests wait 20 s.
 TIMEOUT_MS = 30_000
 
 
@@ -98,7 +98,7 @@ def partition(
     epoch: int = 0,
     topic_id: TopicId = TOPIC_ID,
 ) -> PartitionRecord:
-    """One partition; by default every replica is in its broker's first directory."""
+    """A partition; by default every replica is in the first directory of its broker."""
     return PartitionRecord(
         topic_id=topic_id,
         partition_id=index,
@@ -112,12 +112,12 @@ def partition(
 
 
 def dir_of(broker_id: int, number: int) -> DirectoryId:
-    """Id of a broker's nth directory."""
+    """Id of the nth directory of a broker."""
     return directory_id(10 * broker_id + number)
 
 
 class BrokerRig:
-    """Made by :func:`broker`. ``dirs`` are numbered from 1 in paths and ids."""
+    """A broker of :func:`brokers`. ``dirs`` are numbered from 1 in paths and ids."""
 
     def __init__(
         self,
@@ -174,7 +174,7 @@ class BrokerRig:
             logs=self.logs,
             make_log_dir=self._make_log_dir,
         )
-        # The registration that the others follow is the rig's own, with the door's real port.
+        # The other brokers use the rig's own registration, which has the real port of the server.
         advertised = (Endpoint(LISTENER, "127.0.0.1", 9),)
         self.wiring = build_wiring(self.config, self.around, self.disks, advertised, self.tasks)
         self.parts = _by_name(self.wiring)
@@ -182,7 +182,7 @@ class BrokerRig:
         self._connections: list[KafkaConnection] = []
 
     def _make_log_dir(self, path: str) -> LogDir:
-        """As the broker makes one at run time; what its disk is stands in ``disks_at``."""
+        """Return a directory as the broker creates one at run time, on the disk of ``disks_at``."""
         return LogDir(
             path=path,
             vfs=self.disks_at[path],
@@ -209,13 +209,13 @@ class BrokerRig:
         )
 
     def replay(self, *records: Record) -> None:
-        """Let the broker follow one more entry of the metadata, without waiting for disks."""
+        """Append an entry to the broker's metadata without waiting for the disks."""
         state, delta = self.parts.cache.state, MetadataDelta()
         state.replay(records, offset=state.offset + 1, epoch=1, delta=delta)
         self.parts.publisher.publish(delta)
 
     async def follow(self, *records: Record) -> None:
-        """:meth:`replay`, and wait until the disks have done their part."""
+        """Call :meth:`replay` and wait until the disk operations are done."""
         self.replay(*records)
         await self.parts.publisher.disk_work_done()
 
@@ -227,7 +227,7 @@ class BrokerRig:
         return connection
 
     async def ask(self, body: Message, version: int | None = None) -> Any:
-        """One request on a connection of its own."""
+        """Send a request on a new connection and return the response."""
         connection = await self.connect()
         return await connection.request(body, timeout_ms=TIMEOUT_MS, version=version)
 
@@ -249,11 +249,11 @@ class BrokerRig:
 
 
 def _by_name(wiring: BrokerWiring) -> SimpleNamespace:
-    """The parts of all wiring, without the wiring."""
+    """The components of all packages of the wiring, by name."""
     return SimpleNamespace(
         **{
             name: part
-            for room in (
+            for package in (
                 wiring.cluster,
                 wiring.replicas,
                 wiring.directories,
@@ -262,14 +262,14 @@ def _by_name(wiring: BrokerWiring) -> SimpleNamespace:
                 wiring.transactions,
                 wiring.apis,
             )
-            for name, part in vars(room).items()
+            for name, part in vars(package).items()
             if not name.startswith("_")
         }
     )
 
 
 def _absent(rigs: Sequence[BrokerRig]) -> list[RegisterBrokerRecord]:
-    """Brokers that others may follow as: registered, fenced, and not there."""
+    """Registered, fenced and absent brokers that others may follow."""
     present = {rig.broker_id for rig in rigs}
     return [
         RegisterBrokerRecord(
@@ -288,7 +288,7 @@ def _absent(rigs: Sequence[BrokerRig]) -> list[RegisterBrokerRecord]:
 
 
 def accept(request: RpcRequest) -> RpcResponse:
-    """A controller that agrees to everything."""
+    """Answer as a controller that accepts every request."""
     match request:
         case AssignReplicasToDirsRequest():
             return AssignReplicasToDirsResponse()
@@ -315,7 +315,7 @@ def accept(request: RpcRequest) -> RpcResponse:
         case UpdateFeaturesRequest():
             return UpdateFeaturesResponse(results=())
         case _:
-            raise AssertionError(f"nobody answers {request.api}")
+            raise AssertionError(f"no response is scripted for {request.api}")
 
 
 @contextlib.asynccontextmanager
@@ -327,12 +327,12 @@ async def brokers(
     knows_absent: bool = True,
     **overrides: str,
 ) -> AsyncIterator[list[BrokerRig]]:
-    """Brokers 1 to ``count`` that know each other; ``vfss`` are the first one's directories.
+    """Brokers 1 to ``count`` that know each other; ``vfss`` are the directories of broker 1.
 
-    Up to the third, those that are not there are known and fenced, unless not ``knows_absent``.
-    Without ``opens`` their logs are loaded, but the metadata has no effect on them yet.
-    What a daemon would call a bug fails the test.
-    The cluster's ``min_insync_replicas`` are 1 unless given, so that one broker is enough.
+    Absent brokers up to the third are registered and fenced, unless ``knows_absent`` is false.
+    Without ``opens`` the logs are loaded, but the metadata has no effect on them yet. A bug that
+    would end a daemon fails the test. ``min_insync_replicas`` of the cluster is 1 by default, so
+    that one broker is enough.
     """
     controller = ScriptedController(answer)
     keys = {key.replace("_", "."): value for key, value in overrides.items()}
@@ -417,7 +417,7 @@ def fetch(
 
 
 def only(response: Any) -> Any:
-    """The one partition's part of a Produce or Fetch response."""
+    """Return the part of the only partition in a Produce or Fetch response."""
     (topic_part,) = response.responses
     parts = getattr(topic_part, "partition_responses", None)
     (part,) = topic_part.partitions if parts is None else parts

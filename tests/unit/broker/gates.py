@@ -1,4 +1,4 @@
-"""Operations that wait until a test lets them go on, waits that end in any case, and bugs."""
+"""Gates that hold disk operations, waits with a time limit, and a check for unhandled errors."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ PATIENCE_S = 20.0
 
 
 async def until(holds: Callable[[], object]) -> None:
-    """Let everybody else run until ``holds``; at most ``PATIENCE_S``."""
+    """Run other tasks until ``holds()``, for at most ``PATIENCE_S``."""
     async with asyncio.timeout(PATIENCE_S):
         while not holds():
             await asyncio.sleep(0.001)
 
 
 class Gate:
-    """Operations of ``kind`` on paths like ``path`` stand before it until it is opened.
+    """Holds operations of ``kind`` on paths that match ``path`` until the gate opens.
 
-    A context manager: it is open at the end, whatever happens.
+    A context manager, which always opens the gate at its end.
     """
 
     def __init__(self, vfs: FaultVfs, kind: str, path: str = "*") -> None:
@@ -46,11 +46,11 @@ class Gate:
         self._is_open.set()
 
     async def reached(self) -> None:
-        """Wait until an operation stands before the gate."""
+        """Wait until an operation is held by the gate."""
         await until(self._is_reached.is_set)
 
     def _pass(self, kind: str, path: str) -> None:
-        """In the directory's thread."""
+        """Run in the thread of the directory."""
         if kind == self._kind and fnmatch(path, self._path):
             self._is_reached.set()
             self._is_open.wait(PATIENCE_S)
@@ -58,7 +58,7 @@ class Gate:
 
 @contextlib.contextmanager
 def no_bugs() -> Iterator[None]:
-    """What the loop complains of is what a daemon would end with 70 for."""
+    """Fail if the event loop reports an error, for which a daemon would exit with 70."""
     reported: list[object] = []
 
     def note(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""How a log directory of a test gets full, stalls, and is all right again."""
+"""Log directories of a test that become full, stall, and recover."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ def _no_space() -> None:
 
 
 async def fill(log_dir: LogDir) -> None:
-    """Some operation finds no free space."""
+    """Let an operation find no free space."""
     try:
         await log_dir.run(OpKind.APPEND, _no_space)
     except LogDirImpairedError:
         assert log_dir.state is LogDirState.SATURATED
         return
-    raise AssertionError("an operation that found no free space went through")
+    raise AssertionError("an operation succeeded without free space")
 
 
 async def heal(log_dir: LogDir) -> None:
-    """The checks find that there is free space again."""
+    """Let the checks find free space again."""
     while log_dir.state is LogDirState.SATURATED:
         log_dir.check_disk()
         await log_dir.run(OpKind.READ, lambda: None)
 
 
 def stall(log_dir: LogDir) -> None:
-    log_dir.suspect("an operation does not end, says the test")
+    log_dir.suspect("the test reports an operation that does not end")
 
 
 async def answer(log_dir: LogDir) -> None:

@@ -1,4 +1,4 @@
-"""A controller's door on loopback that answers as a test scripts it."""
+"""A controller on loopback whose responses a test scripts."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from kraftjbod.core.node_config import Voter
 from kraftjbod.net.rpc_server import rpc_server
 from kraftjbod.protocol.rpc_messages import RpcRequest, RpcResponse
 
-#: More than it takes from a connection in the kernel's queue to one that has been made.
+#: More event loop iterations than a queued connection of the kernel needs until it is accepted.
 _TURNS = 10
 
 
 async def let_in() -> None:
-    """Once nobody connects any more, and before doors close.
+    """Run after the last connection attempt and before servers close.
 
-    A connection that was accepted, and not made yet when its server closes, is forgotten by
-    CPython 3.11 without being closed (gh-109564).
+    CPython 3.11 forgets, without closing it, a connection that was accepted but is not yet set up
+    when its server closes (gh-109564).
     """
     for _ in range(_TURNS):
         await asyncio.sleep(0)
@@ -40,12 +40,12 @@ class RealClock:
 
 
 class ScriptedController:
-    """``answer`` makes the response, or raises the refusal; ``seen`` is what was asked."""
+    """``answer`` returns the response or raises the error; ``seen`` lists the requests received."""
 
     def __init__(self, answer: Callable[[RpcRequest], RpcResponse]) -> None:
         self.answer = answer
         self.seen: list[RpcRequest] = []
-        #: Requests are held back while this is not set.
+        #: Requests wait for this event.
         self.may_answer = asyncio.Event()
         self.may_answer.set()
         self._arrived = asyncio.Condition()

@@ -1,4 +1,4 @@
-"""Many partitions side by side, and no more of them than a request may be about."""
+"""``answer_partitions`` runs in parallel and limits the number of partitions per request."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from kraftjbod.broker.answer_partitions import answer_partitions
 from kraftjbod.core.request_limits import MAX_ITEMS_PER_REQUEST
 
 
-async def test_answers_keep_the_order_and_what_is_beyond_the_limit_is_refused() -> None:
+async def test_answer_partitions_above_item_limit_keeps_order_and_refuses_the_rest() -> None:
     async def answer(number: int) -> str:
         return f"{number} answered"
 

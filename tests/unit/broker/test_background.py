@@ -1,4 +1,4 @@
-"""Tasks beside everything else: none forgotten, no failure unseen."""
+"""``BackgroundTasks`` waits for its tasks and reports their failures."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kraftjbod.core.errors import OverloadedError
 from kraftjbod.core.loop.job_guard import JobGuard
 
 
-async def test_idle_waits_for_every_task_of_now() -> None:
+async def test_idle_waits_for_every_running_task() -> None:
     tasks, ended = BackgroundTasks(), []
 
     async def work(name: str) -> None:
@@ -25,7 +25,7 @@ async def test_idle_waits_for_every_task_of_now() -> None:
     assert sorted(ended) == ["a", "b"]
 
 
-async def test_close_cancels_and_waits_until_they_are_gone() -> None:
+async def test_close_cancels_tasks_and_waits_for_their_end() -> None:
     tasks, cleaned = BackgroundTasks(), []
 
     async def work() -> None:
@@ -41,8 +41,8 @@ async def test_close_cancels_and_waits_until_they_are_gone() -> None:
     assert len(tasks) == 0
 
 
-async def test_an_exception_nobody_expected_reaches_the_loop() -> None:
-    """There the runner takes it for what it is: a bug that ends the daemon."""
+async def test_background_task_unexpected_exception_reaches_the_event_loop() -> None:
+    """The runner of the daemon treats such an exception as a bug and ends the daemon."""
     seen: list[BaseException | None] = []
 
     def note(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -60,7 +60,7 @@ async def test_an_exception_nobody_expected_reaches_the_loop() -> None:
     assert seen == [bug]
 
 
-async def test_work_about_one_replica_or_directory_costs_itself_only() -> None:
+async def test_background_job_failure_is_logged_and_keeps_the_broker_running() -> None:
     seen: list[Any] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: seen.append(context))
     tasks, turns = BackgroundTasks(JobGuard(first_wait_s=0.0)), 0
@@ -73,7 +73,7 @@ async def test_work_about_one_replica_or_directory_costs_itself_only() -> None:
 
     with capture_logs() as logged:
         tasks.attempt(lambda: work(KeyError("a bug")), "create-t-0")
-        tasks.attempt(lambda: work(OverloadedError("which it should have handled")), "create-t-1")
+        tasks.attempt(lambda: work(OverloadedError("unhandled")), "create-t-1")
         await tasks.idle()
         tasks.keep(lambda: work(KeyError("a bug")), "fetcher")
         await tasks.idle()

@@ -1,4 +1,4 @@
-"""DescribeConfigs: values, sources and synonyms. IncrementalAlterConfigs: there and back."""
+"""DescribeConfigs (values, sources, synonyms), IncrementalAlterConfigs and AlterConfigs."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def apis() -> ConfigApis:
 async def described(
     apis: ConfigApis, resource_type: int, name: str, keys: list[str] | None = None
 ) -> tuple[Any, dict[str, Any]]:
-    """The resource's result, and its entries by name."""
+    """Return the result of the resource, and its entries by name."""
     resource = REQUEST.DescribeConfigsResource(
         resource_type=resource_type, resource_name=name, configuration_keys=keys
     )
@@ -102,7 +102,7 @@ async def described(
 
 
 async def answered(apis: ConfigApis, request: Any) -> list[Any]:
-    """The results, there and back over the wire."""
+    """Return the results after a round trip through the wire format."""
     header = RequestHeader(ApiKey.DESCRIBE_CONFIGS, CONTEXT.api_version, 1, None)
     frame = b"".join(encode_response(header, await apis.describe_configs(request, CONTEXT)))
     answer = decode_response(frame[4:], api_key=header.api_key, version=header.api_version)
@@ -114,7 +114,9 @@ def synonyms_of(entry: Any) -> list[tuple[str, str, int]]:
     return [(synonym.name, synonym.value, synonym.source) for synonym in entry.synonyms]
 
 
-async def test_a_topics_own_value_wins_and_names_the_brokers_as_a_synonym(apis: ConfigApis) -> None:
+async def test_describe_configs_topic_value_overrides_default_with_synonyms(
+    apis: ConfigApis,
+) -> None:
     _, entries = await described(apis, TOPIC, "t")
     entry = entries["segment.bytes"]
     assert (entry.value, entry.config_source) == ("4096", DYNAMIC)
@@ -124,7 +126,7 @@ async def test_a_topics_own_value_wins_and_names_the_brokers_as_a_synonym(apis: 
     ]
 
 
-async def test_a_value_of_the_brokers_file_is_in_force_for_its_topics(apis: ConfigApis) -> None:
+async def test_describe_configs_topic_inherits_static_broker_value(apis: ConfigApis) -> None:
     _, entries = await described(apis, TOPIC, "t")
     entry = entries["retention.ms"]
     assert (entry.value, entry.config_source) == (str(2 * 3_600_000), STATIC)
@@ -134,7 +136,7 @@ async def test_a_value_of_the_brokers_file_is_in_force_for_its_topics(apis: Conf
     ]
 
 
-async def test_what_nobody_set_is_a_default(apis: ConfigApis) -> None:
+async def test_describe_configs_unset_topic_key_has_default_source(apis: ConfigApis) -> None:
     _, entries = await described(apis, TOPIC, "t")
     assert entries["min.insync.replicas"].config_source == DEFAULT
     assert entries["compression.type"].value == "producer"
@@ -148,10 +150,10 @@ async def test_what_nobody_set_is_a_default(apis: ConfigApis) -> None:
         ("2", "3", ("2", DYNAMIC)),
     ],
 )
-async def test_min_insync_replicas_are_the_topics_the_clusters_or_by_the_replication_factor(
+async def test_describe_configs_min_insync_replicas_comes_from_topic_cluster_or_replication_factor(
     apis: ConfigApis, own: str | None, of_all: str | None, expected: tuple[str, int]
 ) -> None:
-    """Two by default, and not more than the topic has replicas."""
+    """The default is 2, but never more than the replication factor of the topic."""
     state, topic_id = apis._cache.state, TopicId(b"t" * 16)
     alone = PartitionRegistration(
         replicas=(BrokerId(7),),
@@ -173,19 +175,19 @@ async def test_min_insync_replicas_are_the_topics_the_clusters_or_by_the_replica
     assert synonyms_of(entries[key])[-1] == (key, "2", DEFAULT)
 
 
-async def test_only_the_keys_asked_for_are_described(apis: ConfigApis) -> None:
+async def test_describe_configs_with_keys_returns_only_those_keys(apis: ConfigApis) -> None:
     _, entries = await described(apis, TOPIC, "t", ["retention.ms"])
     assert list(entries) == ["retention.ms"]
 
 
-async def test_a_broker_describes_itself_with_kafkas_spelling(apis: ConfigApis) -> None:
+async def test_describe_configs_broker_formats_values_as_kafka(apis: ConfigApis) -> None:
     _, entries = await described(apis, int(ResourceType.BROKER), "7")
     assert entries["listeners"].value == "PLAINTEXT://127.0.0.1:9092"
     assert entries["controller.quorum.voters"].value == "100@127.0.0.1:9093"
     assert entries["auto.create.topics.enable"].value == "true"
     assert entries["log.retention.hours"].read_only
     assert entries["log.retention.hours"].config_source == STATIC
-    # What the file does not say of new topics is the controller's to say, which may be anything.
+    # The controller chooses the value for new topics that the broker's file does not set.
     assert entries["num.partitions"].value is None
     assert entries["default.replication.factor"].value is None
 
@@ -195,10 +197,10 @@ async def test_a_broker_describes_itself_with_kafkas_spelling(apis: ConfigApis) 
     [
         pytest.param(TOPIC, "absent", 3, id="unknown topic"),
         pytest.param(int(ResourceType.BROKER), "8", 42, id="another broker"),
-        pytest.param(16, "x", 42, id="unknown kind of resource"),
+        pytest.param(16, "x", 42, id="unknown type of resource"),
     ],
 )
-async def test_what_cannot_be_described_says_why(
+async def test_describe_configs_unknown_resource_returns_error_code_and_message(
     apis: ConfigApis, resource_type: int, name: str, code: int
 ) -> None:
     result, entries = await described(apis, resource_type, name)
@@ -209,7 +211,9 @@ async def test_what_cannot_be_described_says_why(
 # --- dynamic values ------------------------------------------------------------------------------
 
 
-async def test_a_brokers_own_dynamic_value_wins_and_names_all_others(apis: ConfigApis) -> None:
+async def test_describe_configs_broker_dynamic_value_overrides_with_all_synonyms(
+    apis: ConfigApis,
+) -> None:
     _, entries = await described(apis, BROKER, "7")
     entry = entries[RATE]
     assert (entry.value, entry.config_source, entry.read_only) == ("6", DYNAMIC_BROKER, False)
@@ -221,20 +225,26 @@ async def test_a_brokers_own_dynamic_value_wins_and_names_all_others(apis: Confi
     ]
 
 
-async def test_a_value_for_all_brokers_holds_where_there_is_no_own_one(apis: ConfigApis) -> None:
+async def test_describe_configs_broker_inherits_cluster_wide_dynamic_value(
+    apis: ConfigApis,
+) -> None:
     _, entries = await described(apis, BROKER, "7")
     entry = entries[OTHER_RATE]
     assert (entry.value, entry.config_source) == ("8", DYNAMIC_DEFAULT_BROKER)
 
 
-async def test_all_brokers_are_described_by_what_was_set_for_all_of_them(apis: ConfigApis) -> None:
+async def test_describe_configs_default_broker_lists_cluster_wide_dynamic_values(
+    apis: ConfigApis,
+) -> None:
     _, entries = await described(apis, BROKER, "")
     assert {name: entry.value for name, entry in entries.items()} == {RATE: "5", OTHER_RATE: "8"}
     assert {entry.config_source for entry in entries.values()} == {DYNAMIC_DEFAULT_BROKER}
 
 
-async def test_what_controllers_go_by_is_not_said_to_be_a_broker_s_own(apis: ConfigApis) -> None:
-    """Both have keys of the same name; only of topics the controllers' value is in force."""
+async def test_describe_configs_controller_keys_are_not_dynamic_for_a_broker(
+    apis: ConfigApis,
+) -> None:
+    # --- validation by the broker -----------------------------------------------------------------
     timeout, unclean = "broker.session.timeout.ms", "unclean.leader.election.enable"
     of_all = apis._cache.state.configs[ResourceType.BROKER, ""]
     of_all |= {timeout: "1234", unclean: "true"}
@@ -249,17 +259,19 @@ async def test_what_controllers_go_by_is_not_said_to_be_a_broker_s_own(apis: Con
     assert (entry.value, entry.config_source) == ("true", DYNAMIC_DEFAULT_BROKER)
 
 
-async def test_throttled_replicas_are_described_as_they_are_set(apis: ConfigApis) -> None:
+async def test_describe_configs_throttled_replicas_are_sorted_and_typed_as_list(
+    apis: ConfigApis,
+) -> None:
     _, entries = await described(apis, TOPIC, "t")
     entry = entries["leader.replication.throttled.replicas"]
     assert (entry.value, entry.config_type, entry.config_source) == ("0:7,1:2", 7, DYNAMIC)
     assert entries["follower.replication.throttled.replicas"].value == ""
 
 
-async def test_types_and_meanings_are_those_of_the_key_not_of_its_value(apis: ConfigApis) -> None:
+async def test_describe_configs_types_and_documentation_follow_the_key(apis: ConfigApis) -> None:
     _, entries = await described(apis, TOPIC, "t")
     assert (entries["retention.bytes"].value, entries["retention.bytes"].config_type) == ("-1", 5)
-    assert entries["retention.bytes"].documentation is None, "nobody asked"
+    assert entries["retention.bytes"].documentation is None, "the request did not ask for it"
     resource = REQUEST.DescribeConfigsResource(
         resource_type=BROKER, resource_name="7", configuration_keys=["log.dirs", "log.roll.ms"]
     )
@@ -269,7 +281,7 @@ async def test_types_and_meanings_are_those_of_the_key_not_of_its_value(apis: Co
     assert (dirs.config_type, roll.config_type, roll.value) == (7, 5, None)
 
 
-async def test_a_group_is_described_with_its_own_values_first(apis: ConfigApis) -> None:
+async def test_describe_configs_group_value_overrides_broker_default(apis: ConfigApis) -> None:
     session, beats = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
     apis._cache.state.configs[(ResourceType.GROUP, "g")] = {session: "60000"}
     result, entries = await described(apis, GROUP, "g")
@@ -289,7 +301,9 @@ async def test_a_group_is_described_with_its_own_values_first(apis: ConfigApis) 
     assert nameless.error_code == ErrorCode.INVALID_REQUEST
 
 
-async def test_compaction_is_described_in_kafkas_words(apis: ConfigApis) -> None:
+async def test_describe_configs_compaction_keys_have_kafkas_names_and_types(
+    apis: ConfigApis,
+) -> None:
     _, entries = await described(apis, TOPIC, "t")
     policy = entries["cleanup.policy"]
     assert (policy.value, policy.config_type) == ("delete", 7)
@@ -342,7 +356,7 @@ def refuse_topics(request: RpcRequest) -> RpcResponse:
     )
 
 
-async def test_changes_are_forwarded_and_outcomes_come_back_by_resource() -> None:
+async def test_alter_configs_forwards_changes_and_returns_outcomes_per_resource() -> None:
     async with brokers(answer=refuse_topics) as (rig,):
         request = ALTER(
             resources=[
@@ -377,7 +391,7 @@ async def test_changes_are_forwarded_and_outcomes_come_back_by_resource() -> Non
         assert answer_ == [("t", 40, "no"), ("", 0, None)]
 
 
-async def test_an_operation_that_kafka_does_not_have_is_refused_here() -> None:
+async def test_alter_configs_with_unknown_operation_is_rejected_by_the_broker() -> None:
     async with brokers(answer=refuse_topics) as (rig,):
         response = await rig.ask(ALTER(resources=[altered(TOPIC, "t", change("a", "b", 7))]))
         (answer_,) = response.responses
@@ -385,7 +399,7 @@ async def test_an_operation_that_kafka_does_not_have_is_refused_here() -> None:
         assert "operation 7" in answer_.error_message
 
 
-async def test_an_error_of_the_call_is_the_error_of_each_resource() -> None:
+async def test_alter_configs_controller_error_applies_to_every_resource() -> None:
     def refuse(request: RpcRequest) -> RpcResponse:
         raise OperatingError("ask later", code=ErrorCode.POLICY_VIOLATION)
 
@@ -396,7 +410,8 @@ async def test_an_error_of_the_call_is_the_error_of_each_resource() -> None:
         assert answer_ == [("a", 44, "ask later"), ("b", 44, "ask later")]
 
 
-# --- what only a broker can check ----------------------------------------------------------------
+# --- validation by the broker
+# ----------------------------------------------------------------------
 
 CORDONS = "cordoned.log.dirs"
 
@@ -407,7 +422,7 @@ def cordon(name: str, value: str | None) -> ConfigRecord:
     )
 
 
-async def test_cordons_are_described_with_every_place_that_sets_them() -> None:
+async def test_describe_configs_cordoned_log_dirs_lists_every_source() -> None:
     async with brokers(cordoned_log_dirs="/d1") as (rig,):
         await rig.follow(cordon("", "*"), cordon("1", ""))
         resource = REQUEST.DescribeConfigsResource(
@@ -435,7 +450,7 @@ def agree(request: RpcRequest) -> RpcResponse:
     )
 
 
-async def test_a_broker_checks_its_own_cordons_and_those_of_all() -> None:
+async def test_alter_configs_cordoned_log_dirs_are_validated_by_the_broker() -> None:
     async with brokers(2, answer=agree, cordoned_log_dirs="/d2") as (rig, _):
         resources = [
             altered(BROKER, "1", change(CORDONS, "d1/", operation=2)),
@@ -461,7 +476,7 @@ async def test_a_broker_checks_its_own_cordons_and_those_of_all() -> None:
         }
 
 
-async def test_a_directory_of_any_broker_may_be_cordoned_for_all() -> None:
+async def test_alter_configs_cluster_wide_cordon_accepts_directories_of_other_brokers() -> None:
     async with brokers(answer=agree) as (rig,):
         other = dataclasses.replace(
             rig.registration(),
@@ -476,7 +491,7 @@ async def test_a_directory_of_any_broker_may_be_cordoned_for_all() -> None:
         assert [r.error_code for r in response.responses] == [0]
 
 
-async def test_another_broker_is_asked_itself_while_it_is_there() -> None:
+async def test_alter_configs_for_another_broker_is_rejected_unless_that_broker_is_fenced() -> None:
     async with brokers(2, answer=agree) as (rig, other):
         wish = ALTER(resources=[altered(BROKER, "2", change(RATE, "5"))])
         (answer_,) = (await rig.ask(wish)).responses
@@ -489,7 +504,7 @@ async def test_another_broker_is_asked_itself_while_it_is_there() -> None:
         assert [r.validated_by for r in rig.controller.seen] == [1]
 
 
-async def test_a_resource_that_is_named_twice_is_described_once(apis: ConfigApis) -> None:
+async def test_describe_configs_repeated_resource_is_described_once(apis: ConfigApis) -> None:
     def asked(*keys: str) -> Any:
         return REQUEST.DescribeConfigsResource(
             resource_type=TOPIC, resource_name="t", configuration_keys=list(keys)
@@ -500,7 +515,7 @@ async def test_a_resource_that_is_named_twice_is_described_once(apis: ConfigApis
     assert {entry.name for entry in result.configs} == {"retention.ms", "segment.bytes"}
 
 
-async def test_an_answer_that_is_long_enough_refuses_the_rest(
+async def test_describe_configs_above_response_limit_rejects_remaining_resources(
     apis: ConfigApis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kraftjbod.broker.apis.config_apis.MAX_ANSWER_BYTES", 1_000)
@@ -513,7 +528,7 @@ async def test_an_answer_that_is_long_enough_refuses_the_rest(
     assert "ask for this one again" in second.error_message
 
 
-async def test_a_number_without_end_is_no_broker() -> None:
+async def test_alter_configs_with_overlong_broker_id_returns_a_response() -> None:
     def pass_on(request: RpcRequest) -> RpcResponse:
         assert isinstance(request, IncrementalAlterConfigsRequest)
         return IncrementalAlterConfigsResponse(
@@ -541,8 +556,8 @@ def describe_committed(request: RpcRequest) -> RpcResponse:
     return DescribeDynamicConfigsResponse(resources=described)
 
 
-async def test_what_a_whole_configuration_does_not_name_is_removed() -> None:
-    """KIP-133: clients that do not know IncrementalAlterConfigs yet."""
+async def test_alter_configs_whole_replacement_removes_unnamed_keys() -> None:
+    """KIP-133: AlterConfigs of clients without IncrementalAlterConfigs."""
     whole = message("AlterConfigsRequest")
 
     def resource(resource_type: int, name: str, **values: str | None) -> Any:

@@ -1,4 +1,4 @@
-"""UpdateFeatures in every version that Kafka has of it."""
+"""UpdateFeatures in all of Kafka's versions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ UPGRADE, SAFE_DOWNGRADE = 1, 2
 
 
 def answer(request: RpcRequest) -> RpcResponse:
-    """Levels above 20 are refused."""
+    """Reject levels above 20."""
     if not isinstance(request, UpdateFeaturesRequest):
         return accept(request)
     outcomes = []
@@ -38,7 +38,7 @@ def update(level: int, **more: Any) -> Any:
 
 
 @pytest.mark.parametrize("version", [1, 2])
-async def test_updates_are_forwarded(version: int) -> None:
+async def test_update_features_forwards_updates_to_the_controller(version: int) -> None:
     async with brokers(answer=answer) as (rig,):
         request = UPDATE(feature_updates=[update(14, upgrade_type=3)], validate_only=True)
         response = await rig.ask(request, version)
@@ -52,7 +52,7 @@ async def test_updates_are_forwarded(version: int) -> None:
 
 
 @pytest.mark.parametrize(("allowed", "kind"), [(False, UPGRADE), (True, SAFE_DOWNGRADE)])
-async def test_the_oldest_version_only_says_whether_down_is_allowed(
+async def test_update_features_version_0_maps_allow_downgrade_to_upgrade_type(
     allowed: bool, kind: int
 ) -> None:
     async with brokers(answer=answer) as (rig,):
@@ -62,7 +62,7 @@ async def test_the_oldest_version_only_says_whether_down_is_allowed(
         assert (forwarded.updates[0].upgrade_type, forwarded.updates[0].level) == (kind, 0)
 
 
-async def test_a_refusal_stands_where_the_version_has_a_place_for_it() -> None:
+async def test_update_features_error_is_per_feature_before_version_2_and_top_level_since() -> None:
     async with brokers(answer=answer) as (rig,):
         request = UPDATE(feature_updates=[update(99)])
         old, new = await rig.ask(request, 1), await rig.ask(request, 2)
@@ -72,13 +72,13 @@ async def test_a_refusal_stands_where_the_version_has_a_place_for_it() -> None:
         assert new.error_message == "too high"
 
 
-async def test_the_one_error_is_that_of_the_feature_that_is_to_blame() -> None:
-    def blame_the_second(request: RpcRequest) -> RpcResponse:
+async def test_update_features_top_level_error_is_that_of_the_faulty_feature() -> None:
+    def fail_second_feature(request: RpcRequest) -> RpcResponse:
         codes = (ErrorCode.FEATURE_UPDATE_FAILED, ErrorCode.INVALID_UPDATE_VERSION)
         outcomes = (FeatureOutcome(name="f", error_code=c, error_message=c.name) for c in codes)
         return UpdateFeaturesResponse(results=tuple(outcomes))
 
-    async with brokers(answer=blame_the_second) as (rig,):
+    async with brokers(answer=fail_second_feature) as (rig,):
         response = await rig.ask(UPDATE(feature_updates=[update(17), update(18)]))
         assert response.error_message == "INVALID_UPDATE_VERSION"
 
@@ -90,7 +90,7 @@ async def test_the_one_error_is_that_of_the_feature_that_is_to_blame() -> None:
         pytest.param([update(17)] * 101, "at most 100", id="too many"),
     ],
 )
-async def test_what_the_controller_cannot_be_asked_is_refused_here(
+async def test_update_features_invalid_request_is_rejected_by_the_broker(
     updates: list[Any], why: str
 ) -> None:
     async with brokers(answer=answer) as (rig,):
@@ -100,7 +100,7 @@ async def test_what_the_controller_cannot_be_asked_is_refused_here(
         assert rig.controller.seen == []
 
 
-async def test_an_error_of_the_call_is_the_error_of_the_answer() -> None:
+async def test_update_features_controller_error_is_returned_in_the_response() -> None:
     def refuse(request: RpcRequest) -> RpcResponse:
         raise OperatingError("ask later", code=ErrorCode.POLICY_VIOLATION)
 

@@ -1,4 +1,4 @@
-"""A follower's fetches as the leader answers them."""
+"""Responses of the leader to fetch requests of followers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ VERSION = 16
 
 
 def request(*offsets: int, session: tuple[int, int] = (0, 0), forget: Any = (), **more: Any) -> Any:
-    """Partition i from ``offsets[i]`` on, asked by broker 2."""
+    """Fetch partition i from ``offsets[i]`` on as broker 2."""
     limits = {"max_wait_ms": 0, "min_bytes": 1, "max_bytes": 1 << 20}
     more.setdefault("current_leader_epoch", 0)
     limits |= {name: more.pop(name) for name in list(more) if name in limits}
@@ -64,7 +64,7 @@ async def lead_two(rig: BrokerRig) -> None:
     await rig.follow(topic(), *(partition(i, replicas=(1, 2)) for i in (0, 1)))
 
 
-async def test_only_what_has_news_is_reported_after_the_first_fetch() -> None:
+async def test_fetch_session_returns_only_partitions_with_changes() -> None:
     async with brokers() as (rig,):
         await lead_two(rig)
         first = await rig.ask(request(0, 0), VERSION)
@@ -76,7 +76,7 @@ async def test_only_what_has_news_is_reported_after_the_first_fetch() -> None:
         assert answered(quiet) == {}
 
 
-async def test_a_fetch_commits_what_the_follower_has_and_answers_the_producer() -> None:
+async def test_follower_fetch_advances_high_watermark_and_completes_produce() -> None:
     async with brokers() as (rig,):
         await lead_two(rig)
         first = await rig.ask(request(0, 0), VERSION)
@@ -95,8 +95,10 @@ def high_watermark(rig: BrokerRig) -> int:
 
 
 @pytest.mark.parametrize(("replica_id", "epoch"), [(2, 77), (2, 0), (3, -1), (99, -1), (1, -1)])
-async def test_a_stranger_gets_nothing_and_moves_nothing(replica_id: int, epoch: int) -> None:
-    """Whoever says that it is a broker is one only in the epoch in which it is registered."""
+async def test_follower_fetch_with_wrong_replica_or_epoch_returns_no_records(
+    replica_id: int, epoch: int
+) -> None:
+    """A fetching replica must be registered in the epoch that the request names."""
     async with brokers() as (rig,):
         await lead_two(rig)
         await rig.ask(produce(batch(), acks=1), 9)
@@ -108,14 +110,14 @@ async def test_a_stranger_gets_nothing_and_moves_nothing(replica_id: int, epoch:
             ErrorCode.NOT_LEADER_OR_FOLLOWER
         }
         await rig.ask(produce(batch(), acks=1), 9)
-        # Nor does it in a session that it has, its own or another's.
+        # The same holds in its own session and in the session of another follower.
         strange.session_id, strange.session_epoch, strange.topics = first.session_id, 1, []
         second = await rig.ask(strange, VERSION)
         assert not any(part.records for part in answered(second).values())
         assert high_watermark(rig) == 0
 
 
-async def test_a_fetch_that_may_be_late_counts_when_the_next_one_of_its_session_comes() -> None:
+async def test_follower_fetch_that_opens_a_session_counts_after_the_next_fetch() -> None:
     async with brokers() as (rig,):
         await lead_two(rig)
         await rig.ask(produce(batch(), acks=1), 9)
@@ -125,13 +127,13 @@ async def test_a_fetch_that_may_be_late_counts_when_the_next_one_of_its_session_
         session = (new.session_id, 1)
         await rig.ask(request(session=session), VERSION)
         assert high_watermark(rig) == 1
-        # And the session that was given up is heard no more.
+        # Fetches of the abandoned session have no effect.
         await rig.ask(produce(batch(), acks=1), 9)
         await rig.ask(request(2, 0, session=(old.session_id, 1)), VERSION)
         assert high_watermark(rig) == 1
 
 
-async def test_a_session_belongs_to_the_follower_that_opened_it() -> None:
+async def test_fetch_session_of_another_follower_returns_session_id_not_found() -> None:
     async with brokers() as (rig,):
         await lead_two(rig)
         first = await rig.ask(request(0, 0), VERSION)
@@ -140,7 +142,7 @@ async def test_a_session_belongs_to_the_follower_that_opened_it() -> None:
         assert (await rig.ask(other, VERSION)).error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
-async def test_a_forgotten_partition_is_not_reported_of() -> None:
+async def test_fetch_session_omits_forgotten_partitions() -> None:
     async with brokers() as (rig,):
         await lead_two(rig)
         first = await rig.ask(request(0, 0), VERSION)
@@ -149,8 +151,8 @@ async def test_a_forgotten_partition_is_not_reported_of() -> None:
         assert answered(second) == {}
 
 
-async def test_a_diverging_log_is_answered_where_to_truncate() -> None:
-    """KIP-595: the follower's last epoch ended earlier here."""
+async def test_follower_fetch_with_diverging_log_returns_diverging_epoch() -> None:
+    """KIP-595: the last epoch of the follower ended earlier on the leader."""
     async with brokers() as (rig,):
         await lead_two(rig)
         await rig.ask(produce(batch(2), acks=1), 9)
@@ -160,7 +162,7 @@ async def test_a_diverging_log_is_answered_where_to_truncate() -> None:
         assert (diverging.epoch, diverging.end_offset) == (0, 2)
 
 
-async def test_errors_and_unknown_topics_are_reported_at_once() -> None:
+async def test_follower_fetch_returns_errors_without_waiting() -> None:
     async with brokers() as (rig,):
         await lead_two(rig)
         stale = await rig.ask(request(0, current_leader_epoch=9, max_wait_ms=60_000), VERSION)
@@ -170,13 +172,13 @@ async def test_errors_and_unknown_topics_are_reported_at_once() -> None:
         assert answered(await rig.ask(other, VERSION))[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
 
 
-async def test_a_lost_session_is_reported_as_such() -> None:
+async def test_fetch_with_unknown_session_returns_session_id_not_found() -> None:
     async with brokers() as (rig,):
         response = await rig.ask(request(session=(77, 3)), VERSION)
         assert response.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
-async def test_losing_the_leadership_ends_a_wait() -> None:
+async def test_waiting_follower_fetch_ends_when_leadership_is_lost() -> None:
     async with brokers() as (rig,):
         await lead_two(rig)
         first = await rig.ask(request(0, 0), VERSION)
@@ -188,7 +190,7 @@ async def test_losing_the_leadership_ends_a_wait() -> None:
         assert answered(await waiting)[0].error_code == ErrorCode.FENCED_LEADER_EPOCH
 
 
-async def test_a_dead_directory_is_reported_at_once() -> None:
+async def test_waiting_follower_fetch_ends_when_its_directory_fails() -> None:
     async with brokers() as (rig,):
         await lead_two(rig)
         first = await rig.ask(request(0, 0), VERSION)
@@ -202,7 +204,7 @@ async def test_a_dead_directory_is_reported_at_once() -> None:
         assert codes == {i: ErrorCode.KAFKA_STORAGE_ERROR for i in (0, 1)}
 
 
-async def test_what_a_hanging_directory_does_not_give_is_reported_when_it_does() -> None:
+async def test_follower_fetch_omits_a_hanging_directory_until_it_answers() -> None:
     sick = FaultVfs(MemVfs())
     async with brokers(1, sick, MemVfs(), log_dir_io_suspect_ms="50") as (rig,):
         directories = [[dir_of(1, n), dir_of(2, 1)] for n in (1, 2)]
@@ -223,8 +225,8 @@ async def test_what_a_hanging_directory_does_not_give_is_reported_when_it_does()
         assert len(answered(second)[0].records)
 
 
-async def test_a_directory_that_hung_once_already_is_not_waited_for_again() -> None:
-    """Its neighbours' records, in the same fetch, must not wait twice for one doubt."""
+async def test_follower_fetch_does_not_wait_again_for_a_suspected_directory() -> None:
+    """Records of other directories in the same fetch must not wait twice for one suspicion."""
     sick = FaultVfs(MemVfs())
     limits = {"log_dir_io_suspect_ms": "600000", "log_dir_io_timeout_ms": "1200000"}
     async with brokers(1, sick, MemVfs(), **limits) as (rig,):
@@ -251,7 +253,7 @@ async def test_a_directory_that_hung_once_already_is_not_waited_for_again() -> N
         assert all(len(p.records) for p in answered(await first).values())
 
 
-async def test_an_append_ends_a_wait_of_a_follower_before_it_is_committed() -> None:
+async def test_waiting_follower_fetch_ends_on_append_before_commit() -> None:
     async with brokers() as (rig,):
         await lead_two(rig)
         first = await rig.ask(request(0, 0), VERSION)
@@ -264,12 +266,12 @@ async def test_an_append_ends_a_wait_of_a_follower_before_it_is_committed() -> N
         assert (part.high_watermark, len(part.records) > 0) == (0, True)
 
 
-async def test_a_session_begun_anew_takes_the_place_of_the_old_one() -> None:
+async def test_new_fetch_session_replaces_the_old_session() -> None:
     async with brokers() as (rig,):
         await lead_two(rig)
         first = await rig.ask(request(0, 0), VERSION)
-        anew = await rig.ask(request(0, session=(first.session_id, 0)), VERSION)
-        assert anew.session_id != first.session_id
+        renewed = await rig.ask(request(0, session=(first.session_id, 0)), VERSION)
+        assert renewed.session_id != first.session_id
         lost = await rig.ask(request(session=(first.session_id, 1)), VERSION)
         assert lost.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
@@ -279,14 +281,14 @@ def sizes(response: Any) -> dict[int, int]:
 
 
 async def write(rig: BrokerRig, index: int, size: int) -> int:
-    """Append one batch with a body of ``size`` bytes; how long it is in the log."""
+    """Append one batch with a body of ``size`` bytes and return its size in the log."""
     records = batch(body=bytes(size))
     await rig.ask(produce(records, acks=1, tp=TP._replace(partition=index)), 9)
     return len(records)
 
 
-async def test_what_comes_during_a_wait_does_not_overfill_the_answer() -> None:
-    """A second look at the session knows what the first one found."""
+async def test_waiting_follower_fetch_stays_within_max_bytes_after_new_appends() -> None:
+    """The second read of the session counts the bytes of the first read."""
     async with brokers() as (rig,):
         await lead_two(rig)
         small = await write(rig, 0, 100)
@@ -313,7 +315,7 @@ async def test_what_comes_during_a_wait_does_not_overfill_the_answer() -> None:
         assert sizes(later)[1] > 0
 
 
-async def test_a_batch_that_does_not_fit_into_the_rest_of_an_answer_comes_in_the_next() -> None:
+async def test_follower_fetch_returns_a_batch_above_max_bytes_in_the_next_response() -> None:
     async with brokers() as (rig,):
         await lead_two(rig)
         for index in (0, 1):
@@ -324,7 +326,7 @@ async def test_a_batch_that_does_not_fit_into_the_rest_of_an_answer_comes_in_the
         assert sizes(second) == {1: size}
 
 
-async def test_reads_from_disk_keep_to_the_space_of_the_answer_too() -> None:
+async def test_follower_fetch_reads_from_disk_stay_within_max_bytes() -> None:
     cold = FaultVfs(MemVfs())
     async with brokers(1, cold, MemVfs()) as (rig,):
         await lead_two(rig)
@@ -348,7 +350,7 @@ def setting(kind: ResourceType, name: str, key: str, value: str) -> ConfigRecord
 
 
 async def lead_two_throttled(rig: BrokerRig, *, isr: tuple[int, ...]) -> None:
-    """Partition 0 is listed, partition 1 is not; one byte per second."""
+    """Lead partition 0, throttled to one byte per second, and partition 1, which is not."""
     await rig.follow(
         topic(),
         setting(ResourceType.TOPIC, "t", LISTED, "0:1"),
@@ -357,7 +359,7 @@ async def lead_two_throttled(rig: BrokerRig, *, isr: tuple[int, ...]) -> None:
     )
 
 
-async def test_an_overdrawn_throttle_leaves_out_listed_partitions_and_no_others() -> None:
+async def test_leader_throttle_above_quota_omits_only_listed_partitions() -> None:
     async with brokers() as (rig,):
         await lead_two_throttled(rig, isr=(1,))
         size = await write(rig, 0, 100)
@@ -369,7 +371,7 @@ async def test_an_overdrawn_throttle_leaves_out_listed_partitions_and_no_others(
         assert {i: n for i, n in sizes(held).items() if n} == {1: size}
 
 
-async def test_a_throttle_that_is_lifted_lets_go_what_was_held_up() -> None:
+async def test_leader_throttle_removed_sends_withheld_records() -> None:
     async with brokers() as (rig,):
         await lead_two_throttled(rig, isr=(1,))
         size = await write(rig, 0, 100)
@@ -382,7 +384,7 @@ async def test_a_throttle_that_is_lifted_lets_go_what_was_held_up() -> None:
         assert sizes(freed) == {0: size}
 
 
-async def test_an_in_sync_follower_is_never_held_up() -> None:
+async def test_leader_throttle_never_withholds_from_in_sync_followers() -> None:
     async with brokers() as (rig,):
         await lead_two_throttled(rig, isr=(1, 2))
         size = await write(rig, 0, 100)
@@ -390,10 +392,10 @@ async def test_an_in_sync_follower_is_never_held_up() -> None:
         await write(rig, 0, 100)
         second = await rig.ask(request(1, session=(first.session_id, 1)), VERSION)
         assert sizes(second) == {0: size}
-        assert rig.parts.quotas.leader.wait_ms(rig.around.clock.now_ms()) > 0  # It counts, though.
+        assert rig.parts.quotas.leader.wait_ms(rig.around.clock.now_ms()) > 0  # Its bytes count.
 
 
-async def test_a_follower_learns_that_offsets_may_be_missing() -> None:
+async def test_follower_fetch_after_append_with_gaps_sets_may_have_gaps() -> None:
     async with brokers() as (rig,):
         await lead_two(rig)
         handle = rig.logs.get(TP)

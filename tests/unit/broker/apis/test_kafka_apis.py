@@ -6,16 +6,16 @@ from kraftjbod.protocol.kafka_codec import SUPPORTED, ApiKey, RequestHeader, mes
 from tests.unit.broker.broker_rig import CONNECTION, brokers
 
 
-async def test_no_advertised_api_is_half_there() -> None:
+async def test_every_advertised_api_has_a_handler() -> None:
     names = {
         key: "".join(word.capitalize() for word in key.name.split("_")) + "Request"
         for key in ApiKey
-        if key is not ApiKey.API_VERSIONS  # The door itself answers that.
+        if key is not ApiKey.API_VERSIONS  # The server answers this request.
     }
     assert names.keys() | {ApiKey.API_VERSIONS} == SUPPORTED.keys()
     async with brokers() as (rig,):
         for key, name in names.items():
             header = RequestHeader(key, SUPPORTED[key][1], 0, "test")
             answer = await rig.parts.kafka.handle(header, message(name)(), CONNECTION)
-            # The defaults of a Produce ask for no answer.
+            # A Produce request with default values expects no response.
             assert (answer is None) == (key is ApiKey.PRODUCE), name

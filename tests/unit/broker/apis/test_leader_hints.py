@@ -1,4 +1,4 @@
-"""What a client that asked the wrong broker hears of the right one (KIP-951)."""
+"""Leader hints for a client that sent a request to the wrong broker (KIP-951)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def hints_of(rig: BrokerRig, listener: str = LISTENER, *, speaks: bool = True) -
     )
 
 
-async def test_another_leader_is_reported_once_with_where_it_is() -> None:
+async def test_leader_hints_name_each_new_leader_once_with_its_endpoint() -> None:
     async with brokers(2) as (rig, other):
         led = [partition(i, replicas=(1, 2), leader=2, epoch=3) for i in (0, 1)]
         await rig.follow(topic(), *led)
@@ -54,9 +54,9 @@ async def test_another_leader_is_reported_once_with_where_it_is() -> None:
         (2, WRONG, "ELSEWHERE", True),
         (2, WRONG, LISTENER, False),
     ],
-    ids=["itself", "nobody", "other_error", "no_error", "other_listener", "old_version"],
+    ids=["itself", "no_leader", "other_error", "no_error", "other_listener", "old_version"],
 )
-async def test_nothing_is_reported_where_it_would_not_help(
+async def test_leader_hints_are_absent_without_a_usable_leader(
     leader: int, code: ErrorCode, listener: str, speaks: bool
 ) -> None:
     async with brokers(2) as (rig, _):
@@ -65,6 +65,6 @@ async def test_nothing_is_reported_where_it_would_not_help(
         assert hints.leader_of(TP, code) is None and hints.endpoints() == []
 
 
-async def test_of_a_partition_that_is_not_there_nothing_is_reported() -> None:
+async def test_leader_hints_for_unknown_partition_are_absent() -> None:
     async with brokers() as (rig,):
         assert hints_of(rig).leader_of(TP, WRONG) is None

@@ -20,7 +20,7 @@ async def ask(rig: BrokerRig, operation: int, target: str) -> Any:
     return await rig.ask(request(operation=operation, target=target, timeout_ms=WAIT_MS))
 
 
-async def test_what_was_done_is_reported_with_id_and_state() -> None:
+async def test_alter_log_dirs_returns_directory_id_and_state() -> None:
     new = MemVfs()
     new.make_dirs("/d3")
     async with registered() as rig:
@@ -33,8 +33,8 @@ async def test_what_was_done_is_reported_with_id_and_state() -> None:
         assert gone.directory_id == dir_of(1, 2)
 
 
-async def test_a_path_that_is_not_allowed_is_answered_as_one_where_nothing_is() -> None:
-    """Whoever asks must not learn what lies on this machine."""
+async def test_alter_log_dirs_forbidden_path_is_answered_like_an_unusable_one() -> None:
+    """The response must not reveal which files exist on this machine."""
     disks = FaultVfs(MemVfs()), FaultVfs(MemVfs())
     async with brokers(1, *disks, answer=in_order, log_dirs_allowed_roots="/mnt") as (rig,):
         rig.parts.lifecycle.start()
@@ -53,7 +53,7 @@ async def test_a_path_that_is_not_allowed_is_answered_as_one_where_nothing_is() 
         await rig.parts.lifecycle.close()
 
 
-async def test_what_was_refused_is_reported_with_its_reason() -> None:
+async def test_alter_log_dirs_refusal_returns_code_and_reason() -> None:
     async with registered() as rig:
         answer = await ask(rig, 0, "/nowhere")
         assert answer.error_code == ErrorCode.LOG_DIR_NOT_FOUND
@@ -64,8 +64,8 @@ async def test_what_was_refused_is_reported_with_its_reason() -> None:
         assert unknown.message == "9 is no operation on a directory"
 
 
-async def test_a_path_with_a_nul_is_refused_whatever_is_to_be_done_with_it() -> None:
-    """It was a ValueError in a background task, which ended the broker."""
+async def test_alter_log_dirs_path_with_nul_returns_invalid_request() -> None:
+    """Such a path raised ValueError in a background task and ended the broker."""
     async with registered() as rig:
         for operation in (0, 1, 2):
             answer = await ask(rig, operation, "/d1\0x")
@@ -73,7 +73,7 @@ async def test_a_path_with_a_nul_is_refused_whatever_is_to_be_done_with_it() -> 
             assert "NUL" in answer.message
 
 
-async def test_an_operation_that_meets_a_bug_is_answered_and_costs_nobody_else(
+async def test_alter_log_dirs_unexpected_error_is_answered_and_later_requests_succeed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with registered() as rig:

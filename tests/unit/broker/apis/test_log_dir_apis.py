@@ -1,4 +1,4 @@
-"""What may be asked of the directories: who moves where, sizes, lag, and what is offline."""
+"""DescribeLogDirs (sizes, lag, states, offline directories) and AlterReplicaLogDirs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ KIND = DescribeLogDirsRequest
 ALTER = AlterReplicaLogDirsRequest
 
 
-async def test_sizes_by_directory_and_an_offline_one_with_its_error_only() -> None:
+async def test_describe_log_dirs_reports_sizes_and_only_the_error_of_an_offline_directory() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition(), partition(1, directories=[dir_of(1, 2)]))
         records = batch(3)
@@ -46,20 +46,20 @@ async def test_sizes_by_directory_and_an_offline_one_with_its_error_only() -> No
         assert (part.offset_lag, part.is_future_key) == (0, False)
         assert (offline.log_dir, offline.error_code) == ("/d1", ErrorCode.KAFKA_STORAGE_ERROR)
         assert (list(offline.topics), offline.total_bytes) == ([], -1)
-        # What people need: why, and what it takes with it.
+        # An administrator needs the reason and the number of affected replicas.
         assert (offline.reason, offline.assigned_replicas) == ("test", 1)
         assert (online.reason, online.assigned_replicas) == ("", -1)
         assert (online.state, offline.state) == ("online", "offline")
         assert (online.directory_id, offline.directory_id) == (dir_of(1, 2), dir_of(1, 1))
 
 
-async def test_a_broker_says_which_one_it_is() -> None:
+async def test_describe_log_dirs_contains_the_broker_id_since_version_2() -> None:
     async with brokers() as (rig,):
         assert (await rig.ask(KIND(topics=None))).broker_id == 1
         assert (await rig.ask(KIND(topics=None), 1)).broker_id == -1
 
 
-async def test_a_replica_that_is_lost_for_all_is_reported_though_it_is_in_no_directory() -> None:
+async def test_describe_log_dirs_reports_replicas_of_lost_directories() -> None:
     async with brokers(opens=False) as (rig,):
         rig.replay(topic(), partition(directories=[LOST_DIR], leader=-1))
         rig.parts.publisher.open()
@@ -67,7 +67,7 @@ async def test_a_replica_that_is_lost_for_all_is_reported_though_it_is_in_no_dir
         assert list((await rig.ask(KIND(topics=[]), 1)).lost_replicas) == []
 
 
-async def test_a_cordoned_directory_is_reported_as_one() -> None:
+async def test_describe_log_dirs_reports_cordoned_directories() -> None:
     async with brokers() as (rig,):
         rig.dirs[1].is_cordoned = True
         answered = await rig.ask(KIND(topics=None))
@@ -76,7 +76,7 @@ async def test_a_cordoned_directory_is_reported_as_one() -> None:
         assert not any(result.is_cordoned for result in older.results)
 
 
-async def test_how_a_directory_does() -> None:
+async def test_describe_log_dirs_reports_scrubs_latency_and_growth() -> None:
     async with brokers(log_dir_scrub_interval_ms="1") as (rig,):
         rig.dirs[0].space = Space(total_bytes=1_000, usable_bytes=100, free_inodes=9)
         rig.parts.monitor.check()
@@ -100,7 +100,7 @@ async def test_how_a_directory_does() -> None:
         assert (alive.scrub_errors, dead.scrub_errors, dead.latency_ms) == (0, -1, -1)
 
 
-async def test_growth_is_that_of_the_logs_and_what_others_write_is_distinguished() -> None:
+async def test_log_dir_growth_separates_logs_from_other_files_on_the_disk() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         monitor, (ours, others) = rig.parts.monitor, rig.dirs
@@ -125,13 +125,13 @@ async def test_growth_is_that_of_the_logs_and_what_others_write_is_distinguished
         assert monitor.disk_growth_bytes_per_second(others) > 0
         assert monitor.seconds_until_full(others) > 0
         before = monitor.growth_bytes_per_second(ours)
-        # Which copies there are is no growth: what was there when the broker started is not.
+        # Copies that existed when the broker started do not count as growth.
         monitor._sizes.clear()
         await sample(1 << 20)
         assert 0 < monitor.growth_bytes_per_second(ours) < before
 
 
-async def test_only_the_partitions_asked_for() -> None:
+async def test_describe_log_dirs_with_partitions_returns_only_those_partitions() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition(), partition(1))
         asked = KIND(topics=[KIND.DescribableLogDirTopic(topic="t", partitions=[1])])
@@ -141,7 +141,7 @@ async def test_only_the_partitions_asked_for() -> None:
 
 
 async def test_describe_log_dirs_reports_future_copy_with_lag_and_unassigned_directory() -> None:
-    """An id for each path, so that metadata and disks can be compared by anybody."""
+    """Each path has its directory id, so that metadata can be compared with the disks."""
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         await rig.ask(produce(batch(3)), 9)
@@ -167,7 +167,7 @@ def move_to(path: str, tp: TopicPartition = TP) -> Any:
 
 
 async def alter(rig: BrokerRig, path: str, tp: TopicPartition = TP) -> int:
-    """The error code for one partition."""
+    """Request the move of one partition and return its error code."""
     (named,) = (await rig.ask(move_to(path, tp))).results
     (part,) = named.partitions
     assert (named.topic_name, part.partition_index) == tuple(tp)
@@ -175,7 +175,7 @@ async def alter(rig: BrokerRig, path: str, tp: TopicPartition = TP) -> int:
 
 
 @pytest.mark.parametrize("by_id", [False, True])
-async def test_a_replica_moves_to_a_path_or_to_an_id(by_id: bool) -> None:
+async def test_alter_replica_log_dirs_accepts_path_or_directory_id(by_id: bool) -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         assert await alter(rig, f"dirid:{dir_of(1, 2)}" if by_id else "/d2") == 0
@@ -184,10 +184,10 @@ async def test_a_replica_moves_to_a_path_or_to_an_id(by_id: bool) -> None:
         assert handle is not None and handle.log_dir is rig.dirs[1]
 
 
-async def test_the_first_of_several_errors_is_reported_in_kafka_s_order() -> None:
+async def test_alter_replica_log_dirs_checks_errors_in_kafkas_order() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition(), partition(1, directories=[dir_of(1, 2)]))
-        long, unknown = TopicPartition("x" * 249, 0), TopicPartition("nobody", 0)
+        long, unknown = TopicPartition("x" * 249, 0), TopicPartition("unknown", 0)
         rig.dirs[1].go_offline("test")
         rig.parts.manager.mark_offline(rig.dirs[1])
         rig.logs.drop(rig.dirs[1])
@@ -197,14 +197,16 @@ async def test_the_first_of_several_errors_is_reported_in_kafka_s_order() -> Non
         other = TopicPartition("t", 1)
         assert await alter(rig, "/d1", other) == ErrorCode.KAFKA_STORAGE_ERROR
         assert await alter(rig, "/d1", unknown) == ErrorCode.REPLICA_NOT_AVAILABLE
-        assert await alter(rig, "/d1") == 0, "it is there already"
+        assert await alter(rig, "/d1") == 0, "the replica is in that directory already"
 
 
-async def test_a_wish_that_comes_before_the_replica_holds_until_it_is_taken_back() -> None:
+async def test_alter_replica_log_dirs_before_creation_places_the_replica_until_reset_by_any() -> (
+    None
+):
     async with brokers() as (rig,):
         for n in (0, 1):
-            wished = TopicPartition("t", n)
-            assert await alter(rig, "/d2", wished) == ErrorCode.REPLICA_NOT_AVAILABLE
+            requested = TopicPartition("t", n)
+            assert await alter(rig, "/d2", requested) == ErrorCode.REPLICA_NOT_AVAILABLE
         assert await alter(rig, "any") == ErrorCode.REPLICA_NOT_AVAILABLE
         await rig.follow(topic(), partition(), partition(1))
         kept, moved = (rig.logs.get(TopicPartition("t", n)) for n in (0, 1))
@@ -213,7 +215,9 @@ async def test_a_wish_that_comes_before_the_replica_holds_until_it_is_taken_back
 
 
 @pytest.mark.parametrize("how", ["any", "/d1"])
-async def test_any_and_the_directory_where_it_is_end_a_move(how: str) -> None:
+async def test_alter_replica_log_dirs_to_any_or_current_directory_cancels_the_move(
+    how: str,
+) -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         rig.controller.may_answer.clear()
@@ -227,7 +231,7 @@ async def test_any_and_the_directory_where_it_is_end_a_move(how: str) -> None:
         assert rig.logs.futures() == []
 
 
-async def test_a_request_that_comes_during_a_swap_is_about_where_the_replica_is_after_it() -> None:
+async def test_alter_replica_log_dirs_during_a_swap_applies_after_the_swap() -> None:
     slow = FaultVfs(MemVfs())
     async with brokers(1, FaultVfs(MemVfs()), slow) as (rig,):
         await rig.follow(topic(), partition())
@@ -244,8 +248,10 @@ async def test_a_request_that_comes_during_a_swap_is_about_where_the_replica_is_
         assert handle is not None and handle.log_dir is rig.dirs[0]
 
 
-async def test_a_cordoned_directory_takes_no_replica_but_may_keep_its_own() -> None:
-    """A move out of a directory that is being drained can be cancelled."""
+async def test_alter_replica_log_dirs_to_cordoned_directory_fails_unless_it_cancels_a_move() -> (
+    None
+):
+    """A move out of a cordoned directory can be cancelled."""
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         rig.dirs[1].is_cordoned = True
@@ -266,8 +272,8 @@ async def test_a_cordoned_directory_takes_no_replica_but_may_keep_its_own() -> N
         assert handle is not None and handle.log_dir is rig.dirs[0]
 
 
-async def test_a_move_is_distinguished_from_the_moment_that_it_is_ordered() -> None:
-    """Before its copy has a directory; a tool would take the move for over otherwise."""
+async def test_describe_log_dirs_reports_future_replica_before_its_directory_exists() -> None:
+    """Otherwise a tool would treat the move as finished."""
     slow = FaultVfs(MemVfs())
     async with brokers(1, FaultVfs(MemVfs()), slow) as (rig,):
         await rig.follow(topic(), partition())
@@ -281,7 +287,7 @@ async def test_a_move_is_distinguished_from_the_moment_that_it_is_ordered() -> N
         ]
 
 
-async def test_an_impaired_directory_is_described_without_an_error_and_takes_no_replica() -> None:
+async def test_impaired_directory_is_described_without_error_and_accepts_no_replica() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition(), partition(1, directories=[dir_of(1, 2)]))
         await fill(rig.dirs[0])
@@ -294,10 +300,10 @@ async def test_an_impaired_directory_is_described_without_an_error_and_takes_no_
         assert await alter(rig, "/d2") == ErrorCode.KAFKA_STORAGE_ERROR
         other = TopicPartition("t", 1)
         assert await alter(rig, "/d1", other) == ErrorCode.KAFKA_STORAGE_ERROR
-        assert await alter(rig, "/d1") == 0, "that is where it is"
+        assert await alter(rig, "/d1") == 0, "the replica is in that directory already"
 
 
-async def test_strays_are_reported_to_whoever_asks_for_them() -> None:
+async def test_describe_log_dirs_lists_stray_replicas_on_request() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         await rig.ask(produce(batch(3)), 9)

@@ -1,4 +1,4 @@
-"""Metadata and DescribeCluster over a real door."""
+"""Metadata and DescribeCluster over a real listener."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def asking(*names: str | None, **more: Any) -> Any:
     return KIND(topics=[KIND.MetadataRequestTopic(name=name) for name in names], **more)
 
 
-async def test_a_topic_with_its_leader_replicas_and_offline_replicas() -> None:
+async def test_metadata_topic_has_leader_replicas_and_offline_replicas() -> None:
     """KIP-858, "Metadata caching": a lost directory makes its replica offline."""
     async with brokers(2) as (rig, _):
         await rig.follow(topic(), partition(replicas=(1, 2), directories=[dir_of(1, 1), LOST_DIR]))
@@ -40,7 +40,7 @@ async def test_a_topic_with_its_leader_replicas_and_offline_replicas() -> None:
         assert response.controller_id == 1
 
 
-async def test_all_topics_by_null_and_one_by_its_id() -> None:
+async def test_metadata_finds_all_topics_or_one_by_id() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         assert [t.name for t in (await rig.ask(KIND(topics=None))).topics] == ["t"]
@@ -50,7 +50,7 @@ async def test_all_topics_by_null_and_one_by_its_id() -> None:
         assert (await rig.ask(unknown)).topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
 
 
-async def test_an_answer_shows_a_change_at_once() -> None:
+async def test_metadata_shows_leader_changes_immediately() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         assert (await rig.ask(asking("t"))).topics[0].partitions[0].leader_epoch == 0
@@ -60,7 +60,7 @@ async def test_an_answer_shows_a_change_at_once() -> None:
         assert part.error_code == ErrorCode.LEADER_NOT_AVAILABLE
 
 
-async def test_an_internal_topic_is_reported_as_one_and_not_created_for_who_asks() -> None:
+async def test_metadata_internal_topic_is_flagged_and_not_auto_created() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         absent, plain = (await rig.ask(asking("__storage_telemetry", "t"))).topics
@@ -73,7 +73,7 @@ async def test_an_internal_topic_is_reported_as_one_and_not_created_for_who_asks
         assert not plain.is_internal
 
 
-async def test_a_missing_topic_is_created_only_where_both_sides_want_it() -> None:
+async def test_metadata_creates_topics_only_if_client_and_broker_allow_it() -> None:
     def answer(request: RpcRequest) -> RpcResponse:
         if isinstance(request, CreateTopicsRequest):
             refused = ErrorCode.INVALID_TOPIC_EXCEPTION
@@ -103,7 +103,7 @@ async def test_a_missing_topic_is_created_only_where_both_sides_want_it() -> Non
         ]
 
 
-async def test_the_cluster_describes_itself_with_fenced_brokers_on_request() -> None:
+async def test_describe_cluster_includes_fenced_brokers_and_log_dirs_on_request() -> None:
     kind = DescribeClusterRequest
     async with brokers(2, knows_absent=False) as (rig, other):
         paths = {"log_dir_paths": ("/d1", "/d2")}
@@ -124,16 +124,16 @@ async def test_the_cluster_describes_itself_with_fenced_brokers_on_request() -> 
     ("endpoint_type", "code"),
     [(2, ErrorCode.MISMATCHED_ENDPOINT_TYPE), (3, ErrorCode.UNSUPPORTED_ENDPOINT_TYPE)],
 )
-async def test_describe_cluster_for_another_kind_of_node_is_refused_as_in_kip_919(
+async def test_describe_cluster_with_other_endpoint_type_returns_error_of_kip_919(
     endpoint_type: int, code: ErrorCode
 ) -> None:
-    """Tools tell by the code that they were given brokers for --bootstrap-controller."""
+    """By this code tools recognize that --bootstrap-controller names brokers."""
     async with brokers() as (rig,):
         answer = await rig.ask(DescribeClusterRequest(endpoint_type=endpoint_type))
         assert (answer.error_code, answer.brokers) == (code, [])
 
 
-async def test_clients_that_ask_for_the_same_topic_together_have_it_created_once() -> None:
+async def test_metadata_concurrent_auto_creation_sends_one_create_request() -> None:
     def answer(request: RpcRequest) -> RpcResponse:
         if isinstance(request, CreateTopicsRequest):
             return CreateTopicsResponse(
@@ -152,7 +152,7 @@ async def test_clients_that_ask_for_the_same_topic_together_have_it_created_once
         assert len(rig.controller.seen) == 1
 
 
-async def test_a_fenced_broker_is_not_among_the_brokers_and_its_replicas_are_offline() -> None:
+async def test_metadata_omits_fenced_brokers_and_marks_their_replicas_offline() -> None:
     async with brokers(2) as (rig, other):
         await rig.follow(topic(), partition(replicas=(1, 2)), other.registration(fenced=True))
         response = await rig.ask(asking("t"))
@@ -161,8 +161,8 @@ async def test_a_fenced_broker_is_not_among_the_brokers_and_its_replicas_are_off
         assert (part.replica_nodes, part.offline_replicas) == ([1, 2], [2])
 
 
-async def test_where_nobody_is_alive_all_brokers_are_named() -> None:
-    """A client that hears of no broker has nobody left to ask; librdkafka stood still then."""
+async def test_metadata_lists_all_brokers_if_all_are_fenced() -> None:
+    """A client without any broker cannot send another request; librdkafka stopped in this case."""
     async with brokers(2, knows_absent=False) as (rig, other):
         for one in (rig, other):
             rig.replay(one.registration(fenced=True))
@@ -171,8 +171,10 @@ async def test_where_nobody_is_alive_all_brokers_are_named() -> None:
 
 
 @pytest.mark.parametrize("version", [10, 11])
-async def test_ids_are_refused_in_the_versions_that_cannot_answer_them(version: int) -> None:
-    """Their requests have the field, and a name that may be null; their answers have neither."""
+async def test_metadata_topic_ids_before_version_12_return_invalid_request(version: int) -> None:
+    """Requests of these versions have the field and a nullable name, but their responses have
+    neither.
+    """
     by_id = KIND.MetadataRequestTopic(name=None, topic_id=TOPIC_ID)
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
@@ -182,7 +184,7 @@ async def test_ids_are_refused_in_the_versions_that_cannot_answer_them(version: 
         ]
 
 
-async def test_a_topic_that_is_named_twice_is_reported_once() -> None:
+async def test_metadata_topic_named_twice_is_returned_once() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         named = [KIND.MetadataRequestTopic(name=TOPIC) for _ in range(50)]

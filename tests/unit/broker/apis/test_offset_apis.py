@@ -1,4 +1,4 @@
-"""ListOffsets and OffsetForLeaderEpoch over a real door."""
+"""ListOffsets and OffsetForLeaderEpoch over a real listener."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def listed(rig: BrokerRig, timestamp: int, version: int = 8, **more: Any) 
     return (await rig.ask(request, version)).topics[0].partitions[0]
 
 
-async def test_ends_of_the_log_and_offsets_by_time() -> None:
+async def test_list_offsets_finds_log_ends_and_offsets_by_timestamp() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         await rig.ask(produce(batch(2, timestamp=1_000)), 9)
@@ -55,8 +55,8 @@ async def test_ends_of_the_log_and_offsets_by_time() -> None:
         assert unknown.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-async def test_earliest_offset_has_epoch_of_first_record_or_of_the_leader() -> None:
-    """Without it a consumer that begins there cannot find out that its log was cut (KIP-320)."""
+async def test_list_offsets_earliest_has_epoch_of_first_record_or_of_the_leader() -> None:
+    """A consumer that starts there needs the epoch to detect a truncated log (KIP-320)."""
     async with brokers() as (rig,):
         await rig.follow(topic(), partition(epoch=3))
         assert (await listed(rig, EARLIEST)).leader_epoch == 3
@@ -73,7 +73,7 @@ async def test_earliest_offset_has_epoch_of_first_record_or_of_the_leader() -> N
         assert (first.offset, first.leader_epoch) == (3, 5)
 
 
-async def test_what_asks_for_remote_storage_finds_nothing_and_older_versions_cannot_ask() -> None:
+async def test_list_offsets_remote_specs_find_nothing_and_need_a_newer_version() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         await rig.ask(produce(batch(2)), 9)
@@ -91,16 +91,16 @@ async def test_what_asks_for_remote_storage_finds_nothing_and_older_versions_can
             assert too_old.error_code == ErrorCode.UNSUPPORTED_VERSION, spec
 
 
-async def test_nobody_is_reported_more_than_what_is_committed() -> None:
+async def test_list_offsets_latest_is_the_high_watermark() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition(replicas=(1, 2)))
         await rig.ask(produce(batch(3), acks=1), 9)
         assert (await listed(rig, LATEST)).offset == 0
-        assert (await listed(rig, LATEST, replica_id=2)).offset == 0, "nobody can know that it is"
+        assert (await listed(rig, LATEST, replica_id=2)).offset == 0, "a replica id proves nothing"
 
 
-async def test_a_new_leader_does_not_guess_what_is_committed() -> None:
-    """KIP-207; clients that do not know the code are answered that there is no leader."""
+async def test_list_offsets_on_a_new_leader_returns_offset_not_available() -> None:
+    """KIP-207: clients that do not know this code receive LEADER_NOT_AVAILABLE."""
     async with brokers() as (rig,):
         await rig.follow(topic(), partition(replicas=(1, 2)))
         await rig.ask(produce(batch(3), acks=1), 9)
@@ -109,7 +109,7 @@ async def test_a_new_leader_does_not_guess_what_is_committed() -> None:
         assert (await listed(rig, LATEST, 4)).error_code == ErrorCode.LEADER_NOT_AVAILABLE
 
 
-async def test_where_epochs_ended() -> None:
+async def test_offset_for_leader_epoch_returns_epoch_and_end_offset() -> None:
     async def ended(rig: BrokerRig, epoch: int, current: int = -1) -> tuple[int, int, int]:
         part = EPOCHS.OffsetForLeaderPartition(
             partition=0, current_leader_epoch=current, leader_epoch=epoch
@@ -123,13 +123,13 @@ async def test_where_epochs_ended() -> None:
         await rig.ask(produce(batch(2)), 9)
         await rig.follow(partition(epoch=5))
         assert await ended(rig, 0) == (0, 0, 2)
-        # Epoch 3 wrote nothing here, and the one that holds begins at the log's end.
+        # Epoch 3 has no records here, and epoch 5 starts at the log end.
         assert await ended(rig, 3) == (0, 0, 2)
         assert await ended(rig, 5) == (0, 5, 2)
         assert (await ended(rig, 0, current=4))[0] == ErrorCode.FENCED_LEADER_EPOCH
 
 
-async def test_a_directory_that_hangs_costs_its_own_partitions_only() -> None:
+async def test_list_offsets_with_hanging_directory_fails_only_its_partitions() -> None:
     sick = FaultVfs(MemVfs())
     async with brokers(1, sick, MemVfs(), log_dir_io_suspect_ms="50") as (rig,):
         await rig.follow(topic(), partition(), partition(1, directories=[dir_of(1, 2)]))

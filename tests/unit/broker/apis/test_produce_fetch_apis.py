@@ -1,4 +1,4 @@
-"""Produce and Fetch over a real door, on memory disks."""
+"""Produce and Fetch over a real listener, on memory disks."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from tests.unit.broker.impaired_dirs import fill
 BY_NAME = 12
 
 
-async def test_what_is_produced_is_fetched() -> None:
+async def test_fetch_returns_produced_batches() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         for base_offset, sent in ((0, batch(3)), (3, batch(2))):
@@ -48,7 +48,7 @@ async def test_what_is_produced_is_fetched() -> None:
         assert [h.base_offset for h in headers_of(read.records)] == [0, 3]
 
 
-async def test_topics_are_named_by_id_in_new_versions() -> None:
+async def test_produce_and_fetch_use_topic_ids_in_new_versions() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         request = produce(batch())
@@ -61,7 +61,7 @@ async def test_topics_are_named_by_id_in_new_versions() -> None:
         assert only(await rig.ask(request, 16)).error_code == ErrorCode.UNKNOWN_TOPIC_ID
 
 
-async def test_each_partition_has_an_error_of_its_own() -> None:
+async def test_produce_returns_an_error_per_partition() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         request = produce(batch())
@@ -71,7 +71,7 @@ async def test_each_partition_has_an_error_of_its_own() -> None:
         assert codes == [0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
 
 
-async def test_records_that_are_damaged_are_refused() -> None:
+async def test_produce_damaged_or_missing_records_are_rejected() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         damaged = bytearray(batch())
@@ -82,14 +82,14 @@ async def test_records_that_are_damaged_are_refused() -> None:
         assert only(await rig.ask(produce(None), 9)).error_code == ErrorCode.INVALID_RECORD
 
 
-async def test_meaningless_acks_are_refused() -> None:
+async def test_produce_with_unknown_acks_returns_invalid_required_acks() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         bad = only(await rig.ask(produce(batch(), acks=2), BY_NAME))
         assert bad.error_code == ErrorCode.INVALID_REQUIRED_ACKS
 
 
-async def test_acks_0_gets_no_answer_and_writes() -> None:
+async def test_produce_with_acks_0_appends_without_response() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         connection = await rig.connect()
@@ -103,8 +103,10 @@ async def test_acks_0_gets_no_answer_and_writes() -> None:
 
 
 async def test_acks_0_produce_that_fails_closes_the_connection() -> None:
-    """The client learns of it in no other way, and would keep sending to a broker that lost the
-    partition until its metadata expires."""
+    """A closed connection is the only error that the client can notice.
+
+    Otherwise the client would send to a broker that lost the partition until its metadata expires.
+    """
     with capture_logs() as logged:
         async with brokers() as (rig,):
             await rig.follow(topic(), partition())
@@ -117,7 +119,7 @@ async def test_acks_0_produce_that_fails_closes_the_connection() -> None:
     assert (event["partition"], event["code"]) == ("absent-0", "UNKNOWN_TOPIC_OR_PARTITION")
 
 
-async def test_a_fetch_waits_for_bytes_and_ends_when_they_come() -> None:
+async def test_waiting_fetch_completes_when_records_arrive() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         waiting = asyncio.create_task(rig.ask(fetch(max_wait_ms=60_000), BY_NAME))
@@ -127,14 +129,14 @@ async def test_a_fetch_waits_for_bytes_and_ends_when_they_come() -> None:
         assert only(await waiting).records
 
 
-async def test_a_fetch_without_news_ends_at_its_deadline() -> None:
+async def test_fetch_without_new_records_ends_after_max_wait() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         read = only(await rig.ask(fetch(max_wait_ms=1), BY_NAME))
         assert (read.error_code, bytes(read.records)) == (0, b"")
 
 
-async def test_the_first_batch_comes_even_if_it_is_larger_than_the_limit() -> None:
+async def test_fetch_returns_first_batch_above_max_bytes() -> None:
     """KIP-74."""
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
@@ -144,7 +146,7 @@ async def test_the_first_batch_comes_even_if_it_is_larger_than_the_limit() -> No
         assert len(only(await rig.ask(request, BY_NAME)).records) > 500
 
 
-async def test_an_offset_outside_of_the_log_is_reported_at_once() -> None:
+async def test_fetch_with_offset_out_of_range_returns_without_waiting() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         read = only(await rig.ask(fetch(7, max_wait_ms=60_000), BY_NAME))
@@ -158,7 +160,9 @@ def in_session(session_id: int, epoch: int, *named: FetchRequest, max_wait_ms: i
     return request
 
 
-async def test_in_a_session_a_consumer_names_and_is_answered_what_changed() -> None:
+async def test_consumer_fetch_session_returns_only_changed_partitions_until_all_are_forgotten() -> (
+    None
+):
     async with brokers() as (rig,):
         await rig.follow(topic(), partition(), partition(1))
         other = TopicPartition(TP.topic, 1)
@@ -169,7 +173,7 @@ async def test_in_a_session_a_consumer_names_and_is_answered_what_changed() -> N
         quiet = await rig.ask(in_session(session, 1), BY_NAME)
         assert (quiet.session_id, quiet.responses) == (session, [])
 
-        # One of two waits for what comes to either.
+        # A fetch without named partitions waits for records of any partition of the session.
         waiting = asyncio.create_task(rig.ask(in_session(session, 2, max_wait_ms=60_000), BY_NAME))
         while not len(rig.parts.hosted.consumer_fetches):
             await asyncio.sleep(0)
@@ -178,7 +182,7 @@ async def test_in_a_session_a_consumer_names_and_is_answered_what_changed() -> N
         assert (news.partition_index, news.high_watermark, bool(news.records)) == (1, 2, True)
         assert (await rig.ask(in_session(session, 3, fetch(2, tp=other)), BY_NAME)).responses == []
 
-        # What it forgets is answered no more; with nothing left, the session is over.
+        # Forgotten partitions are omitted; the session ends with its last partition.
         forgets = in_session(session, 4, fetch(7))
         names = FetchRequest.ForgottenTopic(topic=TP.topic, partitions=[1])
         forgets.forgotten_topics_data = [names]
@@ -192,7 +196,7 @@ async def test_in_a_session_a_consumer_names_and_is_answered_what_changed() -> N
         assert lost.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
-async def test_a_session_that_is_another_one_is_refused() -> None:
+async def test_fetch_session_with_wrong_id_epoch_or_version_is_rejected() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         session = (await rig.ask(in_session(0, 0, fetch()), BY_NAME)).session_id
@@ -203,13 +207,13 @@ async def test_a_session_that_is_another_one_is_refused() -> None:
         ):
             refused = await rig.ask(in_session(session_id, epoch), version)
             assert (refused.error_code, refused.responses) == (code, [])
-        # A fetch of all that names it ends it.
+        # A full fetch that names the session ends it.
         assert only(await rig.ask(in_session(session, -1, fetch()), BY_NAME)).error_code == 0
         lost = await rig.ask(in_session(session, 1), BY_NAME)
         assert lost.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
-async def test_an_idempotent_retry_is_answered_with_its_first_offset() -> None:
+async def test_idempotent_produce_retry_returns_the_first_base_offset() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         records = batch(2, producer=(9, 0, 0))
@@ -220,7 +224,7 @@ async def test_an_idempotent_retry_is_answered_with_its_first_offset() -> None:
         assert gap.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-async def test_a_directory_that_does_not_answer_costs_its_own_partitions_only() -> None:
+async def test_produce_with_hanging_directory_fails_only_its_partitions() -> None:
     sick = FaultVfs(MemVfs())
     async with brokers(1, sick, MemVfs(), log_dir_io_suspect_ms="50") as (rig,):
         await rig.follow(topic(), partition(), partition(1, directories=[rig.dirs[1].directory_id]))
@@ -235,11 +239,11 @@ async def test_a_directory_that_does_not_answer_costs_its_own_partitions_only() 
             sick.clear()
 
 
-#: As if nothing were in the page cache.
+#: Behaves as if the page cache were empty.
 COLD = Fault(errno=EAGAIN, kinds=frozenset({"read_cached_at"}))
 
 
-async def test_what_is_cold_is_read_in_the_directory_s_thread() -> None:
+async def test_fetch_of_uncached_records_reads_in_the_directory_thread() -> None:
     cold = FaultVfs(MemVfs())
     async with brokers(1, cold, MemVfs()) as (rig,):
         await rig.follow(topic(), partition())
@@ -249,7 +253,7 @@ async def test_what_is_cold_is_read_in_the_directory_s_thread() -> None:
         assert [header.base_offset for header in headers_of(read.records)] == [0]
 
 
-async def test_a_cold_read_that_hangs_leaves_its_partition_empty_and_the_others_full() -> None:
+async def test_fetch_with_hanging_disk_read_leaves_only_that_partition_empty() -> None:
     sick = FaultVfs(MemVfs())
     async with brokers(1, sick, MemVfs(), log_dir_io_suspect_ms="50") as (rig,):
         await rig.follow(topic(), partition(), partition(1, directories=[rig.dirs[1].directory_id]))
@@ -265,7 +269,7 @@ async def test_a_cold_read_that_hangs_leaves_its_partition_empty_and_the_others_
             assert [(p.error_code, len(p.records) > 0) for p in parts] == [(0, False), (0, True)]
 
 
-async def test_a_consumer_is_woken_by_what_is_committed_and_not_by_what_is_written() -> None:
+async def test_waiting_consumer_fetch_completes_on_commit_not_on_append() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition(replicas=(1, 2)))
         waiting = asyncio.create_task(rig.ask(fetch(max_wait_ms=60_000), BY_NAME))
@@ -276,7 +280,7 @@ async def test_a_consumer_is_woken_by_what_is_committed_and_not_by_what_is_writt
         assert only(await waiting).high_watermark == 1
 
 
-async def test_requests_of_one_connection_are_written_in_their_order() -> None:
+async def test_produce_requests_of_one_connection_append_in_order() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         connection = await rig.connect()
@@ -290,7 +294,7 @@ async def test_requests_of_one_connection_are_written_in_their_order() -> None:
         assert [(p.error_code, p.base_offset) for p in written] == [(0, n) for n in range(30)]
 
 
-async def test_a_fetch_of_a_topic_that_is_deleted_ends_at_once() -> None:
+async def test_waiting_fetch_of_a_deleted_topic_ends_immediately() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         waiting = asyncio.create_task(rig.ask(fetch(max_wait_ms=60_000), BY_NAME))
@@ -299,8 +303,8 @@ async def test_a_fetch_of_a_topic_that_is_deleted_ends_at_once() -> None:
         assert only(await waiting).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-async def test_a_cold_read_that_fails_when_nobody_waits_any_more_costs_its_directory_only() -> None:
-    """The rig takes what the loop complains of for a bug, as the daemon does."""
+async def test_disk_read_failure_after_the_fetch_ended_fails_only_the_directory() -> None:
+    """The rig treats unhandled errors of the event loop as bugs, as the daemon does."""
     sick = FaultVfs(MemVfs())
     async with brokers(1, sick, MemVfs(), log_dir_io_suspect_ms="20") as (rig,):
         await rig.follow(topic(), partition())
@@ -314,8 +318,8 @@ async def test_a_cold_read_that_fails_when_nobody_waits_any_more_costs_its_direc
 
 
 @pytest.mark.parametrize("version", [9, 10, 12])
-async def test_a_producer_that_asks_the_wrong_broker_hears_of_the_right_one(version: int) -> None:
-    """KIP-951, since version 10."""
+async def test_produce_to_wrong_broker_returns_leader_hint_since_version_10(version: int) -> None:
+    """KIP-951"""
     async with brokers(2) as (rig, other):
         await rig.follow(topic(), partition(replicas=(1, 2), leader=2, epoch=3))
         response = await rig.ask(produce(batch()), version)
@@ -331,10 +335,10 @@ async def test_a_producer_that_asks_the_wrong_broker_hears_of_the_right_one(vers
 
 
 @pytest.mark.parametrize(("version", "says"), [(11, (0, 0)), (12, (1, 0)), (16, (1, 1))])
-async def test_a_consumer_that_asks_the_wrong_broker_hears_of_the_right_one(
+async def test_fetch_from_wrong_broker_returns_leader_hint_by_version(
     version: int, says: tuple[int, int]
 ) -> None:
-    """KIP-951: the leader since version 12, and where it is since version 16."""
+    """KIP-951: the leader since version 12, its endpoint since version 16."""
     async with brokers(2) as (rig, _):
         await rig.follow(topic(), partition(replicas=(1, 2), leader=2, epoch=3))
         request = fetch()
@@ -347,7 +351,7 @@ async def test_a_consumer_that_asks_the_wrong_broker_hears_of_the_right_one(
 
 
 @pytest.mark.parametrize("version", [12, 16])
-async def test_a_follower_serves_only_those_who_say_that_they_compare_replicas(
+async def test_follower_serves_only_debug_consumer_fetches(
     version: int,
 ) -> None:
     async with brokers(2) as (rig, _):
@@ -366,7 +370,7 @@ async def test_a_follower_serves_only_those_who_say_that_they_compare_replicas(
             assert only(await rig.ask(request, version)).error_code == code
 
 
-async def test_a_full_directory_costs_its_own_partitions_only_and_the_error_says_why() -> None:
+async def test_produce_to_full_directory_fails_only_its_partitions_with_reason() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition(), partition(1, directories=[dir_of(1, 2)]))
         await fill(rig.dirs[0])
@@ -378,7 +382,7 @@ async def test_a_full_directory_costs_its_own_partitions_only_and_the_error_says
         assert "saturated" in full.error_message and full.base_offset == -1
 
 
-async def test_what_is_cold_fits_the_answer_however_often_it_is_asked_for() -> None:
+async def test_fetch_of_uncached_records_stays_within_max_bytes_for_repeated_partitions() -> None:
     cold = FaultVfs(MemVfs())
     sent = batch()
     async with brokers(1, cold, MemVfs(), fetch_max_bytes="1024") as (rig,):
@@ -395,7 +399,7 @@ async def test_what_is_cold_fits_the_answer_however_often_it_is_asked_for() -> N
             request.max_bytes = 512
 
 
-async def test_produce_beyond_the_partition_limit_is_refused_per_partition() -> None:
+async def test_produce_above_partition_limit_is_rejected_per_partition() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         request = produce(batch())
@@ -409,9 +413,11 @@ async def test_produce_beyond_the_partition_limit_is_refused_per_partition() -> 
         assert answers[-1].error_code == ErrorCode.INVALID_REQUEST
 
 
-async def test_fetch_beyond_the_partition_limit_reads_each_partition_in_turn() -> None:
-    """INVALID_REQUEST for the rest would be fatal to a Java consumer; and a consumer that names
-    its partitions in the same order each time must not starve the last ones."""
+async def test_fetch_above_partition_limit_reads_partitions_alternately() -> None:
+    """INVALID_REQUEST for the remaining partitions would be fatal to a Java consumer.
+
+    A consumer that names its partitions in the same order each time must not starve the last ones.
+    """
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         await rig.ask(produce(batch()), BY_NAME)
@@ -448,7 +454,7 @@ async def test_fetch_beyond_the_partition_limit_reads_each_partition_in_turn() -
 async def test_storage_error_for_old_clients_is_not_leader_or_follower(
     request_: Any, version: int, code: ErrorCode
 ) -> None:
-    """KIP-112: a code that they do not know is fatal to them; by this one they find the leader."""
+    """KIP-112: an unknown code is fatal to old clients; after this one they look for the leader."""
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         rig.dirs[0].go_offline("test")
@@ -456,8 +462,8 @@ async def test_storage_error_for_old_clients_is_not_leader_or_follower(
         assert only(await rig.ask(request_, version)).error_code == code
 
 
-async def test_a_produce_that_comes_with_a_request_that_needs_a_task_begins_after_it() -> None:
-    """Both come in one read, so that the task of the first has not begun yet."""
+async def test_produce_sent_with_a_slower_request_is_appended_in_order() -> None:
+    """All requests arrive in one read, before the task of the first one has started."""
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         connection = await rig.connect()

@@ -1,4 +1,4 @@
-"""Reassignments on their way to the controller, and its answers on their way back."""
+"""AlterPartitionReassignments and ListPartitionReassignments, forwarded to the controller."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LIST = message("ListPartitionReassignmentsRequest")
 
 
 def answer(request: RpcRequest) -> RpcResponse:
-    """Partition 9 is refused, everything else accepted; topic a is under way."""
+    """Reject partition 9, accept all others, and list topic a as ongoing."""
     match request:
         case AlterPartitionReassignmentsRequest():
             return AlterPartitionReassignmentsResponse(
@@ -59,20 +59,22 @@ def refuse(request: RpcRequest) -> RpcResponse:
     raise OperatingError("ask later", code=ErrorCode.POLICY_VIOLATION)
 
 
-def wish(index: int, replicas: list[int] | None, dirs: list[str] | None = None) -> Any:
+def reassignment(index: int, replicas: list[int] | None, dirs: list[str] | None = None) -> Any:
     return ALTER.ReassignablePartition(
         partition_index=index, replicas=replicas, target_directories=dirs or []
     )
 
 
-async def test_wishes_are_forwarded_with_their_target_directories() -> None:
+async def test_alter_reassignments_forwards_replicas_and_target_directories() -> None:
     async with brokers(answer=answer) as (rig,):
         topics = [
-            ALTER.ReassignableTopic(name="a", partitions=[wish(0, [1, 2], ["any", "/d2"])]),
-            ALTER.ReassignableTopic(name="b", partitions=[wish(1, None), wish(9, [4])]),
+            ALTER.ReassignableTopic(name="a", partitions=[reassignment(0, [1, 2], ["any", "/d2"])]),
+            ALTER.ReassignableTopic(
+                name="b", partitions=[reassignment(1, None), reassignment(9, [4])]
+            ),
         ]
         response = await rig.ask(ALTER(topics=topics, allow_replication_factor_change=False))
-        # Of those to be cancelled it asks first which are under way.
+        # Before a cancellation the broker lists the ongoing reassignments.
         _, forwarded = rig.controller.seen
         assert forwarded == AlterPartitionReassignmentsRequest(
             partitions=(
@@ -96,7 +98,7 @@ async def test_wishes_are_forwarded_with_their_target_directories() -> None:
         assert response.error_code == 0
 
 
-async def test_what_is_under_way_is_listed() -> None:
+async def test_list_reassignments_returns_ongoing_reassignments() -> None:
     async with brokers(answer=answer) as (rig,):
         (topic,) = (await rig.ask(LIST(topics=None))).topics
         (partition,) = topic.partitions
@@ -105,7 +107,7 @@ async def test_what_is_under_way_is_listed() -> None:
         assert partition.removing_replicas == [1]
 
 
-async def test_a_list_may_be_about_some_partitions_only() -> None:
+async def test_list_reassignments_forwards_the_named_partitions() -> None:
     def asked(name: str, *indexes: int) -> Any:
         return LIST.ListPartitionReassignmentsTopics(name=name, partition_indexes=list(indexes))
 
@@ -118,10 +120,10 @@ async def test_a_list_may_be_about_some_partitions_only() -> None:
         ]
 
 
-async def test_an_error_of_the_call_is_the_error_of_the_answer() -> None:
+async def test_reassignments_controller_error_is_returned_in_the_response() -> None:
     async with brokers(answer=refuse) as (rig,):
         for request in (
-            ALTER(topics=[ALTER.ReassignableTopic(name="a", partitions=[wish(0, [1])])]),
+            ALTER(topics=[ALTER.ReassignableTopic(name="a", partitions=[reassignment(0, [1])])]),
             LIST(topics=None),
         ):
             response = await rig.ask(request)
@@ -129,9 +131,9 @@ async def test_an_error_of_the_call_is_the_error_of_the_answer() -> None:
             assert response.error_message == "ask later"
 
 
-async def test_too_many_partitions_at_once_are_refused_before_the_controller_hears() -> None:
+async def test_alter_reassignments_above_partition_limit_is_rejected_by_the_broker() -> None:
     async with brokers(answer=answer) as (rig,):
-        many = [wish(index, [1]) for index in range(MAX_PARTITIONS_PER_REQUEST + 1)]
+        many = [reassignment(index, [1]) for index in range(MAX_PARTITIONS_PER_REQUEST + 1)]
         request = ALTER(topics=[ALTER.ReassignableTopic(name="a", partitions=many)])
         response = await rig.ask(request)
         assert response.error_code == ErrorCode.INVALID_REQUEST

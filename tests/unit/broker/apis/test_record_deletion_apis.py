@@ -1,4 +1,4 @@
-"""DeleteRecords over real doors: who may ask for what, and that followers and disks follow."""
+"""DeleteRecords over real listeners: validation, and the effect on followers and disks."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def log_of(rig: BrokerRig) -> LogHandle:
     return handle
 
 
-async def test_the_log_starts_where_it_was_reported_to() -> None:
+async def test_delete_records_advances_log_start_offset() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         await rig.ask(produce(batch(5)), 9)
@@ -65,7 +65,7 @@ async def test_the_log_starts_where_it_was_reported_to() -> None:
         answered = await deleted(rig, 7, version=0, timeout_ms=0)
         assert (answered.error_code, answered.low_watermark) == (0, 7)
         assert log_of(rig).log_start_offset == 7
-        # What is hidden stays hidden.
+        # A lower offset does not restore deleted records.
         assert (await deleted(rig, 3)).low_watermark == 7
         assert (await deleted(rig, -1)).low_watermark == 10
         assert (log_of(rig).log_start_offset, log_of(rig).log_end_offset) == (10, 10)
@@ -73,11 +73,11 @@ async def test_the_log_starts_where_it_was_reported_to() -> None:
         assert log_of(rig).log_end_offset == 11
 
 
-async def test_what_cannot_be_deleted_is_refused() -> None:
+async def test_delete_records_invalid_requests_are_rejected() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition(replicas=(1, 2)))
         await rig.ask(produce(batch(5), acks=1), 9)
-        # Nothing is committed: the other one has no record yet.
+        # Nothing is committed because broker 2 has no record yet.
         assert (await deleted(rig, 1)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
         assert (await deleted(rig, -2)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
         late = await deleted(rig, -1, timeout_ms=0)
@@ -92,7 +92,7 @@ async def test_what_cannot_be_deleted_is_refused() -> None:
         assert (await deleted(rig, 0)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-async def test_a_replica_that_changes_its_directory_is_waited_for() -> None:
+async def test_delete_records_waits_for_a_directory_swap() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         await rig.ask(produce(batch(5)), 9)
@@ -106,7 +106,7 @@ async def test_a_replica_that_changes_its_directory_is_waited_for() -> None:
         assert (await asked).low_watermark == 4
 
 
-async def test_followers_take_the_new_start_over() -> None:
+async def test_delete_records_followers_adopt_the_log_start_offset() -> None:
     async with brokers(2) as rigs:
         for rig in rigs:
             await rig.follow(topic(), partition(replicas=(1, 2)))
@@ -114,15 +114,15 @@ async def test_followers_take_the_new_start_over() -> None:
         await rigs[0].ask(produce(batch(4)), 9)
         assert (await deleted(rigs[0], 4)).low_watermark == 4
         await until(lambda: log_of(rigs[1]).log_start_offset == 4)
-        # With records in the same answer, too.
+        # Also if the fetch response has records.
         await deleted(rigs[0], -1)
         await rigs[0].ask(produce(batch(1)), 9)
         await until(lambda: log_of(rigs[1]).log_start_offset == 8)
         assert log_of(rigs[1]).log_end_offset == 9
 
 
-async def test_no_crash_brings_back_what_the_answer_said_is_deleted() -> None:
-    """Power is lost everywhere as soon as it is answered, and whoever is back first leads."""
+async def test_delete_records_acknowledged_offset_survives_a_crash_of_all_brokers() -> None:
+    """All brokers lose power after the response, and any of them may lead afterwards."""
     async with brokers(2) as rigs:
         for rig in rigs:
             await rig.follow(topic(), partition(replicas=(1, 2)))
@@ -140,7 +140,7 @@ async def test_no_crash_brings_back_what_the_answer_said_is_deleted() -> None:
                 assert handle.log_start_offset == offset, rig.broker_id
 
 
-async def test_a_full_directory_gets_its_space_back_at_once() -> None:
+async def test_delete_records_frees_space_of_a_full_directory() -> None:
     vfs = MemVfs()
     async with brokers(1, vfs) as (rig,):
         await rig.follow(topic(), partition())
@@ -153,14 +153,14 @@ async def test_a_full_directory_gets_its_space_back_at_once() -> None:
         assert code == ErrorCode.KAFKA_STORAGE_ERROR
         assert rig.dirs[0].state is LogDirState.SATURATED
         assert (await relieved(rig, 2)).low_watermark == 2
-        # Not only hidden: they have left the log.
+        # The segments are removed, not only hidden.
         assert log_of(rig).first_segment_offset == 2
         assert (await relieved(rig, -1)).low_watermark == 4
         assert log_of(rig).size_bytes == 0
 
 
 async def relieved(rig: BrokerRig, offset: int) -> Any:
-    """While housekeeping does what it does in a full directory."""
+    """Delete records while housekeeping reclaims space as in a full directory."""
     asked = asyncio.ensure_future(deleted(rig, offset))
     while not asked.done():
         await chores(rig.logs).reclaim_space()
@@ -174,7 +174,7 @@ async def relieved(rig: BrokerRig, offset: int) -> Any:
 async def fetched(
     rig: BrokerRig, offset: int, log_start_offset: int, *, leader_epoch: int = 0
 ) -> None:
-    """Broker 2 asks from ``offset`` on and says where its log starts."""
+    """Fetch as broker 2 from ``offset`` on, with its log start offset."""
     part = FETCH.FetchPartition(
         partition=0,
         fetch_offset=offset,
@@ -189,13 +189,13 @@ async def fetched(
     )
     response = await rig.ask(request, 16)
     assert response.error_code == 0 and response.responses[0].partitions[0].error_code == 0
-    # The next one of the session proves that this one was not late.
+    # The next fetch of the session proves that this fetch was not late.
     request.session_id, request.session_epoch, request.topics = response.session_id, 1, []
     assert (await rig.ask(request, 16)).error_code == 0
 
 
 def second(rig: BrokerRig) -> RegisterBrokerRecord:
-    """A live broker that does nothing by itself."""
+    """Registration of a live broker that sends no requests."""
     return dataclasses.replace(
         rig.registration(),
         broker_id=TWO,
@@ -205,21 +205,21 @@ def second(rig: BrokerRig) -> RegisterBrokerRecord:
 
 
 async def five_on_both(rig: BrokerRig) -> None:
-    """The second broker has the records too, by what it asks for."""
+    """Give broker 2 five records, as far as its fetches show."""
     await rig.follow(second(rig), topic(), partition(replicas=(1, 2)))
     await rig.ask(produce(batch(5), acks=1), 9)
     await fetched(rig, 5, 0)
 
 
 async def begun(rig: BrokerRig, offset: int) -> asyncio.Task[Any]:
-    """A deletion that waits."""
+    """Start a deletion that waits for followers."""
     asked = asyncio.ensure_future(deleted(rig, offset))
     await until(lambda: len(rig.parts.hosted.deletions))
     assert log_of(rig).log_start_offset == offset
     return asked
 
 
-async def test_the_answer_waits_for_the_start_of_every_live_follower() -> None:
+async def test_delete_records_waits_for_the_log_start_of_every_live_follower() -> None:
     async with brokers() as (rig,):
         await five_on_both(rig)
         asked = await begun(rig, 3)
@@ -228,9 +228,10 @@ async def test_the_answer_waits_for_the_start_of_every_live_follower() -> None:
         await fetched(rig, 5, 3)
         answered = await asked
         assert (answered.error_code, answered.low_watermark) == (0, 3)
-        # Nobody is left to wait for.
+        # Both replicas have reached that offset.
         assert (await deleted(rig, 2)).low_watermark == 3
-        # Whoever leads anew knows no follower's start, and does not answer what was asked for.
+        # A new leader does not know the log start of a follower yet, and does not answer an old
+        # request.
         await rig.follow(partition(replicas=(1, 2), leader=2, epoch=1))
         await rig.follow(partition(replicas=(1, 2), leader=1, epoch=2))
         asked = asyncio.ensure_future(deleted(rig, 1))
@@ -239,14 +240,14 @@ async def test_the_answer_waits_for_the_start_of_every_live_follower() -> None:
         assert (await asked).low_watermark == 3
 
 
-async def test_the_answer_does_not_wait_for_ever() -> None:
+async def test_delete_records_waiting_for_followers_times_out() -> None:
     async with brokers() as (rig,):
         await five_on_both(rig)
         for timeout_ms in (100, 0):
             answered = await deleted(rig, 3, timeout_ms=timeout_ms)
             late = (ErrorCode.REQUEST_TIMED_OUT, -1)
             assert (answered.error_code, answered.low_watermark) == late
-        # The start is where it was wanted all the same.
+        # The leader has advanced its own log start.
         assert log_of(rig).log_start_offset == 3
 
 
@@ -262,8 +263,10 @@ FULL = (ImpairedLogDir(directory_id=dir_of(2, 1), state=LogDirState.SATURATED),)
     ],
     ids=["fenced", "directory offline", "directory full"],
 )
-async def test_who_cannot_lead_is_not_waited_for(change: dict[str, Any]) -> None:
-    """It was in sync, then eligible: as long as it could begin to lead it is."""
+async def test_delete_records_does_not_wait_for_replicas_that_cannot_lead(
+    change: dict[str, Any],
+) -> None:
+    """The replica is in sync, then eligible: the leader waits as long as it may be elected."""
     async with brokers() as (rig,):
         await five_on_both(rig)
         asked = await begun(rig, 3)
@@ -279,8 +282,8 @@ async def test_who_cannot_lead_is_not_waited_for(change: dict[str, Any]) -> None
         assert (await asked).low_watermark == 3
 
 
-async def test_who_still_has_what_was_deleted_does_not_join() -> None:
-    """It was away when that was answered, and is caught up by its first fetch."""
+async def test_follower_with_deleted_records_does_not_join_the_isr() -> None:
+    """The follower was absent during the deletion and is caught up by its first fetch."""
     async with brokers() as (rig,):
         await rig.follow(second(rig), topic(), partition(replicas=(1, 2), isr=(1,)))
         await rig.ask(produce(batch(5)), 9)
@@ -303,9 +306,9 @@ async def test_who_still_has_what_was_deleted_does_not_join() -> None:
         ),
         (partition(replicas=(1, 2), leader=2, epoch=1), ErrorCode.NOT_LEADER_OR_FOLLOWER, -1),
     ],
-    ids=["follower taken away", "led elsewhere"],
+    ids=["follower removed", "led elsewhere"],
 )
-async def test_a_change_of_roles_ends_the_wait(
+async def test_delete_records_wait_ends_when_roles_change(
     record: Record, code: ErrorCode, low_watermark: int
 ) -> None:
     async with brokers() as (rig,):
@@ -316,7 +319,7 @@ async def test_a_change_of_roles_ends_the_wait(
         assert (answered.error_code, answered.low_watermark) == (code, low_watermark)
 
 
-async def test_a_directory_that_dies_ends_the_wait() -> None:
+async def test_delete_records_wait_ends_when_the_directory_fails() -> None:
     async with brokers() as (rig,):
         await five_on_both(rig)
         asked = await begun(rig, 3)
@@ -325,21 +328,21 @@ async def test_a_directory_that_dies_ends_the_wait() -> None:
         assert (await asked).error_code == ErrorCode.KAFKA_STORAGE_ERROR
 
 
-async def test_followers_are_reported_at_once_though_nothing_is_written() -> None:
-    """Their fetch would wait for records much longer than the request waits for them."""
+async def test_delete_records_wakes_waiting_follower_fetches() -> None:
+    """The follower's fetch would wait for records much longer than the request waits."""
     async with brokers(2, replica_fetch_wait_max_ms="20000") as rigs:
         for rig in rigs:
             await rig.follow(topic(), partition(replicas=(1, 2)))
         for _ in range(2):
             await rigs[0].ask(produce(batch(4)), 9)
-        # All is known, and there is no news left that a fetch would be answered for.
+        # The follower has the latest high watermark, so that no change is left for its next fetch.
         await until(lambda: log_of(rigs[1]).high_watermark == 4)
         assert (await deleted(rigs[0], 3)).low_watermark == 3
         assert [log_of(rig).log_start_offset for rig in rigs] == [3, 3]
 
 
-async def test_records_of_coordinators_are_not_for_clients_to_delete() -> None:
-    """As Kafka: whoever leads it, and whatever its cleanup policy says."""
+async def test_delete_records_of_internal_topics_returns_invalid_topic() -> None:
+    """As in Kafka: regardless of the leader and of the cleanup policy."""
     async with brokers() as (rig,):
         await rig.follow(topic("__consumer_offsets"), partition())
         for version in (0, 2):

@@ -1,4 +1,4 @@
-"""Admin requests on their way to the controller, and producer ids."""
+"""CreateTopics, DeleteTopics, CreatePartitions (forwarded to the controller) and InitProducerId."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def answer(request: RpcRequest) -> RpcResponse:
 
 
 async def test_create_topics_response_contains_topic_configs() -> None:
-    """KIP-525: from version 5 on, sorted by name, each value with where it comes from."""
+    """KIP-525: since version 5, sorted by name, each value with its source."""
 
     def created(request: RpcRequest) -> RpcResponse:
         if not isinstance(request, CreateTopicsRequest):
@@ -104,7 +104,7 @@ async def test_create_topics_response_contains_topic_configs() -> None:
             assert own["retention.ms"] == ("5", ConfigSource.TOPIC)
             assert own["segment.bytes"] == ("4096", ConfigSource.STATIC_BROKER)
             assert own["flush.ms"] == (str(2**63 - 1), ConfigSource.DEFAULT)
-            # The rig's cluster sets it for all topics.
+            # The rig sets this value for the whole cluster.
             assert own["min.insync.replicas"] == ("1", ConfigSource.DYNAMIC_DEFAULT_BROKER)
             plain = {c.name: c.value for c in found["b"].configs}
             assert plain["retention.ms"] == "604800000"
@@ -112,7 +112,7 @@ async def test_create_topics_response_contains_topic_configs() -> None:
         assert (await rig.ask(request, 4)).topics[0].name == "a"
 
 
-async def test_topics_are_created_and_a_name_given_twice_is_refused() -> None:
+async def test_create_topics_rejects_a_name_given_twice() -> None:
     def asked(name: str) -> object:
         return CREATE.CreatableTopic(name=name, num_partitions=3, replication_factor=1)
 
@@ -133,10 +133,10 @@ async def test_topics_are_created_and_a_name_given_twice_is_refused() -> None:
         ({"default_replication_factor": "2"}, (-1, 2)),
     ],
 )
-async def test_what_a_broker_s_file_says_of_new_topics_counts_where_nobody_says_more(
+async def test_new_topics_use_broker_defaults_unless_the_request_names_values(
     of_file: dict[str, str], expected: tuple[int, int]
 ) -> None:
-    """The rest is the controller's to say."""
+    """The controller chooses the values that neither the broker nor the request sets."""
     async with brokers(answer=answer, **of_file) as (rig,):
         wanted = METADATA.MetadataRequestTopic(name="by-asking")
         await rig.ask(METADATA(topics=[wanted], allow_auto_topic_creation=True))
@@ -152,7 +152,7 @@ async def test_what_a_broker_s_file_says_of_new_topics_counts_where_nobody_says_
         assert made == {"by-asking": expected, "by-order": expected, "said": (7, 1)}
 
 
-async def test_topics_are_deleted_by_name_in_old_versions_and_by_reference_in_new_ones() -> None:
+async def test_delete_topics_works_by_name_in_old_versions_and_by_reference_in_new_ones() -> None:
     async with brokers(answer=answer) as (rig,):
         old = await rig.ask(DELETE(topic_names=["a"], timeout_ms=5_000), 3)
         new = await rig.ask(DELETE(topics=[DELETE.DeleteTopicState(name="a")], timeout_ms=5_000))
@@ -160,9 +160,9 @@ async def test_topics_are_deleted_by_name_in_old_versions_and_by_reference_in_ne
 
 
 class Forgetful:
-    """A controller that decides for real, and whose first answer to each change is lost.
+    """A real controller whose first response to each change is lost.
 
-    ``meanwhile`` is what others do then, by the topic that it is about.
+    ``meanwhile`` changes the controller's state between the first attempt and the repetition.
     """
 
     def __init__(self, meanwhile: Callable[[World], None] = lambda _: None) -> None:
@@ -197,7 +197,7 @@ DELETE_OLD = DELETE(topics=[DELETE.DeleteTopicState(name="old")], timeout_ms=5_0
 @pytest.mark.parametrize(
     ("meanwhile", "left"), [((), []), (("topic old replicas=1",), ["old"])], ids=["gone", "newer"]
 )
-async def test_a_deletion_that_is_made_again_is_answered_as_at_first_and_spares_a_newer_topic(
+async def test_delete_topics_repeated_request_succeeds_and_keeps_a_newer_topic(
     meanwhile: tuple[str, ...], left: list[str]
 ) -> None:
     controller = Forgetful(lines(*meanwhile))
@@ -215,13 +215,13 @@ async def test_a_deletion_that_is_made_again_is_answered_as_at_first_and_spares_
     ("meanwhile", "code"),
     [
         ((), ErrorCode.NONE),
-        # By this one or another, it has what was wanted.
+        # The partition count was reached, by this request or by another one.
         (("grow old 5",), ErrorCode.NONE),
         (("delete old", "topic old replicas=1"), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
     ],
     ids=["grown", "grown-further", "newer"],
 )
-async def test_a_growth_that_is_made_again_is_answered_as_at_first(
+async def test_create_partitions_repeated_request_succeeds_unless_the_topic_is_newer(
     meanwhile: tuple[str, ...], code: ErrorCode
 ) -> None:
     controller = Forgetful(lines(*meanwhile))
@@ -233,7 +233,7 @@ async def test_a_growth_that_is_made_again_is_answered_as_at_first(
         assert count == (1 if code else 5 if meanwhile else 3)
 
 
-async def test_an_older_controller_that_finds_nothing_is_asked_for_topics_by_their_names() -> None:
+async def test_delete_topics_with_older_controller_sends_topic_names() -> None:
     def older(request: RpcRequest) -> RpcResponse:
         if isinstance(request, FindTopicsRequest):
             raise OperatingError("not served", code=ErrorCode.UNSUPPORTED_VERSION)
@@ -247,7 +247,7 @@ async def test_an_older_controller_that_finds_nothing_is_asked_for_topics_by_the
 
 @pytest.mark.parametrize("disabled_by", ["broker", "controller"])
 async def test_delete_topics_with_deletion_disabled_keeps_topics(disabled_by: str) -> None:
-    """Versions before 3 have no error of their own for it."""
+    """Versions before 3 have no error code for this case."""
 
     def refusing(request: RpcRequest) -> RpcResponse:
         if isinstance(request, DeleteTopicsRequest):
@@ -265,7 +265,7 @@ async def test_delete_topics_with_deletion_disabled_keeps_topics(disabled_by: st
         assert asked == (disabled_by == "controller")
 
 
-async def test_partitions_are_added() -> None:
+async def test_create_partitions_is_forwarded() -> None:
     async with brokers(answer=answer) as (rig,):
         request = GROW(
             topics=[GROW.CreatePartitionsTopic(name="a", count=4, assignments=None)],
@@ -283,7 +283,7 @@ async def test_partitions_are_added() -> None:
     ],
     ids=["create", "delete", "grow"],
 )
-async def test_an_error_of_the_call_is_the_error_of_each_topic(request_: object) -> None:
+async def test_topic_requests_controller_error_applies_to_every_topic(request_: object) -> None:
     def refuse(request: RpcRequest) -> RpcResponse:
         raise OperatingError("no", code=ErrorCode.POLICY_VIOLATION)
 
@@ -294,7 +294,7 @@ async def test_an_error_of_the_call_is_the_error_of_each_topic(request_: object)
         assert (one.name, one.error_code) == ("a", ErrorCode.POLICY_VIOLATION)
 
 
-async def test_every_producer_gets_an_id_of_its_own_from_blocks() -> None:
+async def test_init_producer_id_returns_distinct_ids_from_allocated_blocks() -> None:
     blocks = iter([5_000, 9_000])
 
     def count_blocks(request: RpcRequest) -> RpcResponse:
@@ -306,7 +306,7 @@ async def test_every_producer_gets_an_id_of_its_own_from_blocks() -> None:
         assert ids == [5_000, 5_001, 9_000]
 
 
-async def test_no_controller_means_ask_again() -> None:
+async def test_init_producer_id_without_controller_returns_request_timed_out() -> None:
     def refuse(request: RpcRequest) -> RpcResponse:
         raise OperatingError("no", code=ErrorCode.STALE_BROKER_EPOCH)
 
@@ -327,7 +327,9 @@ TOO_MANY = MAX_ITEMS_PER_REQUEST + 1
     ],
     ids=["create", "delete", "grow"],
 )
-async def test_items_beyond_the_limit_are_refused_and_the_connection_stays(request_: Any) -> None:
+async def test_topic_requests_above_item_limit_are_refused_and_keep_the_connection(
+    request_: Any,
+) -> None:
     request_.timeout_ms = 60_000
     async with brokers(answer=answer) as (rig,):
         connection = await rig.connect()
@@ -344,7 +346,7 @@ async def test_items_beyond_the_limit_are_refused_and_the_connection_stays(reque
         assert connection.is_open
 
 
-async def test_partitions_of_one_request_are_counted_before_it_is_split() -> None:
+async def test_create_topics_partition_limit_applies_before_the_request_is_split() -> None:
     asked = [
         CREATE.CreatableTopic(name=f"t{n}", num_partitions=1 + MAX_FORWARDED_ITEMS)
         for n in range(MAX_PARTITIONS_MADE_PER_REQUEST // MAX_FORWARDED_ITEMS)
@@ -355,7 +357,7 @@ async def test_partitions_of_one_request_are_counted_before_it_is_split() -> Non
         assert not rig.controller.seen
 
 
-async def test_names_without_end_are_created_on_the_way_in_parts() -> None:
+async def test_metadata_auto_creation_of_many_topics_is_split_into_parts() -> None:
     names = [f"t{number}" for number in range(TOO_MANY)]
     request = METADATA(
         topics=[METADATA.MetadataRequestTopic(name=name) for name in names],

@@ -1,4 +1,4 @@
-"""DescribeTopicPartitions over a real door."""
+"""DescribeTopicPartitions over a real listener."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ async def _pages(rig: BrokerRig, *names: str, limit: int) -> list[list[tuple[str
         )
 
 
-async def test_who_is_eligible_and_who_led_last() -> None:
-    """KIP-966."""
+async def test_describe_topic_partitions_returns_eligible_and_last_known_leader_replicas() -> None:
+    """KIP-966"""
     async with brokers(2) as (rig, _):
         elr = FeatureLevelRecord(name=ELIGIBLE_LEADER_REPLICAS_VERSION, feature_level=1)
         change = PartitionChangeRecord(
@@ -65,7 +65,7 @@ async def test_who_is_eligible_and_who_led_last() -> None:
 
 @pytest.mark.parametrize("limit", [0, 1, 2, 3, 4, 5, 9])
 @pytest.mark.parametrize("names", [(), ("b", "a")])
-async def test_page_by_page_everything_is_reported_once_and_in_order(
+async def test_describe_topic_partitions_pages_return_each_partition_once_in_order(
     limit: int, names: tuple[str, ...]
 ) -> None:
     async with brokers() as (rig,):
@@ -76,7 +76,7 @@ async def test_page_by_page_everything_is_reported_once_and_in_order(
         assert all(len(page) <= max(1, limit) for page in pages)
 
 
-async def test_a_cursor_may_point_at_what_was_deleted_meanwhile() -> None:
+async def test_describe_topic_partitions_accepts_cursor_at_a_deleted_partition() -> None:
     async with brokers() as (rig,):
         await _two_topics(rig)
         gone = KIND.Cursor(topic_name="aa", partition_index=7)
@@ -88,7 +88,9 @@ async def test_a_cursor_may_point_at_what_was_deleted_meanwhile() -> None:
 
 
 @pytest.mark.parametrize(("name", "index"), [("b", 0), ("a", -1)])
-async def test_a_cursor_that_points_nowhere_is_refused(name: str, index: int) -> None:
+async def test_describe_topic_partitions_rejects_a_cursor_before_the_first_topic_or_partition(
+    name: str, index: int
+) -> None:
     async with brokers() as (rig,):
         await _two_topics(rig)
         cursor = KIND.Cursor(topic_name=name, partition_index=index)
@@ -96,7 +98,7 @@ async def test_a_cursor_that_points_nowhere_is_refused(name: str, index: int) ->
         assert (answered.name, answered.error_code) == ("a", ErrorCode.INVALID_REQUEST)
 
 
-async def test_what_does_not_exist_is_reported_where_it_was_asked_for() -> None:
+async def test_describe_topic_partitions_unknown_names_return_errors_in_sorted_order() -> None:
     async with brokers() as (rig,):
         await _two_topics(rig)
         answer = await rig.ask(_asking("nope", "a", "a b"))

@@ -1,4 +1,4 @@
-"""The driver of the assignments against a controller's door on loopback."""
+"""``AssignmentsManager`` against a scripted controller on loopback."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ EPOCH = BrokerEpoch(7)
 
 @dataclass
 class Cluster:
-    """Keeps what it is asked; what it refuses is refused once."""
+    """Stores assignments; each entry of ``refuse_once`` is refused once."""
 
     directories: dict[TopicIdPartition, DirectoryId] = field(default_factory=dict)
     refuse_once: set[TopicIdPartition] = field(default_factory=set)
@@ -91,20 +91,20 @@ async def assigning(
             await manager.close()
 
 
-async def test_wishes_reach_the_controller_and_the_gauge_counts_them_from_the_start() -> None:
+async def test_assignments_reach_the_controller_and_are_counted_while_queued() -> None:
     cluster, metrics = Cluster(), Metrics()
     async with assigning(cluster, metrics) as (manager, controller):
         await manager.idle()
-        wished = {TopicIdPartition(T, index): (A, B)[index % 2] for index in range(50)}
-        for key, directory_id in wished.items():
+        requested = {TopicIdPartition(T, index): (A, B)[index % 2] for index in range(50)}
+        for key, directory_id in requested.items():
             manager.assign(key, directory_id)
         assert metrics.snapshot()["QueuedReplicaToDirAssignments"] == 50
         await manager.idle()
-        assert manager.queued == 0 and cluster.directories == wished
+        assert manager.queued == 0 and cluster.directories == requested
         assert len(controller.seen) == 1
 
 
-async def test_many_wishes_go_out_in_batches_one_at_a_time() -> None:
+async def test_many_assignments_are_sent_in_batches_one_at_a_time() -> None:
     cluster = Cluster()
     async with assigning(cluster, max_batch=10) as (manager, controller):
         for index in range(35):
@@ -113,7 +113,7 @@ async def test_many_wishes_go_out_in_batches_one_at_a_time() -> None:
         assert len(cluster.directories) == 35 and len(controller.seen) == 4
 
 
-async def test_a_refused_wish_is_sent_again() -> None:
+async def test_refused_assignment_is_sent_again() -> None:
     key = TopicIdPartition(T, 3)
     cluster, metrics = Cluster(refuse_once={key}), Metrics()
     with capture_logs() as logged:
@@ -126,7 +126,7 @@ async def test_a_refused_wish_is_sent_again() -> None:
     assert refused["code"] == "UNKNOWN_TOPIC_ID"
 
 
-async def test_a_failed_request_is_sent_again() -> None:
+async def test_failed_assignment_request_is_sent_again() -> None:
     key = TopicIdPartition(T, 3)
     cluster = Cluster(fail_once=ErrorCode.STALE_BROKER_EPOCH)
     with capture_logs() as logged:
@@ -138,7 +138,7 @@ async def test_a_failed_request_is_sent_again() -> None:
     assert failed["code"] == "STALE_BROKER_EPOCH"
 
 
-async def test_a_replica_that_is_gone_does_not_hold_the_broker_up() -> None:
+async def test_assignment_of_an_unhosted_replica_is_dropped() -> None:
     cluster = Cluster()
     async with assigning(cluster) as (manager, controller):
         manager.assign(TopicIdPartition(T, 666), A)
@@ -146,7 +146,7 @@ async def test_a_replica_that_is_gone_does_not_hold_the_broker_up() -> None:
         assert not controller.seen
 
 
-async def test_after_the_end_nothing_is_sent() -> None:
+async def test_closed_assignments_manager_sends_nothing() -> None:
     async with assigning(Cluster()) as (manager, controller):
         manager.assign(TopicIdPartition(T, 1), A)
         await manager.close()
@@ -155,7 +155,7 @@ async def test_after_the_end_nothing_is_sent() -> None:
         assert not controller.seen and "ready=1" in repr(manager)
 
 
-async def test_who_wished_hears_once_that_the_controller_knows() -> None:
+async def test_assignment_callback_runs_once_after_acceptance() -> None:
     key, reported = TopicIdPartition(T, 3), list[str]()
     async with assigning(Cluster(refuse_once={key})) as (manager, _):
         manager.assign(key, A, lambda: reported.append("A"))
@@ -165,16 +165,16 @@ async def test_who_wished_hears_once_that_the_controller_knows() -> None:
     assert reported == ["A"]
 
 
-async def test_a_newer_wish_silences_the_older_one_whose_success_comes_late() -> None:
-    """A cancelled move never hears of its assignment, and the next move never takes it for its
-    own."""
+async def test_newer_assignment_replaces_the_callback_of_the_older_one() -> None:
+    """A cancelled move receives no acceptance, and the next move does not receive that of the
+    first."""
     key, reported, other = TopicIdPartition(T, 3), list[str](), TopicIdPartition(T, 4)
     cluster = Cluster()
     async with assigning(cluster) as (manager, controller):
         manager.assign(key, B, lambda: reported.append("first"))
         while not controller.seen:
             await asyncio.sleep(0)
-        # The answer is on its way.
+        # The answer is in flight.
         manager.assign(key, A)
         manager.assign(other, A, lambda: reported.append("other"))
         manager.assign(key, B, lambda: reported.append("second"))
@@ -182,7 +182,7 @@ async def test_a_newer_wish_silences_the_older_one_whose_success_comes_late() ->
     assert sorted(reported) == ["other", "second"] and cluster.directories[key] == B
 
 
-async def test_a_cluster_too_old_for_assignments_keeps_them_queued() -> None:
+async def test_assignments_at_an_old_level_stay_queued() -> None:
     key = TopicIdPartition(T, 3)
     cluster = Cluster(fail_once=ErrorCode.UNSUPPORTED_VERSION)
     with capture_logs() as logged:
@@ -196,7 +196,7 @@ async def test_a_cluster_too_old_for_assignments_keeps_them_queued() -> None:
     assert failed["code"] == "UNSUPPORTED_VERSION"
 
 
-async def test_a_wish_may_follow_from_an_accepted_one() -> None:
+async def test_assignment_callback_may_assign_again() -> None:
     key, reported = TopicIdPartition(T, 3), list[str]()
     cluster = Cluster()
     async with assigning(cluster) as (manager, _):
@@ -207,7 +207,7 @@ async def test_a_wish_may_follow_from_an_accepted_one() -> None:
     assert cluster.directories == {key: B}
 
 
-async def test_a_replica_that_left_is_not_reported_of() -> None:
+async def test_assignment_of_an_unhosted_replica_runs_no_callback() -> None:
     reported = list[str]()
     async with assigning(Cluster()) as (manager, _):
         manager.assign(TopicIdPartition(T, 666), A, lambda: reported.append("gone"))

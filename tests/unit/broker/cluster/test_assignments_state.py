@@ -1,4 +1,4 @@
-"""Assignments gather, go out one request at a time, and come back when they were refused."""
+"""``AssignmentsState``: batches, one request at a time, and retries of refused assignments."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def machine(*, gone: set[TopicIdPartition] | None = None, max_batch: int = 3) ->
     )
 
 
-def wish(m: AssignmentsState, index: int, directory_id: DirectoryId = A) -> list[Action]:
+def assign(m: AssignmentsState, index: int, directory_id: DirectoryId = A) -> list[Action]:
     return m.handle(Wished(partition=key(index), directory_id=directory_id), 0)
 
 
@@ -58,11 +58,11 @@ def sent(actions: list[Action]) -> dict[TopicIdPartition, DirectoryId]:
     }
 
 
-def test_wishes_gather_for_a_moment_and_go_out_grouped_by_directory_and_topic() -> None:
+def test_assignments_gather_and_are_grouped_by_directory_and_topic() -> None:
     m = machine(max_batch=10)
-    assert wish(m, 1) == [WakeAt(20)]
-    assert wish(m, 0) == []
-    wish(m, 2, B)
+    assert assign(m, 1) == [WakeAt(20)]
+    assert assign(m, 0) == []
+    assign(m, 2, B)
     m.handle(Wished(partition=key(5, U), directory_id=A), 0)
     (send,) = m.handle(WokeUp(), 20)
     assert isinstance(send, Send)
@@ -75,11 +75,12 @@ def test_wishes_gather_for_a_moment_and_go_out_grouped_by_directory_and_topic() 
     assert isinstance(accepted, Accepted) and len(accepted.partitions) == 4 and m.queued == 0
 
 
-def test_what_one_wish_costs_does_not_grow_with_those_that_wait() -> None:
-    """A broker that reported 100,000 replicas at its start collected all of them for each."""
+def test_is_idle_with_many_waiting_assignments_allocates_no_copy() -> None:
+    """A broker that reported 100,000 replicas at its start collected all of them for each
+    assignment."""
     m = machine()
     for index in range(10_000):
-        wish(m, index)
+        assign(m, index)
     tracemalloc.start()
     try:
         assert not m.is_idle
@@ -88,51 +89,51 @@ def test_what_one_wish_costs_does_not_grow_with_those_that_wait() -> None:
         tracemalloc.stop()
 
 
-def test_a_full_batch_goes_out_at_once_and_the_rest_after_it() -> None:
+def test_full_batch_is_sent_immediately_and_the_rest_afterwards() -> None:
     m = machine()
-    wish(m, 0)
-    wish(m, 1)
-    assert len(sent(wish(m, 2))) == 3
-    assert wish(m, 3) == []
+    assign(m, 0)
+    assign(m, 1)
+    assert len(sent(assign(m, 2))) == 3
+    assert assign(m, 3) == []
     assert sent(m.handle(GRANTED, 5)) == {key(3): A}
     m.handle(GRANTED, 6)
     assert m.queued == 0
 
 
-def test_the_last_wish_wins() -> None:
+def test_last_assignment_of_a_replica_wins() -> None:
     m = machine()
-    wish(m, 0, A)
-    wish(m, 0, B)
+    assign(m, 0, A)
+    assign(m, 0, B)
     assert m.queued == 1
     assert sent(m.handle(WokeUp(), 20)) == {key(0): B}
 
 
-def test_a_wish_that_is_under_way_is_not_repeated() -> None:
+def test_assignment_in_flight_is_not_repeated() -> None:
     m = machine()
-    wish(m, 0, A)
+    assign(m, 0, A)
     m.handle(WokeUp(), 20)
-    assert wish(m, 0, A) == [] and m.queued == 1
+    assert assign(m, 0, A) == [] and m.queued == 1
     assert m.handle(GRANTED, 30) == [Accepted((key(0),))] and m.queued == 0
 
 
-def test_another_wish_for_a_replica_under_way_follows_and_a_way_back_cancels_it() -> None:
+def test_changed_assignment_in_flight_is_sent_next_unless_it_is_reverted() -> None:
     m = machine()
-    wish(m, 0, A)
+    assign(m, 0, A)
     m.handle(WokeUp(), 20)
-    wish(m, 0, B)
+    assign(m, 0, B)
     assert m.queued == 1
-    wish(m, 0, A)
+    assign(m, 0, A)
     assert m.handle(GRANTED, 30) == [Accepted((key(0),))]
-    wish(m, 1, A)
+    assign(m, 1, A)
     m.handle(WokeUp(), 60)
-    wish(m, 1, B)
+    assign(m, 1, B)
     assert sent(m.handle(GRANTED, 70)) == {key(1): B}
 
 
-def test_what_was_refused_is_sent_again_after_a_pause_that_grows() -> None:
+def test_refused_assignment_is_retried_with_growing_backoff() -> None:
     m = machine()
-    wish(m, 0)
-    wish(m, 1)
+    assign(m, 0)
+    assign(m, 1)
     m.handle(WokeUp(), 20)
     assert m.handle(Answered(refused=frozenset({key(1)})), 30) == [
         Accepted((key(0),)),
@@ -145,55 +146,55 @@ def test_what_was_refused_is_sent_again_after_a_pause_that_grows() -> None:
     assert m.handle(GRANTED, 350) == [Accepted((key(1),))] and m.queued == 0
 
 
-def test_one_that_is_refused_for_ever_holds_up_no_other_and_not_the_broker() -> None:
+def test_permanently_refused_assignment_delays_no_other_and_does_not_block_idle() -> None:
     m, now_ms, sendings = machine(), 30, 0
-    wish(m, 0)
+    assign(m, 0)
     m.handle(WokeUp(), 20)
     actions = m.handle(Answered(refused=frozenset({key(0)})), now_ms)
     while not m.is_idle:
         sendings += 1
-        # Others come and go while it waits for its time.
-        wished = m.handle(Wished(partition=key(sendings), directory_id=B), now_ms)
-        assert wished == [WakeAt(now_ms + 20)]
+        # Other assignments are sent while the refused one waits.
+        others = m.handle(Wished(partition=key(sendings), directory_id=B), now_ms)
+        assert others == [WakeAt(now_ms + 20)]
         assert sent(m.handle(WokeUp(), now_ms + 20)) == {key(sendings): B}
         (_, due) = m.handle(GRANTED, now_ms + 25)
         assert isinstance(due, WakeAt) and due.at_ms > now_ms + 25
-        # It is the same wish still, and does not come sooner by being made again.
-        assert wish(m, 0) == []
+        # Repeating the same assignment does not shorten its backoff.
+        assert assign(m, 0) == []
         now_ms = due.at_ms
         assert sent(m.handle(WokeUp(), now_ms)) == {key(0): A}
         actions = m.handle(Answered(refused=frozenset({key(0)})), now_ms)
         assert actions == [WakeAt(now_ms + min(10_000, 100 << sendings))]
     assert sendings == MAX_REFUSALS_AWAITED and m.queued == m.queued_into(A) == 1
     assert m.handle(Wished(partition=key(0), directory_id=B), now_ms) == [WakeAt(now_ms + 20)]
-    assert not m.is_idle, "another wish is worth waiting for"
+    assert not m.is_idle, "a changed assignment is worth waiting for"
 
 
-def test_a_failed_request_puts_everything_back_but_newer_wishes_stay() -> None:
+def test_failed_request_requeues_assignments_but_keeps_newer_ones() -> None:
     m = machine()
-    wish(m, 0, A)
-    wish(m, 1, A)
+    assign(m, 0, A)
+    assign(m, 1, A)
     m.handle(WokeUp(), 20)
-    wish(m, 0, B)
+    assign(m, 0, B)
     assert m.handle(Failed(), 30) == [WakeAt(130)]
     assert sent(m.handle(WokeUp(), 130)) == {key(0): B, key(1): A}
 
 
-def test_after_a_failure_a_full_batch_does_not_jump_the_pause() -> None:
+def test_full_batch_after_a_failure_waits_for_the_backoff() -> None:
     m = machine()
-    wish(m, 0)
+    assign(m, 0)
     m.handle(WokeUp(), 20)
     m.handle(Failed(), 30)
-    assert [wish(m, index) for index in (1, 2, 3)] == [[], [], []]
+    assert [assign(m, index) for index in (1, 2, 3)] == [[], [], []]
     assert len(sent(m.handle(WokeUp(), 130))) == 3
 
 
-def test_what_this_broker_does_not_host_any_more_is_dropped() -> None:
-    """Else the assignments of a deleted topic would be tried for ever."""
+def test_assignments_of_unhosted_replicas_are_dropped() -> None:
+    """Otherwise assignments of a deleted topic would be retried forever."""
     gone: set[TopicIdPartition] = set()
     m = machine(gone=gone)
-    wish(m, 0)
-    wish(m, 1)
+    assign(m, 0)
+    assign(m, 1)
     gone.add(key(0))
     assert sent(m.handle(WokeUp(), 20)) == {key(1): A}
     gone.add(key(1))
@@ -201,25 +202,24 @@ def test_what_this_broker_does_not_host_any_more_is_dropped() -> None:
     assert m.handle(WokeUp(), 130) == [Dropped((key(1),))] and m.queued == 0
 
 
-def test_the_late_success_of_an_older_wish_is_not_reported_to_the_newer_one() -> None:
-    """KIP-858's two steps: a move that was cancelled and begun anew is not accepted by the
-    answer to the first one."""
+def test_late_success_of_an_older_assignment_is_not_reported_to_the_newer_one() -> None:
+    """KIP-858: the answer to a cancelled move does not accept the move that followed it."""
     m = machine()
-    wish(m, 0, B)
+    assign(m, 0, B)
     m.handle(WokeUp(), 20)
-    wish(m, 0, A)
+    assign(m, 0, A)
     actions = m.handle(GRANTED, 30)
     assert not [action for action in actions if isinstance(action, Accepted)]
     assert sent(actions) == {key(0): A}
     assert m.handle(GRANTED, 40) == [Accepted((key(0),))]
 
 
-def test_what_is_wished_after_a_loss_follows_it() -> None:
-    """Else a move that fails meanwhile would take the word back that a copy lacks records."""
+def test_assignment_after_a_loss_is_sent_after_the_loss() -> None:
+    """Otherwise a failing move would withdraw the report that a copy lacks records."""
     m = machine()
-    wish(m, 0, LOST_DIR)
-    wish(m, 0, B)
-    assert wish(m, 0, A) == [] and m.queued == m.queued_into(A) == 1 and m.is_losing(key(0))
+    assign(m, 0, LOST_DIR)
+    assign(m, 0, B)
+    assert assign(m, 0, A) == [] and m.queued == m.queued_into(A) == 1 and m.is_losing(key(0))
     assert sent(m.handle(WokeUp(), 20)) == {key(0): LOST_DIR}
     assert m.handle(Answered(refused=frozenset({key(0)})), 30) == [WakeAt(130)]
     assert m.is_losing(key(0))
@@ -229,10 +229,10 @@ def test_what_is_wished_after_a_loss_follows_it() -> None:
     assert m.handle(GRANTED, 150) == [Accepted((key(0),))] and m.is_idle
 
 
-def test_what_is_wished_into_a_directory_is_queued_until_the_controller_knows() -> None:
+def test_queued_into_lasts_until_the_assignment_is_accepted() -> None:
     m = machine()
     assert not m.queued_into(A)
-    wish(m, 0, A)
+    assign(m, 0, A)
     assert m.queued_into(A) and not m.queued_into(B)
     m.handle(WokeUp(), 20)
     assert m.queued_into(A)
@@ -240,7 +240,7 @@ def test_what_is_wished_into_a_directory_is_queued_until_the_controller_knows() 
     assert not m.queued_into(A)
 
 
-def test_an_answer_that_nobody_waits_for_is_a_bug() -> None:
+def test_unexpected_answer_raises_invalid_transition() -> None:
     for answer in (GRANTED, Failed()):
         with pytest.raises(InvalidTransition):
             machine().handle(answer, 0)
@@ -249,19 +249,19 @@ def test_an_answer_that_nobody_waits_for_is_a_bug() -> None:
 @given(
     st.lists(
         st.one_of(
-            st.tuples(st.just("wish"), st.integers(0, 9), st.sampled_from([A, B, LOST_DIR])),
+            st.tuples(st.just("assign"), st.integers(0, 9), st.sampled_from([A, B, LOST_DIR])),
             st.tuples(st.just("answer"), st.sets(st.integers(0, 9)), st.booleans()),
         ),
         max_size=60,
     )
 )
-def test_in_any_order_the_controller_hears_of_losses_and_ends_up_with_the_last_wishes(
+def test_assignments_in_any_order_report_all_losses_and_end_with_the_last_request(
     steps: list[tuple[str, object, object]],
 ) -> None:
     m = machine()
-    wishes: dict[TopicIdPartition, DirectoryId] = {}
+    requested: dict[TopicIdPartition, DirectoryId] = {}
     known: dict[TopicIdPartition, DirectoryId] = {}
-    untold_losses: set[TopicIdPartition] = set()
+    unreported_losses: set[TopicIdPartition] = set()
     request: dict[TopicIdPartition, DirectoryId] = {}
     now_ms, wake_ms = 0, -1
 
@@ -272,13 +272,15 @@ def test_in_any_order_the_controller_hears_of_losses_and_ends_up_with_the_last_w
                 assert action.at_ms >= now_ms
                 wake_ms = action.at_ms
             elif isinstance(action, Accepted):
-                assert all(known[partition] == wishes[partition] for partition in action.partitions)
+                assert all(
+                    known[partition] == requested[partition] for partition in action.partitions
+                )
             else:
                 assert not request and len(sent([action])) <= 3
                 request = sent([action])
-                assert all(request[k] == LOST_DIR for k in request.keys() & untold_losses)
+                assert all(request[k] == LOST_DIR for k in request.keys() & unreported_losses)
         m.check_invariants()
-        assert all(map(m.is_losing, untold_losses))
+        assert all(map(m.is_losing, unreported_losses))
 
     def answer(refused: frozenset[TopicIdPartition], arrives: bool) -> None:
         nonlocal request, wake_ms, now_ms
@@ -292,20 +294,20 @@ def test_in_any_order_the_controller_hears_of_losses_and_ends_up_with_the_last_w
             run(m.handle(Failed(), now_ms))
             return
         known.update({k: v for k, v in asked.items() if k not in refused})
-        untold_losses.difference_update(
+        unreported_losses.difference_update(
             k for k, v in asked.items() if v == LOST_DIR and k not in refused
         )
         run(m.handle(Answered(refused=refused), now_ms))
 
     for kind, first, second in steps:
-        if kind == "wish":
+        if kind == "assign":
             assert isinstance(first, int) and isinstance(second, DirectoryId)
-            wishes[key(first)] = second
-            untold_losses |= {key(first)} if second == LOST_DIR else set()
+            requested[key(first)] = second
+            unreported_losses |= {key(first)} if second == LOST_DIR else set()
             run(m.handle(Wished(partition=key(first), directory_id=second), now_ms))
         else:
             assert isinstance(first, set)
             answer(frozenset(map(key, first)), bool(second))
     for _ in range(20):
         answer(frozenset(), True)
-    assert known == wishes and m.queued == 0
+    assert known == requested and m.queued == 0

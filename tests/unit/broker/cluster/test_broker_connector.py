@@ -1,4 +1,4 @@
-"""The way from one broker to another."""
+"""``BrokerConnector`` opens connections between brokers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kraftjbod.metadata.records import Listener, RegisterBrokerRecord
 from tests.unit.broker.broker_rig import TIMEOUT_MS, brokers, fetch, partition, topic
 
 
-async def test_it_leads_through_the_listener_that_is_named() -> None:
+async def test_broker_connector_uses_the_named_listener() -> None:
     async with brokers() as (rig,):
         closed = Listener(name="PLAINTEXT", host="127.0.0.1", port=9)
         inner = replace(closed, name="INNER", port=rig.door.port)
@@ -45,10 +45,10 @@ async def test_it_leads_through_the_listener_that_is_named() -> None:
         pytest.param(lambda r: replace(r, broker_epoch=BrokerEpoch(9)), id="restarted"),
     ],
 )
-async def test_who_is_dead_by_metadata_is_waited_for_no_more(
+async def test_connection_to_a_fenced_or_restarted_broker_is_closed(
     after: Callable[[RegisterBrokerRecord], RegisterBrokerRecord],
 ) -> None:
-    """Its host lost power: it closes nothing, and answers nothing."""
+    """The host of such a broker lost power: it neither closes connections nor answers."""
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         connection = await rig.parts.connector.connect(
@@ -58,7 +58,7 @@ async def test_who_is_dead_by_metadata_is_waited_for_no_more(
             connection.request(fetch(max_wait_ms=60_000), timeout_ms=60_000)
         )
         rig.replay(rig.registration())
-        assert connection.is_open, "it only said the same again"
+        assert connection.is_open, "the registration did not change"
         rig.replay(after(rig.registration()))
         with pytest.raises(ConnectionLostError):
             await asked

@@ -1,4 +1,4 @@
-"""A broker finds the active controller, over real connections on loopback."""
+"""``ControllerChannel`` finds the active controller, over real connections on loopback."""
 
 from __future__ import annotations
 
@@ -62,13 +62,13 @@ def standby(request: RpcRequest) -> RpcResponse:
 
 
 def unreachable() -> Voter:
-    """A port of loopback at which nobody listens."""
+    """A port of loopback without a listener."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return Voter(BrokerId(3001), "127.0.0.1", probe.getsockname()[1])
 
 
-async def test_the_answer_has_the_type_that_the_request_names() -> None:
+async def test_call_returns_the_response_type_of_the_request() -> None:
     controller = ScriptedController(ids)
     async with serving(controller), channel_to(controller.voter()) as channel:
         response = await channel.call(ASK, timeout_ms=PATIENT_MS)
@@ -76,7 +76,7 @@ async def test_the_answer_has_the_type_that_the_request_names() -> None:
         assert str(controller.server.port) in repr(channel)
 
 
-async def test_requests_are_written_for_the_level_of_the_moment() -> None:
+async def test_call_encodes_each_request_at_the_current_level() -> None:
     controller = ScriptedController(
         lambda _: BrokerHeartbeatResponse(
             is_caught_up=True, is_fenced=False, should_shut_down=False
@@ -111,7 +111,7 @@ async def test_requests_are_written_for_the_level_of_the_moment() -> None:
     assert said == [((), None), ((dead,), None), *[((dead,), (dead,))] * 2]
 
 
-async def test_it_goes_on_to_the_voter_that_is_active_and_stays_there() -> None:
+async def test_call_finds_the_active_controller_and_stays_with_it() -> None:
     inactive, active = ScriptedController(standby), ScriptedController(ids)
     async with serving(inactive, active):
         voters = (inactive.voter(), unreachable(), active.voter())
@@ -154,7 +154,7 @@ async def test_call_skips_controller_of_another_log_and_fails_if_all_are() -> No
         channel.close()
 
 
-async def test_it_asks_again_until_a_controller_becomes_active() -> None:
+async def test_call_repeats_until_a_controller_becomes_active() -> None:
     controller = ScriptedController(standby)
     async with serving(controller), channel_to(controller.voter()) as channel:
         calling = asyncio.create_task(channel.call(ASK, timeout_ms=PATIENT_MS))
@@ -163,7 +163,7 @@ async def test_it_asks_again_until_a_controller_becomes_active() -> None:
         assert (await calling).producer_id_count == 1_000
 
 
-async def test_when_the_time_is_up_the_last_trouble_is_reported() -> None:
+async def test_call_timeout_raises_the_last_error() -> None:
     controller = ScriptedController(standby)
     async with serving(controller), channel_to(controller.voter()) as channel:
         with pytest.raises(OperatingError) as caught:
@@ -174,14 +174,14 @@ async def test_when_the_time_is_up_the_last_trouble_is_reported() -> None:
             await channel.call(ASK, timeout_ms=30)
 
 
-async def test_forward_without_a_reachable_controller_is_answered_as_timed_out() -> None:
+async def test_forward_without_a_reachable_controller_raises_request_timed_out() -> None:
     """BROKER_NOT_AVAILABLE, the code of a refused connection, is final for Kafka's clients."""
     async with channel_to(unreachable()) as channel:
         with pytest.raises(RequestTimedOutError, match="no controller could be reached"):
             await channel.forward(ASK, timeout_ms=30)
 
 
-async def test_a_refusal_is_not_repeated() -> None:
+async def test_refused_call_is_not_repeated() -> None:
     def refuse(request: RpcRequest) -> RpcResponse:
         raise OperatingError("too old", code=ErrorCode.STALE_BROKER_EPOCH)
 
@@ -192,7 +192,7 @@ async def test_a_refusal_is_not_repeated() -> None:
     assert caught.value.code is ErrorCode.STALE_BROKER_EPOCH and len(controller.seen) == 1
 
 
-async def test_a_request_that_is_not_answered_in_time_is_not_repeated() -> None:
+async def test_unanswered_call_is_not_repeated() -> None:
     controller = ScriptedController(ids)
     controller.may_answer.clear()
     async with serving(controller), channel_to(controller.voter()) as channel:
@@ -201,8 +201,8 @@ async def test_a_request_that_is_not_answered_in_time_is_not_repeated() -> None:
     assert len(controller.seen) == 1
 
 
-async def test_the_poll_goes_on_elsewhere_when_a_controller_answers_no_heartbeats() -> None:
-    """Its host has no power: its connections say nothing, and a poll waits long."""
+async def test_metadata_poll_switches_controller_when_heartbeats_are_not_answered() -> None:
+    """The host of the controller lost power: its connections stay silent, and a poll waits long."""
     dead, active = ScriptedController(ids), ScriptedController(ids)
     dead.may_answer.clear()
     async with serving(dead, active), channel_to(dead.voter(), active.voter()) as channel:
@@ -214,8 +214,9 @@ async def test_the_poll_goes_on_elsewhere_when_a_controller_answers_no_heartbeat
         assert active.seen == [POLL]
 
 
-async def test_what_waits_for_one_that_stands_still_goes_on_with_the_one_that_is_active() -> None:
-    """Its process is stopped, or its host vanished: nothing closes, and another was elected."""
+async def test_pending_requests_switch_from_a_silent_controller_to_the_newly_active_one() -> None:
+    """The process is paused, or its host is gone: no connection closes, and another one is
+    elected."""
     still, other = ScriptedController(ids), ScriptedController(standby)
     async with serving(still, other):
         channel = ControllerChannel(
@@ -229,7 +230,7 @@ async def test_what_waits_for_one_that_stands_still_goes_on_with_the_one_that_is
         polling = asyncio.create_task(channel.fetch_metadata(POLL))
         asking = asyncio.create_task(channel.forward(ASK, timeout_ms=PATIENT_MS))
         await still.wait_seen(lambda seen: len(seen) == 3)
-        # Nobody is elected yet: who waits goes on waiting.
+        # Without an active controller, pending requests continue to wait.
         await other.wait_seen(lambda seen: len(seen) >= 2)
         assert not asking.done()
         other.answer = ids
@@ -239,7 +240,7 @@ async def test_what_waits_for_one_that_stands_still_goes_on_with_the_one_that_is
         channel.close()
 
 
-async def test_metadata_may_come_from_one_that_follows_and_nothing_else_is_asked_there() -> None:
+async def test_metadata_poll_may_use_a_follower_but_other_calls_do_not() -> None:
     def only_polls_fail(request: RpcRequest) -> RpcResponse:
         return standby(request) if request == POLL else ids(request)
 
@@ -252,16 +253,16 @@ async def test_metadata_may_come_from_one_that_follows_and_nothing_else_is_asked
     async with serving(active, other), channel_to(active.voter(), other.voter()) as channel:
         for _ in range(2):
             assert (await channel.fetch_metadata(POLL)).high_watermark == 5
-        assert active.seen == [POLL], "it goes on where it was served"
+        assert active.seen == [POLL], "the next poll uses the controller that answered"
         assert (await channel.call(ASK, timeout_ms=PATIENT_MS)).producer_id_count == 1_000
         assert other.seen == [POLL, POLL]
         active.answer = ids
         assert (await channel.fetch_metadata(POLL)).high_watermark == 9
-        assert other.seen == [POLL, POLL], "the active one has the news first"
+        assert other.seen == [POLL, POLL], "the active controller is preferred"
 
 
-async def test_a_controller_of_older_software_is_asked_in_words_that_it_knows() -> None:
-    """While brokers were upgraded before their controllers, nobody could create a topic."""
+async def test_forward_retries_with_an_older_version_at_an_older_controller() -> None:
+    """No client could create a topic while brokers were upgraded before their controllers."""
     created = CreateTopicsResponse(topics=(CreatedTopic(name="t"),))
 
     def older(request: RpcRequest) -> RpcResponse:
@@ -277,18 +278,18 @@ async def test_a_controller_of_older_software_is_asked_in_words_that_it_knows() 
     controller = ScriptedController(older)
     async with serving(controller), channel_to(controller.voter()) as channel:
         assert await channel.forward(wanted, timeout_ms=PATIENT_MS) == created
-        controller.answer = _knows_nothing
+        controller.answer = _supports_nothing
         with pytest.raises(OperatingError) as refused:
             await channel.forward(wanted, timeout_ms=PATIENT_MS)
         assert refused.value.code is ErrorCode.UNSUPPORTED_VERSION
 
 
-def _knows_nothing(_request: RpcRequest) -> RpcResponse:
+def _supports_nothing(_request: RpcRequest) -> RpcResponse:
     raise OperatingError("what?", code=ErrorCode.UNSUPPORTED_VERSION)
 
 
-async def test_who_is_silent_is_left_as_soon_as_another_is_elected() -> None:
-    """Not after as much silence again, which is more than this call has."""
+async def test_pending_forward_leaves_a_silent_controller_when_another_is_elected() -> None:
+    """The switch must not take a second request timeout, which is more than this call has."""
     still, other = ScriptedController(ids), ScriptedController(standby)
     async with serving(still, other):
         channel = ControllerChannel(
@@ -305,8 +306,8 @@ async def test_who_is_silent_is_left_as_soon_as_another_is_elected() -> None:
         channel.close()
 
 
-async def test_who_votes_no_more_still_answers_what_it_was_asked() -> None:
-    """A leader that removes itself: brokers hear who votes before its answer is there."""
+async def test_pending_forward_to_a_removed_voter_still_receives_its_response() -> None:
+    """A leader that removes itself: brokers learn the new voters before its response arrives."""
     leaving, staying = ScriptedController(ids), ScriptedController(standby)
     async with serving(leaving, staying), channel_to(staying.voter()) as channel:
         channel._follow_voters([leaving.voter(), staying.voter(3001)])
@@ -316,10 +317,10 @@ async def test_who_votes_no_more_still_answers_what_it_was_asked() -> None:
         channel._follow_voters([staying.voter(3001)])
         leaving.may_answer.set()
         assert (await asking).producer_id_count == 1_000
-        assert leaving.seen == [ASK], "it was not asked again"
+        assert leaving.seen == [ASK], "the request was not repeated"
 
 
-async def test_the_metadata_poll_has_a_connection_of_its_own() -> None:
+async def test_metadata_poll_uses_its_own_connection() -> None:
     controller = ScriptedController(ids)
     async with serving(controller), channel_to(controller.voter()) as channel:
         await channel.call(ASK, timeout_ms=PATIENT_MS)
@@ -332,14 +333,14 @@ async def test_the_metadata_poll_has_a_connection_of_its_own() -> None:
         assert channel.kraft_version == 1, "the log names its voters"
 
 
-async def test_the_end_of_the_control_connection_is_reported_and_of_no_other() -> None:
+async def test_on_control_lost_runs_only_for_the_control_connection() -> None:
     controller = ScriptedController(ids)
     lost: list[None] = []
     async with channel_to(unreachable()) as other:
         other.on_control_lost = lambda: lost.append(None)
         with pytest.raises((ConnectionLostError, RequestTimedOutError)):
             await other.call(ASK, timeout_ms=30)
-    assert lost == [], "there was none"
+    assert lost == [], "no control connection existed"
     async with AsyncExitStack() as door:
         await door.enter_async_context(serving(controller))
         async with channel_to(controller.voter()) as channel:
@@ -349,11 +350,11 @@ async def test_the_end_of_the_control_connection_is_reported_and_of_no_other() -
             await door.aclose()
             while not lost:
                 await asyncio.sleep(0)
-    assert lost == [None], "the one for metadata closed as well, and then this side closed"
+    assert lost == [None], "the metadata connection and the channel closed as well"
 
 
 @pytest.mark.parametrize(("asked_ms", "granted_ms"), [(-5, 1), (0, 1), (700, 700), (10**9, 60_000)])
-def test_a_forwarded_request_waits_as_long_as_its_client_but_not_for_ever(
+def test_forward_timeout_is_that_of_the_client_within_limits(
     asked_ms: int, granted_ms: int
 ) -> None:
     assert forward_timeout_ms(asked_ms) == granted_ms

@@ -1,4 +1,4 @@
-"""What a broker takes over while it runs: which value wins, and who hears of it."""
+"""``DynamicConfigs``: precedence of values, and notification of subscribers."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ def rig() -> Rig:
     return Rig()
 
 
-def test_a_subscriber_hears_of_the_file_first(rig: Rig) -> None:
+def test_subscriber_receives_static_values_first(rig: Rig) -> None:
     assert (len(rig.received), rig.rate) == (1, 1000)
     assert rig.received[0].follower_replication_throttled_rate == MAX_LONG
 
 
-def test_the_brokers_own_value_wins_over_that_of_all_and_that_over_the_file(rig: Rig) -> None:
+def test_dynamic_value_of_the_broker_overrides_cluster_wide_and_static_values(rig: Rig) -> None:
     rig.set("", leader_replication_throttled_rate="5")
     assert rig.rate == 5
     rig.set("7", leader_replication_throttled_rate="6")
@@ -63,18 +63,18 @@ def test_the_brokers_own_value_wins_over_that_of_all_and_that_over_the_file(rig:
     assert rig.rate == 1000
 
 
-def test_another_brokers_value_changes_nothing_and_nobody_is_reported(rig: Rig) -> None:
+def test_dynamic_value_of_another_broker_notifies_no_subscriber(rig: Rig) -> None:
     rig.set("8", leader_replication_throttled_rate="6")
     assert len(rig.received) == 1
 
 
-def test_keys_are_independent(rig: Rig) -> None:
+def test_dynamic_config_keys_are_independent(rig: Rig) -> None:
     rig.set("", replica_alter_log_dirs_io_max_bytes_per_second="9")
     assert rig.received[-1].replica_alter_log_dirs_io_max_bytes_per_second == 9
     assert rig.rate == 1000
 
 
-def test_an_unusable_value_is_reported_and_the_next_one_holds(rig: Rig) -> None:
+def test_invalid_dynamic_value_is_logged_and_the_next_source_applies(rig: Rig) -> None:
     rig.set("", leader_replication_throttled_rate="5")
     with capture_logs() as logged:
         rig.set("7", leader_replication_throttled_rate="soon")
@@ -82,7 +82,7 @@ def test_an_unusable_value_is_reported_and_the_next_one_holds(rig: Rig) -> None:
     assert [(line["event"], line["key"]) for line in logged] == [("dynamic_config_unusable", RATE)]
 
 
-def test_a_change_is_reported_to_operators(rig: Rig) -> None:
+def test_dynamic_config_change_is_logged(rig: Rig) -> None:
     with capture_logs() as logged:
         rig.set("", leader_replication_throttled_rate="5")
     assert logged[-1]["event"] == "dynamic_config_changed"

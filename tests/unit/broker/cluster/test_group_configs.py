@@ -1,5 +1,4 @@
-"""What a group may be configured to, where it is asked for; what comes of it is shown by
-test_consumer_group_driver.py."""
+"""Validation of group configurations; test_consumer_group_driver.py tests their effect."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ from tests.unit.broker.apis.test_config_apis import agree, altered, change
 from tests.unit.broker.broker_rig import brokers
 
 
-async def test_what_a_group_may_be_configured_to_is_bounded_by_the_broker_s_file() -> None:
+async def test_group_config_is_validated_against_the_limits_of_the_broker() -> None:
     session, beats = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
     async with brokers(answer=agree, group_consumer_max_heartbeat_interval_ms="50000") as (rig,):
 

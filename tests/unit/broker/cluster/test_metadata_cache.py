@@ -1,4 +1,4 @@
-"""The metadata as doors and fetchers ask for it."""
+"""``MetadataCache`` queries of request handlers and fetchers."""
 
 from __future__ import annotations
 
@@ -60,11 +60,11 @@ def cache() -> MetadataCache:
     return cache
 
 
-def test_only_unfenced_brokers_are_alive_in_order_of_their_ids(cache: MetadataCache) -> None:
+def test_alive_brokers_are_unfenced_and_sorted(cache: MetadataCache) -> None:
     assert [registered.broker_id for registered in cache.alive_brokers()] == [1, 2]
 
 
-def test_a_broker_is_reached_under_the_listener_asked_for(cache: MetadataCache) -> None:
+def test_endpoint_exists_only_for_live_brokers_with_that_listener(cache: MetadataCache) -> None:
     reached = cache.endpoint(BrokerId(1), "PLAINTEXT")
     assert reached is not None and reached.port == 9001
     assert cache.endpoint(BrokerId(1), "INTERNAL") is None
@@ -72,7 +72,7 @@ def test_a_broker_is_reached_under_the_listener_asked_for(cache: MetadataCache) 
     assert cache.endpoint(BrokerId(9), "PLAINTEXT") is None
 
 
-def test_a_leader_that_cannot_be_reached_is_no_leader_to_a_client(cache: MetadataCache) -> None:
+def test_leader_for_unreachable_leader_is_no_leader(cache: MetadataCache) -> None:
     assert cache.leader_for(partition(DIR_A, DIR_A), "PLAINTEXT") == 1
     assert cache.leader_for(partition(DIR_A, DIR_A), "INTERNAL") == NO_LEADER
     assert cache.leader_for(partition(DIR_A, DIR_A, leader=-1), "PLAINTEXT") == NO_LEADER
@@ -84,23 +84,21 @@ def test_a_leader_that_cannot_be_reached_is_no_leader_to_a_client(cache: Metadat
         pytest.param((DIR_A, DIR_A), [], id="all online"),
         pytest.param((DIR_X, DIR_A), [1], id="directory not registered"),
         pytest.param((LOST_DIR, DIR_A), [1], id="lost"),
-        pytest.param(
-            (UNASSIGNED_DIR, UNASSIGNED_DIR), [], id="unassigned has the benefit of doubt"
-        ),
+        pytest.param((UNASSIGNED_DIR, UNASSIGNED_DIR), [], id="unassigned counts as online"),
         pytest.param((DIR_A, DIR_A, DIR_B), [3], id="broker fenced"),
     ],
 )
-def test_offline_replicas(
+def test_offline_replicas_follow_directories_and_fencing(
     cache: MetadataCache, directories: tuple[DirectoryId, ...], offline: list[int]
 ) -> None:
     """KIP-858, "Metadata caching"."""
     assert cache.offline_replicas(partition(*directories), "PLAINTEXT") == offline
 
 
-def test_a_listener_nobody_has_makes_every_replica_offline(cache: MetadataCache) -> None:
+def test_offline_replicas_on_unknown_listener_are_all_replicas(cache: MetadataCache) -> None:
     assert cache.offline_replicas(partition(DIR_A, DIR_A), "INTERNAL") == [1, 2]
 
 
-def test_a_dead_directory_shows_at_once(cache: MetadataCache) -> None:
+def test_offline_replicas_include_a_failed_directory_immediately(cache: MetadataCache) -> None:
     cache.state.brokers[BrokerId(1)] = dataclasses.replace(broker(1), log_dirs=(DIR_B,))
     assert cache.offline_replicas(partition(DIR_A, DIR_A), "PLAINTEXT") == [1]

@@ -1,4 +1,4 @@
-"""What a broker remembers of the metadata that it follows, and what it refuses because of that."""
+"""``MetadataMemory`` records the applied metadata and rejects other or shorter logs."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ def memory_on(vfs: FaultVfs | MemVfs) -> MetadataMemory:
     return MetadataMemory(metadata_dir=open_dir(vfs))
 
 
-async def test_the_first_log_is_taken_and_any_other_refused(vfs: FaultVfs) -> None:
+async def test_metadata_memory_accepts_the_first_log_and_rejects_others(vfs: FaultVfs) -> None:
     memory = memory_on(vfs)
     await memory.load()
     memory.heard_of(None)
-    assert memory.metadata_log_id is None, "a controller from before logs had ids"
+    assert memory.metadata_log_id is None, "an older controller sends no log id"
     memory.heard_of(OURS)
     memory.require_whole(-1)
     memory.note_applied(7, 1)
@@ -50,9 +50,7 @@ async def test_the_first_log_is_taken_and_any_other_refused(vfs: FaultVfs) -> No
 
 
 @pytest.mark.parametrize("seed", range(5))
-async def test_what_was_written_survives_a_crash_and_is_never_newer(
-    vfs: FaultVfs, seed: int
-) -> None:
+async def test_metadata_memory_written_state_survives_a_crash(vfs: FaultVfs, seed: int) -> None:
     memory = memory_on(vfs)
     await memory.load()
     memory.heard_of(OURS)
@@ -70,7 +68,7 @@ async def test_what_was_written_survives_a_crash_and_is_never_newer(
         later.heard_of(OTHER)
 
 
-async def test_nothing_is_written_twice_or_before_a_log_has_a_name(vfs: FaultVfs) -> None:
+async def test_metadata_memory_writes_only_changes_of_a_known_log(vfs: FaultVfs) -> None:
     memory = memory_on(vfs)
     writes: list[str] = []
     vfs.on_operation = lambda kind, path: writes.append(path) if kind == "rename" else None
@@ -83,7 +81,7 @@ async def test_nothing_is_written_twice_or_before_a_log_has_a_name(vfs: FaultVfs
     assert len(writes) == 1
 
 
-async def test_a_full_disk_is_reported_once_and_holds_nothing_up(vfs: FaultVfs) -> None:
+async def test_metadata_memory_full_disk_is_logged_once_and_writing_resumes(vfs: FaultVfs) -> None:
     memory = memory_on(vfs)
     memory.heard_of(OURS)
     memory.note_applied(3, 1)
@@ -100,7 +98,7 @@ async def test_a_full_disk_is_reported_once_and_holds_nothing_up(vfs: FaultVfs) 
     assert found.offset == 3
 
 
-async def test_a_broker_that_was_reported_to_forget_takes_another_log_and_no_less_of_its_own(
+async def test_forgotten_metadata_accepts_another_log_but_no_shorter_own_log(
     vfs: FaultVfs,
 ) -> None:
     memory = memory_on(vfs)
@@ -110,7 +108,9 @@ async def test_a_broker_that_was_reported_to_forget_takes_another_log_and_no_les
     forget_applied_metadata(vfs, "/d1")
     later = memory_on(vfs)
     await later.load()
-    assert later.followed == (None, None, None), "nobody must refuse it for what it forgot"
+    assert later.followed == (None, None, None), (
+        "no controller may reject the broker for forgotten metadata"
+    )
     later.heard_of(OURS)
     with pytest.raises(ForeignMetadataError):
         later.require_whole(6)

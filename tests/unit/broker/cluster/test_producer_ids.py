@@ -1,4 +1,4 @@
-"""Blocks of producer ids: one request for many callers."""
+"""``ProducerIdManager`` serves many callers from one allocated block."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def manager_on(channel: ControllerChannel) -> ProducerIdManager:
     )
 
 
-async def test_callers_that_come_together_share_a_block() -> None:
+async def test_concurrent_callers_share_a_producer_id_block() -> None:
     controller = ScriptedController(accept)
     async with serving(controller), channel_to(controller.voter()) as channel:
         ids = manager_on(channel)
@@ -33,7 +33,7 @@ async def test_callers_that_come_together_share_a_block() -> None:
         assert len(controller.seen) == 1
 
 
-async def test_callers_beyond_a_block_wait_for_the_next_one() -> None:
+async def test_callers_above_the_block_size_wait_for_the_next_block() -> None:
     starts = iter([5_000, 7_000])
 
     def answer(request: RpcRequest) -> RpcResponse:
@@ -46,7 +46,7 @@ async def test_callers_beyond_a_block_wait_for_the_next_one() -> None:
         assert sorted(got) == [5_000, 5_001, 7_000, 7_001]
 
 
-async def test_after_a_refusal_the_next_caller_asks_again() -> None:
+async def test_next_id_after_a_refusal_requests_a_block_again() -> None:
     refusals = [OperatingError("not now", code=ErrorCode.STALE_BROKER_EPOCH)]
 
     def answer(request: RpcRequest) -> RpcResponse:

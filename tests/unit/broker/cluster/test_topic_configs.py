@@ -1,4 +1,4 @@
-"""A topic's configuration: the broker's defaults with its own values on top."""
+"""``TopicConfigs``: broker defaults, overridden by the values of the topic."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ def configs(**own: str) -> tuple[TopicConfigs, MetadataCache]:
     return TopicConfigs(defaults=DEFAULTS, cache=cache), cache
 
 
-def test_a_topic_without_values_of_its_own_has_the_defaults() -> None:
+def test_topic_config_without_own_values_is_the_default() -> None:
     made, _ = configs(retention_ms="5")
     assert made.get("other") is DEFAULTS
 
 
-def test_own_values_win_and_the_rest_stays() -> None:
+def test_topic_config_own_values_override_defaults() -> None:
     made, _ = configs(retention_ms="5")
     assert (made.get("t").retention_ms, made.get("t").min_insync_replicas) == (5, 2)
 
 
-def test_a_change_is_seen_once_the_topic_is_forgotten() -> None:
+def test_topic_config_change_is_visible_after_forget() -> None:
     made, cache = configs(retention_ms="5")
     assert made.get("t").retention_ms == 5
     cache.state.configs[(ResourceType.TOPIC, "t")] = {"retention.ms": "7"}
@@ -42,14 +42,14 @@ def test_a_change_is_seen_once_the_topic_is_forgotten() -> None:
 
 
 def test_topic_config_with_unreadable_value_is_ignored_with_warning() -> None:
-    """The other values of the topic hold: with the default retention it could lose records."""
+    """The other values remain: with the default retention the topic could lose records."""
     made, _ = configs(segment_bytes="soon", retention_ms="-1")
     with capture_logs() as logged:
         assert made.get("t") == DEFAULTS.model_copy(update={"retention_ms": -1})
     assert logged[0]["event"] == "topic_config_unusable"
 
 
-def wish(broker: str, **values: str | None) -> list[ConfigRecord]:
+def broker_config(broker: str, **values: str | None) -> list[ConfigRecord]:
     return [
         ConfigRecord(
             resource_type=ResourceType.BROKER,
@@ -61,8 +61,9 @@ def wish(broker: str, **values: str | None) -> list[ConfigRecord]:
     ]
 
 
-async def test_a_brokers_defaults_change_while_it_runs() -> None:
-    """Those of all brokers, then its own; its file holds again when they are gone."""
+async def test_topic_defaults_follow_dynamic_broker_configs() -> None:
+    """Cluster-wide values, then values of the broker; without them the static values apply
+    again."""
     async with brokers(log_retention_hours="24", log_cleanup_policy="delete,compact") as (rig,):
         own = ConfigRecord(
             resource_type=ResourceType.TOPIC, resource_name="t", name="segment.ms", value="7"
@@ -78,28 +79,28 @@ async def test_a_brokers_defaults_change_while_it_runs() -> None:
 
         assert in_force(other).retention_ms == 24 * 3_600_000
         changed = {"log_retention_ms": "60000", "log_cleanup_policy": "delete"}
-        await rig.follow(*wish("", **changed, compression_type="zstd", log_roll_ms="9"))
+        await rig.follow(*broker_config("", **changed, compression_type="zstd", log_roll_ms="9"))
         for tp in (TP, other):
             assert in_force(tp).retention_ms == 60_000
             assert in_force(tp).compression_type == "zstd"
             assert not in_force(tp).cleanup_policy.is_compact
         assert (in_force().segment_ms, in_force(other).segment_ms) == (7, 9)
-        # A topic that is made meanwhile has them too.
+        # A topic created later uses these defaults, too.
         late, late_id = TP._replace(topic="late"), TopicId(b"l" * 16)
         await rig.follow(topic("late", late_id), partition(topic_id=late_id))
         assert in_force(late).retention_ms == 60_000
-        await rig.follow(*wish("1", log_retention_ms="50000"))
+        await rig.follow(*broker_config("1", log_retention_ms="50000"))
         assert {in_force(tp).retention_ms for tp in (TP, other, late)} == {50_000}
         gone = dict.fromkeys(("log_retention_ms", "log_cleanup_policy", "compression_type"))
-        await rig.follow(*wish("", **gone), *wish("1", log_retention_ms=None))
+        await rig.follow(*broker_config("", **gone), *broker_config("1", log_retention_ms=None))
         assert in_force(late).retention_ms == 24 * 3_600_000
         assert in_force(late).compression_type == "producer"
         assert str(in_force().cleanup_policy) == "compact,delete"
 
 
-async def test_a_topics_value_names_the_changed_default_that_it_comes_from() -> None:
+async def test_describe_configs_topic_value_names_the_changed_broker_default() -> None:
     async with brokers() as (rig,):
-        await rig.follow(topic(), partition(), *wish("", message_max_bytes="2000"))
+        await rig.follow(topic(), partition(), *broker_config("", message_max_bytes="2000"))
         resource = DescribeConfigsRequest.DescribeConfigsResource(
             resource_type=ResourceType.TOPIC,
             resource_name="t",
@@ -107,7 +108,7 @@ async def test_a_topics_value_names_the_changed_default_that_it_comes_from() -> 
         )
         for records, expected in (
             ([], [("message.max.bytes", "2000", 3), ("message.max.bytes", "1048588", 5)]),
-            (wish("", message_max_bytes=None), [("message.max.bytes", "1048588", 5)]),
+            (broker_config("", message_max_bytes=None), [("message.max.bytes", "1048588", 5)]),
         ):
             await rig.follow(*records)
             request = DescribeConfigsRequest(resources=[resource], include_synonyms=True)

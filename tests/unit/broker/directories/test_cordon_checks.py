@@ -1,4 +1,4 @@
-"""What a broker lets through to the controller, and how it spells it."""
+"""``checked_cordons`` validates and normalizes cordoned directories."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def _checked(text: str | None, *, is_own: bool = True, **more: str) -> ConfigCha
         ("/mnt//d3,//mnt/d3/", "/mnt/d3"),
     ],
 )
-def test_paths_are_spelt_as_log_dirs_are(text: str, value: str) -> None:
-    """Kafka compares what is written, so that relative paths never match (KAFKA-20901)."""
+def test_checked_cordons_normalizes_paths_like_log_dirs(text: str, value: str) -> None:
+    """Kafka compares the literal text, so that relative paths never match (KAFKA-20901)."""
     assert _checked(text).value == value
 
 
@@ -59,17 +59,17 @@ def test_paths_are_spelt_as_log_dirs_are(text: str, value: str) -> None:
         ("*,d1", "When cordoned.log.dirs is set to *, it must not contain other values"),
     ],
 )
-def test_what_is_refused_is_reported_in_kafkas_words(text: str, why: str) -> None:
+def test_checked_cordons_rejects_invalid_entries_with_kafkas_message(text: str, why: str) -> None:
     with pytest.raises(OperatingError) as refused:
         _checked(text)
     assert (refused.value.code, refused.value.message) == (ErrorCode.INVALID_REQUEST, why)
 
 
-def test_the_file_is_what_a_brokers_own_list_begins_with() -> None:
+def test_checked_cordons_base_is_the_static_value_for_the_broker_itself() -> None:
     assert _checked("d1", cordoned_log_dirs="../d2").base == "/srv/d2"
     assert _checked("d1", is_own=False, cordoned_log_dirs="../d2").base is None
 
 
-def test_taking_a_value_back_needs_no_check() -> None:
+def test_checked_cordons_accepts_deletion_unchanged() -> None:
     change = ConfigChange(name="cordoned.log.dirs", operation=DELETE)
     assert checked_cordons(change, _config(), (), is_own=True) == change

@@ -1,4 +1,4 @@
-"""A directory that is given up leaves no cordon behind for the disk that takes its place."""
+"""Forgetting a directory removes its cordon, so that a replacement disk is not cordoned."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def controller(code: ErrorCode = ErrorCode.NONE) -> object:
         if not isinstance(request, IncrementalAlterConfigsRequest):
             return in_order(request)
         if code is ErrorCode.NOT_CONTROLLER:
-            raise OperatingError("nobody is here", code=ErrorCode.INVALID_REQUEST)
+            raise OperatingError("no controller", code=ErrorCode.INVALID_REQUEST)
         (resource,) = request.resources
         outcome = ResourceOutcome(
             resource_type=resource.resource_type,
@@ -48,7 +48,7 @@ def asked(rig: BrokerRig) -> Sequence[tuple[str, str, int, str | None, str | Non
 
 
 async def forgotten(rig: BrokerRig, cordoned: str | None, of: str = "1") -> str:
-    """What the operator is answered when the second directory is given up."""
+    """Forget the second directory and return the message for the operator."""
     if cordoned is not None:
         await rig.follow(
             ConfigRecord(
@@ -63,19 +63,19 @@ async def forgotten(rig: BrokerRig, cordoned: str | None, of: str = "1") -> str:
 
 
 @pytest.mark.parametrize("of", ["1", ""])
-async def test_the_path_leaves_the_broker_s_own_cordons(of: str) -> None:
+async def test_forget_removes_the_path_from_the_broker_s_dynamic_cordons(of: str) -> None:
     async with registered(answer=controller()) as rig:
         assert "its cordon is lifted" in await forgotten(rig, "/d1,/d2", of)
         assert asked(rig) == [("1", "cordoned.log.dirs", 3, "/d2", "")]
 
 
-async def test_a_cordon_of_the_broker_s_file_is_lifted_by_a_value_that_wins_over_it() -> None:
+async def test_forget_overrides_a_static_cordon_with_a_dynamic_value() -> None:
     async with registered(answer=controller(), cordoned_log_dirs="/d2") as rig:
         assert "its cordon is lifted" in await forgotten(rig, None)
         assert asked(rig) == [("1", "cordoned.log.dirs", 3, "/d2", "/d2")]
 
 
-async def test_what_is_not_cordoned_by_its_name_is_left_to_the_operator() -> None:
+async def test_forget_without_a_cordon_of_that_path_changes_no_config() -> None:
     async with registered(answer=controller()) as rig:
         assert "cordoned.log.dirs is *: another one there" in await forgotten(rig, "*")
         assert asked(rig) == []
@@ -85,7 +85,7 @@ async def test_what_is_not_cordoned_by_its_name_is_left_to_the_operator() -> Non
 
 
 @pytest.mark.parametrize("code", [ErrorCode.INVALID_REQUEST, ErrorCode.NOT_CONTROLLER])
-async def test_a_cordon_that_cannot_be_lifted_is_reported_and_the_directory_is_gone_all_the_same(
+async def test_forget_with_failing_cordon_removal_reports_it_and_removes_the_directory(
     code: ErrorCode,
 ) -> None:
     async with registered(answer=controller(code)) as rig:

@@ -1,6 +1,6 @@
-"""Directories that come back, come and go, in one broker with a scripted controller.
+"""Reattach, add and forget directories of one broker with a scripted controller.
 
-Whole clusters and real disks are tests/integration/directories/test_log_dirs_come_back.py's.
+tests/integration/directories/test_log_dirs_come_back.py covers clusters and real disks.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def in_order(request: RpcRequest) -> RpcResponse:
 async def registered(
     *vfss: FaultVfs, answer: Any = in_order, io_timeout_ms: str = "30000", **overrides: str
 ) -> AsyncIterator[BrokerRig]:
-    """One broker, its directories watched by itself."""
+    """A registered broker that handles failures of its directories."""
     disks = vfss or (FaultVfs(MemVfs()), FaultVfs(MemVfs()))
     async with brokers(
         1, *disks, answer=answer, log_dir_io_timeout_ms=io_timeout_ms, **overrides
@@ -110,8 +110,8 @@ def registrations(rig: BrokerRig) -> list[BrokerRegistrationRequest]:
 
 
 async def die(rig: BrokerRig, number: int = 2) -> None:
-    """As a watch would find it; and the disk is all right again."""
-    rig.dirs[number - 1].go_offline("a test said so")
+    """Take a directory offline as a health check would; the disk itself stays usable."""
+    rig.dirs[number - 1].go_offline("the test failed it")
     await asyncio.sleep(0)
     while rig.logs.handles_in(rig.dirs[number - 1]):
         await asyncio.sleep(0)
@@ -133,7 +133,7 @@ def log_end(rig: BrokerRig, tp: TopicPartition = TP) -> int:
 # --- reattach ------------------------------------------------------------------------------------
 
 
-async def test_a_directory_comes_back_with_its_replicas() -> None:
+async def test_reattach_directory_returns_with_its_replicas() -> None:
     async with registered() as rig:
         await rig.follow(topic(), partition(directories=[TWO]))
         await appended(rig)
@@ -143,7 +143,7 @@ async def test_a_directory_comes_back_with_its_replicas() -> None:
             done = await perform(rig, "reattach", "/d2")
         await rig.parts.publisher.disk_work_done()
         assert (done.directory_id, done.state) == (TWO, "online")
-        # It may lack what it had acknowledged; only another epoch makes it lead.
+        # The replica may lack acknowledged records, so that it leads only in a new leader epoch.
         assert [e["event"] for e in logs if e["log_level"] in ("warning", "error")] == [
             "replica_awaits_new_leader_epoch"
         ]
@@ -158,13 +158,13 @@ async def test_a_directory_comes_back_with_its_replicas() -> None:
         assert log_end(rig) == 3
         await appended(rig)
         assert log_end(rig) == 6
-        # The same incarnation, reported once.
+        # The incarnation is the same, and the return is reported once.
         first, last = registrations(rig)
         assert last.incarnation_id == first.incarnation_id
         assert set(last.log_dirs) == {TWO, ONE}
 
 
-async def test_what_cannot_come_back_is_refused_and_nothing_has_changed() -> None:
+async def test_reattach_of_an_unusable_directory_is_refused_without_changes() -> None:
     vfs = FaultVfs(MemVfs())
     async with registered(FaultVfs(MemVfs()), vfs) as rig:
         said = await refused(rig, "reattach", "/d2")
@@ -197,7 +197,7 @@ async def test_what_cannot_come_back_is_refused_and_nothing_has_changed() -> Non
         assert (await perform(rig, "reattach", f"dirid:{TWO}")).state == "online"
 
 
-async def test_a_directory_that_still_hangs_is_not_opened_beside_itself() -> None:
+async def test_reattach_of_a_hanging_directory_is_refused_until_it_answers() -> None:
     vfs = FaultVfs(MemVfs())
     async with registered(FaultVfs(MemVfs()), vfs, io_timeout_ms="2000") as rig:
         vfs.inject(Fault(effect=Effect.NEVER, kinds=frozenset({"exists"})))
@@ -213,7 +213,7 @@ async def test_a_directory_that_still_hangs_is_not_opened_beside_itself() -> Non
             await asyncio.sleep(0.01)
 
 
-async def test_of_one_directory_there_is_one_operation_at_a_time() -> None:
+async def test_operations_on_one_directory_are_exclusive() -> None:
     def slow(request: RpcRequest) -> RpcResponse:
         return in_order(request)
 
@@ -230,7 +230,7 @@ async def test_of_one_directory_there_is_one_operation_at_a_time() -> None:
         assert rig.logs.dirs()[1].state is LogDirState.ONLINE
 
 
-async def test_a_directory_that_dies_again_on_the_way_is_offline_as_before() -> None:
+async def test_reattach_of_a_directory_that_fails_while_loading_leaves_it_offline() -> None:
     vfs = FaultVfs(MemVfs())
     async with registered(FaultVfs(MemVfs()), vfs) as rig:
         await rig.follow(topic(), partition(directories=[TWO]))
@@ -245,8 +245,8 @@ async def test_a_directory_that_dies_again_on_the_way_is_offline_as_before() -> 
         assert log_end(rig) == 0
 
 
-async def test_a_copy_that_has_a_home_meanwhile_is_set_aside() -> None:
-    """Re-created elsewhere and served there: the one that comes back is old."""
+async def test_reattached_copy_of_a_replica_served_elsewhere_is_set_aside() -> None:
+    """The replica was recreated in another directory, so that the returning copy is outdated."""
     vfs = FaultVfs(MemVfs())
     async with registered(FaultVfs(MemVfs()), vfs) as rig:
         await rig.follow(topic(), partition(directories=[TWO]))
@@ -266,7 +266,7 @@ async def test_a_copy_that_has_a_home_meanwhile_is_set_aside() -> None:
         assert [name.endswith("-stray") for name in names] == [True]
 
 
-async def test_a_topic_that_was_deleted_and_made_anew_is_not_served_from_the_old_copy() -> None:
+async def test_reattached_copy_of_a_recreated_topic_is_set_aside() -> None:
     vfs = FaultVfs(MemVfs())
     async with registered(FaultVfs(MemVfs()), vfs) as rig:
         await rig.follow(topic(), partition(directories=[TWO]))
@@ -282,8 +282,8 @@ async def test_a_topic_that_was_deleted_and_made_anew_is_not_served_from_the_old
         assert [name.endswith("-stray") for name in names] == [True]
 
 
-async def test_a_copy_of_a_deleted_topic_whose_name_is_served_goes_after_a_while() -> None:
-    """It is set aside by metadata that does not know its topic, and says so."""
+async def test_reattached_copy_of_a_deleted_topic_is_marked_as_unknown_topic() -> None:
+    """The stray names the metadata log that does not contain its topic."""
     log_id = Uuid(b"l" * 16)
     async with registered() as rig:
         life = FeatureLevelRecord(name="metadata.version", feature_level=30, metadata_log_id=log_id)
@@ -302,10 +302,9 @@ async def test_a_copy_of_a_deleted_topic_whose_name_is_served_goes_after_a_while
         )
 
 
-async def test_a_replica_that_once_had_a_log_is_not_made_anew_when_another_directory_comes() -> (
-    None
-):
-    """The dead disk may hold the only copy; being new to this broker is no excuse for long."""
+async def test_replica_in_an_offline_directory_is_not_recreated_when_another_is_added() -> None:
+    """The failed disk may hold the only copy; that the replica is new to this broker is no
+    excuse."""
     new = MemVfs()
     new.make_dirs("/d3")
     async with registered() as rig:
@@ -320,7 +319,7 @@ async def test_a_replica_that_once_had_a_log_is_not_made_anew_when_another_direc
         assert log_end(rig) == 3
 
 
-async def test_the_loop_tries_again_and_reports_a_reason_once() -> None:
+async def test_reattach_loop_retries_and_logs_each_reason_once() -> None:
     vfs = FaultVfs(MemVfs())
     async with registered(FaultVfs(MemVfs()), vfs) as rig:
         await die(rig)
@@ -342,7 +341,7 @@ async def test_the_loop_tries_again_and_reports_a_reason_once() -> None:
 # --- add -----------------------------------------------------------------------------------------
 
 
-async def test_a_new_disk_is_named_remembered_and_used() -> None:
+async def test_added_directory_is_registered_remembered_and_used() -> None:
     new = MemVfs()
     new.make_dirs("/d3")
     async with registered() as rig:
@@ -354,12 +353,12 @@ async def test_a_new_disk_is_named_remembered_and_used() -> None:
         assert "/d3" in registrations(rig)[-1].log_dir_paths
         known = read_known_dirs(rig.dirs[0].vfs, "/d1")
         assert (known.ids["/d3"], known.added) == (done.directory_id, {"/d3"})
-        # The next start opens it.
+        # New replicas are placed in the added directory.
         await rig.follow(topic(), *(partition(n, directories=[UNASSIGNED_DIR]) for n in range(6)))
         assert len(rig.logs.handles_in(rig.logs.dirs()[2])) == 2
 
 
-async def test_a_formatted_disk_keeps_its_id() -> None:
+async def test_add_of_a_formatted_disk_keeps_its_directory_id() -> None:
     new = MemVfs()
     format_dir(new, "/d3", 99)
     async with registered() as rig:
@@ -367,7 +366,7 @@ async def test_a_formatted_disk_keeps_its_id() -> None:
         assert (await perform(rig, "add", "/d3")).directory_id == directory_id(99)
 
 
-async def test_what_may_not_be_added() -> None:
+async def test_add_of_an_unusable_directory_is_refused() -> None:
     full, foreign, twin = MemVfs(), MemVfs(), MemVfs()
     full.make_dirs("/full/something")
     foreign.make_dirs("/foreign")
@@ -399,7 +398,7 @@ async def test_what_may_not_be_added() -> None:
         assert len(rig.logs.dirs()) == 2
 
 
-async def test_one_disk_is_added_at_a_time() -> None:
+async def test_add_runs_one_at_a_time() -> None:
     async with registered() as rig:
         for path in ("/d3", "/d4"):
             new = MemVfs()
@@ -415,8 +414,8 @@ async def test_one_disk_is_added_at_a_time() -> None:
         assert (await perform(rig, "add", "/d4")).state == "online"
 
 
-async def test_who_leaves_while_it_is_refused_ends_no_broker() -> None:
-    """A refusal that nobody takes is what a loop complains of, and a daemon ends with."""
+async def test_add_refused_for_a_cancelled_caller_reports_no_unhandled_error() -> None:
+    """The event loop reports an exception that no caller receives, which would end a daemon."""
     async with registered() as rig:
         rig.disks_at["/d3"] = MemVfs()
         rig.disks_at["/d3"].make_dirs("/d3")
@@ -433,7 +432,7 @@ async def test_who_leaves_while_it_is_refused_ends_no_broker() -> None:
         rig.controller.may_answer.set()
 
 
-async def test_a_disk_that_the_controller_refuses_is_not_remembered() -> None:
+async def test_add_refused_by_the_controller_is_not_remembered() -> None:
     def refuse(request: RpcRequest) -> RpcResponse:
         if isinstance(request, BrokerRegistrationRequest) and len(request.log_dirs) > 2:
             raise OperatingError("not in this cluster", code=ErrorCode.INVALID_REQUEST)
@@ -448,7 +447,7 @@ async def test_a_disk_that_the_controller_refuses_is_not_remembered() -> None:
         assert "log_dir_change_refused" in {e["event"] for e in logs}
         assert read_known_dirs(rig.dirs[0].vfs, "/d1").added == frozenset()
         assert len(rig.logs.dirs()) == 2
-        # Nobody holds it.
+        # The lock of the directory is free.
         held = new.try_lock("/d3/.lock")
         assert held is not None
 
@@ -456,7 +455,7 @@ async def test_a_disk_that_the_controller_refuses_is_not_remembered() -> None:
 # --- forget --------------------------------------------------------------------------------------
 
 
-async def test_a_lost_directory_is_released_and_its_replicas_made_anew() -> None:
+async def test_forget_of_an_offline_directory_recreates_its_replicas() -> None:
     async with registered() as rig:
         await rig.follow(
             topic(), partition(replicas=[1, 2], leader=2, isr=[2], directories=[TWO, dir_of(2, 1)])
@@ -475,8 +474,8 @@ async def test_a_lost_directory_is_released_and_its_replicas_made_anew() -> None
         assert handle.log_dir.directory_id == ONE
 
 
-async def test_a_release_that_metadata_reports_later_finds_the_replica_a_home_too() -> None:
-    """Another directory is offline, so nothing is made anew before metadata says unassigned."""
+async def test_forget_with_another_directory_offline_recreates_replicas_once_unassigned() -> None:
+    """The other directory may hold the replica until metadata shows it as unassigned."""
     disks = [FaultVfs(MemVfs()) for _ in range(3)]
     async with registered(*disks) as rig:
         await rig.follow(
@@ -497,7 +496,7 @@ async def test_a_release_that_metadata_reports_later_finds_the_replica_a_home_to
         assert log_end(rig) == 0
 
 
-async def test_the_last_copy_is_kept_unless_it_may_be_lost() -> None:
+async def test_forget_of_the_last_in_sync_copy_needs_force_and_unclean_election() -> None:
     async with registered() as rig:
         await rig.follow(topic(), partition(directories=[TWO]))
         assert "is online and holds 1 replicas: drain it first" in await refused(
@@ -518,7 +517,7 @@ async def test_the_last_copy_is_kept_unless_it_may_be_lost() -> None:
         await perform(rig, "forget", "/d2", force=True)
 
 
-async def test_an_empty_directory_is_closed_and_leaves() -> None:
+async def test_forget_of_an_empty_online_directory_closes_it() -> None:
     vfs = FaultVfs(MemVfs())
     async with registered(FaultVfs(MemVfs()), vfs) as rig:
         assert "own metadata" in await refused(rig, "forget", "/d1")
@@ -531,7 +530,7 @@ async def test_an_empty_directory_is_closed_and_leaves() -> None:
         assert "cannot be given up" in await refused(rig, "forget", "/d1")
 
 
-async def test_an_empty_directory_that_the_cluster_keeps_stays() -> None:
+async def test_forget_refused_by_the_controller_keeps_the_directory() -> None:
     def refuse(request: RpcRequest) -> RpcResponse:
         if isinstance(request, BrokerRegistrationRequest) and request.forgotten_log_dirs:
             raise OperatingError("keep it", code=ErrorCode.INVALID_REQUEST)
@@ -546,7 +545,7 @@ async def test_an_empty_directory_that_the_cluster_keeps_stays() -> None:
         assert rig.logs.get(TP) is not None
 
 
-async def test_without_a_controller_nothing_comes_or_goes_and_no_wait_is_endless() -> None:
+async def test_reattach_without_a_controller_times_out_and_changes_nothing() -> None:
     async with registered(log_dir_registration_timeout_ms="50") as rig:
         await rig.follow(topic(), partition(directories=[TWO]))
         rig.controller.may_answer.clear()
@@ -565,8 +564,8 @@ async def test_without_a_controller_nothing_comes_or_goes_and_no_wait_is_endless
         }
 
 
-async def test_a_directory_that_dies_while_it_is_registered_is_reported_to_be_dead() -> None:
-    """The registration may have come through, though its answer is lost."""
+async def test_directory_that_fails_during_its_reattachment_is_reported_as_offline() -> None:
+    """The registration may have arrived, although its response is lost."""
 
     def lossy(request: RpcRequest) -> RpcResponse:
         if isinstance(request, BrokerRegistrationRequest) and len(registrations(rig)) == 2:
@@ -584,8 +583,8 @@ async def test_a_directory_that_dies_while_it_is_registered_is_reported_to_be_de
         await until(lambda: not rig.parts.lifecycle.unacknowledged_dirs)
 
 
-async def test_the_next_start_opens_what_was_added() -> None:
-    """The same opener as the daemon's."""
+async def test_dir_opener_opens_added_directories_at_the_next_start() -> None:
+    """The daemon uses the same ``DirOpener``."""
     disk, new = MemVfs(), MemVfs()
     new.make_dirs("/d3")
     async with registered(FaultVfs(disk), FaultVfs(MemVfs())) as rig:
@@ -608,7 +607,7 @@ async def test_the_next_start_opens_what_was_added() -> None:
         log_dir.close()
 
 
-async def test_replicas_of_a_disk_that_was_taken_out_of_log_dirs_are_reported() -> None:
+async def test_replicas_of_a_directory_missing_in_log_dirs_are_logged() -> None:
     async with brokers(1, MemVfs(), MemVfs(), opens=False) as (rig,):
         rig.replay(
             topic(),

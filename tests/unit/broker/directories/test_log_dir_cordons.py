@@ -1,4 +1,4 @@
-"""Which directories are cordoned now, and who hears of it."""
+"""``LogDirCordons``: which directories are cordoned, and how changes are reported."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _cordoned(rig: BrokerRig) -> list[str]:
 
 
 class _Reported:
-    """Stands where the lifecycle is, and keeps what would be reported to the controller."""
+    """Replaces the lifecycle manager and records the cordons that it would report."""
 
     def __init__(self) -> None:
         self.cordoned: list[set[DirectoryId]] = []
@@ -52,8 +52,8 @@ def _config(*paths: str) -> DynamicBrokerConfig:
     return DynamicBrokerConfig.from_values({CORDONS: ",".join(paths)}, source="test")
 
 
-async def test_the_file_holds_from_the_start_until_something_is_set() -> None:
-    """Kafka's brokers do not heed it before something else is configured."""
+async def test_static_cordons_apply_from_the_start_until_overridden() -> None:
+    """Kafka's brokers ignore the static value until another configuration changes."""
     async with brokers(cordoned_log_dirs="/d1") as (rig,):
         assert _cordoned(rig) == ["/d1"]
         await rig.follow(_set("", "*"))
@@ -66,7 +66,7 @@ async def test_the_file_holds_from_the_start_until_something_is_set() -> None:
         assert _cordoned(rig) == ["/d1"]
 
 
-async def test_the_controller_is_reported_changes_only() -> None:
+async def test_controller_receives_cordon_changes_only() -> None:
     async with brokers() as (rig,):
         found = _Reported()
         cordons = _cordons(rig, found)
@@ -76,10 +76,10 @@ async def test_the_controller_is_reported_changes_only() -> None:
         assert found.cordoned == [{dir_of(1, 1)}, {dir_of(1, 1), dir_of(1, 2)}, set()]
         events = [line["paths"] for line in lines if line["event"] == "log_dirs_cordoned"]
         assert events == [["/d1"], ["/d1", "/d2"], []]
-        assert len(found.lifted) == 1, "replicas that were held back are tried again"
+        assert len(found.lifted) == 1, "waiting replicas are retried"
 
 
-async def test_a_directory_that_came_back_under_its_id_is_reported() -> None:
+async def test_renewed_cordons_report_a_changed_directory_id() -> None:
     async with brokers() as (rig,):
         found = _Reported()
         cordons = _cordons(rig, found)
@@ -89,7 +89,7 @@ async def test_a_directory_that_came_back_under_its_id_is_reported() -> None:
         assert found.cordoned == [{dir_of(1, 2)}, {dir_of(1, 9)}]
 
 
-async def test_a_path_of_another_broker_is_reported_once_and_passed_over() -> None:
+async def test_cordoned_path_of_another_broker_is_logged_once_and_ignored() -> None:
     async with brokers() as (rig,):
         found = _Reported()
         cordons = _cordons(rig, found)
@@ -101,15 +101,15 @@ async def test_a_path_of_another_broker_is_reported_once_and_passed_over() -> No
         assert _cordoned(rig) == ["/d1"]
 
 
-async def test_a_figure_reports_how_many() -> None:
+async def test_cordoned_log_directory_count_is_a_metric() -> None:
     async with brokers() as (rig,):
         metrics = Metrics()
         _cordons(rig, _Reported(), metrics).take(_config("/d2"))
         assert metrics.snapshot() == {"CordonedLogDirectoryCount": 1}
 
 
-async def test_a_directory_that_is_brought_back_is_cordoned_as_it_was() -> None:
-    """It is another object then; figures and the next change are about that one."""
+async def test_reattached_directory_keeps_its_cordon() -> None:
+    """The directory is a new object, to which metrics and later changes refer."""
     async with registered() as rig:
         await rig.follow(_set("1", "/d2"))
         await die(rig)
@@ -122,7 +122,7 @@ async def test_a_directory_that_is_brought_back_is_cordoned_as_it_was() -> None:
         assert rig.around.metrics.snapshot()["CordonedLogDirectoryCount"] == 0
 
 
-async def test_a_directory_that_is_added_is_cordoned_from_its_first_moment() -> None:
+async def test_added_directory_is_cordoned_immediately() -> None:
     new = MemVfs()
     new.make_dirs("/d3")
     async with registered() as rig:

@@ -1,4 +1,4 @@
-"""Every figure of a directory is there under its name, and says what is so."""
+"""The metrics of each log directory, by name and value."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.unit.broker.gates import until
 
 
 def figures(rig: BrokerRig, path: str = "/d1") -> dict[str, float]:
-    """One directory's, by name."""
+    """The metrics of one directory, by name."""
     tag = f',logDirectory="{path}"'
     return {
         name.removeprefix("LogDirectory").removesuffix(tag): value
@@ -21,7 +21,7 @@ def figures(rig: BrokerRig, path: str = "/d1") -> dict[str, float]:
     }
 
 
-async def test_space_replicas_and_operations() -> None:
+async def test_log_dir_metrics_report_space_replicas_and_operations() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         records = batch(3)
@@ -33,7 +33,7 @@ async def test_space_replicas_and_operations() -> None:
         names = ("TotalBytes", "UsedBytes", "UsableBytes", "FreeInodes", "ReserveBytes")
         assert [found[name] for name in names] == [1_000, 700, 300, 7, 0]
         assert (found["ReplicaCount"], found["Slow"]) == (1, False)
-        assert "SecondsUntilFull" not in found  # It is not filling up.
+        assert "SecondsUntilFull" not in found  # The disk is not filling up.
         assert (found["WriteOperations"], found["WriteErrors"]) == (4, 0)
         assert found["WriteBytes"] == 4 * len(records)
         buckets = [v for name, v in found.items() if name.startswith('WriteLatencyMs,le="')]
@@ -43,7 +43,7 @@ async def test_space_replicas_and_operations() -> None:
         assert figures(rig, "/d2")["ReplicaCount"] == 0
 
 
-async def test_states() -> None:
+async def test_log_dir_metrics_report_states_and_their_counts() -> None:
     names = ("Offline", "Saturated", "Stalled")
     counts = [f"{state}LogDirectoryCount" for state in ("Impaired", "Saturated", "Stalled")]
     async with brokers() as (rig,):
@@ -63,12 +63,12 @@ async def test_states() -> None:
         rig.dirs[1].state = LogDirState.ONLINE
         rig.dirs[0].go_offline("test")
         assert gauges() == [0, 0, 0, 1]
-        # Of a dead directory nothing else is known.
+        # An offline directory has no other metrics.
         assert figures(rig)["Offline"]
         assert "TotalBytes" not in figures(rig)
 
 
-async def test_how_long_a_failure_has_not_been_heard() -> None:
+async def test_log_dir_metrics_report_the_age_of_unacknowledged_failures() -> None:
     name = "OldestUnacknowledgedLogDirectoryFailureMs"
     async with brokers() as (rig,):
         state = rig.parts.lifecycle._state
@@ -81,7 +81,7 @@ async def test_how_long_a_failure_has_not_been_heard() -> None:
         assert rig.around.metrics.snapshot()[name] == 0
 
 
-async def test_what_the_scrub_did() -> None:
+async def test_log_dir_metrics_report_scrubs() -> None:
     async with brokers(log_dir_scrub_interval_ms="1") as (rig,):
         rig.tasks.start(rig.parts.scrubs.run(), "scrubs")
         await until(lambda: figures(rig).get("ScrubPasses"))
@@ -90,7 +90,7 @@ async def test_what_the_scrub_did() -> None:
         assert found["ScrubDamagesFound"] == found["ScrubReplicasRepaired"] == 0
 
 
-async def test_a_slow_directory() -> None:
+async def test_log_dir_metrics_report_slow_directories() -> None:
     async with brokers(log_dir_slow_min_ms="5", log_dir_slow_factor="2") as (rig,):
         rig.dirs[1].statistics.latency_ms = 10.0
         for _ in range(9):
@@ -100,7 +100,7 @@ async def test_a_slow_directory() -> None:
         assert figures(rig, "/d2")["LatencyMs"] == 10
 
 
-async def test_what_cannot_be_cleaned_is_counted_by_directory() -> None:
+async def test_log_dir_metrics_count_uncleanable_partitions_by_directory() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         await rig.ask(produce(batch(3)), 9)

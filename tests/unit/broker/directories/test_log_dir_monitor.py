@@ -1,4 +1,4 @@
-"""What is said of directories that fill up or are slow, and what is done about slow ones."""
+"""``LogDirMonitor`` reports directories that fill up or are slow, and demotes slow ones."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Rig:
         )
 
     def checks(self, times: int) -> list[Any]:
-        """Check once a second; what was logged."""
+        """Check ``times`` times, once a second, and return the log lines."""
         with capture_logs() as logged:
             for _ in range(times):
                 self.clock.ms += 1_000
@@ -54,7 +54,7 @@ def events(reported: list[Any]) -> list[str]:
     return [line["event"] for line in reported]
 
 
-async def test_a_disk_that_fills_is_reported_once_with_what_is_left() -> None:
+async def test_filling_disk_is_logged_once_with_time_until_full() -> None:
     rig = Rig()
     free_bytes = 12 * GIB
     for _ in range(1_000):
@@ -78,7 +78,7 @@ async def test_a_disk_that_fills_is_reported_once_with_what_is_left() -> None:
     assert (over["event"], over["free_bytes"]) == ("log_dir_no_longer_filling_up", 20 * GIB)
 
 
-async def test_nothing_is_said_of_a_disk_nobody_checked_or_that_is_gone() -> None:
+async def test_unchecked_or_offline_disk_is_not_logged() -> None:
     rig = Rig()
     assert rig.checks(3) == []
     rig.set_free(GIB, 1)
@@ -90,7 +90,7 @@ async def test_nothing_is_said_of_a_disk_nobody_checked_or_that_is_gone() -> Non
     assert rig.monitor.seconds_until_full(rig.dirs[1]) is None
 
 
-async def test_a_slow_directory_is_reported_and_left_alone_by_default() -> None:
+async def test_slow_directory_is_logged_and_stays_online_by_default() -> None:
     rig = Rig()
     rig.dirs[1].statistics.latency_ms = 75.0
     found = rig.checks(CHECKS_TO_SLOW + 20)
@@ -104,7 +104,7 @@ async def test_a_slow_directory_is_reported_and_left_alone_by_default() -> None:
     assert events(rig.checks(CHECKS_TO_FAST + 5)) == ["log_dir_not_slow_any_more"]
 
 
-async def test_a_demoted_directory_is_stalled_until_its_writes_are_fast_again() -> None:
+async def test_demoted_directory_is_stalled_while_probe_writes_hang() -> None:
     rig = Rig(may_demote=True)
     slow = rig.dirs[1]
     hang = rig.vfss[1].inject(Fault(effect=Effect.NEVER, kinds=frozenset({"sync"})))
@@ -113,7 +113,7 @@ async def test_a_demoted_directory_is_stalled_until_its_writes_are_fast_again() 
     assert events(found) == ["log_dir_slow", "log_dir_stalled"]
     assert slow.state is LogDirState.STALLED
     assert "slow" in slow.impaired_reason
-    # It serves nothing now, and looks fast to whoever measures that.
+    # The directory serves no requests, so that its measured latency is low.
     slow.statistics.latency_ms = 0.1
     await until(lambda: hang.hits)
     assert rig.checks(3 * CHECKS_TO_FAST) == []
@@ -122,7 +122,7 @@ async def test_a_demoted_directory_is_stalled_until_its_writes_are_fast_again() 
     await until(lambda: slow.state is LogDirState.OFFLINE)
 
 
-async def test_a_demoted_directory_comes_back() -> None:
+async def test_demoted_directory_returns_online_when_it_is_fast_again() -> None:
     rig = Rig(may_demote=True)
     slow = rig.dirs[1]
     slow.statistics.latency_ms = 75.0
@@ -140,14 +140,14 @@ async def test_a_demoted_directory_comes_back() -> None:
     assert [entry.name for entry in rig.vfss[1].list_dir("/d2")] == ["meta.properties"]
 
 
-async def test_one_directory_alone_is_never_demoted() -> None:
+async def test_only_directory_is_never_demoted() -> None:
     rig = Rig(may_demote=True, dirs=1)
     rig.dirs[0].statistics.latency_ms = 900.0
     assert events(rig.checks(CHECKS_TO_SLOW + 5)) == ["log_dir_slow"]
     assert rig.dirs[0].state is LogDirState.ONLINE
 
 
-async def test_a_probe_that_fails_is_judged_by_the_directory() -> None:
+async def test_failed_probe_of_a_slow_directory_takes_it_offline() -> None:
     rig = Rig(may_demote=True)
     rig.vfss[1].inject(Fault(kinds=frozenset({"sync"})))
     rig.dirs[1].statistics.latency_ms = 75.0
@@ -159,7 +159,7 @@ async def test_a_probe_that_fails_is_judged_by_the_directory() -> None:
     assert not rig.monitor.is_slow(rig.dirs[1])
 
 
-async def test_a_clock_that_jumps_is_reported_once_until_it_is_back() -> None:
+async def test_wall_clock_jump_is_logged_once_per_jump() -> None:
     rig = Rig()
     guard, jumped = WallGuard(), [0]
     rig.clock.possible_now = lambda: guard.sample(rig.clock.ms, rig.clock.ms + jumped[-1])

@@ -1,4 +1,4 @@
-"""A directory that dies, fills, stalls and comes back, from the channel to the report."""
+"""``LogDirStateHandler``: directories that fail, fill up, stall and recover."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def handler_of(
     )
 
 
-async def test_its_replicas_end_and_the_other_directory_goes_on() -> None:
+async def test_failed_directory_fails_its_replicas_and_no_others() -> None:
     async with brokers() as (rig,):
         rig.tasks.start(handler_of(rig).run(), "handler")
         await rig.follow(topic(), partition(), partition(1, directories=[dir_of(1, 2)]))
@@ -78,7 +78,7 @@ async def test_its_replicas_end_and_the_other_directory_goes_on() -> None:
         assert alive.error_code == 0
 
 
-async def test_the_last_directory_cannot_be_lost() -> None:
+async def test_failure_of_the_last_directory_stops_the_broker() -> None:
     async with brokers() as (rig,):
         handler = handler_of(rig)
         rig.tasks.start(handler.run(), "handler")
@@ -88,7 +88,7 @@ async def test_the_last_directory_cannot_be_lost() -> None:
             await handler.lost()
 
 
-async def test_the_metadata_directory_cannot_be_lost() -> None:
+async def test_failure_of_the_metadata_directory_stops_the_broker() -> None:
     async with brokers() as (rig,):
         handler = handler_of(rig, metadata_dir="/d1")
         rig.tasks.start(handler.run(), "handler")
@@ -97,8 +97,8 @@ async def test_the_metadata_directory_cannot_be_lost() -> None:
             await handler.lost()
 
 
-async def test_a_failure_that_cannot_be_handled_stops_the_broker_and_the_handler_goes_on() -> None:
-    """KAFKA-19289: a handler that dies silently leaves a broker leading dead partitions."""
+async def test_unhandled_directory_failure_stops_the_broker_and_keeps_the_handler_running() -> None:
+    """KAFKA-19289: a handler that ends silently leaves a broker that leads unusable partitions."""
     async with brokers() as (rig,):
         handler = handler_of(rig)
         rig.tasks.start(handler.run(), "handler")
@@ -116,7 +116,7 @@ async def test_a_failure_that_cannot_be_handled_stops_the_broker_and_the_handler
             await asyncio.sleep(0)
 
 
-async def test_a_follower_s_loops_end_and_its_other_directory_goes_on_following() -> None:
+async def test_failed_directory_of_a_follower_stops_its_fetchers_only() -> None:
     async with brokers(2) as (leader, rig):
         rig.tasks.start(handler_of(rig).run(), "handler")
         records = [
@@ -131,7 +131,7 @@ async def test_a_follower_s_loops_end_and_its_other_directory_goes_on_following(
         await until(lambda: rig.logs.get(TP) is None)
         assert rig.around.metrics.snapshot()["ReplicaFetcherCount"] == 1
         assert only(await leader.ask(produce(batch(), tp=other), 9)).base_offset == 1
-        # Nothing of the dead directory counts until metadata says that it left the ISR.
+        # High watermarks wait for the failed replica until metadata removes it from the ISR.
         waiting = asyncio.create_task(leader.ask(produce(batch(), timeout_ms=60_000), 9))
         await until(lambda: len(leader.parts.hosted.produces))
         leader.replay(
@@ -156,7 +156,7 @@ def end_of(rig: BrokerRig) -> int:
 
 
 def lifecycle_of(rig: BrokerRig) -> BrokerLifecycleManager:
-    """One that registers with the scripted controller, and then has nothing to say by itself."""
+    """A lifecycle manager that registers at the scripted controller and reports changes only."""
     return BrokerLifecycleManager(
         identity=BrokerIdentity(
             broker_id=rig.broker_id,
@@ -173,7 +173,7 @@ def lifecycle_of(rig: BrokerRig) -> BrokerLifecycleManager:
 
 
 async def write(rig: BrokerRig, *, index: int = 0, acks: int = 1) -> int:
-    """The error code of one record that is produced."""
+    """Produce a record and return the error code."""
     tp = TP._replace(partition=index)
     return int(only(await rig.ask(produce(batch(), tp=tp, acks=acks), 9)).error_code)
 
@@ -184,7 +184,7 @@ async def read_end(rig: BrokerRig) -> int:
     return int(answered.high_watermark) if answered.records else 0
 
 
-async def test_a_full_directory_can_be_read_takes_nothing_and_comes_back() -> None:
+async def test_full_directory_is_readable_rejects_appends_and_recovers() -> None:
     async with brokers() as (rig,):
         rig.tasks.start(handler_of(rig).run(), "handler")
         await rig.follow(topic(), partition(), partition(1, directories=[dir_of(1, 2)]))
@@ -201,7 +201,7 @@ async def test_a_full_directory_can_be_read_takes_nothing_and_comes_back() -> No
         assert "log_dir_replicas_impaired" in events and "log_dir_replicas_recovered" in events
 
 
-async def test_a_stalled_directory_gives_consumers_nothing_for_now_and_comes_back() -> None:
+async def test_stalled_directory_returns_no_records_and_recovers() -> None:
     async with brokers() as (rig,):
         rig.tasks.start(handler_of(rig).run(), "handler")
         await rig.follow(topic(), partition())
@@ -213,7 +213,7 @@ async def test_a_stalled_directory_gives_consumers_nothing_for_now_and_comes_bac
         waiting = asyncio.create_task(rig.ask(fetch(max_wait_ms=60_000), 12))
         await until(lambda: len(rig.parts.hosted.consumer_fetches))
         await answer(rig.dirs[0])
-        assert only(await waiting).records, "whoever waits is woken when it answers again"
+        assert only(await waiting).records, "a waiting fetch completes when the directory recovers"
         assert await write(rig) == 0
 
 
@@ -227,7 +227,7 @@ async def test_follower_in_full_directory_stops_fetching_until_there_is_space() 
         await until(lambda: state_of(rig) is ReplicaState.SATURATED)
         assert rig.around.metrics.snapshot()["ReplicaFetcherCount"] == 0
         assert await write(leader) == 0
-        # A new leader epoch does not make it fetch either.
+        # A new leader epoch does not restart the fetcher.
         for one in (leader, rig):
             change = PartitionChangeRecord(
                 topic_id=TOPIC_ID,
@@ -242,7 +242,7 @@ async def test_follower_in_full_directory_stops_fetching_until_there_is_space() 
         assert state_of(rig) is ReplicaState.ONLINE
 
 
-async def test_what_was_written_before_is_acknowledged_when_the_followers_have_it() -> None:
+async def test_pending_produce_in_a_full_directory_completes_when_followers_catch_up() -> None:
     async with brokers(2) as (rig, follower):
         rig.tasks.start(handler_of(rig).run(), "handler")
         await rig.follow(topic(), partition(replicas=(1, 2)))
@@ -259,7 +259,7 @@ async def test_what_was_written_before_is_acknowledged_when_the_followers_have_i
         assert only(await waiting).error_code == 0
 
 
-async def test_a_broker_whose_last_directory_is_full_or_stalled_lives_on() -> None:
+async def test_full_or_stalled_last_directory_does_not_stop_the_broker() -> None:
     async with brokers() as (rig,):
         handler = handler_of(rig, metadata_dir="/d1")
         rig.tasks.start(handler.run(), "handler")
@@ -278,12 +278,12 @@ async def test_a_broker_whose_last_directory_is_full_or_stalled_lives_on() -> No
         assert state_of(rig) is ReplicaState.OFFLINE, "offline from any state"
 
 
-async def test_a_replica_that_no_directory_takes_is_made_when_there_is_space_again() -> None:
+async def test_replica_without_a_usable_directory_is_created_when_space_returns() -> None:
     async with brokers() as (rig,):
         rig.tasks.start(handler_of(rig).run(), "handler")
         await fill(rig.dirs[0])
         with capture_logs() as logged:
-            # Waits for no disk: a broker must be able to start like this.
+            # Following metadata waits for no disk, because a broker must start in this state.
             await rig.follow(topic(), partition())
         assert "replica_awaits_impaired_dir" in [line["event"] for line in logged]
         assert state_of(rig) is ReplicaState.HELD_BACK
@@ -293,7 +293,7 @@ async def test_a_replica_that_no_directory_takes_is_made_when_there_is_space_aga
         assert await write(rig) == 0
 
 
-async def test_the_controller_hears_of_it_at_once_and_when_it_is_over() -> None:
+async def test_impaired_directories_are_reported_to_the_controller_until_they_recover() -> None:
     def controller(request: RpcRequest) -> RpcResponse:
         match request:
             case BrokerRegistrationRequest():

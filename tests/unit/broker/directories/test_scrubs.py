@@ -1,4 +1,4 @@
-"""What becomes of damage that nobody read, and which directories are scrubbed at all."""
+"""Scrubs: repair of damage that no read has found, and which directories are scrubbed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SCRUBBED = {"log_segment_bytes": "1024", "log_dir_scrub_interval_ms": "1"}
 
 
 async def written(rigs: list[BrokerRig], **more: Any) -> None:
-    """Several closed segments on every broker, on the disk."""
+    """Produce and flush several closed segments on every broker."""
     for rig in rigs:
         await rig.follow(topic(), partition(replicas=[r.broker_id for r in rigs], **more))
     for _ in range(BATCHES):
@@ -87,7 +87,7 @@ def events(reported: list[Any]) -> list[str]:
     return [line["event"] for line in reported]
 
 
-async def test_a_follower_is_truncated_once_it_left_the_in_sync_set_and_fetches_the_rest() -> None:
+async def test_scrub_truncates_a_damaged_follower_after_it_left_the_isr() -> None:
     async with brokers(2, **SCRUBBED) as rigs:
         await written(rigs)
         sound = contents(rigs[0])
@@ -95,7 +95,7 @@ async def test_a_follower_is_truncated_once_it_left_the_in_sync_set_and_fetches_
         with capture_logs() as logged:
             scrub(rigs[1])
             await until(lambda: assigned(rigs[1])[-2:] == [LOST_DIR, dir_of(2, 1)])
-            # Whoever counts on it may still do so: nothing was cut.
+            # Nothing is truncated while the replica is in the ISR.
             assert (damaged_from(rigs[1]), end(rigs[1])) == (2, BATCHES)
             out = partition(replicas=(1, 2), isr=[1])
             for rig in rigs:
@@ -109,7 +109,7 @@ async def test_a_follower_is_truncated_once_it_left_the_in_sync_set_and_fetches_
         await until(lambda: figures.replicas_repaired == 1)
 
 
-async def test_a_follower_out_of_sync_is_truncated_at_once() -> None:
+async def test_scrub_truncates_a_damaged_follower_outside_the_isr_immediately() -> None:
     async with brokers(2, **SCRUBBED) as rigs:
         await written(rigs, isr=[1])
         sound = contents(rigs[0])
@@ -122,7 +122,7 @@ async def test_a_follower_out_of_sync_is_truncated_at_once() -> None:
         assert LOST_DIR not in assigned(rigs[1])
 
 
-async def test_a_damaged_leader_with_company_steps_down() -> None:
+async def test_scrub_of_a_damaged_leader_with_in_sync_followers_steps_down() -> None:
     async with brokers(2, **SCRUBBED) as rigs:
         await written(rigs)
         damage(rigs[0])
@@ -132,7 +132,7 @@ async def test_a_damaged_leader_with_company_steps_down() -> None:
         assert {"log_damage_found_by_scrub", "damaged_leader_steps_down"} <= set(events(logged))
 
 
-async def test_a_lone_leader_says_so_once_however_often_it_is_scrubbed() -> None:
+async def test_scrub_of_a_damaged_sole_replica_is_logged_once() -> None:
     async with brokers(**SCRUBBED) as rigs:
         await written(rigs)
         damage(rigs[0])
@@ -147,7 +147,7 @@ async def test_a_lone_leader_says_so_once_however_often_it_is_scrubbed() -> None
         assert end(rigs[0]) == BATCHES
 
 
-async def test_a_leader_that_gets_company_is_asked_to_step_down_by_a_later_pass() -> None:
+async def test_scrub_of_a_damaged_leader_steps_down_once_a_follower_is_in_sync() -> None:
     async with brokers(2, **SCRUBBED) as rigs:
         await written(rigs)
         for rig in rigs:
@@ -162,7 +162,7 @@ async def test_a_leader_that_gets_company_is_asked_to_step_down_by_a_later_pass(
 
 
 @pytest.mark.parametrize("is_enabled", [True, False])
-async def test_directories_that_come_are_scrubbed_and_those_that_died_are_not(
+async def test_scrubs_include_new_directories_and_exclude_failed_ones(
     is_enabled: bool,
 ) -> None:
     switch = str(is_enabled).lower()

@@ -1,4 +1,4 @@
-"""Which strays go, and which stay until a person removes them."""
+"""``StrayRetention``: which stray replicas are purged, and which wait for an administrator."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from tests.unit.broker.replicas.test_leftover_copies import GONE, disks_with_a_d
 from tests.unit.broker.scripted_controller import RealClock
 
 DAY_MS, WEEK_MS = 86_400_000, 7 * 86_400_000
-LIFE, OTHER = Uuid(b"l" * 16), Uuid(b"o" * 16)
+METADATA_LOG, OTHER = Uuid(b"l" * 16), Uuid(b"o" * 16)
 
 
 class Later(ManualClock):
-    """The real clock, ``ms`` later; by the wall ``jumped_ms`` more."""
+    """The real clock, ``ms`` later; the wall clock is ``jumped_ms`` later still."""
 
     def __init__(self) -> None:
         super().__init__(0)
@@ -35,7 +35,7 @@ class Later(ManualClock):
         return RealClock().wall_ms() + self.ms + self.jumped_ms
 
 
-def life(log_id: Uuid) -> Record:
+def metadata_log(log_id: Uuid) -> Record:
     return FeatureLevelRecord(name="metadata.version", feature_level=30, metadata_log_id=log_id)
 
 
@@ -50,18 +50,18 @@ def retention(rig: BrokerRig, clock: Later, retention_ms: int = WEEK_MS) -> Stra
     )
 
 
-async def test_a_deleted_topic_s_stray_goes_after_the_retention_and_not_before() -> None:
+async def test_stray_of_a_deleted_topic_is_purged_after_the_retention() -> None:
     async with brokers(opens=False) as (rig,):
-        # Deleted while its directory was away: what lies there is found at a start.
+        # The topic was deleted while its directory was offline; the start finds the copy.
         await rig.logs.create(TP, topic().topic_id)
-        rig.replay(life(LIFE))
+        rig.replay(metadata_log(METADATA_LOG))
         rig.parts.publisher.open()
         await rig.parts.publisher.disk_work_done()
         clock = Later()
         purges = retention(rig, clock)
         clock.jumped_ms = 365 * DAY_MS
         await purges.purge_due()
-        assert len(rig.logs.strays.all()) == 1, "a clock that jumps ages nothing"
+        assert len(rig.logs.strays.all()) == 1, "a wall clock jump must not age strays"
         clock.jumped_ms, clock.ms = 0, WEEK_MS - DAY_MS
         await purges.purge_due()
         assert len(rig.logs.strays.all()) == 1
@@ -81,24 +81,24 @@ async def test_a_deleted_topic_s_stray_goes_after_the_retention_and_not_before()
         (None, StrayReason.SUPERSEDED),
     ],
 )
-async def test_what_the_present_metadata_did_not_set_aside_stays(
+async def test_stray_that_this_metadata_log_did_not_set_aside_is_kept(
     set_aside_by: Uuid | None, reason: StrayReason
 ) -> None:
     async with brokers() as (rig,):
         await rig.logs.create(TP, topic().topic_id)
         await rig.logs.rename_stray(TP, reason, set_aside_by)
-        await rig.follow(life(LIFE))
+        await rig.follow(metadata_log(METADATA_LOG))
         clock = Later()
         clock.ms = 100 * WEEK_MS
         await retention(rig, clock).purge_due()
         assert len(rig.logs.strays.all()) == 1
 
 
-@pytest.mark.parametrize("named_after", [LIFE, OTHER])
-async def test_a_stray_whose_mark_was_lost_goes_by_its_name(named_after: Uuid) -> None:
+@pytest.mark.parametrize("named_after", [METADATA_LOG, OTHER])
+async def test_stray_without_a_mark_is_purged_by_the_log_id_in_its_name(named_after: Uuid) -> None:
     async with brokers() as (rig,):
         await rig.logs.create(TP, topic().topic_id)
-        await rig.logs.rename_stray(TP, StrayReason.TOPIC_UNKNOWN, LIFE)
+        await rig.logs.rename_stray(TP, StrayReason.TOPIC_UNKNOWN, METADATA_LOG)
         (stray,) = rig.logs.strays.all()
         vfs, name = stray.log_dir.vfs, doomed_dir_name(TP, ReplicaDirKind.STRAY, named_after)
         vfs.unlink_if_exists(f"{stray.directory}/{STRAY_MARK}")
@@ -106,17 +106,17 @@ async def test_a_stray_whose_mark_was_lost_goes_by_its_name(named_after: Uuid) -
         rig.logs.strays.forget_all_in(stray.log_dir)
         found = stray._replace(directory=f"{stray.log_dir.path}/{name}", mark=None)
         rig.logs.strays.found([found])
-        await rig.follow(life(LIFE))
+        await rig.follow(metadata_log(METADATA_LOG))
         clock = Later()
         purges = retention(rig, clock)
         await purges.purge_due()
-        assert len(rig.logs.strays.all()) == 1, "it is as old as its new mark"
+        assert len(rig.logs.strays.all()) == 1, "the age starts with the new mark"
         clock.ms = WEEK_MS + DAY_MS
         await purges.purge_due()
-        assert len(rig.logs.strays.all()) == (0 if named_after == LIFE else 1)
+        assert len(rig.logs.strays.all()) == (0 if named_after == METADATA_LOG else 1)
 
 
-async def test_what_a_crash_left_of_a_making_goes_and_what_is_unreadable_stays() -> None:
+async def test_incomplete_replica_directory_is_purged_and_an_unreadable_one_is_kept() -> None:
     disk = MemVfs()
     format_dir(disk, "/d1", 1)
     for name in ("empty-0", "torn-0", "damaged-0"):
@@ -139,11 +139,11 @@ async def test_what_a_crash_left_of_a_making_goes_and_what_is_unreadable_stays()
         ]
 
 
-async def test_a_stray_that_metadata_names_stays_while_no_other_copy_is_served() -> None:
+async def test_stray_of_a_current_replica_is_kept_until_another_copy_is_served() -> None:
     async with brokers(opens=False) as (rig,):
         await rig.logs.create(TP, topic().topic_id)
-        await rig.logs.rename_stray(TP, StrayReason.NOT_A_REPLICA, LIFE)
-        rig.replay(life(LIFE), topic(), partition())
+        await rig.logs.rename_stray(TP, StrayReason.NOT_A_REPLICA, METADATA_LOG)
+        rig.replay(metadata_log(METADATA_LOG), topic(), partition())
         clock = Later()
         clock.ms = 100 * WEEK_MS
         await retention(rig, clock).purge_due()
@@ -153,11 +153,11 @@ async def test_a_stray_that_metadata_names_stays_while_no_other_copy_is_served()
         assert not rig.logs.strays.all()
 
 
-async def test_a_copy_that_might_have_been_needed_goes_with_its_topic() -> None:
-    """It was kept at a start while the directory that metadata named was away."""
+async def test_orphaned_copy_is_purged_when_its_topic_is_deleted() -> None:
+    """The start kept the copy because the directory that metadata names was offline."""
     disks = await disks_with_a_doomed_copy()
     async with brokers(1, *disks, opens=False) as (rig,):
-        rig.replay(life(LIFE), topic(), partition(directories=[GONE]))
+        rig.replay(metadata_log(METADATA_LOG), topic(), partition(directories=[GONE]))
         await rig.parts.leftovers.resolve()
         purges = retention(rig, Later())
         await purges.purge_due()
@@ -167,6 +167,6 @@ async def test_a_copy_that_might_have_been_needed_goes_with_its_topic() -> None:
         assert not rig.logs.orphans
 
 
-async def test_minus_one_keeps_everything() -> None:
+async def test_stray_retention_of_minus_one_returns_immediately() -> None:
     async with brokers() as (rig,):
         await retention(rig, Later(), -1).run()

@@ -1,4 +1,4 @@
-"""What a fetch names: the new, the moved, and what is to be forgotten."""
+"""``FollowerSession``: which partitions a fetch request names or forgets."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ COUNT = 3
 
 
 class Rig:
-    """A session, and replicas that it can follow."""
+    """A session, and replicas to follow."""
 
     def __init__(self, replicas: list[HostedReplica]) -> None:
         self.replicas = replicas
         self.session = FollowerSession(broker_id=BrokerId(1), limits=LIMITS)
 
     def fetch(self) -> tuple[list[int], list[int]]:
-        """Name all that is unreported; the partitions named and those to be forgotten."""
+        """Name all unreported partitions; return the named and the forgotten partitions."""
         ready = list(self.session.unreported)
         request: Any = self.session.request(ready, broker_epoch=BrokerEpoch(5), wait_ms=7)
         named = [p.partition for t in request.topics for p in t.partitions]
@@ -43,7 +43,7 @@ async def rig() -> AsyncIterator[Rig]:
         yield Rig([broker.parts.hosted.require(TopicPartition(TOPIC, i)) for i in range(COUNT)])
 
 
-async def test_everything_is_named_once_and_then_only_what_moved(rig: Rig) -> None:
+async def test_follower_session_names_all_partitions_once_then_only_changed_ones(rig: Rig) -> None:
     for replica in rig.replicas:
         rig.session.follow(replica)
     assert (rig.session.has_reported, len(rig.session)) == (False, COUNT)
@@ -56,7 +56,7 @@ async def test_everything_is_named_once_and_then_only_what_moved(rig: Rig) -> No
     assert rig.fetch() == ([1], [])
 
 
-async def test_what_is_dropped_is_forgotten_and_its_answers_are_for_nobody(rig: Rig) -> None:
+async def test_dropped_partition_is_forgotten_once_and_its_responses_are_ignored(rig: Rig) -> None:
     rig.session.follow(rig.replicas[0])
     rig.fetch()
     rig.session.drop(rig.replicas[0].topic_partition)
@@ -65,14 +65,14 @@ async def test_what_is_dropped_is_forgotten_and_its_answers_are_for_nobody(rig: 
     assert rig.fetch() == ([], [])
 
 
-async def test_what_was_left_and_is_named_again_is_not_forgotten(rig: Rig) -> None:
+async def test_partition_followed_again_is_named_and_not_forgotten(rig: Rig) -> None:
     rig.session.follow(rig.replicas[0])
     rig.fetch()
     rig.session.follow(rig.replicas[0])
     assert rig.fetch() == ([0], [])
 
 
-async def test_a_session_begun_anew_names_everything_again(rig: Rig) -> None:
+async def test_restarted_follower_session_names_all_partitions_again(rig: Rig) -> None:
     for replica in rig.replicas:
         rig.session.follow(replica)
     rig.fetch()
@@ -86,7 +86,7 @@ async def test_a_session_begun_anew_names_everything_again(rig: Rig) -> None:
     assert rig.fetch() == ([0, 1, 2], [])
 
 
-async def test_who_was_served_stands_at_the_end_of_the_queue(rig: Rig) -> None:
+async def test_name_last_moves_a_partition_to_the_end_of_the_request(rig: Rig) -> None:
     for replica in rig.replicas:
         rig.session.follow(replica)
     first = rig.session.get(rig.replicas[0].topic_partition)
@@ -95,7 +95,7 @@ async def test_who_was_served_stands_at_the_end_of_the_queue(rig: Rig) -> None:
     assert rig.fetch() == ([1, 2, 0], [])
 
 
-async def test_a_replica_in_a_newer_epoch_is_not_confused_with_its_past(rig: Rig) -> None:
+async def test_partition_followed_in_a_newer_epoch_ignores_its_former_state(rig: Rig) -> None:
     rig.session.follow(rig.replicas[0])
     old = rig.session.get(rig.replicas[0].topic_partition)
     assert old is not None

@@ -1,4 +1,4 @@
-"""Following a leader: over real doors, between two brokers on memory disks."""
+"""``ReplicaFetcher`` between brokers on memory disks, over real listeners."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def host(rigs: list[BrokerRig]) -> None:
         await rig.follow(topic(), partition(replicas=(1, 2)))
 
 
-async def test_acks_all_is_answered_once_the_follower_has_the_records() -> None:
+async def test_produce_with_acks_all_completes_when_the_follower_has_the_records() -> None:
     async with brokers(2) as rigs:
         await host(rigs)
         written = await rigs[0].ask(produce(batch(3)), 9)
@@ -57,8 +57,8 @@ async def test_acks_all_is_answered_once_the_follower_has_the_records() -> None:
         await until(lambda: replica.partition is not None and replica.partition.high_watermark == 4)
 
 
-async def test_a_follower_truncations_what_the_leader_does_not_have() -> None:
-    """Broker 2 led alone for a while; what only it has goes when broker 1 leads again."""
+async def test_follower_truncates_records_that_the_leader_lacks() -> None:
+    """Broker 2 leads alone for a while; its records are truncated when broker 1 leads again."""
     async with brokers(2) as rigs:
         await host(rigs)
         await rigs[0].ask(produce(batch(2)), 9)
@@ -74,7 +74,7 @@ async def test_a_follower_truncations_what_the_leader_does_not_have() -> None:
         assert [h.partition_leader_epoch for h in headers_of(read.records)] == [0, 2]
 
 
-async def test_a_follower_far_after_starts_where_the_leaders_log_starts() -> None:
+async def test_follower_behind_the_leaders_log_start_restarts_at_that_offset() -> None:
     async with brokers(2) as rigs:
         await rigs[0].follow(topic(), partition(replicas=(1, 2), isr=[1]))
         leader = rigs[0].logs.get(TP)
@@ -84,7 +84,7 @@ async def test_a_follower_far_after_starts_where_the_leaders_log_starts() -> Non
             await rigs[1].follow(topic(), partition(replicas=(1, 2), isr=[1]))
             await until(lambda: end(rigs[1]) == 100)
         assert "replica_starts_anew" in [line["event"] for line in logged]
-        # All of that was committed: who leads next knows no epoch of it, and nothing goes.
+        # All records were committed, so that a leader without their epochs causes no truncation.
         await rigs[0].follow(partition(replicas=(1, 2), isr=[1], epoch=1))
         follower = rigs[1].logs.get(TP)
         assert follower is not None
@@ -97,7 +97,7 @@ async def test_a_follower_far_after_starts_where_the_leaders_log_starts() -> Non
 
 
 async def test_new_follower_copies_batch_that_begins_before_leader_log_start() -> None:
-    """DeleteRecords cut the leader's log in the middle of a batch (KAFKA-6975)."""
+    """DeleteRecords set the leader's log start inside a batch (KAFKA-6975)."""
     async with brokers(2) as rigs:
         await rigs[0].follow(topic(), partition(replicas=(1, 2), isr=[1]))
         for _ in range(2):
@@ -116,13 +116,13 @@ async def test_new_follower_copies_batch_that_begins_before_leader_log_start() -
 
 
 async def test_follower_backs_off_longer_each_time_the_same_append_fails() -> None:
-    """Each answer of the leader is fine; only what the follower makes of it fails."""
+    """The leader's responses are valid; only the append of the follower fails."""
     sick = FaultVfs(MemVfs())
     async with brokers(2, sick, MemVfs()) as rigs:
         for rig in rigs:
             await rig.follow(topic(), partition(replicas=(2, 1), leader=2))
         await rigs[1].ask(produce(batch(), acks=1), 9)
-        # The first fetches may have failed for other reasons; this one has succeeded.
+        # The first fetches may have failed for other reasons.
         await until(lambda: end(rigs[0]) == 1)
         sick.inject(Fault(errno=EINVAL, kinds=frozenset({"write_at"}), path="*.log"))
         with capture_logs() as logged:
@@ -136,7 +136,7 @@ async def test_follower_backs_off_longer_each_time_the_same_append_fails() -> No
         assert failures()[:3] == [1, 2, 3]
 
 
-async def test_a_leader_that_cannot_be_reached_is_asked_again_and_reported_of_once() -> None:
+async def test_unreachable_leader_is_retried_and_logged_once() -> None:
     async with brokers(2) as rigs:
         leader = rigs[0].registration()
         nowhere = (dataclasses.replace(leader.listeners[0], port=1),)
@@ -154,7 +154,7 @@ async def test_a_leader_that_cannot_be_reached_is_asked_again_and_reported_of_on
         assert fetches == ["replica_fetch_failed", "replica_fetch_resumed"]
 
 
-async def test_a_new_replica_joins_a_poll_that_is_under_way() -> None:
+async def test_new_replica_joins_a_waiting_fetch() -> None:
     async with brokers(2, replica_fetch_wait_max_ms="29000") as rigs:
         await host(rigs)
         await rigs[0].ask(produce(batch(1)), 9)
@@ -165,8 +165,8 @@ async def test_a_new_replica_joins_a_poll_that_is_under_way() -> None:
         assert written.responses[0].partition_responses[0].error_code == 0
 
 
-async def test_a_write_that_failed_without_the_directory_is_tried_again() -> None:
-    """EINVAL says something about the call, not about the disk, so nobody else takes over."""
+async def test_append_failure_without_directory_failure_is_retried() -> None:
+    """EINVAL blames the call and not the disk, so that the directory stays online."""
     sick = FaultVfs(MemVfs())
     async with brokers(2, sick, MemVfs()) as rigs:
         for rig in rigs:
@@ -180,7 +180,7 @@ async def test_a_write_that_failed_without_the_directory_is_tried_again() -> Non
 
 
 def bytes_of(rig: BrokerRig) -> bytes:
-    """The replica as it lies on its disk."""
+    """The log of the replica on its disk."""
     vfs = rig.dirs[0].vfs
     return b"".join(
         vfs.read_if_exists(f"/d1/t-0/{entry.name}") or b""
@@ -190,15 +190,15 @@ def bytes_of(rig: BrokerRig) -> bytes:
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_after_any_row_of_leaders_the_logs_are_the_same_to_the_byte(seed: int) -> None:
-    """KIP-101, KIP-279: each leads alone for a while and writes what nobody else may keep."""
+async def test_logs_are_identical_after_any_sequence_of_leaders(seed: int) -> None:
+    """KIP-101, KIP-279: each leader appends records that other replicas must not keep."""
     rng = random.Random(seed)
     async with brokers(3) as rigs:
         for rig in rigs:
             await rig.follow(topic(), partition(replicas=(1, 2, 3)))
         for epoch in range(1, 8):
             leader = rigs[rng.randrange(3)]
-            # Some hear of the new leader at once and follow, the others after it has written.
+            # Some brokers follow the new leader immediately, the others after its appends.
             behind = [rig for rig in rigs if rig is not leader and rng.random() < 0.6]
             record = partition(replicas=(1, 2, 3), leader=leader.broker_id, epoch=epoch)
             for rig in rigs:
@@ -230,10 +230,10 @@ async def write_if_it_leads(
 
 
 @pytest.mark.parametrize("seed", range(6))
-async def test_what_all_in_sync_replicas_acknowledged_survives_any_row_of_leaders(
+async def test_records_acknowledged_with_acks_all_survive_any_sequence_of_leaders(
     seed: int,
 ) -> None:
-    """Producers write all the time, brokers hear of leaders in any order, one disk is slow."""
+    """Producers write continuously, brokers learn of leaders in any order, and one disk is slow."""
     rng = random.Random(seed)
     slow = FaultVfs(MemVfs())
     slow.inject(Fault(effect=Effect.DELAY, kinds=frozenset({"write_at"}), delay_s=0.002))
@@ -262,16 +262,18 @@ async def test_what_all_in_sync_replicas_acknowledged_survives_any_row_of_leader
 @pytest.mark.parametrize(
     ("kind", "path"), [("truncate", "*.log"), ("write_at", "*/recovery-point-offset-checkpoint*")]
 )
-async def test_a_log_that_is_being_truncated_leads_when_that_is_done(kind: str, path: str) -> None:
-    """What is to go when it begins to lead does not count as its own, and takes nothing along."""
+async def test_log_being_truncated_becomes_leader_after_the_truncation(
+    kind: str, path: str
+) -> None:
+    """The records to truncate do not count as part of the new leader's log."""
     sick = FaultVfs(MemVfs())
     async with brokers(2, sick, MemVfs()) as rigs:
         await host(rigs)
         await rigs[0].ask(produce(batch(2)), 9)
-        # Another replica, for which the fetcher of broker 1 stays.
+        # Another replica keeps the fetcher of broker 1 running.
         for rig in rigs:
             await rig.follow(partition(1, replicas=(1, 2), leader=2))
-        # Broker 1 has not heard that it leads no more.
+        # Broker 1 does not know yet that broker 2 leads.
         rigs[1].replay(partition(replicas=(1, 2), leader=2, epoch=1))
         await rigs[0].ask(produce(batch(3), acks=1), 9)
         handle, replica = rigs[0].logs.get(TP), rigs[0].parts.hosted.require(TP)
@@ -291,12 +293,12 @@ async def test_a_log_that_is_being_truncated_leads_when_that_is_done(kind: str, 
         await until(lambda: replica.partition is not None and replica.partition.is_leader)
         assert end(rigs[0]) == 2
         assert replica.partition.leader_epoch_start_offset == replica.partition.log_end_offset == 2
-        # The other one has what it had, and may come back in sync.
+        # Broker 2 has the same records and may rejoin the ISR.
         assert only(await rigs[0].ask(produce(batch(1), acks=1), 9)).base_offset == 2
 
 
-async def test_a_log_that_is_being_appended_to_leads_when_that_is_done() -> None:
-    """What comes late from the former leader is below where it begins, and goes to the others."""
+async def test_log_being_appended_to_becomes_leader_after_the_append() -> None:
+    """The late append is below the start of the new leader epoch and is replicated."""
     sick = FaultVfs(MemVfs())
     async with brokers(3, sick, MemVfs()) as rigs:
         three = {"replicas": (1, 2, 3)}
@@ -318,8 +320,8 @@ async def test_a_log_that_is_being_appended_to_leads_when_that_is_done() -> None
         await until(lambda: replica.partition is not None and replica.partition.high_watermark == 2)
 
 
-async def test_a_log_that_could_not_be_truncated_is_not_fetched_into() -> None:
-    """It does not agree with the leader's yet, whatever the leader would find out later."""
+async def test_log_whose_truncation_failed_is_not_fetched_into() -> None:
+    """The log still diverges from the leader's log."""
     sick = FaultVfs(MemVfs())
     async with brokers(2, sick, MemVfs()) as rigs:
         for rig in rigs:
@@ -363,7 +365,8 @@ def end_of(rig: BrokerRig, tp: TopicPartition) -> int:
 
 
 async def host_throttled(rigs: list[BrokerRig], listed: str, *, isr: tuple[int, ...]) -> None:
-    """Broker 1 leads partitions 0 and 1 with a record each, broker 2 may fetch a byte a second."""
+    """Broker 1 leads partitions 0 and 1 with a record each; broker 2 may fetch one byte per
+    second."""
     parts = [partition(i, replicas=(1, 2), isr=isr) for i in (0, 1)]
     settings = [
         setting(ResourceType.TOPIC, "t", LISTED, listed),
@@ -375,7 +378,7 @@ async def host_throttled(rigs: list[BrokerRig], listed: str, *, isr: tuple[int, 
     await rigs[1].follow(topic(), *settings, *parts)
 
 
-async def test_a_throttled_replica_waits_and_its_neighbour_does_not() -> None:
+async def test_throttled_replica_waits_and_unthrottled_replica_does_not() -> None:
     async with brokers(2) as rigs:
         await host_throttled(rigs, "0:2", isr=(1,))
         # The first bytes overdraw the quota for longer than this test takes.
@@ -392,8 +395,8 @@ async def test_a_throttled_replica_waits_and_its_neighbour_does_not() -> None:
         await until(lambda: end_of(rigs[1], TP) == 2)
 
 
-async def test_throttled_replicas_take_turns() -> None:
-    """One byte per second and one turn at a time: who was not served yet comes first."""
+async def test_throttled_replicas_are_fetched_alternately() -> None:
+    """With one byte per second and one turn at a time, replicas that were not served come first."""
     async with brokers(
         2, replica_fetch_max_bytes="1000", replica_fetch_response_max_bytes="1000"
     ) as rigs:
@@ -403,7 +406,7 @@ async def test_throttled_replicas_take_turns() -> None:
         await until(lambda: end_of(rigs[1], TP) + end_of(rigs[1], OTHER) == 2)
 
 
-async def test_an_in_sync_follower_is_never_held_up() -> None:
+async def test_in_sync_follower_is_never_throttled() -> None:
     async with brokers(2) as rigs:
         await host_throttled(rigs, "*", isr=(1, 2))
         for _ in range(3):

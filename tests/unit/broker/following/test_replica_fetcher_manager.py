@@ -1,4 +1,4 @@
-"""Fetch loops: one per leader and directory, none without replicas."""
+"""``ReplicaFetcherManager``: one fetcher per leader and directory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ def loops(rig: BrokerRig) -> float:
     return rig.around.metrics.snapshot()["ReplicaFetcherCount"]
 
 
-async def test_one_loop_per_leader_and_directory() -> None:
+async def test_replica_fetcher_exists_per_leader_and_directory() -> None:
     async with brokers(3) as (_, second, _third):
         await second.follow(
             topic(),
@@ -21,7 +21,7 @@ async def test_one_loop_per_leader_and_directory() -> None:
         assert loops(second) == 3
 
 
-async def test_a_replica_moves_to_the_loop_of_its_new_leader_and_an_empty_loop_ends() -> None:
+async def test_replica_moves_to_the_fetcher_of_its_new_leader_and_empty_fetcher_ends() -> None:
     async with brokers(3) as (_, second, _third):
         await second.follow(topic(), partition(replicas=(1, 2, 3)))
         assert loops(second) == 1
@@ -31,7 +31,7 @@ async def test_a_replica_moves_to_the_loop_of_its_new_leader_and_an_empty_loop_e
         assert loops(second) == 0
 
 
-async def test_a_dead_directory_ends_its_loops_at_once() -> None:
+async def test_stop_in_ends_the_fetchers_of_a_failed_directory() -> None:
     async with brokers(2) as (_, second):
         await second.follow(
             topic(),

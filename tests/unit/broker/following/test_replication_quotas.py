@@ -1,4 +1,4 @@
-"""KIP-73: what counts, who waits, and that a rate is what goes through on average."""
+"""KIP-73: throttled replicas, waiting times, and the average rate of a quota."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ def quota(rate: int = 1000, listed: str = "0:7") -> ReplicationQuota:
     return made
 
 
-def test_only_listed_replicas_of_this_broker_count() -> None:
+def test_is_throttled_only_for_listed_replicas_of_this_broker() -> None:
     assert quota().is_throttled(T0)
     assert not quota().is_throttled(T1)
     assert not quota(listed="0:8").is_throttled(T0)
     assert quota(listed="*").is_throttled(T1)
 
 
-def test_without_a_rate_nobody_counts() -> None:
+def test_is_throttled_without_a_rate_is_false() -> None:
     assert not quota(rate=MAX_LONG, listed="*").is_throttled(T0)
 
 
-def test_a_debt_is_waited_for_and_a_higher_rate_shortens_the_wait() -> None:
+def test_wait_ms_covers_the_debt_and_shrinks_with_a_higher_rate() -> None:
     throttle = quota(rate=1000)
     throttle.spend(5000, 0)
     assert throttle.wait_ms(0) == 4000
@@ -45,7 +45,7 @@ def test_a_debt_is_waited_for_and_a_higher_rate_shortens_the_wait() -> None:
     assert throttle.wait_ms(1) == 0
 
 
-def test_each_side_has_its_own_list_and_rate() -> None:
+def test_leader_and_follower_quotas_have_separate_lists_and_rates() -> None:
     config = TopicConfig(
         leader_replication_throttled_replicas=ThrottledReplicas.parse("0:7"),
         follower_replication_throttled_replicas=ThrottledReplicas.parse("1:7"),
@@ -64,7 +64,7 @@ def test_each_side_has_its_own_list_and_rate() -> None:
     assert (quotas.leader.wait_ms(0), quotas.follower.wait_ms(0)) == (0, 2000)
 
 
-def test_turns_are_few_and_end_together_when_the_quota_is_overdrawn() -> None:
+def test_fetch_turns_are_limited_and_end_when_the_quota_is_overdrawn() -> None:
     throttle = quota(listed="*")
     turns = FetchTurns(throttle, max_turns=2)
     replicas = [TopicPartition("t", i) for i in range(3)]
@@ -77,8 +77,8 @@ def test_turns_are_few_and_end_together_when_the_quota_is_overdrawn() -> None:
     assert set(turns.end_all()) == {replicas[1], replicas[2]}
 
 
-def test_the_rate_is_honoured_and_nobody_starves() -> None:
-    """Fifty replicas share 1000 bytes per second for a minute of a clock that we turn."""
+def test_quota_keeps_the_rate_and_serves_all_replicas() -> None:
+    """Fifty replicas share 1000 bytes per second for a minute of a simulated clock."""
     throttle, now_ms = quota(rate=1000, listed="*"), 0
     turns = FetchTurns(throttle, max_turns=3)
     waiting = [TopicPartition("t", i) for i in range(50)]
@@ -95,7 +95,7 @@ def test_the_rate_is_honoured_and_nobody_starves() -> None:
             waiting.append(replica)
         now_ms += throttle.wait_ms(now_ms) or 5
     total = sum(fetched.values())
-    # The burst of the first second, and what one answer may overdraw.
+    # The total includes the burst of the first second and the last overdrawn answers.
     assert 60_000 <= total <= 60_000 + 1000 + 3 * 300
     assert min(fetched.values()) > 0
     assert max(fetched.values()) - min(fetched.values()) <= 300

@@ -1,4 +1,4 @@
-"""Followers in full directories, over real doors on memory disks."""
+"""Followers in full directories, over real listeners on memory disks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def log_of(rig: BrokerRig) -> LogHandle:
 
 
 async def both_with_six(rigs: list[BrokerRig]) -> None:
-    """Broker 2 leads; broker 1 has all it has, in segments of one batch of two."""
+    """Broker 2 leads; broker 1 has the same records, in segments of one batch with two records."""
     for rig in rigs:
         await rig.follow(topic(), partition(replicas=(1, 2), leader=2))
         log_of(rig).set_config(ONE_BATCH)
@@ -34,21 +34,21 @@ async def both_with_six(rigs: list[BrokerRig]) -> None:
 
 
 async def fill_first(rig: BrokerRig) -> None:
-    """What the handler of the directories' states does then is done here."""
+    """Fill the directory and perform the actions of the directory state handler."""
     await fill(rig.dirs[0])
     rig.parts.fetchers.stop_in(rig.dirs[0])
     rig.parts.manager.note_dir_state(rig.dirs[0])
 
 
 async def delete(rig: BrokerRig, offset: int) -> None:
-    """Without waiting for the follower, which the metadata does not call full here."""
+    """Delete records without waiting for the follower, which is not full according to metadata."""
     part = DELETE.DeleteRecordsPartition(partition_index=0, offset=offset)
     topics = [DELETE.DeleteRecordsTopic(name="t", partitions=[part])]
     await rig.ask(DELETE(topics=topics, timeout_ms=100), 2)
     assert log_of(rig).log_start_offset == offset
 
 
-async def test_a_full_follower_lets_go_of_what_its_leader_has_let_go_of() -> None:
+async def test_saturated_follower_deletes_records_that_its_leader_deleted() -> None:
     async with brokers(2) as rigs:
         follower, leader = rigs
         await both_with_six(rigs)
@@ -57,12 +57,12 @@ async def test_a_full_follower_lets_go_of_what_its_leader_has_let_go_of() -> Non
         assert log_of(follower).log_start_offset == 0
         await follower.parts.saturated_followers.check()
         assert log_of(follower).log_start_offset == 4
-        # Not only hidden.
+        # The segments are removed, not only hidden.
         assert log_of(follower).first_segment_offset == 4
         assert log_of(follower).log_end_offset == 6
 
 
-async def test_one_that_is_after_the_start_begins_anew() -> None:
+async def test_saturated_follower_behind_the_leaders_log_start_restarts_at_that_offset() -> None:
     async with brokers(2) as rigs:
         follower, leader = rigs
         await both_with_six(rigs)
@@ -74,7 +74,7 @@ async def test_one_that_is_after_the_start_begins_anew() -> None:
         await follower.parts.saturated_followers.check()
         log = log_of(follower)
         assert (log.log_start_offset, log.log_end_offset, log.size_bytes) == (8, 8, 0)
-        # And goes on from there.
+        # The follower continues at that offset.
         await heal(follower.dirs[0])
         follower.parts.manager.note_dir_state(follower.dirs[0])
         replica = follower.parts.hosted.require(TP)
@@ -83,7 +83,7 @@ async def test_one_that_is_after_the_start_begins_anew() -> None:
         await until(lambda: log.log_end_offset == 10)
 
 
-async def test_nothing_goes_that_is_not_known_to_be_committed() -> None:
+async def test_saturated_follower_deletes_no_uncommitted_records() -> None:
     async with brokers(2) as rigs:
         follower, leader = rigs
         await both_with_six(rigs)
@@ -94,7 +94,7 @@ async def test_nothing_goes_that_is_not_known_to_be_committed() -> None:
         assert log_of(follower).log_start_offset == 3
 
 
-async def test_a_directory_that_has_space_is_left_to_the_fetchers() -> None:
+async def test_saturated_followers_skip_directories_with_space() -> None:
     async with brokers(2) as rigs:
         follower, leader = rigs
         await both_with_six(rigs)
@@ -104,7 +104,7 @@ async def test_a_directory_that_has_space_is_left_to_the_fetchers() -> None:
         assert log_of(follower).log_start_offset == 0
 
 
-async def test_a_leader_that_cannot_be_asked_is_asked_again() -> None:
+async def test_saturated_follower_asks_again_after_a_failed_request() -> None:
     async with brokers(2) as rigs:
         follower, leader = rigs
         await both_with_six(rigs)
@@ -121,7 +121,7 @@ async def test_a_leader_that_cannot_be_asked_is_asked_again() -> None:
         assert log_of(follower).log_start_offset == 2
 
 
-async def test_what_the_directory_does_not_do_now_is_done_next_time() -> None:
+async def test_saturated_follower_retries_a_failed_deletion() -> None:
     async with brokers(2) as rigs:
         follower, leader = rigs
         await both_with_six(rigs)

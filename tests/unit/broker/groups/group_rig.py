@@ -1,4 +1,4 @@
-"""A broker that leads ``__consumer_offsets``, and members that speak to it on the wire."""
+"""A broker that leads ``__consumer_offsets``, and requests of group members over the wire."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PROTOCOL = JoinGroupRequest.JoinGroupRequestProtocol(name="range", metadata=b"\0
 
 @contextlib.asynccontextmanager
 async def coordinator(**overrides: Any) -> AsyncIterator[BrokerRig]:
-    """It leads the only partition, and a topic ``t`` to commit for."""
+    """A broker that leads the only partition, and a topic ``t`` to commit for."""
     async with brokers(1, **{**QUICK, **overrides}) as (rig,):
         await lead(rig, 0)
         await rig.follow(topic(), partition())
@@ -78,13 +78,14 @@ def beat(member_id: str, generation: int) -> HeartbeatRequest:
 
 
 async def enter(rig: BrokerRig) -> tuple[str, int]:
-    """The only member of group ``g``, with its assignment ``all``: its id and generation."""
-    told = await rig.ask(join(), 8)
-    joined = await rig.ask(join(told.member_id), 8)
-    assert joined.error_code == 0 and joined.leader == told.member_id
-    request = sync(told.member_id, joined.generation_id)
+    """Join group ``g`` as its only member with assignment ``all``; return member id and
+    generation."""
+    first = await rig.ask(join(), 8)
+    joined = await rig.ask(join(first.member_id), 8)
+    assert joined.error_code == 0 and joined.leader == first.member_id
+    request = sync(first.member_id, joined.generation_id)
     assignment = SyncGroupRequest.SyncGroupRequestAssignment
-    request.assignments = [assignment(member_id=told.member_id, assignment=b"all")]
+    request.assignments = [assignment(member_id=first.member_id, assignment=b"all")]
     synced = await rig.ask(request)
     assert (synced.error_code, bytes(synced.assignment)) == (0, b"all")
     return joined.member_id, joined.generation_id
@@ -112,14 +113,14 @@ def commit(
 
 
 async def committing(rig: BrokerRig, *about: Any, version: int = 9, **more: Any) -> int:
-    """The code of the only partition."""
+    """Commit an offset and return the error code of the partition."""
     answer = await rig.ask(commit(*about, **more), version)
     code: int = answer.topics[0].partitions[0].error_code
     return code
 
 
 async def fetched(rig: BrokerRig, group_id: str = "g") -> Any:
-    """All that the group has committed, or the code of its refusal."""
+    """Return all committed offsets of the group, or the error code."""
     asked = OffsetFetchRequest.OffsetFetchRequestGroup(group_id=group_id, topics=None)
     (group,) = (await rig.ask(OffsetFetchRequest(groups=[asked]), 9)).groups
     if group.error_code:
@@ -131,7 +132,7 @@ async def fetched(rig: BrokerRig, group_id: str = "g") -> Any:
     }
 
 
-# --- members of the newer protocol ---------------------------------------------------------------
+# --- members of the consumer protocol ------------------------------------------------------------
 
 
 @contextlib.asynccontextmanager
@@ -143,7 +144,7 @@ async def consumer_coordinator(**overrides: Any) -> AsyncIterator[BrokerRig]:
 
 
 def consumer(member_id: str, epoch: int = 0, **more: Any) -> ConsumerGroupHeartbeatRequest:
-    """A heartbeat, with all that there is to say if it is the first one."""
+    """A heartbeat request, with all fields if it is the first one."""
     said: dict[str, Any] = {"group_id": "g", **more}
     if epoch == 0:
         joining = {"subscribed_topic_names": ["t"], "rebalance_timeout_ms": 60_000}
@@ -152,13 +153,13 @@ def consumer(member_id: str, epoch: int = 0, **more: Any) -> ConsumerGroupHeartb
 
 
 def has(*indexes: int) -> dict[str, Any]:
-    """What a member says that it has of ``t``."""
+    """The field with the owned partitions of ``t``."""
     kind = ConsumerGroupHeartbeatRequest.TopicPartitions
     return {"topic_partitions": [kind(topic_id=TOPIC_ID, partitions=list(indexes))]}
 
 
 def given(answer: ConsumerGroupHeartbeatResponse) -> list[int]:
-    """Partitions of ``t`` that the member may have, as it was told now."""
+    """Return the partitions of ``t`` in the assignment of the response."""
     assert answer.error_code == 0 and answer.assignment is not None, answer
     (own,) = answer.assignment.topic_partitions or [None]
     return [] if own is None else sorted(own.partitions)

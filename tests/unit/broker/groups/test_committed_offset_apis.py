@@ -1,4 +1,4 @@
-"""OffsetCommit, OffsetFetch and OffsetDelete, by name and by id."""
+"""OffsetCommit, OffsetFetch and OffsetDelete, by topic name and by topic id."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ E = ErrorCode
 
 
 async def fetch_one(rig: BrokerRig, version: int, group_id: str = "g", index: int = 0) -> Any:
-    """What is answered for one partition, in whichever form the version has."""
+    """Fetch the offset of one partition in the format of the version."""
     kind = OffsetFetchRequest
     if version < 8:
         old = kind.OffsetFetchRequestTopic(name="t", partition_indexes=[index])
@@ -43,7 +43,7 @@ async def fetch_one(rig: BrokerRig, version: int, group_id: str = "g", index: in
 
 
 @pytest.mark.parametrize("version", range(2, 11))
-async def test_what_is_committed_is_fetched(version: int) -> None:
+async def test_offset_fetch_returns_committed_offset_in_all_versions(version: int) -> None:
     async with coordinator() as rig:
         request = commit(7, committed_metadata="half way")
         if version >= 10:
@@ -68,7 +68,7 @@ async def test_what_is_committed_is_fetched(version: int) -> None:
         ({"version": 10}, E.UNKNOWN_TOPIC_ID),
     ],
 )
-async def test_what_is_wrong_with_a_partition_is_its_own(
+async def test_offset_commit_returns_an_error_per_partition(
     more: dict[str, Any], code: ErrorCode
 ) -> None:
     async with coordinator() as rig:
@@ -76,7 +76,7 @@ async def test_what_is_wrong_with_a_partition_is_its_own(
         assert await fetched(rig) == {}
 
 
-async def test_a_time_that_no_record_can_hold_is_the_longest_one() -> None:
+async def test_offset_commit_with_overflowing_retention_never_expires() -> None:
     async with coordinator() as rig:
         request = commit(7)
         request.retention_time_ms = 2**63 - 1
@@ -86,7 +86,7 @@ async def test_a_time_that_no_record_can_hold_is_the_longest_one() -> None:
         assert kept.expire_ms == 2**63 - 1
 
 
-async def test_a_name_that_no_record_can_hold_is_refused() -> None:
+async def test_offset_commit_with_overlong_group_id_returns_invalid_request() -> None:
     async with coordinator() as rig:
         request = commit(7)
         request.group_id = "g" * 40_000
@@ -95,13 +95,17 @@ async def test_a_name_that_no_record_can_hold_is_refused() -> None:
 
 
 @pytest.mark.parametrize(("version", "code"), [(8, 22), (9, 69)])
-async def test_a_member_of_no_group_cannot_commit(version: int, code: int) -> None:
+async def test_offset_commit_by_a_member_of_an_unknown_group_is_rejected(
+    version: int, code: int
+) -> None:
     async with coordinator() as rig:
         assert await committing(rig, 1, "m", 3, version=version) == code
 
 
 @pytest.mark.parametrize("version", [1, 7])
-async def test_a_group_that_is_not_here_is_refused_where_there_is_a_place(version: int) -> None:
+async def test_offset_fetch_from_wrong_coordinator_returns_not_coordinator_by_version(
+    version: int,
+) -> None:
     async with coordinator() as rig:
         rig.parts.coordinator.close()
         kind = OffsetFetchRequest
@@ -132,7 +136,7 @@ async def test_offset_fetch_that_cannot_be_confirmed_in_the_log_is_refused_as_no
         assert code == E.NOT_COORDINATOR
 
 
-async def test_a_topic_of_the_same_name_begins_anew() -> None:
+async def test_offsets_of_a_deleted_topic_do_not_apply_to_its_namesake() -> None:
     async with coordinator() as rig:
         assert await committing(rig, 7) == 0
         other = TopicId(b"u" * 16)
@@ -143,7 +147,7 @@ async def test_a_topic_of_the_same_name_begins_anew() -> None:
         assert (await fetch_one(rig, 9)).committed_offset == 1
 
 
-async def test_offsets_of_topics_that_nobody_reads_can_be_deleted() -> None:
+async def test_offset_delete_removes_offsets_of_unsubscribed_topics() -> None:
     def delete(group_id: str = "g") -> OffsetDeleteRequest:
         kind = OffsetDeleteRequest
         part = kind.OffsetDeleteRequestPartition(partition_index=0)
@@ -159,15 +163,15 @@ async def test_offsets_of_topics_that_nobody_reads_can_be_deleted() -> None:
         assert await fetched(rig) == {}
         member_id, generation = await enter(rig)
         assert (await rig.ask(beat(member_id, generation))).error_code == 0
-        # Its metadata names no topics, so that this one is not among those it reads.
+        # The metadata of the member names no topics, so that the group does not subscribe to ``t``.
         assert (await rig.ask(delete())).topics[0].partitions[0].error_code == 0
-        # As in Kafka there is nothing to delete where there is no such partition.
+        # As in Kafka, an unknown partition returns an error.
         await rig.follow(RemoveTopicRecord(topic_id=TOPIC_ID))
         (part,) = (await rig.ask(delete())).topics[0].partitions
         assert part.error_code == E.UNKNOWN_TOPIC_OR_PARTITION
 
 
-async def test_a_topic_without_an_id_is_left_out_where_topics_are_told_by_their_ids() -> None:
+async def test_offset_fetch_by_id_omits_deleted_topics() -> None:
     async with coordinator() as rig:
         assert await committing(rig, 7) == 0
         asked = OffsetFetchRequest.OffsetFetchRequestGroup(group_id="g", topics=None)
@@ -178,8 +182,8 @@ async def test_a_topic_without_an_id_is_left_out_where_topics_are_told_by_their_
         assert group.topics == []
 
 
-async def test_metadata_is_measured_as_kafka_does() -> None:
-    """A character beyond the first plane counts twice there."""
+async def test_offset_metadata_size_is_counted_as_kafka() -> None:
+    """Kafka counts UTF-16 code units: a character outside the basic plane counts twice."""
     async with coordinator(offset_metadata_max_bytes="10") as rig:
         for text, code in (
             ("x" * 10, 0),
@@ -190,7 +194,7 @@ async def test_metadata_is_measured_as_kafka_does() -> None:
             assert await committing(rig, 7, committed_metadata=text) == code, text
 
 
-async def test_who_takes_a_group_without_members_for_its_own_is_told_so() -> None:
+async def test_offset_commit_by_a_member_of_an_empty_group_is_rejected() -> None:
     async with coordinator() as rig:
         assert await committing(rig, 7, "m", 3) == E.GROUP_ID_NOT_FOUND
         assert await committing(rig, 7) == 0

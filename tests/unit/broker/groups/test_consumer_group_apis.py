@@ -1,4 +1,4 @@
-"""ConsumerGroupHeartbeat and ConsumerGroupDescribe, as they come on the wire."""
+"""ConsumerGroupHeartbeat and ConsumerGroupDescribe over the wire."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ async def described(rig: Any, group_id: str = "g", version: int = 1) -> Any:
 
 
 @pytest.mark.parametrize("version", [0, 1])
-async def test_two_members_share_a_topic(version: int) -> None:
+async def test_consumer_group_heartbeat_of_two_members_shares_a_topic(version: int) -> None:
     async with consumer_coordinator(group_consumer_assignment_interval_ms="0") as rig:
         first = await rig.ask(consumer("a" if version else ""), version)
-        a, told = first.member_id, given(first)
-        assert (a == "a" or (version == 0 and len(a) == 22)) and told == [0, 1]
+        a, assigned = first.member_id, given(first)
+        assert (a == "a" or (version == 0 and len(a) == 22)) and assigned == [0, 1]
         assert (first.member_epoch, first.heartbeat_interval_ms) == (2, 5_000)
         second = await rig.ask(consumer("b"), version)
         assert given(second) == []
@@ -59,7 +59,7 @@ async def test_two_members_share_a_topic(version: int) -> None:
         assert (left.error_code, left.member_epoch) == (0, -1)
 
 
-async def test_what_makes_no_sense_is_refused_with_the_reason() -> None:
+async def test_consumer_group_heartbeat_with_invalid_fields_returns_kafkas_reason() -> None:
     refused: list[tuple[dict[str, Any], str]] = [
         ({"group_id": " "}, "GroupId can't be empty."),
         ({"member_id": ""}, "MemberId can't be empty."),
@@ -83,14 +83,14 @@ async def test_what_makes_no_sense_is_refused_with_the_reason() -> None:
         assert answer.error_code == E.GROUP_ID_NOT_FOUND
 
 
-async def test_without_the_level_nothing_of_it_is_there() -> None:
+async def test_consumer_group_apis_without_feature_level_return_unsupported_version() -> None:
     async with coordinator() as rig:
         for answer in (await rig.ask(consumer("a"), 1), await described(rig)):
             assert answer.error_code == E.UNSUPPORTED_VERSION
             assert "kraftjbod-features" in answer.error_message
 
 
-async def test_its_members_commit_with_their_epoch_and_others_do_not() -> None:
+async def test_offset_commit_by_a_consumer_member_needs_its_epoch() -> None:
     async with consumer_coordinator() as rig:
         await rig.ask(consumer("a"), 1)
         assert await committing(rig, 5, "a", 2) == 0
@@ -100,7 +100,7 @@ async def test_its_members_commit_with_their_epoch_and_others_do_not() -> None:
         assert await fetched(rig) == {("t", 0): 5}
 
 
-async def test_what_tools_see_of_it() -> None:
+async def test_consumer_group_is_listed_described_and_deleted_by_tools() -> None:
     async with consumer_coordinator() as rig:
         await rig.ask(consumer("a"), 1)
         for filters, found in (
@@ -117,7 +117,7 @@ async def test_what_tools_see_of_it() -> None:
         (listed,) = (await rig.ask(ListGroupsRequest(), 5)).groups
         assert (listed.group_type, listed.protocol_type) == ("consumer", "consumer")
         (old,) = (await rig.ask(DescribeGroupsRequest(groups=["g"]), 6)).groups
-        assert old.error_code == E.GROUP_ID_NOT_FOUND, "ConsumerGroupDescribe knows it"
+        assert old.error_code == E.GROUP_ID_NOT_FOUND, "only ConsumerGroupDescribe finds the group"
         assert (await described(rig, "absent")).error_code == E.GROUP_ID_NOT_FOUND
         assert (await described(rig, "")).error_code == E.INVALID_GROUP_ID
         deleting = DeleteGroupsRequest(groups_names=["g"])

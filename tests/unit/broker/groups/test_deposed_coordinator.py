@@ -1,4 +1,4 @@
-"""A coordinator that others have replaced, and does not know it yet."""
+"""A coordinator that was replaced and does not know it yet."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ async def committed(kafka: ClusterClient, broker_id: int, offset: int) -> bool:
 
 
 async def fetched(kafka: ClusterClient, broker_id: int) -> tuple[int, int]:
-    """What the group has committed, and the code."""
+    """Return the committed offset and the error code."""
     kinds = OffsetFetchRequest
     topic = kinds.OffsetFetchRequestTopics(name="t", partition_indexes=[0])
     group = kinds.OffsetFetchRequestGroup(group_id="g", topics=[topic])
     answer = await kafka.request(broker_id, kinds(groups=[group]), max_version=_BY_NAME)
-    (told,) = answer.groups
-    if told.error_code:
-        return -1, told.error_code
-    return told.topics[0].partitions[0].committed_offset, 0
+    (found,) = answer.groups
+    if found.error_code:
+        return -1, found.error_code
+    return found.topics[0].partitions[0].committed_offset, 0
 
 
 async def led_by(kafka: ClusterClient) -> int:
@@ -43,7 +43,7 @@ async def led_by(kafka: ClusterClient) -> int:
 
 
 async def first_commit(kafka: ClusterClient) -> int:
-    """Who coordinates the group."""
+    """Commit an offset and return the coordinator of the group."""
     await create_topic(kafka, "t", partitions=1, replication_factor=3)
     await kafka.request_any(FindCoordinatorRequest(coordinator_keys=["g"]))
     leader = await kafka.retry(lambda: led_by(kafka))
@@ -53,7 +53,7 @@ async def first_commit(kafka: ClusterClient) -> int:
 
 
 async def next_commit(kafka: ClusterClient, former: int) -> int:
-    """Who coordinates it then."""
+    """Commit with the coordinator after ``former`` and return it."""
     while (leader := await led_by(kafka)) == former:
         await asyncio.sleep(0.1)
     while not await committed(kafka, leader, 14):
@@ -69,8 +69,8 @@ async def answers_of(kafka: ClusterClient, broker_id: int) -> list[tuple[int, in
     return answers
 
 
-def test_who_stood_still_tells_nothing_that_another_one_has_replaced() -> None:
-    """Its session holds again some time before its metadata shows who leads by now."""
+def test_offset_fetch_from_a_paused_and_replaced_coordinator_returns_no_offset() -> None:
+    """The session of the former coordinator is renewed before its metadata shows the new leader."""
     config = {"offsets.topic.num.partitions": "1"}
     with SimulatedCluster(seed=3, controllers=1, brokers=3, log_dirs=1, config=config) as cluster:
         cluster.start()
@@ -88,7 +88,7 @@ def test_who_stood_still_tells_nothing_that_another_one_has_replaced() -> None:
         answers = asking.result()
         assert (13, 0) not in answers
         assert answers[-1] == (-1, ErrorCode.NOT_COORDINATOR)
-        # Who cannot ask is in doubt, and finds out by the log.
+        # A coordinator without a controller cannot confirm its session and reads the log instead.
         cluster.controller().kill()
         cluster.run_for(15_000)
         assert other.run(fetched(other.kafka, present)) == (14, 0)
@@ -105,10 +105,10 @@ SPLITS = {
 def test_coordinator_cut_off_with_active_controller_returns_no_replaced_offset(
     split: dict[str, Any],
 ) -> None:
-    """One firewall rule separates the coordinator and the active controller from all others.
+    """A firewall rule separates the coordinator and the active controller from all others.
 
-    The others elect at once, because the connections between controllers break. The deposed
-    controller answers heartbeats until its lease is over.
+    The other controllers elect a leader immediately, because their connections to it break. The
+    deposed controller answers heartbeats until its lease expires.
     """
     config = {"offsets.topic.num.partitions": "1", "broker.heartbeat.interval.ms": "300"}
     with SimulatedCluster(seed=3, controllers=3, brokers=3, log_dirs=1, config=config) as cluster:

@@ -1,4 +1,4 @@
-"""Where a group is coordinated, which groups there are, and what they look like."""
+"""FindCoordinator, ListGroups, DescribeGroups and DeleteGroups."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ GROUP_APIS = (
 )
 
 
-async def test_a_refusal_can_be_said_in_every_version() -> None:
+async def test_group_api_errors_can_be_encoded_in_every_version() -> None:
     async with brokers() as (rig,):
         connection = await rig.connect()
         for key in GROUP_APIS:
@@ -57,7 +57,7 @@ async def listed(rig: Any, **filters: Any) -> dict[str, str]:
     return {group.group_id: group.group_state for group in answer.groups}
 
 
-async def test_groups_are_listed_and_described() -> None:
+async def test_list_and_describe_groups_return_states_and_members() -> None:
     async with coordinator() as rig:
         member_id, _ = await enter(rig)
         request = DescribeGroupsRequest(groups=["g", "gone"])
@@ -79,7 +79,7 @@ async def test_groups_are_listed_and_described() -> None:
         assert refused.results[0].error_code == E.NON_EMPTY_GROUP
 
 
-async def test_a_group_that_only_commits_is_empty() -> None:
+async def test_group_with_commits_only_is_listed_as_empty() -> None:
     async with coordinator() as rig:
         assert await committing(rig, 1) == 0
         assert await listed(rig) == {"g": "Empty"}
@@ -88,14 +88,14 @@ async def test_a_group_that_only_commits_is_empty() -> None:
         assert (described.group_state, described.members) == ("Empty", [])
         assert described.authorized_operations == 3400
         request.groups = ["nowhere"]
-        # What is not there has no operations; older versions say "Dead" without an error.
+        # An absent group has no operations; older versions return "Dead" without an error.
         (absent,) = (await rig.ask(request, 6)).groups
         assert absent.authorized_operations == NOT_ASKED
         (absent,) = (await rig.ask(request, 5)).groups
         assert absent.authorized_operations == 3400
 
 
-async def test_while_groups_are_loaded_there_is_no_list() -> None:
+async def test_list_groups_while_loading_returns_coordinator_load_in_progress() -> None:
     async with coordinator() as rig:
         led = rig.parts.coordinator._led[0]
         led.phase = type(led.phase).LOADING

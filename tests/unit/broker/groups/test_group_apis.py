@@ -1,4 +1,4 @@
-"""JoinGroup, SyncGroup, Heartbeat and LeaveGroup in every version that Kafka has of them."""
+"""JoinGroup, SyncGroup, Heartbeat and LeaveGroup in all of Kafka's versions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ E = ErrorCode
 
 
 async def joined(rig: Any, version: int, **more: Any) -> Any:
-    """The answer to a new member, which comes again if it has to."""
+    """Join as a new member, with a second request if a member id is required."""
     answer = await rig.ask(join(**more), version)
     if answer.error_code == E.MEMBER_ID_REQUIRED:
         answer = await rig.ask(join(answer.member_id, **more), version)
@@ -36,7 +36,7 @@ async def joined(rig: Any, version: int, **more: Any) -> Any:
 
 
 @pytest.mark.parametrize("version", range(10))
-async def test_a_member_s_life(version: int) -> None:
+async def test_classic_member_joins_syncs_beats_and_leaves_in_all_versions(version: int) -> None:
     async with coordinator() as rig:
         answer = await joined(rig, version)
         assert (answer.error_code, answer.generation_id) == (0, 1)
@@ -79,14 +79,18 @@ async def test_a_member_s_life(version: int) -> None:
         ({"member_id": "m"}, E.UNKNOWN_MEMBER_ID),
     ],
 )
-async def test_who_cannot_join(more: dict[str, Any], code: ErrorCode) -> None:
+async def test_join_group_with_invalid_fields_is_rejected(
+    more: dict[str, Any], code: ErrorCode
+) -> None:
     async with coordinator() as rig:
         answer = await rig.ask(join(**more), 9)
         assert (answer.error_code, answer.generation_id) == (code, -1)
         assert rig.parts.coordinator.find("g").group_ids() == [] or "protocols" in more
 
 
-async def test_groups_that_are_not_here_and_groups_that_are_none() -> None:
+async def test_group_requests_return_not_coordinator_invalid_group_id_or_unknown_member_id() -> (
+    None
+):
     kinds = (JoinGroupRequest, SyncGroupRequest, HeartbeatRequest, LeaveGroupRequest)
     named = {"protocol_type": "consumer", "protocol_name": "range"}
     async with brokers() as (rig,):
@@ -99,14 +103,14 @@ async def test_groups_that_are_not_here_and_groups_that_are_none() -> None:
             answer = await rig.ask(kind(group_id="", **more))
             assert answer.error_code == E.INVALID_GROUP_ID, kind
     async with coordinator() as rig:
-        nobody = await rig.ask(SyncGroupRequest(group_id="g", member_id="m", **named))
-        assert nobody.error_code == E.UNKNOWN_MEMBER_ID
+        unknown = await rig.ask(SyncGroupRequest(group_id="g", member_id="m", **named))
+        assert unknown.error_code == E.UNKNOWN_MEMBER_ID
         unnamed = await rig.ask(SyncGroupRequest(group_id="g", member_id="m"))
         assert unnamed.error_code == E.INCONSISTENT_GROUP_PROTOCOL
         assert (await rig.ask(beat("m", 1))).error_code == E.UNKNOWN_MEMBER_ID
 
 
-async def test_a_member_commits_what_it_has_read() -> None:
+async def test_offset_commit_by_a_classic_member_needs_its_generation() -> None:
     async with coordinator() as rig:
         member_id, generation = await enter(rig)
         assert await committing(rig, 9, member_id, generation) == 0

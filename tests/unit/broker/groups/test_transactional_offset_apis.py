@@ -1,4 +1,4 @@
-"""Offsets that are committed with a transaction: by whom, and when they hold."""
+"""TxnOffsetCommit: validation of the committer, and when the offsets apply."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def committing_with(
 
 
 async def stable(rig: BrokerRig) -> int:
-    """What the group has committed for good, or the code of why that is not known."""
+    """Return the committed offset with ``require_stable``, or the negative error code."""
     asked = OffsetFetchRequest.OffsetFetchRequestGroup(group_id="g", topics=None)
     request = OffsetFetchRequest(groups=[asked], require_stable=True)
     ((topic,),) = [group.topics for group in (await rig.ask(request, 9)).groups]
@@ -63,14 +63,14 @@ async def stable(rig: BrokerRig) -> int:
 
 
 @pytest.mark.parametrize("commits", [True, False])
-async def test_they_hold_when_the_transaction_is_committed(commits: bool) -> None:
+async def test_transactional_offsets_apply_when_the_transaction_commits(commits: bool) -> None:
     async with both() as rig:
         producer = await init(rig)
         assert await committing(rig, 1) == 0
         assert await committing_with(rig, producer, 5) == 0
         assert await fetched(rig) == {("t", 0): 1}
         assert await stable(rig) == -E.UNSTABLE_OFFSET_COMMIT
-        # Also for who coordinates the group next.
+        # The next coordinator of the group returns the same error.
         await group_rig.lead(rig, 1, leader=2)
         await group_rig.lead(rig, 2)
         await group_rig.loaded(rig)
@@ -86,7 +86,7 @@ async def test_they_hold_when_the_transaction_is_committed(commits: bool) -> Non
         assert await stable(rig) == held
 
 
-async def test_a_producer_that_was_fenced_commits_nothing() -> None:
+async def test_txn_offset_commit_by_a_fenced_producer_is_rejected() -> None:
     async with both() as rig:
         old = await init(rig)
         assert await committing_with(rig, old, 5) == 0
@@ -95,14 +95,14 @@ async def test_a_producer_that_was_fenced_commits_nothing() -> None:
         for version, code in ((NEWEST, E.INVALID_PRODUCER_EPOCH), (2, E.INVALID_PRODUCER_EPOCH)):
             assert await committing_with(rig, old, 6, version) == code
         new = await init(rig)
-        # Who adds partitions by asking did not before, and who does not has to do it first.
+        # Since version 5 the commit adds the partition itself; older versions need AddOffsetsToTxn.
         assert await committing_with(rig, new, 7, version=4) == E.TRANSACTION_ABORTABLE
         assert await committing_with(rig, new, 7, version=3) == E.INVALID_TXN_STATE
         assert await stable(rig) == 5
 
 
-async def test_a_member_of_a_former_generation_commits_nothing() -> None:
-    """Also if it was one when it asked, and is none when the coordinator has answered."""
+async def test_txn_offset_commit_by_a_former_member_is_rejected() -> None:
+    """The same holds if the member leaves while the transaction coordinator is asked."""
     async with both() as rig:
         producer = await init(rig)
         member_id, generation = await enter(rig)
@@ -127,7 +127,7 @@ async def test_a_member_of_a_former_generation_commits_nothing() -> None:
 
 
 async def test_txn_offset_commit_beyond_producer_limit_is_retriable() -> None:
-    """A transaction that ended makes room at once, whenever its producer wrote last."""
+    """An ended transaction frees its place immediately, regardless of the last write."""
     async with both(max_producer_ids_per_partition="1") as rig:
         first, other = await init(rig), {"transactional_id": "other"}
         second = await init(rig, **other)
@@ -152,7 +152,7 @@ async def test_txn_offset_commit_of_new_group_beyond_group_limit_is_refused() ->
         assert code == E.ILLEGAL_GENERATION
 
 
-async def test_requests_that_make_no_sense() -> None:
+async def test_txn_offset_commit_with_invalid_fields_is_rejected() -> None:
     async with both() as rig:
         producer = await init(rig)
         assert await committing_with(rig, producer, 5, generation_id=3) == E.ILLEGAL_GENERATION
@@ -173,7 +173,7 @@ async def test_requests_that_make_no_sense() -> None:
 
 
 def _end_of(producer: tuple[int, int]) -> WriteTxnMarkersRequest:
-    """The commit marker of a transaction that wrote ``t-0`` and offsets of the group."""
+    """The commit marker of a transaction with records in ``t-0`` and offsets of the group."""
     kind = WriteTxnMarkersRequest
     where = [
         kind.WritableTxnMarkerTopic(name=name, partition_indexes=[0])
@@ -192,7 +192,8 @@ def _end_of(producer: tuple[int, int]) -> WriteTxnMarkersRequest:
 
 @contextlib.asynccontextmanager
 async def slow_partition() -> AsyncIterator[tuple[BrokerRig, tuple[int, int]]]:
-    """As :func:`both`, and a producer; ``t-0`` waits for a follower, the group's log does not."""
+    """A rig as of :func:`both`, and a producer; ``t-0`` waits for a follower, the group's log
+    not."""
     async with both() as rig:
         await rig.follow(partition(epoch=1, replicas=(1, 2)))
         yield rig, await init(rig)
@@ -207,11 +208,13 @@ async def test_marker_of_a_group_does_not_wait_for_a_slow_partition_of_the_reque
         await rig.follow(partition(epoch=2, replicas=(1, 2), isr=(1,)))
         (answer,) = (await late).markers
         codes = [part.error_code for one in answer.topics for part in one.partitions]
-        assert codes == [E.NONE, E.NOT_LEADER_OR_FOLLOWER], "the epoch of the slow one has ended"
+        assert codes == [E.NONE, E.NOT_LEADER_OR_FOLLOWER], (
+            "the leader epoch of the slow partition has ended"
+        )
 
 
 async def test_late_marker_answer_keeps_offsets_of_next_transaction() -> None:
-    """The coordinator sends a marker again, and the next transaction begins before the answer."""
+    """The coordinator repeats a marker, and the next transaction starts before the response."""
     async with slow_partition() as (rig, producer):
         assert await committing_with(rig, producer, 5) == 0
         late = asyncio.create_task(rig.ask(_end_of(producer), 2))

@@ -1,4 +1,4 @@
-"""What comes in one turn of the loop for one partition is one batch; what cannot be, is not."""
+"""``BatchedAppends`` combines the records of one event loop iteration into batches."""
 
 from __future__ import annotations
 
@@ -42,28 +42,32 @@ async def ended(appending: Sequence[Completion[AppendOutcome]]) -> list[tuple[Er
 
 
 async def batches(rig: BrokerRig) -> list[int]:
-    """How many records each batch of the log has."""
+    """Return the number of records of each batch in the log."""
     reader = rig.parts.coordinator._reader
     return [len(batch.records) async for batch in reader.read(TP, EPOCH)]
 
 
-async def test_each_is_told_where_its_own_are(rig: BrokerRig, appends: BatchedAppends) -> None:
+async def test_batched_append_returns_the_base_offset_of_each_caller(
+    rig: BrokerRig, appends: BatchedAppends
+) -> None:
     appending = [appends.append(TP, some(count), leader_epoch=EPOCH) for count in (2, 1, 3)]
     assert await ended(appending) == [(ErrorCode.NONE, at) for at in (0, 2, 3)]
-    # The next turn's is another batch.
+    # The next event loop iteration starts another batch.
     appending = [appends.append(TP, some(1), leader_epoch=EPOCH)]
     assert await ended(appending) == [(ErrorCode.NONE, 6)]
     assert await batches(rig) == [6, 1]
 
 
-async def test_what_is_together_has_a_limit(rig: BrokerRig, appends: BatchedAppends) -> None:
+async def test_batched_append_limits_the_records_of_a_batch(
+    rig: BrokerRig, appends: BatchedAppends
+) -> None:
     counts = [MOST_TOGETHER + 100, MOST_TOGETHER, 1, MOST_TOGETHER - 1]
     appending = [appends.append(TP, some(count), leader_epoch=EPOCH) for count in counts]
     assert {code for code, _ in await ended(appending)} == {ErrorCode.NONE}
     assert await batches(rig) == [MOST_TOGETHER + 100, MOST_TOGETHER, MOST_TOGETHER]
 
 
-async def test_a_flush_is_at_once(rig: BrokerRig, appends: BatchedAppends) -> None:
+async def test_flush_appends_immediately(rig: BrokerRig, appends: BatchedAppends) -> None:
     appending = [appends.append(TP, some(1), leader_epoch=EPOCH)]
     appends.flush(TP)
     appending.append(appends.append(TP, some(1), leader_epoch=EPOCH))
@@ -72,7 +76,9 @@ async def test_a_flush_is_at_once(rig: BrokerRig, appends: BatchedAppends) -> No
     assert await batches(rig) == [1, 1]
 
 
-async def test_nobody_fails_by_the_size_of_others(rig: BrokerRig, appends: BatchedAppends) -> None:
+async def test_oversized_batched_append_fails_no_other_caller(
+    rig: BrokerRig, appends: BatchedAppends
+) -> None:
     sizes = [600_000, 600_000, 2_000_000, 10]
     appending = [appends.append(TP, some(1, bytes(n)), leader_epoch=EPOCH) for n in sizes]
     codes = [code for code, _ in await ended(appending)]
@@ -125,7 +131,7 @@ async def test_batch_that_a_lowered_limit_refuses_is_retriable_for_its_callers(
     assert codes == [refused, refused, ErrorCode.MESSAGE_TOO_LARGE]
 
 
-async def test_nobody_writes_in_an_epoch_that_is_not_his(
+async def test_batched_append_in_another_leader_epoch_fails_alone(
     rig: BrokerRig, appends: BatchedAppends
 ) -> None:
     appending = [appends.append(TP, some(1), leader_epoch=LeaderEpoch(at)) for at in (0, 1, 0)]

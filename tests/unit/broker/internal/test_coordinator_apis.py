@@ -1,4 +1,4 @@
-"""Who coordinates a key, and how the topic comes about that says so."""
+"""FindCoordinator, and the creation of internal topics."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ E = ErrorCode
 
 
 @pytest.mark.parametrize("version", range(7))
-async def test_the_leader_of_a_group_s_partition_coordinates_it(version: int) -> None:
+async def test_find_coordinator_returns_the_partition_leader(version: int) -> None:
     async with coordinator() as rig:
         request = FindCoordinatorRequest(key="g")
         if version >= 4:
@@ -37,7 +37,7 @@ async def test_the_leader_of_a_group_s_partition_coordinates_it(version: int) ->
             assert (lost.error_code, lost.node_id) == (E.COORDINATOR_NOT_AVAILABLE, -1)
 
 
-async def test_nothing_else_has_a_coordinator() -> None:
+async def test_find_coordinator_for_share_groups_returns_invalid_request() -> None:
     async with coordinator() as rig:
         answer = await rig.ask(FindCoordinatorRequest(key="t:id:0", key_type=2), 3)
         assert answer.error_code == E.INVALID_REQUEST
@@ -45,14 +45,16 @@ async def test_nothing_else_has_a_coordinator() -> None:
 
 
 @pytest.mark.parametrize(("key_type", "name"), [(0, "offsets"), (1, "transactions")])
-async def test_the_topic_is_made_when_it_is_first_asked_for(key_type: int, name: str) -> None:
+async def test_find_coordinator_creates_the_internal_topic_and_logs_a_failure_once(
+    key_type: int, name: str
+) -> None:
     codes = [E.INVALID_REPLICATION_FACTOR, E.INVALID_REPLICATION_FACTOR, E.NONE]
-    wishes: list[Any] = []
+    topics: list[Any] = []
 
     def answering(request: RpcRequest) -> RpcResponse:
         if not isinstance(request, CreateTopicsRequest):
             return accept(request)
-        wishes.extend(request.topics)
+        topics.extend(request.topics)
         created = CreatedTopic(
             name=request.topics[0].name, error_code=codes.pop(0), error_message="too few brokers"
         )
@@ -63,6 +65,6 @@ async def test_the_topic_is_made_when_it_is_first_asked_for(key_type: int, name:
             for _ in range(3):
                 answer = await rig.ask(FindCoordinatorRequest(key="g", key_type=key_type), 3)
                 assert answer.error_code == E.COORDINATOR_NOT_AVAILABLE
-        assert [(wish.num_partitions, wish.replication_factor) for wish in wishes] == [(50, 3)] * 3
-        told = [line for line in lines if line["event"] == f"{name}_topic_not_created"]
-        assert [line["reason"] for line in told] == ["too few brokers"], "once"
+        assert [(one.num_partitions, one.replication_factor) for one in topics] == [(50, 3)] * 3
+        failures = [line for line in lines if line["event"] == f"{name}_topic_not_created"]
+        assert [line["reason"] for line in failures] == ["too few brokers"], "logged once"

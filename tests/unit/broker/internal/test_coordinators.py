@@ -1,4 +1,4 @@
-"""Which partition of an internal topic a group or a transactional id belongs to."""
+"""``java_hash`` assigns keys to partitions of internal topics."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from kraftjbod.broker.internal.coordinators import java_hash
         ("g", 103),
         ("hello", 99_162_322),
         ("Hello, world!", -1_880_044_555),
-        # The least number has no absolute one.
+        # The smallest integer has no absolute value.
         ("polygenelubricants", 0),
         ("\N{GRINNING FACE}", 1_772_899),
     ],
 )
-def test_a_key_s_partition_is_where_kafka_has_it(text: str, value: int) -> None:
+def test_java_hash_equals_kafkas_partitioning(text: str, value: int) -> None:
     assert java_hash(text) == value

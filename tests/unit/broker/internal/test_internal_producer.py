@@ -1,4 +1,4 @@
-"""A batch of the broker's own on its way to whoever leads its partition."""
+"""``InternalProducer`` sends batches of the broker to the leader of a partition."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LONG_MS = 20_000
 
 
 class Sender(InternalProducer):
-    """Sends as telemetry does: to the partition of this broker's number."""
+    """Sends as telemetry does, to the partition with this broker's id."""
 
     async def to_topic(self, deadline: Deadline) -> None:
         await self.send(
@@ -57,14 +57,14 @@ def end_of(rig: BrokerRig, index: int = 0) -> int:
     return handle.log_end_offset
 
 
-async def test_to_itself() -> None:
+async def test_internal_producer_appends_locally_when_it_leads() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(TOPIC, ID), partition(topic_id=ID))
         await sender(rig).to_topic(within())
         assert end_of(rig) == 2
 
 
-async def test_to_another_broker_on_one_connection() -> None:
+async def test_internal_producer_reuses_the_connection_to_another_leader() -> None:
     async with brokers(2) as rigs:
         for rig in rigs:
             await rig.follow(topic(TOPIC, ID), partition(replicas=(2,), leader=2, topic_id=ID))
@@ -76,7 +76,7 @@ async def test_to_another_broker_on_one_connection() -> None:
         one.close()
 
 
-async def test_each_broker_has_its_partition() -> None:
+async def test_internal_producer_chooses_the_partition_by_broker_id() -> None:
     async with brokers() as (rig,):
         parts = [partition(index, topic_id=ID) for index in range(2)]
         await rig.follow(topic(TOPIC, ID), *parts)
@@ -84,7 +84,7 @@ async def test_each_broker_has_its_partition() -> None:
         assert (end_of(rig, 0), end_of(rig, 1)) == (0, 2)
 
 
-async def test_a_leader_that_comes_in_time_gets_it() -> None:
+async def test_internal_producer_waits_for_topic_and_leader() -> None:
     async with brokers() as (rig,):
         sending = asyncio.ensure_future(sender(rig).to_topic(within()))
         await asyncio.sleep(0.02)
@@ -95,7 +95,7 @@ async def test_a_leader_that_comes_in_time_gets_it() -> None:
         assert end_of(rig) == 2
 
 
-async def test_a_directory_that_answers_in_time_takes_it() -> None:
+async def test_internal_producer_waits_for_a_stalled_directory() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(TOPIC, ID), partition(topic_id=ID))
         stall(rig.dirs[0])
@@ -106,7 +106,7 @@ async def test_a_directory_that_answers_in_time_takes_it() -> None:
         assert end_of(rig) == 2
 
 
-async def test_the_next_leader_gets_what_the_last_one_did_not() -> None:
+async def test_internal_producer_retries_with_the_next_leader() -> None:
     async with brokers(2) as rigs:
         for rig in rigs:
             await rig.follow(topic(TOPIC, ID), partition(replicas=(1, 2), leader=2, topic_id=ID))
@@ -131,7 +131,7 @@ async def test_the_next_leader_gets_what_the_last_one_did_not() -> None:
     ],
     ids=["no topic", "no leader"],
 )
-async def test_when_the_time_is_up_the_last_trouble_is_reported(
+async def test_internal_producer_after_its_deadline_raises_the_last_error(
     records: list, code: ErrorCode
 ) -> None:
     async with brokers() as (rig,):
@@ -141,7 +141,7 @@ async def test_when_the_time_is_up_the_last_trouble_is_reported(
         assert found.value.code is code
 
 
-async def test_a_leader_that_is_fenced_is_not_reached() -> None:
+async def test_internal_producer_does_not_connect_to_a_fenced_leader() -> None:
     async with brokers(2) as (rig, other):
         await rig.follow(topic(TOPIC, ID), partition(replicas=(2,), leader=2, topic_id=ID))
         await rig.follow(other.registration(fenced=True))
@@ -149,7 +149,7 @@ async def test_a_leader_that_is_fenced_is_not_reached() -> None:
             await sender(rig).to_topic(within(30))
 
 
-# --- as the leader of one epoch -------------------------------------------------------------------
+# --- append in one leader epoch ------------------------------------------------------------------
 
 
 async def append(rig: BrokerRig, epoch: int, timeout_ms: int = LONG_MS) -> ErrorCode:
@@ -159,7 +159,7 @@ async def append(rig: BrokerRig, epoch: int, timeout_ms: int = LONG_MS) -> Error
     return (await appending).code
 
 
-async def test_what_is_appended_in_an_epoch_is_appended_in_no_other() -> None:
+async def test_internal_append_in_an_old_leader_epoch_is_fenced() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(TOPIC, ID), partition(topic_id=ID, epoch=4))
         assert await append(rig, 4) is ErrorCode.NONE
@@ -168,14 +168,14 @@ async def test_what_is_appended_in_an_epoch_is_appended_in_no_other() -> None:
         assert end_of(rig) == 2
 
 
-async def test_followers_are_waited_for_until_the_time_is_up() -> None:
+async def test_internal_append_without_replication_times_out() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(TOPIC, ID), partition(replicas=(1, 2), topic_id=ID))
         assert await append(rig, 0, timeout_ms=30) is ErrorCode.REQUEST_TIMED_OUT
         assert end_of(rig) == 2
 
 
-async def test_a_directory_that_does_not_answer_is_not_waited_for() -> None:
+async def test_internal_append_to_a_stalled_directory_fails_immediately() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(TOPIC, ID), partition(topic_id=ID))
         stall(rig.dirs[0])

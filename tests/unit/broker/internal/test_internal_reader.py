@@ -1,4 +1,4 @@
-"""A led partition read from its start to its end."""
+"""``InternalReader`` reads a led partition from its start to its end."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def read(rig: BrokerRig, slice_bytes: int = 1) -> list[tuple[int, bytes | 
 
 
 @pytest.mark.parametrize("slice_bytes", [1, 100, 1 << 20])
-async def test_everything_comes_in_order(slice_bytes: int) -> None:
+async def test_internal_reader_returns_all_records_in_order(slice_bytes: int) -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         assert await read(rig, slice_bytes) == []
@@ -54,8 +54,8 @@ async def test_everything_comes_in_order(slice_bytes: int) -> None:
         assert found == list(enumerate([b"a", b"b", *[b"c"] * 500, b"d"]))
 
 
-async def test_the_end_comes_once_it_is_committed() -> None:
-    """With two replicas of three away, who leads may lose it together with its power."""
+async def test_internal_reader_waits_until_the_log_end_is_committed() -> None:
+    """A leader without in-sync followers may lose the end of the log together with its power."""
     async with brokers() as (rig,):
         await rig.follow(topic(), partition(replicas=(1, 2)))
         await write(rig, b"a")
@@ -66,7 +66,7 @@ async def test_the_end_comes_once_it_is_committed() -> None:
         assert await reading == [(0, b"a")]
 
 
-async def test_what_was_deleted_does_not_come() -> None:
+async def test_internal_reader_omits_deleted_records() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         await write(rig, b"a", b"b")
@@ -77,7 +77,7 @@ async def test_what_was_deleted_does_not_come() -> None:
         assert await read(rig) == [(1, b"b"), (2, b"c")]
 
 
-async def test_a_directory_that_hangs_is_waited_for() -> None:
+async def test_internal_reader_waits_for_a_stalled_directory() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         await write(rig, b"a")
@@ -89,7 +89,7 @@ async def test_a_directory_that_hangs_is_waited_for() -> None:
         assert await reading == [(0, b"a")]
 
 
-async def test_who_does_not_lead_any_more_reads_no_further() -> None:
+async def test_internal_reader_stops_when_the_leadership_ends() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition(replicas=(1, 2)))
         await write(rig, b"a")
@@ -104,17 +104,17 @@ async def test_who_does_not_lead_any_more_reads_no_further() -> None:
             await anext(reader(rig).read(TP, LeaderEpoch(1)))
 
 
-async def test_what_is_on_its_way_to_an_empty_log_comes() -> None:
+async def test_internal_reader_returns_an_append_in_flight_to_an_empty_log() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
-        goes_on = threading.Event()
-        busy = [log_dir.run(OpKind.READ, lambda: goes_on.wait(5)) for log_dir in rig.dirs]
+        may_continue = threading.Event()
+        busy = [log_dir.run(OpKind.READ, lambda: may_continue.wait(5)) for log_dir in rig.dirs]
         waiting = [asyncio.ensure_future(each) for each in busy]
         await asyncio.sleep(0)
         batch = build_batch([Record(value=b"a")])
         appending = rig.parts.appends.append(TP, batch, acks=1, timeout_ms=5_000)
         reading = asyncio.ensure_future(read(rig))
         await asyncio.sleep(0)
-        goes_on.set()
+        may_continue.set()
         assert await reading == [(0, b"a")]
         await asyncio.gather(appending.future(), *waiting)

@@ -1,6 +1,6 @@
-"""An internal topic that shall have all its replicas or none.
+"""``InternalTopicCreator`` with a topic that requires all replicas.
 
-One that takes fewer is shown by test_sample_emitter.py.
+test_sample_emitter.py covers topics that accept fewer replicas.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ STRICT = InternalTopic(
 )
 
 
-async def test_it_is_asked_for_as_it_shall_be_until_there_are_enough_brokers() -> None:
+async def test_topic_creator_retries_until_there_are_enough_brokers() -> None:
     codes = [ErrorCode.INVALID_REPLICATION_FACTOR, ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS]
 
     def answering(request: RpcRequest) -> RpcResponse:
         if not isinstance(request, CreateTopicsRequest):
             return accept(request)
-        (wish,) = request.topics
-        assert (wish.num_partitions, wish.replication_factor) == (2, 3)
-        assert wish.configs == {"cleanup.policy": "compact"}
-        created = CreatedTopic(name=wish.name, error_code=codes.pop(0), error_message="too few")
+        (wanted,) = request.topics
+        assert (wanted.num_partitions, wanted.replication_factor) == (2, 3)
+        assert wanted.configs == {"cleanup.policy": "compact"}
+        created = CreatedTopic(name=wanted.name, error_code=codes.pop(0), error_message="too few")
         return CreateTopicsResponse(topics=(created,))
 
     async with brokers(answer=answering) as (rig,):
@@ -47,6 +47,6 @@ async def test_it_is_asked_for_as_it_shall_be_until_there_are_enough_brokers() -
             await creator.ensure(STRICT)
         made = await creator.ensure(STRICT)
         assert made.is_there and made.created is not None
-        # Metadata has not brought it yet; another broker may have asked as well.
+        # Metadata does not contain the topic yet, and another broker may have created it.
         again = await creator.ensure(STRICT)
         assert again.is_there and again.created is None

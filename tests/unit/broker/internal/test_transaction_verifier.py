@@ -1,4 +1,4 @@
-"""Asking coordinators: together, one request at a time, and what becomes of the answers."""
+"""``TransactionVerifier``: batches of requests to coordinators, and their responses."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Answers = AddPartitionsToTxnResponse
 
 
 class Coordinator:
-    """The other end: it holds each request until it is told what to answer."""
+    """A transaction coordinator that holds each request until the test answers it."""
 
     def __init__(self) -> None:
         self.requests: list[tuple[AddPartitionsToTxnRequest, asyncio.Future[Any]]] = []
@@ -82,8 +82,8 @@ def verifier(
     topic = SimpleNamespace(partitions=[SimpleNamespace(leader=coordinator.leader)])
     state = SimpleNamespace(topic=lambda name: topic)
     return TransactionVerifier(
-        cache=SimpleNamespace(state=state),  # type: ignore[arg-type]  # what is asked of it
-        connector=coordinator,  # type: ignore[arg-type]  # what is asked of it
+        cache=SimpleNamespace(state=state),  # type: ignore[arg-type]  # the used part
+        connector=coordinator,  # type: ignore[arg-type]  # the used part
         clock=clock or ManualClock(),
         tasks=BackgroundTasks(),
         timeout_ms=1_000,
@@ -92,7 +92,7 @@ def verifier(
     )
 
 
-async def test_what_is_asked_while_a_request_is_on_its_way_goes_together_with_the_next() -> None:
+async def test_verifications_during_a_pending_request_share_the_next_request() -> None:
     coordinator = Coordinator()
     asks = verifier(coordinator)
     first = asks.verify(ONE, 1, 0, OLD)
@@ -112,7 +112,7 @@ async def test_what_is_asked_while_a_request_is_on_its_way_goes_together_with_th
         assert await one is ErrorCode.TRANSACTION_ABORTABLE
 
 
-async def test_the_older_of_two_incarnations_is_fenced_whichever_comes_first() -> None:
+async def test_verification_of_an_older_producer_epoch_is_fenced() -> None:
     coordinator = Coordinator()
     asks = verifier(coordinator)
     asks.verify(ONE, 9, 0, OLD)
@@ -126,7 +126,7 @@ async def test_the_older_of_two_incarnations_is_fenced_whichever_comes_first() -
     assert await new is ErrorCode.NONE
 
 
-async def test_a_transaction_that_is_just_ending_is_asked_about_again_for_a_while() -> None:
+async def test_adding_verification_is_retried_while_the_former_transaction_ends() -> None:
     coordinator, clock = Coordinator(), ManualClock()
     asks = verifier(coordinator, clock)
     adding = asks.verify(ONE, 1, 0, NEW)
@@ -143,7 +143,7 @@ async def test_a_transaction_that_is_just_ending_is_asked_about_again_for_a_whil
     assert await verifying is ErrorCode.CONCURRENT_TRANSACTIONS
 
 
-async def test_every_question_ends() -> None:
+async def test_verification_ends_with_an_error_on_lost_or_incomplete_responses() -> None:
     coordinator = Coordinator()
     asks = verifier(coordinator)
     lost = asks.verify(ONE, 1, 0, OLD)

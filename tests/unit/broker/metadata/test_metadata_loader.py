@@ -1,4 +1,4 @@
-"""Following the metadata log, entry by entry and by snapshot."""
+"""``MetadataLoader`` replays the metadata log, by entries and by snapshots."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ def entry(offset: int, *records: Record) -> MetadataEntry:
     return MetadataEntry(offset=offset, epoch=1, payload=payload)
 
 
-async def test_entries_take_effect_in_order_and_each_once() -> None:
+async def test_metadata_loader_replays_entries_in_order_and_once() -> None:
 
     entries = [entry(10, topic(), partition()), entry(11, CONFIG)]
 
-    said = set()
+    reported = set()
 
     def answer(request: RpcRequest) -> RpcResponse:
         assert isinstance(request, FetchMetadataRequest)
-        said.add((request.applied_metadata_offset, request.applied_metadata_epoch))
-        # The controller may begin earlier than asked; what is known already is passed over.
+        reported.add((request.applied_metadata_offset, request.applied_metadata_epoch))
+        # The controller may start before the requested offset; known entries are skipped.
         due = entries if request.fetch_offset <= 11 else []
         return FetchMetadataResponse(high_watermark=11, entries=tuple(due))
 
@@ -56,15 +56,15 @@ async def test_entries_take_effect_in_order_and_each_once() -> None:
         rig.tasks.start(rig.parts.loader.run(), "loader")
         await rig.parts.loader.caught_up(11)
         await rig.parts.publisher.disk_work_done()
-        while len(said) < 2:
+        while len(reported) < 2:
             await asyncio.sleep(0)
-        assert said == {(-1, None), (11, 1)}, "so a controller knows what it has followed"
+        assert reported == {(-1, None), (11, 1)}, "the controller learns the applied offset"
         assert rig.parts.cache.version == 11
         assert rig.logs.get(TP) is not None
 
 
 async def test_metadata_loader_unreadable_entry_publishes_the_changes_before_it() -> None:
-    """They are in the state, so no later answer brings them: the replica was never created."""
+    """The state contains these changes and no later response repeats them."""
     damaged = MetadataEntry(offset=11, epoch=1, payload=b"no records")
     entries = (entry(10, topic(), partition()), damaged)
 
@@ -84,14 +84,14 @@ async def test_metadata_loader_unreadable_entry_publishes_the_changes_before_it(
         assert rig.logs.get(TP) is not None
 
 
-async def test_a_snapshot_comes_in_pieces_and_its_difference_takes_effect() -> None:
+async def test_metadata_loader_snapshot_in_chunks_publishes_the_difference() -> None:
     whole = encode_entry([topic(), partition(), CONFIG], LATEST_METADATA_VERSION)
-    said: list[tuple[int | None, int | None]] = []
+    reported: list[tuple[int | None, int | None]] = []
 
     def answer(request: RpcRequest) -> RpcResponse:
         assert isinstance(request, FetchMetadataRequest)
         if request.fetch_offset > 50:
-            said.append((request.applied_metadata_offset, request.applied_metadata_epoch))
+            reported.append((request.applied_metadata_offset, request.applied_metadata_epoch))
             return FetchMetadataResponse(high_watermark=50)
         at = request.snapshot_position
         following = at + 10 if at + 10 < len(whole) else -1
@@ -108,9 +108,9 @@ async def test_a_snapshot_comes_in_pieces_and_its_difference_takes_effect() -> N
         rig.tasks.start(rig.parts.loader.run(), "loader")
         await rig.parts.loader.caught_up(50)
         await rig.parts.publisher.disk_work_done()
-        while not said:
+        while not reported:
             await asyncio.sleep(0)
-        assert said[0] == (50, 3)
+        assert reported[0] == (50, 3)
         assert list(rig.parts.cache.state.topic_ids) == ["t"]
         assert rig.logs.get(TP) is not None
 
@@ -119,7 +119,7 @@ async def test_a_snapshot_comes_in_pieces_and_its_difference_takes_effect() -> N
 async def test_snapshot_pieces_of_two_files_with_same_end_are_not_combined(
     controllers: int,
 ) -> None:
-    """Controllers write the state in different orders, and rewrite a damaged file."""
+    """Controllers encode the state in different orders, and rewrite a damaged file."""
     records = [topic(), partition(), CONFIG, topic("u", TopicId(b"u" * 16))]
     wholes = {
         1: encode_entry(records, LATEST_METADATA_VERSION),
@@ -134,14 +134,14 @@ async def test_snapshot_pieces_of_two_files_with_same_end_are_not_combined(
         asked += 1
         if request.fetch_offset > 50:
             return FetchMetadataResponse(high_watermark=50)
-        at, who = request.snapshot_position, 1 if asked == 1 else 2
+        at, file = request.snapshot_position, 1 if asked == 1 else 2
         return FetchMetadataResponse(
             high_watermark=50,
-            controller_id=BrokerId(min(who, controllers)),
+            controller_id=BrokerId(min(file, controllers)),
             controller_epoch=7,
             snapshot_offset=50,
-            snapshot_crc=who,
-            snapshot_chunk=wholes[who][at:] if at else wholes[who][:half],
+            snapshot_crc=file,
+            snapshot_chunk=wholes[file][at:] if at else wholes[file][:half],
             snapshot_next_position=-1 if at else half,
         )
 
@@ -149,11 +149,11 @@ async def test_snapshot_pieces_of_two_files_with_same_end_are_not_combined(
         loading = asyncio.create_task(rig.parts.loader.run())
         await rig.parts.loader.caught_up(50)
         loading.cancel()
-        assert asked >= 4, "both pieces of the second one were asked for"
+        assert asked >= 4, "both chunks of the second snapshot were fetched"
         assert sorted(rig.parts.cache.state.topic_ids) == ["t", "u"]
 
 
-async def test_a_poll_that_fails_is_reported_and_tried_again() -> None:
+async def test_metadata_loader_failed_poll_is_logged_and_retried() -> None:
     fails = [True]
 
     def answer(request: RpcRequest) -> RpcResponse:
@@ -172,7 +172,7 @@ async def test_a_poll_that_fails_is_reported_and_tried_again() -> None:
         assert events.index("metadata_fetch_failed") < events.index("metadata_fetch_resumed")
 
 
-def test_the_difference_is_what_replay_would_have_noted() -> None:
+def test_difference_of_states_equals_the_replayed_delta() -> None:
     before, after = MetadataState(), MetadataState()
     gone = TopicId(b"g" * 16)
     first = [topic(), partition(), topic("gone", gone), partition(topic_id=gone)]
@@ -192,8 +192,9 @@ def test_the_difference_is_what_replay_would_have_noted() -> None:
     assert TOPIC_ID not in found.created_topics
 
 
-async def test_nothing_of_another_log_is_replayed_and_the_right_one_goes_on() -> None:
-    """A controller that is formatted anew while the broker runs, and grows past what it knows."""
+async def test_metadata_loader_refuses_another_log_and_continues_with_its_own() -> None:
+    """A controller is reformatted while the broker runs, and its log grows beyond the known
+    offset."""
     ours, other = Uuid(b"l" * 16), Uuid(b"o" * 16)
     logs: dict[Uuid, list[MetadataEntry]] = {
         ours: [entry(10, topic(), partition())],
@@ -216,7 +217,7 @@ async def test_nothing_of_another_log_is_replayed_and_the_right_one_goes_on() ->
         await rig.parts.publisher.disk_work_done()
         found = read_applied_metadata(rig.dirs[0].vfs, rig.dirs[0].path)
         assert found == AppliedMetadata(metadata_log_id=ours, offset=10, epoch=1), (
-            "remembered before the log was made"
+            "written before the replica was created"
         )
         with capture_logs() as events:
             present = other
@@ -232,10 +233,10 @@ async def test_nothing_of_another_log_is_replayed_and_the_right_one_goes_on() ->
         assert loader.refusal is None
 
 
-async def test_that_the_metadata_is_refused_is_heard_after_the_session_as_well(
+async def test_metadata_refusal_is_reported_after_the_session_ended(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Who refuses it refuses heartbeats, too: nothing said why the broker did not come back."""
+    """Such a controller refuses heartbeats too; the broker gave no reason why it stayed away."""
     answers = [OperatingError("another log", code=ErrorCode.FOREIGN_METADATA)]
 
     def answer(_request: RpcRequest) -> RpcResponse:
@@ -254,14 +255,14 @@ async def test_that_the_metadata_is_refused_is_heard_after_the_session_as_well(
                 await asyncio.sleep(0.01)
             assert loader.refusal == "another log"
             assert "metadata_refused" in {e["event"] for e in events}
-            assert rig.parts.cache.state.offset < 7, "nothing is taken over"
+            assert rig.parts.cache.state.offset < 7, "no entry is replayed"
         loader._lifecycle._heard.set()
         await loader.caught_up(7)
         assert loader.refusal is None
 
 
-async def test_a_log_that_ends_before_what_was_followed_is_refused() -> None:
-    """The same log, restored from a backup; noticed even of a controller from before log ids."""
+async def test_metadata_loader_refuses_a_log_that_ends_before_the_applied_offset() -> None:
+    """The same log was restored from a backup; a controller without log ids is detected, too."""
     ours = Uuid(b"l" * 16)
 
     def answer(request: RpcRequest) -> RpcResponse:

@@ -1,4 +1,4 @@
-"""The order in which a change of the metadata takes effect."""
+"""``MetadataPublisher``: the order in which metadata changes take effect."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.faults.vfs_fault import Effect, Fault, FaultVfs
 from tests.unit.broker.broker_rig import TP, brokers, dir_of, partition, topic
 
 
-async def test_nothing_takes_effect_before_the_logs_are_loaded() -> None:
+async def test_metadata_changes_wait_until_logs_are_loaded() -> None:
     async with brokers(opens=False) as (rig,):
         await rig.follow(topic(), partition())
         assert rig.logs.get(TP) is None
@@ -20,7 +20,7 @@ async def test_nothing_takes_effect_before_the_logs_are_loaded() -> None:
         assert rig.logs.get(TP) is not None
 
 
-async def test_a_configuration_holds_for_the_logs_of_the_same_change() -> None:
+async def test_topic_config_applies_to_replicas_created_by_the_same_change() -> None:
     async with brokers() as (rig,):
         value = ConfigRecord(
             resource_type=ResourceType.TOPIC, resource_name="t", name="retention.ms", value="5"
@@ -30,7 +30,7 @@ async def test_a_configuration_holds_for_the_logs_of_the_same_change() -> None:
         assert handle is not None and handle.config.retention_ms == 5
 
 
-async def test_a_directory_that_hangs_holds_up_no_other() -> None:
+async def test_hanging_directory_does_not_delay_changes_in_other_directories() -> None:
     sick = FaultVfs(MemVfs())
     async with brokers(1, sick, MemVfs()) as (rig,):
         sick.inject(Fault(effect=Effect.NEVER, path="*/t-0*"))
@@ -45,7 +45,7 @@ async def test_a_directory_that_hangs_holds_up_no_other() -> None:
             sick.clear()
 
 
-async def test_the_brokers_own_configuration_holds_even_before_the_logs_are_loaded() -> None:
+async def test_broker_config_applies_before_logs_are_loaded() -> None:
     async with brokers(opens=False) as (rig,):
         value = ConfigRecord(
             resource_type=ResourceType.BROKER,
@@ -57,8 +57,8 @@ async def test_the_brokers_own_configuration_holds_even_before_the_logs_are_load
         assert rig.parts.dynamic_configs.current.leader_replication_throttled_rate == 5
 
 
-async def test_what_topics_do_not_go_by_leaves_them_alone() -> None:
-    """There may be thousands of them, and a throttle that is set for all brokers is not theirs."""
+async def test_broker_config_that_topics_do_not_use_keeps_topic_configs() -> None:
+    """A cluster may have thousands of topics, and a throttle rate does not concern them."""
     async with brokers() as (rig,):
         own = ConfigRecord(
             resource_type=ResourceType.TOPIC, resource_name="t", name="segment.ms", value="7"
@@ -76,7 +76,7 @@ async def test_what_topics_do_not_go_by_leaves_them_alone() -> None:
         assert rig.parts.topic_configs.get("t") is before
 
 
-async def test_dynamic_min_isr_applies_at_once_to_topics_without_an_override() -> None:
+async def test_dynamic_min_isr_applies_immediately_to_topics_without_an_override() -> None:
     async with brokers(2, min_insync_replicas="2") as (rig, _):
         await rig.follow(topic(), partition(replicas=[1, 2], isr=[1]))
         hosted = rig.parts.hosted.get(TP)

@@ -1,4 +1,4 @@
-"""Moves on memory disks, with a scripted controller: every way through, and every way out."""
+"""``AlterLogDirsManager`` on memory disks with a scripted controller: moves and how they end."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def phase(rig: BrokerRig) -> MovePhase | None:
 
 
 def names(rig: BrokerRig, number: int) -> list[str]:
-    """The replica's directories in one log dir."""
+    """The directories of the replica in one log directory."""
     log_dir = rig.dirs[number - 1]
     found = (entry.name for entry in log_dir.vfs.list_dir(log_dir.path))
     return sorted(name for name in found if name.startswith("t-0"))
@@ -85,7 +85,7 @@ async def write(rig: BrokerRig, count: int = 1) -> None:
 
 
 async def read_values(rig: BrokerRig) -> int:
-    """How many records a consumer gets from the start."""
+    """Return the high watermark that a consumer sees."""
     answer = only(await rig.ask(fetch(), 12))
     assert answer.error_code == 0
     return int(answer.high_watermark)
@@ -93,7 +93,7 @@ async def read_values(rig: BrokerRig) -> int:
 
 @contextlib.asynccontextmanager
 async def one_broker(*vfss: MemVfs | FaultVfs, **overrides: str) -> AsyncIterator[BrokerRig]:
-    """A broker of three directories that leads ``t-0`` in the first, with three records."""
+    """A broker with three directories that leads ``t-0`` in the first, with three records."""
     disks = vfss or (MemVfs(), MemVfs(), MemVfs())
     async with brokers(1, *disks, **overrides) as (rig,):
         await rig.follow(topic(), partition(directories=[D1]))
@@ -105,10 +105,10 @@ def logged(lines: list[Any], event: str) -> list[Any]:
     return [line for line in lines if line["event"] == event]
 
 
-# --- all the way ----------------------------------------------------------------------------------
+# --- successful moves ----------------------------------------------------------------------------
 
 
-async def test_a_replica_moves_and_the_controller_agreed_before_it_was_there() -> None:
+async def test_moved_replica_is_served_after_the_controller_accepted_the_assignment() -> None:
     async with one_broker() as rig:
         with capture_logs() as lines:
             begin(rig)
@@ -125,8 +125,8 @@ async def test_a_replica_moves_and_the_controller_agreed_before_it_was_there() -
         assert rig.around.metrics.snapshot()["ReplicaAlterLogDirsPartitionCount"] == 0
 
 
-async def test_writes_go_on_while_a_replica_moves_there_and_back() -> None:
-    """Whatever was acknowledged is there afterwards, in order and once."""
+async def test_appends_continue_while_a_replica_moves_between_directories() -> None:
+    """All acknowledged records exist afterwards, in order and once."""
     async with one_broker() as rig:
         stop = asyncio.Event()
 
@@ -150,8 +150,8 @@ async def test_writes_go_on_while_a_replica_moves_there_and_back() -> None:
         assert assigned(rig) == [D2, D3, D1]
 
 
-async def test_copying_goes_on_until_the_controller_agrees() -> None:
-    """KIP-858: the metadata is not ahead of the disk for longer than it takes."""
+async def test_move_continues_copying_until_the_controller_accepts_the_assignment() -> None:
+    """KIP-858: the metadata is ahead of the disk only for the time of the swap."""
     async with one_broker() as rig:
         rig.controller.may_answer.clear()
         begin(rig)
@@ -166,7 +166,7 @@ async def test_copying_goes_on_until_the_controller_agrees() -> None:
         assert where(rig) is rig.dirs[1]
 
 
-def test_a_move_that_waits_for_the_controller_asks_its_disks_less_and_less(
+def test_move_waiting_for_the_controller_polls_its_disks_with_backoff(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     steps = 0
@@ -194,10 +194,10 @@ def test_a_move_that_waits_for_the_controller_asks_its_disks_less_and_less(
         cluster.run_for(10_000)
         assert 10 < steps < 100
         cluster.controller().start()
-        cluster.wait_for(lambda: not wiring.replicas.moves.moves(), "the move is over")
+        cluster.wait_for(lambda: not wiring.replicas.moves.moves(), "the move ended")
 
 
-async def test_a_write_that_comes_while_the_gate_is_closed_goes_through_after_it() -> None:
+async def test_append_during_a_swap_waits_for_the_gate() -> None:
     slow = FaultVfs(MemVfs())
     async with one_broker(FaultVfs(MemVfs()), slow) as rig:
         with Gate(slow, "rename", "/d2/*-future") as gate:
@@ -215,24 +215,24 @@ async def test_a_write_that_comes_while_the_gate_is_closed_goes_through_after_it
         assert where(rig) is rig.dirs[1] and await read_values(rig) == 6
 
 
-async def test_an_assignment_that_was_on_its_way_before_does_not_stop_the_move() -> None:
+async def test_assignment_in_flight_does_not_prevent_a_later_move() -> None:
     async with brokers(1, MemVfs(), MemVfs(), MemVfs()) as (rig,):
         rig.controller.may_answer.clear()
         await rig.follow(topic(), partition(directories=[UNASSIGNED_DIR]))
         target = next(d for d in rig.dirs if d is not where(rig))
         rig.parts.moves.start(hosted(rig), target)
         await until(lambda: phase(rig) is MovePhase.QUEUED)
-        # Metadata that says nothing new about the directory must not take the wish back.
+        # A leader epoch without a new directory must not withdraw the assignment.
         await rig.follow(partition(directories=[UNASSIGNED_DIR], epoch=1))
         rig.controller.may_answer.set()
         await ended(rig)
         assert where(rig) is target and assigned(rig)[-1] == target.directory_id
 
 
-# --- cancelled ------------------------------------------------------------------------------------
+# --- cancelled moves -----------------------------------------------------------------------------
 
 
-async def test_a_move_that_is_cancelled_while_it_copies_leaves_nothing() -> None:
+async def test_move_cancelled_while_copying_removes_the_future_replica() -> None:
     slow = FaultVfs(MemVfs())
     async with one_broker(FaultVfs(MemVfs()), slow) as rig:
         with Gate(slow, "copy_from") as gate:
@@ -246,9 +246,9 @@ async def test_a_move_that_is_cancelled_while_it_copies_leaves_nothing() -> None
         assert assigned(rig) == []
 
 
-async def test_a_disk_that_dies_when_nobody_waits_for_it_any_more_crashes_nothing() -> None:
-    """A stop in a hurry cancels twice; found by seed 48 of the simulator."""
-    unheard: list[dict[str, Any]] = []
+async def test_disk_failure_after_a_repeated_cancellation_reports_no_unhandled_error() -> None:
+    """An immediate stop cancels the wait twice; seed 48 of the simulator found it."""
+    unhandled: list[dict[str, Any]] = []
     dies = asyncio.Event()
 
     async def copy() -> None:
@@ -256,7 +256,7 @@ async def test_a_disk_that_dies_when_nobody_waits_for_it_any_more_crashes_nothin
         raise KafkaStorageError("log dir /d2 is offline: it does not answer")
 
     async with one_broker() as rig:
-        asyncio.get_running_loop().set_exception_handler(lambda _, seen: unheard.append(seen))
+        asyncio.get_running_loop().set_exception_handler(lambda _, seen: unhandled.append(seen))
         waiting = asyncio.ensure_future(rig.parts.moves._whole(copy()))
         for _ in range(2):
             await asyncio.sleep(0)
@@ -267,11 +267,11 @@ async def test_a_disk_that_dies_when_nobody_waits_for_it_any_more_crashes_nothin
         for _ in range(3):
             await asyncio.sleep(0)
         gc.collect()
-    assert unheard == []
+    assert unhandled == []
 
 
-async def test_a_move_that_is_cancelled_while_the_controller_thinks_is_taken_back() -> None:
-    """Also if the controller agreed meanwhile: its answer belongs to a move that is over."""
+async def test_move_cancelled_while_queued_reverts_the_assignment() -> None:
+    """The controller may have accepted meanwhile: its response belongs to the cancelled move."""
     async with one_broker() as rig:
         rig.controller.may_answer.clear()
         begin(rig)
@@ -284,7 +284,7 @@ async def test_a_move_that_is_cancelled_while_the_controller_thinks_is_taken_bac
         assert rig.logs.future(TP) is None
 
 
-async def test_the_late_success_of_a_cancelled_move_does_not_let_the_next_one_swap() -> None:
+async def test_late_acceptance_of_a_cancelled_move_does_not_swap_the_next_one() -> None:
     async with one_broker() as rig:
         rig.controller.may_answer.clear()
         begin(rig)
@@ -299,7 +299,7 @@ async def test_the_late_success_of_a_cancelled_move_does_not_let_the_next_one_sw
         assert names(rig, 2) == [] or all(n.endswith("-delete") for n in names(rig, 2))
 
 
-async def test_a_cancelled_move_may_begin_again_at_once() -> None:
+async def test_cancelled_move_can_be_restarted_immediately() -> None:
     async with one_broker() as rig:
         for _ in range(5):
             begin(rig)
@@ -310,7 +310,7 @@ async def test_a_cancelled_move_may_begin_again_at_once() -> None:
         assert where(rig) is rig.dirs[1]
 
 
-async def test_a_move_that_is_cancelled_before_its_first_step_ends_too() -> None:
+async def test_move_cancelled_before_its_first_step_ends() -> None:
     async with one_broker() as rig:
         begin(rig)
         rig.parts.moves.cancel(TP)
@@ -318,7 +318,7 @@ async def test_a_move_that_is_cancelled_before_its_first_step_ends_too() -> None
         assert rig.parts.moves.moves() == [] and rig.logs.futures() == []
 
 
-async def test_to_where_it_is_already_is_the_end_of_a_move() -> None:
+async def test_move_to_the_current_directory_ends_the_move() -> None:
     async with one_broker() as rig:
         rig.controller.may_answer.clear()
         begin(rig)
@@ -331,8 +331,8 @@ async def test_to_where_it_is_already_is_the_end_of_a_move() -> None:
         assert rig.parts.moves.moves() == []
 
 
-async def test_a_topic_that_is_deleted_ends_its_moves() -> None:
-    """Nothing of it stays: no copy, no pause, no move."""
+async def test_deleted_topic_ends_its_moves() -> None:
+    """No copy, no pause and no move remains."""
     for at_swap in (False, True):
         slow = FaultVfs(MemVfs())
         async with one_broker(FaultVfs(MemVfs()), slow) as rig:
@@ -356,7 +356,7 @@ async def test_a_topic_that_is_deleted_ends_its_moves() -> None:
 # --- impaired directories -------------------------------------------------------------------------
 
 
-async def test_a_target_that_fills_up_ends_the_move_and_gets_its_space_back() -> None:
+async def test_move_to_a_target_that_fills_up_ends_and_frees_its_space() -> None:
     async with one_broker() as rig, with_handler(rig):
         rig.controller.may_answer.clear()
         begin(rig)
@@ -375,8 +375,8 @@ async def test_a_target_that_fills_up_ends_the_move_and_gets_its_space_back() ->
         assert where(rig) is rig.dirs[0] and await read_values(rig) == 4
 
 
-async def test_a_target_that_is_full_at_the_last_bytes_keeps_the_replica_where_it_is() -> None:
-    """The swap fails by itself, and the move ends with it."""
+async def test_move_to_a_target_without_space_for_the_last_bytes_keeps_the_source() -> None:
+    """The failing swap ends the move."""
     tight = MemVfs()
     async with one_broker(MemVfs(), tight) as rig:
         rig.controller.may_answer.clear()
@@ -393,18 +393,18 @@ async def test_a_target_that_is_full_at_the_last_bytes_keeps_the_replica_where_i
         assert await read_values(rig) == 204
 
 
-async def test_a_replica_moves_out_of_a_full_directory() -> None:
+async def test_replica_moves_out_of_a_full_directory() -> None:
     async with one_broker() as rig, with_handler(rig):
         await fill(rig.dirs[0])
         begin(rig)
         await ended(rig)
         assert where(rig) is rig.dirs[1]
         await write(rig)
-        assert await read_values(rig) == 4, "where it is now it is written again"
+        assert await read_values(rig) == 4, "the replica accepts appends in its new directory"
 
 
 @pytest.mark.parametrize("number", [1, 2])
-async def test_a_move_pauses_while_one_of_its_directories_stalls(number: int) -> None:
+async def test_move_pauses_while_source_or_target_is_stalled(number: int) -> None:
     async with one_broker() as rig, with_handler(rig):
         stalled = rig.dirs[number - 1]
         stall(stalled)
@@ -419,10 +419,10 @@ async def test_a_move_pauses_while_one_of_its_directories_stalls(number: int) ->
 
 
 @pytest.mark.parametrize("number", [1, 2])
-async def test_what_the_controller_agreed_to_is_taken_back_while_a_directory_stalls(
+async def test_accepted_assignment_is_reverted_while_a_directory_is_stalled(
     number: int,
 ) -> None:
-    """Else it thinks a replica healthy in the target that is served, or not, from the source."""
+    """Otherwise the controller would treat the replica as healthy in the target directory."""
     async with one_broker() as rig, with_handler(rig):
         rig.controller.may_answer.clear()
         begin(rig)
@@ -438,7 +438,7 @@ async def test_what_the_controller_agreed_to_is_taken_back_while_a_directory_sta
         assert assigned(rig) == [D2, D1, D2] and where(rig) is rig.dirs[1]
 
 
-# --- dead directories -----------------------------------------------------------------------------
+# --- failed directories --------------------------------------------------------------------------
 
 
 @contextlib.asynccontextmanager
@@ -448,7 +448,7 @@ async def with_handler(rig: BrokerRig) -> AsyncIterator[None]:
     task.cancel()
 
 
-async def test_a_target_that_dies_leaves_the_replica_where_it_is() -> None:
+async def test_move_to_a_failed_target_keeps_the_source_and_reverts_the_assignment() -> None:
     async with one_broker() as rig, with_handler(rig):
         rig.controller.may_answer.clear()
         begin(rig)
@@ -459,14 +459,16 @@ async def test_a_target_that_dies_leaves_the_replica_where_it_is() -> None:
         rig.controller.may_answer.set()
         await ended(rig)
         await rig.parts.assignments.idle()
-        assert assigned(rig) == [D2, D1], "the controller must not think it is in the dead one"
+        assert assigned(rig) == [D2, D1], (
+            "the controller must not assign the replica to the failed directory"
+        )
         await write(rig)
         assert await read_values(rig) == 4 and logged(lines, "replica_move_failed")
         assert rig.around.metrics.snapshot()["ReplicaAlterLogDirsFailedPartitionsCount"] == 1
 
 
-async def test_a_source_that_dies_reports_the_controller_where_the_replica_was() -> None:
-    """KIP-858: else the controller would take the replica for a healthy one in the target."""
+async def test_failed_source_reverts_the_assignment_and_keeps_the_future_replica() -> None:
+    """KIP-858: otherwise the controller would treat the replica as healthy in the target."""
     async with one_broker() as rig, with_handler(rig):
         rig.controller.may_answer.clear()
         begin(rig)
@@ -484,10 +486,11 @@ async def test_a_source_that_dies_reports_the_controller_where_the_replica_was()
 
 
 @pytest.mark.parametrize(("slowly", "copies_left"), [("copy_from", 1), ("make_dirs", 0)])
-async def test_a_source_that_dies_before_anything_was_asked_takes_nothing_back(
+async def test_source_failure_before_the_assignment_reports_nothing(
     slowly: str, copies_left: int
 ) -> None:
-    """What comes to be after its move has ended is of no use; seed 700142 of the simulator."""
+    """A future replica created after the end of its move is unused; found by simulator seed
+    700142."""
     slow = FaultVfs(MemVfs())
     async with one_broker(FaultVfs(MemVfs()), slow) as rig, with_handler(rig):
         with Gate(slow, slowly) as gate:
@@ -503,7 +506,7 @@ async def test_a_source_that_dies_before_anything_was_asked_takes_nothing_back(
         assert (rig.logs.future(TP) is not None) == (copies_left == 1)
 
 
-async def test_a_target_that_dies_at_the_last_rename_costs_nothing() -> None:
+async def test_target_failure_at_the_last_rename_keeps_the_source() -> None:
     sick = FaultVfs(MemVfs())
     async with one_broker(FaultVfs(MemVfs()), sick) as rig, with_handler(rig):
         sick.inject(Fault(kinds=frozenset({"rename"}), path="/d2/*-future"))
@@ -516,7 +519,7 @@ async def test_a_target_that_dies_at_the_last_rename_costs_nothing() -> None:
         assert await read_values(rig) == 4 and not hosted(rig).gate.is_closed
 
 
-async def test_a_source_that_dies_at_the_first_rename_is_reported_of() -> None:
+async def test_source_failure_at_the_first_rename_takes_the_replica_offline() -> None:
     sick = FaultVfs(MemVfs())
     async with one_broker(sick, FaultVfs(MemVfs())) as rig, with_handler(rig):
         sick.inject(Fault(kinds=frozenset({"rename"}), path="/d1/t-0"))
@@ -527,7 +530,7 @@ async def test_a_source_that_dies_at_the_first_rename_is_reported_of() -> None:
         assert assigned(rig) == [D2, D1] and not hosted(rig).gate.is_closed
 
 
-async def test_a_target_that_is_too_busy_is_tried_again() -> None:
+async def test_move_waits_until_another_future_replica_is_dropped() -> None:
     async with one_broker() as rig:
         moves = rig.parts.moves
         with capture_logs() as lines:
@@ -539,8 +542,8 @@ async def test_a_target_that_is_too_busy_is_tried_again() -> None:
         assert not logged(lines, "replica_move_failed") and moves.moves() == []
 
 
-async def test_a_step_that_fails_without_a_dead_directory_is_reported_and_tried_again() -> None:
-    """A mover that lacks file handles, say: neither disk is to blame."""
+async def test_failed_move_step_without_directory_failure_is_retried() -> None:
+    """For example, a process without free file descriptors blames no disk."""
     sick = FaultVfs(MemVfs())
     async with one_broker(FaultVfs(MemVfs()), sick) as rig:
         sick.inject(Fault(kinds=frozenset({"copy_from"}), errno=EMFILE, sticky=False))
@@ -554,7 +557,7 @@ async def test_a_step_that_fails_without_a_dead_directory_is_reported_and_tried_
 # --- roles ----------------------------------------------------------------------------------------
 
 
-async def test_a_leader_change_during_a_move_does_not_stop_it() -> None:
+async def test_move_continues_after_leader_changes() -> None:
     async with one_broker() as rig:
         rig.controller.may_answer.clear()
         begin(rig)
@@ -567,7 +570,7 @@ async def test_a_leader_change_during_a_move_does_not_stop_it() -> None:
         assert where(rig) is rig.dirs[1] and await read_values(rig) == 6
 
 
-async def test_a_follower_moves_and_goes_on_fetching_into_its_new_directory() -> None:
+async def test_moved_follower_continues_fetching_in_its_new_directory() -> None:
     async with brokers(2) as (leader, follower):
         both = partition(replicas=(1, 2), isr=(1, 2))
         for rig in (leader, follower):
@@ -584,9 +587,7 @@ async def test_a_follower_moves_and_goes_on_fetching_into_its_new_directory() ->
         assert assigned(follower) == [dir_of(2, 2)]
 
 
-async def test_leader_that_becomes_follower_during_a_swap_resigns_at_once_and_follows_later() -> (
-    None
-):
+async def test_leader_that_becomes_follower_during_a_swap_resigns_and_follows_later() -> None:
     slow = FaultVfs(MemVfs())
     async with brokers(2, FaultVfs(MemVfs()), slow) as (first, second):
         for rig in (first, second):
@@ -611,7 +612,7 @@ async def test_leader_that_becomes_follower_during_a_swap_resigns_at_once_and_fo
         assert where(first) is first.dirs[1]
 
 
-async def test_a_follower_whose_source_dies_while_its_copies_change_places_follows_on() -> None:
+async def test_follower_whose_source_fails_during_the_swap_continues_in_the_target() -> None:
     slow = FaultVfs(MemVfs())
     async with brokers(2, FaultVfs(MemVfs()), slow) as (follower, leader), with_handler(follower):
         for rig in (leader, follower):
@@ -637,7 +638,7 @@ async def test_a_follower_whose_source_dies_while_its_copies_change_places_follo
 
 
 async def stopped_in_a_move(disks: tuple[MemVfs, ...]) -> None:
-    """Stop a broker while the controller thinks; the copy in the second directory is whole."""
+    """Stop a broker while its move is queued; the copy in the second directory is complete."""
     async with one_broker(*disks) as rig:
         rig.controller.may_answer.clear()
         begin(rig)
@@ -647,7 +648,7 @@ async def stopped_in_a_move(disks: tuple[MemVfs, ...]) -> None:
         await until(lambda: future.log_end_offset == 3)
 
 
-async def test_an_interrupted_move_is_resumed() -> None:
+async def test_interrupted_move_is_resumed_after_a_restart() -> None:
     disks = (MemVfs(), MemVfs(), MemVfs())
     await stopped_in_a_move(disks)
     async with brokers(1, *disks, opens=False) as (rig,):
@@ -659,7 +660,7 @@ async def test_an_interrupted_move_is_resumed() -> None:
         assert assigned(rig) == [D2] and await read_values(rig) == 3
 
 
-async def test_a_move_that_the_controller_had_agreed_to_is_finished_without_asking_again() -> None:
+async def test_accepted_move_is_finished_after_a_restart_without_a_new_assignment() -> None:
     disks = (MemVfs(), MemVfs(), MemVfs())
     await stopped_in_a_move(disks)
     async with brokers(1, *disks, opens=False) as (rig,):
@@ -670,7 +671,7 @@ async def test_a_move_that_the_controller_had_agreed_to_is_finished_without_aski
         assert await read_values(rig) == 3
 
 
-async def test_a_copy_whose_topic_is_gone_is_removed_at_start() -> None:
+async def test_future_replica_of_a_deleted_topic_is_removed_at_start() -> None:
     disks = (MemVfs(), MemVfs(), MemVfs())
     await stopped_in_a_move(disks)
     async with brokers(1, *disks, opens=False) as (rig,):
@@ -679,7 +680,7 @@ async def test_a_copy_whose_topic_is_gone_is_removed_at_start() -> None:
         assert rig.logs.futures() == [] and rig.logs.handles() == []
 
 
-async def test_a_resumed_move_that_is_cancelled_at_once_leaves_no_copy() -> None:
+async def test_resumed_move_that_is_cancelled_removes_the_future_replica() -> None:
     disks = (MemVfs(), MemVfs(), MemVfs())
     await stopped_in_a_move(disks)
     async with brokers(1, *disks, opens=False) as (rig,):
@@ -692,12 +693,12 @@ async def test_a_resumed_move_that_is_cancelled_at_once_leaves_no_copy() -> None
 
 
 def without_source(disks: tuple[MemVfs, ...]) -> None:
-    """The copy in the first directory vanishes; what the move had made is all there is."""
+    """Remove the copy in the first directory, so that only the future replica is left."""
     disks[0].remove_tree("/d1/t-0")
 
 
-async def test_a_future_copy_that_is_alone_becomes_a_replica_that_is_not_in_sync() -> None:
-    """KIP-113, "Handle failure": if there is no bad directory."""
+async def test_future_replica_without_a_source_is_adopted_outside_the_isr() -> None:
+    """KIP-113, "Handle failure", for the case without a failed directory."""
     disks = (MemVfs(), MemVfs(), MemVfs())
     await stopped_in_a_move(disks)
     without_source(disks)
@@ -713,10 +714,10 @@ async def test_a_future_copy_that_is_alone_becomes_a_replica_that_is_not_in_sync
 
 
 @pytest.mark.parametrize("made_in", [1, 2])
-async def test_a_future_copy_that_comes_while_the_log_is_made_anew_goes_on_or_goes(
+async def test_future_replica_found_while_the_log_is_recreated_is_resumed_or_removed(
     made_in: int,
 ) -> None:
-    """Its directory came back at that moment: nobody had it to adopt, nor a log to move."""
+    """Its directory returns at that moment, after the adoption and before the log exists."""
     slow = FaultVfs(MemVfs()), FaultVfs(MemVfs())
     disks = (*(vfs.inner for vfs in slow), MemVfs())
     await stopped_in_a_move(disks)
@@ -738,8 +739,8 @@ async def test_a_future_copy_that_comes_while_the_log_is_made_anew_goes_on_or_go
         assert names(rig, 2)[0] == "t-0" and "future" not in " ".join(names(rig, 2))
 
 
-async def test_future_copy_of_former_topic_is_removed_while_new_log_is_created() -> None:
-    """Its directory comes back after the topic was deleted and created again by the same name."""
+async def test_future_replica_of_former_topic_is_removed_while_new_log_is_created() -> None:
+    """Its directory returns after the topic was deleted and created again with the same name."""
     slow, disks = FaultVfs(MemVfs()), (MemVfs(), MemVfs())
     await stopped_in_a_move((slow.inner, *disks))
     without_source((slow.inner, *disks))
@@ -768,8 +769,8 @@ async def test_future_copy_of_former_topic_is_removed_while_new_log_is_created()
         assert "future" not in " ".join(names(rig, 2))
 
 
-async def test_a_future_copy_that_is_alone_leads_only_if_the_operator_allows_loss() -> None:
-    """It may hold a part of what was acknowledged: an unfinished move, and its source is gone."""
+async def test_future_replica_without_a_source_leads_only_with_unclean_leader_election() -> None:
+    """An unfinished copy may lack acknowledged records."""
     disks = (MemVfs(), MemVfs(), MemVfs())
     await stopped_in_a_move(disks)
     without_source(disks)
@@ -797,11 +798,11 @@ async def test_a_future_copy_that_is_alone_leads_only_if_the_operator_allows_los
         assert where(rig) is rig.dirs[1] and assigned(rig) == [LOST_DIR, D2]
 
 
-# --- a target that died, and a source that is whole -----------------------------------------------
+# --- failed target, intact source ----------------------------------------------------------------
 
 
 async def started_without_target(rig: BrokerRig) -> None:
-    """Metadata names the target, which is offline."""
+    """Metadata assigns the replica to the target, which is offline."""
     rig.replay(topic(), partition(directories=[D2]))
     rig.dirs[1].go_offline("test")
     rig.logs.drop(rig.dirs[1])
@@ -811,17 +812,17 @@ async def started_without_target(rig: BrokerRig) -> None:
     await rig.parts.assignments.idle()
 
 
-async def test_the_source_of_a_move_whose_target_died_before_the_broker_came_back_serves() -> None:
+async def test_source_serves_after_a_restart_if_the_target_failed() -> None:
     disks = (MemVfs(), MemVfs(), MemVfs())
     await stopped_in_a_move(disks)
-    for _ in range(2):  # The controller may never have heard, and the broker may stop again.
+    for _ in range(2):  # The controller may miss the report, and the broker may restart again.
         async with brokers(1, *disks, opens=False) as (rig,):
             await started_without_target(rig)
             assert where(rig) is rig.dirs[0] and assigned(rig) == [D1]
             assert await read_values(rig) == 3
 
 
-async def test_dead_target_of_a_move_that_could_not_be_undone_costs_no_replica() -> None:
+async def test_failed_target_of_a_move_that_could_not_be_undone_keeps_the_source() -> None:
     disks = (MemVfs(), MemVfs(), MemVfs())
     async with one_broker(*disks) as rig:
         rig.tasks.start(rig.parts.state_handler.run(), "handler")
@@ -835,8 +836,8 @@ async def test_dead_target_of_a_move_that_could_not_be_undone_costs_no_replica()
         assert where(rig) is rig.dirs[0] and assigned(rig) == [D1]
 
 
-async def test_an_old_copy_that_came_back_waits_for_the_dead_directory_that_is_named() -> None:
-    """It looks the same, but nobody noted that a move from there was under way."""
+async def test_copy_without_a_recorded_move_waits_for_the_assigned_directory() -> None:
+    """The copy looks the same, but no record names a move from its directory."""
     disks = (MemVfs(), MemVfs(), MemVfs())
     await stopped_in_a_move(disks)
     disks[0].unlink_if_exists("/d1/asked-moves.json")
@@ -846,8 +847,8 @@ async def test_an_old_copy_that_came_back_waits_for_the_dead_directory_that_is_n
         assert names(rig, 1) == ["t-0"]
 
 
-async def test_a_replica_that_got_another_log_is_not_taken_from_its_old_source_any_more() -> None:
-    """The source died, another log took its place, that died in turn, and the source is back."""
+async def test_recreated_replica_clears_the_recorded_move() -> None:
+    """The source failed, another log replaced it and failed as well, and the source returned."""
     disks = (MemVfs(), MemVfs(), MemVfs())
     async with one_broker(*disks) as rig:
         begin(rig)
@@ -859,7 +860,7 @@ async def test_a_replica_that_got_another_log_is_not_taken_from_its_old_source_a
         note = json.loads(disks[0].read_if_exists("/d1/asked-moves.json") or b"")
         assert [(m["source"], m["target"]) for m in note["moves"]] == [(str(D2), str(D3))]
         rig.controller.may_answer.set()
-        # Another one takes over, and what the dead directory holds is given up.
+        # Broker 2 leads, and the content of the failed directory is abandoned.
         both = {"replicas": (1, 2), "isr": [2], "leader": 2}
         rig.dirs[1].go_offline("test")
         await until(lambda: hosted(rig).is_offline)
@@ -869,7 +870,7 @@ async def test_a_replica_that_got_another_log_is_not_taken_from_its_old_source_a
         assert note["moves"] == []
 
 
-async def test_a_future_copy_that_is_alone_is_left_alone_while_a_directory_is_offline() -> None:
+async def test_future_replica_without_a_source_waits_while_a_directory_is_offline() -> None:
     disks = (MemVfs(), MemVfs(), MemVfs())
     await stopped_in_a_move(disks)
     async with brokers(1, *disks, opens=False) as (rig,):
@@ -882,10 +883,10 @@ async def test_a_future_copy_that_is_alone_is_left_alone_while_a_directory_is_of
         assert [name.endswith("-future") for name in names(rig, 2)] == [True]
 
 
-# --- rate, order, alarms --------------------------------------------------------------------------
+# --- rate, order, stalls -------------------------------------------------------------------------
 
 
-async def test_moves_beyond_the_threads_wait_in_order() -> None:
+async def test_moves_above_the_thread_limit_wait_in_order() -> None:
     slow = FaultVfs(MemVfs())
     many = [TopicPartition("t", n) for n in range(4)]
     async with brokers(1, FaultVfs(MemVfs()), slow, num_replica_alter_log_dirs_threads="1") as (
@@ -908,7 +909,7 @@ async def test_moves_beyond_the_threads_wait_in_order() -> None:
         assert {h.log_dir for h in rig.logs.handles()} == {rig.dirs[1]}
 
 
-async def test_a_low_rate_holds_moves_back_and_a_higher_one_lets_them_go() -> None:
+async def test_low_move_rate_delays_moves_and_a_higher_rate_continues_them() -> None:
     async with one_broker(replica_alter_log_dirs_io_max_bytes_per_second="1") as rig:
         begin(rig)
         await until(lambda: any(m.copied_bytes for m in rig.parts.moves.moves()))
@@ -920,8 +921,8 @@ async def test_a_low_rate_holds_moves_back_and_a_higher_one_lets_them_go() -> No
         assert where(rig) is rig.dirs[1]
 
 
-async def test_a_move_that_stands_still_is_reported_once() -> None:
-    """A future copy that never catches up, or a controller that never answers, is not silent."""
+async def test_stalled_move_is_logged_once() -> None:
+    """A future replica that never catches up, or a controller without answer, must be visible."""
     async with one_broker() as rig:
         rig.controller.may_answer.clear()
         begin(rig)

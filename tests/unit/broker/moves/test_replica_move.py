@@ -1,4 +1,4 @@
-"""How a move shows that it stands still, and how it waits."""
+"""``ReplicaMove``: detection of stalls, and pauses."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def a_move() -> ReplicaMove:
     return ReplicaMove(replica, source, target, state)
 
 
-async def test_a_stall_is_reported_once_until_the_move_comes_further() -> None:
+async def test_has_stalled_is_true_once_until_the_move_progresses() -> None:
     move = a_move()
-    assert not move.has_stalled(100_000, 60_000), "it waits for its turn"
+    assert not move.has_stalled(100_000, 60_000), "the move has not started"
     move.note_progress(1_000)
     assert [move.has_stalled(at, 60_000) for at in (60_999, 61_000, 90_000)] == [False, True, False]
     move.note_progress(90_000)
@@ -37,7 +37,7 @@ async def test_a_stall_is_reported_once_until_the_move_comes_further() -> None:
     assert not move.has_stalled(900_000, 60_000)
 
 
-async def test_a_pause_ends_when_something_happens_or_its_time_is_over() -> None:
+async def test_pause_ends_on_a_change_or_after_its_time() -> None:
     move = a_move()
     await move.pause(1)
     pausing = asyncio.create_task(move.pause(3_600_000))

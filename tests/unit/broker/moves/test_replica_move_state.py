@@ -1,4 +1,4 @@
-"""Every way through a move, and every way out of it."""
+"""``ReplicaMoveState``: the transitions of a move, and how it ends."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ REVERT = ReportDirectory(directory_id=A)
 
 
 def machine(phase: MovePhase = MovePhase.COPYING) -> ReplicaMoveState:
-    """A move that has come as far as ``phase``."""
+    """A move in ``phase``."""
     m = ReplicaMoveState(move_id=MOVE, source=A, target=B)
     for event in (CAUGHT_UP, ACCEPTED, CAUGHT_UP, Promoted()):
         if m.phase is phase:
@@ -50,7 +50,7 @@ def machine(phase: MovePhase = MovePhase.COPYING) -> ReplicaMoveState:
     return m
 
 
-def test_a_move_asks_copies_on_and_swaps_once_the_controller_agrees() -> None:
+def test_move_assigns_copies_and_swaps_after_acceptance() -> None:
     m = machine()
     assert m.handle(LAGGING) == [CopyOn()]
     assert m.handle(CAUGHT_UP) == [AssignDirectory(directory_id=B, move_id=MOVE), CopyOn()]
@@ -61,7 +61,7 @@ def test_a_move_asks_copies_on_and_swaps_once_the_controller_agrees() -> None:
     assert m.handle(Promoted()) == [End(how=MoveEnd.PROMOTED)] and m.is_over
 
 
-def test_a_move_that_was_accepted_before_a_restart_does_not_ask_again() -> None:
+def test_move_accepted_before_a_restart_does_not_assign_again() -> None:
     m = ReplicaMoveState(move_id=MOVE, source=A, target=B, is_accepted=True)
     assert m.handle(LAGGING) == [CopyOn()]
     assert m.handle(CAUGHT_UP) == [CloseGateAndPromote()]
@@ -88,69 +88,69 @@ _ENDS: dict[str, tuple[MovePhase, Event, list[Action]]] = {
         MovePhase.ACCEPTED, Unwanted(), [DropFuture(), End(how=MoveEnd.UNWANTED)],
     ),
     "unwanted while swapping": (MovePhase.SWAPPING, Unwanted(), []),
-    "source dies while copying": (
+    "source fails while copying": (
         MovePhase.COPYING, SourceFailed(), [End(how=MoveEnd.SOURCE_FAILED)],
     ),
-    "source dies while queued": (
+    "source fails while queued": (
         MovePhase.QUEUED, SourceFailed(), [REVERT, End(how=MoveEnd.SOURCE_FAILED)],
     ),
-    "source dies while accepted": (
+    "source fails while accepted": (
         MovePhase.ACCEPTED, SourceFailed(), [REVERT, End(how=MoveEnd.SOURCE_FAILED)],
     ),
-    "source dies while swapping": (
+    "source fails while swapping": (
         MovePhase.SWAPPING, SourceFailed(), [REVERT, End(how=MoveEnd.SOURCE_FAILED)],
     ),
-    "target dies while copying": (
+    "target fails while copying": (
         MovePhase.COPYING, TargetFailed(), [End(how=MoveEnd.TARGET_FAILED)],
     ),
-    "target dies while queued": (
+    "target fails while queued": (
         MovePhase.QUEUED, TargetFailed(), [REVERT, End(how=MoveEnd.TARGET_FAILED)],
     ),
-    "target dies while accepted": (
+    "target fails while accepted": (
         MovePhase.ACCEPTED, TargetFailed(), [REVERT, End(how=MoveEnd.TARGET_FAILED)],
     ),
-    "target dies while swapping": (
+    "target fails while swapping": (
         MovePhase.SWAPPING, TargetFailed(), [REVERT, End(how=MoveEnd.TARGET_FAILED)],
     ),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("row", _ENDS.values(), ids=_ENDS.keys())
-def test_an_early_end_takes_back_what_may_have_reached_the_controller(
+def test_early_end_reverts_an_assignment_that_may_have_reached_the_controller(
     row: tuple[MovePhase, Event, list[Action]],
 ) -> None:
     phase, event, expected = row
     assert machine(phase).handle(event) == expected
 
 
-def test_a_swap_that_failed_is_tried_again() -> None:
+def test_failed_swap_is_retried() -> None:
     m = machine(MovePhase.SWAPPING)
     assert m.handle(SwapFailed()) == [CopyOn()]
     assert m.handle(CAUGHT_UP) == [CloseGateAndPromote()]
 
 
 @pytest.mark.parametrize(
-    ("wish", "expected"),
+    ("event", "expected"),
     [
         (Cancelled(), [REVERT, DropFuture(), End(how=MoveEnd.CANCELLED)]),
         (Unwanted(), [DropFuture(), End(how=MoveEnd.UNWANTED)]),
     ],
 )
-def test_a_wish_that_came_during_the_swap_holds_if_the_swap_fails(
-    wish: Event, expected: list[Action]
+def test_request_during_a_swap_applies_if_the_swap_fails(
+    event: Event, expected: list[Action]
 ) -> None:
     m = machine(MovePhase.SWAPPING)
-    m.handle(wish)
+    m.handle(event)
     assert m.handle(SwapFailed()) == expected
 
 
-def test_a_wish_that_came_during_the_swap_is_void_if_it_succeeds() -> None:
+def test_cancellation_during_a_swap_has_no_effect_if_the_swap_succeeds() -> None:
     m = machine(MovePhase.SWAPPING)
     m.handle(Cancelled())
     assert m.handle(Promoted()) == [End(how=MoveEnd.PROMOTED)]
 
 
-def test_a_replica_that_leaves_during_the_swap_is_assigned_nowhere_whatever_its_disks_do() -> None:
+def test_replica_removed_during_a_swap_is_assigned_to_no_directory() -> None:
     m = machine(MovePhase.SWAPPING)
     m.handle(Unwanted())
     m.handle(Cancelled())
@@ -162,7 +162,7 @@ def test_a_replica_that_leaves_during_the_swap_is_assigned_nowhere_whatever_its_
     assert m.handle(Promoted()) == [End(how=MoveEnd.PROMOTED)]
 
 
-def test_while_a_directory_hangs_the_controller_hears_where_the_replica_is_served() -> None:
+def test_stalled_directory_reverts_the_assignment_until_it_recovers() -> None:
     for stalled in (SourceStalled(), TargetStalled()):
         for phase in (MovePhase.QUEUED, MovePhase.ACCEPTED):
             m = machine(phase)
@@ -177,15 +177,15 @@ def test_while_a_directory_hangs_the_controller_hears_where_the_replica_is_serve
     assert m.handle(Promoted()) == [ReportDirectory(directory_id=B), End(how=MoveEnd.PROMOTED)]
 
 
-def test_the_answer_to_another_move_changes_nothing() -> None:
-    """The late success of a cancelled move must not let this one swap."""
+def test_acceptance_of_another_move_has_no_effect() -> None:
+    """The late acceptance of a cancelled move must not let this move swap."""
     late = AssignmentAccepted(move_id=OTHER_MOVE)
     for phase in MovePhase:
         m = machine(phase)
         assert m.handle(late) == [] and m.phase is phase
 
 
-def test_what_comes_after_the_end_changes_nothing() -> None:
+def test_events_after_the_end_have_no_effect() -> None:
     m = machine(MovePhase.ENDED)
     for event in (LAGGING, CAUGHT_UP, ACCEPTED, Cancelled(), SourceFailed(), TargetFailed()):
         assert m.handle(event) == [] and m.is_over
@@ -201,7 +201,9 @@ def test_what_comes_after_the_end_changes_nothing() -> None:
         (MovePhase.SWAPPING, LAGGING),
     ],
 )
-def test_what_makes_no_sense_is_a_bug_and_reports_the_story(phase: MovePhase, event: Event) -> None:
+def test_invalid_event_raises_invalid_transition_with_the_state(
+    phase: MovePhase, event: Event
+) -> None:
     m = machine(phase)
     with pytest.raises(InvalidTransition) as caught:
         m.handle(event)
@@ -218,7 +220,7 @@ _EVENTS = st.sampled_from(
 
 
 class World:
-    """What the actions make of disks and metadata."""
+    """A model of disks and metadata that carries out the actions."""
 
     def __init__(self, *, is_accepted: bool) -> None:
         self.assigned = B if is_accepted else A
@@ -227,15 +229,15 @@ class World:
         self.is_here = True
         self.has_agreed = is_accepted
         self.is_over = False
-        #: The controller had agreed when the swap began, whatever it heard since.
-        self.has_swapped_lawfully = False
+        #: Whether the controller had accepted when the swap started, regardless of later reports.
+        self.may_swap = False
 
     def happened(self, event: Event) -> None:
         match event:
             case AssignmentAccepted(move_id=move_id) if move_id == MOVE:
                 self.has_agreed = True
             case Promoted():
-                assert self.has_swapped_lawfully and self.has_future
+                assert self.may_swap and self.has_future
                 self.current, self.has_future = B, False
             case Unwanted():
                 self.is_here = False
@@ -243,13 +245,13 @@ class World:
                 pass
 
     def carry_out(self, action: Action) -> None:
-        assert not self.is_over, "nothing follows the end"
+        assert not self.is_over, "no action follows the end"
         match action:
             case AssignDirectory():
                 assert action.move_id == MOVE and self.assigned == A
                 self.assigned = action.directory_id
             case ReportDirectory():
-                assert self.is_here, "who has left is assigned nowhere"
+                assert self.is_here, "a removed replica is assigned to no directory"
                 assert action.directory_id == self.current
                 self.assigned, self.has_agreed = action.directory_id, False
             case DropFuture():
@@ -257,7 +259,7 @@ class World:
                 self.has_future = False
             case CloseGateAndPromote():
                 assert self.assigned == B and self.has_agreed and self.has_future
-                self.has_swapped_lawfully = True
+                self.may_swap = True
             case CopyOn():
                 assert self.has_future
             case End():
@@ -265,7 +267,7 @@ class World:
 
 
 @given(st.lists(_EVENTS, max_size=30), st.booleans())
-def test_on_any_walk_there_is_one_current_copy_and_no_assignment_to_a_dropped_one(
+def test_random_events_keep_one_current_copy_and_a_matching_assignment(
     events: list[Event], is_resumed: bool
 ) -> None:
     m = ReplicaMoveState(move_id=MOVE, source=A, target=B, is_accepted=is_resumed)

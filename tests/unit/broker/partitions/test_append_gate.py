@@ -1,4 +1,4 @@
-"""Appends wait in order, and not without limit."""
+"""``AppendGate``: appends wait in order, up to a limit."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from kraftjbod.broker.partitions.append_gate import MAX_APPENDS_AT_GATE, AppendG
 from kraftjbod.core.errors import OverloadedError
 
 
-def test_what_waited_goes_through_in_order_when_the_gate_opens() -> None:
+def test_append_gate_releases_waiting_appends_in_order() -> None:
     gate, reported = AppendGate(), list[int]()
     gate.close()
     for n in range(5):
@@ -21,7 +21,7 @@ def test_what_waited_goes_through_in_order_when_the_gate_opens() -> None:
     assert reported == [0, 1, 2, 3, 4]
 
 
-def test_too_many_are_refused() -> None:
+def test_append_gate_rejects_appends_above_its_limit() -> None:
     gate = AppendGate()
     gate.close()
     for _ in range(MAX_APPENDS_AT_GATE):

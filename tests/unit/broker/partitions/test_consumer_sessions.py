@@ -1,4 +1,4 @@
-"""Sessions of consumers: what they remember and leave out, and who gives way to whom."""
+"""``ConsumerSessions``: incremental fetch responses, limits and eviction."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.faults.rig import ManualClock
 
 
 class Rig:
-    """Sessions in front of a log that has ``ends``, and records where ``full``."""
+    """Sessions for partitions with high watermarks ``ends``, and records in ``full``."""
 
     def __init__(self, **limits: int) -> None:
         self.clock = ManualClock()
@@ -36,7 +36,7 @@ class Rig:
         self.ends: dict[int, int] = {}
         self.full: set[int] = set()
         self.errors: dict[int, ErrorCode] = {}
-        #: What the last fetch was asked for.
+        #: The partitions of the last fetch.
         self.served: list[int] = []
         self.gate: asyncio.Event | None = None
 
@@ -78,63 +78,63 @@ class Rig:
         return response
 
 
-def told(response: FetchResponse) -> list[int]:
+def returned(response: FetchResponse) -> list[int]:
     assert response.error_code == 0
     return [part.partition_index for topic in response.responses for part in topic.partitions]
 
 
-def test_what_was_read_goes_last_and_what_is_known_is_left_out() -> None:
+def test_consumer_session_returns_changed_partitions_and_serves_read_ones_last() -> None:
     rig = Rig()
     opened = rig.asked(0, 1, 2)
     session = opened.session_id
-    assert told(opened) == [0, 1, 2]
+    assert returned(opened) == [0, 1, 2]
     rig.full = {0}
-    assert told(rig.asked(session=session, epoch=1)) == [0]
+    assert returned(rig.asked(session=session, epoch=1)) == [0]
     rig.full, rig.ends = set(), {2: 5}
-    assert told(rig.asked(session=session, epoch=2)) == [2]
+    assert returned(rig.asked(session=session, epoch=2)) == [2]
     assert rig.served == [1, 2, 0]
-    assert told(rig.asked(session=session, epoch=3)) == []
-    # An error is told as long as it lasts, and so is its end.
+    assert returned(rig.asked(session=session, epoch=3)) == []
+    # An error is returned in every response until it ends, and so is its end.
     rig.errors = {1: ErrorCode.NOT_LEADER_OR_FOLLOWER}
     for epoch in (4, 5):
         answer = rig.asked(session=session, epoch=epoch)
         assert [part.partition_index for part in answer.responses[0].partitions] == [1]
     rig.errors = {}
-    assert told(rig.asked(session=session, epoch=6)) == [1]
-    assert told(rig.asked(session=session, epoch=7)) == []
-    # One that comes is told at once.
-    assert told(rig.asked(3, session=session, epoch=8)) == [3]
+    assert returned(rig.asked(session=session, epoch=6)) == [1]
+    assert returned(rig.asked(session=session, epoch=7)) == []
+    # An added partition is returned immediately.
+    assert returned(rig.asked(3, session=session, epoch=8)) == [3]
 
 
-async def test_an_answer_that_its_consumer_gave_up_counts_as_unheard() -> None:
+async def test_response_of_an_abandoned_fetch_counts_as_not_received() -> None:
     rig = Rig()
     session = rig.asked(0).session_id
     rig.gate, rig.ends = asyncio.Event(), {0: 7}
-    given_up = asyncio.ensure_future(rig.ask(session=session, epoch=1))
+    abandoned = asyncio.ensure_future(rig.ask(session=session, epoch=1))
     await asyncio.sleep(0)
     again = asyncio.ensure_future(rig.ask(session=session, epoch=2))
     await asyncio.sleep(0)
     rig.gate.set()
-    assert (await given_up).error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH
-    assert told(await again) == [0]
+    assert (await abandoned).error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH
+    assert returned(await again) == [0]
 
 
-def test_who_finds_no_place_is_answered_without_a_session() -> None:
+def test_consumer_sessions_above_the_limit_evict_idle_sessions_only() -> None:
     rig = Rig(max_sessions=3, eviction_ms=1_000)
     rig.followers.open(None)
     first, second = rig.asked(0, 1).session_id, rig.asked(0, 1, 2).session_id
-    # Nobody gives way yet; a follower's session never does.
+    # No session is idle yet; sessions of followers are never evicted.
     refused = rig.asked(*range(9))
-    assert (refused.session_id, len(told(refused))) == (0, 9)
+    assert (refused.session_id, len(returned(refused))) == (0, 9)
     rig.clock.ms += 1_001
-    told(rig.asked(session=first, epoch=1))
-    told(rig.asked(session=second, epoch=1))
-    # Both are old: the smaller one gives way, but only to a larger one.
+    returned(rig.asked(session=first, epoch=1))
+    returned(rig.asked(session=second, epoch=1))
+    # Both sessions are old: the smaller one is evicted for a larger one only.
     assert rig.asked(0, 1).session_id == 0
     third = rig.asked(0, 1, 2).session_id
     lost = rig.asked(session=first, epoch=2)
     assert (third > 0, lost.error_code) == (True, ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
-    # Whoever was idle for long gives way to anybody.
+    # A session that was idle for long is evicted for any other.
     rig.clock.ms += 1_001
     assert rig.asked(0).session_id > 0
     figures = rig.metrics.snapshot()
@@ -143,18 +143,18 @@ def test_who_finds_no_place_is_answered_without_a_session() -> None:
     assert figures["IncrementalFetchSessionEvictionsPerSec"] == 2
 
 
-def test_what_sessions_remember_is_bounded() -> None:
+def test_consumer_sessions_limit_their_partitions() -> None:
     rig = Rig(max_partitions=4)
     session = rig.asked(0, 1, 2).session_id
     assert rig.asked(0, 1).session_id == 0
-    # A session that grows too large is none any more; its consumer begins anew.
+    # A session that grows above the limit is closed, and its consumer opens a new one.
     grown = rig.asked(3, 4, session=session, epoch=1)
     assert grown.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
     assert rig.metrics.snapshot()["NumIncrementalFetchPartitionsCached"] == 0
     assert Rig().asked(*range(MAX_ITEMS_PER_REQUEST + 1)).session_id == 0
 
 
-async def test_with_nothing_left_the_session_is_over() -> None:
+async def test_consumer_session_ends_when_its_last_partition_is_forgotten() -> None:
     rig = Rig()
     session = rig.asked(0, 1).session_id
     answer = await rig.ask(session=session, epoch=1, forgets=(0,))

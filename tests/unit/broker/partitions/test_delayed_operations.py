@@ -1,4 +1,5 @@
-"""Waits end by what they wait for, by a failure, or by their deadline; never twice."""
+"""``OffsetPurgatory`` and ``FetchPurgatory``: operations end once, by success, failure or
+deadline."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ def produces(max_waiting: int = 100) -> OffsetPurgatory:
     return OffsetPurgatory(kind="produces", clock=RealClock(), max_waiting=max_waiting)
 
 
-async def test_produces_end_when_the_high_watermark_reaches_them() -> None:
+async def test_waiting_produce_completes_when_the_high_watermark_reaches_its_offset() -> None:
     waits = produces()
     first = waits.wait(T0, 10, LONG_MS)
     second = waits.wait(T0, 20, LONG_MS)
@@ -43,8 +44,8 @@ async def test_produces_end_when_the_high_watermark_reaches_them() -> None:
     waits.close()
 
 
-async def test_all_produces_of_a_partition_fail_at_once_and_others_wait_on() -> None:
-    """What happens when a directory dies or a leadership is lost."""
+async def test_fail_ends_all_waiting_produces_of_one_partition_only() -> None:
+    """A directory failed, or a leadership was lost."""
     waits = produces()
     failing = [waits.wait(T0, offset, LONG_MS) for offset in range(5)]
     other = waits.wait(T1, 1, LONG_MS)
@@ -55,7 +56,7 @@ async def test_all_produces_of_a_partition_fail_at_once_and_others_wait_on() -> 
     assert other.result() is ErrorCode.NOT_LEADER_OR_FOLLOWER and len(waits) == 0
 
 
-async def test_failing_a_partition_that_nothing_waits_for_is_fine() -> None:
+async def test_fail_of_a_partition_without_waiting_produces_has_no_effect() -> None:
     waits = produces()
     waits.fail(T0, ErrorCode.KAFKA_STORAGE_ERROR)
     waits.reached(T0, 1)
@@ -63,7 +64,7 @@ async def test_failing_a_partition_that_nothing_waits_for_is_fine() -> None:
 
 
 async def test_deadlines_of_many_produces_share_a_timer() -> None:
-    """A later produce with an earlier deadline is not held up by the timer of the first."""
+    """A later produce with an earlier deadline does not wait for the timer of the first one."""
     waits = produces()
     patient = waits.wait(T0, 10, LONG_MS)
     hasty = waits.wait(T0, 10, 5)
@@ -76,7 +77,7 @@ async def test_deadlines_of_many_produces_share_a_timer() -> None:
     waits.close()
 
 
-async def test_a_produce_may_time_out_after_another_was_satisfied() -> None:
+async def test_waiting_produce_times_out_after_another_completed() -> None:
     waits = produces()
     done = waits.wait(T0, 1, 1)
     late = waits.wait(T0, 2, 10)
@@ -86,7 +87,7 @@ async def test_a_produce_may_time_out_after_another_was_satisfied() -> None:
     assert len(waits) == 0
 
 
-async def test_an_abandoned_produce_disturbs_nobody() -> None:
+async def test_cancelled_produce_affects_no_other() -> None:
     waits = produces()
     gone = waits.wait(T0, 1, LONG_MS).future()
     kept = waits.wait(T0, 1, LONG_MS)
@@ -96,7 +97,7 @@ async def test_an_abandoned_produce_disturbs_nobody() -> None:
     waits.close()
 
 
-async def test_produces_are_bounded() -> None:
+async def test_waiting_produces_are_limited() -> None:
     waits = produces(max_waiting=1)
     waits.wait(T0, 1, LONG_MS)
     with pytest.raises(OverloadedError):
@@ -105,7 +106,7 @@ async def test_produces_are_bounded() -> None:
     assert "waiting=0" in repr(waits)
 
 
-async def test_a_partition_that_hangs_leaves_space_for_others() -> None:
+async def test_waiting_produces_are_limited_per_partition() -> None:
     waits = OffsetPurgatory(kind="produces", clock=RealClock(), max_per_partition=2)
     for offset in (1, 2):
         waits.wait(T0, offset, LONG_MS)
@@ -118,7 +119,7 @@ async def test_a_partition_that_hangs_leaves_space_for_others() -> None:
     waits.close()
 
 
-async def test_a_fetch_ends_when_enough_has_arrived_in_its_partitions_together() -> None:
+async def test_waiting_fetch_completes_when_its_partitions_have_enough_bytes_together() -> None:
     waits = FetchPurgatory()
     done = waits.wait([T0, T1], 100, LONG_MS)
     waits.arrived(T0, 60)
@@ -129,12 +130,12 @@ async def test_a_fetch_ends_when_enough_has_arrived_in_its_partitions_together()
     assert len(waits) == 0 and "partitions=0" in repr(waits)
 
 
-async def test_a_fetch_ends_at_its_deadline() -> None:
+async def test_waiting_fetch_ends_at_its_deadline() -> None:
     waits = FetchPurgatory()
     assert (await waits.wait([T0], 1, 1)) is False
 
 
-async def test_a_fetch_is_woken_by_a_partition_that_changes() -> None:
+async def test_wake_ends_waiting_fetches_of_a_partition() -> None:
     waits = FetchPurgatory()
     on_both = waits.wait([T0, T1], 1 << 20, LONG_MS)
     on_other = waits.wait([T1], 1 << 20, LONG_MS)
@@ -145,7 +146,7 @@ async def test_a_fetch_is_woken_by_a_partition_that_changes() -> None:
     assert (await on_other) is True
 
 
-async def test_a_fetch_whose_client_went_away_is_forgotten() -> None:
+async def test_cancelled_fetch_is_forgotten() -> None:
     waits = FetchPurgatory()
     waits.wait([T0, T0], 1, LONG_MS).cancel()
     await asyncio.sleep(0)
@@ -153,7 +154,7 @@ async def test_a_fetch_whose_client_went_away_is_forgotten() -> None:
     waits.arrived(T0, 1)
 
 
-async def test_fetches_are_bounded_in_what_they_name() -> None:
+async def test_waiting_fetches_are_limited_by_partitions() -> None:
     waits = FetchPurgatory(max_partitions=3)
     waits.wait([T0, T1], 1, LONG_MS)
     with pytest.raises(OverloadedError):
@@ -165,7 +166,7 @@ async def test_fetches_are_bounded_in_what_they_name() -> None:
     await asyncio.sleep(0)
 
 
-async def test_fetches_are_bounded() -> None:
+async def test_waiting_fetches_are_limited_by_count() -> None:
     waits = FetchPurgatory(max_waiting=1)
     waits.wait([T0], 1, LONG_MS)
     with pytest.raises(OverloadedError):

@@ -1,4 +1,4 @@
-"""Fetch sessions: what has news, what wakes a wait, what epochs are for."""
+"""``FetchSession`` and ``FetchSessions`` of followers: changes, waits, epochs and limits."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def session() -> FetchSession:
     return made
 
 
-def test_only_partitions_of_the_session_have_news() -> None:
+def test_take_news_returns_changed_partitions_of_the_session_once() -> None:
     made = session()
     made.moved(KEY, 1)
     made.noted(OTHER)
@@ -40,7 +40,7 @@ def test_only_partitions_of_the_session_have_news() -> None:
     assert made.take_news() == []
 
 
-async def test_a_wait_ends_when_enough_can_be_read() -> None:
+async def test_session_wait_ends_when_enough_bytes_are_readable() -> None:
     made = session()
     waiting = asyncio.create_task(made.wait(10, 60_000))
     await asyncio.sleep(0)
@@ -52,7 +52,7 @@ async def test_a_wait_ends_when_enough_can_be_read() -> None:
     await waiting
 
 
-async def test_a_change_of_role_ends_a_wait_at_once() -> None:
+async def test_session_wait_ends_on_a_role_change() -> None:
     made = session()
     waiting = asyncio.create_task(made.wait(10, 60_000))
     await asyncio.sleep(0)
@@ -61,7 +61,7 @@ async def test_a_change_of_role_ends_a_wait_at_once() -> None:
     assert made.take_news() == [KEY]
 
 
-async def test_a_wait_ends_at_its_deadline() -> None:
+async def test_session_wait_ends_at_its_deadline() -> None:
     await session().wait(10, 1)
 
 
@@ -76,7 +76,7 @@ def sessions_of(clock: ManualClock | None = None, **limits: int) -> FetchSession
     )
 
 
-def test_epochs_grow_by_one_and_nothing_else_is_taken() -> None:
+def test_session_epoch_must_increase_by_one() -> None:
     sessions = sessions_of()
     opened, _ = sessions.open(ONE)
     assert sessions.take(opened.session_id, 1) is opened
@@ -89,13 +89,13 @@ def test_epochs_grow_by_one_and_nothing_else_is_taken() -> None:
     assert refused.value.code is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
-def test_ids_cannot_be_guessed_from_one_s_own() -> None:
+def test_session_ids_are_unpredictable() -> None:
     sessions = sessions_of()
     ids = [sessions.open(ONE)[0].session_id for _ in range(10)]
     assert all(abs(one - other) > 1000 for one, other in itertools.combinations(ids, 2))
 
 
-def test_who_opens_one_too_many_loses_its_own_least_recently_used() -> None:
+def test_opening_a_session_above_the_limit_evicts_the_followers_least_recently_used_one() -> None:
     sessions = sessions_of(max_per_follower=2)
     other, _ = sessions.open(TWO)
     first, _ = sessions.open(ONE)
@@ -107,8 +107,8 @@ def test_who_opens_one_too_many_loses_its_own_least_recently_used() -> None:
     assert len(sessions) == 3
 
 
-def test_no_follower_takes_another_s_place() -> None:
-    """Whoever opens how many sessions in which order: a fair share of each one's stays."""
+def test_sessions_of_a_follower_evict_no_fair_share_of_another() -> None:
+    """Sessions are opened in random order; each follower keeps its fair share."""
     chance = random.Random(227)
     followers = (None, ONE, TWO, THREE)
     for _ in range(200):
@@ -135,7 +135,7 @@ def test_no_follower_takes_another_s_place() -> None:
             assert len(sessions) == len(alive) <= limits["max_sessions"]
 
 
-def test_a_broker_that_was_started_anew_needs_what_it_had_no_more() -> None:
+def test_restarted_broker_replaces_its_old_sessions() -> None:
     sessions = sessions_of()
     old, _ = sessions.open(ONE)
     other, _ = sessions.open(TWO)
@@ -144,7 +144,7 @@ def test_a_broker_that_was_started_anew_needs_what_it_had_no_more() -> None:
     assert sessions.take(other.session_id, 1) is other
 
 
-def test_what_was_not_used_for_long_is_forgotten() -> None:
+def test_idle_session_is_closed() -> None:
     clock = ManualClock()
     sessions = sessions_of(clock, max_idle_ms=100)
     idle, _ = sessions.open(ONE)
@@ -153,7 +153,7 @@ def test_what_was_not_used_for_long_is_forgotten() -> None:
     assert gone == [idle]
 
 
-def test_a_session_remembers_so_many_partitions() -> None:
+def test_session_limits_its_partitions() -> None:
     opened, _ = sessions_of(max_partitions=1).open(ONE)
     opened.follow(KEY, PART.wanted)
     opened.follow(KEY, PART.wanted)

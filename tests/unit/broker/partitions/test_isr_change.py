@@ -1,4 +1,4 @@
-"""What the refusal of a wish comes to; wishes themselves are test_partition.py's."""
+"""``verdict_of`` a refused ISR change; test_partition.py covers the changes themselves."""
 
 from __future__ import annotations
 
@@ -20,5 +20,7 @@ from kraftjbod.core.errors import ErrorCode
         (ErrorCode.UNKNOWN_SERVER_ERROR, IsrVerdict.RETRY),
     ],
 )
-def test_whether_a_refused_wish_stays(code: ErrorCode, verdict: IsrVerdict) -> None:
+def test_verdict_of_a_refused_isr_change_follows_the_error_code(
+    code: ErrorCode, verdict: IsrVerdict
+) -> None:
     assert verdict_of(code) is verdict

@@ -1,4 +1,4 @@
-"""What a DeleteRecords waits for: whoever could show the records again."""
+"""``low_watermark_of``: DeleteRecords waits for all replicas that may serve the records again."""
 
 from __future__ import annotations
 
@@ -20,10 +20,12 @@ from tests.unit.broker.partitions.test_partition import (
 )
 
 
-def test_the_low_watermark_is_the_least_start_of_all_who_live() -> None:
+def test_low_watermark_is_the_least_log_start_of_live_replicas() -> None:
     p = leader(isr=(1, 3))
     brokers = {b: broker(b) for b in (ME, TWO, THREE)}
-    assert low_watermark_of(p, 7, brokers) == UNKNOWN_OFFSET  # Nobody has said anything yet.
+    assert (
+        low_watermark_of(p, 7, brokers) == UNKNOWN_OFFSET
+    )  # No follower has reported its log start yet.
     started(p, TWO, 4)
     started(p, THREE, 9)
     assert low_watermark_of(p, 7, brokers) == 4
@@ -34,12 +36,13 @@ def test_the_low_watermark_is_the_least_start_of_all_who_live() -> None:
     ):
         assert low_watermark_of(p, 7, {**brokers, TWO: gone}) == 7
     assert low_watermark_of(p, 7, {THREE: broker(THREE)}) == 7
-    # Being about to leave, it still leads and follows.
+    # A broker in controlled shutdown still leads and follows.
     assert low_watermark_of(p, 7, {**brokers, TWO: broker(TWO, leaving=True)}) == 4
 
 
-def test_the_low_watermark_waits_for_whoever_may_lead_next() -> None:
-    """DeleteRecords was acknowledged, and a log that starts earlier led later: an eligible one."""
+def test_low_watermark_waits_for_replicas_that_may_lead_next() -> None:
+    """An eligible replica with an older log start could lead after DeleteRecords was
+    acknowledged."""
     p = leader(isr=(1, 2))
     brokers = {TWO: broker(TWO), THREE: broker(THREE, fenced=True)}
     started(p, TWO, 7)
@@ -49,13 +52,15 @@ def test_the_low_watermark_waits_for_whoever_may_lead_next() -> None:
         broker(TWO, dir_online=False, epoch=BrokerEpoch(8)),
         broker(TWO, impaired=LogDirState.SATURATED, epoch=BrokerEpoch(8)),
     ):
-        assert low_watermark_of(p, 7, {**brokers, TWO: away}) == UNKNOWN_OFFSET, "in sync, and away"
-    assert low_watermark_of(p, 7, {THREE: brokers[THREE]}) == UNKNOWN_OFFSET, "in sync, and unknown"
+        assert low_watermark_of(p, 7, {**brokers, TWO: away}) == UNKNOWN_OFFSET, (
+            "in sync and unavailable"
+        )
+    assert low_watermark_of(p, 7, {THREE: brokers[THREE]}) == UNKNOWN_OFFSET, "in sync and unknown"
     p.apply(
         replace(state(isr=(1, 2), partition_epoch=11), elr=(THREE,)), log_end_offset=100, now_ms=0
     )
-    assert low_watermark_of(p, 7, brokers) == UNKNOWN_OFFSET, "eligible, and away"
+    assert low_watermark_of(p, 7, brokers) == UNKNOWN_OFFSET, "eligible and unavailable"
     p.apply(state(isr=(1, 2), partition_epoch=12), log_end_offset=100, now_ms=0)
     assert low_watermark_of(p, 7, brokers) == 7
     p.begin_isr_change((ME, TWO, THREE), own_broker_epoch=EPOCH)
-    assert low_watermark_of(p, 7, brokers) == UNKNOWN_OFFSET, "in sync as soon as that is answered"
+    assert low_watermark_of(p, 7, brokers) == UNKNOWN_OFFSET, "in sync once the change is accepted"

@@ -1,4 +1,4 @@
-"""Fetch from the nearest replica (KIP-392): who is chosen, and what the chosen one answers."""
+"""Fetch from the nearest replica (KIP-392): replica selection, and fetches from followers."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ def near(rack: str, offset: int = 0, **more: Any) -> Any:
 
 
 async def asked(rig: BrokerRig, rack: str, offset: int = 0, **more: Any) -> tuple[int, int, int]:
-    """The error code, whom to ask, and how many batches came."""
+    """Return the error code, the preferred read replica, and the number of batches."""
     part = only(await rig.ask(near(rack, offset, **more), 12))
     return part.error_code, part.preferred_read_replica, len(list(batches(part.records or b"")))
 
 
 async def in_racks(rigs: list[BrokerRig], *racks: str, **more: Any) -> None:
-    """Each broker in its own rack, and a partition that the first one leads and all hold."""
+    """Put each broker into its rack, with a partition that the first broker leads and all host."""
     registered: list[Record] = [
         dataclasses.replace(rig.registration(), rack=rack)
         for rig, rack in zip(rigs, racks, strict=True)
@@ -69,34 +69,34 @@ async def replicated(rigs: list[BrokerRig], end: int) -> None:
         await until(lambda r=replica: r.handle is not None and r.handle.high_watermark == end)
 
 
-async def test_who_says_his_rack_is_sent_to_the_replica_there() -> None:
+async def test_fetch_with_rack_is_redirected_to_the_replica_of_that_rack() -> None:
     async with brokers(2, **SELECTOR) as rigs:
         await in_racks(rigs, "a", "b")
         leader, follower = rigs
         for _ in range(2):
             await leader.ask(produce(batch(2)), 9)
-        # Nobody fetches for longer than this test may take: followers hear of it at once.
+        # Fetches of followers wait longer than this test takes, so that they complete immediately.
         await replicated(rigs, 4)
         assert await asked(leader, "b") == (0, 2, 0)
         assert await asked(leader, "b", 4) == (0, 2, 0)
         for rack in ("a", "", "elsewhere"):
             assert await asked(leader, rack) == (0, -1, 2)
         assert await asked(follower, "b") == (0, -1, 2)
-        # What is committed elsewhere wakes him here, too.
+        # A record committed by the leader completes a fetch that waits at the follower.
         waiting = asyncio.ensure_future(asked(follower, "b", 4, max_wait_ms=20_000))
         await until(lambda: len(follower.parts.hosted.consumer_fetches) == 1)
         await leader.ask(produce(batch(2)), 9)
         assert await waiting == (0, -1, 1)
-        # Beyond what the follower has, the leader is to be asked.
+        # An offset above the follower's log is decided by the leader.
         beyond = await asked(follower, "b", 7)
         assert beyond == (ErrorCode.OFFSET_OUT_OF_RANGE, -1, 0)
         assert await asked(leader, "b", 7) == (ErrorCode.OFFSET_OUT_OF_RANGE, -1, 0)
-        # Other epochs than the follower's have other leaders.
+        # Another leader epoch has another leader.
         old = await asked(follower, "b", current_leader_epoch=1)
         assert old == (ErrorCode.UNKNOWN_LEADER_EPOCH, -1, 0)
 
 
-async def test_nobody_is_sent_to_a_replica_that_is_not_in_sync_or_whose_disk_is_not_well() -> None:
+async def test_fetch_is_not_redirected_to_replicas_outside_the_isr_or_with_impaired_disk() -> None:
     async with brokers(2, **SELECTOR) as rigs:
         await in_racks(rigs, "a", "b")
         leader, follower = rigs
@@ -111,7 +111,7 @@ async def test_nobody_is_sent_to_a_replica_that_is_not_in_sync_or_whose_disk_is_
         assert await asked(leader, "b") == (0, -1, 1)
         await leader.follow(dataclasses.replace(stalled, impaired_log_dirs=()))
         assert await asked(leader, "b") == (0, 2, 0)
-        # Its disk dies: its broker answers with an error, and the leader sends nobody any more.
+        # The follower leaves the ISR; it answers with an error, and the leader redirects no fetch.
         lagging = PartitionChangeRecord(topic_id=TOPIC_ID, partition_id=0, isr=(BrokerId(1),))
         for rig in rigs:
             await rig.follow(lagging)
@@ -122,7 +122,7 @@ async def test_nobody_is_sent_to_a_replica_that_is_not_in_sync_or_whose_disk_is_
         assert (await asked(follower, "b"))[0] in (ErrorCode.KAFKA_STORAGE_ERROR, NOT_HERE)
 
 
-async def test_without_the_key_only_the_leader_serves() -> None:
+async def test_fetch_without_a_replica_selector_is_served_by_the_leader_only() -> None:
     async with brokers(2) as rigs:
         await in_racks(rigs, "a", "b")
         await rigs[0].ask(produce(batch(2)), 9)
@@ -130,7 +130,7 @@ async def test_without_the_key_only_the_leader_serves() -> None:
         assert await asked(rigs[1], "b") == (NOT_HERE, -1, 0)
 
 
-async def test_no_other_selector_is_known() -> None:
+async def test_unknown_replica_selector_is_a_config_error() -> None:
     with pytest.raises(ConfigError, match="is not known here"):
         async with brokers(1, replica_selector_class="com.example.Selector"):
             pass

@@ -1,4 +1,4 @@
-"""Roles, guards, high watermark and ISR of one replica, as short stories."""
+"""``Partition``: roles, guards, high watermark and ISR of one replica."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ ME, TWO, THREE = BrokerId(1), BrokerId(2), BrokerId(3)
 DIRS = {b: DirectoryId(bytes([65 + b]) * 16) for b in (ME, TWO, THREE)}
 EPOCH = BrokerEpoch(7)
 LAG_MS = 30_000
-#: Their sessions, of tests in which nothing is late.
+#: Fetch sessions of the followers in tests without late requests.
 SPEAKERS = {b: Speaker() for b in (TWO, THREE)}
 
 
 def end_of(p: Partition, broker_id: BrokerId) -> int:
-    """Where that follower's log ends as far as its leader knows."""
+    """The log end offset of the follower that the leader knows."""
     follower = p._followers.get(broker_id)
     return UNKNOWN_OFFSET if follower is None else follower.log_end_offset
 
@@ -134,7 +134,7 @@ def fetch(p: Partition, broker_id: BrokerId, offset: int, now_ms: int = 0) -> bo
 # --- roles ---------------------------------------------------------------------------------------
 
 
-def test_a_replica_follows_then_leads_then_follows() -> None:
+def test_partition_role_follows_metadata() -> None:
     p = make()
     assert p.apply(state(leader=2), log_end_offset=100, now_ms=0) is RoleChange.FOLLOWER
     assert p.role is Role.FOLLOWER and p.leader == TWO
@@ -144,8 +144,8 @@ def test_a_replica_follows_then_leads_then_follows() -> None:
     assert change is RoleChange.FOLLOWER and p.leader_epoch_start_offset == UNKNOWN_OFFSET
 
 
-def test_the_same_leader_in_a_new_epoch_begins_anew() -> None:
-    """A leader epoch may grow without a new leader; what was known of followers is void then."""
+def test_new_leader_epoch_of_the_same_leader_resets_follower_states() -> None:
+    """A leader epoch may grow without a new leader."""
     p = leader()
     fetch(p, TWO, 100)
     change = p.apply(state(epoch=6, partition_epoch=11), log_end_offset=150, now_ms=0)
@@ -153,7 +153,7 @@ def test_the_same_leader_in_a_new_epoch_begins_anew() -> None:
     assert p.leader_epoch_start_offset == 150 and end_of(p, TWO) == UNKNOWN_OFFSET
 
 
-def test_a_change_within_the_epoch_keeps_the_role_and_the_followers() -> None:
+def test_partition_change_in_the_same_leader_epoch_keeps_role_and_followers() -> None:
     p = leader()
     fetch(p, TWO, 90)
     change = p.apply(state(isr=(1, 2), partition_epoch=11), log_end_offset=100, now_ms=0)
@@ -161,29 +161,29 @@ def test_a_change_within_the_epoch_keeps_the_role_and_the_followers() -> None:
     assert p.is_under_replicated
 
 
-def test_a_follower_that_is_sent_the_same_again_is_noticed_once_per_answer() -> None:
+def test_is_sent_again_detects_repeated_fetch_offsets_once_per_response() -> None:
     p = leader()
     assert [p.is_sent_again(TWO, offset) for offset in (5, 5, 9, 5)] == [False, True, False, False]
     assert not any(p.is_sent_again(broker_id, 5) for broker_id in (THREE, ME, ME))
-    # Another epoch knows nothing of it.
+    # A new leader epoch resets the detection.
     p.apply(state(epoch=6, partition_epoch=11), log_end_offset=100, now_ms=0)
     assert not p.is_sent_again(TWO, 5)
 
 
-def test_older_metadata_is_ignored() -> None:
+def test_older_partition_metadata_is_ignored() -> None:
     p = leader()
     old = state(leader=2, epoch=4, partition_epoch=9)
     assert p.apply(old, log_end_offset=100, now_ms=0) is RoleChange.STALE
     assert p.is_leader
 
 
-def test_without_a_leader_the_replica_follows_nobody() -> None:
+def test_partition_without_a_leader_is_a_follower() -> None:
     p = leader()
     change = p.apply(state(leader=-1, epoch=6, partition_epoch=11), log_end_offset=100, now_ms=0)
     assert change is RoleChange.FOLLOWER and p.leader == NO_LEADER
 
 
-def test_an_offline_replica_stays_offline_whatever_metadata_says() -> None:
+def test_offline_replica_stays_offline_after_metadata_changes() -> None:
     p = leader()
     p.mark_offline(DIRS[ME])
     change = p.apply(state(epoch=6, partition_epoch=11), log_end_offset=100, now_ms=0)
@@ -201,7 +201,7 @@ def test_an_offline_replica_stays_offline_whatever_metadata_says() -> None:
     ("expected_epoch", "code"),
     [(4, ErrorCode.FENCED_LEADER_EPOCH), (6, ErrorCode.UNKNOWN_LEADER_EPOCH)],
 )
-def test_a_wrong_leader_epoch_is_refused(expected_epoch: int, code: ErrorCode) -> None:
+def test_require_leader_with_wrong_epoch_raises(expected_epoch: int, code: ErrorCode) -> None:
     p = leader()
     p.require_leader(5)
     p.require_leader()
@@ -210,7 +210,7 @@ def test_a_wrong_leader_epoch_is_refused(expected_epoch: int, code: ErrorCode) -
     assert caught.value.code is code
 
 
-def test_a_follower_is_not_the_leader_even_in_the_right_epoch() -> None:
+def test_require_leader_of_a_follower_raises_in_any_epoch() -> None:
     p = make()
     p.apply(state(leader=2), log_end_offset=100, now_ms=0)
     for expected in (5, -1):
@@ -219,7 +219,7 @@ def test_a_follower_is_not_the_leader_even_in_the_right_epoch() -> None:
         p.require_replica(expected)
 
 
-def test_any_replica_may_be_compared_but_for_one_that_is_offline_or_of_another_epoch() -> None:
+def test_require_replica_rejects_only_offline_replicas_and_other_epochs() -> None:
     p = make()
     with pytest.raises(NotLeaderOrFollowerError):
         p.require_replica()
@@ -234,7 +234,7 @@ def test_any_replica_may_be_compared_but_for_one_that_is_offline_or_of_another_e
             leads.require_replica()
 
 
-def test_min_insync_replicas_counts_only_for_acks_all() -> None:
+def test_min_insync_replicas_applies_only_to_acks_all() -> None:
     p = leader(min_isr=2, isr=(1,))
     p.require_appendable(1)
     with pytest.raises(OperatingError) as caught:
@@ -244,7 +244,7 @@ def test_min_insync_replicas_counts_only_for_acks_all() -> None:
     p.require_appendable(-1)
 
 
-def test_min_insync_replicas_cannot_ask_for_more_than_there_are_replicas() -> None:
+def test_min_insync_replicas_is_limited_by_the_replication_factor() -> None:
     p = make(min_isr=2)
     p.apply(state(replicas=(1,), isr=(1,)), log_end_offset=100, now_ms=0)
     p.require_appendable(-1)
@@ -257,13 +257,13 @@ def test_min_insync_replicas_cannot_ask_for_more_than_there_are_replicas() -> No
     ("checkpointed", "start", "end", "expected"),
     [(-1, 0, 100, 0), (-1, 40, 100, 40), (70, 0, 100, 70), (130, 0, 100, 100), (10, 40, 100, 40)],
 )
-def test_the_first_high_watermark_lies_within_the_log(
+def test_initial_high_watermark_lies_within_the_log(
     checkpointed: int, start: int, end: int, expected: int
 ) -> None:
     assert make(hw=checkpointed, start=start, end=end).high_watermark == expected
 
 
-def test_the_high_watermark_is_the_least_end_in_the_isr() -> None:
+def test_high_watermark_is_the_least_log_end_offset_in_the_isr() -> None:
     p = leader()
     assert not fetch(p, TWO, 100)
     assert fetch(p, THREE, 80) and p.high_watermark == 80
@@ -273,7 +273,7 @@ def test_the_high_watermark_is_the_least_end_in_the_isr() -> None:
     assert fetch(p, THREE, 105) and p.high_watermark == 105
 
 
-def test_a_new_leader_commits_nothing_before_all_of_the_isr_have_fetched() -> None:
+def test_new_leader_advances_the_high_watermark_after_all_isr_members_fetched() -> None:
     p = make(hw=50)
     p.apply(state(), log_end_offset=100, now_ms=0)
     fetch(p, TWO, 100)
@@ -282,14 +282,14 @@ def test_a_new_leader_commits_nothing_before_all_of_the_isr_have_fetched() -> No
     assert p.high_watermark == 60
 
 
-def test_a_lone_replica_commits_by_itself() -> None:
+def test_only_replica_advances_the_high_watermark_on_append() -> None:
     p = make()
     p.apply(state(replicas=(1,), isr=(1,)), log_end_offset=100, now_ms=0)
     assert p.high_watermark == 100
     assert p.log_end_moved(101) and p.high_watermark == 101
 
 
-def test_the_high_watermark_never_goes_back() -> None:
+def test_high_watermark_never_decreases() -> None:
     p = leader()
     fetch(p, TWO, 100)
     fetch(p, THREE, 100)
@@ -300,8 +300,8 @@ def test_the_high_watermark_never_goes_back() -> None:
     assert p.high_watermark == 100
 
 
-def test_a_replica_that_metadata_takes_out_of_the_isr_is_not_waited_for_any_more() -> None:
-    """Kafka goes on waiting for it for up to 30 s; here its death costs nobody an answer."""
+def test_high_watermark_advances_when_metadata_shrinks_the_isr() -> None:
+    """Kafka waits for such a replica for up to 30 s; here its failure delays no response."""
     p = leader()
     fetch(p, TWO, 100)
     fetch(p, THREE, 100)
@@ -312,7 +312,7 @@ def test_a_replica_that_metadata_takes_out_of_the_isr_is_not_waited_for_any_more
     assert p.high_watermark == 150
 
 
-def test_a_follower_commits_what_it_has_of_what_the_leader_committed() -> None:
+def test_follower_high_watermark_is_limited_by_its_log_end_offset() -> None:
     p = make()
     p.apply(state(leader=2), log_end_offset=100, now_ms=0)
     assert p.fetched_from_leader(leader_high_watermark=90, log_end_offset=110)
@@ -323,7 +323,7 @@ def test_a_follower_commits_what_it_has_of_what_the_leader_committed() -> None:
     assert (p.high_watermark, p.log_end_offset) == (105, 105)
 
 
-def test_below_min_insync_replicas_the_high_watermark_stands_still() -> None:
+def test_high_watermark_below_min_insync_replicas_does_not_advance() -> None:
     p = leader(min_isr=2)
     fetch(p, TWO, 100)
     fetch(p, THREE, 100)
@@ -338,7 +338,7 @@ def test_below_min_insync_replicas_the_high_watermark_stands_still() -> None:
 
 
 @pytest.mark.parametrize(
-    ("who", "broker_epoch", "leader_epoch"),
+    ("broker_id", "broker_epoch", "leader_epoch"),
     [
         (BrokerId(9), EPOCH, 5),
         (ME, EPOCH, 5),
@@ -347,39 +347,46 @@ def test_below_min_insync_replicas_the_high_watermark_stands_still() -> None:
         (TWO, BrokerEpoch(EPOCH + 1), 5),
         (TWO, EPOCH, -1),
     ],
-    ids=["no_replica", "the_leader", "no_epoch", "former_life", "not_heard_of", "no_leader_epoch"],
+    ids=[
+        "no_replica",
+        "the_leader",
+        "no_epoch",
+        "former_incarnation",
+        "unknown_incarnation",
+        "no_leader_epoch",
+    ],
 )
-def test_who_is_no_follower_is_not_taken_for_one(
-    who: BrokerId, broker_epoch: BrokerEpoch, leader_epoch: int
+def test_require_follower_rejects_other_brokers_and_epochs(
+    broker_id: BrokerId, broker_epoch: BrokerEpoch, leader_epoch: int
 ) -> None:
     p, brokers = leader(), {b: broker(b) for b in (ME, TWO, THREE)}
     brokers[BrokerId(9)] = replace(broker(TWO), broker_id=BrokerId(9))
     p.require_follower(TWO, broker_epoch=EPOCH, expected_epoch=5, brokers=brokers)
     with pytest.raises(NotLeaderOrFollowerError):
         p.require_follower(
-            who, broker_epoch=broker_epoch, expected_epoch=leader_epoch, brokers=brokers
+            broker_id, broker_epoch=broker_epoch, expected_epoch=leader_epoch, brokers=brokers
         )
 
 
 # --- shrinking the ISR ---------------------------------------------------------------------------
 
 
-def test_a_follower_that_lags_too_long_is_a_candidate_for_removal() -> None:
+def test_isr_shrink_candidates_are_followers_that_lag_too_long() -> None:
     p = leader()
     fetch(p, TWO, 100)
     assert p.isr_shrink_candidates(LAG_MS) == ()
     assert p.isr_shrink_candidates(LAG_MS + 1) == (THREE,)
 
 
-def test_a_follower_at_the_end_of_an_idle_log_never_lags() -> None:
+def test_follower_at_the_end_of_an_idle_log_is_no_isr_shrink_candidate() -> None:
     p = leader()
     fetch(p, TWO, 100)
     fetch(p, THREE, 100)
     assert p.isr_shrink_candidates(100 * LAG_MS) == ()
 
 
-def test_a_follower_that_reaches_the_end_of_its_previous_fetch_keeps_up() -> None:
-    """Under steady load nobody is ever at the very end; to be where the end was is enough."""
+def test_follower_that_reaches_the_previous_log_end_is_no_isr_shrink_candidate() -> None:
+    """Under steady load no follower reaches the current log end; the previous one is sufficient."""
     p = leader()
     fetch(p, THREE, 100)
     fetch(p, TWO, 90, now_ms=1_000)
@@ -390,10 +397,10 @@ def test_a_follower_that_reaches_the_end_of_its_previous_fetch_keeps_up() -> Non
     assert p.isr_shrink_candidates(1_001 + LAG_MS) == (TWO,)
 
 
-def test_a_pending_removal_is_waited_for_until_metadata_brings_it() -> None:
-    """The controller may refuse; then the replica was a member all along.
+def test_pending_isr_shrink_takes_effect_with_metadata_only() -> None:
+    """The controller may refuse the change, so that the replica stays a member.
 
-    Its answer may be faster than a ``min.insync.replicas`` that it already counted with.
+    Its response may be faster than a ``min.insync.replicas`` that the controller considered.
     """
     p = leader()
     fetch(p, TWO, 100)
@@ -408,7 +415,7 @@ def test_a_pending_removal_is_waited_for_until_metadata_brings_it() -> None:
     p.set_min_insync_replicas(3)
     p.apply(state(isr=(1, 2), partition_epoch=11), log_end_offset=100, now_ms=0)
     assert p.isr == (ME, TWO) and p.partition_epoch == 11 and p.pending_isr_change is None
-    assert p.high_watermark == 0, "it was raised before, and 3 goes on holding what is committed"
+    assert p.high_watermark == 0, "the earlier min.insync.replicas of 3 still applies"
     p.set_min_insync_replicas(2)
     assert p.high_watermark == 100
 
@@ -416,20 +423,20 @@ def test_a_pending_removal_is_waited_for_until_metadata_brings_it() -> None:
 # --- growing the ISR -----------------------------------------------------------------------------
 
 
-def started(p: Partition, who: BrokerId, start: int, *, end: int = 100) -> None:
-    """It fetches from ``end`` on, and says that its log starts at ``start``."""
+def started(p: Partition, broker_id: BrokerId, start: int, *, end: int = 100) -> None:
+    """Fetch from ``end`` on, with log start offset ``start``."""
     p.follower_fetched(
-        who,
+        broker_id,
         fetch_offset=end,
         now_ms=0,
         broker_epoch=EPOCH,
-        speaker=SPEAKERS[who],
+        speaker=SPEAKERS[broker_id],
         moment=0,
         log_start_offset=start,
     )
 
 
-def test_a_follower_may_join_once_it_has_all_that_is_committed() -> None:
+def test_isr_expand_is_wanted_once_the_follower_has_all_committed_records() -> None:
     p = leader(isr=(1, 2))
     fetch(p, TWO, 100)
     brokers = {THREE: broker(THREE)}
@@ -442,13 +449,13 @@ def test_a_follower_may_join_once_it_has_all_that_is_committed() -> None:
 
 
 class Session:
-    """A fetch session of THREE at the leader: requests and answers in turn."""
+    """A fetch session of broker THREE at the leader: requests and responses in turn."""
 
     def __init__(self, p: Partition, moments: Moments) -> None:
         self.p, self.moments, self.speaker = p, moments, Speaker()
 
     def request(self, offset: int) -> bool:
-        """Whether it was heard."""
+        """Send a fetch request and return whether the leader accepted it."""
         self.speaker.spoke()
         taken = self.p.follower_fetched(
             THREE,
@@ -464,37 +471,37 @@ class Session:
         self.speaker.answered_at = self.moments.next()
 
 
-@pytest.mark.parametrize("what", ["left_the_isr", "broker_registered"])
-def test_what_a_follower_says_counts_if_it_was_said_of_the_copy_of_now(what: str) -> None:
-    """It may have been lost and made anew, or come back shorter, in the same epochs as before."""
+@pytest.mark.parametrize("event", ["left_the_isr", "broker_registered"])
+def test_fetch_of_a_former_copy_does_not_count_for_the_isr(event: str) -> None:
+    """The copy may have been recreated or truncated in the same epochs."""
     p, moments, brokers = leader(isr=(1, 2)), Moments(), {THREE: broker(THREE)}
     old, late = Session(p, moments), Session(p, moments)
     assert old.request(100)
     old.answer()
     assert p.isr_expand_wanted(THREE, brokers)
-    if what == "left_the_isr":
+    if event == "left_the_isr":
         after = state(isr=(1, 2), partition_epoch=11)
         p.apply(after, log_end_offset=100, now_ms=0, moment=moments.next())
     else:
         p.broker_registered(THREE, moments.next())
-    assert not p.isr_expand_wanted(THREE, brokers), "what is remembered is void"
-    assert not old.request(100), "sent before, read now"
+    assert not p.isr_expand_wanted(THREE, brokers), "the known state is reset"
+    assert not old.request(100), "the request is older than the event"
     assert not late.request(100)
     assert not p.isr_expand_wanted(THREE, brokers)
     new = Session(p, moments)
-    assert not new.request(90), "nothing says that this one is not late, too"
+    assert not new.request(90), "the request may be late as well"
     new.answer()
     assert new.request(90)
     assert (end_of(p, THREE), p.isr_expand_wanted(THREE, brokers)) == (90, False)
     old.answer()
     new.answer()
     assert new.request(100) and p.isr_expand_wanted(THREE, brokers)
-    assert not old.request(120), "a loop that was given up"
+    assert not old.request(120), "the fetch session was abandoned"
     assert end_of(p, THREE) == 100
 
 
-def test_a_follower_may_join_once_it_has_nothing_that_was_deleted() -> None:
-    """Whoever was away, or restarted with an older start, was not asked when that was answered."""
+def test_isr_expand_is_wanted_once_the_follower_deleted_all_deleted_records() -> None:
+    """DeleteRecords did not wait for a follower that was absent or restarted."""
     p = leader(isr=(1, 2))
     brokers = {THREE: broker(THREE)}
     started(p, THREE, 6)
@@ -503,23 +510,23 @@ def test_a_follower_may_join_once_it_has_nothing_that_was_deleted() -> None:
     assert p.isr_expand_wanted(THREE, brokers, log_start_offset=7)
 
 
-def test_an_idle_follower_that_goes_on_fetching_need_not_say_again_where_it_is() -> None:
+def test_idle_follower_joins_the_isr_without_repeating_its_offset() -> None:
     p, moments, brokers = leader(isr=(1, 2)), Moments(), {THREE: broker(THREE)}
     session = Session(p, moments)
     assert session.request(100)
     session.answer()
     p.broker_registered(THREE, moments.next())
     session.speaker.spoke()
-    assert not p.isr_expand_wanted(THREE, brokers), "sent before that, perhaps"
+    assert not p.isr_expand_wanted(THREE, brokers), "the request may be older than the registration"
     session.answer()
-    assert not p.isr_expand_wanted(THREE, brokers), "nobody is known to have got that answer"
+    assert not p.isr_expand_wanted(THREE, brokers), "the response may be lost"
     session.speaker.spoke()
     assert p.isr_expand_wanted(THREE, brokers)
     p.follower_left(THREE, session.speaker)
-    assert not p.isr_expand_wanted(THREE, brokers), "now it speaks of other partitions"
+    assert not p.isr_expand_wanted(THREE, brokers), "the session continues with other partitions"
 
 
-def test_a_follower_must_have_reached_the_start_of_the_leaders_epoch() -> None:
+def test_isr_expand_requires_the_start_of_the_leader_epoch() -> None:
     p = make(hw=50)
     p.apply(state(isr=(1, 2)), log_end_offset=100, now_ms=0)
     fetch(p, THREE, 60)
@@ -545,10 +552,10 @@ def test_a_follower_must_have_reached_the_start_of_the_leaders_epoch() -> None:
         "dir_offline",
         "dir_saturated",
         "dir_stalled",
-        "not_the_one_that_fetched",
+        "newer_incarnation",
     ],
 )
-def test_a_follower_that_cannot_count_does_not_join(
+def test_isr_expand_is_not_wanted_for_an_unavailable_follower(
     registration: BrokerRegistration | None,
 ) -> None:
     p = leader(isr=(1, 2))
@@ -556,8 +563,8 @@ def test_a_follower_that_cannot_count_does_not_join(
     assert not p.isr_expand_wanted(THREE, {} if registration is None else {THREE: registration})
 
 
-def test_a_pending_member_is_waited_for_before_it_is_committed() -> None:
-    """It may be in the ISR already as far as the controller is concerned, and be elected."""
+def test_high_watermark_waits_for_a_pending_isr_member() -> None:
+    """The controller may have added the replica already and may elect it."""
     p = leader(isr=(1, 2))
     fetch(p, TWO, 100)
     fetch(p, THREE, 100)
@@ -577,7 +584,7 @@ def test_a_pending_member_is_waited_for_before_it_is_committed() -> None:
         (ErrorCode.NOT_CONTROLLER, IsrVerdict.RETRY, True),
     ],
 )
-def test_what_a_refused_change_comes_to(
+def test_refused_isr_change_is_rolled_back_or_stays_pending(
     code: ErrorCode, verdict: IsrVerdict, is_pending: bool
 ) -> None:
     p = leader(isr=(1, 2))
@@ -590,7 +597,7 @@ def test_what_a_refused_change_comes_to(
     assert (p.pending_isr_change is change) is is_pending
 
 
-def test_metadata_that_overtakes_the_answer_settles_the_change() -> None:
+def test_metadata_newer_than_the_response_settles_the_isr_change() -> None:
     p = leader(isr=(1, 2))
     fetch(p, THREE, 100)
     change = p.begin_isr_change((ME, TWO, THREE), own_broker_epoch=BrokerEpoch(3))
@@ -606,11 +613,11 @@ def test_metadata_that_overtakes_the_answer_settles_the_change() -> None:
     assert p.isr_change_refused(change, ErrorCode.INELIGIBLE_REPLICA) is IsrVerdict.STALE
 
 
-# --- any order of events -------------------------------------------------------------------------
+# --- random sequences of events ------------------------------------------------------------------
 
 
 class PartitionMachine(RuleBasedStateMachine):
-    """Random fetches, appends, ISR changes and metadata against what must always hold."""
+    """Random fetches, appends, ISR changes and metadata, with the invariants of a partition."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -624,11 +631,11 @@ class PartitionMachine(RuleBasedStateMachine):
     def append(self, count: int) -> None:
         self.p.log_end_moved(self.p.log_end_offset + count)
 
-    @rule(who=st.sampled_from([TWO, THREE]), share=st.floats(0, 1))
-    def fetch(self, who: BrokerId, share: float) -> None:
-        missing = self.p.log_end_offset - self.ends[who]
-        self.ends[who] += int(missing * share + 0.5)
-        fetch(self.p, who, self.ends[who])
+    @rule(broker_id=st.sampled_from([TWO, THREE]), share=st.floats(0, 1))
+    def fetch(self, broker_id: BrokerId, share: float) -> None:
+        missing = self.p.log_end_offset - self.ends[broker_id]
+        self.ends[broker_id] += int(missing * share + 0.5)
+        fetch(self.p, broker_id, self.ends[broker_id])
 
     @precondition(lambda self: self.p.pending_isr_change is None)
     @rule(others=st.sets(st.sampled_from([TWO, THREE])))
@@ -655,7 +662,7 @@ class PartitionMachine(RuleBasedStateMachine):
             )
 
     @invariant()
-    def the_high_watermark_is_held_by_every_member_and_never_goes_back(self) -> None:
+    def high_watermark_is_replicated_and_never_decreases(self) -> None:
         members = set(self.p.isr) | set(
             self.p.pending_isr_change.isr if self.p.pending_isr_change else ()
         )
@@ -667,7 +674,7 @@ class PartitionMachine(RuleBasedStateMachine):
         assert not (grew and self.p.is_under_min_isr)
 
     @invariant()
-    def nobody_else_is_waited_for(self) -> None:
+    def high_watermark_waits_for_members_only(self) -> None:
         if not self.p.is_under_min_isr and self.p.pending_isr_change is None:
             members = [self.ends[m] for m in self.p.isr if m != ME]
             known = [end_of(self.p, m) for m in self.p.isr if m != ME]

@@ -1,4 +1,4 @@
-"""The table of a replica's states, cell by cell, and what a directory's states are to it."""
+"""The transitions of ``ReplicaState``, and the effect of directory states."""
 
 from __future__ import annotations
 
@@ -20,35 +20,35 @@ WITH_A_LOG = (S.ONLINE, S.SATURATED, S.STALLED)
 
 @pytest.mark.parametrize("state", S)
 @pytest.mark.parametrize("event", E)
-def test_an_event_that_the_table_does_not_name_changes_nothing(
+def test_next_state_follows_the_table_and_ignores_other_events(
     state: ReplicaState, event: ReplicaEvent
 ) -> None:
     after = next_state(state, event)
     assert after is TRANSITIONS.get((state, event), state)
-    assert next_state(after, event) is after, "reported twice is reported once"
+    assert next_state(after, event) is after, "a repeated event has no effect"
 
 
 @pytest.mark.parametrize("event", E)
-def test_a_replica_that_is_gone_stays_gone(event: ReplicaEvent) -> None:
+def test_next_state_of_a_gone_replica_is_gone(event: ReplicaEvent) -> None:
     assert next_state(S.GONE, event) is S.GONE
 
 
 @pytest.mark.parametrize("state", [s for s in S if s is not S.GONE])
-def test_every_replica_may_leave(state: ReplicaState) -> None:
+def test_next_state_after_left_is_gone(state: ReplicaState) -> None:
     assert next_state(state, E.LEFT) is S.GONE
 
 
-def test_a_replica_without_a_log_is_not_impaired_by_any_directory() -> None:
+def test_directory_events_do_not_impair_a_replica_without_a_log() -> None:
     for state in (S.MAKING, S.HELD_BACK, S.OFFLINE):
         for event in (E.FILLED_UP, E.STALLED, E.RECOVERED):
             assert next_state(state, event) is state
 
 
 @pytest.mark.parametrize(("before", "event"), log_dir_state.TRANSITIONS)
-def test_a_replica_with_a_log_goes_with_its_directory(
+def test_replica_with_a_log_follows_the_state_of_its_directory(
     before: LogDirState, event: LogDirEvent
 ) -> None:
-    """But for coming back from OFFLINE: then its log has to be opened first."""
+    """A returning directory is the exception: its log must be opened first."""
     after = log_dir_state.next_state(before, event)
     here = next_state(S.ONLINE, EVENT_OF_DIR[before])
     if before is not LogDirState.OFFLINE:
@@ -58,6 +58,6 @@ def test_a_replica_with_a_log_goes_with_its_directory(
         assert next_state(here, E.OPENED) is S.ONLINE
 
 
-def test_impaired_are_those_that_come_back_by_themselves() -> None:
+def test_impaired_replica_states_recover_to_online() -> None:
     assert [state for state in S if state.is_impaired] == [S.SATURATED, S.STALLED]
     assert all(next_state(state, E.RECOVERED) is S.ONLINE for state in WITH_A_LOG)

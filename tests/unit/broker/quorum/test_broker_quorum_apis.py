@@ -1,4 +1,4 @@
-"""DescribeQuorum in every version that Kafka has of it, and UnregisterController."""
+"""DescribeQuorum in all of Kafka's versions, AddRaftVoter and UnregisterController."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def answer(request: RpcRequest) -> RpcResponse:
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
-async def test_the_quorum_is_described(version: int) -> None:
+async def test_describe_quorum_returns_voters_observers_and_nodes(version: int) -> None:
     wanted = [
         DESCRIBE.TopicData(
             topic_name="__cluster_metadata",
@@ -72,7 +72,7 @@ async def test_the_quorum_is_described(version: int) -> None:
         assert (listener.name, listener.host, listener.port) == ("CONTROLLER", "::1", 9090)
 
 
-async def test_who_leads_no_more_is_an_error_of_the_whole() -> None:
+async def test_describe_quorum_without_a_leader_returns_not_controller() -> None:
     def refuse(request: RpcRequest) -> RpcResponse:
         if isinstance(request, DescribeQuorumRequest):
             raise NotControllerError("no leader is known")
@@ -86,10 +86,10 @@ async def test_who_leads_no_more_is_an_error_of_the_whole() -> None:
 @pytest.mark.parametrize(
     ("hosts", "words"), [(("x" * 995,), "endpoint"), (("h",) * 17, "17 endpoints")]
 )
-async def test_endpoints_that_no_answer_could_carry_are_refused(
+async def test_add_raft_voter_with_unencodable_endpoints_returns_invalid_request(
     hosts: tuple[str, ...], words: str
 ) -> None:
-    """Found by ``make fuzz``."""
+    """``make fuzz`` found this case."""
     kind = message("AddRaftVoterRequest")
     listeners = [kind.Listener(name="N", host=host, port=1) for host in hosts]
     asked = kind(cluster_id=None, voter_id=101, voter_directory_id=DIRECTORY, listeners=listeners)
@@ -99,8 +99,8 @@ async def test_endpoints_that_no_answer_could_carry_are_refused(
     assert words in response.error_message
 
 
-async def test_a_controller_is_forgotten_as_it_was_found() -> None:
-    """Asked again, the controller knows whether another one has come in between."""
+async def test_unregister_controller_forwards_the_incarnation_in_metadata() -> None:
+    """The controller detects by the incarnation whether another one registered since."""
     incarnation = Uuid(b"i" * 16)
     known = RegisterControllerRecord(
         controller_id=BrokerId(102),

@@ -1,4 +1,4 @@
-"""A log that is damaged on one broker: its replica heals or stays, and its directory lives."""
+"""Damaged logs: the replica is repaired or kept, and its directory stays online."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ LOG = "t-0/00000000000000000000.log"
 
 
 def damage(rig: BrokerRig, number: int, at: int = 80) -> None:
-    """Flip a bit in the ``number``-th batch of the replica as it lies on the disk."""
+    """Flip a bit in batch ``number`` of the replica on its disk."""
     (directory,) = [d for d in rig.dirs if d.vfs.exists(f"{d.path}/{LOG}")]
     file = directory.vfs.open(f"{directory.path}/{LOG}", OpenMode.READ_WRITE)
     position = number * SIZE + at
@@ -47,7 +47,7 @@ def bytes_of(rig: BrokerRig) -> bytes:
     return directory.vfs.read_if_exists(f"{directory.path}/{LOG}") or b""
 
 
-def nothing_in_memory(rig: BrokerRig) -> None:
+def disable_cached_reads(rig: BrokerRig) -> None:
     for log_dir in rig.dirs:
         log_dir._cached_reads = False
 
@@ -68,12 +68,12 @@ async def hosted(rigs: Sequence[BrokerRig], **more: Any) -> None:
         await rig.follow(topic(), partition(replicas=(1, 2), **more))
 
 
-async def test_a_damaged_leader_reports_its_copy_lost_and_then_where_it_is() -> None:
+async def test_damaged_leader_reports_its_copy_as_lost_and_then_its_directory() -> None:
     async with brokers(2) as rigs:
         await hosted(rigs)
         await write(rigs[0])
         damage(rigs[0], 3)
-        nothing_in_memory(rigs[0])
+        disable_cached_reads(rigs[0])
         with capture_logs() as logged:
             sound = only(await rigs[0].ask(fetch(0), 12))
             assert (sound.error_code, len(sound.records)) == (0, 3 * SIZE)
@@ -88,14 +88,14 @@ async def test_a_damaged_leader_reports_its_copy_lost_and_then_where_it_is() -> 
         assert events.count("log_damaged") == 1
         assert events.count("damaged_leader_steps_down") == 1
         assert rigs[0].dirs[0].is_online
-        # What stands behind the damage is served.
+        # Batches after the damaged one are served.
         behind = only(await rigs[0].ask(fetch(4), 12))
         assert (behind.error_code, len(behind.records)) == (0, 2 * SIZE)
 
 
 @pytest.mark.parametrize("at", [16, 80])
 @pytest.mark.parametrize("number", [0, 3, BATCHES - 1])
-async def test_a_leader_that_stepped_down_truncates_the_damage_and_heals(
+async def test_damaged_leader_that_stepped_down_truncates_and_fetches_again(
     number: int, at: int
 ) -> None:
     async with brokers(2) as rigs:
@@ -103,7 +103,7 @@ async def test_a_leader_that_stepped_down_truncates_the_damage_and_heals(
         await write(rigs[0])
         whole = bytes_of(rigs[1])
         damage(rigs[0], number, at)
-        nothing_in_memory(rigs[0])
+        disable_cached_reads(rigs[0])
         await rigs[0].ask(fetch(number), 12)
         for rig in rigs:
             rig.replay(
@@ -124,12 +124,12 @@ async def test_a_leader_that_stepped_down_truncates_the_damage_and_heals(
         await until(lambda: end(rigs[0]) == BATCHES + 1)
 
 
-async def test_a_leader_without_an_heir_stays_and_serves_what_is_sound() -> None:
+async def test_damaged_leader_without_in_sync_followers_keeps_serving_intact_batches() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         await write(rig)
         damage(rig, 2)
-        nothing_in_memory(rig)
+        disable_cached_reads(rig)
         with capture_logs() as logged:
             for _ in range(3):
                 refused = only(await rig.ask(fetch(2), 12))
@@ -144,8 +144,9 @@ async def test_a_leader_without_an_heir_stays_and_serves_what_is_sound() -> None
         assert LOST_DIR not in assigned(rig)
 
 
-async def test_a_follower_that_cannot_use_what_it_gets_makes_its_leader_check() -> None:
-    """Pages in memory are sent unchecked; that the follower asks again for the same is the sign."""
+async def test_damaged_batch_that_a_follower_rejects_is_checked_by_the_leader() -> None:
+    """Cached pages are sent without a check; the repeated fetch of the follower reveals the
+    damage."""
     async with brokers(2) as rigs:
         await rigs[0].follow(topic(), partition(replicas=(1, 2), isr=[1]))
         await write(rigs[0])
@@ -161,13 +162,13 @@ async def test_a_follower_that_cannot_use_what_it_gets_makes_its_leader_check() 
             await until(lambda: end(rigs[1]) == 3)
         assert rigs[0].dirs[0].is_online
         assert rigs[1].dirs[0].is_online
-        # An heir that comes later is found when the damage is met the next time.
+        # A follower that joins the ISR later becomes leader after the next read of the damage.
         for rig in rigs:
             rig.replay(partition(replicas=(1, 2), isr=[1, 2], epoch=0))
         await until(lambda: LOST_DIR in assigned(rigs[0]))
 
 
-async def test_a_follower_that_asks_again_for_what_is_sound_gets_it_again() -> None:
+async def test_repeated_fetch_of_intact_batches_is_detected_per_follower() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition(replicas=(1, 2)))
         await write(rig, acks=1)
@@ -179,13 +180,13 @@ async def test_a_follower_that_asks_again_for_what_is_sound_gets_it_again() -> N
         assert not replica.partition.is_sent_again(replica.partition.replicas[0], 3)
 
 
-async def test_before_directories_nobody_can_be_reported_so_the_leader_stays() -> None:
+async def test_damaged_leader_at_a_level_without_directories_stays_leader() -> None:
     async with brokers(2) as rigs:
         await hosted(rigs)
         await write(rigs[0])
         rigs[0].replay(FeatureLevelRecord(name="metadata.version", feature_level=14))
         damage(rigs[0], 2)
-        nothing_in_memory(rigs[0])
+        disable_cached_reads(rigs[0])
         before = assigned(rigs[0])
         with capture_logs() as logged:
             refused = only(await rigs[0].ask(fetch(2), 12))

@@ -1,5 +1,5 @@
-"""One row per bullet of KIP-858, "Replica management", and of KIP-113, "Handle failure", and per
-case that they leave open; the ids say which."""
+"""``reconcile``: one row per case of KIP-858, "Replica management", and of KIP-113, "Handle
+failure", and per case that both leave open. The ids name the cases."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def copy_in(directory_id: DirectoryId, topic_id: TopicId = TOPIC) -> LocalCopy:
 
 Row = tuple[Wanted | None, LocalCopy | None, LocalCopy | None, LocalDirs, tuple[Action, ...]]
 
-#: Wanted, current copy, future copy, directories, what to do.
+#: Desired replica, current copy, future copy, directories, expected actions.
 ROWS: dict[str, Row] = {
     # --- KIP-858, "Replica management": not assigned ---------------------------------------------
     "kip858-unassigned-exists-assigns-actual": (
@@ -176,7 +176,7 @@ ROWS: dict[str, Row] = {
     "kip858-lost-missing-while-one-offline-waits": (
         wanted(LOST_DIR), None, None, ONE_OFFLINE, (WaitOffline(),),
     ),
-    "lost-and-made-anew-before-one-went-offline-assigns-actual": (
+    "lost-and-recreated-before-one-went-offline-assigns-actual": (
         wanted(LOST_DIR, is_counted=False), copy_in(B), None, ONE_OFFLINE,
         (Assign(directory_id=B),),
     ),
@@ -310,7 +310,7 @@ ROWS: dict[str, Row] = {
         wanted(UNASSIGNED_DIR, is_counted=False), None, copy_in(B), ONE_OFFLINE,
         (AdoptFuture(directory_id=B),),
     ),
-    # --- other topics, and nobody's copies -------------------------------------------------------
+    # --- other topics, and copies without a replica ----------------------------------------------
     "older-topic-in-the-wanted-dir-set-aside-then-creates": (
         wanted(A, is_counted=False), copy_in(A, OLD_TOPIC), None, ALL_ONLINE,
         (RemoveStray(directory_id=A), Create(directory_id=A)),
@@ -351,13 +351,13 @@ ROWS: dict[str, Row] = {
 
 
 @pytest.mark.parametrize("row", ROWS.values(), ids=ROWS.keys())
-def test_each_row_of_the_table(row: Row) -> None:
+def test_reconcile_returns_the_actions_of_the_table(row: Row) -> None:
     wants, copy, future, dirs, expected = row
     assert reconcile(wants, copy, future, dirs) == expected
 
 
 @pytest.mark.parametrize("copies", [(copy_in(GONE), None), (None, copy_in(GONE))])
-def test_a_copy_in_a_dir_that_is_not_online_is_a_bug_of_the_caller(
+def test_reconcile_with_a_copy_in_an_offline_directory_is_an_error(
     copies: tuple[LocalCopy | None, LocalCopy | None],
 ) -> None:
     with pytest.raises(AssertionError):
@@ -377,7 +377,7 @@ _DIRECTORIES = st.sampled_from([A, B, GONE, LOST_DIR, UNASSIGNED_DIR, MIGRATING_
     st.sampled_from([None, copy_in(B), copy_in(B, OLD_TOPIC)]),
     st.sampled_from([ALL_ONLINE, ONE_OFFLINE]),
 )  # fmt: skip
-def test_the_rules_hold_in_every_case(
+def test_reconcile_keeps_its_invariants_for_all_inputs(
     wants: Wanted, copy: LocalCopy | None, future: LocalCopy | None, dirs: LocalDirs
 ) -> None:
     actions = reconcile(wants, copy, future, dirs)
@@ -389,10 +389,10 @@ def test_the_rules_hold_in_every_case(
     if isinstance(made, Create | CreateChosen):
         assert not has_copy and not has_future
     if isinstance(made, Create | CreateChosen | AdoptFuture) and wants.is_counted:
-        # A log that may lack acknowledged records, and would be elected.
-        is_given_up = wants.directory_id == LOST_DIR and wants.is_last and wants.may_lose_records
+        # A log that may lack acknowledged records and could be elected.
+        is_abandoned = wants.directory_id == LOST_DIR and wants.is_last and wants.may_lose_records
         held_nothing = wants.is_new or (wants.is_last and not wants.was_made)
-        assert is_given_up or (held_nothing and not isinstance(made, AdoptFuture))
+        assert is_abandoned or (held_nothing and not isinstance(made, AdoptFuture))
     assert not (has_future and any(isinstance(a, DropFuture) for a in actions))
     resumed = [a for a in actions if isinstance(a, ResumeMove)]
     assert not resumed or (has_copy and future is not None)

@@ -1,4 +1,4 @@
-"""What metadata counts on and the disk may lack is not in sync, and leads nothing."""
+"""Copies that may lack acknowledged records are not in sync and do not lead."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ MARKS = [f"/d{n}/{CLEAN_SHUTDOWN_FILE}" for n in (1, 2)]
 
 
 @pytest.mark.parametrize("is_clean", [True, False])
-async def test_a_replica_that_is_found_elsewhere_is_whole_if_its_disk_was_closed_cleanly(
+async def test_replica_found_in_another_directory_is_reported_lost_after_an_unclean_stop(
     is_clean: bool,
 ) -> None:
-    """KIP-858: the partition might have been moved while the broker was offline.
+    """KIP-858: the partition may have been moved while the broker was offline.
 
-    Else the controller does not hear that it may lack records: it judges what metadata has there.
+    After an unclean stop the copy may lack records, which the controller must learn.
     """
     disks = (MemVfs(), MemVfs())
     async with brokers(1, *disks) as (rig,):
@@ -54,7 +54,7 @@ async def test_a_replica_that_is_found_elsewhere_is_whole_if_its_disk_was_closed
         assert only(await rig.ask(produce(batch()), 9)).base_offset == 1
 
 
-async def test_doubtful_copy_leads_nothing_and_its_directory_closes_unclean() -> None:
+async def test_doubtful_copy_does_not_lead_and_its_directory_is_closed_as_unclean() -> None:
     disks = (MemVfs(), MemVfs())
     both = {"replicas": (1, 2), "isr": (1, 2), "directories": [dir_of(1, 2), dir_of(2, 1)]}
     async with brokers(1, *disks) as (rig,):
@@ -73,7 +73,7 @@ async def test_doubtful_copy_leads_nothing_and_its_directory_closes_unclean() ->
     assert disks[1].exists(MARKS[1])
     async with brokers(1, *disks, opens=False) as (rig,):
         rig.replay(topic(), partition(**both, leader=2))
-    assert not disks[0].exists(MARKS[0]), "nobody has looked at it"
+    assert not disks[0].exists(MARKS[0]), "the copy was not checked"
     async with brokers(1, *disks, opens=False) as (rig,):
         rig.replay(topic(), partition(**both, leader=2))
         rig.parts.publisher.open()
@@ -84,7 +84,7 @@ async def test_doubtful_copy_leads_nothing_and_its_directory_closes_unclean() ->
     assert disks[0].exists(MARKS[0])
 
 
-async def test_a_move_that_was_agreed_to_goes_on_though_its_source_was_not_closed_cleanly() -> None:
+async def test_accepted_move_is_resumed_after_an_unclean_stop_of_its_source() -> None:
     disks = (MemVfs(), MemVfs())
     before, after = ([dir_of(1, n), dir_of(2, 1)] for n in (1, 2))
     both = {"replicas": (1, 2), "isr": (1, 2), "leader": 2}
@@ -157,14 +157,14 @@ async def test_copy_without_its_oldest_segment_leaves_in_sync_set_before_it_lead
         expected = ["damaged_replica_leaves_in_sync_set"] if has_heir else []
         assert [entry["event"] for entry in logged] == expected
         if not has_heir:
-            # It serves what it has, and says so where it has nothing.
+            # The replica serves its records and returns an error for missing ones.
             refused = only(await rig.ask(fetch(0), 12))
             assert refused.error_code == ErrorCode.CORRUPT_MESSAGE
             assert only(await rig.ask(fetch(1), 12)).error_code == ErrorCode.NONE
 
 
 async def test_copy_promoted_while_the_broker_stops_is_not_doubtful() -> None:
-    """No clean stop came before this one, and nobody serves the copy any more."""
+    """No clean stop preceded this one, and no broker serves the copy any more."""
     disks = (MemVfs(), MemVfs())
     async with brokers(1, *disks) as (rig,):
         await rig.follow(topic(), partition())

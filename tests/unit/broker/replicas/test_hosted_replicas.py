@@ -1,4 +1,4 @@
-"""Finding replicas for requests, and counting them."""
+"""``HostedReplicas``: lookup of replicas for requests, and metrics."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kraftjbod.core.ids import TopicId, TopicPartition
 from tests.unit.broker.broker_rig import TOPIC_ID, TP, brokers, partition, topic
 
 
-async def test_what_a_request_is_reported_when_there_is_no_replica_to_serve_it() -> None:
+async def test_require_hosted_replica_raises_kafkas_errors() -> None:
     async with brokers(2) as (rig, _):
         rig.replay(topic(), partition(), partition(1, replicas=(2,), leader=2))
         hosted = rig.parts.hosted
@@ -24,7 +24,7 @@ async def test_what_a_request_is_reported_when_there_is_no_replica_to_serve_it()
             hosted.require(TopicPartition("t", 1))
         replica = hosted.require(TP)
         with pytest.raises(NotLeaderOrFollowerError):
-            replica.require_open()  # Its log is still being made.
+            replica.require_open()  # Its log is still being created.
         await rig.parts.publisher.disk_work_done()
         assert replica.require_open()
         rig.dirs[0].go_offline("test")
@@ -33,7 +33,7 @@ async def test_what_a_request_is_reported_when_there_is_no_replica_to_serve_it()
             replica.require_open()
 
 
-async def test_topics_are_named_by_id() -> None:
+async def test_topic_name_finds_a_topic_by_id() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic())
         assert rig.parts.hosted.topic_name(TOPIC_ID) == "t"
@@ -41,7 +41,7 @@ async def test_topics_are_named_by_id() -> None:
             rig.parts.hosted.topic_name(TopicId(b"?" * 16))
 
 
-async def test_the_figures_are_kafkas() -> None:
+async def test_hosted_replica_metrics_have_kafkas_names() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition(), partition(1, replicas=(1, 2), isr=[1]))
         figures = rig.around.metrics.snapshot()

@@ -1,4 +1,4 @@
-"""In-sync sets: who is wanted in and out, and how the wish is delivered."""
+"""``IsrManager``: shrinking and expanding the ISR, and delivery of the changes."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ from tests.unit.broker.gates import until
 from tests.unit.broker.impaired_dirs import answer, stall
 
 
-def wishes(rig: BrokerRig) -> list[tuple[BrokerId, ...]]:
+def isr_changes(rig: BrokerRig) -> list[tuple[BrokerId, ...]]:
     return [
-        wish.isr
+        change.isr
         for request in rig.controller.seen
         if isinstance(request, AlterPartitionRequest)
-        for wish in request.partitions
+        for change in request.partitions
     ]
 
 
@@ -49,64 +49,64 @@ def isr(rig: BrokerRig) -> tuple[BrokerId, ...]:
     return replica.partition.isr
 
 
-async def heard(rig: BrokerRig, members: tuple[int, ...]) -> None:
-    """Metadata brings it; the answer to the wish alone puts nobody out."""
+async def replay_isr(rig: BrokerRig, members: tuple[int, ...]) -> None:
+    """Replay the new ISR as metadata; the controller's response alone removes no member."""
     await rig.follow(
         PartitionChangeRecord(topic_id=TOPIC_ID, partition_id=0, isr=tuple(map(BrokerId, members)))
     )
 
 
-async def test_a_follower_that_has_caught_up_is_let_in() -> None:
+async def test_follower_that_caught_up_joins_the_isr() -> None:
     async with brokers(2) as rigs:
         rigs[0].tasks.start(rigs[0].parts.isr.run(), "isr")
         for rig in rigs:
             await rig.follow(topic(), partition(replicas=(1, 2), isr=[1]))
         while isr(rigs[0]) != (1, 2):
             await asyncio.sleep(0.005)
-        assert wishes(rigs[0])[0] == (1, 2)
+        assert isr_changes(rigs[0])[0] == (1, 2)
 
 
-async def test_a_member_that_lags_is_put_out_and_what_waits_for_it_is_committed() -> None:
+async def test_lagging_member_leaves_the_isr_and_waiting_produce_completes() -> None:
     async with brokers(1, replica_lag_time_max_ms="50") as (rig,):
         rig.tasks.start(rig.parts.isr.run(), "isr")
         rig.tasks.start(rig.parts.isr.watch(), "watch")
         await rig.follow(topic(), partition(replicas=(1, 2)))
         writing = asyncio.create_task(rig.ask(produce(batch(), timeout_ms=60_000), 9))
-        await until(lambda: wishes(rig))
-        await heard(rig, (1,))
+        await until(lambda: isr_changes(rig))
+        await replay_isr(rig, (1,))
         written = await writing
         assert written.responses[0].partition_responses[0].error_code == 0
         assert isr(rig) == (1,)
 
 
-async def test_check_looks_for_lag_in_a_part_of_the_partitions_without_under_replication() -> None:
-    """Each partition is looked at four times in replica.lag.time.max.ms."""
+async def test_isr_lag_check_covers_all_partitions_in_parts() -> None:
+    """Each partition is checked four times per replica.lag.time.max.ms."""
     async with brokers(1) as (rig,):
         await rig.follow(topic(), *(partition(n, replicas=(1, 2)) for n in range(15)))
-        manager, looked_at = rig.parts.isr, []
-        manager._check = lambda replica, *_: looked_at.append(replica.topic_partition.partition)
+        manager, checked = rig.parts.isr, []
+        manager._check = lambda replica, *_: checked.append(replica.topic_partition.partition)
         counts = []
         for part in range(manager._lag_parts):
-            before = len(looked_at)
+            before = len(checked)
             manager._check_all(part)
-            counts.append(len(looked_at) - before)
-        assert sorted(looked_at) == list(range(15))
+            counts.append(len(checked) - before)
+        assert sorted(checked) == list(range(15))
         assert counts == [1] * 15
 
 
-async def test_a_follower_that_was_refused_once_is_found_by_looking() -> None:
-    """It is caught up and idle, so no fetch of its own will show it."""
+async def test_refused_isr_expansion_is_retried_by_the_periodic_check() -> None:
+    """The follower is caught up and idle, so that none of its fetches triggers the change."""
     refused = [True]
 
     def answer(request: RpcRequest) -> RpcResponse:
         if isinstance(request, AlterPartitionRequest) and refused:
             refused.clear()
-            wish = request.partitions[0]
+            change = request.partitions[0]
             return AlterPartitionResponse(
                 partitions=(
                     AlteredPartition(
-                        topic_id=wish.topic_id,
-                        partition=wish.partition,
+                        topic_id=change.topic_id,
+                        partition=change.partition,
                         error_code=ErrorCode.INELIGIBLE_REPLICA,
                     ),
                 )
@@ -120,10 +120,10 @@ async def test_a_follower_that_was_refused_once_is_found_by_looking() -> None:
             await rig.follow(topic(), partition(replicas=(1, 2), isr=[1]))
         while isr(rigs[0]) != (1, 2):
             await asyncio.sleep(0.005)
-        assert len(wishes(rigs[0])) == 2
+        assert len(isr_changes(rigs[0])) == 2
 
 
-async def test_a_wish_that_was_not_delivered_is_sent_again() -> None:
+async def test_undelivered_isr_change_is_sent_again() -> None:
     fails = [True]
 
     def answer(request: RpcRequest) -> RpcResponse:
@@ -142,8 +142,8 @@ async def test_a_wish_that_was_not_delivered_is_sent_again() -> None:
         assert "alter_partition_failed" in [line["event"] for line in logged]
 
 
-async def test_isr_change_behind_settled_ones_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A request has no room for both changes, and metadata has settled the first one meanwhile."""
+async def test_isr_change_after_settled_ones_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request holds one change only, and metadata has settled the first one meanwhile."""
     monkeypatch.setattr(isr_manager, "MAX_PARTITIONS_PER_REQUEST", 1)
     async with brokers(1, replica_lag_time_max_ms="50") as (rig,):
         partitions = [partition(index, replicas=(1, 2)) for index in range(2)]
@@ -153,24 +153,24 @@ async def test_isr_change_behind_settled_ones_is_sent(monkeypatch: pytest.Monkey
             replica = rig.parts.hosted.get(TopicPartition(TOPIC, index))
             assert replica is not None and replica.partition is not None
             led = replica.partition
-            # A member lags only while it lacks records.
+            # A member lags only if it lacks records.
             await rig.ask(produce(batch(), acks=1, tp=TopicPartition(TOPIC, index)), 9)
             await until(lambda led=led: led.pending_isr_change is not None)
-        await heard(rig, (1,))
+        await replay_isr(rig, (1,))
         rig.tasks.start(rig.parts.isr.run(), "isr")
-        await until(lambda: wishes(rig))
-        assert wishes(rig) == [(1,)]
+        await until(lambda: isr_changes(rig))
+        assert isr_changes(rig) == [(1,)]
 
 
-async def test_a_leader_that_knows_less_than_the_controller_waits_for_metadata() -> None:
-    """The refused change stays pending: who it added is waited for until metadata comes."""
+async def test_refused_isr_change_stays_pending_until_metadata_arrives() -> None:
+    """The high watermark waits for the added member until metadata arrives."""
 
     def answer(request: RpcRequest) -> RpcResponse:
         if isinstance(request, AlterPartitionRequest):
-            (wish,) = request.partitions
+            (change,) = request.partitions
             code = ErrorCode.INVALID_UPDATE_VERSION
             refusal = AlteredPartition(
-                topic_id=wish.topic_id, partition=wish.partition, error_code=code
+                topic_id=change.topic_id, partition=change.partition, error_code=code
             )
             return AlterPartitionResponse(partitions=(refusal,))
         return accept(request)
@@ -187,10 +187,10 @@ async def test_a_leader_that_knows_less_than_the_controller_waits_for_metadata()
         await rigs[0].follow(partition(replicas=(1, 2), epoch=1))
         assert replica.partition.pending_isr_change is None
         assert isr(rigs[0]) == (1, 2)
-        assert wishes(rigs[0]) == [(1, 2)]
+        assert isr_changes(rigs[0]) == [(1, 2)]
 
 
-async def test_a_leader_that_cannot_read_its_own_log_puts_nobody_out() -> None:
+async def test_leader_with_stalled_directory_does_not_shrink_the_isr() -> None:
     async with brokers(1, replica_lag_time_max_ms="50") as (rig,):
         await rig.follow(topic(), partition(replicas=(1, 2)))
         waiting = asyncio.create_task(rig.ask(produce(batch(), timeout_ms=4_000), 9))
@@ -200,11 +200,11 @@ async def test_a_leader_that_cannot_read_its_own_log_puts_nobody_out() -> None:
         rig.tasks.start(rig.parts.isr.run(), "isr")
         rig.tasks.start(rig.parts.isr.watch(), "watch")
         await asyncio.sleep(0.2)
-        assert isr(rig) == (1, 2) and wishes(rig) == []
+        assert isr(rig) == (1, 2) and isr_changes(rig) == []
         await answer(rig.dirs[0])
         rig.parts.manager.note_dir_state(rig.dirs[0])
-        await until(lambda: wishes(rig))
-        await heard(rig, (1,))
+        await until(lambda: isr_changes(rig))
+        await replay_isr(rig, (1,))
         written = await waiting
         assert written.responses[0].partition_responses[0].error_code == 0
         assert isr(rig) == (1,)

@@ -1,4 +1,4 @@
-"""What subscribers hear of leaderships: each change once, in order, however it comes about."""
+"""``Leaderships``: subscribers receive each change once and in order."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.unit.broker.impaired_dirs import answer, stall
 
 
 class Listening:
-    """Notes ``"+0@3"`` for an election in partition 0 and epoch 3, ``"-0@3"`` for its end."""
+    """Records ``"+0@3"`` for an election in partition 0 and epoch 3, ``"-0@3"`` for its end."""
 
     def __init__(self, leaderships: Leaderships) -> None:
         self.heard: list[str] = []
@@ -45,22 +45,22 @@ def listening(rig: BrokerRig) -> Listening:
     return Listening(rig.parts.leaderships)
 
 
-async def test_metadata_brings_and_takes_them() -> None:
+async def test_leadership_changes_of_metadata_notify_subscribers() -> None:
     async with brokers() as (rig,):
         heard = listening(rig)
         both: dict[str, Any] = {"replicas": (1, 2)}
         await rig.follow(topic(), partition(**both), partition(1, **both, leader=2))
         assert heard.taken() == ["+0@0"]
         await rig.follow(partition(**both, isr=[1]), partition(1, **both, leader=1, epoch=1))
-        assert heard.taken() == ["+1@1"], "another in-sync set is nothing new"
+        assert heard.taken() == ["+1@1"], "an ISR change is no leadership change"
         await rig.follow(partition(**both, epoch=1), partition(1, **both, leader=2, epoch=2))
         assert heard.taken() == ["+0@1", "-1@1"]
         await rig.follow(partition(replicas=(2,), leader=2, epoch=2))
-        assert heard.taken() == ["-0@1"], "the replica left"
+        assert heard.taken() == ["-0@1"], "the replica was removed"
         assert len(rig.parts.leaderships) == 0
 
 
-async def test_a_topic_that_takes_over_a_name_is_another() -> None:
+async def test_leadership_of_a_recreated_topic_is_reported_as_new() -> None:
     other = TopicId(b"u" * 16)
     async with brokers() as (rig,):
         heard = listening(rig)
@@ -73,7 +73,7 @@ async def test_a_topic_that_takes_over_a_name_is_another() -> None:
         assert heard.taken() == ["+0@7", "-0@7", "+0@2"]
 
 
-async def test_a_disk_that_dies_ends_them_and_one_that_hangs_does_not() -> None:
+async def test_leadership_ends_when_the_directory_fails_but_not_when_it_stalls() -> None:
     async with brokers() as (rig,):
         heard = listening(rig)
         at_second = [dir_of(1, 2)]
@@ -85,13 +85,13 @@ async def test_a_disk_that_dies_ends_them_and_one_that_hangs_does_not() -> None:
         rig.dirs[1].go_offline("test")
         await until(lambda: heard.heard)
         assert heard.taken() == ["-1@0"]
-        # Metadata that does not know yet has it lead still: it does not.
+        # The replica does not lead although older metadata names it as leader.
         await rig.follow(partition(1, directories=at_second, epoch=1))
         assert heard.taken() == []
         assert len(rig.parts.leaderships) == 2
 
 
-async def test_a_copy_that_takes_the_place_of_a_dead_one_is_led_anew() -> None:
+async def test_leadership_is_reported_again_after_a_failed_copy_is_replaced() -> None:
     async with brokers() as (rig,):
         heard = listening(rig)
         await rig.follow(topic(), partition())
@@ -104,9 +104,9 @@ async def test_a_copy_that_takes_the_place_of_a_dead_one_is_led_anew() -> None:
         assert heard.taken() == ["-0@0", "+0@0"]
 
 
-async def test_a_subscriber_that_fails_keeps_nobody_else_from_hearing() -> None:
+async def test_failing_leadership_subscriber_does_not_affect_others() -> None:
     async with brokers() as (rig,):
-        rig.parts.leaderships.subscribe(None)  # Knows nothing of elections.
+        rig.parts.leaderships.subscribe(None)  # Has no such methods.
         heard = listening(rig)
         with capture_logs() as lines:
             await rig.follow(topic(), partition())

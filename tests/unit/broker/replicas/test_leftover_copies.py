@@ -1,4 +1,4 @@
-"""Copies that only the metadata can tell apart, on disks as a stop or a crash leaves them."""
+"""Leftover copies at a start: deleted, duplicate and stray replicas, resolved by metadata."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ GONE = DirectoryId(b"g" * 16)
 
 
 async def disks_with_a_doomed_copy() -> tuple[MemVfs, MemVfs]:
-    """``t-0`` with one record is on its way out of the first directory, and nowhere else."""
+    """``t-0`` with one record is renamed for deletion in the first directory; no other copy
+    exists."""
     disks = (MemVfs(), MemVfs())
     async with brokers(1, *disks) as (rig,):
         await rig.follow(topic(), partition())
@@ -53,8 +54,8 @@ async def disks_with_a_doomed_copy() -> tuple[MemVfs, MemVfs]:
     return disks
 
 
-async def test_a_copy_on_its_way_out_comes_back_if_metadata_means_it() -> None:
-    """The other rename of a swap never came, and the move had been taken back."""
+async def test_deleted_copy_is_restored_if_metadata_assigns_it() -> None:
+    """The second rename of a swap is missing, and the move was reverted."""
     disks = await disks_with_a_doomed_copy()
     async with brokers(1, *disks, opens=False) as (rig,):
         rig.replay(topic(), partition())
@@ -67,7 +68,7 @@ async def test_a_copy_on_its_way_out_comes_back_if_metadata_means_it() -> None:
         assert handle is not None and handle.log_end_offset == 1
 
 
-async def test_a_copy_on_its_way_out_stays_while_the_named_directory_is_away() -> None:
+async def test_deleted_copy_is_kept_while_the_assigned_directory_is_offline() -> None:
     disks = await disks_with_a_doomed_copy()
     async with brokers(1, *disks, opens=False) as (rig,):
         rig.replay(topic(), partition(directories=[GONE]))
@@ -88,7 +89,9 @@ async def test_a_copy_on_its_way_out_stays_while_the_named_directory_is_away() -
     ],
     ids=["no-topic", "another-topic", "not-here", "not-in-sync", "elsewhere"],
 )
-async def test_a_copy_on_its_way_out_that_nobody_needs_goes(records: tuple[object, ...]) -> None:
+async def test_deleted_copy_that_metadata_does_not_need_is_removed(
+    records: tuple[object, ...],
+) -> None:
     disks = await disks_with_a_doomed_copy()
     async with brokers(1, *disks, opens=False) as (rig,):
         rig.replay(*records)
@@ -96,8 +99,8 @@ async def test_a_copy_on_its_way_out_that_nobody_needs_goes(records: tuple[objec
         assert not rig.logs.orphans and rig.logs.get(TP) is None
 
 
-async def test_beside_a_replica_only_a_copy_of_its_own_topic_stays_on_its_way_out() -> None:
-    """The directory has come while another topic of that name is served, or being made."""
+async def test_deleted_copy_beside_a_replica_is_kept_only_for_the_same_topic() -> None:
+    """Its directory returns while another topic of that name is served or being created."""
     disks = await disks_with_a_doomed_copy()
     async with brokers(1, *disks, opens=False) as (rig,):
         rig.replay(topic(), partition())
@@ -110,9 +113,7 @@ async def test_beside_a_replica_only_a_copy_of_its_own_topic_stays_on_its_way_ou
         assert not rig.logs.orphans
 
 
-async def test_a_directory_that_dies_over_a_copy_that_comes_back_does_not_hold_up_the_start() -> (
-    None
-):
+async def test_directory_failure_while_a_deleted_copy_is_restored_does_not_stop_the_start() -> None:
     disks = await disks_with_a_doomed_copy()
     sick = FaultVfs(disks[0])
     async with brokers(1, sick, FaultVfs(disks[1]), opens=False) as (rig,):
@@ -125,7 +126,7 @@ async def test_a_directory_that_dies_over_a_copy_that_comes_back_does_not_hold_u
 
 
 def take_turns(rig: BrokerRig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a directory's death means is done before the next copy is looked at."""
+    """Let the handler of a directory failure finish before the next copy is processed."""
 
     def then_others(step: Callable[..., Awaitable[object]]) -> Callable[..., Awaitable[object]]:
         async def take(*about: object) -> object:
@@ -141,10 +142,10 @@ def take_turns(rig: BrokerRig, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(rig.logs, name, then_others(getattr(rig.logs, name)))
 
 
-async def test_a_directory_that_dies_over_the_first_of_its_copies_takes_the_others_with_it(
+async def test_directory_failure_while_one_deleted_copy_is_resolved_drops_its_other_copies(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The second one was not there to be removed any more, and the broker ended with an error."""
+    """The second copy was no longer registered, and the broker ended with an error."""
     for records in ((), (topic(), partition(), partition(1))):
         disks = await disks_with_a_doomed_copy()
         disks[0].make_dirs(f"/d1/{DOOMED.replace('t-0', 't-1')}")
@@ -163,7 +164,7 @@ async def test_a_directory_that_dies_over_the_first_of_its_copies_takes_the_othe
             assert not rig.logs.orphans
 
 
-async def test_of_two_copies_the_one_that_metadata_names_is_served() -> None:
+async def test_duplicate_copy_named_by_metadata_is_served() -> None:
     disks = (MemVfs(), MemVfs())
     for n in (1, 2):
         async with brokers(1, *disks, opens=False) as (rig,):
@@ -179,8 +180,8 @@ async def test_of_two_copies_the_one_that_metadata_names_is_served() -> None:
         assert handle is not None and handle.log_dir is rig.dirs[1]
 
 
-async def test_of_two_copies_one_of_an_earlier_topic_of_that_name_is_none() -> None:
-    """However long it is, and though metadata names neither directory yet."""
+async def test_duplicate_copy_of_an_earlier_topic_is_not_served() -> None:
+    """The same holds for a longer log, and if metadata names neither directory."""
     disks = (MemVfs(), MemVfs())
     old = TopicId(b"o" * 16)
     async with brokers(1, *disks) as (rig,):
@@ -211,7 +212,7 @@ async def disks_with_two_copies(*tps: TopicPartition) -> tuple[MemVfs, MemVfs]:
     return disks
 
 
-async def test_a_directory_that_dies_over_its_second_copy_does_not_hold_up_the_start() -> None:
+async def test_directory_failure_while_a_duplicate_is_removed_does_not_stop_the_start() -> None:
     disks = await disks_with_two_copies(TP)
     sick = FaultVfs(disks[0])
     async with brokers(1, sick, disks[1], opens=False) as (rig,):
@@ -227,10 +228,11 @@ async def test_a_directory_that_dies_over_its_second_copy_does_not_hold_up_the_s
 
 
 @pytest.mark.parametrize("sick", [1, 2])
-async def test_a_directory_that_dies_over_one_second_copy_takes_its_others_with_it(
+async def test_directory_failure_while_one_duplicate_is_removed_drops_its_other_copies(
     sick: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was still to be the one that stays of the next, and the broker ended with an error."""
+    """The failed directory was still chosen for the next replica, and the broker ended with an
+    error."""
     tps = [TP, TopicPartition("t", 1)]
     disks = await disks_with_two_copies(*tps)
     faulty = [FaultVfs(disk) for disk in disks]
@@ -244,15 +246,15 @@ async def test_a_directory_that_dies_over_one_second_copy_takes_its_others_with_
             await rig.parts.leftovers.resolve()
         assert "replica_copy_not_removed" in [line["event"] for line in logged]
         assert rig.logs.get(tps[0]) is not None
-        assert len(rig.logs.duplicates[tps[1]]) == 1, "metadata names the one that is gone"
+        assert len(rig.logs.duplicates[tps[1]]) == 1, "metadata names the failed directory"
 
 
-LIFE, OTHER_ID = Uuid(b"l" * 16), TopicId(b"2" * 16)
+OTHER_ID = TopicId(b"2" * 16)
 BOTH = {"replicas": (1, 2), "directories": [dir_of(1, 1), dir_of(2, 1)]}
 
 
 async def disks_with_a_stray(*reason: Record, then: Sequence[Record] = ()) -> tuple[MemVfs, MemVfs]:
-    """``t-0`` with one record was set aside in the first directory, because of ``reason``."""
+    """``t-0`` with one record was set aside in the first directory because of ``reason``."""
     disks = (MemVfs(), MemVfs())
     async with brokers(1, *disks) as (rig,):
         await rig.follow(topic(), partition())
@@ -265,13 +267,13 @@ async def disks_with_a_stray(*reason: Record, then: Sequence[Record] = ()) -> tu
         assert rig.logs.get(TP) is None or rig.logs.get(TP).topic_id != TOPIC_ID
         (stray,) = rig.logs.strays.of(TopicIdPartition(TOPIC_ID, 0))
         assert stray.mark is not None
-    # The next broker of a test draws the same names.
+    # The next broker of a test draws the same random names.
     disks[0].rename(stray.directory, f"/d1/t-0.{Uuid(b's' * 16).hex()}-stray")
     return disks
 
 
 async def come_up(rig: BrokerRig, *records: Record) -> None:
-    """As the daemon does, once it has caught up with ``records``."""
+    """Start as the daemon does after it has replayed ``records``."""
     rig.replay(*records)
     await rig.parts.leftovers.resolve()
     rig.parts.publisher.open()
@@ -290,13 +292,13 @@ def reported_lost(rig: BrokerRig) -> bool:
 
 @pytest.mark.parametrize("namesake", [False, True])
 @pytest.mark.parametrize("named", [dir_of(1, 1), UNASSIGNED_DIR])
-async def test_a_stray_of_another_life_comes_back_as_what_it_was(
+async def test_stray_set_aside_by_other_metadata_is_restored(
     named: DirectoryId, namesake: bool
 ) -> None:
-    """The metadata by which it was set aside did not know the topic: that was not this metadata.
+    """The metadata that set the replica aside did not contain its topic.
 
-    There may even have been another topic of that name; and the controller may have been lost
-    before it heard in which directory the replica had been made.
+    A namesake of the topic may exist, and the controller may have lost the assignment of the
+    directory.
     """
     then = (topic(topic_id=OTHER_ID), partition(topic_id=OTHER_ID)) if namesake else ()
     disks = await disks_with_a_stray(then=then)
@@ -323,11 +325,12 @@ async def test_a_stray_of_another_life_comes_back_as_what_it_was(
         ),
     ],
 )
-async def test_a_stray_that_may_lack_something_is_not_in_sync(
+async def test_stray_that_may_lack_records_is_reported_lost_before_it_is_used(
     because: tuple[Record, ...], says: Record
 ) -> None:
-    """It left and was to come back, or is not where metadata has the replica: LOST, and only then
-    a follower that has something to begin with.
+    """The replica left the broker, or metadata assigns another directory.
+
+    It is reported as LOST first, and then restored as a follower.
     """
     disks = await disks_with_a_stray(*because)
     async with brokers(1, *disks, opens=False) as (rig,):
@@ -344,9 +347,9 @@ async def test_a_stray_that_may_lack_something_is_not_in_sync(
         assert handle.log_end_offset == 1
 
 
-async def test_of_two_strays_of_one_replica_none_is_taken_for_the_one_in_sync() -> None:
+async def test_two_strays_of_one_replica_are_reported_lost() -> None:
     disks = await disks_with_a_stray()
-    # What lies there does not say what it is, and is set aside while the broker starts.
+    # The directory is unreadable and is set aside while the broker starts.
     disks[0].make_dirs("/d1/t-0")
     async with brokers(1, *disks, opens=False) as (rig,):
         assert len(rig.logs.strays.unreadable(TP)) == 1
@@ -356,7 +359,9 @@ async def test_of_two_strays_of_one_replica_none_is_taken_for_the_one_in_sync() 
 
 
 @pytest.mark.parametrize("epoch", [0, 1])
-async def test_a_stray_from_before_marks_counts_in_the_epoch_of_its_last_record(epoch: int) -> None:
+async def test_stray_without_a_mark_counts_in_the_leader_epoch_of_its_last_record(
+    epoch: int,
+) -> None:
     disks = await disks_with_a_stray()
     async with brokers(1, *disks, opens=False) as (rig,):
         (stray,) = rig.logs.strays.all()
@@ -368,8 +373,8 @@ async def test_a_stray_from_before_marks_counts_in_the_epoch_of_its_last_record(
         assert reported_lost(rig) == (epoch != 0)
 
 
-async def test_the_last_replica_in_sync_waits_beside_a_stray_that_is_not_it() -> None:
-    """An empty log in its place would be one that nobody ever wrote to."""
+async def test_last_in_sync_replica_is_not_created_beside_an_unsuitable_stray() -> None:
+    """An empty log in its place would hide the records."""
     disks = await disks_with_a_stray(topic(), partition(replicas=(2,), leader=2))
     async with brokers(1, *disks, opens=False) as (rig,):
         await come_up(rig, topic(), partition())
@@ -378,7 +383,7 @@ async def test_the_last_replica_in_sync_waits_beside_a_stray_that_is_not_it() ->
         assert len(rig.logs.strays.all()) == 1
 
 
-async def test_a_replica_that_returns_to_its_broker_begins_with_what_was_set_aside() -> None:
+async def test_replica_that_returns_to_its_broker_starts_from_its_stray() -> None:
     disks = await disks_with_a_stray(topic(), partition(replicas=(2,), leader=2))
     async with brokers(1, *disks, opens=False) as (rig,):
         await come_up(rig, topic(), partition(replicas=(2,), leader=2))
@@ -394,7 +399,7 @@ async def test_a_replica_that_returns_to_its_broker_begins_with_what_was_set_asi
         assert not rig.logs.strays.all()
 
 
-async def test_a_directory_that_dies_over_a_stray_does_not_hold_up_the_start() -> None:
+async def test_directory_failure_while_a_stray_is_restored_does_not_stop_the_start() -> None:
     disks = await disks_with_a_stray()
     sick = FaultVfs(disks[0])
     async with brokers(1, sick, disks[1], opens=False) as (rig,):

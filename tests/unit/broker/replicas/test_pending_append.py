@@ -1,4 +1,4 @@
-"""What a producer is answered about one partition."""
+"""``AppendOutcome`` and ``PendingAppend``: the result of a produce for one partition."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from kraftjbod.core.errors import ErrorCode, InvalidRecordsError, NotLeaderOrFol
 from kraftjbod.core.ids import TopicPartition
 
 
-def test_an_outcome_says_what_was_wrong_and_with_which_records() -> None:
+def test_append_outcome_of_an_error_has_code_message_and_record_errors() -> None:
     bad = ((1, "a"), (4, "b"))
     code = ErrorCode.INVALID_RECORD
     refused = AppendOutcome.of(InvalidRecordsError("two are bad", code=code, records=bad))
@@ -16,7 +16,7 @@ def test_an_outcome_says_what_was_wrong_and_with_which_records() -> None:
     assert AppendOutcome.of(NotLeaderOrFollowerError("another leads")).record_errors == ()
 
 
-def test_what_is_refused_is_over() -> None:
+def test_refused_pending_append_is_done() -> None:
     outcome = AppendOutcome(ErrorCode.REQUEST_TIMED_OUT)
     pending = PendingAppend.refused(TopicPartition("t", 0), outcome)
     assert pending.done() and pending.result() is outcome

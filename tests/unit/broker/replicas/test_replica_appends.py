@@ -1,4 +1,4 @@
-"""One partition of a produce, without the wire."""
+"""``ReplicaAppends``: the append of a produce to one partition."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def appends_of(
     )
 
 
-async def test_appends_that_are_queued_before_any_wait_keep_their_order() -> None:
+async def test_queued_appends_keep_their_order() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         appends = appends_of(rig)
@@ -81,10 +81,10 @@ def in_transaction(sequence: int) -> bytes:
 
 
 @pytest.mark.parametrize("seed", range(6))
-async def test_a_row_of_batches_keeps_its_order_however_late_its_transactions_are_verified(
+async def test_transactional_appends_keep_their_order_regardless_of_verification_delay(
     seed: int,
 ) -> None:
-    """Each is sent while those before it wait for the disk, the coordinator, or both."""
+    """Each append follows while earlier ones wait for the disk, the coordinator, or both."""
     rng = random.Random(seed)
     loop = asyncio.get_running_loop()
 
@@ -116,8 +116,8 @@ async def test_a_row_of_batches_keeps_its_order_however_late_its_transactions_ar
             assert ended.code is ErrorCode.NONE
 
 
-async def test_a_leader_that_was_replaced_while_it_wrote_does_not_acknowledge() -> None:
-    """Checked again after the wait: what it wrote may be cut off by the new leader."""
+async def test_append_by_a_replaced_leader_is_not_acknowledged() -> None:
+    """The leader is checked again after the write, because the new leader may truncate it."""
     async with brokers() as (rig,):
         await rig.follow(topic(), partition(replicas=(1, 2)))
         pending = appends_of(rig).append(TP, batch(), acks=1, timeout_ms=1_000)
@@ -125,7 +125,7 @@ async def test_a_leader_that_was_replaced_while_it_wrote_does_not_acknowledge() 
         assert (await pending).code is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-async def test_an_append_takes_effect_even_if_nobody_waits_any_more() -> None:
+async def test_append_of_a_cancelled_caller_takes_effect() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         appends = appends_of(rig)
@@ -139,7 +139,7 @@ async def test_an_append_takes_effect_even_if_nobody_waits_any_more() -> None:
             await asyncio.sleep(0.001)
 
 
-async def test_too_few_in_sync_replicas_are_reported_before_anything_is_written() -> None:
+async def test_append_with_too_few_in_sync_replicas_is_refused_before_the_write() -> None:
     async with brokers(min_insync_replicas="2") as (rig,):
         await rig.follow(topic(), partition(replicas=(1, 2), isr=[1]))
         appends = appends_of(rig)
@@ -148,14 +148,14 @@ async def test_too_few_in_sync_replicas_are_reported_before_anything_is_written(
         assert (await appends.append(TP, batch(), acks=1, timeout_ms=1_000)).base_offset == 0
 
 
-async def test_without_a_follower_an_acks_all_write_ends_at_its_deadline() -> None:
+async def test_acks_all_append_without_follower_fetches_times_out() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition(replicas=(1, 2)))
         pending = appends_of(rig).append(TP, batch(), acks=-1, timeout_ms=1)
         assert (await pending).code is ErrorCode.REQUEST_TIMED_OUT
 
 
-async def test_an_in_sync_set_that_becomes_too_small_ends_the_waits_for_it() -> None:
+async def test_waiting_acks_all_append_fails_when_the_isr_becomes_too_small() -> None:
     async with brokers(min_insync_replicas="2") as (rig,):
         await rig.follow(topic(), partition(replicas=(1, 2, 3), isr=[1, 2]))
         pending = appends_of(rig).append(TP, batch(), acks=-1, timeout_ms=60_000)
@@ -166,7 +166,7 @@ async def test_an_in_sync_set_that_becomes_too_small_ends_the_waits_for_it() -> 
         assert (await pending).code is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
 
 
-async def test_an_in_sync_set_that_became_too_small_while_it_wrote_is_reported_too() -> None:
+async def test_acks_all_append_fails_when_the_isr_becomes_too_small_during_the_write() -> None:
     slow = FaultVfs(MemVfs())
     async with brokers(1, slow, MemVfs(), min_insync_replicas="2") as (rig,):
         await rig.follow(topic(), partition(replicas=(1, 2), isr=[1, 2]))
@@ -177,9 +177,7 @@ async def test_an_in_sync_set_that_became_too_small_while_it_wrote_is_reported_t
         assert (await pending).code is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
 
 
-async def test_a_retry_of_an_idempotent_producer_waits_for_the_followers_as_the_first_try_did() -> (
-    None
-):
+async def test_idempotent_retry_waits_for_followers_like_the_first_append() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition(replicas=(1, 2)))
         appends, records = appends_of(rig), batch(2, producer=(9, 0, 0))
@@ -195,7 +193,7 @@ async def test_a_retry_of_an_idempotent_producer_waits_for_the_followers_as_the_
         assert [(o.code, o.base_offset) for o in outcomes] == [(ErrorCode.NONE, 0)] * 2
 
 
-async def test_a_topic_that_is_deleted_while_it_writes_acknowledges_nothing() -> None:
+async def test_append_to_a_topic_deleted_during_the_write_is_not_acknowledged() -> None:
     slow = FaultVfs(MemVfs())
     async with brokers(1, slow, MemVfs()) as (rig,):
         await rig.follow(topic(), partition())
@@ -206,8 +204,8 @@ async def test_a_topic_that_is_deleted_while_it_writes_acknowledges_nothing() ->
         assert (await pending).code is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-async def test_a_write_that_reached_a_directory_in_its_last_moment_fails_as_the_disk_did() -> None:
-    """The client shall learn that the disk is gone, not that another broker leads."""
+async def test_append_during_a_directory_failure_returns_storage_error() -> None:
+    """The client must learn about the failed disk, not about another leader."""
     slow = FaultVfs(MemVfs())
     async with brokers(1, slow, MemVfs()) as (rig,):
         await rig.follow(topic(), partition())
@@ -218,7 +216,7 @@ async def test_a_write_that_reached_a_directory_in_its_last_moment_fails_as_the_
         assert (await pending).code is ErrorCode.KAFKA_STORAGE_ERROR
 
 
-async def test_a_directory_that_refuses_a_write_is_offline_for_all_of_its_partitions() -> None:
+async def test_append_failure_of_a_directory_fails_appends_of_all_its_partitions() -> None:
     sick = FaultVfs(MemVfs())
     async with brokers(1, sick, MemVfs()) as (rig,):
         await rig.follow(topic(), partition(), partition(1))
@@ -231,7 +229,7 @@ async def test_a_directory_that_refuses_a_write_is_offline_for_all_of_its_partit
         assert [log_dir.is_online for log_dir in rig.dirs] == [False, True]
 
 
-async def test_what_came_too_late_for_the_client_is_in_the_log_all_the_same() -> None:
+async def test_append_that_finishes_after_the_response_is_in_the_log() -> None:
     slow = FaultVfs(MemVfs())
     async with brokers(1, slow, MemVfs()) as (rig,):
         await rig.follow(topic(), partition())
@@ -246,14 +244,14 @@ async def test_what_came_too_late_for_the_client_is_in_the_log_all_the_same() ->
         assert rig.dirs[0].is_online
 
 
-async def test_appends_wait_at_the_gate_in_order_and_what_was_given_up_is_not_written() -> None:
+async def test_appends_wait_at_the_gate_in_order_without_abandoned_ones() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         appends, replica = appends_of(rig), rig.parts.hosted.get(TP)
         assert replica is not None
         replica.gate.close()
-        given_up = appends.append(TP, batch(), acks=1, timeout_ms=1_000)
-        (outcome,) = await appends.outcomes([given_up], list, suspect_after_ms=1)
+        abandoned = appends.append(TP, batch(), acks=1, timeout_ms=1_000)
+        (outcome,) = await appends.outcomes([abandoned], list, suspect_after_ms=1)
         assert outcome.code is ErrorCode.KAFKA_STORAGE_ERROR
         pending = [appends.append(TP, batch(), acks=1, timeout_ms=1_000) for _ in range(3)]
         assert not any(one.done() for one in pending)
@@ -262,7 +260,7 @@ async def test_appends_wait_at_the_gate_in_order_and_what_was_given_up_is_not_wr
         assert [one.base_offset for one in outcomes] == [0, 1, 2]
 
 
-async def test_an_append_at_the_gate_is_refused_if_the_replica_left_meanwhile() -> None:
+async def test_append_waiting_at_the_gate_of_a_deleted_topic_is_refused() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         appends, replica = appends_of(rig), rig.parts.hosted.get(TP)
@@ -278,7 +276,7 @@ LARGE = [Record(value=bytes(1000))] * 2000
 """More than is checked on the loop, as soon as it is compressed."""
 
 
-async def test_a_batch_that_is_checked_aside_keeps_its_place_in_its_partition_only() -> None:
+async def test_batch_checked_in_a_thread_keeps_its_order_within_the_partition() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition(), partition(1))
         appends, other = appends_of(rig), TP._replace(partition=1)
@@ -292,17 +290,15 @@ async def test_a_batch_that_is_checked_aside_keeps_its_place_in_its_partition_on
         appends.close()
 
 
-async def test_batches_are_compressed_aside_as_the_topic_wants_them_and_known_when_sent_again() -> (
-    None
-):
+async def test_batches_are_recompressed_by_topic_config_and_retries_are_recognized() -> None:
     async with brokers() as (rig,):
-        wish = ConfigRecord(
+        compression = ConfigRecord(
             resource_type=ResourceType.TOPIC,
             resource_name="t",
             name="compression.type",
             value="zstd",
         )
-        await rig.follow(topic(), partition(), wish)
+        await rig.follow(topic(), partition(), compression)
         appends = appends_of(rig)
         records, producer = [Record(value=bytes(500))] * 3, {"producer_id": 9, "producer_epoch": 0}
         sent = [
@@ -324,7 +320,7 @@ async def test_batches_are_compressed_aside_as_the_topic_wants_them_and_known_wh
         appends.close()
 
 
-async def test_a_large_batch_that_is_refused_lets_those_after_it_pass() -> None:
+async def test_invalid_large_batch_does_not_block_later_batches() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         appends = appends_of(rig)
@@ -338,7 +334,7 @@ async def test_a_large_batch_that_is_refused_lets_those_after_it_pass() -> None:
         appends.close()
 
 
-async def test_what_was_given_up_while_it_was_checked_is_not_written() -> None:
+async def test_append_abandoned_during_its_check_is_not_written() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         appends = appends_of(rig)
@@ -354,7 +350,7 @@ async def test_what_was_given_up_while_it_was_checked_is_not_written() -> None:
         appends.close()
 
 
-async def test_a_leader_that_was_replaced_while_it_checked_writes_nothing() -> None:
+async def test_append_by_a_leader_replaced_during_the_check_is_not_written() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition(replicas=(1, 2)))
         appends = appends_of(rig)
@@ -368,12 +364,12 @@ async def test_a_leader_that_was_replaced_while_it_checked_writes_nothing() -> N
         appends.close()
 
 
-async def test_what_waits_to_be_checked_is_bounded() -> None:
+async def test_bytes_waiting_for_a_check_are_limited() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition(), partition(1))
         appends = appends_of(rig, max_checking_bytes=1)
         large = build_batch(LARGE, compression=Compression.ZSTD)
-        # One is always taken, or a large batch would never be.
+        # The first batch is always accepted; otherwise no large batch could be.
         first = appends.append(TP, large, acks=1, timeout_ms=1_000)
         other = appends.append(TP._replace(partition=1), large, acks=1, timeout_ms=1_000)
         assert (await other).code is ErrorCode.REQUEST_TIMED_OUT
@@ -381,8 +377,8 @@ async def test_what_waits_to_be_checked_is_bounded() -> None:
         appends.close()
 
 
-def test_a_deadline_that_is_due_already_is_one_on_the_daemons_loop_too() -> None:
-    """There a timer that is due is none: it is called in the next turn, and knows no time."""
+def test_append_with_elapsed_deadline_times_out_on_uvloop() -> None:
+    """uvloop runs an elapsed timer in the next event loop iteration."""
 
     async def scene() -> None:
         async with brokers() as (rig,):
@@ -405,12 +401,12 @@ def test_a_deadline_that_is_due_already_is_one_on_the_daemons_loop_too() -> None
 
 
 def _pending() -> set[int]:
-    """Those of other tests in this process are none of ours."""
+    """Ids of all ``PendingAppend`` objects, including those of other tests in this process."""
     return {id(one) for one in gc.get_objects() if isinstance(one, PendingAppend)}
 
 
-async def test_an_append_that_has_ended_leaves_its_records_to_nobody() -> None:
-    """Not even to the garbage collector, which would come for megabytes as late as for bytes."""
+async def test_finished_append_is_freed_without_garbage_collection() -> None:
+    """The collector would free megabytes as late as bytes."""
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         appends = appends_of(rig)

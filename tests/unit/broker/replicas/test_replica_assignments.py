@@ -1,4 +1,4 @@
-"""Where replicas are that move, and what the metadata says meanwhile."""
+"""``ReplicaAssignments``: assignments of moving replicas and delayed metadata."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from tests.unit.broker.moves.test_alter_log_dirs_manager import (
 )
 
 
-async def test_what_was_taken_back_and_is_not_known_yet_is_asked_for_again() -> None:
-    """Metadata names the target still: simulator, seed 12300069."""
+async def test_reverted_assignment_missing_in_metadata_is_assigned_again_by_the_move() -> None:
+    """Metadata still names the target; simulator seed 12300069 found this case."""
     disks = (MemVfs(), MemVfs(), MemVfs())
     await stopped_in_a_move(disks)
     async with brokers(1, *disks, opens=False) as (rig,):
@@ -36,7 +36,7 @@ async def test_what_was_taken_back_and_is_not_known_yet_is_asked_for_again() -> 
         assert where(rig) is rig.dirs[1] and assigned(rig) == [D1, D2]
 
 
-async def test_a_late_answer_to_what_was_taken_back_does_not_hold_against_the_move() -> None:
+async def test_late_metadata_of_a_reverted_assignment_does_not_undo_the_move() -> None:
     slow = FaultVfs(MemVfs())
     async with one_broker(slow, FaultVfs(MemVfs())) as rig:
         with Gate(slow, "rename", "/d1/t-0") as gate:
@@ -45,7 +45,7 @@ async def test_a_late_answer_to_what_was_taken_back_does_not_hold_against_the_mo
             assert phase(rig) is MovePhase.SWAPPING and assigned(rig) == [D2]
             await rig.follow(partition(directories=[D2]))
             assert assigned(rig) == [D2]
-            # A request of before, of which the controller had given no answer in time.
+            # An earlier request whose response did not arrive in time.
             await rig.follow(partition(directories=[D1]))
             await rig.parts.assignments.idle()
             gate.open()

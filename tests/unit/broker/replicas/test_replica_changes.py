@@ -1,4 +1,4 @@
-"""A change of nothing leaves nothing to do."""
+"""``ReplicaChanges`` is empty at first."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import dataclasses
 from kraftjbod.broker.replicas.replica_changes import ReplicaChanges
 
 
-def test_a_fresh_change_asks_for_nothing_and_shares_nothing() -> None:
+def test_new_replica_changes_are_empty_and_independent() -> None:
     first, second = ReplicaChanges(), ReplicaChanges()
     assert not any(getattr(first, field.name) for field in dataclasses.fields(first))
     first.unfollow.append("t-0")  # type: ignore[arg-type]  # any value will do

@@ -1,4 +1,4 @@
-"""Where new logs are made while directories fill, stall and die."""
+"""``ReplicaMaker``: where logs are created while directories are full, stalled or failed."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def place_of(rig: BrokerRig) -> str:
     return handle.log_dir.path
 
 
-async def test_without_a_place_of_its_own_a_replica_is_made_where_there_is_space() -> None:
+async def test_unassigned_replica_is_created_in_a_directory_with_space() -> None:
     async with brokers() as (rig,):
         await fill(rig.dirs[0])
         await rig.follow(topic(), partition(directories=[UNASSIGNED_DIR]))
         assert (place_of(rig), state_of(rig)) == ("/d2", ReplicaState.ONLINE)
 
 
-async def test_where_every_directory_is_impaired_it_is_made_in_the_first_that_is_not() -> None:
+async def test_replica_without_a_usable_directory_is_created_in_the_first_that_recovers() -> None:
     async with brokers() as (rig,):
         rig.tasks.start(rig.parts.state_handler.run(), "handler")
         await fill(rig.dirs[0])
@@ -49,7 +49,7 @@ async def test_where_every_directory_is_impaired_it_is_made_in_the_first_that_is
         assert place_of(rig) == "/d2"
 
 
-async def test_a_wish_for_a_full_directory_is_no_reason_to_wait() -> None:
+async def test_preferred_directory_without_space_is_ignored() -> None:
     async with brokers() as (rig,):
         rig.parts.manager.prefer_directory(TP, dir_of(1, 2))
         await fill(rig.dirs[1])
@@ -57,15 +57,15 @@ async def test_a_wish_for_a_full_directory_is_no_reason_to_wait() -> None:
         assert place_of(rig) == "/d1"
 
 
-@pytest.mark.parametrize("where", ["wished", "named"])
-async def test_a_place_from_before_the_cordon_is_chosen_anew(where: str) -> None:
-    """KIP-1066: it takes no new replicas, whoever said so when it did."""
+@pytest.mark.parametrize("where", ["preferred", "named"])
+async def test_replica_is_not_created_in_a_cordoned_directory_chosen_earlier(where: str) -> None:
+    """KIP-1066: a cordoned directory takes no new replicas, also if it was chosen before."""
     async with brokers() as (rig,):
-        wished = UNASSIGNED_DIR if where == "wished" else dir_of(1, 2)
-        if where == "wished":
+        assigned_dir = UNASSIGNED_DIR if where == "preferred" else dir_of(1, 2)
+        if where == "preferred":
             rig.parts.manager.prefer_directory(TP, dir_of(1, 2))
         rig.dirs[1].is_cordoned = True
-        await rig.follow(topic(), partition(directories=[wished]))
+        await rig.follow(topic(), partition(directories=[assigned_dir]))
         await rig.parts.assignments.idle()
         assert place_of(rig) == "/d1"
 
@@ -84,7 +84,7 @@ async def test_replica_waits_while_all_online_directories_are_cordoned() -> None
 
 
 async def test_replica_waits_while_all_directories_are_cordoned() -> None:
-    """It was placed before the controller knew."""
+    """The controller placed the replica before it knew about the cordons."""
     async with brokers() as (rig,):
         for log_dir in rig.dirs:
             log_dir.is_cordoned = True
@@ -92,7 +92,7 @@ async def test_replica_waits_while_all_directories_are_cordoned() -> None:
         assert state_of(rig) is ReplicaState.HELD_BACK
 
 
-async def test_what_waits_for_space_is_made_elsewhere_when_that_directory_dies() -> None:
+async def test_replica_waiting_for_space_is_created_elsewhere_when_the_directory_fails() -> None:
     async with brokers() as (rig,):
         rig.tasks.start(rig.parts.state_handler.run(), "handler")
         await fill(rig.dirs[0])
@@ -103,10 +103,10 @@ async def test_what_waits_for_space_is_made_elsewhere_when_that_directory_dies()
         assert place_of(rig) == "/d2"
 
 
-async def test_a_directory_that_healed_before_its_refusal_was_heard_is_simply_tried_again(
+async def test_creation_refused_by_a_directory_that_recovered_meanwhile_is_retried(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Nobody would look again: that it is all right was reported already."""
+    """Otherwise no event would trigger a retry, because the recovery was already reported."""
     async with brokers() as (rig,):
         create, refusals = rig.logs.create, [rig.dirs[0].impaired_error()]
 

@@ -1,4 +1,4 @@
-"""What metadata makes of this broker's replicas, and what a dead directory leaves of them."""
+"""``ReplicaManager``: replicas follow metadata, and end when their directory fails."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from tests.unit.broker.impaired_dirs import fill, heal
 UNKNOWN_DIR = DirectoryId(b"u" * 16)
 
 
-async def test_a_replica_is_made_where_metadata_says() -> None:
+async def test_replica_is_created_in_the_assigned_directory() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition(directories=[dir_of(1, 2)]))
         handle = rig.logs.get(TP)
@@ -57,7 +57,7 @@ async def test_a_replica_is_made_where_metadata_says() -> None:
         assert assigned(rig) == []
 
 
-async def test_a_replica_without_a_directory_is_placed_and_reported() -> None:
+async def test_replica_without_a_directory_is_placed_and_reported() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition(directories=[UNASSIGNED_DIR]))
         handle = rig.logs.get(TP)
@@ -66,8 +66,8 @@ async def test_a_replica_without_a_directory_is_placed_and_reported() -> None:
         assert assigned(rig) == [handle.log_dir.directory_id]
 
 
-async def test_a_cluster_from_before_directories_hears_of_them_once_it_knows_the_broker_s() -> None:
-    """Assignments are not sent where they would be refused, nor forgotten (KIP-858, Migration)."""
+async def test_assignments_wait_until_the_level_and_the_registration_have_directories() -> None:
+    """KIP-858, "Migration": assignments are neither sent too early nor forgotten."""
     async with brokers() as (rig,):
         level = FeatureLevelRecord(name="metadata.version", feature_level=14)
         await rig.follow(level, topic(), partition(directories=[MIGRATING_DIR]))
@@ -82,7 +82,7 @@ async def test_a_cluster_from_before_directories_hears_of_them_once_it_knows_the
         assert len(assigned(rig)) == 1
 
 
-async def test_a_deleted_topic_is_gone_at_once_and_may_come_again() -> None:
+async def test_deleted_topic_can_be_recreated_immediately() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         await rig.ask(produce(batch()), 9)
@@ -97,7 +97,7 @@ async def test_a_deleted_topic_is_gone_at_once_and_may_come_again() -> None:
         assert (handle.topic_id, handle.log_end_offset) == (again, 0)
 
 
-async def test_a_topics_own_limits_hold_from_the_next_request_on() -> None:
+async def test_topic_config_applies_to_the_next_request() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         await rig.follow(
@@ -111,7 +111,7 @@ async def test_a_topics_own_limits_hold_from_the_next_request_on() -> None:
         assert only(await rig.ask(produce(batch()), 9)).error_code == ErrorCode.MESSAGE_TOO_LARGE
 
 
-async def test_a_dead_directory_ends_its_replicas_and_everything_that_waits_for_them() -> None:
+async def test_failed_directory_fails_its_replicas_and_all_waiting_requests() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition(replicas=(1, 2)))
         producing = asyncio.create_task(rig.ask(produce(batch(), timeout_ms=60_000), 9))
@@ -125,18 +125,20 @@ async def test_a_dead_directory_ends_its_replicas_and_everything_that_waits_for_
         assert only(await producing).error_code == ErrorCode.KAFKA_STORAGE_ERROR
         assert only(await fetching).error_code == ErrorCode.KAFKA_STORAGE_ERROR
         assert only(await rig.ask(produce(batch()), 9)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
-        # A client may know no errors of disks (aiokafka), but all know how to look for a leader.
+        # Some clients (aiokafka) do not know storage errors, but all clients look for a new leader.
         await rig.follow(partition(replicas=(1, 2), leader=2, epoch=1))
         for asked, version in ((produce(batch()), 9), (fetch(), 12)):
             answered = only(await rig.ask(asked, version))
             assert answered.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-async def test_who_leads_in_a_dead_directory_is_asked_when_that_matters(
+async def test_leads_in_failed_directory_is_evaluated_when_it_is_called(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """KIP-858, log.dir.failure.timeout.ms: a controller that does not know gives it more to lead,
-    and a replica that has another log by now is led from there."""
+    """KIP-858, log.dir.failure.timeout.ms: a controller without the report assigns more leaders.
+
+    A replica that was recreated in another directory is led there.
+    """
     async with brokers() as (rig,):
         reported: list[Callable[[], bool]] = []
         monkeypatch.setattr(
@@ -150,15 +152,15 @@ async def test_who_leads_in_a_dead_directory_is_asked_when_that_matters(
         (leads,) = reported
         assert not leads()
         await rig.follow(partition(1))
-        assert leads(), "it has no log, and is said to lead there"
+        assert leads(), "metadata lets the replica lead without a log"
         await heal(rig.dirs[1])
         await until(lambda: rig.logs.get(TP._replace(partition=1)) is not None)
-        assert not leads(), "it leads somewhere else"
+        assert not leads(), "the replica leads in another directory"
         await rig.follow(partition(replicas=(1, 2), epoch=1))
-        assert leads(), "it has become the leader since"
+        assert leads(), "the replica became leader"
 
 
-async def test_metadata_that_comes_before_the_failure_is_handled_finds_no_live_replica() -> None:
+async def test_metadata_before_the_failure_is_handled_does_not_use_the_failed_replica() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition(replicas=(1, 2)))
         rig.dirs[0].go_offline("test")
@@ -167,21 +169,21 @@ async def test_metadata_that_comes_before_the_failure_is_handled_finds_no_live_r
         assert only(await rig.ask(produce(batch()), 9)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
 
 
-async def test_a_new_replica_goes_elsewhere_if_its_directory_dies_under_it() -> None:
+async def test_replica_creation_continues_elsewhere_when_its_directory_fails() -> None:
     sick = FaultVfs(MemVfs())
     async with brokers(1, sick, MemVfs()) as (rig,):
         sick.inject(Fault(path="*/t-0*"))
         with capture_logs() as logged:
             await rig.follow(topic(), partition(directories=[UNASSIGNED_DIR]))
             if rig.dirs[0].is_online:
-                return  # The other one had more free space.
+                return  # The other directory had more free space.
         handle = rig.logs.get(TP)
         assert handle is not None and handle.log_dir is rig.dirs[1]
         assert "replica_creation_failed" in [line["event"] for line in logged]
 
 
-async def test_a_replica_that_may_lie_in_an_offline_directory_is_not_made_anew() -> None:
-    """KIP-858: the healthy disks must not fill with copies of what the dead one holds."""
+async def test_replica_that_may_be_in_an_offline_directory_is_not_recreated() -> None:
+    """KIP-858: healthy disks must not fill with copies of the replicas of the failed disk."""
     disks = (MemVfs(), MemVfs())
     async with brokers(1, *disks) as (rig,):
         await rig.follow(topic(), partition(directories=[dir_of(1, 1)]))
@@ -197,7 +199,7 @@ async def test_a_replica_that_may_lie_in_an_offline_directory_is_not_made_anew()
         assert only(await rig.ask(produce(batch()), 9)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
 
 
-async def test_an_in_sync_replica_without_a_directory_is_reported_lost() -> None:
+async def test_in_sync_replica_without_a_directory_is_reported_lost() -> None:
     async with brokers(opens=False) as (rig,):
         rig.replay(topic(), partition(directories=[UNASSIGNED_DIR]))
         rig.dirs[0].go_offline("test")
@@ -206,7 +208,7 @@ async def test_an_in_sync_replica_without_a_directory_is_reported_lost() -> None
         assert assigned(rig) == [LOST_DIR]
 
 
-async def test_copies_nobody_knows_are_set_aside_and_never_served() -> None:
+async def test_copies_without_metadata_are_set_aside() -> None:
     disks = (MemVfs(), MemVfs())
     async with brokers(1, *disks) as (rig,):
         await rig.follow(topic(), partition(directories=[dir_of(1, 1)]))
@@ -217,7 +219,7 @@ async def test_copies_nobody_knows_are_set_aside_and_never_served() -> None:
     assert "stray_replica_set_aside" in [line["event"] for line in logged]
 
 
-async def test_a_removal_from_a_dying_directory_is_only_reported() -> None:
+async def test_removal_in_a_failing_directory_is_logged() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         rig.dirs[0].go_offline("test")
@@ -226,9 +228,7 @@ async def test_a_removal_from_a_dying_directory_is_only_reported() -> None:
         assert "replica_removal_failed" in [line["event"] for line in logged]
 
 
-async def test_a_topic_that_takes_over_a_name_while_the_old_log_is_made_gets_a_log_of_its_own() -> (
-    None
-):
+async def test_topic_recreated_while_the_old_log_is_created_gets_its_own_log() -> None:
     slow = FaultVfs(MemVfs())
     again = TopicId(b"2" * 16)
     async with brokers(1, slow, MemVfs()) as (rig,):
@@ -244,7 +244,7 @@ async def test_a_topic_that_takes_over_a_name_while_the_old_log_is_made_gets_a_l
         assert only(await rig.ask(produce(batch()), 9)).error_code == 0
 
 
-async def test_a_topic_that_is_deleted_while_its_log_is_made_leaves_nothing() -> None:
+async def test_topic_deleted_while_its_log_is_created_leaves_no_files() -> None:
     slow = FaultVfs(MemVfs())
     async with brokers(1, slow, MemVfs()) as (rig,):
         with Gate(slow, "make_dirs", "*/t-0*") as gate:
@@ -257,7 +257,7 @@ async def test_a_topic_that_is_deleted_while_its_log_is_made_leaves_nothing() ->
         assert "t-0" not in [entry.name for entry in slow.list_dir("/d1")]
 
 
-async def test_a_removal_that_the_death_of_its_directory_overtakes_is_only_reported() -> None:
+async def test_removal_overtaken_by_a_directory_failure_is_logged() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         with capture_logs() as logged:
@@ -269,7 +269,7 @@ async def test_a_removal_that_the_death_of_its_directory_overtakes_is_only_repor
         assert "replica_removal_failed" in [line["event"] for line in logged]
 
 
-async def test_a_removal_waits_while_too_much_waits_for_the_directory() -> None:
+async def test_removal_waits_while_the_directory_queue_is_full() -> None:
     slow = FaultVfs(MemVfs())
     async with brokers(1, slow, MemVfs()) as (rig,):
         await rig.follow(topic(), partition())
@@ -289,8 +289,8 @@ async def test_a_removal_waits_while_too_much_waits_for_the_directory() -> None:
         assert "t-0" not in [entry.name for entry in slow.list_dir("/d1")]
 
 
-async def test_a_copy_of_a_deleted_topic_s_namesake_is_set_aside_at_start() -> None:
-    """The disk was away when the topic was deleted and made anew."""
+async def test_copy_of_a_deleted_topic_with_the_same_name_is_set_aside_at_start() -> None:
+    """The directory was offline when the topic was deleted and created again."""
     disks = (MemVfs(), MemVfs())
     async with brokers(1, *disks) as (rig,):
         await rig.follow(topic(), partition())
@@ -310,8 +310,8 @@ async def test_a_copy_of_a_deleted_topic_s_namesake_is_set_aside_at_start() -> N
         assert [name.endswith("-stray") for name in names if name.startswith("t-0.")] == [True]
 
 
-async def test_a_copy_in_a_directory_that_just_died_does_not_stop_everything_else() -> None:
-    """The failure is not handled yet, so the dead log is still there to be found."""
+async def test_copy_in_a_directory_that_just_failed_does_not_block_others() -> None:
+    """The failure is not handled yet, so that the registry still contains the failed log."""
     disks = (MemVfs(), MemVfs())
     where = [dir_of(2, 1), UNASSIGNED_DIR]
     async with brokers(1, *disks) as (rig,):
@@ -340,12 +340,12 @@ def events(reported: list[Any]) -> list[str]:
         {"isr": (1, 2), "leader": 2},
         {"isr": (), "elr": (2,), "last_known_elr": (1,), "leader": -1},
     ],
-    ids=["in sync", "led last"],
+    ids=["in sync", "last known leader"],
 )
-async def test_a_replica_that_counts_and_whose_disk_was_replaced_is_lost_before_it_is_made_anew(
+async def test_replica_of_a_replaced_disk_is_reported_lost_before_it_is_recreated(
     counted: dict[str, Any],
 ) -> None:
-    """It must not be elected before it has fetched anything."""
+    """The replica must not be elected before it has fetched records."""
     both = {"replicas": (1, 2), "directories": [UNKNOWN_DIR, dir_of(2, 1)], "leader": 2}
     async with brokers(opens=False) as (rig,):
         rig.replay(topic(), dataclasses.replace(partition(**both), **counted))
@@ -354,7 +354,7 @@ async def test_a_replica_that_counts_and_whose_disk_was_replaced_is_lost_before_
             await rig.parts.assignments.idle()
         assert assigned(rig) == [LOST_DIR] and events(logged) == ["replica_reported_lost"]
         assert rig.logs.get(TP) is None
-        # The controller took it out of the in-sync set.
+        # The controller removed the replica from the ISR.
         both["directories"] = [LOST_DIR, dir_of(2, 1)]
         await rig.follow(partition(isr=(2,), epoch=1, **both))
         await rig.parts.assignments.idle()
@@ -365,16 +365,16 @@ async def test_a_replica_that_counts_and_whose_disk_was_replaced_is_lost_before_
         assert replica is not None and not replica.is_offline
 
 
-async def test_the_last_in_sync_replica_whose_disk_was_replaced_waits_for_the_operator() -> None:
-    """Better no leader than an empty one that pretends to be whole."""
+async def test_last_in_sync_replica_of_a_replaced_disk_waits_for_unclean_election() -> None:
+    """No leader is better than an empty one."""
     async with brokers(opens=False) as (rig,):
         rig.replay(topic(), partition(directories=[LOST_DIR], leader=-1))
         with capture_logs() as logged:
             rig.parts.publisher.open()
             await rig.follow(partition(directories=[LOST_DIR], leader=-1, epoch=1))
-        assert events(logged) == ["last_in_sync_replica_lost"], "once"
+        assert events(logged) == ["last_in_sync_replica_lost"], "logged once"
         assert rig.logs.get(TP) is None and assigned(rig) == []
-        # The operator's word.
+        # The operator allows an unclean leader election.
         await rig.follow(
             ConfigRecord(
                 resource_type=ResourceType.TOPIC,
@@ -388,8 +388,8 @@ async def test_the_last_in_sync_replica_whose_disk_was_replaced_waits_for_the_op
         assert handle is not None and assigned(rig) == [handle.log_dir.directory_id]
 
 
-async def test_an_in_sync_replica_that_vanished_from_a_sound_disk_does_not_begin_empty() -> None:
-    """Somebody removed its directory, or a check of the file system did."""
+async def test_in_sync_replica_missing_on_a_healthy_disk_is_not_recreated_empty() -> None:
+    """A person or a file system check removed its directory."""
     disks = (MemVfs(), MemVfs())
     async with brokers(1, *disks) as (rig,):
         await rig.follow(topic(), partition())
@@ -406,8 +406,8 @@ async def test_an_in_sync_replica_that_vanished_from_a_sound_disk_does_not_begin
         assert rig.logs.get(TP) is None
 
 
-async def test_a_log_that_a_crash_kept_from_being_made_is_made_at_the_next_start() -> None:
-    """It never took a record: without anybody's word, though it is the only one in sync."""
+async def test_replica_never_created_before_a_crash_is_created_at_the_next_start() -> None:
+    """The replica has no records, so that no permission is needed although it is the only one."""
     for directory in (dir_of(1, 1), UNASSIGNED_DIR):
         async with brokers(opens=False) as (rig,):
             rig.replay(topic(), partition(directories=[directory]))
@@ -417,8 +417,8 @@ async def test_a_log_that_a_crash_kept_from_being_made_is_made_at_the_next_start
             assert handle is not None and LOST_DIR not in assigned(rig)
 
 
-async def test_a_replica_that_a_reassignment_adds_is_new_and_made_in_spite_of_a_dead_disk() -> None:
-    """No dead disk can hold what this broker never had."""
+async def test_replica_added_by_a_reassignment_is_created_despite_an_offline_directory() -> None:
+    """An offline directory cannot hold a replica that this broker never had."""
     async with brokers() as (rig,):
         elsewhere = partition(replicas=(2,), leader=2)
         await rig.follow(topic(), elsewhere)
@@ -432,10 +432,10 @@ async def test_a_replica_that_a_reassignment_adds_is_new_and_made_in_spite_of_a_
         assert handle is not None and handle.log_dir is rig.dirs[1]
 
 
-# --- wishes ---------------------------------------------------------------------------------------
+# --- preferred directories -----------------------------------------------------------------------
 
 
-async def test_a_replica_is_made_where_somebody_asked_for_before_it_came() -> None:
+async def test_replica_is_created_in_its_preferred_directory() -> None:
     async with brokers() as (rig,):
         rig.parts.manager.prefer_directory(TP, dir_of(1, 2))
         await rig.follow(topic(), partition(directories=[dir_of(1, 1)]))
@@ -445,7 +445,7 @@ async def test_a_replica_is_made_where_somebody_asked_for_before_it_came() -> No
         assert assigned(rig) == [dir_of(1, 2)]
 
 
-async def test_a_wish_for_a_directory_that_died_or_was_taken_back_is_forgotten() -> None:
+async def test_preferred_directory_that_is_reset_or_unknown_is_ignored() -> None:
     async with brokers() as (rig,):
         rig.parts.manager.prefer_directory(TP, dir_of(1, 2))
         rig.parts.manager.prefer_directory(TP, None)
@@ -456,7 +456,7 @@ async def test_a_wish_for_a_directory_that_died_or_was_taken_back_is_forgotten()
         assert {handle.log_dir for handle in rig.logs.handles()} == {rig.dirs[0]}
 
 
-async def test_wishes_are_bounded_and_the_oldest_go() -> None:
+async def test_preferred_directories_are_limited_and_the_oldest_are_dropped() -> None:
     async with brokers() as (rig,):
         for n in range(MAX_WISHED_DIRECTORIES + 1):
             rig.parts.manager.prefer_directory(TopicPartition("t", n), dir_of(1, 2))
@@ -467,10 +467,10 @@ async def test_wishes_are_bounded_and_the_oldest_go() -> None:
         assert second is not None and second.log_dir is rig.dirs[1]
 
 
-# --- the end of a move ----------------------------------------------------------------------------
+# --- the end of a move ---------------------------------------------------------------------------
 
 
-async def test_a_promoted_copy_whose_old_directory_died_meanwhile_is_served_again() -> None:
+async def test_promoted_copy_is_served_after_its_old_directory_failed() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         replica = rig.parts.hosted.get(TP)
@@ -483,7 +483,7 @@ async def test_a_promoted_copy_whose_old_directory_died_meanwhile_is_served_agai
         assert only(await rig.ask(produce(batch()), 9)).error_code == 0
 
 
-async def test_a_promoted_copy_whose_directory_died_at_once_is_offline() -> None:
+async def test_promoted_copy_in_a_failed_directory_is_offline() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         replica = rig.parts.hosted.get(TP)
@@ -493,7 +493,7 @@ async def test_a_promoted_copy_whose_directory_died_at_once_is_offline() -> None
         assert replica.is_offline and replica.handle is None
 
 
-async def test_a_promoted_copy_of_a_replica_that_left_is_nobody_s() -> None:
+async def test_promoted_copy_of_a_deleted_topic_is_ignored() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         replica = rig.parts.hosted.get(TP)
@@ -504,8 +504,8 @@ async def test_a_promoted_copy_of_a_replica_that_left_is_nobody_s() -> None:
         assert rig.parts.hosted.get(TP) is None
 
 
-async def test_a_replica_that_comes_back_while_its_move_is_cleaned_up_is_made_anew() -> None:
-    """What the former life was building is nothing to adopt."""
+async def test_replica_that_returns_while_its_move_is_cleaned_up_is_recreated() -> None:
+    """The future replica of the former incarnation must not be adopted."""
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         await rig.ask(produce(batch()), 9)

@@ -1,4 +1,4 @@
-"""Reading one partition, without the wire."""
+"""``ReplicaReads``: reads of one partition."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def follower_from(offset: int, replica_id: int = 2) -> FetchFrom:
     return FetchFrom(TP, offset, 1000, 0, replica_id=BrokerId(replica_id), speaker=Speaker())
 
 
-async def test_consumers_see_what_is_committed_and_followers_everything() -> None:
+async def test_read_returns_committed_records_to_consumers_and_all_to_followers() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition(replicas=(1, 2)))
         await rig.ask(produce(batch(), acks=1), 9)
@@ -47,7 +47,7 @@ async def test_consumers_see_what_is_committed_and_followers_everything() -> Non
         assert (len(consumer.records) > 0, len(follower.records) > 0) == (False, True)
 
 
-async def test_a_request_without_space_learns_that_something_is_left_out() -> None:
+async def test_read_without_space_reports_omitted_records() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         await rig.ask(produce(batch()), 9)
@@ -57,7 +57,7 @@ async def test_a_request_without_space_learns_that_something_is_left_out() -> No
         assert reads.read(wanted, min_one_batch=True, is_first_read=True).records
 
 
-async def test_what_is_not_in_memory_comes_from_the_disk() -> None:
+async def test_read_from_disk_returns_records_that_are_not_cached() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         await rig.ask(produce(batch(2)), 9)
@@ -68,7 +68,7 @@ async def test_what_is_not_in_memory_comes_from_the_disk() -> None:
 
 
 async def test_fetch_beyond_the_end_of_a_leader_in_doubt_returns_not_leader() -> None:
-    """A broker that resumes after its session has records missing that a newer leader wrote."""
+    """A leader that resumes after its session may lack records of a newer leader."""
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         await rig.ask(produce(batch()), 9)
@@ -83,7 +83,9 @@ async def test_fetch_beyond_the_end_of_a_leader_in_doubt_returns_not_leader() ->
             assert found.code in (code, ErrorCode.NONE)
 
 
-async def test_a_follower_outside_of_the_isr_is_reported_and_a_stranger_is_refused() -> None:
+async def test_read_by_a_follower_outside_the_isr_is_reported_and_by_another_broker_refused() -> (
+    None
+):
     async with brokers() as (rig,):
         await rig.follow(topic(), partition(replicas=(1, 2), isr=[1]))
         reads = reads_of(rig)
@@ -96,7 +98,7 @@ async def test_a_follower_outside_of_the_isr_is_reported_and_a_stranger_is_refus
         assert refused.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-async def test_what_a_follower_asks_for_again_is_read_from_the_disk_and_checked() -> None:
+async def test_repeated_read_of_a_follower_is_read_from_disk_and_checked() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition(replicas=(1, 2)))
         await rig.ask(produce(batch(2), acks=1), 9)
@@ -107,13 +109,13 @@ async def test_what_a_follower_asks_for_again_is_read_from_the_disk_and_checked(
             for is_first in (True, False, True)
         ]
         assert looks == [True, True, False]
-        # Somebody else, or from somewhere else, is no sign of anything.
+        # A repeated read of a consumer is no sign of damage.
         consumer = wanted._replace(replica_id=BrokerId(-1))
         for again in (consumer, consumer):
             assert reads.read(again, min_one_batch=True, is_first_read=True).is_in_memory
 
 
-async def test_damage_is_reported_with_the_range_of_the_log_and_met_once_per_read() -> None:
+async def test_read_of_damaged_records_returns_corrupt_message_and_reports_the_damage() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         for _ in range(2):
@@ -135,7 +137,7 @@ async def test_damage_is_reported_with_the_range_of_the_log_and_met_once_per_rea
         assert len(met) == 3
 
 
-async def test_a_full_directory_is_read_by_everybody() -> None:
+async def test_read_in_a_full_directory_succeeds() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition(replicas=(1, 2), isr=[1]))
         await rig.ask(produce(batch(), acks=1), 9)
@@ -147,7 +149,7 @@ async def test_a_full_directory_is_read_by_everybody() -> None:
             assert cached.records and cold.records
 
 
-async def test_of_a_stalled_directory_consumers_get_nothing_for_now_and_followers_an_error() -> (
+async def test_read_in_a_stalled_directory_is_empty_for_consumers_and_an_error_for_followers() -> (
     None
 ):
     async with brokers() as (rig,):
@@ -159,7 +161,7 @@ async def test_of_a_stalled_directory_consumers_get_nothing_for_now_and_follower
         cold = await reads_of(rig).read_from_disk(wanted, min_one_batch=True)
         for data in (cached, cold):
             assert (data.code, len(data.records), data.high_watermark) == (ErrorCode.NONE, 0, 1)
-            assert data.is_in_memory, "it is not to be asked for in the directory's thread"
+            assert data.is_in_memory, "no read in the directory's thread is needed"
         data = reads_of(rig).read(follower_from(0), min_one_batch=True, is_first_read=True)
         assert data.code is ErrorCode.KAFKA_STORAGE_ERROR
         rig.parts.manager.mark_offline(rig.dirs[0])
@@ -167,9 +169,12 @@ async def test_of_a_stalled_directory_consumers_get_nothing_for_now_and_follower
         assert data.code is ErrorCode.KAFKA_STORAGE_ERROR
 
 
-async def test_a_consumer_is_read_on_to_where_there_are_records_again() -> None:
-    """Compaction leaves batches without records; librdkafka takes an answer of nothing else for
-    one that is too small, and gives up after some. A follower gets them as they are."""
+async def test_consumer_read_skips_batches_without_records() -> None:
+    """Compaction leaves batches without records.
+
+    librdkafka treats a response with such batches only as too small, and fails after some. A
+    follower receives them unchanged.
+    """
     async with brokers() as (rig,):
         await rig.follow(topic(), partition(replicas=(1, 2), isr=[1]))
         handle = rig.logs.get(TP)
@@ -187,9 +192,7 @@ async def test_a_consumer_is_read_on_to_where_there_are_records_again() -> None:
         assert [h.base_offset for h in headers_of(data.records)] == [0]
 
 
-async def test_who_compares_replicas_reads_a_follower_as_far_as_it_knows_what_is_committed() -> (
-    None
-):
+async def test_debug_consumer_reads_a_follower_up_to_its_high_watermark() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition(replicas=(1, 2), leader=2))
         handle, hosted = rig.logs.get(TP), rig.parts.hosted.get(TP)
@@ -208,7 +211,7 @@ async def test_who_compares_replicas_reads_a_follower_as_far_as_it_knows_what_is
         assert consumer.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-async def test_who_compares_replicas_hears_of_a_follower_s_damage_and_of_another_epoch() -> None:
+async def test_debug_consumer_read_of_a_follower_reports_damage_and_checks_the_epoch() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition(replicas=(1, 2), leader=2, epoch=3))
         handle, hosted = rig.logs.get(TP), rig.parts.hosted.get(TP)

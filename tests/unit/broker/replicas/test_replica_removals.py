@@ -1,4 +1,4 @@
-"""What goes, goes whole; what follows under the same name waits."""
+"""``ReplicaRemovals``: complete removals, before a topic of the same name is created."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.unit.broker.gates import Gate
 from tests.unit.broker.impaired_dirs import answer, fill, stall
 
 
-async def test_a_name_is_taken_until_both_copies_are_gone() -> None:
+async def test_removal_of_a_replica_lasts_until_both_copies_are_removed() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         await rig.logs.create_future(TP, rig.dirs[1], Uuid(b"m" * 16))
@@ -30,8 +30,8 @@ async def test_a_name_is_taken_until_both_copies_are_gone() -> None:
         assert rig.logs.handles() == [] and rig.logs.futures() == []
 
 
-async def test_a_topic_that_goes_again_while_its_first_life_is_removed() -> None:
-    """The copy that a move was building goes with its replica, and not a second time."""
+async def test_topic_deleted_again_during_the_first_removal_is_removed_once() -> None:
+    """The future replica is removed together with its replica, and not a second time."""
     slow, other = FaultVfs(MemVfs()), TopicId(b"u" * 16)
     async with brokers(1, slow, MemVfs()) as (rig,):
         await rig.follow(topic(), partition())
@@ -49,7 +49,7 @@ async def test_a_topic_that_goes_again_while_its_first_life_is_removed() -> None
         assert [line for line in logged if line["event"] in bad] == []
 
 
-async def test_a_stray_is_kept_under_another_name() -> None:
+async def test_set_aside_renames_the_replica_directory() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         rig.parts.removals.begin(TP)
@@ -60,7 +60,7 @@ async def test_a_stray_is_kept_under_another_name() -> None:
         assert any(name.endswith("-stray") for name in names) and "t-0" not in names
 
 
-async def test_a_future_copy_that_cannot_be_removed_is_reported() -> None:
+async def test_failed_removal_of_a_future_replica_is_logged() -> None:
     slow = FaultVfs(MemVfs())
     async with brokers(1, FaultVfs(MemVfs()), slow) as (rig,):
         await rig.follow(topic(), partition())
@@ -74,15 +74,15 @@ async def test_a_future_copy_that_cannot_be_removed_is_reported() -> None:
         assert rig.logs.futures() == []
 
 
-@pytest.mark.parametrize("what", ["current", "future"])
-async def test_what_lies_in_a_stalled_directory_goes_when_that_answers_again(what: str) -> None:
+@pytest.mark.parametrize("copy", ["current", "future"])
+async def test_removal_in_a_stalled_directory_waits_until_it_answers(copy: str) -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         await rig.logs.create_future(TP, rig.dirs[1], Uuid(b"m" * 16))
         removals = rig.parts.removals
-        log_dir = rig.dirs[0 if what == "current" else 1]
+        log_dir = rig.dirs[0 if copy == "current" else 1]
         stall(log_dir)
-        if what == "current":
+        if copy == "current":
             removals.begin(TP)
             going = asyncio.create_task(removals.delete(TP))
         else:
@@ -91,10 +91,10 @@ async def test_what_lies_in_a_stalled_directory_goes_when_that_answers_again(wha
         assert not going.done()
         await answer(log_dir)
         await going
-        assert rig.logs.futures() == [] and len(rig.logs.handles()) == (what == "future")
+        assert rig.logs.futures() == [] and len(rig.logs.handles()) == (copy == "future")
 
 
-async def test_a_full_directory_lets_go_of_what_it_has() -> None:
+async def test_removal_in_a_full_directory_succeeds() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         await rig.logs.create_future(TP, rig.dirs[1], Uuid(b"m" * 16))

@@ -1,4 +1,4 @@
-"""What it costs the disk to become a leader or a follower, at 1, 10 and 100 times the size."""
+"""Disk operations of a role change, for logs of 1, 10 and 100 times the size."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SIZES = pytest.mark.parametrize("times", [1, 10, 100])
 
 
 def disk_with(shape: LargeLog) -> CountingVfs:
-    """A directory as a clean stop left it, with one replica of that shape."""
+    """A directory after a clean stop, with one replica of the given shape."""
     mem = MemVfs()
     put_large_log(mem, "/d1", shape, topic_id=TOPIC_ID)
     mem.open("/d1/.kafka_cleanshutdown", OpenMode.CREATE)
@@ -66,7 +66,7 @@ async def test_become_leader_touches_no_file_of_the_log(
 async def test_become_follower_touches_no_file_and_truncation_reads_one_index_and_interval(
     times: int, grown: Callable[[int], LargeLog]
 ) -> None:
-    """The truncation is the one that follows if the new leader has one record less."""
+    """The truncation happens if the new leader has one record less."""
     shape = grown(times)
     vfs = disk_with(shape)
     async with brokers(1, vfs, opens=False) as (rig,):

@@ -1,4 +1,4 @@
-"""What one may do, as Kafka 4.3 answers it without an authorizer."""
+"""Authorized operations as Kafka 4.3 returns them without an authorizer."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tests.unit.broker.broker_rig import brokers, partition, topic
 NOT_ASKED = -2147483648
 
 
-def test_the_bits_are_kafkas() -> None:
+def test_authorized_operation_bits_are_kafkas() -> None:
     found = (allowed.ALL_OF_TOPIC, allowed.ALL_OF_GROUP, allowed.ALL_OF_CLUSTER)
     assert found == (3576, 3400, 8096)
 
 
-async def test_it_is_answered_to_who_asks() -> None:
+async def test_authorized_operations_are_returned_on_request() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         for asks, of_topic, of_cluster in ((True, 3576, 8096), (False, NOT_ASKED, NOT_ASKED)):
@@ -37,4 +37,4 @@ async def test_it_is_answered_to_who_asks() -> None:
             assert one.topic_authorized_operations == of_topic
         paged = DescribeTopicPartitionsRequest(topics=[], response_partition_limit=10, cursor=None)
         (one,) = (await rig.ask(paged)).topics
-        assert one.topic_authorized_operations == 3576, "always, as Kafka does"
+        assert one.topic_authorized_operations == 3576, "returned without a request, as by Kafka"

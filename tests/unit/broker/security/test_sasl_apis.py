@@ -1,4 +1,4 @@
-"""Who authenticates where nobody has to hears that, and may go on."""
+"""SASL requests to a listener without authentication."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from kraftjbod.protocol.messages import SaslAuthenticateRequest, SaslHandshakeRe
 from tests.unit.broker.broker_rig import brokers
 
 
-async def test_a_listener_that_does_not_authenticate_says_so() -> None:
+async def test_sasl_request_on_a_plaintext_listener_returns_illegal_sasl_state() -> None:
     async with brokers() as (rig,):
         connection = await rig.connect()
         for request in (SaslHandshakeRequest(mechanism="PLAIN"), SaslAuthenticateRequest()):

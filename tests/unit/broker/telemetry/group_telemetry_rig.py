@@ -1,4 +1,4 @@
-"""A broker that coordinates groups and leads ``__group_telemetry``, and what it says there."""
+"""A broker that coordinates groups and leads ``__group_telemetry``, and its samples."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ID = TopicId(b"g" * 16)
 
 
 async def round_of(rig: BrokerRig, ms: int = 20_000) -> list[dict[str, Any]]:
-    """What one round sent."""
+    """Run one round and return the samples that it sent."""
     before = end_of(rig)
     await rig.parts.group_telemetry.round(Deadline.after(RealClock().now_ms(), ms), whole=True)
     found: list[dict[str, Any]] = []

@@ -1,4 +1,4 @@
-"""What is reported of groups, and which of them have a place in a round."""
+"""``GroupTelemetryGatherer``: samples of the lag of groups, and their limit per round."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.unit.broker.groups.group_rig import commit, committing, enter
 from tests.unit.broker.telemetry.group_telemetry_rig import dropped, reporting, round_of
 
 
-async def test_how_far_a_group_is_behind() -> None:
+async def test_group_telemetry_sample_reports_the_lag() -> None:
     async with reporting(broker_rack="r9") as rig:
         assert await round_of(rig) == []
         assert only(await rig.ask(produce(batch(5)), 9)).error_code == 0
@@ -28,7 +28,7 @@ async def test_how_far_a_group_is_behind() -> None:
         assert dropped(rig) == 0
 
 
-async def test_groups_without_room_come_first_in_the_next_round() -> None:
+async def test_groups_omitted_by_the_sample_limit_come_first_in_the_next_round() -> None:
     async with reporting(group_telemetry_max_samples="2") as rig:
         for group_id in ("a", "b", "c"):
             request = commit(0)

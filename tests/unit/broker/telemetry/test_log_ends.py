@@ -1,4 +1,4 @@
-"""How far logs reach that others lead, for the lag of groups."""
+"""``LogEnds``: log end offsets of other leaders, for the lag of groups."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.unit.broker.groups.group_rig import QUICK, committing, lead, loaded
 from tests.unit.broker.telemetry.group_telemetry_rig import ID, round_of
 
 
-async def test_another_leader_is_asked_and_one_that_is_silent_costs_its_lags_only() -> None:
+async def test_log_ends_of_an_unreachable_leader_leave_only_its_lags_unknown() -> None:
     async with brokers(2, **QUICK) as (rig, other):
         await lead(rig, 0)
         for one in (rig, other):

@@ -1,4 +1,4 @@
-"""Rounds of samples, of storage: what is sent, what is dropped, and what is logged of that."""
+"""``SampleEmitter``: rounds of storage samples, dropped samples, and the telemetry topic."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ from tests.unit.broker.impaired_dirs import answer, stall
 from tests.unit.broker.scripted_controller import RealClock
 
 ID = TopicId(b"s" * 16)
-#: Rounds in quick succession.
+#: Short intervals between rounds.
 HURRY = {
     "storage_telemetry_log_dir_interval_ms": "100",
     "storage_telemetry_replica_interval_ms": "300",
     "storage_telemetry_topic_replication_factor": "1",
 }
-#: Three replicas where there are two brokers, and replicas sampled once.
+#: A replication factor of 3 with two brokers, and replicas that are sampled once.
 PATIENT = {
     **HURRY,
     "storage_telemetry_topic_replication_factor": "3",
@@ -59,7 +59,7 @@ async def lead_topic(rig: BrokerRig, **more: Any) -> None:
 
 
 async def records(rig: BrokerRig) -> list[dict[str, Any]]:
-    """All that the topic's only partition holds."""
+    """All records of the topic's only partition."""
     found: list[dict[str, Any]] = []
     handle = rig.logs.get(TopicPartition(TOPIC, 0))
     assert handle is not None
@@ -71,7 +71,7 @@ async def records(rig: BrokerRig) -> list[dict[str, Any]]:
 
 
 def figures(rig: BrokerRig) -> tuple[float, float]:
-    """Records sent, and dropped."""
+    """The numbers of records sent and dropped."""
     snapshot = rig.around.metrics.snapshot()
     return (
         snapshot.get("StorageTelemetrySentTotal", 0),
@@ -83,15 +83,17 @@ def creator(code: ErrorCode = ErrorCode.NONE) -> Any:
     def answering(request: RpcRequest) -> RpcResponse:
         if not isinstance(request, CreateTopicsRequest):
             return accept(request)
-        (wish,) = request.topics
-        created = CreatedTopic(name=wish.name, error_code=code, error_message="said the test")
+        (wanted,) = request.topics
+        created = CreatedTopic(
+            name=wanted.name, error_code=code, error_message="refused by the test"
+        )
         return CreateTopicsResponse(topics=(created,))
 
     return answering
 
 
-def wishes(rig: BrokerRig) -> list[int]:
-    """With how many replicas the topic was asked for."""
+def requested_factors(rig: BrokerRig) -> list[int]:
+    """The replication factors of all requests to create the topic."""
     return [
         request.topics[0].replication_factor
         for request in rig.controller.seen
@@ -99,10 +101,10 @@ def wishes(rig: BrokerRig) -> list[int]:
     ]
 
 
-# --- what is sent ---------------------------------------------------------------------------------
+# --- samples that are sent -----------------------------------------------------------------------
 
 
-async def test_directories_and_replicas_of_one_moment() -> None:
+async def test_round_sends_samples_of_directories_and_replicas() -> None:
     async with brokers(broker_rack="r9") as (rig,):
         await lead_topic(rig)
         assert await round_of(rig, with_replicas=True)
@@ -120,7 +122,7 @@ async def test_directories_and_replicas_of_one_moment() -> None:
         assert figures(rig) == (3, 0)
 
 
-async def test_many_replicas_in_several_batches() -> None:
+async def test_round_splits_many_replicas_into_batches() -> None:
     async with brokers() as (rig,):
         await lead_topic(rig)
         await rig.follow(topic(), *(partition(index) for index in range(450)))
@@ -131,7 +133,7 @@ async def test_many_replicas_in_several_batches() -> None:
         assert sorted(named) == sorted([(TOPIC, 0), *(("t", index) for index in range(450))])
 
 
-async def test_all_samples_of_one_broker_are_in_one_partition() -> None:
+async def test_samples_of_one_broker_are_in_one_partition() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(TOPIC, ID), *(partition(i, topic_id=ID) for i in range(3)))
         for _ in range(2):
@@ -140,7 +142,7 @@ async def test_all_samples_of_one_broker_are_in_one_partition() -> None:
         assert ends == [0, 4, 0]
 
 
-async def test_rounds_come_by_themselves_and_replicas_less_often() -> None:
+async def test_rounds_run_periodically_and_sample_replicas_less_often() -> None:
     async with brokers(**HURRY) as (rig,):
         await lead_topic(rig)
         running = rig.tasks.start(rig.parts.telemetry.run(), "telemetry")
@@ -152,7 +154,7 @@ async def test_rounds_come_by_themselves_and_replicas_less_often() -> None:
         assert 2 <= kinds.count("replica") < kinds.count("log_dir") / 2
 
 
-async def test_a_stop_waits_for_nothing() -> None:
+async def test_emitter_is_cancelled_without_delay() -> None:
     async with brokers(**HURRY) as (rig,):
         await lead_topic(rig)
         stall(rig.dirs[0])
@@ -163,10 +165,10 @@ async def test_a_stop_waits_for_nothing() -> None:
         assert running.cancelled()
 
 
-# --- what is not ----------------------------------------------------------------------------------
+# --- samples that are dropped --------------------------------------------------------------------
 
 
-async def test_what_nobody_takes_in_time_is_dropped_and_a_trouble_is_reported_once() -> None:
+async def test_samples_without_a_timely_append_are_dropped_and_logged_once() -> None:
     async with brokers() as (rig,):
         await lead_topic(rig)
         with capture_logs() as lines:
@@ -182,7 +184,7 @@ async def test_what_nobody_takes_in_time_is_dropped_and_a_trouble_is_reported_on
         assert figures(rig) == (4, 9)
 
 
-async def test_a_bug_in_a_round_is_reported_and_costs_that_round_only(monkeypatch: Any) -> None:
+async def test_unexpected_error_in_a_round_is_logged_and_rounds_continue(monkeypatch: Any) -> None:
     async with brokers(**HURRY) as (rig,):
         await lead_topic(rig)
         monitor, is_slow = rig.parts.monitor, rig.parts.monitor.is_slow
@@ -199,52 +201,52 @@ async def test_a_bug_in_a_round_is_reported_and_costs_that_round_only(monkeypatc
 # --- the topic ------------------------------------------------------------------------------------
 
 
-async def test_the_topic_is_asked_for_and_used_as_soon_as_it_is_there() -> None:
+async def test_round_creates_the_topic_and_sends_once_it_exists() -> None:
     async with brokers(answer=creator(), **HURRY) as (rig,):
         sending = asyncio.ensure_future(round_of(rig))
-        await until(lambda: wishes(rig))
+        await until(lambda: requested_factors(rig))
         await lead_topic(rig)
         assert await sending
-        assert wishes(rig) == [1]
+        assert requested_factors(rig) == [1]
         assert figures(rig) == (2, 0)
         await round_of(rig)
-        assert wishes(rig) == [1]
+        assert requested_factors(rig) == [1]
 
 
-async def test_that_another_broker_was_first_is_as_good() -> None:
+async def test_topic_created_by_another_broker_is_used() -> None:
     async with brokers(answer=creator(ErrorCode.TOPIC_ALREADY_EXISTS), **HURRY) as (rig,):
         sending = asyncio.ensure_future(round_of(rig))
-        await until(lambda: wishes(rig))
+        await until(lambda: requested_factors(rig))
         await lead_topic(rig)
         assert await sending
         assert figures(rig) == (2, 0)
 
 
-async def test_more_brokers_are_waited_for_without_a_word() -> None:
+async def test_topic_creation_waits_for_more_brokers_without_a_warning() -> None:
     async with brokers(2, answer=creator()) as (rig, _):
         with capture_logs() as lines:
             waited = [await round_of(rig, ms=20) for _ in range(3)]
-        assert (waited, wishes(rig)) == ([False] * 3, [])
+        assert (waited, requested_factors(rig)) == ([False] * 3, [])
         assert [line for line in lines if line["log_level"] == "warning"] == []
         assert figures(rig) == (0, 6)
         assert await round_of(rig, ms=20)
-        assert wishes(rig) == [2]
+        assert requested_factors(rig) == [2]
 
 
-async def test_why_it_was_not_created_is_reported() -> None:
+async def test_failed_topic_creation_is_logged_with_its_reason() -> None:
     refusal = creator(ErrorCode.INVALID_REPLICATION_FACTOR)
     async with brokers(3, answer=refusal) as (rig, *_):
         with capture_logs() as lines:
             for _ in range(4):
                 await round_of(rig, ms=20)
-        assert wishes(rig) == [3, 2]
+        assert requested_factors(rig) == [3, 2]
         (warning,) = [line for line in lines if line["event"] == "samples_dropped"]
         assert warning["code"] == "INVALID_REPLICATION_FACTOR"
-        assert warning["reason"] == "said the test"
+        assert warning["reason"] == "refused by the test"
         assert figures(rig) == (0, 8)
 
 
-async def test_while_replicas_wait_for_the_topic_they_stay_due() -> None:
+async def test_replica_samples_stay_due_until_the_topic_exists() -> None:
     async with brokers(2, answer=creator(), **PATIENT) as (rig, _):
         rig.tasks.start(rig.parts.telemetry.run(), "telemetry")
         await until(lambda: figures(rig)[1] >= 2)

@@ -1,4 +1,4 @@
-"""What a broker on memory disks reports of itself."""
+"""``StorageTelemetryGatherer``: samples of directories and replicas on memory disks."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ async def dirs(rig: BrokerRig) -> list[LogDirSample]:
 
 
 async def replicas(rig: BrokerRig) -> dict[tuple[int, bool], ReplicaSample]:
-    """By partition, and whether it is a future copy."""
+    """Samples by partition index, and whether the replica is a future replica."""
     asked = gatherer(rig)
     samples = asked.samples((await asked.gather(whole=True)).subjects)
     return {(s.partition, s.is_future): s for s in samples if isinstance(s, ReplicaSample)}
 
 
 async def two_partitions(rig: BrokerRig) -> bytes:
-    """One in each directory; two batches in the first."""
+    """Create a replica in each directory, with two batches in the first; return one batch."""
     await rig.follow(topic(), partition(), partition(1, directories=[dir_of(1, 2)]))
     records = batch(3)
     for _ in range(2):
@@ -58,7 +58,7 @@ async def two_partitions(rig: BrokerRig) -> bytes:
     return records
 
 
-async def test_directories_and_what_lies_in_them() -> None:
+async def test_log_dir_sample_reports_replicas_sizes_and_operations() -> None:
     async with brokers() as (rig,):
         size_bytes = 2 * len(await two_partitions(rig))
         first, second = await dirs(rig)
@@ -72,7 +72,7 @@ async def test_directories_and_what_lies_in_them() -> None:
         assert (first.moves_in, first.moves_out, first.moves_remaining_bytes) == (0, 0, 0)
 
 
-async def test_replicas() -> None:
+async def test_replica_sample_reports_offsets_sizes_and_fetched_bytes() -> None:
     async with brokers(2) as (rig, other):
         for one in (rig, other):
             await one.follow(topic(), partition(replicas=(1, 2)))
@@ -91,7 +91,7 @@ async def test_replicas() -> None:
             log_start_offset=0,
             log_end_offset=3,
             appended_bytes_total=size_bytes,
-            # To the follower, which had to have it before the producer was answered.
+            # The bytes went to the follower before the producer received its response.
             fetched_bytes_total=size_bytes,
             brokers=(1, 2),
         )
@@ -105,7 +105,7 @@ async def test_replicas() -> None:
         assert (await dirs(rig))[0].fetched_bytes_total == 2 * size_bytes
 
 
-async def test_a_batch_that_was_there_already_is_not_counted_again() -> None:
+async def test_appended_bytes_exclude_duplicate_batches() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         sent = batch(3, producer=(9, 0, 0))
@@ -114,7 +114,7 @@ async def test_a_batch_that_was_there_already_is_not_counted_again() -> None:
         assert (await replicas(rig))[0, False].appended_bytes_total == len(sent)
 
 
-async def test_a_move_in_both_of_its_directories_and_counters_go_along() -> None:
+async def test_move_is_sampled_in_both_directories_and_counters_move_along() -> None:
     vfss = (FaultVfs(MemVfs()), FaultVfs(MemVfs()))
     async with brokers(1, *vfss) as (rig,):
         size_bytes = 2 * len(await two_partitions(rig))
@@ -139,11 +139,11 @@ async def test_a_move_in_both_of_its_directories_and_counters_go_along() -> None
         moved = await replicas(rig)
         assert (0, True) not in moved
         assert (moved[0, False].path, moved[0, False].appended_bytes_total) == ("/d2", size_bytes)
-        # What was copied was not appended there.
+        # Copied bytes do not count as appended.
         assert [d.appended_bytes_total for d in await dirs(rig)] == [size_bytes, 0]
 
 
-async def test_states() -> None:
+async def test_log_dir_sample_reports_the_state() -> None:
     async with brokers() as (rig,):
         await two_partitions(rig)
         await fill(rig.dirs[0])
@@ -158,7 +158,7 @@ async def test_states() -> None:
         assert set(await replicas(rig)) == {(1, False)}
 
 
-async def test_what_goes_between_the_question_and_the_answer_is_left_out() -> None:
+async def test_replica_removed_between_gather_and_samples_is_omitted() -> None:
     async with brokers() as (rig,):
         await two_partitions(rig)
         asked = gatherer(rig)

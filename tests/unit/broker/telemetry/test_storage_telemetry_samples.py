@@ -1,4 +1,4 @@
-"""What is said of a directory in which state."""
+"""``log_dir_sample``: the fields of a directory's sample in each state."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ORIGIN = Origin(cluster_id="c", broker_id=7, rack="r1", incarnation="i", time_ms
 
 @dataclass
 class Facts:
-    """A directory that has seen something."""
+    """A directory with statistics."""
 
     state: LogDirState = LogDirState.ONLINE
     path: str = "/d1"
@@ -54,7 +54,7 @@ def sample(facts: Facts) -> LogDirSample:
 
 
 @pytest.mark.parametrize("state", [LogDirState.ONLINE, LogDirState.SATURATED, LogDirState.STALLED])
-def test_one_that_is_not_offline(state: LogDirState) -> None:
+def test_log_dir_sample_of_an_online_directory_has_all_fields(state: LogDirState) -> None:
     printed = json.loads(encode(ORIGIN, sample(Facts(state=state))))
     bounds = [1 << bucket for bucket in range(16)]
     assert printed == {
@@ -81,7 +81,7 @@ def test_one_that_is_not_offline(state: LogDirState) -> None:
         "io_total": 4,
         "io_errors_total": 1,
         "io_bounds_ms": bounds,
-        # Below 1 ms, 2 ms, 4 ms; and what is above all bounds.
+        # Below 1 ms, 2 ms and 4 ms, and above all bounds.
         "io_counts": [1, 1, 1, *[0] * 13, 1],
         "latency_ms": 1.235,
         "is_slow": True,
@@ -93,7 +93,7 @@ def test_one_that_is_not_offline(state: LogDirState) -> None:
     assert len(printed["io_counts"]) == len(bounds) + 1
 
 
-def test_of_an_offline_one_nothing_is_known_but_that() -> None:
+def test_log_dir_sample_of_an_offline_directory_has_its_state_only() -> None:
     assert sample(Facts(state=LogDirState.OFFLINE)) == LogDirSample(
         directory_id="ZGRkZGRkZGRkZGRkZGRkZA",
         path="/d1",

@@ -1,4 +1,4 @@
-"""What the topics of telemetry are made like."""
+"""Configurations of the telemetry topics."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ MIB = 1024 * 1024
 @pytest.mark.parametrize(
     ("retention_bytes", "segment_bytes"), [(128 * MIB, 16 * MIB), (MIB, 256 * 1024)]
 )
-def test_they_are_bounded(retention_bytes: int, segment_bytes: int) -> None:
+def test_telemetry_topics_are_bounded_by_time_and_size(
+    retention_bytes: int, segment_bytes: int
+) -> None:
     bounds = TelemetryBounds(
         partitions=5, replication_factor=3, retention_ms=80_000, retention_bytes=retention_bytes
     )

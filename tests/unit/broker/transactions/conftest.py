@@ -1,4 +1,4 @@
-"""Leaders of partitions that answer markers."""
+"""A fixture with partition leaders that answer transaction markers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which partitions have to be let know, and by whom: leaders that move, go and come."""
+"""``MarkerQueue``: which partitions need markers, while leaders change."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def ending(producer_id: int = 7, name: str = "x") -> Ending:
     return Ending(name, metadata, index=0, coordinator_epoch=LeaderEpoch(3))
 
 
-def test_one_request_for_each_leader_with_what_is_due_to_it() -> None:
+def test_marker_queue_combines_markers_per_leader() -> None:
     world, x, y = World(), ending(), ending(8, "y")
     assert world.queue.put(x, [A, B, C], 0) == world.queue.put(y, [A], 0) == frozenset()
     assert list(world.queue.idle_brokers()) == [ONE, TWO]
@@ -38,26 +38,28 @@ def test_one_request_for_each_leader_with_what_is_due_to_it() -> None:
         Outcome(x, frozenset({A, B})),
         Outcome(y, frozenset({A})),
     ]
-    assert len(world.queue) == 1, "one partition of x is left"
+    assert len(world.queue) == 1, "one partition of x is pending"
     world.queue.answered(TWO, {(7, C): E.UNSUPPORTED_VERSION}, 0)
     assert len(world.queue) == 0
 
 
-def test_what_is_not_taken_goes_to_the_leader_of_then() -> None:
+def test_marker_refused_or_lost_is_retried_with_the_current_leader() -> None:
     world, x = World(), ending()
     world.queue.put(x, [A, B], 0)
     world.queue.take(ONE)
-    # The answer of one is lost with its connection, another one's says why not.
+    # The response for B is lost, and that for A names an error.
     assert world.queue.answered(ONE, {(7, A): E.NOT_LEADER_OR_FOLLOWER}, 100) == []
     assert world.queue.next_ms == 110 and world.queue.retry(109) == []
     assert list(world.queue.idle_brokers()) == []
     world.leaders[A] = TWO
     del world.leaders[B]
-    assert world.queue.retry(110) == [Outcome(x, frozenset({B}))], "deleted is done"
+    assert world.queue.retry(110) == [Outcome(x, frozenset({B}))], (
+        "a deleted partition needs no marker"
+    )
     assert world.queue.take(TWO) == {x: [A]} and world.queue.take(ONE) == {}
 
 
-def test_without_a_leader_it_pauses_longer_and_longer_and_holds_up_nobody() -> None:
+def test_marker_without_a_leader_is_retried_with_backoff_and_delays_no_other() -> None:
     world, x = World(), ending()
     world.leaders[A] = NO_LEADER
     world.queue.put(x, [A, C], 0)
@@ -71,17 +73,17 @@ def test_without_a_leader_it_pauses_longer_and_longer_and_holds_up_nobody() -> N
     assert pauses == [10, 20, 40, 40]
 
 
-def test_somebody_newer_ends_it() -> None:
+def test_marker_refused_as_fenced_ends_the_transaction_s_markers() -> None:
     for code in (E.INVALID_PRODUCER_EPOCH, E.TRANSACTION_COORDINATOR_FENCED):
         world, x = World(), ending()
         world.queue.put(x, [A, B, C], 0)
         world.queue.take(ONE)
-        given_up = [Outcome(x, frozenset(), code)]
-        assert world.queue.answered(ONE, {(7, A): E.NONE, (7, B): code}, 0) == given_up
+        fenced = [Outcome(x, frozenset(), code)]
+        assert world.queue.answered(ONE, {(7, A): E.NONE, (7, B): code}, 0) == fenced
         assert world.queue.take(TWO) == {} and len(world.queue) == 0
 
 
-def test_what_is_late_of_a_former_ending_means_nothing() -> None:
+def test_late_response_for_a_former_coordinator_is_ignored() -> None:
     world, former, later = World(), ending(), ending()
     world.queue.put(former, [A, C], 0)
     world.queue.take(ONE)
@@ -91,7 +93,7 @@ def test_what_is_late_of_a_former_ending_means_nothing() -> None:
     assert world.queue.take(ONE) == {later: [A]} and world.queue.take(TWO) == {}
 
 
-def test_partitions_that_are_gone_are_done_at_once() -> None:
+def test_markers_of_deleted_partitions_are_done_immediately() -> None:
     world, x = World(), ending()
     world.leaders.clear()
     assert world.queue.put(x, [A], 0) == {A} and len(world.queue) == 0

@@ -1,4 +1,4 @@
-"""Markers on their way to the leaders of partitions."""
+"""``MarkerSender`` sends markers to partition leaders."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ S = TransactionState
 @pytest.mark.parametrize(
     "code", [E.NOT_LEADER_OR_FOLLOWER, E.KAFKA_STORAGE_ERROR, E.REQUEST_TIMED_OUT]
 )
-async def test_markers_are_sent_until_all_partitions_have_them(
+async def test_markers_are_sent_again_until_all_partitions_accept_them(
     partitions: Partitions, code: ErrorCode
 ) -> None:
     async with marked_by(partitions) as rig:

@@ -1,4 +1,4 @@
-"""One transactional id: what is answered in each state, by Kafka's tables."""
+"""``Transaction``: the answers of one transactional id in each state, as in Kafka."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ OLD, NEW = 0, 2
 
 
 class Walk:
-    """A machine whose writes succeed at once, unless a test holds them."""
+    """A state machine whose writes succeed immediately, unless a test holds them."""
 
     def __init__(self, **kept: Any) -> None:
         metadata = TransactionMetadata(**{"producer_id": 7, "timeout_ms": 60_000, **kept})
@@ -47,7 +47,7 @@ class Walk:
         self.code = E.NONE
 
     def do(self, event: Any) -> TransactionAnswer | None:
-        """What the event's own request was answered, if it was."""
+        """Handle the event and return the answer to its request, if any."""
         before = len(self.answers)
         todo = self.machine.handle(event, self.now_ms)
         while todo:
@@ -67,27 +67,30 @@ class Walk:
     def init(self, version: int = OLD, **more: Any) -> Any:
         return self.do(InitRequested(token=1, timeout_ms=60_000, version=version, **more))
 
-    def add(self, *partitions: TopicPartition, version: int = OLD, **who: int) -> Any:
+    def add(self, *partitions: TopicPartition, version: int = OLD, **producer: int) -> Any:
         return self.do(
             AddRequested(
-                token=1, partitions=frozenset(partitions), version=version, **self._who(who)
+                token=1,
+                partitions=frozenset(partitions),
+                version=version,
+                **self._producer(producer),
             )
         )
 
-    def end(self, *, commits: bool, version: int = OLD, fresh: int = -1, **who: int) -> Any:
+    def end(self, *, commits: bool, version: int = OLD, fresh: int = -1, **producer: int) -> Any:
         return self.do(
             EndRequested(
                 token=1,
                 commits=commits,
                 version=version,
                 fresh_producer_id=fresh,
-                **self._who(who),
+                **self._producer(producer),
             )
         )
 
-    def _who(self, who: dict[str, int]) -> dict[str, int]:
+    def _producer(self, producer: dict[str, int]) -> dict[str, int]:
         kept = self.machine.metadata
-        return {"producer_id": kept.producer_id, "producer_epoch": kept.producer_epoch, **who}
+        return {"producer_id": kept.producer_id, "producer_epoch": kept.producer_epoch, **producer}
 
     @property
     def place(self) -> tuple[TransactionState, int, int]:
@@ -95,7 +98,7 @@ class Walk:
         return kept.state, kept.producer_id, kept.producer_epoch
 
 
-def told(producer_id: int, epoch: int) -> TransactionAnswer:
+def granted(producer_id: int, epoch: int) -> TransactionAnswer:
     return TransactionAnswer(producer_id=producer_id, producer_epoch=epoch)
 
 
@@ -104,11 +107,13 @@ def refused(code: ErrorCode) -> TransactionAnswer:
 
 
 @pytest.mark.parametrize("commits", [True, False])
-def test_a_transaction_from_its_first_partition_to_its_last_marker(commits: bool) -> None:
+def test_transaction_begins_adds_partitions_and_ends_after_its_markers(commits: bool) -> None:
     walk = Walk()
-    assert walk.init() == told(7, 0)
+    assert walk.init() == granted(7, 0)
     assert walk.add(A) == TransactionAnswer() and walk.add(A, B) == TransactionAnswer()
-    assert walk.add(B) == TransactionAnswer() and len(walk.log) == 3, "known ones write nothing"
+    assert walk.add(B) == TransactionAnswer() and len(walk.log) == 3, (
+        "known partitions are not written again"
+    )
     assert walk.machine.metadata.partitions == {A, B} and walk.machine.metadata.started_ms == 1_000
     assert walk.end(commits=commits) == TransactionAnswer()
     prepared = S.PREPARE_COMMIT if commits else S.PREPARE_ABORT
@@ -128,7 +133,9 @@ def test_a_transaction_from_its_first_partition_to_its_last_marker(commits: bool
 
 @pytest.mark.parametrize("state", [s for s in S if s < S.DEAD and not s.is_ending])
 @pytest.mark.parametrize("version", [OLD, NEW])
-def test_who_has_another_id_or_epoch_is_told_so(state: TransactionState, version: int) -> None:
+def test_request_with_another_producer_id_or_epoch_is_rejected(
+    state: TransactionState, version: int
+) -> None:
     walk = Walk(state=state, producer_epoch=5, previous_producer_id=3, partitions=frozenset({A}))
     for asked in (
         walk.add(A, producer_id=8),
@@ -144,27 +151,26 @@ def test_who_has_another_id_or_epoch_is_told_so(state: TransactionState, version
     assert walk.log == []
 
 
-def test_until_an_end_is_complete_everybody_has_to_ask_again() -> None:
-    """As in Kafka. franz-go aborts what it has not begun, by the epoch that it was just given:
-    refused as fenced, its producer was dead.
-    """
+def test_requests_during_an_ending_return_concurrent_transactions() -> None:
+    """As in Kafka. franz-go aborts a transaction that it has not begun, in the epoch that it
+    just received. An answer as fenced would end its producer."""
     walk = Walk(state=S.ONGOING, producer_epoch=5, partitions=frozenset({A}))
-    assert walk.end(commits=True, version=NEW) == told(7, 6)
+    assert walk.end(commits=True, version=NEW) == granted(7, 6)
     busy = refused(E.CONCURRENT_TRANSACTIONS)
     for epoch in (4, 5, 6, 7):
         for commits in (True, False):
             assert walk.end(commits=commits, version=NEW, producer_epoch=epoch) == busy
         assert walk.add(B, producer_epoch=epoch) == busy
         assert walk.init(expected=(7, epoch)) == busy
-    # Of a version that does not know the next epoch, only its own producer has to.
+    # In an older version only the producer of the current epoch must retry.
     assert walk.end(commits=True, producer_epoch=5) == refused(E.PRODUCER_FENCED)
     assert walk.machine.verify(7, 5, frozenset({A})) == {A: E.PRODUCER_FENCED}
     walk.do(Marked(frozenset({A})))
-    assert walk.end(commits=False, version=NEW, producer_epoch=6) == told(7, 7)
+    assert walk.end(commits=False, version=NEW, producer_epoch=6) == granted(7, 7)
     assert walk.place == (S.COMPLETE_ABORT, 7, 7)
 
 
-def test_only_what_is_part_of_the_open_transaction_is_verified() -> None:
+def test_verify_accepts_only_partitions_of_the_open_transaction() -> None:
     walk = Walk(state=S.ONGOING, producer_epoch=5, partitions=frozenset({A}))
     both = frozenset({A, B})
     assert walk.machine.verify(7, 5, both) == {A: E.NONE, B: E.TRANSACTION_ABORTABLE}
@@ -172,7 +178,8 @@ def test_only_what_is_part_of_the_open_transaction_is_verified() -> None:
     assert set(walk.machine.verify(7, 5, both).values()) == {E.CONCURRENT_TRANSACTIONS}
 
 
-#: State, whether it asks again (an epoch behind), whether to commit, the answer; None: it ends.
+#: State, whether the request is repeated (an epoch behind), whether to commit, the answer. None
+#: means that the transaction ends.
 NEW_ENDS = [
     (S.ONGOING, False, True, None),
     (S.ONGOING, False, False, None),
@@ -196,38 +203,38 @@ NEW_ENDS = [
 
 
 @pytest.mark.parametrize(("state", "again", "commits", "code"), NEW_ENDS)
-def test_each_end_takes_the_epoch_further(
+def test_end_transaction_in_version_2_increases_the_epoch(
     state: TransactionState, again: bool, commits: bool, code: ErrorCode | None
 ) -> None:
     has_some = state is S.ONGOING or state.is_ending
     walk = Walk(state=state, producer_epoch=5, partitions=frozenset({A} if has_some else ()))
     ended = walk.end(commits=commits, version=NEW, producer_epoch=4 if again else 5)
     if code is None:
-        assert ended == told(7, 6)
+        assert ended == granted(7, 6)
         assert walk.log[0] is not None and walk.log[0].client_version == NEW
-        # Without partitions there is nobody to let know: it is complete at once.
+        # Without partitions the transaction is complete immediately.
         assert walk.place[0].is_ending == has_some and walk.place[2] == 6
         assert walk.machine.metadata.started_ms >= -1 + (not has_some)
     else:
-        assert ended == (told(7, 5) if code is E.NONE else refused(code))
+        assert ended == (granted(7, 5) if code is E.NONE else refused(code))
         assert walk.log == []
 
 
 @pytest.mark.parametrize("epoch", [LAST_CLIENT_EPOCH, LAST_EPOCH])
-def test_used_up_epochs_end_in_another_producer_id(epoch: int) -> None:
+def test_end_transaction_with_the_last_epoch_returns_a_new_producer_id(epoch: int) -> None:
     walk = Walk(state=S.ONGOING, producer_epoch=epoch, partitions=frozenset({A}))
     assert walk.end(commits=True, version=NEW) == refused(E.COORDINATOR_LOAD_IN_PROGRESS)
-    assert walk.end(commits=True, version=NEW, fresh=9) == told(9, 0)
-    assert walk.place == (S.PREPARE_COMMIT, 7, LAST_EPOCH), "markers are of the old one"
+    assert walk.end(commits=True, version=NEW, fresh=9) == granted(9, 0)
+    assert walk.place == (S.PREPARE_COMMIT, 7, LAST_EPOCH), "markers have the old producer id"
     assert walk.add(B, producer_id=9, producer_epoch=0).code is E.CONCURRENT_TRANSACTIONS
     walk.do(Marked(frozenset({A})))
     assert walk.place == (S.COMPLETE_COMMIT, 9, 0)
     again = walk.end(commits=True, version=NEW, producer_id=7, producer_epoch=LAST_CLIENT_EPOCH)
-    assert again == told(9, 0)
+    assert again == granted(9, 0)
     assert walk.add(B, version=NEW) == TransactionAnswer()
 
 
-def test_a_new_producer_fences_the_old_one_and_comes_again() -> None:
+def test_init_producer_id_fences_the_old_producer_and_succeeds_after_the_abort() -> None:
     for version, fresh in ((OLD, -1), (NEW, 9)):
         walk = Walk(state=S.ONGOING, producer_epoch=LAST_CLIENT_EPOCH, partitions=frozenset({A}))
         asked = walk.init(version=version, fresh_producer_id=fresh)
@@ -235,28 +242,32 @@ def test_a_new_producer_fences_the_old_one_and_comes_again() -> None:
         assert walk.place == (S.PREPARE_ABORT, 7, LAST_EPOCH)
         walk.do(Marked(frozenset({A})))
         assert walk.place == (S.COMPLETE_ABORT, *((7, LAST_EPOCH) if version == OLD else (9, 0)))
-        assert walk.init(fresh_producer_id=11) == (told(11, 0) if version == OLD else told(9, 1))
-        # What it had before may not go on.
+        assert walk.init(fresh_producer_id=11) == (
+            granted(11, 0) if version == OLD else granted(9, 1)
+        )
+        # The former producer cannot continue.
         assert walk.init(expected=(7, 3)).code is E.PRODUCER_FENCED
 
 
-def test_who_goes_on_after_an_error_keeps_its_place() -> None:
-    """KIP-360: by what it had before, and once more if the answer was lost."""
+def test_init_producer_id_with_expected_epoch_continues_the_producer() -> None:
+    """KIP-360: the request names the former epoch, and is repeated if the response was lost."""
     walk = Walk(state=S.COMPLETE_ABORT, producer_epoch=5)
-    assert walk.init(expected=(7, 5)) == told(7, 6)
-    assert walk.init(expected=(7, 5)) == told(7, 6)
+    assert walk.init(expected=(7, 5)) == granted(7, 6)
+    assert walk.init(expected=(7, 5)) == granted(7, 6)
     assert walk.init(expected=(7, 4)) == walk.init(expected=(8, 6)) == refused(E.PRODUCER_FENCED)
-    assert walk.init() == told(7, 7)
-    assert walk.init(expected=(7, 6)) == refused(E.PRODUCER_FENCED), "a new one was there"
+    assert walk.init() == granted(7, 7)
+    assert walk.init(expected=(7, 6)) == refused(E.PRODUCER_FENCED), (
+        "another producer was initialized"
+    )
     walk = Walk(state=S.EMPTY, producer_epoch=LAST_CLIENT_EPOCH)
     assert walk.init(expected=(7, LAST_CLIENT_EPOCH)).code is E.COORDINATOR_LOAD_IN_PROGRESS
     had = (7, LAST_CLIENT_EPOCH)
-    assert walk.init(expected=had, fresh_producer_id=9) == told(9, 0)
-    assert walk.init(expected=had, fresh_producer_id=10) == told(9, 0)
+    assert walk.init(expected=had, fresh_producer_id=9) == granted(9, 0)
+    assert walk.init(expected=had, fresh_producer_id=10) == granted(9, 0)
     assert walk.machine.metadata.previous_producer_id == 7
 
 
-def test_open_for_too_long_and_unused_for_too_long() -> None:
+def test_overdue_transaction_is_aborted_and_unused_id_expires() -> None:
     walk = Walk(state=S.ONGOING, producer_epoch=5, started_ms=1_000, partitions=frozenset({A}))
     walk.now_ms += 60_000
     walk.do(Overdue(version=OLD))
@@ -274,10 +285,10 @@ def test_open_for_too_long_and_unused_for_too_long() -> None:
 
 
 @pytest.mark.parametrize("by_another", [False, True])
-def test_whose_transaction_was_aborted_for_it_may_go_on_until_another_producer_is_there(
+def test_aborted_producer_may_continue_until_another_one_is_initialized(
     by_another: bool,
 ) -> None:
-    """As in Kafka, where each end takes the epoch further (KIP-360)."""
+    """As in Kafka, where each end increases the epoch (KIP-360)."""
     walk = Walk(state=S.ONGOING, producer_epoch=5, started_ms=1_000, partitions=frozenset({A}))
     walk.now_ms += 60_001
     if by_another:
@@ -287,12 +298,12 @@ def test_whose_transaction_was_aborted_for_it_may_go_on_until_another_producer_i
     walk.do(Marked(frozenset({A})))
     assert walk.place == (S.COMPLETE_ABORT, 7, 6)
     assert walk.init(expected=(7, 4)) == refused(E.PRODUCER_FENCED)
-    assert walk.init(expected=(7, 5)) == told(7, 6)
-    assert walk.init() == told(7, 7), "the other one comes again"
+    assert walk.init(expected=(7, 5)) == granted(7, 6)
+    assert walk.init() == granted(7, 7), "the other producer retries"
     assert walk.init(expected=(7, 5)) == walk.init(expected=(7, 6)) == refused(E.PRODUCER_FENCED)
 
 
-def test_what_is_not_written_does_not_hold() -> None:
+def test_failed_write_reverts_the_transition() -> None:
     walk = Walk()
     walk.code = E.COORDINATOR_NOT_AVAILABLE
     assert walk.init() == refused(walk.code) and walk.machine.is_void
@@ -311,7 +322,7 @@ def test_what_is_not_written_does_not_hold() -> None:
     assert walk.place[0] is S.COMPLETE_COMMIT
 
 
-def test_one_thing_at_a_time() -> None:
+def test_requests_during_a_write_return_concurrent_transactions() -> None:
     walk = Walk(state=S.ONGOING, producer_epoch=5, started_ms=0, partitions=frozenset({A}))
     walk.is_held = True
     assert walk.end(commits=True) is None
@@ -329,7 +340,7 @@ def test_one_thing_at_a_time() -> None:
     assert walk.do(Unloaded()) == refused(E.NOT_COORDINATOR)
 
 
-def test_a_load_goes_on_with_what_was_decided() -> None:
+def test_loaded_transaction_resumes_its_ending() -> None:
     kept = {"producer_epoch": 5, "partitions": frozenset({A})}
     walk = Walk(state=S.PREPARE_COMMIT, **kept)
     walk.do(Resumed())

@@ -1,4 +1,4 @@
-"""What operators see of transactions."""
+"""DescribeTransactions and ListTransactions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ E = ErrorCode
 S = TransactionState
 
 
-async def test_what_is_coordinated_is_listed_and_described(partitions: Partitions) -> None:
+async def test_transactions_are_listed_and_described(partitions: Partitions) -> None:
     async with marked_by(partitions) as rig:
         producer = await init(rig)
         await adding(rig, producer, 0, 1)
@@ -41,7 +41,7 @@ async def test_what_is_coordinated_is_listed_and_described(partitions: Partition
         assert await listed(state_filters=["Empty"]) == await listed(duration_filter=60_000) == []
         pattern = "transactional_id_pattern"
         assert await listed(**{pattern: f"{ID[0]}.*"}) == await listed(**{pattern: ""}) == [ID]
-        # The whole name has to fit.
+        # The pattern must match the whole name.
         assert await listed(**{pattern: f"{ID}.+"}) == []
         wrong = await rig.ask(ListTransactionsRequest(transactional_id_pattern="("))
         assert wrong.error_code == E.INVALID_REGULAR_EXPRESSION

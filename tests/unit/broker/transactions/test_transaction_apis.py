@@ -1,4 +1,4 @@
-"""What producers ask, and what is refused at once."""
+"""InitProducerId, AddPartitionsToTxn and EndTxn: validation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ E = ErrorCode
 S = TransactionState
 
 
-async def test_requests_that_make_no_sense(partitions: Partitions) -> None:
+async def test_transaction_requests_with_invalid_fields_are_rejected(
+    partitions: Partitions,
+) -> None:
     async with marked_by(partitions, transaction_max_ids_per_partition="1") as rig:
         assert await init(rig, timeout_ms=0) == (-1, E.INVALID_TRANSACTION_TIMEOUT)
         assert await init(rig, timeout_ms=900_001) == (-1, E.INVALID_TRANSACTION_TIMEOUT)

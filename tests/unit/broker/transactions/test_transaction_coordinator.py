@@ -1,4 +1,4 @@
-"""Transactions where their log is led: asked for, ended everywhere, gone on with elsewhere."""
+"""``TransactionCoordinator``: transactions of a led log partition, markers and failover."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ S = TransactionState
 
 
 def figures(rig: Any) -> tuple[float, ...]:
-    """Open, ending; committed, aborted and timed out since the start."""
+    """Ongoing and ending transactions, and the committed, aborted and timed out ones."""
     named = rig.around.metrics.snapshot()
     ended = (f"Transactions{how}PerSec" for how in ("Committed", "Aborted", "TimedOut"))
     names = ("NumOngoingTransactions", "NumTransactionsAwaitingMarkers", *ended)
     return tuple(named[name] for name in names)
 
 
-async def test_a_transaction_is_ended_in_all_its_partitions(partitions: Partitions) -> None:
+async def test_transaction_is_ended_in_all_its_partitions(partitions: Partitions) -> None:
     async with marked_by(partitions) as rig:
         found = await rig.ask(FindCoordinatorRequest(coordinator_keys=[ID], key_type=1), 6)
         assert [(one.error_code, one.node_id) for one in found.coordinators] == [(0, 1)]
@@ -49,25 +49,25 @@ async def test_a_transaction_is_ended_in_all_its_partitions(partitions: Partitio
         assert await adding(rig, producer, 0, 1) == [0, 0]
         assert (await end(rig, producer)).error_code == 0
         await until(lambda: state_of(rig) is S.COMPLETE_COMMIT)
-        assert partitions.said == [(0, True, 0, 0)]
+        assert partitions.sent_markers == [(0, True, 0, 0)]
         (topic,) = partitions.markers[0].topics
         assert (topic.name, list(topic.partition_indexes)) == ("t", [0, 1])
         assert (await end(rig, producer)).error_code == 0
-        # Another one with the same id: the old one is out.
+        # Another producer with the same id fences the old one.
         again = await init(rig)
         assert again == (5_000, 1)
         assert await adding(rig, producer, 0) == [E.PRODUCER_FENCED]
         assert await adding(rig, producer, 0, version=1) == [E.INVALID_PRODUCER_EPOCH]
-        # With an epoch for each transaction.
+        # In version 2 each transaction has its own epoch.
         await adding(rig, again, 0)
         ended = await end(rig, again, commits=False, version=NEW)
         assert (ended.error_code, ended.producer_id, ended.producer_epoch) == (0, 5_000, 2)
         await until(lambda: state_of(rig) is S.COMPLETE_ABORT)
-        assert partitions.said[1:] == [(2, False, 0, 2)]
+        assert partitions.sent_markers[1:] == [(2, False, 0, 2)]
         assert figures(rig) == (0, 0, 1, 1, 0)
 
 
-async def test_the_next_coordinator_ends_what_was_decided(partitions: Partitions) -> None:
+async def test_next_coordinator_completes_a_decided_transaction(partitions: Partitions) -> None:
     async with marked_by(partitions) as rig:
         partitions.code = E.NOT_LEADER_OR_FOLLOWER
         producer = await init(rig)
@@ -82,27 +82,29 @@ async def test_the_next_coordinator_ends_what_was_decided(partitions: Partitions
         await lead(rig, 7)
         await loaded(rig)
         await until(lambda: state_of(rig) is S.COMPLETE_ABORT)
-        assert {said[2] for said in partitions.said} == {7}
-        # A newer epoch with the same log ends it as well.
+        assert {sent_markers[2] for sent_markers in partitions.sent_markers} == {7}
+        # A newer leader epoch with the same log completes the transaction, too.
         partitions.code = E.NOT_LEADER_OR_FOLLOWER
         producer = await init(rig)
         await adding(rig, producer, 0)
         await end(rig, producer)
-        await until(lambda: partitions.said[-1][2] == 7 and partitions.said[-1][1])
+        await until(lambda: partitions.sent_markers[-1][2] == 7 and partitions.sent_markers[-1][1])
         partitions.code = E.NONE
         partitions.markers.clear()
         await lead(rig, 8)
         await until(lambda: state_of(rig) is S.COMPLETE_COMMIT)
-        assert partitions.said[-1][2] == 8
+        assert partitions.sent_markers[-1][2] == 8
 
 
-async def test_who_has_it_open_for_too_long_is_fenced(partitions: Partitions) -> None:
+async def test_transaction_above_its_timeout_is_aborted_and_its_producer_fenced(
+    partitions: Partitions,
+) -> None:
     async with marked_by(partitions) as rig:
         rig.tasks.start(rig.parts.transaction_coordinator.run(), "transactions")
         producer = await init(rig, timeout_ms=30)
         await adding(rig, producer, 0)
         await until(lambda: state_of(rig) is S.COMPLETE_ABORT)
-        assert partitions.said == [(1, False, 0, 0)]
+        assert partitions.sent_markers == [(1, False, 0, 0)]
         assert figures(rig) == (0, 0, 0, 1, 1)
         assert (await end(rig, producer)).error_code == E.PRODUCER_FENCED
         assert await init(rig, producer_id=producer[0], producer_epoch=0) == (
@@ -111,7 +113,7 @@ async def test_who_has_it_open_for_too_long_is_fenced(partitions: Partitions) ->
         )
 
 
-async def test_ids_that_nobody_uses_are_forgotten(partitions: Partitions) -> None:
+async def test_unused_transactional_ids_expire(partitions: Partitions) -> None:
     async with marked_by(
         partitions,
         transactional_id_expiration_ms="1",
@@ -127,7 +129,7 @@ async def test_ids_that_nobody_uses_are_forgotten(partitions: Partitions) -> Non
         assert rig.around.metrics.snapshot()["NumTransactionalIds"] == 0
 
 
-async def test_what_is_not_replicated_is_not_answered(partitions: Partitions) -> None:
+async def test_unreplicated_write_returns_an_error(partitions: Partitions) -> None:
     async with marked_by(partitions, transaction_state_log_write_timeout_ms="40") as rig:
         producer = await init(rig)
         await lead(rig, 1, isr=(1, 2))
@@ -138,29 +140,31 @@ async def test_what_is_not_replicated_is_not_answered(partitions: Partitions) ->
         await answer(rig.dirs[0])
 
 
-async def test_who_may_have_been_replaced_tells_nothing_from_memory(
+async def test_coordinator_that_may_be_deposed_does_not_answer_from_memory(
     partitions: Partitions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with marked_by(partitions, transaction_state_log_write_timeout_ms="40") as rig:
         producer = await init(rig)
         assert await adding(rig, producer, 0) == [0]
         await lead(rig, 1, isr=(1, 2))
-        assert await adding(rig, producer, 0) == [0], "it was added before"
+        assert await adding(rig, producer, 0) == [0], "the partition was added before"
         assert await verifying(rig, producer, 0) == [0]
         lifecycle = type(rig.wiring.cluster.lifecycle)
         monkeypatch.setattr(lifecycle, "may_be_deposed", property(lambda _: True))
         assert await adding(rig, producer, 0) == [E.COORDINATOR_NOT_AVAILABLE]
         assert await verifying(rig, producer, 0) == [E.COORDINATOR_NOT_AVAILABLE]
         await lead(rig, 2)
-        assert await adding(rig, producer, 0) == [0], "nobody else can lead"
+        assert await adding(rig, producer, 0) == [0], "no other broker can lead"
         assert await verifying(rig, producer, 0) == [0]
         await lead(rig, 3, leader=2)
         await lead(rig, 4)
         await loaded(rig)
-        assert await verifying(rig, producer, 0) == [0], "what was appended meanwhile means nothing"
+        assert await verifying(rig, producer, 0) == [0], "records of the other leader do not matter"
 
 
-async def test_who_waits_for_a_coordinator_that_goes_is_sent_on(partitions: Partitions) -> None:
+async def test_request_waiting_at_an_unloaded_coordinator_returns_not_coordinator(
+    partitions: Partitions,
+) -> None:
     async with marked_by(partitions) as rig:
         producer = await init(rig)
         await lead(rig, 1, isr=(1, 2))

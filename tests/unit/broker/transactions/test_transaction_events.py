@@ -1,4 +1,4 @@
-"""Whatever happens to a transactional id in whatever order: walks against its laws."""
+"""Random events of a transactional id, with invariants for each transition."""
 
 from __future__ import annotations
 
@@ -42,8 +42,10 @@ FOLLOWS = {
 
 
 class Coordinators:
-    """One transactional id at coordinators that come and go, with a log whose writes may fail, and
-    may then be in it all the same."""
+    """A transactional id at changing coordinators.
+
+    A failing write may be in the log or not.
+    """
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -51,10 +53,10 @@ class Coordinators:
         self.next_id = 100
         start = TransactionMetadata(producer_id=1, producer_epoch=0, timeout_ms=50)
         self.machine = Transaction("x", start)
-        #: What the log says, and what a producer could take for the truth.
+        #: The transitions in the log, which producers may rely on.
         self.log = [start]
         self.asked: dict[object, Any] = {}
-        self.told: list[tuple[int, int]] = []
+        self.granted: list[tuple[int, int]] = []
         self.marking: set[TopicPartition] = set()
         self.tokens = 0
 
@@ -67,7 +69,7 @@ class Coordinators:
         self.tokens += 1
         rng, token = self.rng, self.tokens
         kept = self.machine.metadata
-        known = [*self.told[-4:], (kept.producer_id, kept.producer_epoch)]
+        known = [*self.granted[-4:], (kept.producer_id, kept.producer_epoch)]
         producer_id, epoch = rng.choice(known)
         version = rng.choice((OLD, NEW))
         self.next_id += 1
@@ -116,7 +118,7 @@ class Coordinators:
             self.machine = Transaction("x", self.log[-1])
             self.marking = set()
             if self.rng.random() < 0.2:
-                # As if it had been used very often.
+                # The epochs are almost used up.
                 epoch = self.rng.choice((LAST_CLIENT_EPOCH - 1, LAST_CLIENT_EPOCH))
                 self.jump(max(epoch, self.log[-1].producer_epoch))
 
@@ -131,7 +133,7 @@ class Coordinators:
         while todo:
             match todo.pop(0):
                 case Answer(token, answer):
-                    self.heard(self.asked.pop(token), answer)
+                    self.check_answer(self.asked.pop(token), answer)
                 case Write(metadata):
                     assert metadata is not None
                     fails = self.rng.random() < 0.15
@@ -140,7 +142,7 @@ class Coordinators:
                     code = E.COORDINATOR_NOT_AVAILABLE if fails else E.NONE
                     todo += self.machine.handle(Written(code), self.now_ms)
                 case SendMarkers(metadata):
-                    # Only what is in the log is let known.
+                    # Markers are sent for transitions in the log only.
                     assert metadata == self.log[-1]
                     self.marking = set(self.machine.unmarked)
                 case ResumeLater():
@@ -150,9 +152,9 @@ class Coordinators:
         before = self.machine.metadata
         assert metadata.state in FOLLOWS[before.state], (before, metadata)
         if before.state.is_ending and before == self.log[-1]:
-            assert not self.machine.unmarked, "complete before all know"
+            assert not self.machine.unmarked, "the transaction completed before all markers"
             assert before.partitions >= metadata.partitions
-        # Neither id nor epoch ever goes back.
+        # Neither the producer id nor the epoch decreases.
         if metadata.producer_id == before.producer_id:
             assert metadata.producer_epoch >= before.producer_epoch
         else:
@@ -160,29 +162,31 @@ class Coordinators:
         assert 0 <= metadata.producer_epoch <= LAST_EPOCH
         self.log.append(metadata)
 
-    def heard(self, event: Any, answer: TransactionAnswer) -> None:
+    def check_answer(self, event: Any, answer: TransactionAnswer) -> None:
         if answer.code is not E.NONE:
             return
         kept = self.machine.metadata
-        assert kept in self.log, "what is answered is in the log"
-        # And what is to come is built on it, though an end may be said again.
+        assert kept in self.log, "an answered transition is in the log"
+        # Later transitions follow it, except for a repeated EndTxn.
         assert kept == self.log[-1] or isinstance(event, EndRequested)
         if answer.producer_id >= 0:
             assert answer.producer_epoch <= LAST_CLIENT_EPOCH
-            self.told.append((answer.producer_id, answer.producer_epoch))
+            self.granted.append((answer.producer_id, answer.producer_epoch))
         match event:
             case InitRequested():
-                assert (kept.producer_id, kept.producer_epoch) == self.told[-1]
+                assert (kept.producer_id, kept.producer_epoch) == self.granted[-1]
                 assert kept.state is S.EMPTY
             case AddRequested():
                 mine = (event.producer_id, event.producer_epoch)
-                assert mine == (kept.producer_id, kept.producer_epoch), "fenced ones add nothing"
+                assert mine == (kept.producer_id, kept.producer_epoch), (
+                    "a fenced producer adds no partition"
+                )
                 assert event.partitions <= kept.partitions and kept.state is S.ONGOING
             case EndRequested():
                 decided = kept.state in (S.PREPARE_COMMIT, S.COMPLETE_COMMIT)
                 assert event.commits == decided
 
 
-def test_a_walk_skips_nothing_and_undoes_nothing() -> None:
+def test_transaction_keeps_its_invariants_in_random_events() -> None:
     for seed in range(60):
         Coordinators(seed).run(400)

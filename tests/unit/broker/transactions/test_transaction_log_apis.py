@@ -1,4 +1,4 @@
-"""Transactions as a partition's leader serves them: verified, hidden, ended, described."""
+"""Transactions at a partition leader: verification, isolation, markers and DescribeProducers."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ async def end(
 
 
 class Coordinator:
-    """Answers when it is told to."""
+    """Replaces the verification; a test answers each request."""
 
     def __init__(self, rig: BrokerRig) -> None:
         self.asked: list[tuple[TopicPartition, int, int, Completion[ErrorCode]]] = []
@@ -93,7 +93,7 @@ async def latest(rig: BrokerRig, isolation_level: int) -> int:
     return int((await rig.ask(request, 8)).topics[0].partitions[0].offset)
 
 
-async def test_what_is_open_is_hidden_until_its_marker_wakes_who_waits() -> None:
+async def test_open_transaction_is_hidden_until_its_marker_completes_waiting_fetches() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         coordinator = Coordinator(rig)
@@ -104,7 +104,7 @@ async def test_what_is_open_is_hidden_until_its_marker_wakes_who_waits() -> None
         assert [only(await one).base_offset for one in (first, second)] == [0, 1]
         third = only(await rig.ask(transactional(2), BY_NAME))
         assert (third.error_code, third.base_offset) == (0, 2)
-        assert not coordinator.asked, "a transaction that is open is not asked about again"
+        assert not coordinator.asked, "an open transaction is verified once"
 
         hidden = await read(rig)
         assert (hidden.last_stable_offset, hidden.high_watermark) == (0, 3)
@@ -113,7 +113,7 @@ async def test_what_is_open_is_hidden_until_its_marker_wakes_who_waits() -> None
         assert len(headers_of(shown.records)) == 3 and shown.aborted_transactions is None
         assert (await latest(rig, 0), await latest(rig, READ_COMMITTED)) == (3, 0)
 
-        # More bytes than the marker has are asked for: it is the transaction that brings them.
+        # The fetch waits for more bytes than the marker has; the transaction provides them.
         waiting = asyncio.create_task(read(rig, max_wait_ms=60_000, min_bytes=150))
         await until(lambda: len(rig.parts.hosted.stable_fetches))
         assert await end(rig, commits=False) == ErrorCode.NONE
@@ -125,7 +125,7 @@ async def test_what_is_open_is_hidden_until_its_marker_wakes_who_waits() -> None
         assert (await read(rig, 4)).aborted_transactions == []
 
 
-async def test_what_the_coordinator_refuses_is_not_written() -> None:
+async def test_produce_refused_by_the_transaction_coordinator_is_not_appended() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         coordinator = Coordinator(rig)
@@ -148,7 +148,7 @@ async def test_what_the_coordinator_refuses_is_not_written() -> None:
         assert await latest(rig, 0) == 0
 
 
-async def test_a_marker_that_comes_while_the_coordinator_is_asked_keeps_the_batch_out() -> None:
+async def test_marker_during_the_verification_rejects_the_batch() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         coordinator = Coordinator(rig)
@@ -157,24 +157,26 @@ async def test_a_marker_that_comes_while_the_coordinator_is_asked_keeps_the_batc
         assert await end(rig, commits=False, epoch=4) == ErrorCode.NONE
         await coordinator.answer()
         assert only(await sending).error_code == ErrorCode.INVALID_PRODUCER_EPOCH
-        assert await latest(rig, 0) == 1, "the marker alone"
+        assert await latest(rig, 0) == 1, "the log has only the marker"
         assert await latest(rig, READ_COMMITTED) == 1
 
 
-async def test_a_coordinator_that_does_not_answer_costs_the_batch_a_retriable_error() -> None:
+async def test_produce_without_answer_of_the_coordinator_returns_a_retriable_error() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         coordinator = Coordinator(rig)
         sending = asyncio.create_task(rig.ask(transactional(0), BY_NAME))
         await until(lambda: coordinator.asked)
         assert only(await sending).error_code == ErrorCode.NOT_ENOUGH_REPLICAS
-        await coordinator.answer()  # Late: nobody waits any more.
+        await coordinator.answer()  # The answer is late, and no request waits for it.
         again = asyncio.create_task(rig.ask(transactional(0), BY_NAME))
         await coordinator.answer()
         assert only(await again).base_offset == 0
 
 
-async def test_producers_are_described_and_old_coordinators_fenced() -> None:
+async def test_describe_producers_returns_open_transactions_and_old_coordinators_are_fenced() -> (
+    None
+):
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         before_ms = rig.around.clock.wall_ms()

@@ -1,4 +1,4 @@
-"""What is kept of a transactional id, in Kafka's bytes."""
+"""Records of ``__transaction_state`` in Kafka's format."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ONGOING = TransactionMetadata(
 )
 
 
-def test_the_bytes_are_kafka_s() -> None:
+def test_transaction_record_has_kafkas_bytes() -> None:
     old = record_of(TransactionFact("x", ONGOING), version=0, now_ms=1)
     assert old.key is not None and old.key.hex() == "0000" + "000178"
     assert old.value is not None and old.value.hex() == (
@@ -42,21 +42,23 @@ def test_the_bytes_are_kafka_s() -> None:
         "0001" + "0000000000000007" + "0003" + "0000ea60" + "01"
         "02" + "0274" + "03" + "00000000" + "00000001" + "00"
         "000000000000000b" + "000000000000000a"
-        # Tagged: the id before, the next one, and the level that the client goes by.
+        # Tagged fields: the previous id, the next id, and the client's version.
         "03" + "0008" + "0000000000000005" + "0108" + "0000000000000009" + "0202" + "0002"
     )
 
 
 @pytest.mark.parametrize("version", [0, 1])
 @pytest.mark.parametrize("state", [s for s in TransactionState if s < TransactionState.DEAD])
-def test_what_is_kept_comes_back(version: int, state: TransactionState) -> None:
+def test_transaction_record_is_decoded_in_all_states_and_versions(
+    version: int, state: TransactionState
+) -> None:
     kept = TransactionMetadata(producer_id=7, producer_epoch=3, timeout_ms=1, state=state)
     for metadata in (kept, ONGOING if version else kept, None):
         fact = TransactionFact("x", metadata)
         assert fact_of(record_of(fact, version=version, now_ms=1)) == fact
 
 
-def test_what_is_not_known_is_passed_over_and_nonsense_ends_a_load() -> None:
+def test_unknown_transaction_record_is_ignored_and_malformed_one_raises() -> None:
     known = record_of(TransactionFact("x", ONGOING), version=1, now_ms=1)
     assert fact_of(Record(key=b"\0\1later", value=b"")) is None
     assert fact_of(Record(key=known.key, value=b"\0\7later")) is None

@@ -1,4 +1,4 @@
-"""A broker that leads ``__transaction_state``, and producers that speak to it on the wire."""
+"""A broker that leads ``__transaction_state``, and requests of producers over the wire."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ QUICK = {"transaction_abort_timed_out_transaction_cleanup_interval_ms": "20"}
 
 @contextlib.asynccontextmanager
 async def coordinator(**overrides: Any) -> AsyncIterator[BrokerRig]:
-    """It leads the only partition, and a topic ``t`` of two."""
+    """A broker that leads the only partition, and a topic ``t`` with two partitions."""
     async with brokers(1, **{**QUICK, **overrides}) as (rig,):
         await lead(rig, 0)
         await rig.follow(topic(), partition(), partition(1))
@@ -37,7 +37,7 @@ async def coordinator(**overrides: Any) -> AsyncIterator[BrokerRig]:
 
 
 class Partitions:
-    """Leaders of the partitions that a transaction wrote, which answer markers as a test says."""
+    """Leaders of the partitions of a transaction, which answer markers with ``code``."""
 
     def __init__(self) -> None:
         self.markers: list[WriteTxnMarkersRequest.WritableTxnMarker] = []
@@ -68,8 +68,8 @@ class Partitions:
         )
 
     @property
-    def said(self) -> list[tuple[int, bool, int, int]]:
-        """Epoch, whether it committed, coordinator's epoch and version of each marker."""
+    def sent_markers(self) -> list[tuple[int, bool, int, int]]:
+        """Producer epoch, result, coordinator epoch and version of each marker."""
         return [
             (m.producer_epoch, m.transaction_result, m.coordinator_epoch, m.transaction_version)
             for m in self.markers
@@ -104,7 +104,7 @@ async def loaded(rig: BrokerRig) -> None:
 async def init(
     rig: BrokerRig, *, timeout_ms: int = 60_000, version: int = 5, **more: Any
 ) -> tuple[int, int]:
-    """Producer id and epoch, or -1 and the code."""
+    """Request a producer id and return it with its epoch, or -1 and the error code."""
     request = InitProducerIdRequest(
         transaction_timeout_ms=timeout_ms,
         **{"transactional_id": ID, "producer_id": -1, "producer_epoch": -1, **more},
@@ -114,7 +114,7 @@ async def init(
 
 
 def add(producer: tuple[int, int], *indexes: int, name: str = "t") -> AddPartitionsToTxnRequest:
-    """As a producer asks, up to version 3."""
+    """A request of a producer, up to version 3."""
     asked = AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name=name, partitions=list(indexes))
     return AddPartitionsToTxnRequest(
         v3_and_below_transactional_id=ID,
@@ -133,7 +133,7 @@ async def adding(
 
 
 async def verifying(rig: BrokerRig, producer: tuple[int, int], *indexes: int) -> list[int]:
-    """As leaders of partitions ask."""
+    """Verify partitions as their leaders do, and return the error codes."""
     kinds = AddPartitionsToTxnRequest
     asked = kinds.AddPartitionsToTxnTopic(name="t", partitions=list(indexes))
     one = kinds.AddPartitionsToTxnTransaction(

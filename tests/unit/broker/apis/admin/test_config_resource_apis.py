@@ -1,4 +1,4 @@
-"""ListConfigResources over a real door."""
+"""ListConfigResources over a real listener."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def listed(response: Any) -> list[tuple[int, str]]:
     return [(each.resource_type, each.resource_name) for each in response.config_resources]
 
 
-async def test_topics_and_living_brokers_are_listed() -> None:
+async def test_list_config_resources_returns_topics_and_registered_brokers() -> None:
     async with brokers(2) as (rig, _):
         await rig.follow(topic("a"))
         everything = listed(await rig.ask(ListConfigResourcesRequest(), 1))
@@ -26,7 +26,7 @@ async def test_topics_and_living_brokers_are_listed() -> None:
         assert listed(await rig.ask(brokers_only, 1)) == everything[1:]
 
 
-async def test_of_groups_those_are_listed_that_have_a_configuration() -> None:
+async def test_list_config_resources_returns_groups_that_have_a_configuration() -> None:
     async with brokers() as (rig,):
         own = ConfigRecord(
             resource_type=ResourceType.GROUP,
@@ -40,7 +40,7 @@ async def test_of_groups_those_are_listed_that_have_a_configuration() -> None:
         ]
 
 
-async def test_who_only_knows_client_metrics_is_answered_too() -> None:
+async def test_list_config_resources_returns_no_client_metrics_and_rejects_unknown_types() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic("a"))
         assert listed(await rig.ask(ListConfigResourcesRequest(), 0)) == []

@@ -1,4 +1,4 @@
-"""ElectLeaders and UnregisterBroker in every version that Kafka has of them."""
+"""ElectLeaders and UnregisterBroker in all of Kafka's versions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ELECT = ElectLeadersRequest
 
 
 def answer(request: RpcRequest) -> RpcResponse:
-    """Partition 1 has the leader that it shall have; broker 9 is not known."""
+    """Answer that partition 1 has its preferred leader and that broker 9 is not registered."""
     match request:
         case rpc.ElectLeadersRequest():
             return rpc.ElectLeadersResponse(
@@ -52,7 +52,7 @@ def outcomes(response: Any) -> dict[tuple[str, int], int]:
     }
 
 
-async def test_each_partition_has_an_outcome() -> None:
+async def test_elect_leaders_returns_an_outcome_for_each_partition() -> None:
     async with brokers(answer=answer) as (rig,):
         for version, kind in ((0, 0), (1, 1), (2, 1)):
             response = await rig.ask(asking(0, 1, 0, election_type=kind), version)
@@ -62,8 +62,8 @@ async def test_each_partition_has_an_outcome() -> None:
             assert [each.partition for each in forwarded.partitions] == [0, 1]
 
 
-async def test_all_partitions_are_those_without_the_wanted_leader() -> None:
-    """Of what changed meanwhile nothing is reported."""
+async def test_elect_leaders_without_partitions_selects_those_without_the_expected_leader() -> None:
+    """Partitions that need no election any more are absent from the response."""
     async with brokers(2, answer=answer) as (rig, _):
         changes = [
             PartitionChangeRecord(topic_id=TOPIC_ID, partition_id=index, leader=leader)
@@ -77,14 +77,14 @@ async def test_all_partitions_are_those_without_the_wanted_leader() -> None:
         assert outcomes(unclean) == {("t", 3): 0}
 
 
-async def test_an_election_of_another_type_is_refused() -> None:
+async def test_elect_leaders_with_unknown_election_type_returns_invalid_request() -> None:
     async with brokers(answer=answer) as (rig,):
         response = await rig.ask(asking(0, election_type=2), 2)
         assert response.error_code == ErrorCode.INVALID_REQUEST
         assert not rig.controller.seen
 
 
-async def test_a_broker_is_unregistered() -> None:
+async def test_unregister_broker_forwards_the_id_and_reports_unknown_brokers() -> None:
     async with brokers(answer=answer) as (rig,):
         gone = await rig.ask(UnregisterBrokerRequest(broker_id=3))
         assert (gone.error_code, gone.error_message) == (0, None)

@@ -1,4 +1,4 @@
-"""Large requests go to the controller in parts, and nothing else waits behind them."""
+"""``forward`` splits large requests and does not delay other requests to the controller."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def deleted(controller: ScriptedController, names: list[str]) -> dict[str 
     return {outcome.name: outcome.error_code for outcome in outcomes}
 
 
-async def test_a_part_is_bounded_and_what_is_beyond_the_limit_is_refused() -> None:
+async def test_forward_limits_items_per_part_and_refuses_items_above_the_request_limit() -> None:
     controller = ScriptedController(answer)
     names = [f"t{number}" for number in range(MAX_ITEMS_PER_REQUEST + 3)]
     codes = await deleted(controller, names)
@@ -66,7 +66,7 @@ async def test_a_part_is_bounded_and_what_is_beyond_the_limit_is_refused() -> No
     assert max(sizes) == MAX_FORWARDED_ITEMS
 
 
-async def test_long_things_make_short_parts_and_too_long_ones_stay_here() -> None:
+async def test_forward_splits_by_bytes_and_rejects_oversized_items() -> None:
     controller = ScriptedController(answer)
     names = [letter * (MAX_FORWARDED_BYTES // 2) for letter in "abc"]
     codes = await deleted(controller, ["x" * MAX_FORWARDED_BYTES, *names])
@@ -75,7 +75,7 @@ async def test_long_things_make_short_parts_and_too_long_ones_stay_here() -> Non
     assert [len(request.topics) for request in controller.seen] == [1, 1, 1]
 
 
-async def test_what_was_done_stays_done_when_a_later_part_fails() -> None:
+async def test_forward_failing_part_keeps_earlier_outcomes_and_fails_the_rest() -> None:
     def fail_second(request: RpcRequest) -> RpcResponse:
         if len(controller.seen) == 2:
             raise OperatingError("full", code=ErrorCode.KAFKA_STORAGE_ERROR)
@@ -89,7 +89,7 @@ async def test_what_was_done_stays_done_when_a_later_part_fails() -> None:
     assert len(controller.seen) == 2
 
 
-async def test_a_broker_s_own_words_do_not_wait_after_those_of_its_clients() -> None:
+async def test_controller_channel_own_call_overtakes_forwarded_client_requests() -> None:
     controller = ScriptedController(answer)
     async with serving(controller), channel_to(controller.voter()) as channel:
         controller.may_answer.clear()

@@ -1,18 +1,18 @@
-"""For how long nobody can lead what a broker leads."""
+"""``BrokerSession``: how long the controller elects no other leader for a broker's partitions."""
 
 from __future__ import annotations
 
 from kraftjbod.broker.cluster.lifecycle.broker_session import BrokerSession
 
 
-def test_there_is_none_before_the_first_answer() -> None:
+def test_broker_session_before_the_first_response_is_neither_over_nor_in_doubt() -> None:
     session = BrokerSession(timeout_ms=9_000)
     session.sent(0)
     session.lost()
     assert not session.is_over(10**9) and not session.is_in_doubt(10**9, -1)
 
 
-def test_it_lasts_from_when_what_was_answered_was_sent() -> None:
+def test_broker_session_lasts_from_the_send_time_of_the_answered_heartbeat() -> None:
     session = BrokerSession(timeout_ms=9_000)
     session.sent(1_000)
     session.answered(5)
@@ -21,22 +21,22 @@ def test_it_lasts_from_when_what_was_answered_was_sent() -> None:
     session.sent(11_000)
     session.answered(7)
     assert not session.is_over(11_001)
-    assert session.is_in_doubt(11_001, 6), "it may not know yet what the end has meant"
+    assert session.is_in_doubt(11_001, 6), "metadata may lack the changes of the expired session"
     assert not session.is_in_doubt(11_001, 7)
 
 
-def test_it_lasts_as_long_as_the_controller_says() -> None:
-    """Whose file, or whose settings of now, may say something else than the broker's."""
+def test_broker_session_uses_the_timeout_of_the_controller() -> None:
+    """The timeout of the controller may differ from the timeout of the broker."""
     session = BrokerSession(timeout_ms=9_000)
     session.sent(0)
     session.answered(-1, 3_000)
     assert (session.is_over(2_999), session.is_over(3_000)) == (False, True)
     session.sent(4_000)
-    session.answered(-1)  # By a registration, which says nothing of it.
+    session.answered(-1)  # A registration has no timeout.
     assert (session.is_over(6_999), session.is_over(7_000)) == (False, True)
 
 
-def test_after_a_loss_the_answer_to_a_later_request_counts() -> None:
+def test_broker_session_after_a_loss_needs_the_answer_to_a_later_request() -> None:
     session = BrokerSession(timeout_ms=9_000)
     session.sent(0)
     session.answered(-1)
@@ -44,7 +44,7 @@ def test_after_a_loss_the_answer_to_a_later_request_counts() -> None:
     session.lost()
     assert session.is_in_doubt(500, 0)
     session.answered(-1)
-    assert session.is_in_doubt(500, 0), "that may have been answered before the loss"
+    assert session.is_in_doubt(500, 0), "the response may be older than the loss"
     session.sent(500)
     session.answered(-1)
     assert not session.is_in_doubt(500, 0)

@@ -1,5 +1,4 @@
-"""The deadlines of failures that are to be reported; their stories are lifecycle_state.py's
-tests."""
+"""``FailureReports``: the deadlines for reporting failed directories."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ def failure(
     )
 
 
-def test_what_is_reported_in_time_has_no_deadline_any_more() -> None:
+def test_reported_failure_has_no_deadline() -> None:
     reports = FailureReports(timeout_ms=100)
     assert reports.began(failure(B), 0) == [ArmReportDeadline(B, 100)]
     assert reports.began(failure(A), 5) == [ArmReportDeadline(A, 105)]
@@ -33,7 +32,7 @@ def test_what_is_reported_in_time_has_no_deadline_any_more() -> None:
     assert not reports.unreported and reports.deadline_passed(A, 105) == []
 
 
-def test_whoever_leads_there_past_the_deadline_stops_and_others_ask_again() -> None:
+def test_report_deadline_stops_a_leader_and_is_extended_for_others() -> None:
     reports = FailureReports(timeout_ms=100)
     reports.began(failure(A, leads=False), 0)
     reports.began(failure(B), 0)
@@ -42,7 +41,7 @@ def test_whoever_leads_there_past_the_deadline_stops_and_others_ask_again() -> N
     assert isinstance(stop, ShutDown) and "timeout.ms=100" in str(stop.error)
 
 
-def test_a_directory_that_is_over_has_no_deadline_be_it_reported_by_half_or_not_at_all() -> None:
+def test_directory_that_is_over_has_no_deadline() -> None:
     reports, unreported = FailureReports(timeout_ms=100), ["t-0"]
     reports.began(failure(A, unreported=unreported), 0)
     reports.began(failure(B), 0)
@@ -54,7 +53,7 @@ def test_a_directory_that_is_over_has_no_deadline_be_it_reported_by_half_or_not_
         assert reports.deadline_passed(directory_id, 100) == []
 
 
-def test_an_assignment_that_came_through_later_ends_the_deadline_by_itself() -> None:
+def test_late_assignment_report_ends_the_deadline() -> None:
     reports, unreported = FailureReports(timeout_ms=100), ["t-0"]
     reports.began(failure(A, unreported=unreported), 0)
     reports.reported({A})

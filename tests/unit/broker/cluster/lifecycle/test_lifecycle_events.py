@@ -1,4 +1,4 @@
-"""Events and actions are values: equal by what they say."""
+"""Lifecycle events and actions are compared by value."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kraftjbod.broker.cluster.lifecycle.lifecycle_events import (
 from kraftjbod.core.ids import DirectoryId
 
 
-def test_equal_events_and_actions_are_the_same() -> None:
+def test_lifecycle_events_and_actions_with_equal_fields_are_equal() -> None:
     assert MetadataReplayed(offset=3) == MetadataReplayed(offset=3)
     assert ShutdownRequested() == ShutdownRequested(at_once=False)
     d = DirectoryId(b"d" * 16)

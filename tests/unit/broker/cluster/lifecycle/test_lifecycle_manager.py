@@ -1,4 +1,4 @@
-"""The driver of a broker's life against a controller's door on loopback."""
+"""``BrokerLifecycleManager`` against a scripted controller on loopback."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ PATIENT_MS = 60_000
 
 @dataclass
 class Cluster:
-    """What the scripted controller knows; ``refusals`` are used up one by one."""
+    """State of the scripted controller; each of ``registration_refusals`` is used once."""
 
     epoch: int = 40
     online: set[DirectoryId] = field(default_factory=set)
@@ -88,7 +88,7 @@ class Cluster:
 
 
 def at_offset(offset: int) -> MetadataState:
-    """Metadata with broker 1 and its directories in it, replayed so far."""
+    """Metadata at ``offset`` that contains broker 1 and its directories."""
     state = MetadataState()
     record = RegisterBrokerRecord(
         broker_id=BrokerId(1),
@@ -143,22 +143,22 @@ async def come_up(manager: BrokerLifecycleManager) -> None:
 
 
 def reports(seen: list[RpcRequest], *directory_ids: DirectoryId) -> bool:
-    """Whether the last heartbeat names exactly these directories."""
+    """Return whether the last heartbeat names exactly these directories."""
     beats = [request for request in seen if isinstance(request, BrokerHeartbeatRequest)]
     return bool(beats) and beats[-1].offline_log_dirs == directory_ids
 
 
-async def test_a_broker_comes_up_and_leaves_in_order() -> None:
+async def test_lifecycle_manager_registers_unfences_and_shuts_down() -> None:
     async with living(Cluster()) as (manager, _):
         assert await manager.registered() == 41
         assert manager.state is BrokerState.STARTING
         await come_up(manager)
         assert manager.broker_epoch == 41 and "running" in repr(manager)
         assert await manager.begin_controlled_shutdown(PATIENT_MS)
-        assert await manager.begin_controlled_shutdown(PATIENT_MS), "asking twice is harmless"
+        assert await manager.begin_controlled_shutdown(PATIENT_MS), "a second request is harmless"
 
 
-async def test_a_dead_dir_reaches_the_controller() -> None:
+async def test_failed_directory_is_reported_to_the_controller() -> None:
     cluster = Cluster()
     async with living(cluster) as (manager, controller):
         await come_up(manager)
@@ -171,7 +171,7 @@ async def test_a_dead_dir_reaches_the_controller() -> None:
         assert [e["event"] for e in logged] == ["log_dir_failure_acknowledged"]
 
 
-async def test_a_dir_that_dies_while_a_heartbeat_hangs_goes_out_right_after_it() -> None:
+async def test_directory_that_fails_during_a_heartbeat_is_reported_in_the_next_one() -> None:
     slow = LifecycleTimes(heartbeat_interval_ms=60_000, eager_interval_ms=60_000)
     cluster = Cluster()
     async with living(cluster, slow) as (manager, controller):
@@ -184,7 +184,7 @@ async def test_a_dir_that_dies_while_a_heartbeat_hangs_goes_out_right_after_it()
         await controller.wait_seen(lambda seen: reports(seen, A, B))
 
 
-async def test_a_dead_dir_that_cannot_be_reported_stops_the_broker_that_leads_there() -> None:
+async def test_unreported_failed_directory_stops_a_broker_that_leads_there() -> None:
     hasty = LifecycleTimes(heartbeat_interval_ms=10, eager_interval_ms=2, dir_failure_timeout_ms=20)
     cluster = Cluster()
     async with living(cluster, hasty) as (manager, _):
@@ -197,7 +197,7 @@ async def test_a_dead_dir_that_cannot_be_reported_stops_the_broker_that_leads_th
         assert "broker_must_stop" in {e["event"] for e in logged}
 
 
-async def test_a_busy_controller_is_asked_again_until_it_registers_the_broker() -> None:
+async def test_registration_is_retried_while_the_controller_refuses_it() -> None:
     cluster = Cluster(registration_refusals=[ErrorCode.DUPLICATE_BROKER_REGISTRATION] * 2)
     with capture_logs() as logged:
         async with living(cluster) as (manager, _):
@@ -206,7 +206,7 @@ async def test_a_busy_controller_is_asked_again_until_it_registers_the_broker() 
     assert [e["code"] for e in refusals] == ["DUPLICATE_BROKER_REGISTRATION"] * 2
 
 
-async def test_a_foreign_cluster_ends_every_wait_with_a_clear_message() -> None:
+async def test_registration_at_another_cluster_fails_all_waits() -> None:
     cluster = Cluster(registration_refusals=[ErrorCode.INCONSISTENT_CLUSTER_ID])
     async with living(cluster) as (manager, _):
         for waiting in (manager.registered(), manager.unfenced(), manager.wait_failed()):
@@ -214,7 +214,7 @@ async def test_a_foreign_cluster_ends_every_wait_with_a_clear_message() -> None:
                 await waiting
 
 
-async def test_a_broker_that_the_controller_forgot_registers_again() -> None:
+async def test_broker_registers_again_after_stale_broker_epoch() -> None:
     cluster = Cluster()
     async with living(cluster) as (manager, controller):
         await come_up(manager)
@@ -248,7 +248,7 @@ async def test_session_regained_waits_for_an_answer_after_the_session_had_ended(
         assert await regained < ended_s, "the first heartbeat that failed"
 
 
-async def test_a_shutdown_that_the_controller_does_not_grant_ends_with_its_time() -> None:
+async def test_controlled_shutdown_without_consent_ends_after_its_timeout() -> None:
     cluster = Cluster()
     async with living(cluster) as (manager, _):
         await come_up(manager)
@@ -258,7 +258,7 @@ async def test_a_shutdown_that_the_controller_does_not_grant_ends_with_its_time(
         assert "controlled_shutdown_unfinished" in {e["event"] for e in logged}
 
 
-async def test_impairments_and_cordons_reach_the_controller_and_end() -> None:
+async def test_impaired_and_cordoned_directories_are_reported_until_they_recover() -> None:
     async with living(Cluster()) as (manager, controller):
         await come_up(manager)
 
@@ -288,7 +288,7 @@ async def test_impairments_and_cordons_reach_the_controller_and_end() -> None:
         says((), (A,))
 
 
-async def test_dirs_come_back_and_are_forgotten_in_the_same_epoch() -> None:
+async def test_attach_and_forget_directory_keep_the_broker_epoch() -> None:
     cluster = Cluster()
     async with living(cluster) as (manager, controller):
         await come_up(manager)
@@ -304,7 +304,7 @@ async def test_dirs_come_back_and_are_forgotten_in_the_same_epoch() -> None:
         assert manager.state is BrokerState.RUNNING
 
 
-async def test_a_refused_change_is_reported_to_whoever_asked_and_stops_nobody() -> None:
+async def test_refused_attach_raises_and_keeps_the_broker_running() -> None:
     cluster = Cluster()
     async with living(cluster) as (manager, _):
         await come_up(manager)
@@ -315,7 +315,7 @@ async def test_a_refused_change_is_reported_to_whoever_asked_and_stops_nobody() 
         assert manager.state is BrokerState.RUNNING and cluster.online == {A, B}
 
 
-async def test_a_change_that_nobody_hears_of_is_not_waited_for_for_ever() -> None:
+async def test_attach_and_forget_end_on_timeout_failure_or_close() -> None:
     cluster = Cluster()
     async with living(cluster) as (manager, _):
         await come_up(manager)
@@ -335,7 +335,7 @@ async def test_a_change_that_nobody_hears_of_is_not_waited_for_for_ever() -> Non
             await last
 
 
-async def test_after_the_end_nothing_is_sent_and_nothing_complains() -> None:
+async def test_closed_lifecycle_manager_sends_nothing() -> None:
     async with living(Cluster()) as (manager, controller):
         await come_up(manager)
         await manager.close()

@@ -1,4 +1,4 @@
-"""The life of a broker as transcripts: an event, and what the machine asks for."""
+"""``LifecycleState``: events and the actions that the state machine returns."""
 
 from __future__ import annotations
 
@@ -94,42 +94,42 @@ def machine(
     )
 
 
-def test_a_session_lasts_from_when_what_was_answered_was_sent() -> None:
+def test_session_lasts_from_the_send_time_of_the_answered_heartbeat() -> None:
     state, answer = machine(), RegistrationAnswered(broker_epoch=EPOCH, metadata_offset=0)
     state.handle(Started(), 1_000)
-    assert not state.is_session_over(10**9), "there was none yet"
-    state.handle(answer, 2_000)  # Which sends a heartbeat.
+    assert not state.is_session_over(10**9), "no session has started"
+    state.handle(answer, 2_000)  # The machine sends a heartbeat.
     assert (state.is_session_over(9_999), state.is_session_over(10_000)) == (False, True)
     state.handle(no(ErrorCode.REQUEST_TIMED_OUT), 4_000)
     state.handle(WokeUp(), 6_000)
-    assert state.is_session_over(10_000), "it was not answered"
+    assert state.is_session_over(10_000), "the heartbeat was not answered"
     state.handle(alive(), 10_500)
     assert (state.is_session_over(14_999), state.is_session_over(15_000)) == (False, True)
 
 
-def test_others_may_lead_until_a_later_answer_and_the_metadata_that_it_names_are_here() -> None:
+def test_may_be_deposed_until_a_later_answer_and_its_metadata_offset_are_replayed() -> None:
     state = machine()
     state.handle(Started(), 0)
-    assert not state.may_be_deposed(10**9), "it leads nothing yet"
+    assert not state.may_be_deposed(10**9), "the broker leads nothing yet"
     state.handle(RegistrationAnswered(broker_epoch=EPOCH, metadata_offset=60), 0)
     state.handle(MetadataReplayed(offset=60), 0)
     state.handle(alive(at=60), 0)
-    state.handle(alive(at=60), 0)  # Sent when the metadata came.
+    state.handle(alive(at=60), 0)  # The heartbeat was sent when the metadata arrived.
     assert not state.may_be_deposed(8_999)
-    assert state.may_be_deposed(9_000), "its session may be over"
+    assert state.may_be_deposed(9_000), "the session may be over"
     state.handle(WokeUp(), 10_000)
     state.handle(alive(at=62), 10_020)
     state.handle(MetadataReplayed(offset=61), 10_030)
-    assert state.may_be_deposed(10_030), "it may not know yet what that meant"
+    assert state.may_be_deposed(10_030), "metadata may lack the changes of the expired session"
     state.handle(MetadataReplayed(offset=62), 10_040)
     assert not state.may_be_deposed(10_040)
     state.handle(WokeUp(), 12_000)
     assert state.handle(ControllerLost(), 12_000) == []
     again = heartbeat(state.handle(alive(at=62), 12_000))
-    assert state.may_be_deposed(12_000), "that may have been answered before the loss"
+    assert state.may_be_deposed(12_000), "the response may be older than the loss"
     assert again.current_metadata_offset == 62
     state.handle(alive(at=-1), 12_000)
-    assert not state.may_be_deposed(12_000), "a controller of a version that does not say it"
+    assert not state.may_be_deposed(12_000), "an older controller sends no offset"
     state.handle(WokeUp(), 14_000)
     state.handle(no(ErrorCode.STALE_BROKER_EPOCH), 14_000)
     assert state.may_be_deposed(14_000), "another registration may have taken its place"
@@ -154,7 +154,7 @@ def test_failed_heartbeat_puts_the_broker_in_doubt_until_a_later_one_is_answered
     assert not state.may_be_deposed(2_000)
     state.handle(WokeUp(), 2_000)
     state.handle(no(code), 2_100)
-    assert state.may_be_deposed(2_100), "the controller that decides may be another one"
+    assert state.may_be_deposed(2_100), "another controller may be active"
     state.handle(WokeUp(), 4_100)
     assert state.may_be_deposed(4_100)
     state.handle(alive(at=60), 4_200)
@@ -203,7 +203,7 @@ def no(code: ErrorCode) -> HeartbeatFailed:
 def dead(
     directory_id: DirectoryId, *, leads: bool = True, unreported: list[str] | None = None
 ) -> DirectoryFailed:
-    """``unreported`` are replicas whose assignment into the directory has not come through."""
+    """``unreported`` are replicas whose assignment into the directory was not accepted yet."""
     return DirectoryFailed(
         directory_id=directory_id,
         leads=lambda: leads,
@@ -212,12 +212,12 @@ def dead(
 
 
 def state_of(m: LifecycleState) -> BrokerState:
-    """Without narrowing ``m.state`` for the type checker."""
+    """Return the state without narrowing ``m.state`` for the type checker."""
     return m.state
 
 
 def registered() -> LifecycleState:
-    """Registered at 0; the first heartbeat is on its way."""
+    """A machine that is registered at 0, with its first heartbeat in flight."""
     m = machine()
     m.handle(Started(), 0)
     m.handle(RegistrationAnswered(broker_epoch=EPOCH), 0)
@@ -225,7 +225,7 @@ def registered() -> LifecycleState:
 
 
 def running() -> LifecycleState:
-    """Unfenced at 0; no heartbeat is on its way."""
+    """A machine that is unfenced at 0, without a heartbeat in flight."""
     m = registered()
     m.handle(BecameReady(), 0)
     m.handle(alive(), 0)
@@ -234,10 +234,10 @@ def running() -> LifecycleState:
     return m
 
 
-# --- coming up -----------------------------------------------------------------------------------
+# --- startup --------------------------------------------------------------------------------------
 
 
-def test_a_broker_registers_catches_up_and_is_unfenced() -> None:
+def test_broker_registers_catches_up_and_is_unfenced() -> None:
     m = machine()
     asked = registration(m.handle(Started(), 0))
     assert asked.log_dirs == (A, B, C) and asked.previous_broker_epoch == 7
@@ -252,7 +252,9 @@ def test_a_broker_registers_catches_up_and_is_unfenced() -> None:
     assert m.handle(alive(fenced=True), 50) == [WakeAt(2_050)]
     assert state_of(m) is BrokerState.RECOVERY
     assert not heartbeat(m.handle(BecameReady(), 60)).want_fence
-    assert m.handle(alive(fenced=True), 70) == [WakeAt(170)], "it asks eagerly while it waits"
+    assert m.handle(alive(fenced=True), 70) == [WakeAt(170)], (
+        "heartbeats are eager while the broker waits"
+    )
     assert not heartbeat(m.handle(WokeUp(), 170)).want_fence
     actions = m.handle(alive(), 180)
     assert actions == [AnnounceUnfenced(), WakeAt(2_180)] and state_of(m) is BrokerState.RUNNING
@@ -267,7 +269,7 @@ def test_a_broker_registers_catches_up_and_is_unfenced() -> None:
         ErrorCode.REQUEST_TIMED_OUT,
     ],
 )
-def test_a_registration_is_tried_again_until_its_time_is_up(code: ErrorCode) -> None:
+def test_registration_is_retried_until_its_timeout(code: ErrorCode) -> None:
     m = machine()
     m.handle(Started(), 0)
     failed = RegistrationFailed(code=code, message="busy")
@@ -281,7 +283,7 @@ def test_a_registration_is_tried_again_until_its_time_is_up(code: ErrorCode) -> 
 
 
 @pytest.mark.parametrize("code", [ErrorCode.INCONSISTENT_CLUSTER_ID, ErrorCode.INVALID_REQUEST])
-def test_a_refusal_for_good_ends_the_broker_at_once(code: ErrorCode) -> None:
+def test_registration_with_permanent_error_shuts_down_immediately(code: ErrorCode) -> None:
     m = machine()
     m.handle(Started(), 0)
     actions = m.handle(RegistrationFailed(code=code, message="cluster is xyz"), 0)
@@ -289,7 +291,7 @@ def test_a_refusal_for_good_ends_the_broker_at_once(code: ErrorCode) -> None:
     assert isinstance(error, StartupError) and "cluster is xyz" in str(error)
 
 
-def test_a_dir_that_dies_during_registration_is_reported_right_after_it() -> None:
+def test_directory_that_fails_during_registration_is_reported_by_the_first_heartbeat() -> None:
     m = machine()
     m.handle(Started(), 0)
     assert m.handle(dead(B), 5) == [ArmReportDeadline(B, 30_005)]
@@ -298,7 +300,7 @@ def test_a_dir_that_dies_during_registration_is_reported_right_after_it() -> Non
     assert DisarmReportDeadline(B) in m.handle(alive(), 20)
 
 
-def test_a_dir_that_dies_between_two_tries_is_left_out_of_the_second_and_so_reported() -> None:
+def test_directory_that_fails_between_registration_attempts_is_omitted_from_the_next() -> None:
     m = machine()
     m.handle(Started(), 0)
     m.handle(RegistrationFailed(code=ErrorCode.NOT_CONTROLLER, message=""), 0)
@@ -309,20 +311,20 @@ def test_a_dir_that_dies_between_two_tries_is_left_out_of_the_second_and_so_repo
     assert heartbeat(actions).offline_log_dirs == ()
 
 
-# --- dead directories ----------------------------------------------------------------------------
+# --- failed directories ---------------------------------------------------------------------------
 
 
-def test_a_dead_dir_is_reported_at_once_and_in_every_heartbeat_from_then_on() -> None:
+def test_failed_directory_is_reported_immediately_and_in_every_heartbeat() -> None:
     m = running()
     actions = m.handle(dead(B), 1_000)
     assert ArmReportDeadline(B, 31_000) in actions
     assert heartbeat(actions).offline_log_dirs == (B,)
     assert m.handle(alive(), 1_010) == [DisarmReportDeadline(B), WakeAt(3_010)]
     assert heartbeat(m.handle(WokeUp(), 3_010)).offline_log_dirs == (B,)
-    assert m.handle(dead(B), 3_011) == [], "a dir dies once"
+    assert m.handle(dead(B), 3_011) == [], "a directory fails once"
 
 
-def test_each_dead_dir_has_a_deadline_of_its_own() -> None:
+def test_each_failed_directory_has_its_own_deadline() -> None:
     m = running()
     m.handle(dead(A), 1_000)
     m.handle(no(ErrorCode.BROKER_NOT_AVAILABLE), 1_010)
@@ -333,32 +335,32 @@ def test_each_dead_dir_has_a_deadline_of_its_own() -> None:
     assert isinstance(error, KafkaStorageError) and error.directory_id == A
 
 
-def test_a_dir_that_dies_while_a_heartbeat_is_under_way_is_not_acknowledged_by_its_answer() -> None:
+def test_directory_that_fails_during_a_heartbeat_is_not_acknowledged_by_its_answer() -> None:
     m = running()
     m.handle(dead(A), 1_000)
     assert m.handle(dead(B), 1_001) == [ArmReportDeadline(B, 31_001)]
     actions = m.handle(alive(), 1_010)
     assert DisarmReportDeadline(A) in actions and DisarmReportDeadline(B) not in actions
-    assert heartbeat(actions).offline_log_dirs == (A, B), "the next follows right behind"
+    assert heartbeat(actions).offline_log_dirs == (A, B), "the next heartbeat follows immediately"
     assert m.unacknowledged_dirs == {B}
     assert DisarmReportDeadline(B) in m.handle(alive(), 1_020)
 
 
-def test_an_unreported_dir_is_tried_eagerly() -> None:
+def test_unreported_failed_directory_is_reported_eagerly() -> None:
     m = running()
     m.handle(dead(A), 1_000)
     assert m.handle(no(ErrorCode.REQUEST_TIMED_OUT), 3_000) == [WakeAt(3_100)]
     assert heartbeat(m.handle(WokeUp(), 3_100)).offline_log_dirs == (A,)
 
 
-def test_a_broker_that_leads_nothing_in_the_dead_dir_lives_on_and_asks_again_later() -> None:
+def test_report_deadline_of_a_directory_without_leaders_is_extended() -> None:
     m = running()
     m.handle(dead(A, leads=False), 1_000)
     passed = ReportDeadlinePassed(directory_id=A)
     assert m.handle(passed, 31_000) == [ArmReportDeadline(A, 61_000)]
 
 
-def test_a_deadline_that_passes_after_the_acknowledgement_means_nothing() -> None:
+def test_report_deadline_after_the_acknowledgement_has_no_effect() -> None:
     m = running()
     m.handle(dead(A), 1_000)
     m.handle(alive(), 1_010)
@@ -376,7 +378,7 @@ def test_a_deadline_that_passes_after_the_acknowledgement_means_nothing() -> Non
         ErrorCode.LOG_DIR_NOT_FOUND,
     ],
 )
-def test_a_forgotten_broker_registers_again_with_the_dirs_that_are_online_now(
+def test_unregistered_broker_registers_again_with_online_directories(
     code: ErrorCode,
 ) -> None:
     m = running()
@@ -392,31 +394,31 @@ def test_a_forgotten_broker_registers_again_with_the_dirs_that_are_online_now(
     assert m.state is BrokerState.RUNNING
 
 
-def test_a_failed_heartbeat_is_tried_again_at_the_usual_time() -> None:
+def test_failed_heartbeat_is_retried_after_the_usual_interval() -> None:
     m = running()
     m.handle(WokeUp(), 2_000)
     assert m.handle(no(ErrorCode.REQUEST_TIMED_OUT), 2_010) == [WakeAt(4_010)]
     assert m.state is BrokerState.RUNNING
 
 
-def test_a_lost_connection_is_replaced_at_once_by_a_heartbeat() -> None:
-    """The controller takes a broker for dead that closed its connection and does not come back."""
+def test_lost_controller_connection_triggers_a_heartbeat() -> None:
+    """The controller treats a broker as dead that closes its connection and does not reconnect."""
     m = running()
     assert heartbeat(m.handle(ControllerLost(), 500)).broker_epoch == EPOCH
-    assert m.handle(ControllerLost(), 501) == [], "the channel repeats what is on its way"
+    assert m.handle(ControllerLost(), 501) == [], "the channel repeats requests in flight"
     assert m.handle(no(ErrorCode.BROKER_NOT_AVAILABLE), 2_500) == [WakeAt(2_600)]
     assert m.handle(WokeUp(), 2_600)
     assert m.handle(alive(), 2_610) == [WakeAt(4_610)]
     m.handle(ShutdownRequested(), 3_000)
     m.handle(alive(may_stop=True), 3_010)
-    assert m.handle(ControllerLost(), 3_020) == [], "it has said farewell"
+    assert m.handle(ControllerLost(), 3_020) == [], "the shutdown was granted"
     assert machine().handle(ControllerLost(), 0) == []
 
 
-# --- going down ----------------------------------------------------------------------------------
+# --- shutdown -------------------------------------------------------------------------------------
 
 
-def test_a_controlled_shutdown_asks_until_the_controller_agrees() -> None:
+def test_controlled_shutdown_is_requested_until_the_controller_agrees() -> None:
     m = running()
     assert heartbeat(m.handle(ShutdownRequested(), 0)).want_shut_down
     assert state_of(m) is BrokerState.PENDING_CONTROLLED_SHUTDOWN
@@ -428,13 +430,13 @@ def test_a_controlled_shutdown_asks_until_the_controller_agrees() -> None:
     assert m.handle(ShutdownRequested(), 2_000) == [AnnounceMayStop()]
 
 
-def test_a_broker_that_cannot_serve_any_more_wants_the_fence_with_its_shutdown() -> None:
+def test_immediate_shutdown_requests_the_fence_too() -> None:
     m = running()
     sent = heartbeat(m.handle(ShutdownRequested(at_once=True), 0))
     assert (sent.want_fence, sent.want_shut_down) == (True, True)
 
 
-def test_a_dir_that_dies_during_a_controlled_shutdown_is_reported_too() -> None:
+def test_directory_that_fails_during_controlled_shutdown_is_reported() -> None:
     m = running()
     m.handle(ShutdownRequested(), 0)
     assert m.handle(ShutdownRequested(), 1) == []
@@ -443,14 +445,14 @@ def test_a_dir_that_dies_during_a_controlled_shutdown_is_reported_too() -> None:
     assert beat.offline_log_dirs == (A,) and beat.want_shut_down
 
 
-def test_a_broker_that_never_registered_may_stop_at_once() -> None:
+def test_shutdown_before_registration_is_immediate() -> None:
     m = machine()
     m.handle(Started(), 0)
     assert m.handle(ShutdownRequested(), 1) == [AnnounceMayStop()]
     assert m.handle(RegistrationFailed(code=ErrorCode.NOT_CONTROLLER, message=""), 2) == []
 
 
-def test_a_broker_that_the_controller_forgot_while_it_was_leaving_may_stop() -> None:
+def test_shutdown_of_an_unregistered_broker_ends_immediately() -> None:
     m = running()
     m.handle(ShutdownRequested(), 0)
     assert m.handle(no(ErrorCode.STALE_BROKER_EPOCH), 10) == [AnnounceMayStop()]
@@ -464,14 +466,14 @@ def metadata(level: int, *, knows_dirs: bool, offset: int = EPOCH) -> MetadataRe
 
 
 def from_before_directories() -> LifecycleState:
-    """As :func:`running`, in a cluster at a level without directories."""
+    """A machine as of :func:`running`, in a cluster at a level without directories."""
     m = running()
     assert SendRegistration not in map(type, m.handle(metadata(14, knows_dirs=False), 0))
     m.handle(alive(), 0)
     return m
 
 
-def test_a_registration_says_paths_cordons_and_levels() -> None:
+def test_registration_contains_paths_cordons_and_features() -> None:
     m = machine(
         log_dir_paths={A: "/a", C: "/c"},
         cordoned=frozenset({C}),
@@ -486,13 +488,13 @@ def test_a_registration_says_paths_cordons_and_levels() -> None:
     )
 
 
-def test_a_registration_from_before_directories_is_amended_once_the_level_has_them() -> None:
-    """Same incarnation, and neither epoch nor standing changes (KAFKA-16757, KAFKA-16952)."""
+def test_registration_is_amended_when_the_level_gains_directories() -> None:
+    """The incarnation, the broker epoch and the state stay the same (KAFKA-16757, KAFKA-16952)."""
     m = from_before_directories()
     asked = registration(m.handle(metadata(17, knows_dirs=False, offset=60), 10))
     assert (asked.incarnation_id, asked.log_dirs) == (m.identity.incarnation_id, (A, B, C))
     assert (m.broker_epoch, state_of(m)) == (EPOCH, BrokerState.RUNNING)
-    assert m.handle(WokeUp(), 20) == [], "one request is on its way at a time"
+    assert m.handle(WokeUp(), 20) == [], "one request is in flight at a time"
     assert m.handle(dead(B), 25) == [ArmReportDeadline(B, 30_025)]
     actions = m.handle(RegistrationAnswered(broker_epoch=EPOCH), 30)
     assert heartbeat(actions).offline_log_dirs == (B,)
@@ -501,14 +503,14 @@ def test_a_registration_from_before_directories_is_amended_once_the_level_has_th
     assert m.handle(metadata(17, knows_dirs=True, offset=61), 50) == []
 
 
-def test_an_amendment_waits_for_the_heartbeat_that_is_on_its_way() -> None:
+def test_amendment_waits_for_the_heartbeat_in_flight() -> None:
     m = from_before_directories()
     heartbeat(m.handle(WokeUp(), 5))
     assert m.handle(metadata(17, knows_dirs=False), 10) == []
     assert registration(m.handle(alive(), 20)).log_dirs == (A, B, C)
 
 
-def test_an_amendment_that_fails_is_tried_again_between_heartbeats_and_stops_nobody() -> None:
+def test_failed_amendment_is_retried_between_heartbeats() -> None:
     m = from_before_directories()
     registration(m.handle(metadata(17, knows_dirs=False), 10))
     failed = RegistrationFailed(code=ErrorCode.REQUEST_TIMED_OUT, message="no controller")
@@ -522,7 +524,7 @@ def test_an_amendment_that_fails_is_tried_again_between_heartbeats_and_stops_nob
     assert m.handle(alive(), 300_010) == [WakeAt(302_010)]
 
 
-def test_a_level_that_falls_and_rises_again_asks_for_another_amendment() -> None:
+def test_amendment_is_repeated_after_the_level_fell_and_rose() -> None:
     m = from_before_directories()
     registration(m.handle(metadata(17, knows_dirs=False), 10))
     m.handle(RegistrationAnswered(broker_epoch=EPOCH), 20)
@@ -532,39 +534,44 @@ def test_a_level_that_falls_and_rises_again_asks_for_another_amendment() -> None
     registration(m.handle(metadata(17, knows_dirs=False), 60))
 
 
-def test_a_broker_that_leaves_does_not_amend() -> None:
+def test_broker_that_shuts_down_sends_no_amendment() -> None:
     m = from_before_directories()
     heartbeat(m.handle(ShutdownRequested(), 0))
     assert m.handle(metadata(17, knows_dirs=False), 10) == []
     assert m.handle(alive(), 20) == [WakeAt(120)]
 
 
-def test_several_directories_need_their_level_and_the_operator_hears_what_to_do() -> None:
+def test_several_directories_at_an_old_level_shut_down_with_instructions() -> None:
     m = machine(has_several_dirs=True)
     m.handle(Started(), 0)
     early = m.handle(metadata(14, knows_dirs=False, offset=49), 5)
-    assert early == [], "the registration is not in it yet"
+    assert early == [], "the metadata lacks the registration"
     m.handle(RegistrationAnswered(broker_epoch=EPOCH), 10)
     error = only(m.handle(metadata(14, knows_dirs=False), 20), ShutDown).error
     assert isinstance(error, StartupError)
     assert "kraftjbod-features upgrade --metadata 3.7-IV2" in str(error)
     assert "or configure one directory" in str(error)
-    assert m.handle(metadata(14, knows_dirs=False, offset=51), 30) == [], "once is enough"
+    assert m.handle(metadata(14, knows_dirs=False, offset=51), 30) == [], (
+        "the shutdown is requested once"
+    )
 
 
-def test_a_level_that_was_replayed_before_the_registration_was_answered_counts() -> None:
+def test_level_replayed_before_the_registration_answer_counts() -> None:
     m = machine(has_several_dirs=True)
     m.handle(Started(), 0)
     assert m.handle(metadata(14, knows_dirs=False), 5) == []
     only(m.handle(RegistrationAnswered(broker_epoch=EPOCH), 10), ShutDown)
 
 
-# --- an assignment into a dead dir ---------------------------------------------------------------
+# --- assignments into a failed directory
+# -----------------------------------------------------------
 
 
-def test_a_replica_that_the_controller_takes_for_healthy_keeps_the_deadline() -> None:
-    """KIP-858: not only the failure has to come through, also an assignment into the dead dir.
-    A move that had been accepted is taken back so, and the controller knows no better until then.
+def test_unreported_replica_in_a_failed_directory_keeps_the_deadline() -> None:
+    """KIP-858: an assignment into the failed directory must be reported as well as the failure.
+
+    An accepted move is reverted this way, and the controller treats the replica as healthy until
+    then.
     """
     m, unreported = running(), ["t-0"]
     m.handle(dead(A, unreported=unreported), 1_000)
@@ -574,7 +581,7 @@ def test_a_replica_that_the_controller_takes_for_healthy_keeps_the_deadline() ->
     assert isinstance(stop, ShutDown) and "heard all of that" in str(stop.error)
 
 
-def test_an_assignment_into_a_dead_dir_that_came_through_ends_the_deadline() -> None:
+def test_reported_assignment_into_a_failed_directory_ends_the_deadline() -> None:
     m, unreported = running(), ["t-0"]
     m.handle(dead(A, unreported=unreported), 1_000)
     m.handle(alive(), 1_010)
@@ -583,7 +590,9 @@ def test_an_assignment_into_a_dead_dir_that_came_through_ends_the_deadline() -> 
         assert m.handle(ReportDeadlinePassed(directory_id=A), at_ms) == []
 
 
-def test_an_assignment_into_a_dead_dir_where_nothing_is_led_is_waited_for() -> None:
+def test_unreported_assignment_into_a_failed_directory_without_leaders_extends_the_deadline() -> (
+    None
+):
     m = running()
     m.handle(dead(A, leads=False, unreported=["t-0"]), 1_000)
     m.handle(alive(), 1_010)
@@ -608,11 +617,11 @@ def impaired(beat: BrokerHeartbeatRequest) -> list[tuple[DirectoryId, LogDirStat
     return [(said.directory_id, said.state) for said in beat.impaired_log_dirs]
 
 
-def test_an_impaired_dir_is_reported_at_once_and_in_every_heartbeat_until_it_recovers() -> None:
+def test_impaired_directory_is_reported_in_every_heartbeat_until_it_recovers() -> None:
     m = running()
     beat = heartbeat(m.handle(full(B), 1_000))
     assert impaired(beat) == [(B, FULL)] and beat.offline_log_dirs == ()
-    assert m.handle(alive(), 1_010) == [WakeAt(3_010)], "nobody waits any more"
+    assert m.handle(alive(), 1_010) == [WakeAt(3_010)], "the report was acknowledged"
     stalled = DirectoryImpaired(directory_id=A, state=HUNG)
     assert impaired(heartbeat(m.handle(stalled, 2_000))) == [(A, HUNG), (B, FULL)]
     m.handle(alive(), 2_010)
@@ -621,24 +630,26 @@ def test_an_impaired_dir_is_reported_at_once_and_in_every_heartbeat_until_it_rec
     assert impaired(heartbeat(m.handle(WokeUp(), 4_510))) == [(A, HUNG)]
 
 
-def test_an_impairment_that_is_not_known_yet_is_reported_eagerly_without_a_deadline() -> None:
+def test_unacknowledged_impairment_is_reported_eagerly_without_a_deadline() -> None:
     m = running()
     assert ArmReportDeadline not in map(type, m.handle(full(B), 1_000))
     assert m.handle(no(ErrorCode.NOT_CONTROLLER), 1_010) == [WakeAt(1_110)]
     assert impaired(heartbeat(m.handle(WokeUp(), 1_110))) == [(B, FULL)]
     m.handle(well(B), 1_111)
-    assert impaired(heartbeat(m.handle(alive(), 1_120))) == [], "the answer was to what was sent"
+    assert impaired(heartbeat(m.handle(alive(), 1_120))) == [], (
+        "the answer belongs to the older heartbeat"
+    )
     assert m.handle(alive(), 1_130) == [WakeAt(3_130)]
 
 
-def test_a_broker_that_starts_on_a_full_disk_says_so_before_it_is_unfenced() -> None:
+def test_broker_with_a_full_directory_reports_it_before_it_is_unfenced() -> None:
     m = machine(impaired={B: FULL})
     assert registration(m.handle(Started(), 0)).log_dirs == (A, B, C)
     first = heartbeat(m.handle(RegistrationAnswered(broker_epoch=EPOCH), 0))
     assert first.want_fence and impaired(first) == [(B, FULL)]
 
 
-def test_an_impaired_dir_that_dies_is_offline_and_no_longer_impaired() -> None:
+def test_impaired_directory_that_fails_is_reported_as_offline() -> None:
     m = running()
     m.handle(full(B), 1_000)
     m.handle(alive(), 1_010)
@@ -646,10 +657,10 @@ def test_an_impaired_dir_that_dies_is_offline_and_no_longer_impaired() -> None:
     assert (impaired(beat), beat.offline_log_dirs) == ([], (B,))
     m.handle(alive(), 2_010)
     m.handle(full(B), 2_020)
-    assert m.handle(alive(), 2_030) == [WakeAt(4_030)], "a dead dir is not impaired"
+    assert m.handle(alive(), 2_030) == [WakeAt(4_030)], "a failed directory is not impaired"
 
 
-def test_at_a_level_without_impaired_dirs_they_are_offline_and_come_back_by_amendment() -> None:
+def test_impaired_directory_at_an_old_level_is_offline_until_an_amendment() -> None:
     m = running()
     m.handle(metadata(MetadataVersion.IV_3_7_IV2, knows_dirs=True), 0)
     m.handle(alive(), 0)
@@ -663,7 +674,7 @@ def test_at_a_level_without_impaired_dirs_they_are_offline_and_come_back_by_amen
     assert m.handle(alive(), 2_020) == [WakeAt(4_020)]
 
 
-def test_a_level_that_gets_the_word_for_impaired_dirs_brings_them_back_as_that() -> None:
+def test_impaired_directory_is_reported_as_such_after_a_level_upgrade() -> None:
     m = running()
     m.handle(metadata(MetadataVersion.IV_3_7_IV2, knows_dirs=True), 0)
     m.handle(alive(), 0)
@@ -678,7 +689,7 @@ def test_a_level_that_gets_the_word_for_impaired_dirs_brings_them_back_as_that()
 # --- cordons -------------------------------------------------------------------------------------
 
 
-def test_other_cordons_are_reported_at_once() -> None:
+def test_changed_cordons_are_reported_immediately() -> None:
     m = running()
     assert heartbeat(
         m.handle(CordonsChanged(cordoned=frozenset({A, D})), 1_000)
@@ -689,7 +700,7 @@ def test_other_cordons_are_reported_at_once() -> None:
     assert heartbeat(m.handle(CordonsChanged(cordoned=frozenset()), 2_000)).cordoned_log_dirs == ()
 
 
-# --- directories that come back, are new, or are gone for good -----------------------------------
+# --- directories that return, are added or are forgotten ------------------------------------------
 
 
 def attached(directory_id: DirectoryId, path: str = "/new") -> DirectoryAttached:
@@ -701,14 +712,14 @@ def forgotten(directory_id: DirectoryId) -> DirectoryForgotten:
 
 
 def lost_b() -> LifecycleState:
-    """As :func:`running`, and the controller knows that B died."""
+    """A machine as of :func:`running` whose controller knows that B failed."""
     m = running()
     m.handle(dead(B), 1_000)
     m.handle(alive(), 1_010)
     return m
 
 
-def test_a_dir_that_comes_back_is_registered_by_the_same_incarnation_in_the_same_epoch() -> None:
+def test_returned_directory_is_registered_in_the_same_epoch() -> None:
     m = lost_b()
     asked = registration(m.handle(attached(B, "/b"), 2_000))
     assert asked.incarnation_id == m.identity.incarnation_id
@@ -717,16 +728,18 @@ def test_a_dir_that_comes_back_is_registered_by_the_same_incarnation_in_the_same
     assert AnnounceChanges(DirectoryChanges(attached=(B,))) in actions
     assert heartbeat(actions).offline_log_dirs == () and state_of(m) is BrokerState.RUNNING
     m.handle(alive(), 2_020)
-    assert ArmReportDeadline(B, 33_000) in m.handle(dead(B), 3_000), "it may die again"
+    assert ArmReportDeadline(B, 33_000) in m.handle(dead(B), 3_000), "the directory may fail again"
 
 
-def test_a_dir_that_comes_back_before_anyone_knew_that_it_died_waits_until_that_is_known() -> None:
+def test_returned_directory_waits_until_its_failure_is_acknowledged() -> None:
     m = running()
     m.handle(dead(B), 1_000)
     m.handle(no(ErrorCode.NOT_CONTROLLER), 1_010)
     assert heartbeat(m.handle(attached(B), 1_020)).offline_log_dirs == (B,)
     m.handle(no(ErrorCode.NOT_CONTROLLER), 1_030)
-    assert heartbeat(m.handle(WokeUp(), 1_130)).offline_log_dirs == (B,), "as if it were not here"
+    assert heartbeat(m.handle(WokeUp(), 1_130)).offline_log_dirs == (B,), (
+        "the directory still counts as offline"
+    )
     actions = m.handle(alive(), 1_140)
     assert DisarmReportDeadline(B) in actions
     asked = registration(actions)
@@ -734,14 +747,16 @@ def test_a_dir_that_comes_back_before_anyone_knew_that_it_died_waits_until_that_
     m.check_invariants()
 
 
-def test_nor_does_one_come_back_that_held_replicas_of_which_nobody_knows_yet() -> None:
-    """A move that was undone: the controller takes them for alive elsewhere, and whoever leads
-    them here lost records, and waits for an epoch that nobody would ever begin."""
+def test_returned_directory_waits_until_its_assignments_are_reported() -> None:
+    """The controller treats replicas of a cancelled move as alive in another directory.
+
+    A leader among them would have lost records without a new leader epoch.
+    """
     m, unreported = running(), ["t-0"]
     m.handle(dead(B, unreported=unreported), 1_000)
     m.handle(alive(), 1_010)
     assert heartbeat(m.handle(attached(B), 1_020)).offline_log_dirs == (B,)
-    assert m.handle(alive(), 1_030) == [WakeAt(1_130)], "it is asked again soon"
+    assert m.handle(alive(), 1_030) == [WakeAt(1_130)], "the next heartbeat is early"
     unreported.clear()
     m.handle(WokeUp(), 1_130)
     actions = m.handle(alive(), 1_140)
@@ -749,7 +764,7 @@ def test_nor_does_one_come_back_that_held_replicas_of_which_nobody_knows_yet() -
     assert registration(actions).log_dirs == (A, B, C)
 
 
-def test_a_dir_that_came_back_and_died_before_that_was_reported_is_just_dead() -> None:
+def test_directory_that_failed_again_before_its_return_was_reported_stays_offline() -> None:
     m = running()
     m.handle(dead(B), 1_000)
     m.handle(attached(B), 1_010)
@@ -758,8 +773,8 @@ def test_a_dir_that_came_back_and_died_before_that_was_reported_is_just_dead() -
     assert m.handle(alive(), 1_040) == [WakeAt(3_040)] and not m.unacknowledged_dirs
 
 
-def test_a_dir_that_is_back_counts_once_metadata_shows_what_followed() -> None:
-    """Else it could lead on in the epoch from before, until the next one is heard of."""
+def test_returned_directory_is_announced_when_metadata_contains_the_amendment() -> None:
+    """Otherwise the broker could lead in an outdated epoch until it replays the next one."""
     m = lost_b()
     registration(m.handle(attached(B), 2_000))
     answer = RegistrationAnswered(broker_epoch=EPOCH, metadata_offset=90)
@@ -771,9 +786,9 @@ def test_a_dir_that_is_back_counts_once_metadata_shows_what_followed() -> None:
     assert not m.handle(MetadataReplayed(offset=92), 2_040)
 
 
-def test_a_heartbeat_that_comes_after_the_amendment_it_was_sent_before_is_taken_back() -> None:
-    """Both have the same epoch: the controller cannot know better, and the next one says nothing
-    of a directory that is online."""
+def test_late_heartbeat_that_removed_a_directory_is_corrected_by_an_amendment() -> None:
+    """Both requests have the same epoch, and the next heartbeat does not mention online
+    directories."""
     m = lost_b()
     m.handle(MetadataReplayed(offset=EPOCH), 1_990)
     m.handle(alive(), 1_991)
@@ -781,7 +796,7 @@ def test_a_heartbeat_that_comes_after_the_amendment_it_was_sent_before_is_taken_
     m.handle(RegistrationAnswered(broker_epoch=EPOCH, metadata_offset=90), 2_010)
     m.handle(alive(), 2_020)
     early = MetadataReplayed(offset=89, online_dirs=frozenset({A, C}))
-    assert m.handle(early, 2_030) == [], "the amendment is not in it yet"
+    assert m.handle(early, 2_030) == [], "the metadata lacks the amendment"
     heartbeat(m.handle(WokeUp(), 4_030))
     assert m.handle(alive(), 4_040) == [WakeAt(6_040)]
     assert not m.handle(MetadataReplayed(offset=91, online_dirs=frozenset({A, C})), 4_050)[1:]
@@ -789,11 +804,12 @@ def test_a_heartbeat_that_comes_after_the_amendment_it_was_sent_before_is_taken_
     asked = registration(m.handle(alive(), 6_050))
     assert asked.log_dirs == (A, B, C) and set(asked.clean_shutdown_epochs) == {EPOCH}
     m.handle(RegistrationAnswered(broker_epoch=EPOCH, metadata_offset=95), 6_060)
-    assert m.handle(alive(), 6_070) == [WakeAt(8_070)], "metadata may not be there yet"
+    assert m.handle(alive(), 6_070) == [WakeAt(8_070)], "the metadata may be late"
 
 
-def test_an_amendment_that_comes_after_the_next_one_is_taken_back() -> None:
-    """No heartbeat names a directory that no registration lists: it would be online for ever."""
+def test_late_amendment_that_added_a_failed_directory_is_corrected_by_another() -> None:
+    """No heartbeat names an unregistered directory, which would otherwise stay online
+    permanently."""
     m = running()
     m.handle(MetadataReplayed(offset=EPOCH), 990)
     m.handle(alive(), 991)
@@ -808,7 +824,7 @@ def test_an_amendment_that_comes_after_the_next_one_is_taken_back() -> None:
     assert registration(m.handle(alive(), 3_150)).log_dirs == (A, B, C)
 
 
-def test_what_a_level_without_directories_shows_of_them_is_no_reason_to_register_again() -> None:
+def test_level_without_directories_triggers_no_amendment() -> None:
     m = from_before_directories()
     shown = MetadataReplayed(
         offset=60, level=MetadataVersion(14), knows_dirs=False, online_dirs=frozenset()
@@ -818,7 +834,7 @@ def test_what_a_level_without_directories_shows_of_them_is_no_reason_to_register
     assert m.handle(alive(), 2_010) == [WakeAt(4_010)]
 
 
-def test_several_changes_are_one_amendment() -> None:
+def test_several_directory_changes_share_one_amendment() -> None:
     m = lost_b()
     heartbeat(m.handle(WokeUp(), 2_000))
     assert m.handle(attached(D), 2_001) == []
@@ -827,10 +843,10 @@ def test_several_changes_are_one_amendment() -> None:
     assert (asked.log_dirs, asked.forgotten_log_dirs) == ((A, C, D), (B,))
     actions = m.handle(RegistrationAnswered(broker_epoch=EPOCH), 2_020)
     assert AnnounceChanges(DirectoryChanges(attached=(D,), forgotten=(B,))) in actions
-    assert m.handle(alive(), 2_030) == [WakeAt(4_030)], "once is enough"
+    assert m.handle(alive(), 2_030) == [WakeAt(4_030)], "the amendment is sent once"
 
 
-def test_a_change_during_an_amendment_is_the_next_one() -> None:
+def test_directory_change_during_an_amendment_causes_another_amendment() -> None:
     m = lost_b()
     registration(m.handle(attached(D), 2_000))
     assert m.handle(attached(B), 2_001) == []
@@ -839,7 +855,7 @@ def test_a_change_during_an_amendment_is_the_next_one() -> None:
     assert registration(m.handle(alive(), 2_020)).log_dirs == (A, B, C, D)
 
 
-def test_a_forgotten_dir_is_named_no_more_and_its_deadline_ends() -> None:
+def test_forgotten_directory_is_omitted_and_its_deadline_ends() -> None:
     m = running()
     m.handle(dead(B), 1_000)
     m.handle(no(ErrorCode.NOT_CONTROLLER), 1_010)
@@ -848,13 +864,13 @@ def test_a_forgotten_dir_is_named_no_more_and_its_deadline_ends() -> None:
     assert registration(actions).forgotten_log_dirs == (B,)
     failed = RegistrationFailed(code=ErrorCode.REQUEST_TIMED_OUT, message="")
     m.handle(failed, 1_030)
-    assert heartbeat(m.handle(WokeUp(), 3_000)).offline_log_dirs == (), "it may be forgotten now"
+    assert heartbeat(m.handle(WokeUp(), 3_000)).offline_log_dirs == (), (
+        "the controller may have forgotten the directory"
+    )
     assert registration(m.handle(alive(), 3_010)).forgotten_log_dirs == (B,)
 
 
-def test_a_dir_that_must_not_be_forgotten_stays_and_what_was_attached_with_it_is_tried_again() -> (
-    None
-):
+def test_refused_forget_keeps_the_directory_and_retries_other_changes() -> None:
     m = lost_b()
     heartbeat(m.handle(WokeUp(), 2_000))
     m.handle(attached(D), 2_001)
@@ -870,7 +886,7 @@ def test_a_dir_that_must_not_be_forgotten_stays_and_what_was_attached_with_it_is
     assert (asked.log_dirs, asked.forgotten_log_dirs) == ((A, C, D), ())
 
 
-def test_a_dir_that_the_cluster_will_not_have_is_given_up_and_the_broker_lives() -> None:
+def test_refused_attach_drops_the_directory_and_keeps_the_broker_running() -> None:
     m = running()
     registration(m.handle(attached(D), 1_000))
     refused = RegistrationFailed(code=ErrorCode.INVALID_REQUEST, message="it is another broker's")
@@ -879,22 +895,21 @@ def test_a_dir_that_the_cluster_will_not_have_is_given_up_and_the_broker_lives()
     assert m.handle(alive(), 1_020) == [WakeAt(3_020)]
 
 
-def test_an_attached_dir_that_died_before_its_amendment_was_answered_is_reported_again() -> None:
-    """The registration may have come through; only another one says that the directory is dead."""
+def test_attached_directory_that_failed_before_the_answer_is_removed_by_an_amendment() -> None:
+    """The registration may have arrived; only another registration removes the directory."""
     m = running()
     registration(m.handle(attached(D), 1_000))
     m.handle(dead(D), 1_001)
     lost = RegistrationFailed(code=ErrorCode.REQUEST_TIMED_OUT, message="")
     beat = heartbeat(m.handle(lost, 1_010))
-    assert beat.offline_log_dirs == (), "a controller that does not know it would be puzzled"
+    assert beat.offline_log_dirs == (), "the controller may not know the directory"
     assert registration(m.handle(alive(), 1_120)).log_dirs == (A, B, C)
     actions = m.handle(RegistrationAnswered(broker_epoch=EPOCH), 1_130)
     assert DisarmReportDeadline(D) in actions
 
 
-def test_a_dir_that_dies_again_before_its_return_was_reported_comes_back_all_the_same() -> None:
-    """No registration lists it, so no heartbeat can name it: it is reported by a registration,
-    too."""
+def test_directory_that_fails_before_its_return_was_reported_can_return_again() -> None:
+    """A registration reports the failure, because heartbeats name registered directories only."""
     m = lost_b()
     registration(m.handle(attached(D), 2_000))
     m.handle(RegistrationAnswered(broker_epoch=EPOCH), 2_010)
@@ -906,13 +921,13 @@ def test_a_dir_that_dies_again_before_its_return_was_reported_comes_back_all_the
     assert registration(m.handle(alive(), 2_070)).log_dirs == (A, B, C, D)
 
 
-# --- what must not be ----------------------------------------------------------------------------
+# --- invalid events and random sequences ----------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     "event", [alive(), no(ErrorCode.NOT_CONTROLLER), RegistrationAnswered(broker_epoch=EPOCH)]
 )
-def test_an_answer_that_nobody_waits_for_is_a_bug_and_changes_nothing(event: Event) -> None:
+def test_unexpected_answer_raises_invalid_transition_and_changes_nothing(event: Event) -> None:
     m = running()
     before = repr(m)
     with pytest.raises(InvalidTransition) as caught:
@@ -921,14 +936,14 @@ def test_an_answer_that_nobody_waits_for_is_a_bug_and_changes_nothing(event: Eve
 
 
 class LifecycleMachine(RuleBasedStateMachine):
-    """Random failures of dirs, requests and answers, against a controller that remembers."""
+    """Random failures of directories, requests and answers, against a model of the controller."""
 
     def __init__(self) -> None:
         super().__init__()
         self.m = machine()
         self.now_ms = 0
         self.request: BrokerRegistrationRequest | BrokerHeartbeatRequest | None = None
-        #: Given up, and still on its way.
+        #: A heartbeat that timed out at the broker and is still in flight.
         self.late: BrokerHeartbeatRequest | None = None
         self.epoch = 0
         self.offset = 0
@@ -938,11 +953,12 @@ class LifecycleMachine(RuleBasedStateMachine):
         self.dead: set[DirectoryId] = set()
         self.impaired: dict[DirectoryId, LogDirState] = {}
         self.known_impaired: dict[DirectoryId, LogDirState] = {}
-        #: Died while the controller took them for online, which it has not heard.
+        #: Directories that failed while the controller has them online and has not received the
+        #: failure.
         self.unheard: set[DirectoryId] = set()
-        #: Died since the request on its way was sent.
+        #: Directories that failed since the pending request was sent.
         self.died_since_sent: set[DirectoryId] = set()
-        #: Not served without a break since the last registration that was answered.
+        #: Directories that were not served continuously since the last answered registration.
         self.broken = {A, B, C}
         self.run(Started())
 
@@ -951,19 +967,20 @@ class LifecycleMachine(RuleBasedStateMachine):
         for action in self.m.handle(event, self.now_ms):
             match action:
                 case SendRegistration(request) | SendHeartbeat(request):
-                    assert self.request is None, "one request is on its way at a time"
+                    assert self.request is None, "one request is in flight at a time"
                     self.request = request
                     self.died_since_sent = set()
                     if isinstance(request, BrokerRegistrationRequest):
-                        self.is_asked(request)
+                        self.check_registration(request)
                 case DisarmReportDeadline(directory_id) if directory_id in self.dead:
                     self.disarmed.add(directory_id)
                 case _:
                     pass
         self.m.check_invariants()
 
-    def is_asked(self, request: BrokerRegistrationRequest) -> None:
-        """What died comes back after its failure was heard, and as what it is: not whole."""
+    def check_registration(self, request: BrokerRegistrationRequest) -> None:
+        """Check that failures are reported before a return, and that broken copies are not
+        clean."""
         assert not self.unheard.intersection(request.log_dirs), "the failure comes first"
         for directory_id, epoch in zip(
             request.log_dirs, request.clean_shutdown_epochs, strict=True
@@ -975,7 +992,7 @@ class LifecycleMachine(RuleBasedStateMachine):
         return {A, B, C} - self.dead
 
     @rule(directory_id=st.sampled_from([A, B, C]))
-    def a_dir_dies(self, directory_id: DirectoryId) -> None:
+    def fail_directory(self, directory_id: DirectoryId) -> None:
         self.dead.add(directory_id)
         self.impaired.pop(directory_id, None)
         self.died_since_sent.add(directory_id)
@@ -985,35 +1002,35 @@ class LifecycleMachine(RuleBasedStateMachine):
         self.run(dead(directory_id))
 
     @rule(directory_id=st.sampled_from([A, B, C]), state=st.sampled_from([FULL, HUNG]))
-    def a_dir_is_impaired(self, directory_id: DirectoryId, state: LogDirState) -> None:
+    def impair_directory(self, directory_id: DirectoryId, state: LogDirState) -> None:
         if directory_id in self.m.unacknowledged_dirs:
-            return  # One that is on its way back reports itself when it is in service.
+            return  # A returning directory reports its impairment once it is in service.
         if directory_id not in self.dead:
             self.impaired[directory_id] = state
         self.run(DirectoryImpaired(directory_id=directory_id, state=state))
 
     @rule(directory_id=st.sampled_from([A, B, C]))
-    def a_dir_recovers(self, directory_id: DirectoryId) -> None:
+    def recover_directory(self, directory_id: DirectoryId) -> None:
         self.impaired.pop(directory_id, None)
         self.run(well(directory_id))
 
     @rule(directory_id=st.sampled_from([A, B, C]))
-    def a_dir_comes_back(self, directory_id: DirectoryId) -> None:
+    def return_directory(self, directory_id: DirectoryId) -> None:
         if directory_id in self.dead:
             self.dead.discard(directory_id)
             self.disarmed.discard(directory_id)
             self.run(attached(directory_id))
 
     @rule()
-    def all_is_well_for_a_while(self) -> None:
-        """Then the controller knows exactly what is the case."""
+    def settle(self) -> None:
+        """After a period without failures the controller knows the exact state."""
         level = self.level if self.level.has_directories else LATEST_METADATA_VERSION
         for _ in range(16):
-            self.metadata_moves(level=level, knows_dirs=True)
+            self.replay_metadata(level=level, knows_dirs=True)
             if self.request is None:
                 self.run(WokeUp())
             else:
-                self.is_answered(arrives=True, returns=True, forgets=False)
+                self.finish_request(arrives=True, returns=True, forgets=False)
         if self.m.broker_epoch == NOT_REGISTERED:
             return
         assert self.known_impaired in (self.impaired, {})
@@ -1021,7 +1038,7 @@ class LifecycleMachine(RuleBasedStateMachine):
         assert self.known_online == self.online - unreported, "at a low level they are offline"
 
     @rule(level=st.sampled_from(MetadataVersion), knows_dirs=st.booleans())
-    def metadata_moves(self, level: MetadataVersion, knows_dirs: bool) -> None:
+    def replay_metadata(self, level: MetadataVersion, knows_dirs: bool) -> None:
         self.level = level
         online = frozenset(self.known_online)
         self.run(
@@ -1031,26 +1048,27 @@ class LifecycleMachine(RuleBasedStateMachine):
         )
 
     @rule()
-    def a_heartbeat_comes_late(self) -> None:
-        """The controller takes it for one of now: an amendment does not change the epoch."""
+    def deliver_late_heartbeat(self) -> None:
+        """The controller treats the heartbeat as current: an amendment does not change the
+        epoch."""
         late, self.late = self.late, None
         if late is not None:
-            self.hears(late)
+            self.receive_heartbeat(late)
 
     @rule()
-    def time_passes(self) -> None:
+    def wake_up(self) -> None:
         self.run(WokeUp())
 
     @rule()
-    def the_connection_breaks(self) -> None:
+    def lose_connection(self) -> None:
         self.run(ControllerLost())
 
     @precondition(lambda self: self.request is not None)
     @rule(arrives=st.booleans(), returns=st.booleans(), forgets=st.booleans())
-    def the_controller(self, arrives: bool, returns: bool, forgets: bool) -> None:
-        self.is_answered(arrives, returns, forgets)
+    def answer_request(self, arrives: bool, returns: bool, forgets: bool) -> None:
+        self.finish_request(arrives, returns, forgets)
 
-    def is_answered(self, arrives: bool, returns: bool, forgets: bool) -> None:
+    def finish_request(self, arrives: bool, returns: bool, forgets: bool) -> None:
         request, self.request = self.request, None
         if isinstance(request, BrokerRegistrationRequest):
             if arrives:
@@ -1074,19 +1092,19 @@ class LifecycleMachine(RuleBasedStateMachine):
             self.run(no(ErrorCode.STALE_BROKER_EPOCH))
             return
         if arrives:
-            self.hears(request)
+            self.receive_heartbeat(request)
         else:
             self.late = request
         self.run(alive() if arrives and returns else no(ErrorCode.REQUEST_TIMED_OUT))
 
-    def hears(self, request: BrokerHeartbeatRequest) -> None:
+    def receive_heartbeat(self, request: BrokerHeartbeatRequest) -> None:
         self.offset += 1
         self.known_online -= set(request.offline_log_dirs)
         self.unheard -= set(request.offline_log_dirs)
         self.known_impaired = dict(impaired(request))
 
     @invariant()
-    def what_is_acknowledged_the_controller_knows(self) -> None:
+    def acknowledged_failures_are_known(self) -> None:
         assert not self.disarmed & self.known_online, (self.disarmed, self.known_online)
         assert self.dead <= self.disarmed | self.m.unacknowledged_dirs
 
@@ -1095,7 +1113,7 @@ TestAnyOrderOfEvents = LifecycleMachine.TestCase
 TestAnyOrderOfEvents.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 
 
-def test_a_controller_that_lost_its_metadata_is_waited_for_however_long_that_takes() -> None:
+def test_registration_at_foreign_metadata_is_retried_without_timeout() -> None:
     m = machine()
     m.handle(Started(), 0)
     now_ms = 0
@@ -1109,7 +1127,7 @@ def test_a_controller_that_lost_its_metadata_is_waited_for_however_long_that_tak
     assert m.broker_epoch == EPOCH
 
 
-def test_foreign_metadata_ends_no_registration() -> None:
+def test_heartbeat_with_foreign_metadata_keeps_the_registration() -> None:
     m = registered()
     m.handle(no(ErrorCode.FOREIGN_METADATA), 10)
-    assert m.broker_epoch == EPOCH, "the right controller still knows it"
+    assert m.broker_epoch == EPOCH, "the right controller still knows the broker"

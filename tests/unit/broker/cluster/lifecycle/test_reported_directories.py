@@ -1,5 +1,4 @@
-"""What is reported of directories; when it is reported is shown by the tests of
-``lifecycle_state.py``."""
+"""``ReportedDirectories``: the directory states in registrations and heartbeats."""
 
 from __future__ import annotations
 
@@ -17,24 +16,24 @@ EPOCH = BrokerEpoch(5)
 
 
 def registered() -> ReportedDirectories:
-    """A and B are known to the controller; B is cordoned."""
+    """The controller knows A and B; B is cordoned."""
     dirs = ReportedDirectories(online=[B, A], cordoned=[B, C], impaired={}, paths={A: "/a"})
     dirs.registration_sent()
     assert dirs.registration_answered(EPOCH) == DirectoryChanges()
     return dirs
 
 
-def test_a_registration_lists_what_is_online_and_a_heartbeat_what_is_wrong_with_it() -> None:
+def test_registration_lists_online_directories_and_heartbeat_lists_their_problems() -> None:
     dirs = registered()
     assert (dirs.asked, dirs.asked_paths, dirs.asked_cordoned) == ((A, B), ("/a", ""), (B,))
     dirs.failed(A)
     dirs.became_impaired(B, LogDirState.STALLED)
     assert (dirs.offline, dirs.cordoned) == ((A,), (B,))
     assert [(d.directory_id, d.state) for d in dirs.impaired] == [(B, LogDirState.STALLED)]
-    assert not dirs.needs_amendment, "a heartbeat says all of that"
+    assert not dirs.needs_amendment, "a heartbeat is sufficient"
 
 
-def test_only_a_registration_makes_a_dir_count_again() -> None:
+def test_returned_directory_needs_a_registration() -> None:
     dirs = registered()
     dirs.failed(A)
     dirs.heartbeat_sent()
@@ -46,7 +45,7 @@ def test_only_a_registration_makes_a_dir_count_again() -> None:
     assert not dirs.needs_amendment
 
 
-def test_an_impaired_dir_that_was_reported_as_offline_needs_one_too() -> None:
+def test_impaired_directory_reported_as_offline_needs_a_registration_to_recover() -> None:
     dirs = registered()
     dirs.can_report_impaired = False
     dirs.became_impaired(A, LogDirState.SATURATED)
@@ -59,7 +58,7 @@ def test_an_impaired_dir_that_was_reported_as_offline_needs_one_too() -> None:
     assert dirs.needs_amendment
 
 
-def test_a_dir_that_is_attached_and_dies_at_once_asks_for_nothing() -> None:
+def test_attached_directory_that_fails_needs_no_amendment() -> None:
     dirs = registered()
     dirs.attached(C, "/c")
     assert dirs.needs_amendment
@@ -67,7 +66,7 @@ def test_a_dir_that_is_attached_and_dies_at_once_asks_for_nothing() -> None:
     assert not dirs.needs_amendment and not dirs.is_online(C)
 
 
-def test_a_refusal_gives_up_the_forgetting_first() -> None:
+def test_registration_refused_drops_forgotten_directories_before_attached_ones() -> None:
     dirs = registered()
     dirs.attached(C, "/c")
     dirs.forgotten(A)
@@ -79,10 +78,10 @@ def test_a_refusal_gives_up_the_forgetting_first() -> None:
     assert dirs.registration_refused() == DirectoryChanges(attached=(C,))
     assert not dirs.is_online(C) and not dirs.needs_amendment
     dirs.registration_sent()
-    assert not dirs.registration_refused(), "nothing was asked for that could be given up"
+    assert not dirs.registration_refused(), "no change is left that could be dropped"
 
 
 @pytest.mark.parametrize("state", [LogDirState.ONLINE, LogDirState.OFFLINE])
-def test_only_impaired_states_are_impairments(state: LogDirState) -> None:
+def test_became_impaired_accepts_only_impaired_states(state: LogDirState) -> None:
     with pytest.raises(AssertionError):
         registered().became_impaired(A, state)

@@ -1,4 +1,4 @@
-"""The machine of a classic group, scene by scene."""
+"""``ClassicGroup``: the state machine of a classic group."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ RANGE = (("range", b"topics"),)
 
 
 class Scene:
-    """A group and everything that it was told and has answered. Tokens are numbers."""
+    """A group with its events and answers. Tokens are numbers."""
 
     def __init__(self, *, max_size: int = 100, delay_ms: int = DELAY_MS) -> None:
         limits = GroupLimits(initial_rebalance_delay_ms=delay_ms, max_size=max_size)
@@ -67,10 +67,10 @@ class Scene:
         return token
 
     def enter(self, **more: Any) -> tuple[str, int]:
-        """A new dynamic member, which comes again with the id that it is told."""
-        told = self.answers[self.join(**more)]
-        assert told.code is E.MEMBER_ID_REQUIRED
-        return told.member_id, self.join(told.member_id, **more)
+        """Join a new dynamic member, which joins again with the id of the first response."""
+        first = self.answers[self.join(**more)]
+        assert first.code is E.MEMBER_ID_REQUIRED
+        return first.member_id, self.join(first.member_id, **more)
 
     def sync(self, member_id: str, assignments: Any = (), **more: Any) -> int:
         token = next(self.tokens)
@@ -97,16 +97,16 @@ class Scene:
         self.feed(GroupWritten(self.writes.pop(0).write_id, code))
 
     def wait(self, ms: int) -> None:
-        """Let time pass, with a word whenever the group wants one."""
+        """Advance the time, and deliver an event at each deadline of the group."""
         end_ms = self.now_ms + ms
         while self.group.next_deadline_ms <= end_ms:
             self.now_ms = max(self.now_ms, self.group.next_deadline_ms)
             self.feed(TimePassed())
-            assert self.group.next_deadline_ms > self.now_ms, "it asks again for the same moment"
+            assert self.group.next_deadline_ms > self.now_ms, "the deadline was not advanced"
         self.now_ms = end_ms
 
     def stable(self, count: int = 2, **more: Any) -> list[str]:
-        """A group with so many members, the first of which leads."""
+        """Return the members of a stable group of ``count``; the first one leads."""
         entered = [self.enter(**more) for _ in range(count)]
         self.wait(4 * DELAY_MS)
         members = [member_id for member_id, _ in entered]
@@ -125,12 +125,14 @@ class Scene:
 # --- joining --------------------------------------------------------------------------------------
 
 
-def test_members_that_come_together_are_one_generation() -> None:
+def test_join_of_concurrent_members_creates_one_generation() -> None:
     scene = Scene()
     first, first_join = scene.enter()
     scene.wait(DELAY_MS - 1)
     second, second_join = scene.enter()
-    assert not {first_join, second_join} & scene.answers.keys(), "more may come"
+    assert not {first_join, second_join} & scene.answers.keys(), (
+        "the join still waits for more members"
+    )
     scene.wait(DELAY_MS + 1)
     answer: JoinAnswer = scene.answers[first_join]
     assert (answer.generation, answer.leader, answer.protocol_name) == (1, first, "range")
@@ -138,7 +140,7 @@ def test_members_that_come_together_are_one_generation() -> None:
     assert scene.answers[second_join].members == ()
 
 
-def test_the_wait_for_more_ends_with_the_rebalance_timeout() -> None:
+def test_initial_rebalance_delay_ends_with_the_rebalance_timeout() -> None:
     scene = Scene()
     _, join = scene.enter(rebalance_timeout_ms=5_000)
     for _ in range(4):
@@ -147,7 +149,7 @@ def test_the_wait_for_more_ends_with_the_rebalance_timeout() -> None:
     assert scene.code(join) is E.NONE
 
 
-def test_an_assignment_holds_when_it_is_written() -> None:
+def test_sync_returns_assignments_after_they_are_written() -> None:
     scene = Scene()
     (one, _), (two, _) = scene.enter(), scene.enter()
     scene.wait(4 * DELAY_MS)
@@ -160,7 +162,7 @@ def test_an_assignment_holds_when_it_is_written() -> None:
     assert scene.answers[scene.sync(two)].assignment == b"2"
 
 
-def test_an_assignment_that_cannot_be_written_is_made_again() -> None:
+def test_sync_with_failed_write_starts_another_rebalance() -> None:
     scene = Scene()
     one, _ = scene.enter()
     scene.wait(DELAY_MS)
@@ -171,7 +173,7 @@ def test_an_assignment_that_cannot_be_written_is_made_again() -> None:
     assert scene.answers[scene.join(one)].generation == 2
 
 
-def test_who_comes_later_makes_all_join_again() -> None:
+def test_new_member_makes_all_members_rejoin() -> None:
     scene = Scene()
     one, two = scene.stable()
     three, third_join = scene.enter()
@@ -185,7 +187,7 @@ def test_who_comes_later_makes_all_join_again() -> None:
     assert scene.beat(one, generation=1) is E.ILLEGAL_GENERATION
 
 
-def test_who_does_not_join_again_in_time_is_out() -> None:
+def test_member_that_does_not_rejoin_in_time_is_removed() -> None:
     scene = Scene()
     one, two = scene.stable()
     join = scene.join(one, protocols=(("range", b"other topics"),))
@@ -196,7 +198,7 @@ def test_who_does_not_join_again_in_time_is_out() -> None:
     assert scene.beat(two) is E.UNKNOWN_MEMBER_ID
 
 
-def test_who_takes_no_assignment_is_out() -> None:
+def test_member_that_does_not_sync_in_time_is_removed() -> None:
     scene = Scene()
     one, two = scene.stable()
     joins = [scene.join(one), scene.join(two)]
@@ -209,8 +211,8 @@ def test_who_takes_no_assignment_is_out() -> None:
 
 
 @pytest.mark.parametrize("leads", [True, False])
-def test_a_member_that_asks_again_in_a_stable_group(leads: bool) -> None:
-    """Its leader may know of other topics now; others have their generation told again."""
+def test_rejoin_in_a_stable_group_rebalances_only_for_the_leader(leads: bool) -> None:
+    """The leader may have new topics; other members receive the current generation."""
     scene = Scene()
     one, two = scene.stable()
     answer = scene.answers.get(scene.join(one if leads else two))
@@ -218,7 +220,7 @@ def test_a_member_that_asks_again_in_a_stable_group(leads: bool) -> None:
     assert scene.group.generation == 1
 
 
-def test_protocols_are_what_all_know_and_most_like() -> None:
+def test_protocol_selection_prefers_the_most_voted_common_protocol() -> None:
     scene = Scene()
     sticky_first = {"protocols": (("sticky", b"s"), ("range", b"r"), ("own", b"o"))}
     scene.enter(**sticky_first)
@@ -230,19 +232,19 @@ def test_protocols_are_what_all_know_and_most_like() -> None:
     assert scene.code(scene.join(protocol_type="connect")) is E.INCONSISTENT_GROUP_PROTOCOL
 
 
-def test_an_id_that_nobody_comes_back_with_is_forgotten() -> None:
+def test_unused_member_id_expires_after_the_session_timeout() -> None:
     scene = Scene()
     one, two = scene.stable()
-    told = scene.answers[scene.join()].member_id
+    member_id = scene.answers[scene.join()].member_id
     scene.join(one, protocols=(("range", b"x"),))
     join = scene.join(two)
-    assert scene.code(join) is None, "the one that has to come again is waited for"
+    assert scene.code(join) is None, "the group waits for the pending member"
     scene.wait(SESSION_MS)
     assert scene.code(join) is E.NONE
-    assert scene.code(scene.join(told)) is E.UNKNOWN_MEMBER_ID
+    assert scene.code(scene.join(member_id)) is E.UNKNOWN_MEMBER_ID
 
 
-def test_a_new_member_is_not_waited_for_without_end() -> None:
+def test_new_member_without_heartbeat_is_removed_after_the_new_member_timeout() -> None:
     scene = Scene()
     one, two = scene.stable(rebalance_timeout_ms=NEW_MEMBER_TIMEOUT_MS * 3)
     _, join = scene.enter()
@@ -253,7 +255,7 @@ def test_a_new_member_is_not_waited_for_without_end() -> None:
     assert scene.code(join) is E.UNKNOWN_MEMBER_ID
 
 
-def test_a_full_group_takes_nobody_else() -> None:
+def test_join_of_a_full_group_returns_group_max_size_reached() -> None:
     scene = Scene(max_size=2)
     one, two = scene.stable()
     assert scene.code(scene.join()) is E.GROUP_MAX_SIZE_REACHED
@@ -264,18 +266,18 @@ def test_a_full_group_takes_nobody_else() -> None:
 # --- leaving --------------------------------------------------------------------------------------
 
 
-def test_who_leaves_is_gone_at_once_and_the_last_one_leaves_it_empty() -> None:
+def test_leave_group_removes_members_and_the_last_one_empties_the_group() -> None:
     scene = Scene()
     one, two = scene.stable()
     assert scene.leave((one, None)) == (E.NONE,)
     assert scene.beat(two) is E.REBALANCE_IN_PROGRESS
-    assert scene.leave((two, None), ("nobody", None)) == (E.NONE, E.UNKNOWN_MEMBER_ID)
+    assert scene.leave((two, None), ("unknown", None)) == (E.NONE, E.UNKNOWN_MEMBER_ID)
     assert scene.group.state is GroupState.EMPTY
     kept = scene.writes[-1].group
     assert (kept.generation, kept.members, kept.protocol_name) == (2, (), None)
 
 
-def test_who_says_nothing_for_a_session_is_out_but_not_who_waits() -> None:
+def test_session_timeout_removes_silent_members_but_not_waiting_ones() -> None:
     scene = Scene()
     one, two = scene.stable()
     waiting = scene.join(two, protocols=(("range", b"x"),))
@@ -284,7 +286,7 @@ def test_who_says_nothing_for_a_session_is_out_but_not_who_waits() -> None:
     assert scene.answers[waiting].members == ((two, None, b"x"),)
 
 
-def test_whoever_waits_when_the_coordinator_goes_looks_for_another() -> None:
+def test_unloaded_group_answers_waiting_members_with_not_coordinator() -> None:
     scene = Scene()
     scene.stable()
     _, join = scene.enter()
@@ -306,11 +308,11 @@ def static_pair(scene: Scene) -> list[str]:
     return members
 
 
-def test_a_static_member_comes_back_without_a_rebalance() -> None:
+def test_static_member_rejoins_without_a_rebalance() -> None:
     scene = Scene()
     left, right = static_pair(scene)
     join = scene.join(instance_id="left")
-    assert scene.code(join) is None, "its new name is written first"
+    assert scene.code(join) is None, "the new member id is written first"
     scene.wrote()
     answer: JoinAnswer = scene.answers[join]
     assert (answer.generation, answer.leader, answer.skip_assignment) == (1, answer.member_id, True)
@@ -320,7 +322,7 @@ def test_a_static_member_comes_back_without_a_rebalance() -> None:
     assert scene.beat(right, instance_id="right") is E.NONE
 
 
-def test_one_that_cannot_be_told_to_skip_does_not_hear_that_it_leads() -> None:
+def test_rejoined_static_leader_without_skip_assignment_sees_the_former_leader() -> None:
     scene = Scene()
     left, _ = static_pair(scene)
     join = scene.join(instance_id="left", knows_skipping=False)
@@ -329,7 +331,7 @@ def test_one_that_cannot_be_told_to_skip_does_not_hear_that_it_leads() -> None:
     assert answer.leader == left != answer.member_id and answer.members == ()
 
 
-def test_a_return_that_cannot_be_written_has_not_happened() -> None:
+def test_static_rejoin_with_failed_write_has_no_effect() -> None:
     scene = Scene()
     left, _ = static_pair(scene)
     join = scene.join(instance_id="left")
@@ -338,13 +340,15 @@ def test_a_return_that_cannot_be_written_has_not_happened() -> None:
     assert scene.beat(left, instance_id="left") is E.NONE
 
 
-def test_a_static_member_is_waited_for_until_its_session_ends_or_it_is_taken_out() -> None:
+def test_static_member_keeps_the_rebalance_waiting_until_its_session_ends_or_it_is_removed() -> (
+    None
+):
     scene = Scene()
     left, right = static_pair(scene)
     join = scene.join(right, instance_id="right", protocols=(("range", b"x"),))
     scene.wait(SESSION_MS - 1)
     assert scene.code(join) is None
-    assert scene.leave(("", "left"), ("", "nobody")) == (E.NONE, E.UNKNOWN_MEMBER_ID)
+    assert scene.leave(("", "left"), ("", "unknown")) == (E.NONE, E.UNKNOWN_MEMBER_ID)
     assert scene.answers[join].leader == right
     assert scene.beat(left, instance_id="left") is E.UNKNOWN_MEMBER_ID
 
@@ -352,24 +356,24 @@ def test_a_static_member_is_waited_for_until_its_session_ends_or_it_is_taken_out
 # --- commits and loading --------------------------------------------------------------------------
 
 
-def test_who_may_commit() -> None:
+def test_check_commit_requires_a_member_of_the_current_generation() -> None:
     scene = Scene()
 
     def commit(member_id: str = "", generation: int = -1) -> ErrorCode:
         return scene.group.check_commit(member_id, None, generation, scene.now_ms)
 
-    assert commit() is E.NONE, "an empty group is anybody's"
+    assert commit() is E.NONE, "any client may commit to an empty group"
     one, two = scene.stable()
     assert commit() is E.UNKNOWN_MEMBER_ID
     assert commit(one, 1) is E.NONE
     assert commit(one, 0) is E.ILLEGAL_GENERATION
     scene.join(one)
-    assert commit(two, 1) is E.NONE, "before the partitions are taken from it"
+    assert commit(two, 1) is E.NONE, "the partitions are not revoked yet"
     scene.join(two)
     assert commit(two, 2) is E.REBALANCE_IN_PROGRESS
 
 
-def test_a_group_goes_on_where_it_was_written() -> None:
+def test_loaded_group_continues_in_its_written_state() -> None:
     scene = Scene()
     one, two = scene.stable()
     scene.leave((two, None))

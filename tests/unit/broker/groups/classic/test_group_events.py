@@ -1,4 +1,4 @@
-"""Whatever happens to a classic group in whatever order: walks at random against its laws."""
+"""Random events of a classic group, with invariants that hold after each of them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ E = ErrorCode
 
 
 class Walk(Scene):
-    """Members that do what they please, and laws that hold after each step."""
+    """Members with random requests, and the invariants of the group after each step."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -35,7 +35,7 @@ class Walk(Scene):
         self.known_ids: list[str] = []
         self.generations: dict[int, set[tuple[str, str]]] = defaultdict(set)
         self.last_generation = 0
-        #: What was written and accepted, by generation and member.
+        #: Assignments whose write succeeded, by generation and member.
         self.assigned: dict[tuple[int, str], set[bytes]] = defaultdict(set)
 
     def feed(self, event: Any) -> None:
@@ -80,7 +80,7 @@ class Walk(Scene):
         ]
         assert len(set(waiting)) == len(waiting) and not set(waiting) & self.answers.keys()
         if not self.writes and (waiting or group.members or group.pending):
-            assert group.next_deadline_ms < NEVER, "somebody is waited for without end"
+            assert group.next_deadline_ms < NEVER, "the group waits without a deadline"
         if group.state in (GroupState.STABLE, GroupState.EMPTY):
             assert not waiting
         if group.state is GroupState.EMPTY:
@@ -88,9 +88,9 @@ class Walk(Scene):
 
     def step(self) -> None:
         rng, group = self.rng, self.group
-        # Nobody knows an id that it was not told yet.
-        told = [member_id for member_id in group.members if member_id in self.known_ids]
-        known = rng.choice([*told, *group.pending, *self.known_ids[-5:], "stranger", ""])
+        # A member knows its id only after the response.
+        informed = [member_id for member_id in group.members if member_id in self.known_ids]
+        known = rng.choice([*informed, *group.pending, *self.known_ids[-5:], "stranger", ""])
         instance = rng.choice((None, None, None, "a", "b"))
         generation = group.generation - (rng.random() < 0.1)
         match rng.choices(range(7), (5, 5, 3, 1, 4, 3, 1))[0]:
@@ -137,11 +137,11 @@ class Walk(Scene):
 
 
 @given(st.integers(0, 2**32))
-def test_laws(seed: int) -> None:
+def test_classic_group_keeps_its_invariants_in_random_events(seed: int) -> None:
     walk = Walk(seed)
     for _ in range(120):
         walk.step()
-    # Everybody goes silent: nobody waits for ever, and nobody is left.
+    # After all members go silent, every request is answered and the group becomes empty.
     for _ in range(20):
         while walk.writes:
             walk.end_write(E.NONE)
@@ -151,7 +151,7 @@ def test_laws(seed: int) -> None:
 
 
 @given(st.integers(0, 2**32))
-def test_an_end_answers_all(seed: int) -> None:
+def test_unloaded_classic_group_answers_all_requests(seed: int) -> None:
     walk = Walk(seed)
     for _ in range(60):
         walk.step()

@@ -1,4 +1,4 @@
-"""Who is in a group; what follows from it is shown by test_classic_group.py."""
+"""``GroupRoster``, the members of a group; test_classic_group.py covers the group's behaviour."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def member(member_id: str, instance_id: str | None = None) -> Member:
     return Member(member_id, request)
 
 
-def test_the_first_leads_until_it_goes_and_a_new_name_keeps_its_place() -> None:
+def test_group_roster_leader_is_the_first_member_and_rename_keeps_its_position() -> None:
     roster = GroupRoster()
     for one in (member("a"), member("bb", "static"), member("ccc")):
         roster.add(one)
@@ -35,7 +35,7 @@ def test_the_first_leads_until_it_goes_and_a_new_name_keeps_its_place() -> None:
     assert roster.check("ccc", "other") is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_of_those_that_join_again_the_last_ones_are_too_many() -> None:
+def test_has_room_for_rejoining_members_prefers_the_first_to_join() -> None:
     roster = GroupRoster()
     for one in (member("a"), member("b"), member("c")):
         roster.add(one)

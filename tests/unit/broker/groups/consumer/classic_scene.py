@@ -1,4 +1,4 @@
-"""A consumer group with a member of the classic protocol."""
+"""A consumer group that contains a member of the classic protocol."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def subscription(*topics: str, owned: Any = (), version: int = 3) -> bytes:
 
 
 def upgraded() -> ConsumerScene:
-    """Classic member ``old`` has all of t; ``new`` made it a consumer group."""
+    """Classic member ``old`` has all partitions of t; the join of ``new`` converted the group."""
     scene = ConsumerScene()
     old = Member("old", _classic_join())
     old.assignment = assignment_bytes(3, [TopicPartition("t", n) for n in range(4)])

@@ -1,4 +1,4 @@
-"""A consumer group's machine, topics, and members that speak to it."""
+"""A consumer group with its topics, and members that send heartbeats."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def topic_id(number: int) -> TopicId:
 
 
 class Topics:
-    """``version`` grows with every change."""
+    """The topics of the cluster; ``version`` grows with every change."""
 
     def __init__(self, **sizes: int) -> None:
         self.version = 0
@@ -93,7 +93,7 @@ class Topics:
 
 
 class ConsumerScene:
-    """A group and everything that it was told and has answered. Tokens are numbers."""
+    """A group with its events and answers. Tokens are numbers."""
 
     def __init__(self, **settings: Any) -> None:
         made = {name: getattr(CONSUMER, name) for name in CONSUMER.__dataclass_fields__}
@@ -104,7 +104,7 @@ class ConsumerScene:
         self.tokens = itertools.count(1)
         self.answers: dict[int, Any] = {}
         self.writes: list[WriteFacts] = []
-        #: All that is in the log.
+        #: All facts in the log.
         self.log: list[Any] = []
         self.became: BecameClassic | None = None
         self.writes_at_once = True
@@ -154,12 +154,12 @@ class ConsumerScene:
         return self.beat(member_id, 0, **said)
 
     def wait(self, ms: int) -> None:
-        """Let time pass, with a word whenever the group wants one."""
+        """Advance the time, and deliver an event at each deadline of the group."""
         end_ms = self.now_ms + ms
         while self.group.next_deadline_ms <= end_ms:
             self.now_ms = max(self.now_ms, self.group.next_deadline_ms)
             self.feed(TimePassed())
-            assert self.group.next_deadline_ms > self.now_ms, "it asks again for the same moment"
+            assert self.group.next_deadline_ms > self.now_ms, "the deadline was not advanced"
         self.now_ms = end_ms
 
     # --- members of the classic protocol ----------------------------------------------------------
@@ -197,17 +197,17 @@ class ConsumerScene:
 
 
 def two(**settings: Any) -> tuple[ConsumerScene, int]:
-    """Members a and b, which share topic t, and their epoch."""
+    """Return a group with members a and b that share topic t, and their epoch."""
     scene = ConsumerScene(**settings)
     first = scene.join("a")
     assert (first.epoch, first.assignment) == (2, scene.topics.all("t"))
     scene.wait(INTERVAL_MS)
-    assert scene.join("b").assignment == frozenset(), "a has all of it still"
-    told = scene.beat("a", 2)
-    assert told.assignment is not None and (told.epoch, len(told.assignment)) == (2, 2)
-    told = scene.beat("a", 2, owned=told.assignment)
-    assert (told.epoch, told.assignment) == (3, None)
-    told = scene.beat("b", 3)
-    assert told.assignment is not None and len(told.assignment) == 2
+    assert scene.join("b").assignment == frozenset(), "a still owns all partitions"
+    reply = scene.beat("a", 2)
+    assert reply.assignment is not None and (reply.epoch, len(reply.assignment)) == (2, 2)
+    reply = scene.beat("a", 2, owned=reply.assignment)
+    assert (reply.epoch, reply.assignment) == (3, None)
+    reply = scene.beat("b", 3)
+    assert reply.assignment is not None and len(reply.assignment) == 2
     assert scene.group.state.phase is GroupState.STABLE
     return scene, 3

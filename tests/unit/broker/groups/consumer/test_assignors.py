@@ -1,4 +1,4 @@
-"""Assignments against their laws, whoever subscribes to what and had what before."""
+"""Assignors: invariants of the assignments for any subscriptions and earlier assignments."""
 
 from __future__ import annotations
 
@@ -34,7 +34,9 @@ def subscribers(rng: random.Random, *, same: bool, before: dict) -> list[Subscri
 
 @pytest.mark.parametrize("name", ASSIGNORS)
 @given(seed=st.integers(0, 2**32), same=st.booleans())
-def test_each_partition_has_one_reader_who_wants_it(name: str, seed: int, same: bool) -> None:
+def test_assignors_assign_each_partition_to_exactly_one_subscriber(
+    name: str, seed: int, same: bool
+) -> None:
     rng, before = random.Random(seed), {}
     for _ in range(4):
         sizes = {one: rng.randint(1, 7) for one in TOPICS}
@@ -53,7 +55,7 @@ def test_each_partition_has_one_reader_who_wants_it(name: str, seed: int, same: 
         before = assigned
 
 
-def test_uniform_moves_no_more_than_it_has_to() -> None:
+def test_uniform_assignor_moves_as_few_partitions_as_possible() -> None:
     sizes = {TOPICS[0]: 6}
     two = uniform_assignment(
         [Subscriber(member_id=m, topics=frozenset(sizes), target=frozenset()) for m in "ab"], sizes
@@ -68,7 +70,7 @@ def test_uniform_moves_no_more_than_it_has_to() -> None:
     assert three["a"] < two["a"] and three["b"] < two["b"] and len(three["c"]) == 2
 
 
-def test_ranges_of_topics_of_one_size_go_together() -> None:
+def test_range_assignor_co_partitions_topics_of_equal_size() -> None:
     sizes = {TOPICS[0]: 5, TOPICS[1]: 5}
     members = [
         Subscriber(member_id="a", topics=frozenset(sizes), target=frozenset()),

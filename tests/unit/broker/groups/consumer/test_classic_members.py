@@ -19,7 +19,7 @@ from tests.unit.broker.groups.consumer.consumer_scene import (
 E = ErrorCode
 
 
-def test_a_classic_member_goes_on_in_a_consumer_group() -> None:
+def test_classic_member_rejoins_and_syncs_in_a_consumer_group() -> None:
     scene = upgraded()
     assert scene.classic_beat("old", 7) is E.REBALANCE_IN_PROGRESS
     all_of_it = (("t", [0, 1, 2, 3]),)
@@ -27,18 +27,18 @@ def test_a_classic_member_goes_on_in_a_consumer_group() -> None:
     assert (joined.code, joined.generation, joined.leader) == (E.NONE, 7, "")
     synced = scene.classic_sync("old", 7)
     kept = read_assignment(synced.assignment)
-    assert len(kept) == 2, "it has to give two up"
+    assert len(kept) == 2, "the member must revoke two partitions"
     assert scene.classic_beat("old", 7) is E.REBALANCE_IN_PROGRESS
     owned = (("t", [one.partition for one in kept]),)
     joined = scene.classic_join("old", subscription("t", owned=owned))
     assert (joined.code, joined.generation) == (E.NONE, 8)
     assert read_assignment(scene.classic_sync("old", 8).assignment) == kept
     assert scene.classic_beat("old", 8) is E.NONE
-    told = scene.beat("new", 8)
-    assert told.assignment is not None and len(told.assignment) == 2
+    reply = scene.beat("new", 8)
+    assert reply.assignment is not None and len(reply.assignment) == 2
 
 
-def test_where_it_may_not_go_back_classic_members_go_on_alone() -> None:
+def test_classic_members_stay_in_a_consumer_group_without_downgrade_policy() -> None:
     scene = upgraded()
     scene.group._settings = replace(scene.settings, migration_policy=MigrationPolicy.UPGRADE)
     scene.beat("new", LEAVING)
@@ -49,7 +49,7 @@ def test_where_it_may_not_go_back_classic_members_go_on_alone() -> None:
     assert len(read_assignment(scene.classic_sync("old", joined.generation).assignment)) == 4
 
 
-def test_who_does_not_join_in_time_is_out() -> None:
+def test_classic_member_that_does_not_rejoin_in_time_is_removed() -> None:
     scene = upgraded()
     for _ in range(REBALANCE_MS // 5_000):
         scene.classic_beat("old", 7)
@@ -58,15 +58,15 @@ def test_who_does_not_join_in_time_is_out() -> None:
     assert list(scene.group.state.members) == ["new"]
 
 
-def test_refusals_of_classic_members() -> None:
+def test_classic_member_requests_with_invalid_ids_or_protocols_are_rejected() -> None:
     scene = upgraded()
     bad = scene.classic_join("old", b"\0")
     assert bad.code is E.INCONSISTENT_GROUP_PROTOCOL
     other = scene.classic_join("x", subscription("t"), protocols=(("mine", subscription("t")),))
     assert other.code is E.INCONSISTENT_GROUP_PROTOCOL
-    told = scene.classic_join("", subscription("t"))
-    assert told.code is E.MEMBER_ID_REQUIRED and told.member_id.startswith("fresh")
-    assert scene.classic_join(told.member_id, subscription("t")).code is E.NONE
+    reply = scene.classic_join("", subscription("t"))
+    assert reply.code is E.MEMBER_ID_REQUIRED and reply.member_id.startswith("fresh")
+    assert scene.classic_join(reply.member_id, subscription("t")).code is E.NONE
     assert scene.classic_beat("new", 8) is E.UNKNOWN_MEMBER_ID
     assert scene.classic_beat("old", 6) is E.ILLEGAL_GENERATION
     assert scene.classic_leave(("old", None), ("z", None)) == (E.NONE, E.UNKNOWN_MEMBER_ID)

@@ -1,4 +1,4 @@
-"""The machine of a consumer group (KIP-848), scene by scene."""
+"""``ConsumerGroup``: the state machine of a consumer group (KIP-848)."""
 
 from __future__ import annotations
 
@@ -24,31 +24,31 @@ from tests.unit.broker.groups.consumer.consumer_scene import (
 E = ErrorCode
 
 
-def test_a_partition_is_given_up_before_it_is_got() -> None:
+def test_consumer_group_revokes_a_partition_before_it_is_reassigned() -> None:
     scene, _ = two()
-    scene.group.state.holders.clear()  # Derived: what counts is in the members' assignments.
+    scene.group.state.holders.clear()  # The assignments of the members count.
     state = scene.group.state
     assert state.current("a").assigned.keys().isdisjoint(state.current("b").assigned)
 
 
-def test_who_does_not_give_up_in_time_is_out_and_the_others_get_it() -> None:
+def test_member_that_does_not_revoke_in_time_is_removed() -> None:
     scene = ConsumerScene()
     scene.join("a")
     scene.wait(INTERVAL_MS)
     scene.join("b", rebalance_timeout_ms=1)
-    told = scene.beat("a", 2)
-    assert told.assignment is not None and len(told.assignment) == 2
+    reply = scene.beat("a", 2)
+    assert reply.assignment is not None and len(reply.assignment) == 2
     for _ in range(REBALANCE_MS // 5_000 - 1):
         scene.wait(5_000)
-        scene.beat("a", 2)  # It lives, and says nothing of what it owns.
+        scene.beat("a", 2)  # A heartbeat without owned partitions.
         scene.beat("b", scene.group.state.current("b").epoch)
     scene.wait(5_000)
     assert scene.beat("a", 2).code is E.UNKNOWN_MEMBER_ID
-    told = scene.beat("b", scene.group.state.current("b").epoch)
-    assert told.assignment == scene.topics.all("t")
+    reply = scene.beat("b", scene.group.state.current("b").epoch)
+    assert reply.assignment == scene.topics.all("t")
 
 
-def test_who_is_not_heard_of_is_out() -> None:
+def test_member_without_heartbeat_is_removed_after_the_session_timeout() -> None:
     scene, epoch = two()
     scene.wait(SESSION_MS - 1)
     scene.beat("a", epoch)
@@ -57,7 +57,7 @@ def test_who_is_not_heard_of_is_out() -> None:
     assert scene.beat("a", epoch).assignment == scene.topics.all("t")
 
 
-def test_the_last_who_leaves_leaves_an_empty_group() -> None:
+def test_group_is_empty_after_its_last_member_leaves() -> None:
     scene, epoch = two()
     for member_id in "ab":
         assert scene.beat(member_id, LEAVING).epoch == LEAVING
@@ -69,16 +69,18 @@ def test_the_last_who_leaves_leaves_an_empty_group() -> None:
 @pytest.mark.parametrize(
     ("epoch", "owned", "code"),
     [
-        pytest.param(3, None, E.NONE, id="its own"),
-        pytest.param(4, None, E.FENCED_MEMBER_EPOCH, id="a later one"),
-        pytest.param(2, None, E.FENCED_MEMBER_EPOCH, id="the last, without saying what it owns"),
-        pytest.param(2, (0, 1), E.NONE, id="the last: the answer was lost"),
-        pytest.param(2, (0, 1, 2, 3), E.FENCED_MEMBER_EPOCH, id="the last, with too much"),
-        pytest.param(1, (0, 1), E.FENCED_MEMBER_EPOCH, id="one of long ago"),
-        pytest.param(0, (), E.NONE, id="it begins anew"),
+        pytest.param(3, None, E.NONE, id="current"),
+        pytest.param(4, None, E.FENCED_MEMBER_EPOCH, id="newer"),
+        pytest.param(2, None, E.FENCED_MEMBER_EPOCH, id="previous, owned partitions missing"),
+        pytest.param(2, (0, 1), E.NONE, id="previous, after a lost response"),
+        pytest.param(2, (0, 1, 2, 3), E.FENCED_MEMBER_EPOCH, id="previous, owns too much"),
+        pytest.param(1, (0, 1), E.FENCED_MEMBER_EPOCH, id="outdated"),
+        pytest.param(0, (), E.NONE, id="rejoin"),
     ],
 )
-def test_which_epochs_a_member_may_say(epoch: int, owned: Any, code: ErrorCode) -> None:
+def test_consumer_heartbeat_epoch_must_be_current_or_previous(
+    epoch: int, owned: Any, code: ErrorCode
+) -> None:
     scene, _ = two()
     own = sorted(scene.group.state.current("a").assigned)
     others = sorted(scene.group.state.current("b").assigned)
@@ -86,13 +88,15 @@ def test_which_epochs_a_member_may_say(epoch: int, owned: Any, code: ErrorCode) 
     answer = scene.beat("a", epoch, owned=said)
     assert answer.code is code
     if epoch == 0:
-        assert answer.assignment == frozenset(own), "it hears all of it"
+        assert answer.assignment == frozenset(own), (
+            "a rejoining member receives its full assignment"
+        )
 
 
-def test_the_interval_holds_back_an_assignment_and_not_a_member() -> None:
+def test_assignment_interval_delays_assignments_but_not_joins() -> None:
     scene, epoch = two()
     scene.wait(INTERVAL_MS)
-    assert scene.join("c").epoch == epoch + 1, "long after the last one"
+    assert scene.join("c").epoch == epoch + 1, "the interval has passed"
     joined = scene.join("d")
     assert (joined.epoch, scene.group.state.epoch) == (epoch + 1, epoch + 2)
     assert scene.group.state.phase is GroupState.ASSIGNING
@@ -101,17 +105,17 @@ def test_the_interval_holds_back_an_assignment_and_not_a_member() -> None:
     assert scene.group.state.phase is GroupState.RECONCILING
 
 
-def test_refusals_of_who_comes() -> None:
+def test_invalid_consumer_group_joins_are_rejected() -> None:
     scene = ConsumerScene(max_size=1)
     assert scene.beat("a", 3).code is E.UNKNOWN_MEMBER_ID
     assert scene.join("a", assignor="mine").code is E.UNSUPPORTED_ASSIGNOR
     assert scene.join("a", topic_regex="a(").code is E.INVALID_REGULAR_EXPRESSION
-    assert not scene.log, "nothing is left of those"
+    assert not scene.log, "rejected joins leave no facts"
     assert scene.join("a").code is E.NONE
     assert scene.join("b").code is E.GROUP_MAX_SIZE_REACHED
 
 
-def test_what_comes_during_a_write_is_one_more() -> None:
+def test_heartbeats_during_a_write_share_the_next_batch() -> None:
     scene = ConsumerScene()
     scene.writes_at_once = False
     tokens = [
@@ -145,7 +149,7 @@ def test_batch_refused_as_too_large_is_decided_again_in_halves() -> None:
         scene.wrote(E.UNKNOWN_SERVER_ERROR if is_too_large else E.NONE, is_too_large=is_too_large)
     assert sizes[0] == 8 and 0 < sizes[1] < 8
     assert [scene.answers[token].code for token in tokens] == [E.NONE] * 9
-    # A request that is too large alone is refused, and so is not in the group.
+    # A single request that is too large is refused, so that its member does not join.
     token = scene.ask("large", 0, owned=frozenset(), **joining)
     scene.wrote(E.UNKNOWN_SERVER_ERROR, is_too_large=True)
     assert scene.answers[token].code is E.UNKNOWN_SERVER_ERROR and not scene.writes
@@ -168,7 +172,7 @@ def test_members_with_simultaneous_session_end_are_removed_in_limited_batches() 
     assert not scene.group.state.members and batches > 1
 
 
-def test_what_is_not_in_the_log_is_taken_back() -> None:
+def test_failed_write_reverts_the_join() -> None:
     scene = ConsumerScene()
     scene.writes_at_once = False
     more: Any = {"topic_names": frozenset({"t"}), "rebalance_timeout_ms": 1, "owned": frozenset()}
@@ -178,7 +182,7 @@ def test_what_is_not_in_the_log_is_taken_back() -> None:
     assert not scene.group.is_used and not list(scene.group.state.facts())
 
 
-def test_who_cannot_be_thrown_out_now_is_a_little_later() -> None:
+def test_removal_of_silent_members_is_retried_after_a_failed_write() -> None:
     scene, epoch = two()
     scene.writes_at_once = False
     scene.wait(SESSION_MS)
@@ -191,7 +195,7 @@ def test_who_cannot_be_thrown_out_now_is_a_little_later() -> None:
     assert scene.group.state.epoch > epoch
 
 
-def test_who_waits_for_a_group_that_goes_is_sent_on() -> None:
+def test_unloaded_consumer_group_answers_waiting_members_with_not_coordinator() -> None:
     scene = ConsumerScene()
     scene.writes_at_once = False
     tokens = [scene.ask(name, 0, topic_names=frozenset(), owned=frozenset()) for name in "ab"]

@@ -1,7 +1,7 @@
-"""Whatever happens to a consumer group in whatever order: walks at random against its laws.
+"""Random events of a consumer group, with invariants that hold after each of them.
 
-A member of the walk does what clients do: it drops at once what it is not told to have, says what
-it has, asks again with all it knows if it heard no answer, and begins anew when it is fenced.
+A member behaves like a client: it revokes partitions immediately, reports its owned partitions,
+repeats a request with all fields if no response arrived, and rejoins when it is fenced.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def key(fact: Any) -> Any:
 
 
 def by_key(group: ConsumerGroup) -> dict[Any, Any]:
-    """Facts without their values, and the values."""
+    """Values by fact without its value."""
     return {key(fact): fact.value for fact in group.state.facts()}  # type: ignore[union-attr]  # all of these have one
 
 
@@ -42,7 +42,7 @@ class Client:
         self.owned: frozenset[TopicIdPartition] = frozenset()
         self.names = frozenset({"t"})
         self.is_sure = False
-        #: The request that it waits for.
+        #: The token of the pending request.
         self.token: int | None = None
 
 
@@ -55,19 +55,28 @@ class Walk(ConsumerScene):
         self.clients: list[Client] = []
         self.epoch = 0
         self.count = 0
-        #: What a coordinator that reads the log up to here has, and how far that is.
+        #: A coordinator that has read the log up to position ``read``.
         self.reader, self.read = ConsumerGroup("g", self.settings), 0
 
-    # --- what may happen -------------------------------------------------------------------------
+    # --- events ----------------------------------------------------------------------------------
 
     def step(self) -> None:
-        often, now_and_then = [self.beat_one, self.beat_one, self.end_write], [self.come, self.go]
-        now_and_then += [self.change, self.lose, self.pass_time, self.change_topics, self.move]
+        often, now_and_then = (
+            [self.beat_one, self.beat_one, self.end_write],
+            [self.add_client, self.remove_client],
+        )
+        now_and_then += [
+            self.change_subscription,
+            self.lose_responses,
+            self.pass_time,
+            self.change_topics,
+            self.reload_group,
+        ]
         self.rng.choice([*often, *often[1:], *now_and_then])()
-        self.hear()
+        self.deliver_responses()
         self.check()
 
-    def come(self) -> None:
+    def add_client(self) -> None:
         if len(self.clients) < 5:
             self.count += 1
             self.clients.append(Client(f"m{self.count}"))
@@ -98,19 +107,19 @@ class Walk(ConsumerScene):
             )
             self.wrote(code, is_too_large=is_too_large)
 
-    def go(self) -> None:
+    def remove_client(self) -> None:
         if self.clients and self.rng.random() < 0.4:
             client = self.clients.pop(self.rng.randrange(len(self.clients)))
             self.ask(client.member_id, LEAVING)
 
-    def change(self) -> None:
+    def change_subscription(self) -> None:
         for client in self.clients[:1]:
             if client.token is None:
                 client.names = frozenset(self.rng.sample(NAMES, self.rng.randint(1, 3)))
                 client.is_sure = False
 
-    def lose(self) -> None:
-        """A client does not get its answer, and asks again with all that it knows."""
+    def lose_responses(self) -> None:
+        """Clients lose a response and repeat the request with all fields."""
         for client in self.clients:
             if client.token is not None and self.rng.random() < 0.3:
                 client.token, client.is_sure = None, False
@@ -122,8 +131,8 @@ class Walk(ConsumerScene):
         name = self.rng.choice(NAMES)
         self.topics.put(name, self.rng.randint(1, 6))
 
-    def move(self) -> None:
-        """Another coordinator reads what is in the log, as compaction left it."""
+    def reload_group(self) -> None:
+        """Another coordinator reads the log after compaction."""
         if self.rng.random() < 0.5 and not self.writes:
             self.group = ConsumerGroup("g", self.settings)
             for fact in self.compacted():
@@ -131,7 +140,7 @@ class Walk(ConsumerScene):
             self.group.loaded(self.now_ms)
 
     def compacted(self) -> list[Any]:
-        """Up to somewhere the last fact of each key, and no end of one that is old enough."""
+        """Return the log, compacted up to a random position, without the oldest tombstones."""
         upto = self.rng.randint(0, len(self.log))
         gone = self.rng.randint(0, upto)
         last = {key(fact): at for at, fact in enumerate(self.log[:upto])}
@@ -143,7 +152,7 @@ class Walk(ConsumerScene):
         return kept + self.log[upto:]
 
     def read_on(self) -> ConsumerGroup:
-        """The log, as bytes, fact by fact."""
+        """Read the rest of the log, with each fact encoded and decoded."""
         for fact in self.log[self.read :]:
             read = fact_of(record_of(fact, 0))
             assert read == fact
@@ -151,17 +160,17 @@ class Walk(ConsumerScene):
         self.read = len(self.log)
         return self.reader
 
-    # --- what clients do with what they hear ------------------------------------------------------
+    # --- clients receive responses ---------------------------------------------------------------
 
-    def hear(self) -> None:
+    def deliver_responses(self) -> None:
         for client in self.clients:
             answer = self.answers.get(client.token or 0)
             if answer is None:
                 continue
             client.token = None
-            self.take(client, answer)
+            self.receive(client, answer)
 
-    def take(self, client: Client, answer: ConsumerAnswer) -> None:
+    def receive(self, client: Client, answer: ConsumerAnswer) -> None:
         match answer.code:
             case E.NONE:
                 client.is_sure = True
@@ -173,7 +182,7 @@ class Walk(ConsumerScene):
             case _:
                 client.is_sure = False
 
-    # --- laws -------------------------------------------------------------------------------------
+    # --- invariants ------------------------------------------------------------------------------
 
     def check(self) -> None:
         state = self.group.state
@@ -183,46 +192,47 @@ class Walk(ConsumerScene):
             for current in [state.current(member_id)]
             for one in (*current.assigned, *current.revoking)
         ]
-        assert len(held) == len({one for one, _ in held}), "held by two"
+        assert len(held) == len({one for one, _ in held}), "a partition has two owners"
         assert dict(held) == state.holders
         for client in self.clients:
-            # Who is a member in its epoch reads only what is kept for it.
+            # A member in the current epoch reads only partitions that are assigned to it or being
+            # revoked.
             current = state.current(client.member_id)
             if client.epoch > 0 and client.epoch == current.epoch and not self.writes:
                 assert client.owned <= current.assigned.keys() | current.revoking.keys()
         for member_id in state.members:
             assert state.current(member_id).epoch <= state.assignment_epoch <= state.epoch
         if not self.writes:
-            assert state.epoch >= self.epoch, "an epoch went back"
+            assert state.epoch >= self.epoch, "the group epoch decreased"
             self.epoch = state.epoch
             ours, theirs = (by_key(group) for group in (self.group, self.read_on()))
-            assert ours == theirs, "what is in the log is not what is in memory"
+            assert ours == theirs, "the log differs from memory"
 
     def settle(self) -> None:
-        """With heartbeats and nothing else, all get there."""
+        """Send heartbeats until the group converges."""
         for _ in range(40):
             while self.writes:
                 self.wrote()
-                self.hear()
+                self.deliver_responses()
             for client in self.clients:
                 if client.token is None:
                     self.send(client)
                 while self.writes:
                     self.wrote()
-                self.hear()
+                self.deliver_responses()
                 self.check()
             self.wait(1_500)
         while self.writes:
             self.wrote()
-        self.hear()
+        self.deliver_responses()
 
 
 @given(st.integers(0, 2**32))
-def test_laws_of_a_consumer_group_hold_and_it_converges(seed: int) -> None:
+def test_consumer_group_keeps_its_invariants_in_random_events_and_converges(seed: int) -> None:
     walk = Walk(seed)
     for _ in range(STEPS):
         walk.step()
-    walk.lose()
+    walk.lose_responses()
     for client in walk.clients:
         client.token, client.is_sure = None, False
     walk.settle()
@@ -237,4 +247,6 @@ def test_laws_of_a_consumer_group_hold_and_it_converges(seed: int) -> None:
         there = {
             one for name in wanted if name in walk.topics.topics for one in walk.topics.all(name)
         }
-        assert len(read) == len(set(read)) and set(read) == there, "all is read, and once"
+        assert len(read) == len(set(read)) and set(read) == there, (
+            "each partition has exactly one reader"
+        )

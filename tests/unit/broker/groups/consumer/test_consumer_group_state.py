@@ -1,4 +1,4 @@
-"""What is decided is taken back exactly; the rest is in the walk of test_consumer_group_events."""
+"""``GroupChanges`` reverts decisions; test_consumer_group_events.py covers all other behaviour."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from kraftjbod.broker.groups.records.consumer_group_records import EpochFact, Pa
 from tests.unit.broker.groups.consumer.consumer_scene import ConsumerScene, two
 
 
-def test_all_of_a_group_can_be_taken_back_and_ended() -> None:
+def test_group_changes_of_a_whole_group_can_be_reverted_and_ended() -> None:
     scene, _ = two()
     state = ConsumerGroupState("g")
     changes = GroupChanges(state)
@@ -20,7 +20,7 @@ def test_all_of_a_group_can_be_taken_back_and_ended() -> None:
     assert not state.is_written and not state.holders
 
 
-def test_what_a_kafka_before_4_1_left_goes_with_the_next_epoch() -> None:
+def test_partition_metadata_of_older_kafka_is_removed_with_the_next_epoch() -> None:
     scene = ConsumerScene()
     scene.group.load(PartitionMetadataFact("g", is_there=True))
     scene.join("a")

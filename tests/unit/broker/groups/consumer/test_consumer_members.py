@@ -1,4 +1,4 @@
-"""Members of a consumer group come, stay and go."""
+"""Static members of a consumer group, and validation of commits and fetches."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from tests.unit.broker.groups.consumer.consumer_scene import (
 E = ErrorCode
 
 
-def test_a_static_member_finds_what_it_had() -> None:
+def test_static_member_rejoins_with_its_assignment() -> None:
     scene = ConsumerScene()
     had = scene.join("a", instance_id="one").assignment
     assert scene.join("b", instance_id="one").code is E.UNRELEASED_INSTANCE_ID
     assert scene.beat("a", AWAY, instance_id="one").epoch == AWAY
     scene.wait(INTERVAL_MS)
     back = scene.join("b", instance_id="one")
-    assert (back.epoch, back.assignment) == (2, had), "no rebalance"
+    assert (back.epoch, back.assignment) == (2, had), "a static member rejoins without a rebalance"
     assert list(scene.group.state.members) == ["b"]
     assert scene.beat("a", 2, instance_id="one").code is E.FENCED_INSTANCE_ID
     assert scene.beat("c", 2, instance_id="two").code is E.UNKNOWN_MEMBER_ID
     assert scene.beat("b", AWAY, instance_id="one").code is E.NONE
     scene.wait(SESSION_MS)
-    assert not scene.group.state.members, "it did not come back"
+    assert not scene.group.state.members, "the member did not rejoin"
 
 
-def test_who_may_commit() -> None:
+def test_check_commit_validates_member_epoch_and_partitions() -> None:
     scene, epoch = two()
     own = frozenset(scene.group.state.current("a").assigned)
     others = frozenset(scene.group.state.current("b").assigned)
@@ -45,10 +45,10 @@ def test_who_may_commit() -> None:
         (replace(say, member_id="z"), E.UNKNOWN_MEMBER_ID),
         (replace(say, epoch=epoch + 1), E.STALE_MEMBER_EPOCH),
         (replace(say, knows_epochs=False), E.UNSUPPORTED_VERSION),
-        # It has had these for longer than it has this epoch (KIP-1251).
+        # The partitions were assigned before the current epoch (KIP-1251).
         (replace(say, epoch=epoch - 1), E.NONE),
         (replace(say, epoch=epoch - 1, partitions=others), E.STALE_MEMBER_EPOCH),
-        # Java's producer takes any other code for the end of itself.
+        # Java's producer treats any other code as fatal.
         (replace(say, epoch=epoch + 1, in_transaction=True), E.ILLEGAL_GENERATION),
         (Commit(member_id="", epoch=-1, partitions=own), E.UNKNOWN_MEMBER_ID),
         (Commit(member_id="", epoch=-1, partitions=own, in_transaction=True), E.NONE),

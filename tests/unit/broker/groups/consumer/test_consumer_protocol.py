@@ -1,4 +1,4 @@
-"""What members of the classic protocol say to each other."""
+"""``ConsumerProtocol`` subscriptions and assignments of classic members."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.unit.broker.groups.consumer.classic_scene import subscription
 TP = TopicPartition("t", 1)
 
 
-def test_it_is_read_in_all_versions() -> None:
+def test_read_subscription_and_assignment_support_all_versions() -> None:
     for version in range(4):
         read = read_subscription(subscription("t", owned=[("t", [1])], version=version))
         assert (read.version, read.topics) == (version, {"t"})
@@ -26,12 +26,14 @@ def test_it_is_read_in_all_versions() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"\0", b"\0\0\0\0\0\x09x", b"\0\1" + b"\xff" * 9])
-def test_what_cannot_be_read_is_refused(data: bytes) -> None:
+def test_read_subscription_of_malformed_data_raises_inconsistent_group_protocol(
+    data: bytes,
+) -> None:
     with pytest.raises(OperatingError) as refused:
         read_subscription(data)
     assert refused.value.code is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
 
 
-def test_an_assignment_with_data_of_an_assignors_own_is_refused() -> None:
+def test_read_assignment_with_user_data_is_rejected() -> None:
     with pytest.raises(OperatingError):
         read_assignment(b"\0\0" + b"\0\0\0\0" + b"\0\0\0\1x")

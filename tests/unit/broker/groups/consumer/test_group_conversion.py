@@ -1,4 +1,4 @@
-"""Groups that change their protocol with their members."""
+"""Conversion of groups between the classic and the consumer protocol."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from tests.unit.broker.groups.consumer.consumer_scene import (
 E = ErrorCode
 
 
-def test_without_members_of_the_newer_protocol_it_is_classic_again() -> None:
+def test_group_without_consumer_members_becomes_classic() -> None:
     scene = upgraded()
     scene.beat("new", LEAVING)
     assert scene.became is not None and scene.became.group is not None
     group = scene.became.group
-    # That of the epoch in which they are, so that they hear of a rebalance.
+    # The generation is the current epoch, so that the members notice a rebalance.
     assert (group.generation, group.leader, group.protocol_name) == (
         8,
         "old",
         "cooperative-sticky",
     )
-    assert not scene.group.is_used, "nothing of the consumer group is left in the log"
+    assert not scene.group.is_used, "the log has no facts of the consumer group"
     assert scene.log[-1] == GroupFact("g", group)
 
 
-def test_a_classic_member_finds_an_empty_group_that_becomes_classic() -> None:
+def test_empty_consumer_group_becomes_classic_when_a_classic_member_joins() -> None:
     scene = ConsumerScene()
     scene.join("a")
     scene.beat("a", LEAVING)
@@ -39,11 +39,11 @@ def test_a_classic_member_finds_an_empty_group_that_becomes_classic() -> None:
     assert len(scene.became.waiting) == 1 and not scene.group.is_used
 
 
-def test_what_one_member_says_that_cannot_be_read_keeps_the_group_as_it_is() -> None:
-    """Of each member only the first protocol is read when it joins."""
+def test_group_with_an_unreadable_subscription_does_not_become_classic() -> None:
+    """The join of a member reads its first protocol only."""
     scene = upgraded()
     odd = (("mine", subscription("t")), ("cooperative-sticky", b"\0"))
     assert scene.classic_join("odd", b"", protocols=odd).code is E.NONE
     assert scene.beat("new", LEAVING).code is E.NONE
     assert scene.became is None and list(scene.group.state.members) == ["old", "odd"]
-    assert scene.classic_beat("old", 7) is E.REBALANCE_IN_PROGRESS, "it goes on as it was"
+    assert scene.classic_beat("old", 7) is E.REBALANCE_IN_PROGRESS, "the group is unchanged"

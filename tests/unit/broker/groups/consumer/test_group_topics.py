@@ -1,4 +1,4 @@
-"""Regular expressions of clients: what they match, and that none takes long."""
+"""``ClusterTopics`` and regular expressions of subscriptions."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from tests.unit.broker.broker_rig import TOPIC_ID, dir_of, partition, topic
 from tests.unit.broker.groups.consumer.consumer_scene import Topics
 
 
-def test_an_expression_matches_whole_names() -> None:
+def test_matching_compares_whole_topic_names_in_linear_time() -> None:
     topics = Topics(orders=1, orders2=1, myorders=1)
     assert matching("orders", topics) == {"orders"}
     assert matching("orders.*", topics) == {"orders", "orders2"}
-    assert matching("(a+)+b", Topics(**{"a" * 200: 1})) == frozenset(), "in time that is linear"
+    assert matching("(a+)+b", Topics(**{"a" * 200: 1})) == frozenset(), "matching takes linear time"
 
 
 @pytest.mark.parametrize("text", ["a(", "[z-a]", "(?=a)", "a" * 20_000])
-def test_what_is_no_expression_is_said(text: str) -> None:
+def test_check_regex_rejects_invalid_expressions(text: str) -> None:
     with pytest.raises(OperatingError) as refused:
         check_regex(text)
     assert refused.value.code is ErrorCode.INVALID_REGULAR_EXPRESSION
 
 
-def test_a_hash_changes_with_partitions() -> None:
+def test_topic_hash_changes_with_the_partition_count() -> None:
     state = MetadataState()
     state.replay([topic(), partition()], offset=1, epoch=1, delta=MetadataDelta())
     topics = ClusterTopics(state)
@@ -51,7 +51,7 @@ def test_layout_changes_with_ids_sizes_replicas_and_racks_of_its_topics_only() -
     seen: list[object] = []
 
     def changes_after(*records: Record) -> tuple[bool, bool]:
-        """Whether the layout of all topics has changed, and that of ``t`` and ``absent``."""
+        """Return whether the layout of all topics has changed, and that of ``t`` and ``absent``."""
         before = topics.layout, topics.layout_of({"t", "absent"})
         state.replay(records, offset=state.offset + 1, epoch=1, delta=MetadataDelta())
         after = topics.layout, topics.layout_of({"absent", "t"})
@@ -72,7 +72,7 @@ def test_layout_changes_with_ids_sizes_replicas_and_racks_of_its_topics_only() -
     )
     assert changes_after(broker) == (True, True)
     assert changes_after(topic(), partition()) == (True, True)
-    assert changes_after(broker) == (False, False), "it came back with its rack"
+    assert changes_after(broker) == (False, False), "the broker returned with the same rack"
     assert changes_after(PartitionChangeRecord(leader=BrokerId(2), **change)) == (False, False)
     assert changes_after(topic("u", other), partition(topic_id=other)) == (True, False)
     assert changes_after(partition(1)) == (True, True)

@@ -1,11 +1,11 @@
-"""Each deadline is said once, when it is over."""
+"""``MemberDeadlines``: each deadline is reported once."""
 
 from __future__ import annotations
 
 from kraftjbod.broker.groups.consumer.member_deadlines import NEVER, MemberDeadlines, Overdue
 
 
-def test_sessions_and_phases() -> None:
+def test_overdue_reports_sessions_and_phases_once() -> None:
     deadlines = MemberDeadlines()
     deadlines.renew_session("a", 0, 10)
     deadlines.begin_phase("a", 0, 5)

@@ -1,4 +1,4 @@
-"""One step of a member on its way to its target."""
+"""``reconciled``: the next assignment of a member on the way to its target."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def step(
         ),
     ],
 )
-def test_the_next_step(
+def test_reconciled_revokes_before_it_assigns(
     current: Any, target: Any, more: Any, epoch: int, state: S, assigned: Any
 ) -> None:
     after = step(current, *target, **more)
@@ -80,11 +80,11 @@ def test_the_next_step(
         state,
         {P[n] for n in assigned},
     )
-    given_up = current.assigned.keys() - after.assigned.keys()
-    assert state is not S.UNREVOKED_PARTITIONS or given_up <= after.revoking.keys()
+    revoked = current.assigned.keys() - after.assigned.keys()
+    assert state is not S.UNREVOKED_PARTITIONS or revoked <= after.revoking.keys()
 
 
-def test_a_member_in_a_state_of_a_later_broker_begins_anew() -> None:
+def test_reconciled_member_in_an_unknown_state_is_fenced_until_it_rejoins() -> None:
     unknown = has(0, state=S.UNKNOWN)
     with pytest.raises(OperatingError) as refused:
         step(unknown, 0)

@@ -1,4 +1,4 @@
-"""What topics and subscriptions do to a group."""
+"""Target assignments after changes of topics and subscriptions."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ from tests.unit.broker.groups.consumer.consumer_scene import (
 E = ErrorCode
 
 
-def test_topics_that_come_grow_and_go() -> None:
+def test_assignment_follows_added_grown_and_deleted_topics() -> None:
     scene = ConsumerScene()
     scene.join("a", "t", "later")
     scene.wait(INTERVAL_MS)
     scene.topics.put("t", 6)
-    told = scene.beat("a", 2)
-    assert (told.epoch, told.assignment) == (3, scene.topics.all("t"))
+    reply = scene.beat("a", 2)
+    assert (reply.epoch, reply.assignment) == (3, scene.topics.all("t"))
     scene.wait(INTERVAL_MS)
     scene.topics.put("other", 9)
-    assert scene.beat("a", 3).epoch == 3, "nobody reads it"
+    assert scene.beat("a", 3).epoch == 3, "no member subscribes to this topic"
     scene.topics.put("later", 1)
-    told = scene.beat("a", 3)
-    assert told.assignment == scene.topics.all("t") | scene.topics.all("later")
+    reply = scene.beat("a", 3)
+    assert reply.assignment == scene.topics.all("t") | scene.topics.all("later")
     scene.wait(INTERVAL_MS)
     scene.topics.drop("t")
-    told = scene.beat("a", 4)
-    assert told.assignment == scene.topics.all("later")
+    reply = scene.beat("a", 4)
+    assert reply.assignment == scene.topics.all("later")
 
 
 class HashedTopics(ClusterTopics):
-    """The metadata's topics, which count how often they are hashed."""
+    """The topics of the metadata, with a count of computed hashes."""
 
     def __init__(self) -> None:
         self.state = MetadataState()
@@ -58,7 +58,7 @@ class HashedTopics(ClusterTopics):
 
 def test_heartbeat_hashes_topics_only_after_a_change_of_their_layout() -> None:
     scene, topics = ConsumerScene(), HashedTopics()
-    scene.topics = topics  # type: ignore[assignment]  # the same questions
+    scene.topics = topics  # type: ignore[assignment]  # same interface
     topics.replay(topic(), partition(replicas=(1, 2)))
     scene.join("a")
     epoch = scene.beat("a", 2).epoch
@@ -81,7 +81,7 @@ def test_heartbeat_hashes_topics_only_after_a_change_of_their_layout() -> None:
     assert hashes_after(PartitionChangeRecord(replicas=both, directories=dirs, **change)) == 1
 
 
-def test_a_regular_expression_finds_new_topics_within_seconds() -> None:
+def test_regex_subscription_finds_new_topics_after_a_refresh() -> None:
     scene = ConsumerScene()
     assert scene.join("a", topic_names=None, topic_regex="[tu]").assignment == (
         scene.topics.all("t") | scene.topics.all("u")
@@ -90,20 +90,22 @@ def test_a_regular_expression_finds_new_topics_within_seconds() -> None:
     scene.topics.put("tt", 1)
     scene.wait(10_000)
     scene.beat("b", scene.group.state.current("b").epoch)
-    assert scene.group.state.regexes["[tu]"].topics == {"t", "u"}, "it has to match all"
+    assert scene.group.state.regexes["[tu]"].topics == {"t", "u"}, (
+        "the expression must match the whole name"
+    )
     scene.topics.put("no-more", 3)
     scene.wait(10_000)
-    told = scene.beat("b", scene.group.state.current("b").epoch)
-    assert told.assignment == scene.topics.all("no-more")
-    scene.beat("b", told.epoch, topic_regex="")
+    reply = scene.beat("b", scene.group.state.current("b").epoch)
+    assert reply.assignment == scene.topics.all("no-more")
+    scene.beat("b", reply.epoch, topic_regex="")
     assert "no.*" not in scene.group.state.regexes
 
 
-def test_who_unsubscribes_gives_up_at_once() -> None:
+def test_unsubscribed_topic_is_revoked_immediately() -> None:
     scene = ConsumerScene()
     scene.join("a", "t", "u")
-    told = scene.beat("a", 2, topic_names=frozenset({"u"}))
-    assert told.assignment == scene.topics.all("u")
+    reply = scene.beat("a", 2, topic_names=frozenset({"u"}))
+    assert reply.assignment == scene.topics.all("u")
     assert scene.group.state.current("a").state is MemberState.UNREVOKED_PARTITIONS
-    assert scene.beat("a", 2, owned=told.assignment).code is E.NONE
+    assert scene.beat("a", 2, owned=reply.assignment).code is E.NONE
     assert scene.group.state.current("a").revoking == {}

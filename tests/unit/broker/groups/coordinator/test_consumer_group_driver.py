@@ -1,4 +1,4 @@
-"""Consumer groups where their partition is led: written, woken, and what becomes of lost writes."""
+"""Consumer groups of a led partition: writes, timers, lost writes, and protocol conversion."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from tests.unit.broker.groups.group_rig import (
 from tests.unit.broker.impaired_dirs import answer, stall
 
 E = ErrorCode
-#: An assignment of t's two partitions, as clients encode it.
+#: An encoded assignment of both partitions of t.
 BOTH = b"\0\1" + b"\0\0\0\1\0\1t\0\0\0\2\0\0\0\0\0\0\0\1" + b"\xff\xff\xff\xff"
-#: A subscription to t.
+#: An encoded subscription to t.
 SUBSCRIPTION = b"\0\1\0\0\0\1\0\1t\xff\xff\xff\xff\0\0\0\0"
 
 
@@ -45,7 +45,7 @@ def facts(rig: Any) -> list[Any]:
 
 
 async def reloaded(rig: Any, epoch: int) -> list[Any]:
-    """As another coordinator finds them."""
+    """Return the facts that another coordinator loads."""
     await lead(rig, epoch, leader=2)
     await lead(rig, epoch + 1)
     await loaded(rig)
@@ -67,7 +67,7 @@ def batch_limit(size_bytes: int) -> ConfigRecord:
     )
 
 
-async def test_members_go_on_at_the_next_coordinator() -> None:
+async def test_consumer_group_members_continue_at_the_next_coordinator() -> None:
     async with consumer_coordinator() as rig:
         await rig.ask(consumer("a"), 1)
         assert await committing(rig, 5, "a", 2) == 0
@@ -80,12 +80,12 @@ async def test_members_go_on_at_the_next_coordinator() -> None:
         assert await fetched(rig) == {("t", 0): 5}
 
 
-async def test_what_waits_for_replicas_when_the_epoch_grows_is_in_the_log_and_holds() -> None:
+async def test_join_waiting_for_replicas_is_kept_when_the_leader_epoch_changes() -> None:
     async with consumer_coordinator() as rig:
         await lead(rig, 1, isr=(1, 2))
         joining = asyncio.ensure_future(rig.ask(consumer("a"), 1))
         partition = rig.parts.hosted.require(OFFSETS).partition
-        await until(lambda: partition.log_end_offset > 0)  # Broker 2 does not fetch it.
+        await until(lambda: partition.log_end_offset > 0)  # Broker 2 does not fetch.
         await lead(rig, 2, isr=(1,))
         assert (await joining).error_code == E.NOT_COORDINATOR
         await loaded(rig)
@@ -94,9 +94,11 @@ async def test_what_waits_for_replicas_when_the_epoch_grows_is_in_the_log_and_ho
         assert given(await rig.ask(consumer("a"), 1)) == [0, 1]
 
 
-async def test_what_is_not_committed_is_told_to_nobody() -> None:
-    """Else a leader that is alone by then gives what it loses with its power, and another one gives
-    the same to somebody else."""
+async def test_uncommitted_assignments_are_not_sent_to_members() -> None:
+    """Otherwise a leader could assign partitions in records that it loses with its power.
+
+    The next leader would assign the same partitions to another member.
+    """
     async with consumer_coordinator(offsets_commit_timeout_ms="40") as rig:
         await lead(rig, 1, isr=(1, 2))
         assert (await rig.ask(consumer("a"), 1)).error_code == E.NOT_COORDINATOR
@@ -108,8 +110,8 @@ async def test_what_is_not_committed_is_told_to_nobody() -> None:
         assert given(await rig.ask(consumer("a"), 1)) == [0, 1]
 
 
-async def test_a_write_that_may_be_in_the_log_has_it_read_again() -> None:
-    """Also when it is the first one of all, and gets into the log when the disk answers."""
+async def test_write_with_unknown_outcome_reloads_the_group_from_the_log() -> None:
+    """The same holds for the first write of a group, which may reach the log late."""
     async with consumer_coordinator(offsets_commit_timeout_ms="40") as rig:
         stall(rig.dirs[0])
         refused = await rig.ask(consumer("a"), 1)
@@ -121,7 +123,7 @@ async def test_a_write_that_may_be_in_the_log_has_it_read_again() -> None:
         assert given(await rig.ask(consumer("a"), 1)) == [0, 1]
 
 
-async def test_what_the_log_does_not_take_did_not_happen() -> None:
+async def test_write_rejected_by_the_log_leaves_no_group() -> None:
     async with consumer_coordinator(min_insync_replicas="2") as rig:
         refused = await rig.ask(consumer("a"), 1)
         assert refused.error_code == E.COORDINATOR_NOT_AVAILABLE
@@ -130,11 +132,11 @@ async def test_what_the_log_does_not_take_did_not_happen() -> None:
 
 
 async def test_members_that_join_at_once_are_written_in_limited_batches() -> None:
-    """Only the request that is too large alone is refused, and only that of a name too long."""
+    """Only the oversized request and the request with an overlong member id are rejected."""
     async with consumer_coordinator() as rig:
         await rig.follow(batch_limit(4_000))
         large = {"subscribed_topic_names": [f"{n:0100}" for n in range(60)]}
-        # Broker 2 does not fetch: requests after the first batch wait for it, and are the next.
+        # Broker 2 does not fetch: requests wait for the first batch and share the next one.
         await lead(rig, 1, isr=(1, 2))
         asking = [asyncio.ensure_future(rig.ask(consumer("m0"), 1))]
         await until(lambda: "g" in rig.parts.coordinator.find("g").consumer_groups)
@@ -153,7 +155,7 @@ async def test_members_that_join_at_once_are_written_in_limited_batches() -> Non
         assert await reloaded(rig, 2) == in_memory
 
 
-async def test_silent_members_are_out_by_the_group_s_own_timer() -> None:
+async def test_silent_consumer_group_members_are_removed_by_the_group_timer() -> None:
     async with consumer_coordinator(
         group_consumer_session_timeout_ms="60", group_consumer_heartbeat_interval_ms="20"
     ) as rig:
@@ -162,16 +164,19 @@ async def test_silent_members_are_out_by_the_group_s_own_timer() -> None:
         assert (await rig.ask(consumer("a", 2), 1)).error_code == E.UNKNOWN_MEMBER_ID
 
 
-async def test_a_group_goes_by_a_configuration_of_its_own() -> None:
+async def test_group_config_overrides_broker_settings() -> None:
     async with consumer_coordinator() as rig:
         assert (await rig.ask(consumer("a"), 1)).heartbeat_interval_ms == 5_000
-        told = {"consumer.heartbeat.interval.ms": "9000", "consumer.session.timeout.ms": "50000"}
+        settings = {
+            "consumer.heartbeat.interval.ms": "9000",
+            "consumer.session.timeout.ms": "50000",
+        }
         for group_id in ("g", "another"):
-            await rig.follow(*(configured(group_id, *one) for one in told.items()))
+            await rig.follow(*(configured(group_id, *one) for one in settings.items()))
         group = group_of(rig)
         assert (await rig.ask(consumer("a", 2), 1)).heartbeat_interval_ms == 9_000
         assert group._deadlines._sessions["a"] - rig.around.clock.now_ms() > 45_000
-        await rig.follow(*(configured("g", key, None) for key in told))
+        await rig.follow(*(configured("g", key, None) for key in settings))
         assert (await rig.ask(consumer("a", 2), 1)).heartbeat_interval_ms == 5_000
 
 
@@ -181,21 +186,21 @@ def configured(group_id: str, key: str, value: str | None) -> ConfigRecord:
     )
 
 
-async def test_a_partition_has_so_many_groups() -> None:
+async def test_consumer_groups_per_partition_are_limited() -> None:
     async with consumer_coordinator(group_max_per_partition="1") as rig:
         await rig.ask(consumer("a"), 1)
         refused = await rig.ask(consumer("a", group_id="h"), 1)
         assert refused.error_code == E.GROUP_MAX_SIZE_REACHED
 
 
-# --- from one protocol to the other ---------------------------------------------------------------
+# --- conversion between protocols ----------------------------------------------------------------
 
 
 async def classic(rig: Any) -> tuple[str, int]:
-    """A classic member that has both partitions of t."""
+    """Return a classic member that owns both partitions of t, and its generation."""
     protocol = type(PROTOCOL)(name="range", metadata=SUBSCRIPTION)
-    told = await rig.ask(join(protocols=[protocol]), 8)
-    joined = await rig.ask(join(told.member_id, protocols=[protocol]), 8)
+    pending_join = await rig.ask(join(protocols=[protocol]), 8)
+    joined = await rig.ask(join(pending_join.member_id, protocols=[protocol]), 8)
     request = SyncGroupRequest(
         group_id="g",
         generation_id=joined.generation_id,
@@ -210,14 +215,16 @@ async def classic(rig: Any) -> tuple[str, int]:
     return joined.member_id, joined.generation_id
 
 
-async def test_a_classic_group_takes_a_member_of_the_newer_protocol_and_gives_it_back() -> None:
+async def test_classic_group_becomes_a_consumer_group_and_classic_again() -> None:
     async with consumer_coordinator(group_consumer_assignment_interval_ms="0") as rig:
         old, generation = await classic(rig)
         assert await committing(rig, 5, old, generation) == 0
-        assert given(await rig.ask(consumer("new"), 1)) == [], "old has both still"
+        assert given(await rig.ask(consumer("new"), 1)) == [], (
+            "member old still owns both partitions"
+        )
         assert (await rig.ask(beat(old, generation))).error_code == E.REBALANCE_IN_PROGRESS
         assert await fetched(rig) == {("t", 0): 5}
-        # The only member of the newer protocol leaves: what is left is a classic group again.
+        # The only member of the newer protocol leaves, so that the group is classic again.
         assert (await rig.ask(consumer("new", -1), 1)).error_code == 0
         groups = rig.parts.coordinator.find("g")
         assert list(groups.groups["g"].members) == [old] and not groups.consumer_groups
@@ -229,10 +236,8 @@ async def test_a_classic_group_takes_a_member_of_the_newer_protocol_and_gives_it
         assert await fetched(rig) == {("t", 0): 5}
 
 
-async def test_who_is_left_with_the_classic_protocol_hears_of_a_rebalance_and_loses_nothing() -> (
-    None
-):
-    """With another generation it would give its partitions up as lost, and commit nothing."""
+async def test_remaining_classic_member_sees_a_rebalance_and_can_commit() -> None:
+    """With a newer generation the member would treat its partitions as lost and commit nothing."""
     async with consumer_coordinator(group_consumer_assignment_interval_ms="0") as rig:
         old, generation = await classic(rig)
         assert (await rig.ask(consumer("new"), 1)).error_code == 0
@@ -249,35 +254,37 @@ async def test_who_is_left_with_the_classic_protocol_hears_of_a_rebalance_and_lo
         assert (joined.error_code, joined.generation_id) == (0, generation + 1)
 
 
-async def test_a_rebalance_under_way_ends_with_the_change_of_the_protocol() -> None:
+async def test_rebalance_in_progress_ends_when_the_group_is_converted() -> None:
     async with consumer_coordinator() as rig:
         old, _ = await classic(rig)
         protocol = type(PROTOCOL)(name="range", metadata=SUBSCRIPTION)
-        told = await rig.ask(join(protocols=[protocol]), 8)
-        waiting = asyncio.ensure_future(rig.ask(join(told.member_id, protocols=[protocol]), 8))
+        pending_join = await rig.ask(join(protocols=[protocol]), 8)
+        waiting = asyncio.ensure_future(
+            rig.ask(join(pending_join.member_id, protocols=[protocol]), 8)
+        )
         await until(lambda: len(rig.parts.coordinator.find("g").groups["g"].members) == 2)
         assert (await rig.ask(consumer("new"), 1)).error_code == 0
-        assert (await waiting).error_code == E.REBALANCE_IN_PROGRESS, "it asks again"
-        joined = await rig.ask(join(told.member_id, protocols=[protocol]), 8)
+        assert (await waiting).error_code == E.REBALANCE_IN_PROGRESS, "the member joins again"
+        joined = await rig.ask(join(pending_join.member_id, protocols=[protocol]), 8)
         assert joined.error_code == 0
-        assert set(group_of(rig).state.members) == {old, told.member_id, "new"}
+        assert set(group_of(rig).state.members) == {old, pending_join.member_id, "new"}
 
 
-async def test_an_upgrade_that_cannot_be_written_leaves_the_classic_group() -> None:
+async def test_failed_conversion_keeps_the_classic_group() -> None:
     async with consumer_coordinator() as rig:
         old, generation = await classic(rig)
         await rig.follow(min_isr("2"))
         refused = await rig.ask(consumer("new"), 1)
         await rig.follow(min_isr("1"))
         assert refused.error_code == E.COORDINATOR_NOT_AVAILABLE
-        # It was told to join: whether it has to, it finds out by its next heartbeat.
+        # The member was asked to rejoin and learns from its next heartbeat whether it must.
         assert list(rig.parts.coordinator.find("g").groups["g"].members) == [old]
         assert (await rig.ask(beat(old, generation))).error_code == E.REBALANCE_IN_PROGRESS
 
 
-async def test_a_group_that_does_not_speak_of_partitions_stays_what_it_is() -> None:
+async def test_group_without_consumer_assignments_is_not_converted() -> None:
     async with consumer_coordinator() as rig:
-        old, generation = await enter(rig)  # Its assignment is no list of partitions.
+        old, generation = await enter(rig)  # The assignment is no list of partitions.
         refused = await rig.ask(consumer("new"), 1)
         assert refused.error_code == E.GROUP_ID_NOT_FOUND
         assert "cannot change over" in refused.error_message

@@ -1,4 +1,4 @@
-"""Who commits is a member as of the moment in which it is written, whatever kind the group is."""
+"""Commits are validated against the members of the group, for each kind of group."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def commit_code(rig: Any, member_id: str, generation: int, group_id: str =
     return code
 
 
-async def test_members_of_a_classic_group() -> None:
+async def test_commit_by_a_classic_member_needs_the_current_generation() -> None:
     async with coordinator() as rig:
         member_id, generation = await enter(rig)
         assert await commit_code(rig, member_id, generation) is E.NONE
@@ -32,17 +32,17 @@ async def test_members_of_a_classic_group() -> None:
         assert await commit_code(rig, "z", generation) is E.UNKNOWN_MEMBER_ID
 
 
-async def test_members_of_a_consumer_group() -> None:
+async def test_commit_by_a_consumer_member_needs_the_current_epoch() -> None:
     async with consumer_coordinator() as rig:
         await rig.ask(consumer("a"), 1)
         assert await commit_code(rig, "a", 2) is E.NONE
         assert await commit_code(rig, "a", 1) is E.STALE_MEMBER_EPOCH
         assert await commit_code(rig, "", -1) is E.UNKNOWN_MEMBER_ID, (
-            "others may not, while it has members"
+            "only members may commit to a group with members"
         )
 
 
-async def test_without_a_group_only_who_says_nothing_of_one() -> None:
+async def test_commit_without_a_group_needs_a_committer_without_member_id() -> None:
     async with coordinator(group_max_per_partition="1") as rig:
         assert await commit_code(rig, "m", 1) is ABSENT
         assert await commit_code(rig, "", -1) is E.NONE

@@ -1,4 +1,4 @@
-"""Groups where their partition is led: loaded, served, written, and gone with the leadership."""
+"""``GroupCoordinator``: groups are loaded, served, written and unloaded with the leadership."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ from tests.unit.broker.impaired_dirs import answer, stall
 E = ErrorCode
 
 
-async def test_members_and_offsets_go_on_at_the_next_coordinator() -> None:
+async def test_classic_members_and_offsets_continue_at_the_next_coordinator() -> None:
     async with coordinator() as rig:
         member_id, generation = await enter(rig)
         assert await committing(rig, 42, member_id, generation) == 0
         waiting = asyncio.ensure_future(rig.ask(join(member_id), 8))
-        # A leader that asks again begins a rebalance, alone it ends it at once.
+        # The leader's rejoin starts a rebalance, which ends immediately with one member.
         joined = await waiting
         generation = joined.generation_id
         await lead(rig, 1, leader=2)
@@ -48,27 +48,27 @@ async def test_members_and_offsets_go_on_at_the_next_coordinator() -> None:
         await lead(rig, 2)
         await loaded(rig)
         assert await fetched(rig) == {("t", 0): 42}
-        # The rebalance that was not complete is forgotten; what was written last holds.
+        # The incomplete rebalance is forgotten; the last written state applies.
         assert (await rig.ask(beat(member_id, generation - 1))).error_code == 0
 
 
-async def test_who_waits_for_a_group_that_goes_is_sent_on() -> None:
+async def test_member_waiting_in_a_group_that_is_unloaded_receives_not_coordinator() -> None:
     async with coordinator(group_initial_rebalance_delay_ms="60000") as rig:
-        told = await rig.ask(join(), 8)
-        waiting = asyncio.ensure_future(rig.ask(join(told.member_id), 8))
+        pending_join = await rig.ask(join(), 8)
+        waiting = asyncio.ensure_future(rig.ask(join(pending_join.member_id), 8))
         await until(lambda: rig.parts.coordinator.find("g").groups["g"].members)
         await lead(rig, 1, leader=2)
         assert (await waiting).error_code == E.NOT_COORDINATOR
 
 
-async def test_a_newer_epoch_with_the_same_log_throws_nobody_out() -> None:
+async def test_newer_leader_epoch_of_the_same_leader_keeps_members() -> None:
     async with coordinator() as rig:
         member_id, generation = await enter(rig)
         await lead(rig, 5)
         assert await committing(rig, 1, member_id, generation) == 0
 
 
-async def test_what_is_not_replicated_is_not_committed() -> None:
+async def test_commit_without_replication_fails() -> None:
     async with coordinator(offsets_commit_timeout_ms="40") as rig:
         assert await committing(rig, 1) == 0
         await lead(rig, 1, isr=(1, 2))
@@ -79,7 +79,7 @@ async def test_what_is_not_replicated_is_not_committed() -> None:
         await answer(rig.dirs[0])
 
 
-async def test_a_disk_that_hangs_delays_the_load_and_one_that_dies_ends_it() -> None:
+async def test_hanging_disk_delays_loading_and_a_failed_disk_ends_it() -> None:
     async with coordinator() as rig:
         assert await committing(rig, 7) == 0
         rig.tasks.start(rig.parts.state_handler.run(), "handler")
@@ -87,7 +87,7 @@ async def test_a_disk_that_hangs_delays_the_load_and_one_that_dies_ends_it() -> 
         stall(rig.dirs[0])
         await lead(rig, 2)
         assert await fetched(rig) == E.COORDINATOR_LOAD_IN_PROGRESS
-        assert (await rig.ask(beat("m", 1))).error_code == 0, "nobody is thrown out by a load"
+        assert (await rig.ask(beat("m", 1))).error_code == 0, "loading removes no member"
         # Java clients fail on COORDINATOR_LOAD_IN_PROGRESS in this response.
         assert (await rig.ask(sync("m", 1))).error_code == E.REBALANCE_IN_PROGRESS
         await answer(rig.dirs[0])
@@ -98,7 +98,7 @@ async def test_a_disk_that_hangs_delays_the_load_and_one_that_dies_ends_it() -> 
         assert await fetched(rig) == E.NOT_COORDINATOR
 
 
-async def test_a_partition_that_cannot_be_read_coordinates_nothing() -> None:
+async def test_unreadable_group_partition_is_not_coordinated() -> None:
     async with coordinator() as rig:
         strange = build_batch([Record(key=b"\0", value=b"no record of ours")])
         refused = only(await rig.ask(produce(strange, tp=OFFSETS, acks=1), 9))
@@ -112,17 +112,19 @@ async def test_a_partition_that_cannot_be_read_coordinates_nothing() -> None:
         assert await fetched(rig) == E.NOT_COORDINATOR
 
 
-async def test_silent_members_are_out_by_the_group_s_own_timer() -> None:
+async def test_silent_classic_members_are_removed_by_the_group_timer() -> None:
     async with coordinator() as rig:
-        # What is written of it when it is empty is what keeps it.
-        told = await rig.ask(join(session_timeout_ms=30), 8)
-        await rig.ask(join(told.member_id, session_timeout_ms=30, rebalance_timeout_ms=30), 8)
+        # The write of the empty group keeps the group.
+        pending_join = await rig.ask(join(session_timeout_ms=30), 8)
+        await rig.ask(
+            join(pending_join.member_id, session_timeout_ms=30, rebalance_timeout_ms=30), 8
+        )
         group = rig.parts.coordinator.find("g").groups["g"]
         await until(lambda: not group.members)
         assert rig.around.metrics.snapshot()["NumGroups"] == 1
 
 
-async def test_offsets_that_were_kept_long_enough_go() -> None:
+async def test_offsets_expire_after_the_retention() -> None:
     async with coordinator(
         offsets_retention_minutes="1", offsets_retention_check_interval_ms="20"
     ) as rig:
@@ -135,11 +137,12 @@ async def test_offsets_that_were_kept_long_enough_go() -> None:
         assert rig.around.metrics.snapshot()["NumOffsets"] == 0
 
 
-async def test_what_was_committed_for_a_deleted_topic_is_forgotten_at_once(
+async def test_offsets_of_a_deleted_topic_are_removed_immediately(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Kafka's groups do not show topics that there are no more; also if it takes several batches,
-    and what a transaction has open.
+    """Kafka's groups show no deleted topics.
+
+    The removal may need several batches and includes pending offsets of transactions.
     """
     monkeypatch.setattr(group_coordinator, "_FACTS_AT_ONCE", 1)
     async with coordinator() as rig:
@@ -155,13 +158,13 @@ async def test_what_was_committed_for_a_deleted_topic_is_forgotten_at_once(
         await rig.follow(RemoveTopicRecord(topic_id=TOPIC_ID))
         await until(lambda: len(groups.offsets("g")) == 1 and not groups.pending.of_group("g"))
         assert await fetched(rig) == {("u", 0): 5}
-        # And the next coordinator, which reads the log, knows nothing of it either.
+        # The next coordinator, which reads the log, does not find the offset either.
         rig.parts.coordinator.reload(rig.parts.coordinator._led[0])
         await loaded(rig)
         assert await fetched(rig) == {("u", 0): 5}
 
 
-async def test_a_topic_that_was_deleted_while_nobody_led_is_found_by_who_leads_next() -> None:
+async def test_offsets_of_a_topic_deleted_without_a_leader_are_removed_by_the_next_leader() -> None:
     async with coordinator() as rig:
         assert await committing(rig, 1) == 0
         await lead(rig, 1, leader=2)
@@ -173,8 +176,8 @@ async def test_a_topic_that_was_deleted_while_nobody_led_is_found_by_who_leads_n
         await until(lambda: not groups.offsets("g"))
 
 
-async def test_a_deleted_group_is_gone_also_from_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also if that takes several batches."""
+async def test_deleted_group_is_removed_from_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The removal may need several batches."""
     monkeypatch.setattr(group_coordinator, "_FACTS_AT_ONCE", 1)
     async with coordinator() as rig:
         await rig.follow(partition(1))
@@ -193,7 +196,7 @@ async def test_a_deleted_group_is_gone_also_from_the_log(monkeypatch: pytest.Mon
         assert rig.parts.coordinator.find("g").group_ids() == []
 
 
-async def test_groups_are_bounded() -> None:
+async def test_groups_per_partition_are_limited() -> None:
     async with coordinator(group_max_per_partition="1") as rig:
         await rig.follow(topic(topic_id=TOPIC_ID), partition())
         assert (await rig.ask(join(group_id="a"), 8)).error_code == E.MEMBER_ID_REQUIRED

@@ -1,4 +1,4 @@
-"""What an operator sees of groups: how many, in which states, and what they did."""
+"""Metrics of groups: counts by state, rebalances and offsets."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ def figures(rig: BrokerRig, *names: str) -> tuple[float, ...]:
     return tuple(snapshot[name] for name in names)
 
 
-async def test_classic_groups_by_their_states() -> None:
+async def test_group_metrics_count_classic_groups_by_state() -> None:
     states = ("Empty", "PreparingRebalance", "CompletingRebalance", "Stable")
     names = [f"NumGroups{state}" for state in states]
     async with coordinator() as rig:
         assert figures(rig, *names, "CompletedRebalancesPerSec") == (0, 0, 0, 0, 0)
-        # One that only commits is empty.
+        # A group with commits only is empty.
         request = commit(1)
         request.group_id = "h"
         await rig.ask(request, 9)
         member_id, _ = await enter(rig)
         assert figures(rig, *names, "CompletedRebalancesPerSec") == (1, 0, 0, 1, 1)
-        told = await rig.ask(join(), 8)
-        waiting = asyncio.ensure_future(rig.ask(join(told.member_id), 8))
+        pending_join = await rig.ask(join(), 8)
+        waiting = asyncio.ensure_future(rig.ask(join(pending_join.member_id), 8))
         await until(lambda: figures(rig, *names) == (1, 1, 0, 0))
         again = asyncio.ensure_future(rig.ask(join(member_id), 8))
         await asyncio.gather(waiting, again)
@@ -45,13 +45,13 @@ async def test_classic_groups_by_their_states() -> None:
         assert figures(rig, "NumGroups", "NumGroupMembers", "NumConsumerGroups") == (2, 2, 0)
 
 
-async def test_groups_of_the_newer_protocol_by_their_states() -> None:
+async def test_group_metrics_count_consumer_groups_by_state() -> None:
     states = ("Empty", "Assigning", "Reconciling", "Stable")
     names = [f"NumConsumerGroups{state}" for state in states]
     async with consumer_coordinator() as rig:
         await rig.ask(consumer("a"), 1)
         assert figures(rig, *names, "ConsumerGroupRebalancesPerSec") == (0, 0, 0, 1, 1)
-        # The next one has to wait for the other's partition, or for its turn to be assigned.
+        # The next member waits for a revoked partition or for the assignment interval.
         await rig.ask(consumer("b"), 1)
         assert figures(rig, "ConsumerGroupRebalancesPerSec") == (2,)
         assert sum(figures(rig, *names[1:3])) == 1
@@ -61,7 +61,7 @@ async def test_groups_of_the_newer_protocol_by_their_states() -> None:
         assert figures(rig, "NumGroupsEmpty") == (0,)
 
 
-async def test_what_becomes_of_offsets() -> None:
+async def test_group_metrics_count_commits_deletions_and_expirations() -> None:
     names = ("OffsetCommitsPerSec", "OffsetDeletionsPerSec", "OffsetExpirationsPerSec")
     async with coordinator(
         offsets_retention_minutes="1", offsets_retention_check_interval_ms="20"
@@ -69,7 +69,7 @@ async def test_what_becomes_of_offsets() -> None:
         assert figures(rig, *names) == (0, 0, 0)
         await rig.follow(partition(1))
         assert await committing(rig, 1) == await committing(rig, 2) == 0
-        assert await committing(rig, 1, index=9) != 0, "what is refused does not count"
+        assert await committing(rig, 1, index=9) != 0, "refused commits do not count"
         assert figures(rig, "NumOffsets", *names) == (1, 2, 0, 0)
         await rig.ask(DeleteGroupsRequest(groups_names=["g"]))
         assert figures(rig, "NumOffsets", *names) == (0, 2, 1, 0)

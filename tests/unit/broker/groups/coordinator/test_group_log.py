@@ -1,4 +1,4 @@
-"""What becomes of a batch of groups' facts, as far as that is known."""
+"""``GroupLog`` writes batches of group facts and reports their outcome."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ async def rig() -> AsyncIterator[BrokerRig]:
 
 
 def parts(rig: BrokerRig) -> tuple[Any, Any]:
-    """The log, and the partition that is led."""
+    """Return the log, and the led partition."""
     return rig.parts.coordinator._records, rig.parts.coordinator._led[0]
 
 
-async def test_facts_hold_when_they_are_replicated(rig: BrokerRig) -> None:
+async def test_group_records_apply_only_after_replication(rig: BrokerRig) -> None:
     log, led = parts(rig)
     fact = OffsetFact("g", TP, CommittedOffset(offset=5, commit_ms=1))
     assert await log.write(led, [fact]) is E.NONE
@@ -49,7 +49,7 @@ async def test_batch_over_the_topics_limit_is_reported_as_too_large(rig: BrokerR
     )
 
 
-async def test_what_followers_do_not_have_in_time_is_in_the_log(rig: BrokerRig) -> None:
+async def test_write_that_is_not_replicated_in_time_may_be_in_the_log(rig: BrokerRig) -> None:
     log, led = parts(rig)
     await lead(rig, 1, isr=(1, 2))
     assert await log.write_records(led, RECORDS) == Written(
@@ -57,14 +57,14 @@ async def test_what_followers_do_not_have_in_time_is_in_the_log(rig: BrokerRig) 
     )
 
 
-async def test_what_a_disk_was_asked_and_did_not_answer_is_not_known(rig: BrokerRig) -> None:
+async def test_write_to_a_hanging_disk_may_be_in_the_log(rig: BrokerRig) -> None:
     log, led = parts(rig)
     stall(rig.dirs[0])
     assert await log.write_records(led, RECORDS) == Written(E.NOT_COORDINATOR, may_be_in_log=True)
     await answer(rig.dirs[0])
 
 
-async def test_another_leadership_s_log_takes_nothing(rig: BrokerRig) -> None:
+async def test_write_of_another_leader_epoch_is_refused(rig: BrokerRig) -> None:
     log, led = parts(rig)
     await lead(rig, 5)
     led.leader_epoch = 4

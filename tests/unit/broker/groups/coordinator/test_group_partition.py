@@ -1,4 +1,4 @@
-"""What a partition knows of groups and their offsets, and what it lets go."""
+"""``GroupPartition``: groups, offsets, expiration and deletion."""
 
 from __future__ import annotations
 
@@ -64,16 +64,20 @@ def loaded(group: GroupMetadata | None, **offset: int) -> GroupPartition:
             kept(since_ms=500), {"commit_ms": 1}, 1_500, [READ, UNREAD, "g"], id="empty for long"
         ),
         pytest.param(kept(member()), {"commit_ms": 1}, 9_999, [UNREAD], id="reads one"),
-        pytest.param(kept(member(b"?")), {"commit_ms": 1}, 9_999, [], id="reads nobody knows what"),
+        pytest.param(kept(member(b"?")), {"commit_ms": 1}, 9_999, [], id="unreadable subscription"),
         pytest.param(
             kept(member(), protocol_type="connect"), {"commit_ms": 1}, 9_999, [], id="no consumers"
         ),
         pytest.param(
-            kept(), {"commit_ms": 1, "expire_ms": 50}, 50, [READ, UNREAD, "g"], id="by its own time"
+            kept(),
+            {"commit_ms": 1, "expire_ms": 50},
+            50,
+            [READ, UNREAD, "g"],
+            id="own expiration time",
         ),
     ],
 )
-def test_what_is_kept_long_enough(
+def test_expired_returns_offsets_and_groups_after_the_retention(
     group: GroupMetadata | None, offset: dict[str, int], at_ms: int, gone: list[Any]
 ) -> None:
     groups = loaded(group, **offset)
@@ -86,8 +90,8 @@ def test_what_is_kept_long_enough(
         assert groups.state_of("g") is GroupState.DEAD and len(groups) == 0
 
 
-def test_what_is_on_its_way_to_the_log_keeps_what_is_in_memory() -> None:
-    """A tombstone would stand after the commit, which is fresh, or for another topic."""
+def test_offsets_are_kept_while_a_commit_is_in_flight() -> None:
+    """The tombstone would follow the new commit, or delete the offset of another topic."""
     groups = loaded(None, commit_ms=0)
     with groups.committing("g"), groups.committing("g"):
         pass
@@ -99,8 +103,8 @@ def test_what_is_on_its_way_to_the_log_keeps_what_is_in_memory() -> None:
         assert groups.expired("g", 10 * RETENTION_MS, RETENTION_MS) == []
 
 
-def test_a_transaction_s_offset_for_the_topic_that_has_the_name_now_is_kept() -> None:
-    """It is known by name alone; what the group committed before was for the topic's namesake."""
+def test_orphaned_keeps_a_pending_offset_of_a_recreated_topic() -> None:
+    """The pending offset has a topic name only; the earlier commit was for the deleted topic."""
     groups = GroupPartition(GroupLimits(initial_rebalance_delay_ms=0, max_size=9), CONSUMER)
     old = CommittedOffset(offset=5, topic_id=b"o" * 16)
     groups.take(OffsetFact("g", READ, old))
@@ -113,7 +117,7 @@ def test_a_transaction_s_offset_for_the_topic_that_has_the_name_now_is_kept() ->
     assert groups.orphaned("g", is_gone) == [OffsetFact("g", UNREAD, None)]
 
 
-def test_only_an_empty_group_can_be_deleted_and_nothing_of_it_is_left() -> None:
+def test_delete_group_requires_an_empty_group_and_removes_all_facts() -> None:
     assert loaded(kept(member())).check_deletion("g") is ErrorCode.NON_EMPTY_GROUP
     assert loaded(None).check_deletion("x") is ErrorCode.GROUP_ID_NOT_FOUND
     groups = loaded(kept())
@@ -123,7 +127,7 @@ def test_only_an_empty_group_can_be_deleted_and_nothing_of_it_is_left() -> None:
     assert groups.group_ids() == []
 
 
-def test_a_group_that_nothing_was_written_of_is_forgotten_with_its_last_id() -> None:
+def test_forget_unused_removes_an_unwritten_group_after_its_last_pending_id() -> None:
     groups = GroupPartition(GroupLimits(initial_rebalance_delay_ms=0, max_size=9), CONSUMER)
     group = groups.group("g")
     request = JoinRequested(
@@ -153,5 +157,7 @@ def test_a_group_that_nothing_was_written_of_is_forgotten_with_its_last_id() -> 
         (b"\0\0\0\0\0\1\0\1\xff", None),
     ],
 )
-def test_topics_in_a_member_s_metadata(subscription: bytes, topics: set[str] | None) -> None:
+def test_subscribed_topics_reads_member_metadata(
+    subscription: bytes, topics: set[str] | None
+) -> None:
     assert subscribed_topics(subscription) == topics

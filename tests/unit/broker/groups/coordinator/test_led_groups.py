@@ -1,4 +1,4 @@
-"""A partition of ``__consumer_offsets`` on its way from its election to its groups."""
+"""``LedGroups``: loading of a partition of ``__consumer_offsets`` after an election."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.unit.broker.groups.group_rig import fetched, lead, loaded
 from tests.unit.broker.impaired_dirs import answer, stall
 
 
-async def test_it_is_asked_again_until_it_is_loaded() -> None:
+async def test_group_partition_loading_is_retried_until_it_succeeds() -> None:
     async with brokers() as (rig,):
         await lead(rig, 0)
         await loaded(rig)
@@ -17,7 +17,7 @@ async def test_it_is_asked_again_until_it_is_loaded() -> None:
         stall(rig.dirs[0])
         await lead(rig, 2)
         led = rig.parts.coordinator._led[0]
-        # An empty log needs no disk; what there is is read first.
+        # An empty log is loaded without the disk.
         assert led.phase in (Phase.LOADING, Phase.ACTIVE) and led.leader_epoch == 2
         await answer(rig.dirs[0])
         await loaded(rig)

@@ -1,4 +1,4 @@
-"""Offsets of open transactions: whose they are, and what becomes of them."""
+"""``PendingOffsets``: offsets of open transactions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def at(offset: int) -> CommittedOffset:
 
 
 class Log:
-    """Facts of a group in the order in which they are written."""
+    """Facts of a group in the order of the log."""
 
     def __init__(self) -> None:
         limits = GroupLimits(initial_rebalance_delay_ms=0, max_size=9)
@@ -41,7 +41,7 @@ class Log:
         return {where: one.offset for where, one in self.groups.offsets("g").items()}
 
 
-def test_what_is_committed_with_a_transaction_holds_when_that_is_committed() -> None:
+def test_pending_offsets_apply_when_their_transaction_commits() -> None:
     log = Log()
     log.commit(A, 5, ONE)
     log.commit(B, 6, TWO)
@@ -50,10 +50,10 @@ def test_what_is_committed_with_a_transaction_holds_when_that_is_committed() -> 
     log.end(TWO, commits=False)
     assert log.held == {A: 5} and not log.groups.pending.groups
     log.end(ONE)
-    assert log.held == {A: 5}, "a marker without anything pending"
+    assert log.held == {A: 5}, "a marker without pending offsets"
 
 
-def test_what_the_group_committed_later_by_itself_stays() -> None:
+def test_later_group_commit_overrides_a_pending_offset() -> None:
     log = Log()
     log.commit(A, 5, ONE)
     log.commit(A, 9)
@@ -73,7 +73,7 @@ def test_marker_keeps_pending_offsets_that_follow_it() -> None:
     assert log.held == {A: 5, B: 6} and not log.groups.pending.groups
 
 
-def test_a_tombstone_takes_what_is_pending_with_it() -> None:
+def test_tombstone_removes_pending_offsets() -> None:
     log = Log()
     log.commit(A, 5, ONE)
     log.commit(A, 6, TWO)
@@ -84,7 +84,7 @@ def test_a_tombstone_takes_what_is_pending_with_it() -> None:
     assert log.held == {B: 7}
 
 
-def test_nothing_of_an_open_transaction_expires_and_a_deletion_ends_it() -> None:
+def test_pending_offsets_do_not_expire_but_are_deleted_with_the_group() -> None:
     log = Log()
     log.commit(A, 1)
     log.commit(B, 1)
@@ -97,7 +97,7 @@ def test_nothing_of_an_open_transaction_expires_and_a_deletion_ends_it() -> None
     assert log.groups.state_of("g") is GroupState.DEAD
 
 
-def test_what_is_on_its_way_is_open_too() -> None:
+def test_offset_commit_in_flight_counts_as_open() -> None:
     pending = PendingOffsets()
     pending.arrives("g", [A])
     pending.arrives("g", [A])

@@ -1,4 +1,4 @@
-"""Records of consumer groups: back as they were, and to the byte where Kafka's reading was seen."""
+"""Records of consumer groups: encoding and decoding, compared with Kafka's bytes for one record."""
 
 from __future__ import annotations
 
@@ -44,18 +44,18 @@ FACTS: list[Fact] = [
 
 
 @pytest.mark.parametrize("fact", FACTS)
-def test_a_fact_comes_back_as_it_was(fact: Fact) -> None:
+def test_consumer_group_fact_survives_encoding_and_decoding(fact: Fact) -> None:
     assert fact_of(record_of(fact, 0)) == fact
 
 
-def test_bytes_are_kafkas() -> None:
+def test_group_epoch_record_has_kafkas_bytes() -> None:
     record = record_of(FACTS[0], 0)
     assert record.key == b"\0\3\0\1g"
     # Version 0: the epoch, and the hash in tag 0.
     assert record.value == b"\0\0" + b"\0\0\0\4" + b"\1\0\10" + (-7).to_bytes(8, "big", signed=True)
 
 
-def test_what_a_kafka_before_4_1_left_is_known_to_be_there() -> None:
+def test_partition_metadata_record_of_older_kafka_is_recognized() -> None:
     record = record_of(PartitionMetadataFact("g", is_there=False), 0)
-    left = type(record)(key=record.key, value=b"\0\0whatever")
+    left = type(record)(key=record.key, value=b"\0\0anything")
     assert fact_of(left) == PartitionMetadataFact("g", is_there=True)

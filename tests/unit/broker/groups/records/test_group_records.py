@@ -1,4 +1,4 @@
-"""Records of ``__consumer_offsets``, byte for byte as Kafka's own formatters read them."""
+"""Records of ``__consumer_offsets``, byte for byte in Kafka's format."""
 
 from __future__ import annotations
 
@@ -80,13 +80,15 @@ GROUP_KEY = b"\0\2\0\1g"
         pytest.param(GroupFact("g", None), GROUP_KEY, None, id="no group"),
     ],
 )
-def test_facts_as_they_are_kept(fact: Fact, key: bytes, value: bytes | None) -> None:
+def test_group_record_has_kafkas_bytes_and_is_decoded(
+    fact: Fact, key: bytes, value: bytes | None
+) -> None:
     record = record_of(fact, 1234)
     assert (record.key, record.value, record.timestamp_ms) == (key, value, 1234)
     assert fact_of(record) == fact
 
 
-def test_what_older_brokers_wrote_is_read() -> None:
+def test_records_of_older_brokers_are_decoded() -> None:
     legacy = b"\0\0" + struct.pack(">q", 8) + b"\0\1x" + struct.pack(">q", 6)
     expected = CommittedOffset(offset=8, metadata="x", commit_ms=6)
     read = fact_of(Record(key=b"\0\0" + OFFSET_KEY[2:], value=legacy))
@@ -101,10 +103,12 @@ def test_what_older_brokers_wrote_is_read() -> None:
     )
     group = fact_of(Record(key=GROUP_KEY, value=oldest))
     assert isinstance(group, GroupFact) and group.group is not None
-    assert group.group.members[0].rebalance_timeout_ms == 30, "its session's, before it had one"
+    assert group.group.members[0].rebalance_timeout_ms == 30, (
+        "the session timeout replaces a missing rebalance timeout"
+    )
 
 
-def test_kinds_that_are_not_known_are_passed_over() -> None:
+def test_unknown_group_record_type_is_ignored() -> None:
     assert fact_of(Record(key=b"\0\x0b\0\1g", value=b"\0\0")) is None
 
 
@@ -119,12 +123,14 @@ def test_kinds_that_are_not_known_are_passed_over() -> None:
         (GROUP_KEY, b"\0\3\0\x08cons"),
     ],
 )
-def test_what_cannot_be_read_is_damage(key: bytes | None, value: bytes | None) -> None:
+def test_malformed_group_record_raises_corrupt_record(
+    key: bytes | None, value: bytes | None
+) -> None:
     with pytest.raises(CorruptRecordError):
         fact_of(Record(key=key, value=value, offset=3))
 
 
-def test_the_topic_is_compacted_and_has_all_its_replicas() -> None:
+def test_consumer_offsets_topic_is_compacted_and_fully_replicated() -> None:
     shape = consumer_offsets_topic(partitions=50, replication_factor=3, segment_bytes=1 << 20)
     assert not shape.takes_fewer_replicas
     config = TopicConfig().with_overrides(dict(shape.configs), source="test")
