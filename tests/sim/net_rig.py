@@ -1,4 +1,4 @@
-"""Two hosts on a memory network, for tests of it."""
+"""Two hosts on a memory network, for its tests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PORT = 9092
 
 
 class Peer(asyncio.BufferedProtocol):
-    """Keeps what came and what it was told."""
+    """A protocol that records received bytes and notifications."""
 
     def __init__(self) -> None:
         self.transport: Any = None
@@ -43,7 +43,7 @@ class Peer(asyncio.BufferedProtocol):
 
 
 class Net:
-    """Two hosts, ``a`` and ``b``, of which ``b`` listens."""
+    """Hosts ``a`` and ``b``; ``b`` listens."""
 
     def __init__(self, seed: int = 1) -> None:
         self.world = World(seed)

@@ -26,7 +26,7 @@ _SHRINK_TRIES = 40
 
 
 def replay_line(outcome: Outcome, numbers: Sequence[int], options: argparse.Namespace) -> str:
-    """What runs the same again."""
+    """Return the command that runs the same again."""
     parts = [f"make sim SEED={outcome.seed}"]
     if len(numbers) < len(outcome.schedule):
         parts.append(f"ONLY={','.join(map(str, numbers))}")
@@ -46,7 +46,7 @@ def replay_line(outcome: Outcome, numbers: Sequence[int], options: argparse.Name
 
 
 def report_failure(outcome: Outcome, options: argparse.Namespace) -> None:
-    """Shrink it, and tell the story of what is left."""
+    """Shrink the schedule, and print the story of the remaining faults."""
     print(f"seed {outcome.seed} fails: {outcome.findings[0]}", flush=True)
     numbers = [fault.number for fault in outcome.schedule]
     if options.shrink:
@@ -69,7 +69,7 @@ def report_failure(outcome: Outcome, options: argparse.Namespace) -> None:
 
 
 def is_same(one: Outcome, other: Outcome) -> bool:
-    """Whether both broke the same law, whatever partition and broker it was."""
+    """Return whether both broke the same invariant, for any partition and broker."""
     return bool(other.findings) and _law_of(other.findings[0]) == _law_of(one.findings[0])
 
 
@@ -90,7 +90,7 @@ def _runner(options: argparse.Namespace) -> partial[Outcome]:
 
 
 class Totals:
-    """What all seeds did together."""
+    """Summary of all seeds."""
 
     def __init__(self) -> None:
         self.began_s = time.monotonic()

@@ -1,6 +1,6 @@
 """A story with a bit of everything, the same for the same seed: ``python -m tests.sim.story 7``.
 
-It prints the hash of the trace; with ``-v`` every line of it.
+It prints the hash of the trace, and with ``-v`` every line of it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PARTITIONS = 12
 async def produce(
     client: SimulatedClient, acked: dict[int, list[bytes]], *, pause_s: float
 ) -> None:
-    """One record after the other to each partition, until it is cancelled."""
+    """Produce one record after the other to each partition until cancelled."""
     producer = Producer(client.kafka, TOPIC)
     await client.kafka.retry(lambda: client.kafka.refresh_metadata([TOPIC]))
     await asyncio.gather(*(_produce(producer, p, acked, pause_s) for p in range(PARTITIONS)))
@@ -52,7 +52,7 @@ async def _produce(
 
 
 async def consume(client: SimulatedClient, count: dict[int, int]) -> dict[int, list[bytes]]:
-    """What each partition holds, from its beginning, so many records at least."""
+    """Return the records of each partition from its beginning, at least so many."""
     found: dict[int, list[bytes]] = {partition: [] for partition in range(PARTITIONS)}
     await client.kafka.retry(lambda: client.kafka.refresh_metadata([TOPIC]))
     consumer = Consumer(client.kafka, TOPIC, dict.fromkeys(range(PARTITIONS), 0))
@@ -79,7 +79,7 @@ def settle(cluster: SimulatedCluster) -> None:
         )
 
     def is_known(broker: SimulatedBroker, state: MetadataState) -> bool:
-        """As it is now, and not as it was before it died."""
+        """The current daemon's state, not that of the daemon before it died."""
         known, wiring = state.brokers.get(BrokerId(broker.node_id)), broker.wiring
         return (
             broker.is_serving
@@ -94,7 +94,7 @@ def settle(cluster: SimulatedCluster) -> None:
 
 
 def strike(cluster: SimulatedCluster, bob: SimulatedClient, chance: random.Random) -> None:
-    """One fault after the other, each healed before the next."""
+    """Strike one fault after the other, each healed before the next."""
     broker = cluster.broker(chance.randint(1, 3))
     cluster.run_for(chance.randint(500, 1500))
     broker.kill()
@@ -132,7 +132,7 @@ def strike(cluster: SimulatedCluster, bob: SimulatedClient, chance: random.Rando
 
 
 def tell(seed: int, trace: Trace | None = None) -> tuple[str, int]:
-    """The hash of the trace, and how many records were acknowledged; all of them are there."""
+    """Return the trace's hash and the number of acknowledged records, all of which are there."""
     chance = random.Random(seed)
     with SimulatedCluster(seed, trace=trace) as cluster:
         cluster.start()

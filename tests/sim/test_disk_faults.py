@@ -23,7 +23,7 @@ class _Disk:
         self.faults = DiskFaults(self)
 
 
-def test_eio_is_for_ever_or_once() -> None:
+def test_eio_fault_fails_all_operations_or_one() -> None:
     disk = _Disk()
     disk.faults.begin(DiskFault.EIO)
     for _ in range(3):
@@ -43,21 +43,21 @@ def test_eio_is_for_ever_or_once() -> None:
     assert failed <= 1
 
 
-def test_it_hangs_is_slow_and_is_full_until_it_is_healed() -> None:
+def test_hang_slow_and_full_faults_last_until_healed() -> None:
     disk = _Disk()
     for fault in (DiskFault.HANG, DiskFault.SLOW, DiskFault.FULL):
         disk.faults.begin(fault)
     assert disk.gate.is_closed and disk.slowness > 1
     with pytest.raises(OSError, match="No space left"):
         disk.vfs.open("/d/file", OpenMode.READ_WRITE).write_at(4, [b"5"])
-    disk.faults.heal(DiskFault.HANG)  # Each fault has an owner, and ends when that one says so.
+    disk.faults.heal(DiskFault.HANG)  #  Each fault has an owner, which ends it.
     assert not disk.gate.is_closed and disk.slowness > 1
     disk.faults.heal()
     assert disk.slowness == 1
     disk.vfs.open("/d/file", OpenMode.READ_WRITE).write_at(4, [b"5"])
 
 
-def test_what_is_unmounted_comes_back_and_what_is_replaced_does_not() -> None:
+def test_vanished_disk_returns_unless_it_was_replaced() -> None:
     disk = _Disk()
     device = disk.vfs.device(disk.path)
     disk.faults.begin(DiskFault.VANISH)

@@ -1,4 +1,4 @@
-"""MemFile: pages in memory, and what a power cut leaves of a file."""
+"""``MemFile``: pages in memory, and the content after a power cut."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""MemoryNetwork: what TCP promises when links are cut and hosts go."""
+"""``MemoryNetwork``: TCP's guarantees when links are cut and hosts end."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from tests.sim.net_rig import PORT, Net, Peer
 
 
-def test_a_partition_loses_nothing_and_who_connects_meanwhile_hangs() -> None:
+def test_partition_delays_bytes_and_hangs_new_connections() -> None:
     net = Net()
     here, there = net.connected()
     net.network.partition("a", "b")
@@ -39,7 +39,7 @@ def test_partition_that_rejects_refuses_new_connections_and_keeps_open_ones() ->
     assert (bytes(there.received), accepted.exception()) == (b"late", None)
 
 
-def test_a_partition_of_one_way_stops_the_other_when_the_window_is_full() -> None:
+def test_one_way_partition_stops_other_direction_at_full_window() -> None:
     net = Net()
     here, there = net.connected()
     net.network.partition("b", "a", one_way=True)
@@ -53,7 +53,7 @@ def test_a_partition_of_one_way_stops_the_other_when_the_window_is_full() -> Non
     assert (len(there.received), bytes(here.received)) == (1_000_000, b"unheard")
 
 
-def test_who_is_killed_closes_its_connections_and_refuses_new_ones() -> None:
+def test_killed_process_closes_connections_and_refuses_new_ones() -> None:
     net = Net()
     here, there = net.connected()
     there.transport.write(b"last words")
@@ -66,7 +66,7 @@ def test_who_is_killed_closes_its_connections_and_refuses_new_ones() -> None:
     assert isinstance(refused.exception(), ConnectionRefusedError)
 
 
-def test_who_lost_power_says_nothing_until_it_is_back() -> None:
+def test_host_without_power_is_silent_until_it_is_back() -> None:
     net = Net()
     here, _ = net.connected()
     net.loops["b"].is_dead = True
@@ -82,7 +82,7 @@ def test_who_lost_power_says_nothing_until_it_is_back() -> None:
     assert hanging.done()
 
 
-def test_connections_that_are_reset_break_on_both_sides() -> None:
+def test_reset_connections_breaks_both_sides() -> None:
     net = Net()
     here, there = net.connected()
     assert net.network.reset_connections("a", "b") == 2
@@ -90,7 +90,7 @@ def test_connections_that_are_reset_break_on_both_sides() -> None:
     assert (here.told, there.told) == (["ConnectionResetError"], ["ConnectionResetError"])
 
 
-def test_who_gives_up_connecting_leaves_nothing_behind() -> None:
+def test_cancelled_connection_attempt_leaves_no_connection() -> None:
     net = Net()
     net.network.delay("a", "b", 1_000)
     task = net.connect()
@@ -101,8 +101,9 @@ def test_who_gives_up_connecting_leaves_nothing_behind() -> None:
     assert [guest.told for guest in net.guests] == [["lost"]]
 
 
-def test_of_two_delays_that_overlap_none_is_left() -> None:
-    """The first to end had been what the second one put back: the link stayed slow for ever."""
+def test_overlapping_delays_of_a_link_end_independently() -> None:
+    """Before, the end of the first delay restored the second one, and the link stayed slow
+    forever."""
     net = Net()
     first = net.network.delay("a", "b", 1_000)
     second = net.network.delay("b", "a", 3_000)
@@ -116,7 +117,7 @@ def test_of_two_delays_that_overlap_none_is_left() -> None:
     assert quick.done()
 
 
-def test_an_address_has_one_listener_and_a_name_one_host() -> None:
+def test_address_has_one_listener_and_name_one_host() -> None:
     net = Net()
     with pytest.raises(OSError, match="Address already in use"):
         net.run(net.loops["b"].create_server(Peer, "b", PORT))

@@ -1,11 +1,11 @@
-"""MemoryTransport: bytes in order, and back pressure."""
+"""``MemoryTransport``: order of bytes, and back pressure."""
 
 from __future__ import annotations
 
 from tests.sim.net_rig import PORT, Net
 
 
-def test_bytes_come_whole_and_in_order_and_the_end_after_them() -> None:
+def test_transport_delivers_bytes_in_order_and_then_the_end() -> None:
     net = Net()
     here, there = net.connected()
     assert here.transport.get_extra_info("peername") == (net.places["b"].address, PORT)
@@ -18,7 +18,7 @@ def test_bytes_come_whole_and_in_order_and_the_end_after_them() -> None:
     assert (here.told, there.told) == (["lost"], ["lost"])
 
 
-def test_who_does_not_read_holds_up_who_writes() -> None:
+def test_paused_reader_pauses_the_writer() -> None:
     net = Net()
     here, there = net.connected()
     there.transport.pause_reading()

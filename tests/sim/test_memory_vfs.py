@@ -1,4 +1,4 @@
-"""MemVfs: what a power cut leaves. Its other rules are tried in unit/storage/test_vfs.py."""
+"""``MemVfs``: content after a power cut. unit/storage/test_vfs.py tests its other rules."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from kraftjbod.storage.vfs import OpenMode
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 
 
-def test_a_power_cut_leaves_what_was_synced_and_some_beginning_of_the_rest() -> None:
+def test_crash_clone_keeps_synced_bytes_and_a_prefix_of_the_rest() -> None:
     vfs = MemVfs()
     vfs.make_dirs("/d")
     file = vfs.open("/d/f", OpenMode.CREATE)
@@ -27,7 +27,7 @@ def test_a_power_cut_leaves_what_was_synced_and_some_beginning_of_the_rest() -> 
     assert vfs.read_if_exists("/d/f") == whole
 
 
-def test_it_may_leave_the_size_and_only_some_of_the_sectors() -> None:
+def test_crash_clone_may_keep_file_size_with_some_sectors_only() -> None:
     vfs = MemVfs()
     file = vfs.open("/f", OpenMode.CREATE)
     file.write_at(0, [b"s" * 700])

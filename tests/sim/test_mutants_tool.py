@@ -10,7 +10,7 @@ from tests.sim.mutants.__main__ import run_bounded
 
 
 def test_run_bounded_after_its_time_ends_descendants(tmp_path: Path) -> None:
-    """A pool's workers survived the time limit of ``--minutes`` and kept a core busy."""
+    """Before, a pool's workers survived the time limit of ``--minutes`` and kept a core busy."""
     script = "sleep 600 & echo $!; wait"
     with pytest.raises(subprocess.TimeoutExpired) as e:
         run_bounded(["sh", "-c", script], tmp_path, timeout_s=2.0)

@@ -1,4 +1,4 @@
-"""Whole daemons under virtual time: the same seed is the same story, in every process."""
+"""Whole daemons under virtual time: the same seed gives the same story, in every process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.sim.search.cluster_view import ClusterView
 _ROOT = Path(__file__).parents[2]
 
 
-#: A search's run with everything that it may play beside the plain load; prints its trace's hash.
+# A search run with all optional parts besides the plain load; prints the hash of its trace.
 _RUN = """
 from tests.sim.search.applications.chosen import Kind
 from tests.sim.search.seed_run import run_seed
@@ -28,8 +28,8 @@ print(run_seed(1, duration_ms=3_000, applications=frozenset(Kind), is_light=True
 """
 
 
-def _told(hash_seed: str, *arguments: str) -> str:
-    """In a process of its own, where sets of words are in another order."""
+def _output(hash_seed: str, *arguments: str) -> str:
+    """Return the output of a separate process, in which sets of strings have another order."""
     done = subprocess.run(
         [sys.executable, *arguments],
         cwd=_ROOT,
@@ -42,15 +42,15 @@ def _told(hash_seed: str, *arguments: str) -> str:
     return done.stdout
 
 
-def test_the_same_seed_is_the_same_trace_in_every_process() -> None:
+def test_same_seed_gives_same_trace_in_every_process() -> None:
     story = "-m", "tests.sim.story"
-    told = _told("1", *story, "7")
-    assert told == _told("3", *story, "7")
-    assert told != _told("1", *story, "8")
-    assert _told("1", "-c", _RUN) == _told("3", "-c", _RUN)
+    told = _output("1", *story, "7")
+    assert told == _output("3", *story, "7")
+    assert told != _output("1", *story, "8")
+    assert _output("1", "-c", _RUN) == _output("3", "-c", _RUN)
 
 
-def test_a_cluster_starts_dies_and_is_looked_into() -> None:
+def test_simulated_cluster_starts_dies_and_can_be_inspected() -> None:
     with SimulatedCluster(seed=1, brokers=1, log_dirs=2) as cluster:
         cluster.start()
         broker, controller = cluster.broker(1), cluster.controller()
@@ -76,7 +76,7 @@ def test_a_cluster_starts_dies_and_is_looked_into() -> None:
         SimulatedCluster(seed=1, controllers=2)
 
 
-def test_of_three_controllers_any_one_may_go_and_its_clock_may_be_wrong() -> None:
+def test_one_of_three_controllers_may_fail_and_its_clock_may_drift() -> None:
     with SimulatedCluster(seed=1, controllers=3, brokers=1, log_dirs=1) as cluster:
         cluster.start()
         first = next(host for host in cluster.controllers if host.is_active)
@@ -96,9 +96,11 @@ def test_of_three_controllers_any_one_may_go_and_its_clock_may_be_wrong() -> Non
         assert not first.is_active
 
 
-def test_a_broker_that_may_be_fenced_begins_to_lead_nothing() -> None:
-    """Cut off from the controller it is made the leader, then fenced. Once the network is healed it
-    hears the first of both, which was on its way all the time, and there is nobody to say more."""
+def test_broker_that_may_be_fenced_starts_no_leadership() -> None:
+    """A broker that is cut off from the controller is elected leader, and then fenced.
+
+    Once the network is healed, it receives the election, which was in flight all the time, and no
+    controller runs to send more."""
     tp = TopicPartition("t", 0)
     config = {
         "broker.session.timeout.ms": "3000",
@@ -144,7 +146,7 @@ def test_a_broker_that_may_be_fenced_begins_to_lead_nothing() -> None:
 
 
 def test_broker_reconnects_when_its_only_controller_lost_the_connections() -> None:
-    """The broker's ends stay open, and what it writes there is lost without an answer."""
+    """The broker's connections stay open, and its bytes are lost without a response."""
     with SimulatedCluster(5) as cluster:
         cluster.start()
         cluster.network.break_one_side("controller-100", "broker-2")

@@ -1,4 +1,4 @@
-"""ProcessVfs: disks by their paths, useless once the process is gone."""
+"""``ProcessVfs``: disks by their paths, unusable once the process has ended."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _vfs() -> tuple[ProcessVfs, dict[str, SimulatedDisk]]:
     return ProcessVfs(disks), disks
 
 
-def test_each_path_has_its_disk() -> None:
+def test_process_vfs_maps_each_path_to_its_disk() -> None:
     vfs, disks = _vfs()
     vfs.open("/b/d1/f", OpenMode.CREATE).write_at(0, [b"abc"])
     assert disks["/b/d1"].vfs.read_if_exists("/b/d1/f") == b"abc"
@@ -41,7 +41,7 @@ def test_each_path_has_its_disk() -> None:
         vfs.open("/b/d3/f", OpenMode.CREATE)
 
 
-def test_what_was_given_up_or_outlived_its_process_is_useless() -> None:
+def test_files_of_released_directory_or_ended_process_are_unusable() -> None:
     vfs, disks = _vfs()
     given_up = vfs.open("/b/d1/f", OpenMode.CREATE)
     other = vfs.open("/b/d2/f", OpenMode.CREATE)
@@ -58,7 +58,7 @@ def test_what_was_given_up_or_outlived_its_process_is_useless() -> None:
     assert disks["/b/d2"].vfs.read_if_exists("/b/d2/f") == b"in time"
 
 
-def test_a_power_cut_leaves_what_was_synced() -> None:
+def test_power_cut_keeps_synced_bytes() -> None:
     vfs, disks = _vfs()
     file = vfs.open("/b/d1/f", OpenMode.CREATE)
     file.write_at(0, [b"synced"])
@@ -70,7 +70,7 @@ def test_a_power_cut_leaves_what_was_synced() -> None:
 
 
 def _syncs(files: Sequence[VfsFile]) -> list[bool]:
-    """Sync each of ``files`` once; whether that succeeded."""
+    """Sync each of ``files`` once; return whether each sync succeeded."""
     succeeded = []
     for file in files:
         try:
@@ -84,7 +84,7 @@ def _syncs(files: Sequence[VfsFile]) -> list[bool]:
 
 
 def _with_failed_writeback(*, in_sync: bool) -> tuple[ProcessVfs, SimulatedDisk, list[ProcessFile]]:
-    """Two descriptors of one file, written until writeback fails: in a sync, or before it."""
+    """Return two descriptors of a file, written until writeback fails: in a sync, or before it."""
     vfs, disks = _vfs()
     disk = disks["/b/d1"]
     vfs.open("/b/d1/0.log", OpenMode.CREATE)
@@ -158,7 +158,7 @@ def test_space_of_a_removed_file_is_free_once_its_process_has_no_descriptor(end:
 
 
 def _took_us(work: Callable[[ProcessVfs], object], costs: DiskCosts) -> int:
-    """Virtual time of ``work`` in a thread, on a disk with 200 files of 1,000 bytes."""
+    """Return the virtual time of ``work`` in a thread, on a disk with 200 files of 1,000 bytes."""
     vfs, disks = _vfs()
     disk = disks["/b/d1"]
     for number in range(200):
@@ -194,7 +194,7 @@ def test_operations_take_time_by_bytes_and_names(
 
 
 def _close_us(*, size: int, is_named: bool) -> int:
-    """Virtual time that the last close of a file takes."""
+    """Return the virtual time of the last close of a file."""
     vfs, disks = _vfs()
     world, took_us = disks["/b/d1"].world, list[int]()
 

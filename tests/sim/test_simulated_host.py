@@ -1,4 +1,4 @@
-"""SimulatedHost: what is left of a process that was killed, and of a machine without power."""
+"""``SimulatedHost``: remains of a killed process, and of a host without power."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kraftjbod.testing.simulation.world import World
 
 
 class _Writer:
-    """A life: writes a byte a millisecond, and syncs the first ten."""
+    """A process that writes a byte per millisecond, and syncs the first ten."""
 
     def __init__(self) -> None:
         self.cleaned_up = 0
@@ -67,7 +67,7 @@ def _size(host: SimulatedHost) -> int:
     return len(host.disks["/h/d"].vfs.read_if_exists("/h/d/f") or b"")
 
 
-def test_who_is_killed_cleans_nothing_up_and_loses_nothing(make_host: Make) -> None:
+def test_killed_process_runs_no_cleanup_and_loses_no_bytes(make_host: Make) -> None:
     host, life = make_host()
     host.world.run_until(50_500)
     host.kill()
@@ -80,7 +80,7 @@ def test_who_is_killed_cleans_nothing_up_and_loses_nothing(make_host: Make) -> N
     assert _size(host) > 51
 
 
-def test_without_power_what_was_not_synced_may_be_lost(make_host: Make) -> None:
+def test_power_cut_may_lose_unsynced_bytes(make_host: Make) -> None:
     left = set()
     for _ in range(2):
         host, _ = make_host()
@@ -91,7 +91,7 @@ def test_without_power_what_was_not_synced_may_be_lost(make_host: Make) -> None:
     assert 10 <= left.pop() <= 51 + 200
 
 
-def test_who_is_stopped_ends_by_itself(make_host: Make) -> None:
+def test_stopped_process_ends_with_cleanup(make_host: Make) -> None:
     host, life = make_host()
     host.world.run_until(20_000)
     host.stop()
@@ -99,7 +99,7 @@ def test_who_is_stopped_ends_by_itself(make_host: Make) -> None:
     assert (host.is_up, host.exit_code, life.cleaned_up) == (False, 7, 1)
 
 
-def test_a_wall_clock_jumps_and_the_other_does_not(make_host: Make) -> None:
+def test_wall_clock_jump_leaves_monotonic_clock_unchanged(make_host: Make) -> None:
     host, _ = make_host()
     clock = HostClock(host)
     before = clock.now_ms(), clock.wall_ms()
@@ -109,7 +109,7 @@ def test_a_wall_clock_jumps_and_the_other_does_not(make_host: Make) -> None:
     assert clock.possible_now().doubt_ms == 3_600_000
 
 
-def test_who_dies_in_the_place_of_an_operation_never_does_it(make_host: Make) -> None:
+def test_kill_at_operation_prevents_that_operation(make_host: Make) -> None:
     host, _ = make_host()
     assert host.process is not None
     file = host.process.make_vfs().open("/h/d/g", OpenMode.CREATE)
@@ -121,7 +121,7 @@ def test_who_dies_in_the_place_of_an_operation_never_does_it(make_host: Make) ->
     assert not host.is_up
 
 
-def test_who_stands_still_does_nothing_and_then_all_that_was_due(make_host: Make) -> None:
+def test_paused_process_catches_up_after_the_pause(make_host: Make) -> None:
     host, life = make_host()
     host.world.run_until(20_500)
     go_on = host.stand_still()
@@ -134,7 +134,7 @@ def test_who_stands_still_does_nothing_and_then_all_that_was_due(make_host: Make
     assert _size(host) <= 22
 
 
-def test_who_is_killed_while_it_stands_still_never_goes_on(make_host: Make) -> None:
+def test_process_killed_during_a_pause_never_continues(make_host: Make) -> None:
     host, life = make_host()
     go_on = host.stand_still()
     host.kill()

@@ -1,4 +1,5 @@
-"""SimulatedExecutor: a directory's thread in virtual time, that waits where a real one would."""
+"""``SimulatedExecutor``: a directory's thread in virtual time, which waits where a real one
+would."""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ def _begin(world: World, loop: VirtualLoop, gate: Gate, said: list[str]) -> LogD
     return executor
 
 
-def test_one_after_the_other_and_a_gate_in_the_middle_of_a_job() -> None:
+def test_executor_runs_jobs_in_order_and_waits_at_a_gate() -> None:
     world, gate, said = World(seed=1), Gate(), list[str]()
     loop = virtual_loop(world, "a")
     gate.close()
@@ -57,7 +58,7 @@ def test_one_after_the_other_and_a_gate_in_the_middle_of_a_job() -> None:
     assert loop.threads == {}
 
 
-def test_a_thread_of_a_dead_process_never_goes_on() -> None:
+def test_thread_of_dead_process_never_continues() -> None:
     world, gate, said = World(seed=1), Gate(), list[str]()
     loop = virtual_loop(world, "a")
     gate.close()
@@ -72,7 +73,7 @@ def test_a_thread_of_a_dead_process_never_goes_on() -> None:
     assert said == ["first half done"]
 
 
-def test_no_loop_is_seen_in_a_thread() -> None:
+def test_thread_has_no_running_event_loop() -> None:
     world = World(seed=1)
     loop = virtual_loop(world, "a")
     executor = _executor(world)

@@ -1,4 +1,4 @@
-"""docs/simulation.md: the test to paste is pasted and run."""
+"""The test in docs/simulation.md runs as printed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _PAGE = Path(__file__).parents[2] / "docs" / "simulation.md"
 
 
 @pytest.mark.parametrize("seed", [3])
-def test_the_test_to_paste_passes(seed: int) -> None:
+def test_example_of_the_simulation_page_passes(seed: int) -> None:
     found = re.search(r"```python\n(.*?)```", _PAGE.read_text(), re.DOTALL)
     assert found is not None
     names: dict[str, object] = {}

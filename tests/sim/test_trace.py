@@ -1,11 +1,11 @@
-"""Trace: lines, counts, and a hash that any difference changes."""
+"""``Trace``: lines, counts, and a hash that any difference changes."""
 
 from __future__ import annotations
 
 from kraftjbod.testing.simulation.trace import Trace
 
 
-def test_a_hash_for_everything_that_happened() -> None:
+def test_trace_hash_changes_with_every_step_and_line() -> None:
     said: list[str] = []
     trace = Trace(keep=2, on_line=said.append)
     trace.now_us = lambda: 1_500_000

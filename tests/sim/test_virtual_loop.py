@@ -1,4 +1,4 @@
-"""VirtualLoop: what asyncio itself does with it. Its time is tried in test_world.py."""
+"""``VirtualLoop`` used by asyncio. test_world.py tests its time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kraftjbod.testing.simulation.virtual_loop import DriftingClock, virtual_loo
 from kraftjbod.testing.simulation.world import World
 
 
-def test_tasks_futures_and_generators_end_as_on_any_loop() -> None:
+def test_tasks_futures_and_generators_work_on_virtual_loop() -> None:
     world = World(seed=1)
     loop = virtual_loop(world, "a")
     closed: list[str] = []
@@ -39,7 +39,7 @@ def test_tasks_futures_and_generators_end_as_on_any_loop() -> None:
     assert closed == ["generator"]
 
 
-def test_an_exception_that_nobody_takes_is_a_complaint() -> None:
+def test_unhandled_exception_of_callback_is_a_complaint() -> None:
     world = World(seed=1)
     loop = virtual_loop(world, "a")
 
@@ -52,8 +52,8 @@ def test_an_exception_that_nobody_takes_is_a_complaint() -> None:
     assert "bug" in world.trace.lines[-1]
 
 
-def test_what_a_dead_process_begins_warns_nobody() -> None:
-    """Its ``finally`` blocks run when it is buried, and some begin tasks."""
+def test_coroutine_started_by_dead_process_is_closed() -> None:
+    """Its ``finally`` blocks run when it is buried, and some start tasks."""
     loop = virtual_loop(World(seed=1), "a")
     loop.is_dead = True
     coroutine = asyncio.sleep(1)
@@ -61,7 +61,7 @@ def test_what_a_dead_process_begins_warns_nobody() -> None:
     assert inspect.getcoroutinestate(coroutine) == inspect.CORO_CLOSED
 
 
-def test_a_clock_that_drifts_never_jumps_and_no_timer_is_early() -> None:
+def test_drifting_clock_never_jumps_and_fires_no_timer_early() -> None:
     now = [0]
     clock = DriftingClock(lambda: now[0])
     now[0] = 1_000

@@ -1,4 +1,4 @@
-"""World and VirtualLoop: time jumps, order holds, and what is dead stays dead."""
+"""``World`` and ``VirtualLoop``: time jumps, order is kept, and dead processes stay dead."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kraftjbod.testing.simulation.virtual_loop import virtual_loop
 from kraftjbod.testing.simulation.world import EndlessLoopError, World
 
 
-def test_time_jumps_from_timer_to_timer_and_order_holds() -> None:
+def test_world_jumps_from_timer_to_timer_in_order() -> None:
     world = World(seed=1)
     a, b = virtual_loop(world, "a"), virtual_loop(world, "b")
     said: list[tuple[str, float]] = []
@@ -68,7 +68,7 @@ def test_received_bytes_delay_the_next_iteration() -> None:
     assert ran == [6_100]
 
 
-def test_a_dead_loop_runs_nothing() -> None:
+def test_dead_loop_runs_no_callbacks() -> None:
     world = World(seed=1)
     loop = virtual_loop(world, "a")
     said: list[str] = []
@@ -80,7 +80,7 @@ def test_a_dead_loop_runs_nothing() -> None:
     assert said == []
 
 
-def test_time_that_stands_still_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endless_callbacks_without_progress_of_time_raise(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worlds, "MAX_CALLBACKS_AT_ONCE", 100)
     world = World(seed=1)
     loop = virtual_loop(world, "a")
@@ -93,7 +93,7 @@ def test_time_that_stands_still_is_an_error(monkeypatch: pytest.MonkeyPatch) -> 
         world.run_until(1)
 
 
-def test_generators_are_the_same_for_the_same_name_and_seed() -> None:
+def test_rng_of_depends_on_name_and_seed_only() -> None:
     assert World(1).rng_of("x").random() == World(1).rng_of("x").random()
     assert World(1).rng_of("x").random() != World(1).rng_of("y").random()
     assert World(1).rng_of("x").random() != World(2).rng_of("x").random()

@@ -1,11 +1,10 @@
-"""``make sim-mutants SEEDS=300``: holes that were closed once, put back one at a time.
+"""``make sim-mutants SEEDS=300``: reintroduces closed defects one at a time.
 
-Each patch of ``mutants/`` is applied to a copy of the package, and seeds are run on it until one
-fails. A hole that the simulator does not find is one that it would not have found. The seed that
-found it is run without the patch, too: one that fails all the same says nothing of the mutant.
+Each patch of ``mutants/`` is applied to a copy of the package, and seeds run on it until one fails.
+A defect that the simulator does not find now would not have been found by it before. The seed that
+found it also runs without the patch: a seed that fails there as well proves nothing.
 
-A patch may begin with a line ``options: --controllers 3``: how its seeds are run.
-"""
+A patch may begin with a line ``options: --controllers 3`` with options for its seeds."""
 
 from __future__ import annotations
 
@@ -30,7 +29,7 @@ _FOUND: Final = re.compile(r"FOUND by seed (\d+).*\n *(.*)")
 
 
 def until_found(patch: Path, asked: argparse.Namespace) -> str:
-    """What the run on one mutant came to, in a line."""
+    """Return the result of the runs on one mutant, in one line."""
     named = _OPTIONS.match(patch.read_text())
     options = named[1].split() if named else []
     options += ["--light"] if asked.light else []

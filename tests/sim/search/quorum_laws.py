@@ -220,7 +220,7 @@ class QuorumLaws:
                     f"{limit_ms:.0f} ms after {self._leaders[term]} began to lead term {term}"
                 )
 
-    # --- what is committed -----------------------------------------------------------------------
+    # --- committed entries -----------------------------------------------------------------------
 
     def _commits(self, name: str, driver: RaftDriver) -> None:
         cache, committed_offset = driver.committed.cache, driver.committed_offset
@@ -247,7 +247,7 @@ class QuorumLaws:
         self._compared_snapshots[name] = snapshot_id
         records = self._view.snapshot_records(name, snapshot)
         if records is None:
-            return  # Damaged: another law asks whether anybody believes it.
+            return  #  Damaged: another invariant checks that no broker accepts it.
         first, same = self._snapshots.setdefault(snapshot.last_offset, (name, records))
         if records != same:
             self._found(f"the snapshots of {first} and {name} up to {snapshot.last_offset} differ")

@@ -109,7 +109,7 @@ _DISK_COSTS: Final = (
 )
 #: Number of voters; each entry is equally likely.
 _VOTERS: Final = (1, 1, 1, 3, 3, 5)
-#: Share of the seeds whose controllers have different settings, and what they choose from.
+# Share of the seeds whose controllers have different settings, and their values.
 _DIFFERENT_SETTINGS: Final = 0.4
 _SETTINGS: Final = {
     "broker.session.timeout.ms": ("3000", "3000", "2000"),
@@ -545,7 +545,7 @@ class SeedRun:
                     self._found(finding)
 
     async def _within(self, limit_ms: int, missing: Callable[[], list[str]]) -> bool:
-        """Wait until nothing is missing; after ``limit_ms`` report what is, and return False."""
+        """Wait until nothing is missing; after ``limit_ms`` report the rest, and return False."""
         deadline_ms = self._cluster.now_ms + limit_ms
         while left := missing():
             if self._cluster.now_ms > deadline_ms:

@@ -12,16 +12,16 @@ def _of(kind: Kind) -> list[Fault]:
     return [dataclasses.replace(_EIO, kind=kind)]
 
 
-def test_is_blamed_directory_that_was_struck_is_not_blamed() -> None:
+def test_is_blamed_of_struck_directory_is_false() -> None:
     assert not is_blamed(2, 1, [_EIO])
     assert is_blamed(2, 0, [_EIO]), "another directory"
     assert is_blamed(1, 1, [_EIO]), "of another broker"
 
 
-def test_is_blamed_faults_of_the_process_explain_nothing() -> None:
+def test_is_blamed_is_true_for_faults_of_the_process() -> None:
     assert all(is_blamed(2, 1, _of(kind)) for kind in (Kind.DESCRIPTORS, Kind.KILL, Kind.DRAIN))
 
 
-def test_is_blamed_power_cut_explains_all_directories_of_its_broker() -> None:
+def test_is_blamed_is_false_for_all_directories_after_power_cut() -> None:
     assert not is_blamed(2, 0, _of(Kind.POWER_CUT))
     assert is_blamed(3, 0, _of(Kind.POWER_CUT))

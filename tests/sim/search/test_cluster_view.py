@@ -8,7 +8,7 @@ from kraftjbod.testing.simulation.simulated_cluster import SimulatedCluster
 from tests.sim.search.cluster_view import ClusterView
 
 
-def test_it_says_what_keeps_a_cluster_from_being_whole() -> None:
+def test_cluster_view_lists_reasons_why_cluster_is_not_recovered() -> None:
     with SimulatedCluster(5, log_dirs=2) as cluster:
         view = ClusterView(cluster)
         assert view.not_whole(2) == ["no controller leads"]

@@ -16,7 +16,7 @@ def _silences(acked_ms: list[int], *history: Struck) -> list[str]:
     return silences("safe-0", acked_ms, history, pause_ms=100)
 
 
-def test_silence_has_a_limit_by_what_is_broken() -> None:
+def test_silences_beyond_the_limit_of_the_fault_are_found() -> None:
     dead, hung = _struck(Kind.EIO, 10_000, 10_500), _struck(Kind.HANG, 10_400, 10_900)
     assert _silences([9_000, 10_500, 12_000]) == []
     assert _silences([10_000, 12_500], dead) == []
@@ -25,10 +25,10 @@ def test_silence_has_a_limit_by_what_is_broken() -> None:
     assert _silences([10_000, 14_000], hung) == []
     assert _silences([10_000, 16_500], dead, hung) == [], "one after the other"
     assert len(_silences([10_000, 16_700], dead, hung)) == 1
-    assert len(_silences([30_000, 33_000], dead)) == 1, "that is long over"
+    assert len(_silences([30_000, 33_000], dead)) == 1, "the fault ended long before"
 
 
-def test_what_two_brokers_or_the_controller_lack_is_not_judged() -> None:
+def test_silences_are_not_judged_with_two_struck_brokers_or_no_controller() -> None:
     dead, other = _struck(Kind.EIO, 0, 500), _struck(Kind.STOP, 400, 900, broker=2)
     away = _struck(Kind.CONTROLLER_KILL, 0, 500)
     for history in ((dead, other), (dead, away)):

@@ -32,7 +32,7 @@ def _log(values: list[bytes], first: int = 0) -> bytes:
 
 
 def _disk(*copies: tuple[str, list[bytes]], first: int = 0) -> MemVfs:
-    """:param first: the offset of the first record of each."""
+    """:param first: the offset of the first record of each replica."""
     vfs = MemVfs()
     for name, values in copies:
         vfs.make_dirs(f"/d/{name}")
@@ -57,25 +57,25 @@ def _judge(*disks: MemVfs, acked: int = 3, ledger: Ledger | None = None) -> list
     return findings
 
 
-def test_equal_and_whole_copies_pass() -> None:
+def test_judge_at_rest_accepts_equal_replicas() -> None:
     assert records_of(_log(_VALUES)) == dict(enumerate(_VALUES))
     assert _judge(*[_disk(("t-0", _VALUES))] * 3) == []
 
 
-def test_copies_that_differ_or_lack_what_was_acknowledged_are_found() -> None:
+def test_judge_at_rest_finds_different_and_incomplete_replicas() -> None:
     findings = _judge(_disk(("t-0", _VALUES)), _disk(("t-0", _VALUES[:2])))
     assert findings[0].startswith("the copies of t-0 differ: broker 1:")
     assert findings[1].startswith("broker 2: t-0 offset 2: t-0-0:2 was acknowledged")
     assert len(findings) == 2
 
 
-def test_a_replica_in_two_places_is_found() -> None:
+def test_judge_at_rest_finds_replica_in_two_places() -> None:
     future = future_dir_name(TopicPartition("t", 0), Uuid(bytes(16)))
     (finding,) = _judge(_disk(("t-0", _VALUES), (future, _VALUES)))
     assert finding.startswith("t-0 lies in broker 1 in /d/t-0")
 
 
-def test_a_broker_that_takes_what_empty_controllers_write_is_found() -> None:
+def test_broker_that_accepts_metadata_of_empty_controllers_is_found() -> None:
     findings: list[str] = []
     is_lost = False
     with SimulatedCluster(1, brokers=1, log_dirs=1) as cluster:
@@ -97,7 +97,7 @@ def test_a_broker_that_takes_what_empty_controllers_write_is_found() -> None:
         news = TopicRecord(name="news", topic_id=TopicId(bytes(15) + b"1"))
         watch.metadata.take([news], offset=known.offset + 1, epoch=1)
         watch.look()
-        assert findings == [], "it had not heard of that yet"
+        assert findings == [], "the broker had not received it yet"
         wiring = cluster.broker(1).wiring
         assert wiring is not None
         wiring.cluster.cache.replace(MetadataState())
@@ -108,7 +108,7 @@ def test_a_broker_that_takes_what_empty_controllers_write_is_found() -> None:
         ]
 
 
-def test_copies_start_at_the_same_offset_where_that_was_asked_for() -> None:
+def test_judge_at_rest_compares_log_starts_with_requests() -> None:
     ledger = Ledger()
     ledger.asks_start("t", 0, 2)
     whole, shorter = _disk(("t-0", _VALUES)), _disk(("t-0", _VALUES[2:]), first=2)
@@ -118,7 +118,7 @@ def test_copies_start_at_the_same_offset_where_that_was_asked_for() -> None:
     ledger.asks_start("t", 0, 2)
     ledger.leaves_start_open("t", 0)
     assert _judge(whole, shorter, ledger=ledger) == []
-    # What is hidden may lie there still.
+    # Records before the log start may still be on the disk.
     starts = format_offsets({TopicPartition("t", 0): 2})
     _write(whole, f"/d/{LOG_START_CHECKPOINT}", starts)
     ledger = Ledger()
@@ -127,7 +127,7 @@ def test_copies_start_at_the_same_offset_where_that_was_asked_for() -> None:
     assert "nobody asked for more than 0" in _judge(whole, shorter)[0]
 
 
-def test_by_retention_copies_start_where_they_like_and_keep_what_they_may() -> None:
+def test_judge_at_rest_with_retention_allows_different_log_starts() -> None:
     whole, shorter = _disk(("t-0", _VALUES)), _disk(("t-0", _VALUES[2:]), first=2)
     ledger = Ledger()
     ledger.retained_bytes["t"] = 10
@@ -142,7 +142,7 @@ def test_by_retention_copies_start_where_they_like_and_keep_what_they_may() -> N
     assert differ.startswith("the copies of t-0 differ")
 
 
-def test_what_is_left_of_a_topic_that_is_gone_is_found() -> None:
+def test_remains_of_deleted_topics_are_found() -> None:
     findings: list[str] = []
     here, gone = TopicId(bytes(15) + b"1"), TopicId(bytes(15) + b"2")
     tp = TopicPartition("t", 0)
@@ -166,8 +166,8 @@ def test_what_is_left_of_a_topic_that_is_gone_is_found() -> None:
     assert findings == [f"/d/{LOG_START_CHECKPOINT} of broker 1 speaks of v-0, which is gone"]
 
 
-def test_laws_go_on_where_only_a_snapshot_has_what_was_decided() -> None:
-    """A controller was killed after its snapshot, and before anybody looked."""
+def test_law_watch_continues_from_snapshot_after_missed_entries() -> None:
+    """A controller was killed after its snapshot, before the next check."""
     findings: list[str] = []
     config = {"metadata.log.max.record.bytes.between.snapshots": "1000"}
     with SimulatedCluster(1, brokers=1, log_dirs=1, config=config) as cluster:

@@ -11,7 +11,7 @@ _CONFIG = {
 }
 
 
-def test_entries_and_snapshot_on_disk_are_those_of_the_controller() -> None:
+def test_stored_entries_and_snapshot_equal_those_of_the_controller() -> None:
     with SimulatedCluster(1, brokers=1, log_dirs=1, config=_CONFIG) as cluster:
         cluster.start()
         client = cluster.client("operator")

@@ -68,7 +68,7 @@ def _change(**fields: Any) -> PartitionChangeRecord:
     return PartitionChangeRecord(topic_id=_TOPIC, partition_id=0, **fields)
 
 
-def test_what_may_be_decided_is_not_found() -> None:
+def test_legal_changes_are_not_found() -> None:
     _, findings = _laws(
         _PARTITION,
         _change(isr=(1, 2)),
@@ -102,7 +102,7 @@ def test_what_may_be_decided_is_not_found() -> None:
         ),
     ],
 )
-def test_what_may_not_be_decided_is_found(
+def test_illegal_changes_are_found(
     before: tuple[Record, ...], change: Record, finding: str
 ) -> None:
     laws, findings = _laws(_PARTITION, *before)
@@ -112,7 +112,7 @@ def test_what_may_not_be_decided_is_found(
     assert any(finding in one and f"metadata entry {offset}" in one for one in found), found
 
 
-def test_what_cannot_be_replayed_is_found() -> None:
+def test_entry_that_cannot_be_replayed_is_found() -> None:
     laws, _ = _laws()
     (found,) = laws.take([_change(isr=(1,))], offset=9, epoch=1)
     assert "metadata entry 9 cannot be replayed" in found

@@ -12,7 +12,7 @@ from tests.sim.search.cluster_view import ClusterView
 from tests.sim.search.quorum_laws import QuorumLaws
 
 
-def test_what_a_quorum_must_not_do_is_found() -> None:
+def test_illegal_behaviour_of_a_quorum_is_found() -> None:
     findings: list[str] = []
     with SimulatedCluster(3, controllers=3, brokers=1, log_dirs=1) as cluster:
         laws = QuorumLaws(ClusterView(cluster), found=findings.append)
@@ -67,7 +67,7 @@ def test_what_a_quorum_must_not_do_is_found() -> None:
         for entry in follower.metadata_disk.vfs.list_dir(directory):
             if entry.name.endswith(".log"):
                 follower.metadata_disk.vfs.unlink_if_exists(f"{directory}/{entry.name}")
-        # Otherwise the leader sends the lost entries again before the law looks.
+        # Otherwise the leader sends the lost entries again before the next check.
         cluster.network.partition(follower.name, leader.name)
         follower.start()
         laws._cut_off[leader.name] = core.term - 2
@@ -76,11 +76,11 @@ def test_what_a_quorum_must_not_do_is_found() -> None:
         assert f"{leader.name} raised its term to {core.term} while it was cut off" in found
 
         laws.forgets_all(follower.name)
-        assert not laws.is_lost, "two of three have it all"
+        assert not laws.is_lost, "two of three have all entries"
         laws.forgets_all(leader.name)
         assert laws.is_lost
         laws._leaders[core.term] = follower.name
-        assert look() == [], "nobody can say what was committed"
+        assert look() == [], "the committed entries are unknown"
 
 
 _SMALL_CACHES = {

@@ -1,8 +1,7 @@
-"""Whole runs: fifty seeds that are the same each time, and fifty that are new with each commit.
+"""Whole runs: fifty fixed seeds, and fifty that are new with each commit.
 
-Those of ``make test`` are light; the long rest runs the new ones in whole, and ``make sim
-SEEDS=10000`` many.
-"""
+``make test`` runs light ones; the long tests run the new seeds completely, and ``make sim
+SEEDS=10000`` runs many."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ from tests.sim.search.faults.play_kinds import schedule_of
 from tests.sim.search.faults.schedule import Kind, Shape
 from tests.sim.search.seed_run import Outcome, SeedRun, run_seed
 
-#: Virtual; of `make sim` it is 20 s.
+# Virtual duration; that of `make sim` is 20 s.
 _LIGHT_MS = 3_000
 _WHOLE_MS = 10_000
 
@@ -42,27 +41,26 @@ def _require_light(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(1, 51))
-def test_nothing_that_was_promised_is_broken(seed: int) -> None:
+def test_light_run_of_fixed_seed_breaks_no_invariant(seed: int) -> None:
     _require_light(seed)
 
 
 @pytest.mark.parametrize("index", range(50))
-def test_nor_by_faults_that_nobody_has_seen(index: int) -> None:
+def test_light_run_of_new_seed_breaks_no_invariant(index: int) -> None:
     _require_light(_fresh()[index])
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("index", range(50))
-def test_nor_by_many_faults_of_larger_clusters(index: int) -> None:
+def test_long_run_of_new_seed_breaks_no_invariant(index: int) -> None:
     outcome = run_seed(_fresh()[index], duration_ms=_WHOLE_MS)
     _require_whole(outcome, f"DURATION={_WHOLE_MS // 1000}")
 
 
-def test_run_seed_in_processes_with_other_hashes_has_the_same_trace() -> None:
-    """A set of strings has another order in each process: nothing that a daemon does may show it.
+def test_run_seed_has_same_trace_with_other_string_hashes() -> None:
+    """In each process, a set of strings has another order, which must not affect the daemons.
 
-    Seed 7 syncs several index files of a future copy at once, which were in such a set.
-    """
+    Seed 7 syncs several index files of a future replica at once, which were in such a set."""
     script = (
         "from tests.sim.search.seed_run import run_seed;"
         "print(run_seed(7, is_light=True).trace_hash)"
@@ -99,7 +97,7 @@ def test_large_clusters_break_no_invariant(shape: Shape) -> None:
     assert not shape.large_configs or max(sizes) > SNAPSHOT_PIECE_BYTES
 
 
-def test_the_same_seed_is_the_same_run() -> None:
+def test_run_seed_twice_has_the_same_story_and_trace() -> None:
     first, second = (run_seed(77, duration_ms=2_000) for _ in range(2))
     assert first.story == second.story
     assert first.trace_hash == second.trace_hash

@@ -9,7 +9,7 @@ from tests.sim.search.session_laws import SessionLaws
 
 
 @pytest.mark.parametrize("relies_on_session_ms", [None, 60_000])
-def test_broker_that_is_fenced_while_it_relies_on_its_session_is_found(
+def test_broker_fenced_while_relying_on_its_session_is_found(
     relies_on_session_ms: int | None,
 ) -> None:
     findings: list[str] = []

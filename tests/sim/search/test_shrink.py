@@ -8,7 +8,7 @@ from tests.sim.search.shrink import shrink
 
 
 @pytest.mark.parametrize("needed", [{0}, {19}, {3, 4}, {0, 7, 19}, {2, 5, 11, 17}])
-def test_what_is_not_needed_goes(needed: set[int]) -> None:
+def test_shrink_removes_items_that_are_not_needed(needed: set[int]) -> None:
     tries = 0
 
     def still_fails(items: Sequence[int]) -> bool:
@@ -20,6 +20,6 @@ def test_what_is_not_needed_goes(needed: set[int]) -> None:
     assert tries < 100
 
 
-def test_it_ends_in_time_with_what_it_has() -> None:
+def test_shrink_stops_after_max_tries_with_the_smallest_so_far() -> None:
     left = shrink(range(1000), lambda items: {0, 500, 999} <= set(items), max_tries=5)
     assert {0, 500, 999} <= set(left) and len(left) < 1000

@@ -13,7 +13,7 @@ from kraftjbod.testing.simulation.simulated_cluster import SimulatedCluster
 from tests.sim.search.workload import LoadedTopic, Workload, leader_of
 
 
-def test_what_is_acknowledged_is_read_and_noted() -> None:
+def test_workload_reads_all_acknowledged_records() -> None:
     findings: list[str] = []
     with SimulatedCluster(9) as cluster:
         cluster.start()
@@ -60,7 +60,7 @@ def test_what_is_acknowledged_is_read_and_noted() -> None:
         assert len(seen) >= ledger.acked_end("safe", partition) > 20
 
 
-def test_leader_of_metadata_without_the_broker_is_the_leader_or_minus_one() -> None:
+def test_leader_of_unknown_broker_or_topic_is_minus_one() -> None:
     partitions = {
         partition: PartitionMetadata(
             partition=partition,

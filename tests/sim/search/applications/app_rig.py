@@ -1,4 +1,4 @@
-"""A small cluster with one application, and what was found while it ran."""
+"""A small cluster with one application, and the findings of its run."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Rig:
         await asyncio.sleep(1)
 
     def play(self, application: Application, meanwhile: Callable[[], Awaitable[None]]) -> None:
-        """From its start to its judgement; what was found is in ``findings``."""
+        """Run the application from its start to its judgement; ``findings`` has the violations."""
 
         async def play() -> None:
             for name, partitions in application.topics.items():

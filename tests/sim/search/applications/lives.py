@@ -1,4 +1,4 @@
-"""An application in a run of its own, with all laws, and whatever a test has broken."""
+"""A separate run of one application with all invariants, also of deliberately broken code."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LIFE_MS = 14_000
 def live(
     kind: Kind, faults: Sequence[FaultKind] = (FaultKind.RESET,)
 ) -> tuple[Application, list[str]]:
-    """The application, and what was found; the faults end with its life."""
+    """Return the application and the findings; the faults end before the application does."""
     schedule = tuple(
         Fault(
             number=number,

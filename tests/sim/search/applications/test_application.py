@@ -5,7 +5,7 @@ import asyncio
 from tests.sim.search.applications.app_rig import rig
 
 
-def test_an_error_that_ends_a_task_is_found_and_what_goes_on_is_ended() -> None:
+def test_surroundings_report_failed_tasks_and_cancel_running_ones() -> None:
     async def fail() -> None:
         raise ValueError("no")
 

@@ -5,7 +5,7 @@ from collections import Counter
 from tests.sim.search.applications.chosen import Kind, draw_applications
 
 
-def test_every_application_runs_in_about_a_third_of_the_seeds() -> None:
+def test_draw_applications_draws_each_in_about_a_third_of_the_seeds() -> None:
     drawn = Counter(kind for seed in range(300) for kind in draw_applications(seed))
     assert set(drawn) == set(Kind)
     assert all(60 < count < 150 for count in drawn.values())

@@ -13,7 +13,7 @@ from tests.sim.search.applications.transactional_producer import (
 _TP = TopicPartition("t", 0)
 
 
-def test_what_is_committed_is_shown_and_what_is_open_is_waited_for() -> None:
+def test_committed_reader_shows_committed_records_and_reports_open_transactions() -> None:
     with rig() as around:
         mine, seen = around.around(), list[bytes]()
 

@@ -20,7 +20,7 @@ def _record(value: bytes) -> Record:
 
 
 def _copy(around: Rig) -> None:
-    # One whose draws let others take over while it works.
+    # A seed whose draws start successors during the work.
     copier = Copier(random.Random(2), around.around(), ("source", 1), lambda _: _RECORDS)
 
     async def write() -> None:
@@ -34,7 +34,7 @@ def _copy(around: Rig) -> None:
             if number == _RECORDS // 2:
                 around.cluster.broker(3).kill()
         around.cluster.broker(3).start()
-        # One more, for whoever asks whether it goes on.
+        # One more record, for a check of its progress.
         asyncio.get_running_loop().call_later(
             1, lambda: asyncio.ensure_future(producer.send(0, [_record(b"last")]))
         )
@@ -42,7 +42,7 @@ def _copy(around: Rig) -> None:
     around.play(copier, write)
 
 
-def test_each_record_is_copied_once_and_in_its_turn() -> None:
+def test_copier_copies_each_record_once_and_in_order() -> None:
     with rig() as around:
         _copy(around)
         assert around.findings == []
@@ -50,7 +50,7 @@ def test_each_record_is_copied_once_and_in_its_turn() -> None:
 
 
 @pytest.mark.long
-def test_a_copier_that_begins_anew_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copier_that_restarts_from_the_beginning_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     async def from_the_beginning(_self: Copier, _client: ClusterClient) -> dict[int, int]:
         return {0: 0}
 

@@ -10,7 +10,7 @@ from tests.sim.search.applications.lives import live
 from tests.sim.search.faults.schedule import Kind as FaultKind
 
 
-def test_little_is_kept_while_replicas_move_and_a_disk_dies() -> None:
+def test_retention_during_moves_and_disk_failure_breaks_no_invariant() -> None:
     application, findings = live(Kind.EXPIRING, [FaultKind.MOVES, FaultKind.EIO])
     assert findings == []
     assert isinstance(application, Expiring)
@@ -18,12 +18,12 @@ def test_little_is_kept_while_replicas_move_and_a_disk_dies() -> None:
 
 
 @pytest.mark.long
-def test_retention_that_takes_too_much_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_retention_that_deletes_too_much_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def all_but_one(segments: list[object], *_: object, **__: object) -> int:
         return len(segments) - 1
 
     monkeypatch.setattr(unified_log, "count_expendable", all_but_one)
-    # More than is written between two times that retention is applied.
+    # More than is written between two retention checks.
     monkeypatch.setattr(expiring, "_RETAINED_BYTES", 8_000)
     _, findings = live(Kind.EXPIRING)
     assert any(finding.startswith("retention left ") for finding in findings), findings

@@ -18,14 +18,14 @@ from tests.sim.search.faults.schedule import Kind as FaultKind
 
 @pytest.fixture(autouse=True)
 def topics_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In some seeds the first topic stays; these tests are about topics that go."""
+    """In some seeds the first topic stays; these tests need topics that are deleted."""
     monkeypatch.setattr(fleeting_application, "_LASTING", 0.0)
 
 
 Break = Callable[[pytest.MonkeyPatch], None]
 
 
-def test_a_topic_comes_and_goes_while_a_broker_and_a_disk_die() -> None:
+def test_recreated_topics_during_broker_and_disk_failures_break_no_invariant() -> None:
     fleeting, findings = live(Kind.FLEETING, [FaultKind.KILL, FaultKind.EIO])
     assert findings == []
     assert isinstance(fleeting, Fleeting)
@@ -63,7 +63,7 @@ def _leave_it_on_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
         (_leave_it_on_the_disk, "is of a topic that is gone"),
     ],
 )
-def test_what_breaks_its_laws_is_found(
+def test_defect_of_topic_deletion_is_found(
     broken: Break, law: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken(monkeypatch)

@@ -4,7 +4,7 @@ from kraftjbod.core.errors import ErrorCode
 from tests.sim.search.applications.group_laws import GroupLaws
 
 
-def test_a_commit_that_was_acknowledged_stays_and_one_in_doubt_may() -> None:
+def test_fetched_offset_without_acknowledged_commit_is_found() -> None:
     laws = GroupLaws()
     assert not laws.assigned("a", 1, [0])
     assert not laws.fetched(1, 0, -1)
@@ -17,10 +17,10 @@ def test_a_commit_that_was_acknowledged_stays_and_one_in_doubt_may() -> None:
         found = laws.fetched(2, 0, lost)
         assert found == f"generation 2 finds partition 0 at {lost}, where 5 or 8 was committed"
     assert not laws.answered(laws.commits("b", 2, 0, 6), is_refused=False)
-    assert "where 6 was committed" in laws.fetched(3, 0, 8), "it went back"
+    assert "where 6 was committed" in laws.fetched(3, 0, 8), "the offset went back"
 
 
-def test_one_owner_in_a_generation_and_no_commit_of_a_former_one() -> None:
+def test_second_owner_and_commit_of_former_generation_are_found() -> None:
     laws = GroupLaws()
     in_time = laws.commits("a", 1, 0, 3)
     assert not laws.assigned("a", 1, [0, 1]) and not laws.assigned("b", 2, [0, 1])
@@ -33,7 +33,7 @@ def test_one_owner_in_a_generation_and_no_commit_of_a_former_one() -> None:
     )
 
 
-def test_a_generation_may_be_over_for_those_partitions_that_others_have() -> None:
+def test_generation_may_end_for_partitions_with_other_owners_only() -> None:
     laws = GroupLaws(is_by_partition=True)
     assert not laws.assigned("a", 1, [0, 1]) and not laws.assigned("b", 2, [1])
     kept, given_away = (laws.commits("a", 1, partition, 7) for partition in (0, 1))

@@ -11,7 +11,7 @@ from tests.sim.search.applications.consumer_members import ConsumerMembers
 
 
 @pytest.mark.parametrize("kind", [ClassicMembers, ConsumerMembers])
-def test_commits_stay_though_each_broker_is_killed_in_turn(
+def test_group_keeps_commits_while_each_broker_is_killed(
     kind: type[ClassicMembers | ConsumerMembers],
 ) -> None:
     with rig() as around:

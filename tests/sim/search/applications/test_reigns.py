@@ -7,7 +7,7 @@ from tests.sim.search.applications.app_rig import rig
 from tests.sim.search.applications.reigns import Reign, Reigns
 
 
-def test_another_producer_takes_over_and_the_last_one_goes_on_without_knowing() -> None:
+def test_successor_producer_fences_predecessor_that_continues() -> None:
     with rig() as around:
         mine = around.around()
         fenced: dict[str, bool] = {}

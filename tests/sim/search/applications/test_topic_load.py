@@ -13,7 +13,7 @@ from tests.sim.search.ledgers.ledger import Ledger
 
 
 async def _load(around: Rig, ledger: Ledger) -> TopicLoad:
-    """Of the topic that has the name now."""
+    """Return a load of the topic that currently has the name."""
     surroundings = around.around()
     writer, reader = surroundings.client("writer"), surroundings.client("reader")
     for client in (writer, reader):
@@ -33,7 +33,7 @@ async def _load(around: Rig, ledger: Ledger) -> TopicLoad:
     return load
 
 
-def test_whoever_loads_a_topic_leaves_another_one_of_its_name_alone() -> None:
+def test_topic_load_leaves_recreated_topic_of_same_name_alone() -> None:
     ledger = Ledger()
     with rig() as around:
 
@@ -62,7 +62,7 @@ def test_whoever_loads_a_topic_leaves_another_one_of_its_name_alone() -> None:
         assert around.findings == []
 
 
-def test_a_reader_whose_position_is_gone_goes_on_from_the_earliest() -> None:
+def test_topic_load_reader_continues_at_log_start_after_deletion() -> None:
     ledger = Ledger()
     with rig() as around:
 

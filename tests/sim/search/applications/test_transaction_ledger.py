@@ -12,7 +12,7 @@ def _read(ledger: TransactionLedger, *records: tuple[Written, int]) -> list[str]
     return [one for one in told if one]
 
 
-def test_a_transaction_is_read_whole_or_not_at_all_and_once() -> None:
+def test_transaction_ledger_finds_partial_repeated_and_lost_transactions() -> None:
     ledger = TransactionLedger()
     whole, half, unknown, twice, lost = (ledger.begin("p", 2) for _ in range(5))
     for one in (whole, half, twice, lost):
@@ -29,7 +29,7 @@ def test_a_transaction_is_read_whole_or_not_at_all_and_once() -> None:
     assert ledger.outcomes == {Outcome.COMMITTED: 4, Outcome.UNKNOWN: 1}
 
 
-def test_what_nobody_committed_and_what_a_fenced_producer_wrote_is_never_read() -> None:
+def test_transaction_ledger_finds_dirty_aborted_and_fenced_reads() -> None:
     ledger = TransactionLedger()
     dirty, aborted, fenced = (
         ledger.begin("p", 1),
@@ -39,7 +39,7 @@ def test_what_nobody_committed_and_what_a_fenced_producer_wrote_is_never_read() 
     aborted.outcome, fenced.outcome = Outcome.ABORTED, Outcome.UNKNOWN
     found = _read(ledger, (dirty, 0), (aborted, 0), (fenced, 0))
     assert [one.partition(" of ")[2] for one in found] == list(map(str, (dirty, aborted, fenced)))
-    # It would have been committed later; that it was seen before stays wrong.
+    # A later commit does not justify the earlier read.
     dirty.outcome = Outcome.COMMITTED
     assert [one.partition(": ")[2] for one in ledger.judge()] == ["it is read", "it is read"]
     assert ledger.saw("t", 1, b"q 0 0") == "t-1: q 0 0 was never written"

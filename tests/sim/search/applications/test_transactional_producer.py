@@ -22,7 +22,9 @@ def _producer(around: Rig, *, grows_epoch: bool) -> TransactionalProducer:
 
 
 @pytest.mark.parametrize("grows_epoch", [False, True])
-def test_transactions_one_after_the_other_until_somebody_takes_over(*, grows_epoch: bool) -> None:
+def test_transactional_producer_writes_transactions_until_it_is_fenced(
+    *, grows_epoch: bool
+) -> None:
     with rig() as around:
 
         async def play() -> None:

@@ -13,7 +13,7 @@ from tests.sim.search.applications.transactional_producer import (
 from tests.sim.search.applications.transactors import Transactors
 
 
-def test_transactions_are_whole_though_a_broker_is_killed() -> None:
+def test_transactions_are_complete_after_a_broker_is_killed() -> None:
     with rig() as around:
         transactors = Transactors(random.Random(2), around.around())
 
@@ -31,7 +31,7 @@ def test_transactions_are_whole_though_a_broker_is_killed() -> None:
 
 
 @pytest.mark.long
-def test_an_abort_that_commits_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_abort_that_commits_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     end = TransactionalProducer.end
 
     async def commit(self: TransactionalProducer, *, committed: bool) -> None:

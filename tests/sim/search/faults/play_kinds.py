@@ -1,4 +1,4 @@
-"""One fault after the other, of kinds that a test names."""
+"""A schedule with one fault of each given kind after the other."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _EVERY_MS = 2_500
 
 
 def schedule_of(kinds: Sequence[Kind], *, every_ms: int = _EVERY_MS) -> Schedule:
-    """One fault of each kind, one after the other."""
+    """Return a schedule with one fault of each kind, one after the other."""
     return tuple(
         Fault(
             number=number,
@@ -30,7 +30,7 @@ def schedule_of(kinds: Sequence[Kind], *, every_ms: int = _EVERY_MS) -> Schedule
 def play(
     kinds: Sequence[Kind], *, controllers: int = 1, every_ms: int = _EVERY_MS, seed: int = 11
 ) -> Outcome:
-    """Each was played, was over, and broke no law."""
+    """Assert that each fault was played and ended, and that no invariant was broken."""
     schedule = schedule_of(kinds, every_ms=every_ms)
     outcome = SeedRun(seed, Shape(partitions=2, controllers=controllers), schedule).run()
     assert outcome.findings == []

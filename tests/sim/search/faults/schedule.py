@@ -292,7 +292,7 @@ OF_THE_CONTROLLER: Final = frozenset(
     }
 )
 OF_THE_VOTERS: Final = frozenset({Kind.VOTERS, Kind.METADATA_REPLACED, Kind.METADATA_STANDALONE})
-#: ``broker`` says of whom they are about, if of one.
+# Kinds that affect one broker, which ``broker`` names.
 OF_ALL_BROKERS: Final = frozenset({Kind.ALL_STOPPED, Kind.LAST_STANDING, Kind.UNCLEAN_ELECTION})
 OF_THE_CLUSTER: Final = frozenset(
     {

@@ -63,7 +63,7 @@ class Stage:
         self._struck: set[str] = set()
         self._controllers_down: set[str] = set()
 
-    # --- what a fault is about -------------------------------------------------------------------
+    # --- target of a fault -----------------------------------------------------------------------
 
     def host(self, fault: Fault) -> SimulatedBroker:
         return self.cluster.brokers[fault.broker]

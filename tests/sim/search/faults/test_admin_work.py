@@ -17,7 +17,7 @@ _CLUSTER = [
     Kind.COORDINATED,
 ]
 _BROKERS = [Kind.UNREGISTER, Kind.UNCLEAN_ELECTION]
-#: All that is tried here.
+# All kinds of this test.
 OF_ADMINS = {*_CLUSTER, *_BROKERS}
 
 

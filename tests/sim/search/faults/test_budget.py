@@ -15,16 +15,16 @@ def _like(**changes: object) -> Fault:
     return dataclasses.replace(_EIO, **changes)  # type: ignore[arg-type] # of the right types
 
 
-def test_one_broker_at_a_time_may_lose_records_until_all_are_in_sync() -> None:
+def test_budget_lets_one_broker_lose_records_until_all_are_in_sync() -> None:
     budget = Budget()
     other = _like(kind=Kind.KILL, broker=2)
     budget.begun(_EIO)
     assert budget.why_not(other)
     assert not budget.why_not(_like(kind=Kind.POWER_CUT))
     budget.all_in_sync()
-    assert budget.why_not(other), "what is broken still is no matter of the past"
+    assert budget.why_not(other), "the active fault still counts"
     budget.mended(_EIO)
-    assert budget.why_not(other), "it is mended, and lacks records still"
+    assert budget.why_not(other), "the healed broker still lacks records"
     budget.all_in_sync()
     assert not budget.why_not(other)
 
@@ -39,20 +39,22 @@ def test_one_broker_at_a_time_may_lose_records_until_all_are_in_sync() -> None:
         (lambda: _like(kind=Kind.FULL, broker=3), True),
     ],
 )
-def test_what_is_broken_is_not_broken_twice(change: Callable[[], Fault], *, is_free: bool) -> None:
+def test_budget_refuses_second_fault_of_same_target(
+    change: Callable[[], Fault], *, is_free: bool
+) -> None:
     budget = Budget()
     budget.begun(_EIO)
     assert (not budget.why_not(change())) is is_free
 
 
-def test_without_the_promise_everything_may_break_that_is_whole() -> None:
+def test_budget_without_promise_refuses_only_repeated_faults() -> None:
     budget = Budget(keeps_promise=False)
     budget.begun(_EIO)
     assert not budget.why_not(_like(broker=2))
     assert budget.why_not(_EIO)
 
 
-def test_a_broker_keeps_one_disk_that_is_formatted() -> None:
+def test_budget_leaves_each_broker_one_formatted_disk() -> None:
     budget = Budget()
     budget.begun(_like(kind=Kind.WIPE))
     assert budget.why_not(_like(kind=Kind.WIPE, dir=1))
@@ -72,7 +74,7 @@ def test_budget_hang_while_leaders_change_takes_two_controllers() -> None:
     assert busy.why_not(hang)
 
 
-def test_a_majority_of_the_controllers_stays_unless_nothing_is_promised() -> None:
+def test_budget_keeps_a_majority_of_controllers_if_promised() -> None:
     kill = _like(kind=Kind.CONTROLLER_KILL)
     cut = _like(kind=Kind.QUORUM_CUT, controller=2)
     for budget, most in (
@@ -89,7 +91,7 @@ def test_a_majority_of_the_controllers_stays_unless_nothing_is_promised() -> Non
         assert not budget.why_not(cut)
 
 
-def test_who_does_not_vote_is_not_away_and_keeps_no_other_one_from_it() -> None:
+def test_budget_counts_removed_voter_neither_as_away_nor_as_available() -> None:
     budget = Budget(controllers=3)
     budget.begun(_like(kind=Kind.VOTERS))
     assert not budget.why_not(_like(kind=Kind.CONTROLLER_POWER_CUT))

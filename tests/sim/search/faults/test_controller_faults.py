@@ -18,13 +18,13 @@ from tests.sim.search.seed_run import SeedRun
 
 
 @pytest.mark.long
-def test_every_kind_strikes_one_of_three_and_is_over() -> None:
+def test_each_controller_fault_strikes_one_of_three_and_ends() -> None:
     others = {*OF_VOTERS, *UNLIMITED_WEIGHTS, *LARGE_QUORUM_WEIGHTS}
     kinds = sorted({*OF_THE_CONTROLLER, Kind.UNHEARD_EIO, Kind.CLOCK_DRIFT} - others)
     outcome = play(kinds, controllers=3)
     struck = {line.split()[-1] for line in outcome.story if " strikes " in line}
     assert struck <= {"controller-100", "controller-101", "controller-102"}
-    assert len(struck) > 1, "whoever leads is struck, and another one leads then"
+    assert len(struck) > 1, "the leader is struck, and another controller leads then"
 
 
 @pytest.mark.long
@@ -54,7 +54,7 @@ def test_hang_of_follower_while_leaders_change_restores_a_replaced_entry(
 
 @pytest.mark.long
 def test_rotten_metadata_snapshot_is_noticed_by_returning_broker_and_controller() -> None:
-    """Both are given the leader's snapshot while one of its bits is another one."""
+    """Both receive the leader's snapshot while one of its bits is flipped."""
     kinds = {Kind.METADATA_ROT: 4_000, Kind.KILL: 300, Kind.CONTROLLER_KILL: 1_500}
     schedule = tuple(
         Fault(

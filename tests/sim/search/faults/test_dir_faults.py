@@ -38,15 +38,16 @@ OF_DISKS = [
 ]
 
 
-def test_disks_are_in_use_again_whatever_befell_them() -> None:
+def test_disks_are_in_use_again_after_every_fault() -> None:
     play(OF_DISKS)
-    # It lasts until two scrubs are over, so that others would be left out.
+    # The fault lasts until two scrubs are over, so that others would be skipped.
     play([Kind.LOST_END])
 
 
-def test_an_empty_disk_that_is_in_service_as_a_new_one_by_then_is_not_forgotten() -> None:
-    """As after a kill between the controller's word and the operator's answer: with replicas on it
-    that is refused, for ever."""
+def test_wiped_disk_already_in_service_as_new_one_is_not_forgotten() -> None:
+    """As after a kill between the controller's decision and the operator's response.
+
+    Forgetting a disk with replicas is refused permanently."""
     notes: list[str] = []
     with SimulatedCluster(5) as cluster:
         view = ClusterView(cluster)
@@ -55,7 +56,7 @@ def test_an_empty_disk_that_is_in_service_as_a_new_one_by_then_is_not_forgotten(
         client = cluster.client("operator")
         client.run(create_topic(client.kafka, "t", partitions=4, replication_factor=3))
         operator = OperatorWork(stage, make_client=lambda name: client.new_kafka(client_id=name))
-        # Nothing of it comes late.
+        # No request or response is delayed.
         choice = next(n for n in range(99) if random.Random(n).random() > 0.6)
         fault = Fault(
             number=1, at_ms=0, kind=Kind.WIPE, broker=2, dir=1, other=3, for_ms=9_000, choice=choice
@@ -84,7 +85,7 @@ def test_an_empty_disk_that_is_in_service_as_a_new_one_by_then_is_not_forgotten(
 def test_wipe_of_the_last_in_sync_replica_of_a_loose_topic_ends_with_another_leader(
     is_elected: bool,
 ) -> None:
-    """The broker refuses to forget the disk until the operator gives up the topic's records."""
+    """The broker refuses to forget the disk until the operator abandons the topic's records."""
     choice = next(
         n for n in range(999) if is_elected is (random.Random(n).random() < _ELECTED_UNCLEAN)
     )

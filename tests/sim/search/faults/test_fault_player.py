@@ -10,13 +10,13 @@ from tests.sim.search.faults.test_operator_work import OF_OPERATORS
 from tests.sim.search.faults.test_voter_faults import OF_VOTERS
 
 
-def test_every_kind_is_tried() -> None:
+def test_every_kind_of_fault_is_tested() -> None:
     of_one_controller = {*OF_DISKS, Kind.LOST_END, *OF_HOSTS, *ALONE, *OF_LINKS, *OF_OPERATORS}
     of_three = {*OF_THE_CONTROLLER, Kind.CLOCK_DRIFT, *OF_VOTERS, *OF_ADMINS}
     assert of_one_controller | of_three == set(Kind)
 
 
-def test_what_ended_is_history() -> None:
+def test_fault_player_restarts_killed_broker_once() -> None:
     outcome = play([Kind.KILL])
     assert sum("is started" in line for line in outcome.story) == 1
     assert outcome.played == {Kind.KILL: 1}

@@ -17,14 +17,14 @@ OF_HOSTS = [
     Kind.SWAPPED,
     Kind.CLOCK_JUMP,
 ]
-#: It stops whole hosts for longer than others can do without them.
+# The fault stops whole hosts for longer than the other faults could wait.
 ALONE = [Kind.LAST_STANDING]
 
 
-def test_hosts_are_back_however_they_ended() -> None:
+def test_hosts_are_back_after_every_fault() -> None:
     play(OF_HOSTS)
 
 
-def test_who_is_back_alone_without_its_tail_leads_nothing() -> None:
-    """Its session ends first, for its connections were not closed."""
+def test_last_standing_broker_without_its_log_end_leads_nothing() -> None:
+    """Its session must end first, because its connections were not closed."""
     play(ALONE)

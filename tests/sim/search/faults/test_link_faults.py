@@ -12,5 +12,5 @@ OF_LINKS = [
 ]
 
 
-def test_links_carry_again_what_they_carried() -> None:
+def test_links_recover_after_every_fault() -> None:
     play(OF_LINKS)

@@ -13,5 +13,5 @@ OF_OPERATORS = [
 ]
 
 
-def test_what_an_operator_asks_for_is_done_and_over() -> None:
+def test_operator_work_completes_and_ends() -> None:
     play(OF_OPERATORS)

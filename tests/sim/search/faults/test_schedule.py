@@ -15,7 +15,7 @@ from tests.sim.search.faults.schedule import (
 )
 
 
-def test_a_schedule_is_its_seeds_and_leaves_no_kind_out() -> None:
+def test_draw_schedule_depends_on_seed_only_and_draws_every_kind() -> None:
     played: Counter[Kind] = Counter()
     shape, promised = Shape(controllers=5), {*QUORUM_WEIGHTS, *LARGE_QUORUM_WEIGHTS}
     for seed in range(150):
@@ -39,7 +39,7 @@ def test_a_schedule_is_its_seeds_and_leaves_no_kind_out() -> None:
     assert set(played) == set(Kind) == {*promised, *UNLIMITED_WEIGHTS}
 
 
-def test_leaving_faults_out_changes_no_other() -> None:
+def test_only_leaves_the_remaining_faults_unchanged() -> None:
     faults = draw_schedule(random.Random(3), Shape(), duration_ms=60_000)
     some = only(faults, [2, 5])
     assert [fault.number for fault in some] == [2, 5]
@@ -47,7 +47,7 @@ def test_leaving_faults_out_changes_no_other() -> None:
     assert some[0].rng().random() == faults[1].rng().random()
 
 
-def test_shapes_have_room_for_three_replicas() -> None:
+def test_draw_shape_has_room_for_three_replicas() -> None:
     shapes = {draw_shape(random.Random(seed)) for seed in range(50)}
     assert len(shapes) > 5
     assert all(shape.brokers >= 3 and shape.dirs >= 2 for shape in shapes)

@@ -8,7 +8,7 @@ from tests.sim.search.cluster_view import ClusterView
 from tests.sim.search.faults.stage import Stage
 
 
-def test_who_is_meant_to_be_down_is_not_started() -> None:
+def test_start_leaves_broker_down_while_a_fault_keeps_it_down() -> None:
     notes: list[str] = []
     with SimulatedCluster(3, log_dirs=1) as cluster:
         stage = Stage(cluster, ClusterView(cluster), topics={"t": 1}, note=notes.append)

@@ -10,17 +10,17 @@ OF_VOTERS = [Kind.VOTERS, Kind.METADATA_REPLACED, Kind.METADATA_STANDALONE]
 
 
 @pytest.mark.long
-def test_voters_go_and_come_back_and_so_does_one_with_an_empty_disk() -> None:
+def test_voters_are_removed_and_added_again_also_with_empty_disks() -> None:
     outcome = play([*OF_VOTERS, *OF_VOTERS], controllers=3, every_ms=8_000)
     assert not outcome.skipped
-    told = "\n".join(outcome.story)
-    assert told.count("name the voters in the metadata log: done") == 1
-    assert told.count("add voter") > told.count("remove voter") >= len(OF_VOTERS)
+    story = "\n".join(outcome.story)
+    assert story.count("name the voters in the metadata log: done") == 1
+    assert story.count("add voter") > story.count("remove voter") >= len(OF_VOTERS)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("lost", [1, 2, 3])
-def test_of_metadata_disks_that_are_lost_only_refusals_come(lost: int) -> None:
+def test_lost_metadata_disks_of_controllers_lead_to_refusals_only(lost: int) -> None:
     schedule = tuple(
         Fault(
             number=number,
@@ -39,5 +39,5 @@ def test_of_metadata_disks_that_are_lost_only_refusals_come(lost: int) -> None:
     outcome = SeedRun(11, shape, schedule, keeps_promise=False).run()
     assert outcome.findings == []
     assert outcome.played == {Kind.METADATA_LOST: lost}
-    told = "\n".join(outcome.story)
-    assert ("controller_refused_by_peer" in told) is (lost < 3)
+    story = "\n".join(outcome.story)
+    assert ("controller_refused_by_peer" in story) is (lost < 3)

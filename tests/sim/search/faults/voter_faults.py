@@ -141,7 +141,7 @@ class VoterFaults:
             self._laws.forgets_all(host.name)
             await wait(fault)
 
-    # --- asking until it is so -------------------------------------------------------------------
+    # --- requests until they succeed -------------------------------------------------------------
 
     async def name_voters(self) -> None:
         """Make the metadata log name the voters, if it does not."""

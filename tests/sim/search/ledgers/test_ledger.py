@@ -18,7 +18,7 @@ def _ledger(*offsets: int) -> tuple[Ledger, Stream]:
     return ledger, stream
 
 
-def test_what_was_acknowledged_is_there_once_in_order_and_unchanged() -> None:
+def test_judge_finds_lost_repeated_and_reordered_records() -> None:
     ledger, stream = _ledger(0, 1, 3)
     zero, one, two = (value_of(stream.name, number) for number in range(3))
     assert ledger.acked_end("t", 0) == 4
@@ -30,19 +30,19 @@ def test_what_was_acknowledged_is_there_once_in_order_and_unchanged() -> None:
     assert len(ledger.judge("t", 0, {0: one, 1: zero, 3: two})) == 3
 
 
-def test_what_a_consumer_read_stays() -> None:
+def test_record_that_changes_after_it_was_read_is_found() -> None:
     ledger, _ = _ledger()
     assert not ledger.saw("t", 0, 5, b"a:1")
     assert "read as a:1 and later as a:2" in ledger.saw("t", 0, 5, b"a:2")
     assert "a consumer read a:1, now nothing" in ledger.judge("t", 0, {})[0]
 
 
-def test_offsets_of_one_producer_grow() -> None:
+def test_take_ack_finds_offsets_that_do_not_grow() -> None:
     _, stream = _ledger(4)
     assert "record 1 was acknowledged at offset 4" in stream.take_ack(1, 4, at_ms=9)
 
 
-def test_a_log_starts_where_that_was_acknowledged_and_no_later_than_asked_for() -> None:
+def test_wrong_start_finds_log_starts_outside_acknowledged_and_requested_range() -> None:
     ledger, stream = _ledger(0, 1, 2)
     log = {offset: value_of(stream.name, offset) for offset in range(3)}
     assert "starts at 1, and nobody asked for more than 0" in ledger.wrong_start("t", 0, 1)
@@ -59,7 +59,7 @@ def test_a_log_starts_where_that_was_acknowledged_and_no_later_than_asked_for() 
     assert ledger.may_start("t", 0) == ANYWHERE
 
 
-def test_what_was_written_to_a_topic_is_of_no_other_one_of_its_name() -> None:
+def test_record_of_former_topic_of_same_name_is_found() -> None:
     ledger = Ledger()
     old, new = (ledger.add_incarnation("t", TopicId(bytes(15) + one)) for one in (b"1", b"2"))
     assert ledger.key_of("t", TopicId(bytes(15) + b"2")) == new != old

@@ -6,7 +6,7 @@ from tests.sim.search.ledgers.topic_ledger import TopicLedger
 _OLD, _NEW = TopicId(bytes(15) + b"1"), TopicId(bytes(15) + b"2")
 
 
-def test_what_was_acknowledged_holds_until_its_deletion_is_asked_for() -> None:
+def test_topic_ledger_finds_lost_shrunk_and_returned_topics() -> None:
     told = TopicLedger()
     told.made(_OLD, 1)
     told.made(_OLD, 3)
