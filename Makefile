@@ -238,7 +238,7 @@ types: setup spark  ## mypy --strict over the package and the tests
 	@$(PY) -m mypy --strict kraftjbod tests
 
 .PHONY: tidy
-tidy: setup  ## Import order, colours, doors and the other rules of the house
+tidy: setup  ## Imports, layers and the other rules of the source
 	@$(PY) -m pytest -q tests/tidy $(ARGS)
 
 .PHONY: check

@@ -1,4 +1,4 @@
-"""``make map``: kraftjbod/FILES.md, every file of the house with its colour and what it is for.
+"""``make map``: kraftjbod/FILES.md, every file of the package with its layer and purpose.
 
 ``python -m tests.tidy.file_map`` writes the page from the docstrings; a tidy test compares.
 """
@@ -16,7 +16,7 @@ PAGE: Final = PACKAGE / "FILES.md"
 _HEAD: Final = """# Files
 
 `make map` writes this page from the docstrings of folders and files.
-What the colours mean says [ARCHITECTURE.md](ARCHITECTURE.md).
+[ARCHITECTURE.md](ARCHITECTURE.md) explains the layers.
 """
 
 
@@ -32,7 +32,7 @@ def page() -> str:
             "",
             purpose,
             "",
-            "| file | colour | what it is |",
+            "| file | layer | purpose |",
             "|---|---|---|",
         ]
         for source in files:
