@@ -44,7 +44,7 @@ async def fill(manager: LogManager, history: History) -> None:
     await flush_and_roll(handle)
 
 
-def leave(path: Path, free_bytes: int) -> None:
+def fill_up_to(path: Path, free_bytes: int) -> None:
     """Fill the disk up to ``free_bytes``, as far as its block size permits."""
     with path.open("wb") as filler:
         free = os.statvfs(path)
@@ -79,7 +79,7 @@ async def test_compaction_on_a_disk_that_fills_up_loses_no_record(kind: mounts.K
             await fill(manager, history)
             handle = manager.get(TP)
             assert handle is not None
-            leave(filler, free_bytes)
+            fill_up_to(filler, free_bytes)
             with capture_logs() as logged:
                 await clean(manager)
             full += any(e["event"] in ("log_dir_saturated", "no_space_to_compact") for e in logged)

@@ -280,7 +280,7 @@ async def test_compaction_power_cut_at_any_operation_loses_no_record(share: int)
             assert cleaned_files(clone) == []
             # The producer is still known, so its last batch is a duplicate.
             before = handle.log_end_offset
-            await again(handle)
+            await append_last_batch_again(handle)
             assert handle.log_end_offset == before
 
 
@@ -303,12 +303,12 @@ async def test_compaction_keeps_the_last_batch_of_each_producer() -> None:
             vfs.unlink_if_exists(f"/d1/{TP}/{entry.name}")
     manager, handle = await opened(vfs)
     before = handle.log_end_offset
-    await again(handle)
+    await append_last_batch_again(handle)
     assert handle.log_end_offset == before
     history.require_kept_by(await read_all(handle))
 
 
-async def again(handle: LogHandle) -> None:
+async def append_last_batch_again(handle: LogHandle) -> None:
     """Append the last batch of ``filled`` again."""
     other = History()
     pairs = [(f"k{(11 + i) % 8}", "11" * 40) for i in range(5)]

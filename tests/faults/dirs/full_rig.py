@@ -64,7 +64,7 @@ SPACE_KINDS = frozenset(
 
 
 @dataclass(slots=True, kw_only=True)
-class Spell(Fault):
+class SpaceShortage(Fault):
     """No free space for ``length`` operations from the ``nth`` one on, or until it is cleared.
 
     Operations on the reserve file are exempt, because the judgement of an error uses one or two. An
@@ -88,7 +88,7 @@ class Spell(Fault):
 
 
 @dataclass(slots=True, kw_only=True)
-class Shrink(Fault):
+class ShrunkDisk(Fault):
     """Limit the capacity of the disk from the ``nth`` operation on; no operation fails directly."""
 
     mem: MemVfs

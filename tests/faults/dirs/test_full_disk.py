@@ -12,7 +12,7 @@ from errno import EDQUOT
 
 import pytest
 
-from tests.faults.dirs.full_rig import Outcome, Shrink, Spell, World, play
+from tests.faults.dirs.full_rig import Outcome, ShrunkDisk, SpaceShortage, World, play
 from tests.faults.vfs_fault import Effect, Fault
 
 #: More operations than the workload has.
@@ -21,14 +21,14 @@ _TOO_MANY = 3000
 SHARES = 8
 
 
-async def undisturbed() -> Outcome:
+async def outcome_without_fault() -> Outcome:
     world = World()
     reported = await play(world)
     assert world.refusals == 0
     return reported
 
 
-async def disturbed(world: World, fault: Fault) -> Outcome:
+async def outcome_with_fault(world: World, fault: Fault) -> Outcome:
     world.vfs.inject(fault)
     return await play(world)
 
@@ -37,12 +37,12 @@ async def sweep(
     make: Callable[[int, World], Fault], *, first: int = 1, step: int = SHARES, least: int = 100
 ) -> None:
     """Run a workload per ``step`` operations; about ``least`` operations must be refused."""
-    expected, refused = await undisturbed(), 0
+    expected, refused = await outcome_without_fault(), 0
     for n in range(first, _TOO_MANY, step):
         world = World()
         fault = make(n, world)
         try:
-            assert await disturbed(world, fault) == expected
+            assert await outcome_with_fault(world, fault) == expected
         except BaseException as e:
             e.add_note(f"no space at operation {n}")
             raise
@@ -60,11 +60,11 @@ EVERY_SECOND = range(1, SHARES + 1, 2)
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("first", range(1, SHARES + 1))
 async def test_workload_without_space_for_any_operation_has_the_same_outcome(first: int) -> None:
-    await sweep(lambda n, world: Spell(nth=n, mem=world.mems[0]), first=first)
+    await sweep(lambda n, world: SpaceShortage(nth=n, mem=world.mems[0]), first=first)
 
 
 async def test_workload_without_quota_for_any_operation_has_the_same_outcome() -> None:
-    await sweep(lambda n, world: Spell(nth=n, errno=EDQUOT, mem=world.mems[0]), step=15)
+    await sweep(lambda n, world: SpaceShortage(nth=n, errno=EDQUOT, mem=world.mems[0]), step=15)
 
 
 @pytest.mark.sampled(1)
@@ -73,13 +73,17 @@ async def test_workload_without_quota_for_any_operation_has_the_same_outcome() -
 async def test_workload_without_space_for_some_operations_has_the_same_outcome(
     length: int, first: int
 ) -> None:
-    await sweep(lambda n, world: Spell(nth=n, length=length, mem=world.mems[0]), first=first)
+    await sweep(
+        lambda n, world: SpaceShortage(nth=n, length=length, mem=world.mems[0]), first=first
+    )
 
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("first", EVERY_SECOND)
 async def test_workload_without_space_until_it_is_freed_has_the_same_outcome(first: int) -> None:
-    await sweep(lambda n, world: Spell(nth=n, length=_TOO_MANY, mem=world.mems[0]), first=first)
+    await sweep(
+        lambda n, world: SpaceShortage(nth=n, length=_TOO_MANY, mem=world.mems[0]), first=first
+    )
 
 
 @pytest.mark.sampled(1)
@@ -87,7 +91,9 @@ async def test_workload_without_space_until_it_is_freed_has_the_same_outcome(fir
 async def test_workload_with_space_for_half_a_write_has_the_same_outcome(first: int) -> None:
     kinds = frozenset({"write_at", "copy_from"})
     await sweep(
-        lambda n, world: Spell(nth=n, kinds=kinds, effect=Effect.SHORT_WRITE, mem=world.mems[0]),
+        lambda n, world: SpaceShortage(
+            nth=n, kinds=kinds, effect=Effect.SHORT_WRITE, mem=world.mems[0]
+        ),
         first=first,
         step=2,
         least=50,
@@ -101,11 +107,14 @@ async def test_workload_on_a_disk_of_limited_capacity_has_the_same_outcome(
     but_for_bytes: int, first: int
 ) -> None:
     await sweep(
-        lambda n, world: Shrink(nth=n, mem=world.mems[0], but_for_bytes=but_for_bytes), first=first
+        lambda n, world: ShrunkDisk(nth=n, mem=world.mems[0], but_for_bytes=but_for_bytes),
+        first=first,
     )
 
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("first", [1, 5])
 async def test_workload_on_a_disk_without_inodes_has_the_same_outcome(first: int) -> None:
-    await sweep(lambda n, world: Shrink(nth=n, mem=world.mems[0], inodes_only=True), first=first)
+    await sweep(
+        lambda n, world: ShrunkDisk(nth=n, mem=world.mems[0], inodes_only=True), first=first
+    )

@@ -43,9 +43,9 @@ async def test_deletion_during_other_operations_keeps_the_directory_online(
     manager = manager_of([open_dir(vfs, path)], CONFIG)
     await manager.load()
     is_over = asyncio.Event()
-    tending = asyncio.ensure_future(_tend(manager, is_over))
+    tending = asyncio.ensure_future(_run_background_jobs(manager, is_over))
     try:
-        await asyncio.gather(*(_come_and_go(manager, n, rounds) for n in range(REPLICAS)))
+        await asyncio.gather(*(_create_and_delete(manager, n, rounds) for n in range(REPLICAS)))
         is_over.set()
         await tending
         await chores(manager).purge_due()
@@ -57,7 +57,7 @@ async def test_deletion_during_other_operations_keeps_the_directory_online(
     assert [entry.name for entry in vfs.list_dir(path) if entry.is_dir] == []
 
 
-async def _come_and_go(manager: LogManager, number: int, rounds: int) -> None:
+async def _create_and_delete(manager: LogManager, number: int, rounds: int) -> None:
     tp = TopicPartition("t", number)
     for _ in range(rounds):
         handle = await manager.create(tp, TOPIC_ID)
@@ -87,7 +87,7 @@ async def _read(handle: LogHandle) -> None:
         await read_log(handle, handle.log_start_offset, 1_000, handle.log_end_offset, True)
 
 
-async def _tend(manager: LogManager, is_over: asyncio.Event) -> None:
+async def _run_background_jobs(manager: LogManager, is_over: asyncio.Event) -> None:
     """Run the background jobs without a pause."""
     while not is_over.is_set():
         await checkpoint(manager)

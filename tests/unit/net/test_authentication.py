@@ -21,9 +21,9 @@ from kraftjbod.protocol.messages import (
 )
 from tests.unit.net.test_kafka_server import (
     answer_of,
+    echo_name,
     framed_ask,
     framed_write,
-    name_it,
     serving,
 )
 
@@ -60,7 +60,7 @@ class Handler:
         is_write = header.api_key == ApiKey.PRODUCE
         name = body.topic_data[0].name if is_write else body.topics[0].name
         self.began.append((name, info.principal))
-        return await name_it(header, body, info)
+        return await echo_name(header, body, info)
 
 
 def framed(body: Any, version: int, correlation_id: int) -> bytes:
@@ -69,11 +69,11 @@ def framed(body: Any, version: int, correlation_id: int) -> bytes:
     )
 
 
-def word(said: bytes, correlation_id: int) -> bytes:
-    return framed(SaslAuthenticateRequest(auth_bytes=said), 2, correlation_id)
+def authentication_frame(password: bytes, correlation_id: int) -> bytes:
+    return framed(SaslAuthenticateRequest(auth_bytes=password), 2, correlation_id)
 
 
-def asking(opens: asyncio.Event, **limits: int) -> dict[str, Any]:
+def authentication_options(opens: asyncio.Event, **limits: int) -> dict[str, Any]:
     return {
         "authenticator": lambda _context: WaitingAuthenticator(opens),
         "authentication_limits": AuthenticationLimits(**limits),
@@ -86,14 +86,14 @@ async def answers(reader: asyncio.StreamReader, count: int) -> list[int]:
 
 async def test_requests_before_authentication_are_handled_in_order_as_the_principal() -> None:
     opens, handler = asyncio.Event(), Handler()
-    async with serving(handler, **asking(opens)) as server:
+    async with serving(handler, **authentication_options(opens)) as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(
             framed(SaslHandshakeRequest(mechanism="PLAIN"), 1, 1)
             + framed(ApiVersionsRequest(), 3, 2)
             + framed_ask("a", 3)
             + framed_write("b", 4)
-            + word(b"sesame", 5)
+            + authentication_frame(b"sesame", 5)
             + framed_ask("c", 6)
         )
         # A client needs the supported versions before it can authenticate.
@@ -112,10 +112,10 @@ async def test_requests_before_authentication_are_handled_in_order_as_the_princi
 async def test_failed_authentication_is_answered_and_no_waiting_request_is_handled() -> None:
     opens, handler = asyncio.Event(), Handler()
     opens.set()
-    async with serving(handler, **asking(opens)) as server:
+    async with serving(handler, **authentication_options(opens)) as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         with capture_logs() as lines:
-            writer.write(framed_ask("a", 1) + word(b"please", 2))
+            writer.write(framed_ask("a", 1) + authentication_frame(b"please", 2))
             assert await answer_of(reader) == 2
             assert await reader.read() == b""
         assert [line["event"] for line in lines] == ["authentication_failed"]
@@ -136,7 +136,7 @@ async def test_unauthenticated_connection_is_limited_in_requests_bytes_and_time(
     limits: dict[str, int], sent: Callable[[], bytes], why: str
 ) -> None:
     handler = Handler()
-    async with serving(handler, **asking(asyncio.Event(), **limits)) as server:
+    async with serving(handler, **authentication_options(asyncio.Event(), **limits)) as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         with capture_logs() as lines:
             writer.write(sent())

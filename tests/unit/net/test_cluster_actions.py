@@ -190,7 +190,7 @@ async def test_add_partitions_of_a_producer_is_served_to_every_host() -> None:
         assert handler.served == [ApiKey.ADD_PARTITIONS_TO_TXN]
 
 
-async def test_refusal_does_not_decode_the_body() -> None:
+async def test_cluster_action_refusal_does_not_decode_the_body() -> None:
     body = m.AddRaftVoterRequest(voter_directory_id=bytes(16), listeners=[])
     frame = framed(body, 1)[4:]
     spoilt = frame[:-3] + b"\xff" * 50
@@ -202,7 +202,7 @@ async def test_refusal_does_not_decode_the_body() -> None:
         assert "cluster.action.allowed.hosts" in (decoded.error_message or "")
 
 
-async def test_large_markers_of_another_host_close_the_connection_undecoded() -> None:
+async def test_cluster_action_with_large_markers_of_another_host_closes_the_connection() -> None:
     async with serving(OTHERS) as (server, handler):
         with capture_logs() as logs:
             assert await (await Client.to(server)).send(framed(markers(20_000), 1)) == b""
@@ -214,7 +214,7 @@ async def test_large_markers_of_another_host_close_the_connection_undecoded() ->
 
 
 @pytest.mark.parametrize(("allowed", "has_place"), [(MEMBERS, True), (OTHERS, False)])
-async def test_reserved_connections_are_for_members_only(
+async def test_reserved_connections_are_given_to_members_only(
     allowed: AllowedHosts, has_place: bool
 ) -> None:
     """A fetch with a replica id frees the client's slot that its connection occupied before."""

@@ -61,16 +61,16 @@ def listed(*items: str) -> AllowedHosts:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1", "[::1]"])
-def test_loopback_is_a_member_by_default(host: str) -> None:
+def test_cluster_peers_allow_loopback_by_default(host: str) -> None:
     assert ClusterPeers().allows(host)
 
 
 @pytest.mark.parametrize("host", ["10.0.0.1", "::2", "?", "", "localhost"])
-def test_other_hosts_are_no_members_by_default(host: str) -> None:
+def test_cluster_peers_refuse_other_hosts_by_default(host: str) -> None:
     assert not ClusterPeers().allows(host)
 
 
-async def test_listed_hosts_replace_the_default() -> None:
+async def test_cluster_peers_listed_hosts_replace_the_default() -> None:
     known = Hosts("10.0.0.7")
     peers = ClusterPeers(listed("10.1.0.0/16", "fd00::7"), known_hosts=known)
     for host in ("10.1.2.3", "::ffff:10.1.2.3", "fd00::7"):
@@ -79,11 +79,11 @@ async def test_listed_hosts_replace_the_default() -> None:
         assert not await peers.admits(host), host
 
 
-def test_star_allows_every_host() -> None:
+def test_cluster_peers_star_allows_every_host() -> None:
     assert ClusterPeers(listed("*")).allows("203.0.113.9")
 
 
-async def test_registered_address_is_a_member_at_its_first_request() -> None:
+async def test_cluster_peers_admit_a_registered_address_at_its_first_request() -> None:
     hosts = Hosts()
     peers = ClusterPeers(known_hosts=hosts)
     assert not await peers.admits("10.0.0.7")
@@ -91,7 +91,7 @@ async def test_registered_address_is_a_member_at_its_first_request() -> None:
     assert await peers.admits("10.0.0.7") and peers.allows("::ffff:10.0.0.7")
 
 
-async def test_unregistered_address_is_no_member_after_the_next_change() -> None:
+async def test_cluster_peers_refuse_an_unregistered_address_after_the_next_change() -> None:
     hosts = Hosts("10.0.0.7")
     peers = ClusterPeers(known_hosts=hosts)
     assert await peers.admits("10.0.0.7")
@@ -100,7 +100,7 @@ async def test_unregistered_address_is_no_member_after_the_next_change() -> None
     assert not peers.allows("10.0.0.7")
 
 
-async def test_names_are_resolved_before_an_unknown_host_is_refused() -> None:
+async def test_cluster_peers_resolve_names_before_they_refuse_an_unknown_host() -> None:
     names = Names(broker="10.0.0.7")
     peers = ClusterPeers(listed("broker"), resolve=names)
     async with running(peers):
@@ -111,7 +111,7 @@ async def test_names_are_resolved_before_an_unknown_host_is_refused() -> None:
         assert not peers.allows("10.0.0.7"), "the address belongs to another host by now"
 
 
-async def test_new_name_is_resolved_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_cluster_peers_resolve_a_new_name_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster_peers, "_LEAST_INTERVAL_S", 3600.0)
     hosts, names = Hosts("a"), Names(a="10.0.0.1", b="10.0.0.2")
     peers = ClusterPeers(known_hosts=hosts, resolve=names)
@@ -121,7 +121,7 @@ async def test_new_name_is_resolved_at_once(monkeypatch: pytest.MonkeyPatch) -> 
         assert await peers.admits("10.0.0.2")
 
 
-async def test_requests_of_unknown_hosts_resolve_names_once_per_interval(
+async def test_cluster_peers_resolve_names_for_unknown_hosts_once_per_interval(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(cluster_peers, "_LEAST_INTERVAL_S", 3600.0)
@@ -133,7 +133,7 @@ async def test_requests_of_unknown_hosts_resolve_names_once_per_interval(
     assert names.asked == ["broker"]
 
 
-async def test_unanswered_name_keeps_its_address_and_unknown_name_loses_it() -> None:
+async def test_cluster_peers_keep_the_address_of_a_name_without_answer() -> None:
     names = Names(a="10.0.0.1", b="10.0.0.2")
     peers = ClusterPeers(listed("a", "b"), resolve=names)
     async with running(peers):
@@ -144,7 +144,7 @@ async def test_unanswered_name_keeps_its_address_and_unknown_name_loses_it() -> 
         assert peers.allows("10.0.0.1") and not peers.allows("10.0.0.2")
 
 
-async def test_unanswered_name_does_not_delay_other_names(
+async def test_cluster_peers_name_without_answer_does_not_delay_other_names(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(cluster_peers, "_PATIENCE_S", 3600.0)
@@ -161,7 +161,9 @@ async def test_unanswered_name_does_not_delay_other_names(
         assert await peers.admits("10.0.0.2")
 
 
-async def test_waiting_for_names_ends_and_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_cluster_peers_waiting_for_names_is_limited_in_time_and_number(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(cluster_peers, "_PATIENCE_S", 0.05)
     names = Names(broker="10.0.0.7")
     names.held.clear()
@@ -177,7 +179,7 @@ async def test_waiting_for_names_ends_and_is_bounded(monkeypatch: pytest.MonkeyP
         assert await first
 
 
-async def test_peers_without_names_need_no_resolver() -> None:
+async def test_cluster_peers_without_names_need_no_resolver() -> None:
     """With literal addresses only, no request waits for a resolver that does not run."""
     peers = ClusterPeers(listed("10.0.0.7"))
     assert not await peers.admits("10.0.0.8")

@@ -36,7 +36,9 @@ from kraftjbod.protocol.messages import (
 )
 
 
-async def name_it(header: RequestHeader, body: Message, info: ConnectionContext) -> Message | None:
+async def echo_name(
+    header: RequestHeader, body: Message, info: ConnectionContext
+) -> Message | None:
     """Answer a Metadata request for ``t`` with cluster id ``t``; a Produce gets an empty body."""
     if header.api_key == ApiKey.PRODUCE:
         return ProduceResponse() if body.acks else None
@@ -64,7 +66,7 @@ def framed_write(name: str, correlation_id: int) -> bytes:
 
 @asynccontextmanager
 async def serving(
-    handler: Callable[..., Awaitable[Message | None]] = name_it, **parameters: Any
+    handler: Callable[..., Awaitable[Message | None]] = echo_name, **parameters: Any
 ) -> AsyncIterator[Listener]:
     server = kafka_server(host="127.0.0.1", port=0, handler=handler, **parameters)
     await server.start()
@@ -116,7 +118,7 @@ class Gates:
             self.cancelled.append(name)
             self.changed.set()
             raise
-        return await name_it(header, body, info)
+        return await echo_name(header, body, info)
 
 
 async def test_kafka_server_responses_leave_in_the_order_of_requests() -> None:
@@ -237,7 +239,7 @@ async def test_kafka_server_failing_handler_closes_only_its_connection() -> None
     ) -> Message | None:
         if body.topics[0].name == "bug":
             raise KeyError("bug")
-        return await name_it(header, body, info)
+        return await echo_name(header, body, info)
 
     async with serving(fails) as server:
         client, other = await connected(server), await connected(server)
@@ -331,7 +333,7 @@ async def test_kafka_server_close_aborts_requests_after_the_timeout() -> None:
 
 async def test_kafka_server_start_on_a_used_port_fails() -> None:
     async with serving() as server:
-        second = kafka_server(host="127.0.0.1", port=server.port, handler=name_it)
+        second = kafka_server(host="127.0.0.1", port=server.port, handler=echo_name)
         with pytest.raises(StartupError, match=f"127.0.0.1:{server.port}"):
             await second.start()
         assert f"port={server.port}" in repr(server)

@@ -96,7 +96,7 @@ class Node:
         await asyncio.gather(*(proposal.committed for proposal in proposals))
 
 
-def hold(memory: MemVfs, spare_bytes: int) -> None:
+def limit_free_space(memory: MemVfs, spare_bytes: int) -> None:
     """Limit the free space to ``spare_bytes`` from now on."""
     held = sum(
         file.size()

@@ -23,7 +23,7 @@ from tests.unit.raft.driver_rig import (
     DIRECTORY,
     NO_OP,
     Node,
-    hold,
+    limit_free_space,
     logged,
 )
 
@@ -120,7 +120,7 @@ async def test_raft_driver_on_a_full_disk_uses_the_reserve_for_entries_that_do_n
     node = Node(memory, reserve_bytes=10_000)
     await node.log_dir.secure_reserve()
     await node.start()
-    hold(memory, 10)
+    limit_free_space(memory, 10)
     with capture_logs() as events:
         await node.propose(b"a")
     assert "log_dir_reserve_released" in {event["event"] for event in events}
@@ -136,7 +136,7 @@ async def test_raft_driver_start_on_a_full_disk_fails_with_the_remedy(
     memory: MemVfs, node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await node.stop()
-    hold(memory, 0)
+    limit_free_space(memory, 0)
     again = Node(memory, start_timeout_ms=HOUR_S * 1000)
     with capture_logs() as events:
         starting = asyncio.create_task(again.start())

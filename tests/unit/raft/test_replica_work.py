@@ -36,7 +36,7 @@ async def test_replica_work_follower_catches_up_while_the_leader_replaces_snapsh
     net: Net,
 ) -> None:
     """When a slice arrives, the leader has already dropped the log up to a later snapshot."""
-    leader, away = await _left_behind(net)
+    leader, away = await _leader_and_lagging_node(net)
 
     async def replace_snapshots() -> None:
         for _ in range(3):
@@ -62,7 +62,7 @@ async def test_replica_work_follower_that_lags_behind_a_snapshot_gets_entries(ne
     assert back.resets == 0
 
 
-async def _left_behind(net: Net) -> tuple[Node, Node]:
+async def _leader_and_lagging_node(net: Net) -> tuple[Node, Node]:
     """Return the leader, and a stopped node that needs the leader's snapshot."""
     leader = await net.leader()
     away = next(n for n in net.nodes.values() if n is not leader)
@@ -83,7 +83,7 @@ def _rot_snapshot(vfs: FaultVfs, payload: bytes) -> None:
 
 async def test_replica_work_damaged_snapshot_is_not_sent_and_is_made_again(net: Net) -> None:
     """A follower used to install the changed state with a valid CRC."""
-    leader, away = await _left_behind(net)
+    leader, away = await _leader_and_lagging_node(net)
     _rot_snapshot(leader.vfs, b",42,")
     with capture_logs() as events:
         back = await net.start(away.node_id, away.vfs)
@@ -93,7 +93,7 @@ async def test_replica_work_damaged_snapshot_is_not_sent_and_is_made_again(net: 
 
 
 async def test_committed_log_reload_skips_a_damaged_snapshot(net: Net) -> None:
-    leader, _ = await _left_behind(net)
+    leader, _ = await _leader_and_lagging_node(net)
     expected = list(leader.payloads)
     _rot_snapshot(leader.vfs, b",42,")
     with capture_logs() as events:

@@ -47,7 +47,7 @@ def test_parse_meta_properties_version_0_has_a_broker_id() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("version=1\nnode.id=1", "cluster.id was not found."),
         ("version=1\ncluster.id=x", "node.id was not found."),
@@ -58,15 +58,15 @@ def test_parse_meta_properties_version_0_has_a_broker_id() -> None:
     ],
 )
 def test_parse_meta_properties_rejects_a_wrong_file_and_names_its_path(
-    text: str, said: str
+    text: str, message: str
 ) -> None:
     with pytest.raises(StartupError, match="the/path") as caught:
         parse_meta_properties(text, "the/path")
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("found", "said"),
+    ("found", "message"),
     [
         (ensemble(a=properties(1), b=properties(1)), "It was the ID of a, but also of b"),
         (ensemble(a=properties(1), b=properties(2, cluster_id="y")), "Invalid cluster.id in: b/"),
@@ -82,11 +82,11 @@ def test_parse_meta_properties_rejects_a_wrong_file_and_names_its_path(
     ],
 )
 def test_meta_properties_ensemble_rejects_contradictions(
-    found: MetaPropertiesEnsemble, said: str
+    found: MetaPropertiesEnsemble, message: str
 ) -> None:
     with pytest.raises(StartupError) as caught:
         found.verify(node_id=NODE_ID)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_meta_properties_ensemble_accepts_consistent_directories() -> None:

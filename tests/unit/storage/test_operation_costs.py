@@ -389,7 +389,7 @@ async def test_append_to_a_segment_without_its_index_rolls_and_reads_nothing(tim
     await manager.close(1)
 
 
-async def without_index(
+async def served_without_index(
     shape: LargeLog,
 ) -> tuple[LogHandle, list[tuple[OpKind, int]], list[int], LogManager]:
     """Return a replica whose first segment lost its index, and the record of its operations."""
@@ -404,7 +404,7 @@ async def without_index(
 
 async def test_reads_that_need_the_same_index_wait_for_one_rebuild() -> None:
     shape = replace(larger_segments(2), segments=2)
-    handle, _, bytes_read, manager = await without_index(shape)
+    handle, _, bytes_read, manager = await served_without_index(shape)
     end = shape.end_offset
     found = await asyncio.gather(*(handle.read_checked(at, 1, end, True) for at in (5, 6, 7)))
     assert [headers_of(one.records)[0].base_offset for one in found] == [5, 6, 7]
@@ -414,7 +414,7 @@ async def test_reads_that_need_the_same_index_wait_for_one_rebuild() -> None:
 
 async def test_rebuild_ends_when_its_segment_is_truncated() -> None:
     shape = replace(larger_segments(2), segments=2)
-    handle, steps, _, manager = await without_index(shape)
+    handle, steps, _, manager = await served_without_index(shape)
     read = asyncio.ensure_future(handle.read_checked(5, 1, shape.end_offset, True))
     while len(steps) < 5:
         await asyncio.sleep(0)
@@ -426,7 +426,7 @@ async def test_rebuild_ends_when_its_segment_is_truncated() -> None:
 
 async def test_rebuild_continues_after_a_cancelled_caller() -> None:
     shape = replace(larger_segments(2), segments=2)
-    handle, steps, bytes_read, manager = await without_index(shape)
+    handle, steps, bytes_read, manager = await served_without_index(shape)
     read = asyncio.ensure_future(handle.read_checked(5, 1, shape.end_offset, True))
     while len(steps) < 10:
         await asyncio.sleep(0)

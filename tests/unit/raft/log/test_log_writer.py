@@ -22,8 +22,8 @@ from tests.unit.raft.driver_rig import (
     PATH,
     Node,
     append_until_lost,
-    hold,
     is_committed,
+    limit_free_space,
     logged,
 )
 
@@ -32,7 +32,7 @@ async def test_log_writer_without_space_writes_entries_once_there_is_space(
     memory: MemVfs, node: Node
 ) -> None:
     await node.propose(b"a")
-    hold(memory, 20)
+    limit_free_space(memory, 20)
     log = memory.open(f"{DIRECTORY}/{0:020d}.log", OpenMode.READ)
     size_bytes = log.size()
     with capture_logs() as events:

@@ -73,7 +73,7 @@ def test_following_rejects_a_leader_without_committed_entries() -> None:
     assert (core.last_offset, core.contradicted_by) == (4, None)
 
 
-def _knowing(committed_offset: int, *terms: int) -> RaftCore:
+def _voter_with(committed_offset: int, *terms: int) -> RaftCore:
     """Create a voter of three that has just started with entries of ``terms``."""
     return RaftCore(
         key=node(1),
@@ -86,7 +86,7 @@ def _knowing(committed_offset: int, *terms: int) -> RaftCore:
     )
 
 
-def _whole(snapshot: SnapshotId, *terms: TermStart) -> SnapshotSlice:
+def _whole_snapshot(snapshot: SnapshotId, *terms: TermStart) -> SnapshotSlice:
     return SnapshotSlice(
         sender=node(2),
         to=node(1),
@@ -102,16 +102,18 @@ def _whole(snapshot: SnapshotId, *terms: TermStart) -> SnapshotSlice:
 @pytest.mark.parametrize(
     "lacking",
     [
-        pytest.param(_whole(SnapshotId(9, 3), TermStart(0, 1), TermStart(2, 3)), id="another term"),
-        pytest.param(_whole(SnapshotId(9, 1)), id="terms never fall"),
-        pytest.param(_whole(SnapshotId(2, 3)), id="ends at another committed entry"),
+        pytest.param(
+            _whole_snapshot(SnapshotId(9, 3), TermStart(0, 1), TermStart(2, 3)), id="another term"
+        ),
+        pytest.param(_whole_snapshot(SnapshotId(9, 1)), id="terms never fall"),
+        pytest.param(_whole_snapshot(SnapshotId(2, 3)), id="ends at another committed entry"),
     ],
 )
 def test_following_refuses_snapshot_without_committed_entries(
     lacking: SnapshotSlice,
 ) -> None:
     """Two of three voters were restored from older copies; their snapshot is ahead of this log."""
-    core = _knowing(3, 1, 1, 2, 2, 2)
+    core = _voter_with(3, 1, 1, 2, 2, 2)
     core.step(lacking)
     # A heartbeat compares no entries, and clears nothing.
     core.step(_append(SnapshotId(-1, 0), committed_offset=9))
@@ -132,8 +134,8 @@ def test_following_refuses_snapshot_without_committed_entries(
 def test_following_accepts_snapshot_that_contains_committed_entries(
     terms: tuple[TermStart, ...],
 ) -> None:
-    core = _knowing(3, 1, 1, 2, 2, 2)
-    core.step(_whole(SnapshotId(9, 3), *terms))
+    core = _voter_with(3, 1, 1, 2, 2, 2)
+    core.step(_whole_snapshot(SnapshotId(9, 3), *terms))
     assert [taken.data for taken in core.ready().slices] == [b"state"]
     core.snapshot_installed(SnapshotId(9, 3), core.log.voters)
     assert core.log.terms == terms, "it can be checked against by the next follower"
@@ -141,13 +143,13 @@ def test_following_accepts_snapshot_that_contains_committed_entries(
 
 def test_following_ignores_committed_bound_beyond_the_log() -> None:
     """The tail of the log was damaged and dropped."""
-    assert _knowing(7, 1, 1).committed_offset == 1
+    assert _voter_with(7, 1, 1).committed_offset == 1
 
 
 def test_following_answers_a_contradicted_leader_that_is_elected_again() -> None:
     """The leader received the entries meanwhile; its first message proves nothing yet."""
-    core = _knowing(3, 1, 1, 2, 2, 2)
-    core.step(_whole(SnapshotId(9, 1)))
+    core = _voter_with(3, 1, 1, 2, 2, 2)
+    core.step(_whole_snapshot(SnapshotId(9, 1)))
     assert core.contradicted_by == node(2)
     probe = replace(_append(SnapshotId(20, 4)), term=4)
     core.step(probe)

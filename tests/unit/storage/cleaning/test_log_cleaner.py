@@ -64,7 +64,7 @@ async def start(
     return manager
 
 
-async def filled(
+async def fill_log(
     manager: LogManager, tp: TopicPartition = TP, rounds: int = 4
 ) -> tuple[LogHandle, History]:
     """Write ``rounds`` closed segments with the same two keys in each."""
@@ -89,12 +89,12 @@ def with_config(**more: object) -> TopicConfig:
 
 async def test_log_cleaner_takes_the_dirtiest_log_first() -> None:
     manager = await start(with_config(min_cleanable_dirty_ratio=0.1))
-    handle, _ = await filled(manager)
+    handle, _ = await fill_log(manager)
     assert await clean_one(manager)
     # The log is clean now, except for the records that follow.
     await History().append(handle, keyed(("a", "later")))
     await flush_and_roll(handle)
-    other, _ = await filled(manager, OTHER)
+    other, _ = await fill_log(manager, OTHER)
     with capture_logs() as logged:
         assert await clean_one(manager)
         assert manager.cleaner.max_dirty_percent == 100.0
@@ -107,7 +107,7 @@ async def test_log_cleaner_takes_the_dirtiest_log_first() -> None:
 
 async def test_log_cleaner_takes_an_overdue_log_before_a_dirtier_one() -> None:
     manager = await start(with_config(min_cleanable_dirty_ratio=1.0, max_compaction_lag_ms=5000))
-    await filled(manager)
+    await fill_log(manager)
     clock = manager._clock
     assert isinstance(clock, ManualClock)
     assert not await clean_one(manager)
@@ -118,7 +118,7 @@ async def test_log_cleaner_takes_an_overdue_log_before_a_dirtier_one() -> None:
 
 async def test_log_cleaner_skips_a_log_without_compaction() -> None:
     manager = await start(TopicConfig(segment_bytes=1024))
-    handle, history = await filled(manager)
+    handle, history = await fill_log(manager)
     assert not await clean_one(manager)
     assert await read_all(handle) == history.records
     assert not handle.view.may_have_gaps
@@ -126,7 +126,7 @@ async def test_log_cleaner_skips_a_log_without_compaction() -> None:
 
 async def test_log_cleaner_leaves_records_above_the_high_watermark() -> None:
     manager = await start()
-    handle, history = await filled(manager)
+    handle, history = await fill_log(manager)
     handle.high_watermark = 4
     assert await clean_one(manager)
     assert await read_all(handle) == history.records[2:]
@@ -135,7 +135,7 @@ async def test_log_cleaner_leaves_records_above_the_high_watermark() -> None:
 async def test_log_cleaner_flushes_recovered_records_before_cleaning() -> None:
     mem = MemVfs()
     manager = await start(vfs=mem)
-    _, history = await filled(manager)
+    _, history = await fill_log(manager)
     vfs = FaultVfs(mem.crash_clone(1))
     manager = await start(vfs=vfs)
     handle = manager.get(TP)
@@ -156,7 +156,7 @@ async def test_log_cleaner_flushes_recovered_records_before_cleaning() -> None:
 
 async def test_log_cleaner_keeps_lookups_by_offset_and_timestamp_correct() -> None:
     manager = await start()
-    handle, history = await filled(manager)
+    handle, history = await fill_log(manager)
     assert await clean_one(manager)
     assert await read_all(handle) == history.records[-2:]
     # A read at a removed offset returns the next record that is left.
@@ -173,7 +173,7 @@ async def test_log_cleaner_keeps_lookups_by_offset_and_timestamp_correct() -> No
 @pytest.mark.parametrize("state", [LogDirState.SATURATED, LogDirState.STALLED, LogDirState.OFFLINE])
 async def test_log_cleaner_skips_a_directory_that_is_not_online(state: LogDirState) -> None:
     manager = await start()
-    await filled(manager)
+    await fill_log(manager)
     log_dir = manager.dirs()[0]
     log_dir.state = state
     assert not await clean_one(manager)
@@ -184,7 +184,7 @@ async def test_log_cleaner_skips_a_directory_that_is_not_online(state: LogDirSta
 async def test_log_cleaner_skips_a_moving_replica_until_the_move_ends() -> None:
     """KAFKA-16709, KAFKA-19458: no code path has to resume the cleaner explicitly."""
     manager = await start(dirs=2)
-    handle, history = await filled(manager)
+    handle, history = await fill_log(manager)
     target = manager.dirs()[1]
     await manager.create_future(TP, target, Uuid(bytes(range(16))))
     assert not await clean_one(manager)
@@ -238,7 +238,7 @@ async def test_log_cleaner_pass_ends_when_a_move_starts() -> None:
     mem = MemVfs()
     vfs = FaultVfs(mem)
     manager = await start(dirs=2, vfs=vfs, limits=SMALL_STEPS)
-    handle, history = await filled(manager, rounds=20)
+    handle, history = await fill_log(manager, rounds=20)
     moves = []
 
     def move() -> None:
@@ -258,7 +258,7 @@ async def test_log_cleaner_pass_ends_when_its_replica_is_deleted() -> None:
     mem = MemVfs()
     vfs = FaultVfs(mem)
     manager = await start(vfs=vfs, limits=SMALL_STEPS)
-    await filled(manager, rounds=20)
+    await fill_log(manager, rounds=20)
     deletions = []
     await run_pass_with_interruption(
         manager,
@@ -277,7 +277,7 @@ async def test_log_cleaner_cancelled_pass_leaves_no_temporary_file() -> None:
         mem = MemVfs()
         vfs = FaultVfs(mem)
         manager = await start(vfs=vfs, limits=SMALL_STEPS)
-        handle, history = await filled(manager, rounds=20)
+        handle, history = await fill_log(manager, rounds=20)
         tasks = [asyncio.ensure_future(asyncio.sleep(0))]
         tasks[0] = asyncio.ensure_future(
             run_pass_with_interruption(manager, vfs, kind, lambda tasks=tasks: tasks[0].cancel())
@@ -293,7 +293,7 @@ async def test_log_cleaner_pass_does_not_undo_a_concurrent_truncation() -> None:
     mem = MemVfs()
     vfs = FaultVfs(mem)
     manager = await start(vfs=vfs, limits=SMALL_STEPS)
-    handle, history = await filled(manager, rounds=20)
+    handle, history = await fill_log(manager, rounds=20)
     cuts = []
     await run_pass_with_interruption(
         manager,
@@ -369,7 +369,7 @@ async def test_log_cleaner_does_not_wait_for_a_hung_thread_when_the_directory_re
     mem = MemVfs()
     vfs = FaultVfs(mem)
     manager = await start(vfs=vfs)
-    handle, history = await filled(manager)
+    handle, history = await fill_log(manager)
     log_dir = manager.dirs()[0]
     hang = vfs.inject(Fault(effect=Effect.NEVER, kinds=frozenset({"write_at"}), path="*.cleaned"))
     passing = asyncio.ensure_future(clean_one(manager))
@@ -396,7 +396,7 @@ async def test_log_cleaner_limits_its_rate() -> None:
     """A pass that has spent its allowance waits, and checks periodically while it waits."""
     limits = CleanerLimits(max_bytes_per_second=100)
     manager = await start(limits=limits)
-    handle, history = await filled(manager)
+    handle, history = await fill_log(manager)
     clock = manager._clock
     assert isinstance(clock, ManualClock)
     passing = asyncio.ensure_future(clean_one(manager))
@@ -414,7 +414,7 @@ async def test_log_cleaner_limits_its_rate() -> None:
 async def test_log_cleaner_pass_without_disk_space_is_retried_later() -> None:
     mem = MemVfs()
     manager = await start(limits=CleanerLimits(reserve_bytes=1 << 40), vfs=mem)
-    await filled(manager)
+    await fill_log(manager)
     with capture_logs() as logged:
         while await clean_one(manager):
             pass
@@ -449,7 +449,7 @@ async def test_log_cleaner_marks_a_log_with_an_unknown_compression_uncleanable()
 
 async def test_log_cleaner_runs_in_the_background_until_cancelled() -> None:
     manager = await start(limits=CleanerLimits(backoff_ms=1))
-    handle, history = await filled(manager)
+    handle, history = await fill_log(manager)
     running = asyncio.ensure_future(manager.run_background())
     while handle.log_end_offset - len(await read_all(handle)) < 6:
         await asyncio.sleep(0.01)
@@ -463,7 +463,7 @@ async def test_log_cleaner_thread_of_a_failed_directory_ends_when_it_is_replaced
     mem = MemVfs()
     manager = await start(vfs=mem, limits=CleanerLimits(backoff_ms=1))
     running = asyncio.ensure_future(manager.run_background())
-    await filled(manager)
+    await fill_log(manager)
     dead = manager.dirs()[0]
     async with asyncio.timeout(20):
         while dead not in manager.cleaner._executors:
@@ -488,7 +488,7 @@ async def test_log_cleaner_does_not_run_when_disabled() -> None:
 # -- unexpected content and errors -----------------------------------------------------------------
 
 
-def poisoned(base_offset: int) -> bytes:
+def batch_with_impossible_offset(base_offset: int) -> bytes:
     """Return a valid batch of one record whose offset delta is 2^66."""
     batch = bytearray(build_batch(keyed(("k", "v")), base_offset=base_offset))
     delta_at = HEADER_BYTES + 3
@@ -515,22 +515,24 @@ async def test_log_cleaner_marks_only_the_log_with_an_impossible_offset_uncleana
     """A batch of 79 bytes stopped each broker that compacted the log, again after each restart."""
     manager = await start(dirs=1, limits=CleanerLimits(backoff_ms=1))
     handle = await manager.create(OTHER, TOPIC_ID, directory_id(1))
-    assert len(poisoned(0)) <= 79
+    assert len(batch_with_impossible_offset(0)) <= 79
     # A follower accepts such a batch, and an earlier release may have written one.
-    await handle.append_as_follower(poisoned(0))
+    await handle.append_as_follower(batch_with_impossible_offset(0))
     await handle.append_as_follower(build_batch(keyed(("k", "v")), base_offset=1))
     handle.high_watermark = handle.log_end_offset
     await flush_and_roll(handle)
-    await filled(manager)
+    await fill_log(manager)
     logged = await cleaning_until(manager, "log_compacted")
     assert manager.cleaner.uncleanable_in(manager.dirs()[0]) == [handle]
     (bad,) = [e for e in logged if e["event"] == "log_uncleanable"]
     assert (bad["partition"], bad["offset"]) == (str(OTHER), 0)
     # The log is unchanged, and is not cleaned again until it is recreated.
-    assert handle.size_bytes == len(poisoned(0)) + len(build_batch(keyed(("k", "v"))))
+    assert handle.size_bytes == len(batch_with_impossible_offset(0)) + len(
+        build_batch(keyed(("k", "v")))
+    )
     assert not await clean_one(manager)
     await manager.delete(OTHER)
-    again, _ = await filled(manager, OTHER)
+    again, _ = await fill_log(manager, OTHER)
     assert await clean_one(manager)
     assert again.log_dir.is_online
 
@@ -538,8 +540,8 @@ async def test_log_cleaner_marks_only_the_log_with_an_impossible_offset_uncleana
 async def test_log_cleaner_unexpected_error_makes_only_its_log_uncleanable() -> None:
     vfs = FaultVfs(MemVfs())
     manager = await start(vfs=vfs, limits=CleanerLimits(backoff_ms=1))
-    bad, history = await filled(manager, OTHER)
-    await filled(manager)
+    bad, history = await fill_log(manager, OTHER)
+    await fill_log(manager)
 
     def see(kind: str, path: str) -> None:
         if kind == "read_at" and f"/{OTHER}/" in path:

@@ -27,7 +27,7 @@ def properties(
     return MetaProperties(cluster_id=cluster_id, node_id=BrokerId(node_id), directory_id=uid)
 
 
-def whose(
+def identify_disk(
     path: str, found: MetaProperties | None, present: dict[DirectoryId, str] | None = None
 ) -> Identity:
     return identify(
@@ -61,11 +61,11 @@ def whose(
 def test_identify_accepts_disks_of_this_node(
     path: str, found: MetaProperties | None, present: dict[DirectoryId, str], expected: Identity
 ) -> None:
-    assert whose(path, found, present) == expected
+    assert identify_disk(path, found, present) == expected
 
 
 @pytest.mark.parametrize(
-    ("found", "present", "missing", "said"),
+    ("found", "present", "missing", "message"),
     [
         pytest.param(None, {}, A, f"directory {A} is missing from /a: ", id="unformatted"),
         pytest.param(
@@ -95,12 +95,12 @@ def test_identify_refuses_disks_with_a_reason(
     found: MetaProperties | None,
     present: dict[DirectoryId, str],
     missing: DirectoryId | None,
-    said: str,
+    message: str,
 ) -> None:
-    answer = whose("/a", found, present)
+    answer = identify_disk("/a", found, present)
     assert isinstance(answer, Refused)
     assert answer.directory_id == missing
-    assert said in answer.reason
+    assert message in answer.reason
 
 
 def test_foreign_detects_another_node_without_a_directory_id() -> None:

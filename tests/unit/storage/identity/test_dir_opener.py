@@ -217,7 +217,7 @@ OTHER_CLUSTER = "AAAAAAAAAAAAAAAAAAAAAQ"
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         (
             f"version=1\ncluster.id={OTHER_CLUSTER}\nnode.id={NODE_ID}\n",
@@ -231,7 +231,7 @@ OTHER_CLUSTER = "AAAAAAAAAAAAAAAAAAAAAQ"
     ],
 )
 async def test_dir_opener_foreign_or_invalid_data_disk_is_offline_and_the_start_continues(
-    text: str, said: str
+    text: str, message: str
 ) -> None:
     vfss = disks(1, 2)
     await open_all(vfss)
@@ -242,7 +242,7 @@ async def test_dir_opener_foreign_or_invalid_data_disk_is_offline_and_the_start_
     dirs, _ = await open_all(vfss)
     assert dirs["/d1"].is_online
     assert not dirs["/d2"].is_online
-    assert said in dirs["/d2"].offline_reason
+    assert message in dirs["/d2"].offline_reason
     assert dirs["/d2"].directory_id == directory_id(2)
     assert vfss["/d2"].read_if_exists("/d2/meta.properties") == text.encode()
 

@@ -202,7 +202,7 @@ def path_of(base: int) -> str:
     return f"/d1/t-0/{base:020}.log"
 
 
-def cut(vfs: MemVfs, base: int, batches: int) -> None:
+def truncate_segment_file(vfs: MemVfs, base: int, batches: int) -> None:
     """Truncate the file of a segment after its first ``batches`` batches."""
     vfs.open(path_of(base), OpenMode.READ_WRITE).truncate(batches * len(batch(body=bytes(200))))
 
@@ -216,7 +216,7 @@ def test_log_loader_clean_start_reads_the_end_of_the_newest_segment_only() -> No
 
 def test_log_loader_clean_start_detects_a_tail_lost_at_a_batch_boundary() -> None:
     vfs, bases = closed()
-    cut(vfs, bases[-1], 1)
+    truncate_segment_file(vfs, bases[-1], 1)
     assert load_cleanly(vfs).log.view().log_end_offset == bases[-1] + 1
 
 
@@ -357,7 +357,7 @@ def test_read_of_lost_batches_reports_damage_and_reads_the_segment_once(
     if is_whole_lost:
         mem.unlink_if_exists(path_of(bases[1]))
     else:
-        cut(mem, bases[1], 1)
+        truncate_segment_file(mem, bases[1], 1)
     vfs, lost = FaultVfs(mem), bases[2] - 1
     log = load_cleanly(vfs).log
     assert bytes(read_by_index(log, lost, 1 << 20, 100)) == b""
@@ -374,7 +374,7 @@ def test_read_of_lost_batches_reports_damage_and_reads_the_segment_once(
 
 def test_truncate_into_lost_batches_ends_the_log_after_its_last_remaining_batch() -> None:
     vfs, bases = closed()
-    cut(vfs, bases[1], 1)
+    truncate_segment_file(vfs, bases[1], 1)
     log = load_cleanly(vfs).log
     truncate_by_index(log, bases[2] - 1)
     assert log.view().log_end_offset == bases[1] + 1

@@ -24,7 +24,7 @@ def append(segments: LogSegments, offset: int) -> None:
     segments.append([data], headers_of(data), len(data))
 
 
-def four(vfs: MemVfs | FaultVfs) -> LogSegments:
+def four_segments(vfs: MemVfs | FaultVfs) -> LogSegments:
     """Create four segments of two batches with two records each."""
     vfs.make_dirs(DIR)
     oldest = LogSegment(vfs=vfs, directory=DIR, base_offset=0, size_bytes=0, index_interval_bytes=0)
@@ -66,7 +66,7 @@ def compacted(segments: LogSegments, sources: list[LogSegment]) -> CleaningFiles
 
 def test_retire_removes_segments_from_the_list_and_returns_them_once() -> None:
     vfs = MemVfs()
-    segments = four(vfs)
+    segments = four_segments(vfs)
     oldest, newest, picture = segments.oldest, segments.active, segments.shown
     segments.retire(0)
     segments.retire(-1)
@@ -81,7 +81,7 @@ def test_retire_removes_segments_from_the_list_and_returns_them_once() -> None:
 def test_retire_that_fails_keeps_the_segment() -> None:
     mem = MemVfs()
     vfs = FaultVfs(mem)
-    segments = four(vfs)
+    segments = four_segments(vfs)
     vfs.inject(Fault(errno=ENOSPC, kinds=frozenset({"rename"})))
     with pytest.raises(OSError, match="No space"):
         segments.retire(0)
@@ -92,7 +92,7 @@ def test_retire_that_fails_keeps_the_segment() -> None:
 def test_begin_that_fails_adds_no_segment() -> None:
     mem = MemVfs()
     vfs = FaultVfs(mem)
-    segments = four(vfs)
+    segments = four_segments(vfs)
     vfs.inject(Fault(errno=ENOSPC, kinds=frozenset({"truncate"})))
     with pytest.raises(OSError, match="No space"):
         segments.begin(16, 0)
@@ -102,7 +102,7 @@ def test_begin_that_fails_adds_no_segment() -> None:
 def test_append_without_space_changes_nothing() -> None:
     mem = MemVfs()
     vfs = FaultVfs(mem)
-    segments = four(vfs)
+    segments = four_segments(vfs)
     kinds = frozenset({"write_at"})
     vfs.inject(Fault(effect=Effect.SHORT_WRITE, errno=ENOSPC, kinds=kinds))
     with pytest.raises(OSError, match="No space"):
@@ -112,7 +112,7 @@ def test_append_without_space_changes_nothing() -> None:
 
 def test_shorten_removes_a_batch_from_segment_and_size() -> None:
     vfs = MemVfs()
-    segments = four(vfs)
+    segments = four_segments(vfs)
     segments.shorten(segments.active, BATCH_BYTES, 1)
     require_consistent(segments, vfs, 0, 4, 8, 12)
     assert segments.size_bytes == 7 * BATCH_BYTES
@@ -120,7 +120,7 @@ def test_shorten_removes_a_batch_from_segment_and_size() -> None:
 
 def test_restart_in_place_needs_no_free_space() -> None:
     vfs = MemVfs()
-    segments = four(vfs)
+    segments = four_segments(vfs)
     for _ in range(3):
         segments.retire(0, at_once=True)
     vfs.capacity_bytes, vfs.capacity_inodes = 0, 0
@@ -132,7 +132,7 @@ def test_restart_in_place_needs_no_free_space() -> None:
 def test_put_in_place_shows_compacted_segments_before_they_are_renamed() -> None:
     mem = MemVfs()
     vfs = FaultVfs(mem)
-    segments = four(vfs)
+    segments = four_segments(vfs)
     sources = segments.all[:3]
     files = compacted(segments, sources)
     segments.put_in_place(sources, files)
@@ -151,7 +151,7 @@ def test_put_in_place_shows_compacted_segments_before_they_are_renamed() -> None
 def test_open_beside_of_compacted_segment_never_opens_the_source() -> None:
     """A scrub that read the source reported it as a damaged copy of the compacted segment."""
     vfs = MemVfs()
-    segments = four(vfs)
+    segments = four_segments(vfs)
     sources = segments.all[:2]
     segments.put_in_place(sources, compacted(segments, sources))
     target = segments.all[0]
@@ -164,7 +164,7 @@ def test_open_beside_of_compacted_segment_never_opens_the_source() -> None:
 
 def test_move_to_renames_compacted_segments_first() -> None:
     vfs = MemVfs()
-    segments = four(vfs)
+    segments = four_segments(vfs)
     sources = segments.all[:2]
     segments.put_in_place(sources, compacted(segments, sources))
     segments.move_to("/d/t-0.away-delete")
@@ -177,7 +177,7 @@ def test_move_to_renames_compacted_segments_first() -> None:
 def test_open_group_marks_the_replica_before_the_first_gap() -> None:
     mem = MemVfs()
     vfs = FaultVfs(mem)
-    segments = four(vfs)
+    segments = four_segments(vfs)
     vfs.inject(Fault(errno=ENOSPC, path=f"*{GAPS_MARK}*"))
     with pytest.raises(OSError, match="No space"):
         segments.open_group(segments.all[:2], 0)
@@ -191,7 +191,7 @@ def test_open_group_marks_the_replica_before_the_first_gap() -> None:
 
 
 def test_put_in_place_refuses_sources_that_changed_meanwhile() -> None:
-    segments = four(MemVfs())
+    segments = four_segments(MemVfs())
     sources = segments.all[:2]
     files = compacted(segments, sources)
     segments.truncations += 1

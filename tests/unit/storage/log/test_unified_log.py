@@ -229,7 +229,7 @@ def test_append_as_follower_refuses_a_hole_and_a_wrong_crc() -> None:
     assert log.view().log_end_offset == 0
 
 
-def cut_log() -> tuple[UnifiedLog, FaultVfs]:
+def empty_log_at_15() -> tuple[UnifiedLog, FaultVfs]:
     """Create an empty follower log at 15; the leader's first batch has the offsets 10 to 19."""
     vfs = FaultVfs(MemVfs())
     log = make(vfs=vfs)
@@ -239,7 +239,7 @@ def cut_log() -> tuple[UnifiedLog, FaultVfs]:
 
 @pytest.mark.parametrize("clean", [False, True])
 def test_append_as_follower_to_an_empty_log_accepts_a_batch_around_its_start(clean: bool) -> None:
-    log, vfs = cut_log()
+    log, vfs = empty_log_at_15()
     log.append_as_follower(batch(10, base_offset=10, epoch=3), 0)
     log.append_as_follower(batch(base_offset=20, epoch=3), 0)
     for reloaded in (log, reload(log, vfs, clean=clean)):
@@ -250,7 +250,7 @@ def test_append_as_follower_to_an_empty_log_accepts_a_batch_around_its_start(cle
 
 
 def test_append_as_follower_accepts_an_early_base_offset_only_in_the_first_batch() -> None:
-    log, _ = cut_log()
+    log, _ = empty_log_at_15()
     for base_offset, records in ((10, 5), (16, 1)):
         with pytest.raises(CorruptRecordError):
             log.append_as_follower(batch(records, base_offset=base_offset), 0)
@@ -264,7 +264,7 @@ def test_append_as_follower_before_the_log_start_without_space_changes_nothing(
     restart: bool | None,
 ) -> None:
     """The segment is renamed before the append, and the log is still empty."""
-    log, vfs = cut_log()
+    log, vfs = empty_log_at_15()
     vfs.inject(Fault(errno=ENOSPC, kinds=frozenset({"write_at"}), path="*.log", sticky=False))
     with pytest.raises(OSError):
         log.append_as_follower(batch(10, base_offset=10), 0)

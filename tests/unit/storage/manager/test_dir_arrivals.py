@@ -29,14 +29,14 @@ from tests.unit.storage.replicas.test_replica_swap import (
 from tests.unit.storage.replicas.test_swap_recovery import FUTURE, interrupted_swap
 
 
-def die(node: Node, log_dir: LogDir) -> None:
+def fail_dir(node: Node, log_dir: LogDir) -> None:
     """Take the directory offline as the broker does; the process continues."""
     with capture_logs():
         log_dir.go_offline("a test said so")
     node.manager.drop(log_dir)
 
 
-async def come(
+async def attach_dir(
     manager: LogManager, vfs: MemVfs | FaultVfs, number: int, *taken: TopicPartition
 ) -> LogDir:
     """Load and install the directory with this number."""
@@ -52,9 +52,9 @@ async def test_dir_arrival_restores_its_replica() -> None:
     node = await start()
     handle = await create(node)
     before, end = await content(handle), handle.log_end_offset
-    die(node, node.source)
+    fail_dir(node, node.source)
     assert node.manager.get(TP) is None
-    back = await come(node.manager, node.vfss[0], 1)
+    back = await attach_dir(node.manager, node.vfss[0], 1)
     again = node.manager.get(TP)
     assert again is not None
     assert (again.log_dir, again.log_end_offset, await content(again)) == (back, end, before)
@@ -66,12 +66,12 @@ async def test_dir_arrival_restores_its_replica() -> None:
 async def test_dir_arrival_deletes_an_older_copy_of_a_served_replica() -> None:
     node = await start()
     await create(node, 3)
-    die(node, node.source)
+    fail_dir(node, node.source)
     served = await node.manager.create(TP, TOPIC_ID, directory_id(2))
     for _ in range(4):
         await append(served)
     with capture_logs() as logs:
-        await come(node.manager, node.vfss[0], 1, TP)
+        await attach_dir(node.manager, node.vfss[0], 1, TP)
     (logged,) = [e for e in logs if e["event"] == "replica_copy_superseded"]
     assert logged["kept"] is False
     assert node.manager.get(TP) is served
@@ -81,10 +81,10 @@ async def test_dir_arrival_deletes_an_older_copy_of_a_served_replica() -> None:
 async def test_dir_arrival_keeps_a_longer_copy_of_a_served_replica_as_stray() -> None:
     node = await start()
     await create(node, 3)
-    die(node, node.source)
+    fail_dir(node, node.source)
     served = await node.manager.create(TP, TOPIC_ID, directory_id(2))
     with capture_logs() as logs:
-        await come(node.manager, node.vfss[0], 1, TP)
+        await attach_dir(node.manager, node.vfss[0], 1, TP)
     assert [e["kept"] for e in logs if e["event"] == "replica_copy_superseded"] == [True]
     assert node.manager.get(TP) is served
     assert all(name.endswith("-stray") for name in node.names(0))
@@ -93,11 +93,11 @@ async def test_dir_arrival_keeps_a_longer_copy_of_a_served_replica_as_stray() ->
 async def test_dir_arrival_superseded_copy_that_cannot_be_renamed_is_reported() -> None:
     node = await start()
     await create(node, 1)
-    die(node, node.source)
+    fail_dir(node, node.source)
     await node.manager.create(TP, TOPIC_ID, directory_id(2))
     node.vfss[0].inject(Fault(kinds=frozenset({"rename"}), path="/d1/t-0"))
     with capture_logs() as logs:
-        back = await come(node.manager, node.vfss[0], 1, TP)
+        back = await attach_dir(node.manager, node.vfss[0], 1, TP)
     assert "superseded_copy_not_removed" in {e["event"] for e in logs}
     assert not back.is_online
 
@@ -109,7 +109,7 @@ async def test_dir_arrival_delays_a_new_replica_until_the_old_copy_is_renamed(
     """A recreated topic lost its directory to a rename that was meant for the old copy."""
     node = await start()
     await create(node, 3)
-    die(node, node.source)
+    fail_dir(node, node.source)
     await node.manager.create(TP, TOPIC_ID, directory_id(2))
     log_dir, old = open_dir(node.vfss[0], "/d1", 1), node.source
     arrivals = node.manager.arrivals
@@ -137,9 +137,9 @@ async def test_dir_arrival_delays_a_new_replica_until_the_old_copy_is_renamed(
 async def test_dir_arrival_two_copies_without_a_served_replica_wait_for_the_metadata() -> None:
     node = await start()
     await create(node, 3)
-    die(node, node.source)
+    fail_dir(node, node.source)
     await node.manager.create(TP, TOPIC_ID, directory_id(2))
-    await come(node.manager, node.vfss[0], 1)
+    await attach_dir(node.manager, node.vfss[0], 1)
     assert node.manager.get(TP) is None
     assert len(node.manager.duplicates[TP]) == 2
 
@@ -147,10 +147,10 @@ async def test_dir_arrival_two_copies_without_a_served_replica_wait_for_the_meta
 async def test_dir_arrival_failure_while_loading_changes_nothing() -> None:
     node = await start()
     await create(node, 3)
-    die(node, node.source)
+    fail_dir(node, node.source)
     node.vfss[0].inject(Fault(kinds=frozenset({"open"}), path="*.log"))
     with capture_logs(), pytest.raises(KafkaStorageError, match="Input/output error"):
-        await come(node.manager, node.vfss[0], 1)
+        await attach_dir(node.manager, node.vfss[0], 1)
     assert list(node.manager.dirs()) == [node.source, node.target]
     assert node.manager.get(TP) is None
 
@@ -163,9 +163,9 @@ async def test_dir_arrival_of_the_target_resumes_a_move() -> None:
         future = node.manager.future(TP)
         assert future is not None
         await future.catch_up(handle, executor, 1500)
-    die(node, node.target)
+    fail_dir(node, node.target)
     assert node.manager.future(TP) is None
-    back = await come(node.manager, node.vfss[1], 2, TP)
+    back = await attach_dir(node.manager, node.vfss[1], 2, TP)
     resumed = node.manager.future(TP)
     assert resumed is not None
     assert (resumed.log_dir, resumed.move_id) == (back, MOVE)
@@ -182,8 +182,8 @@ async def test_dir_arrival_of_the_source_resumes_a_move() -> None:
         assert future is not None
         await future.catch_up(handle, executor, 1500)
     before = await content(handle)
-    die(node, node.source)
-    await come(node.manager, node.vfss[0], 1)
+    fail_dir(node, node.source)
+    await attach_dir(node.manager, node.vfss[0], 1)
     assert node.manager.future(TP) is future
     await move_on(node)
     assert await content(await promote(node)) == before
@@ -196,25 +196,25 @@ async def test_dir_arrival_of_an_old_move_yields_to_a_newer_one(
     node = await start()
     await create(node)
     await node.manager.create_future(TP, node.target, MOVE)
-    die(node, node.target)
+    fail_dir(node, node.target)
     slow = FaultVfs(MemVfs())
-    third = await come_new(node.manager, slow, 3)
+    third = await attach_new_dir(node.manager, slow, 3)
     with Gate(slow, "make_dirs") as gate:
         ordered = asyncio.ensure_future(node.manager.create_future(TP, third, Uuid(b"o" * 16)))
         await gate.reached()
         if not comes_during_it:
             gate.open()
             await ordered
-        await come(node.manager, node.vfss[1], 2, TP)
+        await attach_dir(node.manager, node.vfss[1], 2, TP)
         gate.open()
     other = await ordered
     assert node.manager.future(TP) is other
     assert FUTURE not in node.names(1)
 
 
-async def come_new(manager: LogManager, vfs: MemVfs | FaultVfs, number: int) -> LogDir:
+async def attach_new_dir(manager: LogManager, vfs: MemVfs | FaultVfs, number: int) -> LogDir:
     format_dir(vfs, f"/d{number}", number)
-    return await come(manager, vfs, number)
+    return await attach_dir(manager, vfs, number)
 
 
 async def test_dir_arrival_of_the_source_completes_an_interrupted_swap() -> None:
@@ -225,13 +225,13 @@ async def test_dir_arrival_of_the_source_completes_an_interrupted_swap() -> None
     dead = open_dir(vfss[0], "/d1", 1)
     with capture_logs():
         dead.go_offline("a test said so")
-    manager = _manager_like(node, [dead, target])
+    manager = manager_of_node(node, [dead, target])
     await manager.load()
     future = manager.future(TP)
     assert future is not None
     assert manager.get(TP) is None
     with capture_logs() as logs:
-        await come(manager, vfss[0], 1)
+        await attach_dir(manager, vfss[0], 1)
     assert "swap_mended" in {e["event"] for e in logs}
     handle = manager.get(TP)
     assert handle is not None
@@ -241,7 +241,7 @@ async def test_dir_arrival_of_the_source_completes_an_interrupted_swap() -> None
     assert [name.endswith("-delete") for name in node.names(0)] == [True]
 
 
-def _manager_like(node: Node, dirs: list[LogDir]) -> LogManager:
+def manager_of_node(node: Node, dirs: list[LogDir]) -> LogManager:
     return manager_of(dirs, clock=node.clock)
 
 
@@ -249,7 +249,7 @@ async def test_background_jobs_start_and_end_with_their_directory() -> None:
     node = await start()
     running = asyncio.ensure_future(node.manager.run_background())
     await asyncio.sleep(0)
-    new = await come_new(node.manager, MemVfs(), 3)
+    new = await attach_new_dir(node.manager, MemVfs(), 3)
     handle = await node.manager.create(TP, TOPIC_ID, new.directory_id)
     await append(handle)
     source, target = node.source, node.target
@@ -261,8 +261,8 @@ async def test_background_jobs_start_and_end_with_their_directory() -> None:
     assert set(node.manager._chores) == {source, target}
     node.manager.arrivals.put_back(new)
     assert new in node.manager.dirs()
-    die(node, source)
-    back = await come(node.manager, node.vfss[0], 1)
+    fail_dir(node, source)
+    back = await attach_dir(node.manager, node.vfss[0], 1)
     assert set(node.manager._chores) == {back, target, new}
     running.cancel()
     with pytest.raises(asyncio.CancelledError):

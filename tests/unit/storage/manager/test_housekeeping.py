@@ -132,7 +132,7 @@ async def test_background_jobs_of_a_hung_directory_delay_no_other_directory() ->
             await background
 
 
-async def full(manager: LogManager, vfs: MemVfs) -> None:
+async def fill_disk(manager: LogManager, vfs: MemVfs) -> None:
     """Leave no free space, and let an append detect that."""
     vfs.capacity_bytes = vfs.used_bytes()
     handle = manager.get(TP)
@@ -153,7 +153,7 @@ async def segments(manager: LogManager, count: int, config: TopicConfig = CONFIG
 async def test_reclaim_space_of_a_full_directory_applies_retention_at_once() -> None:
     manager, vfs, clock = await make()
     handle = await segments(manager, 4)
-    await full(manager, vfs)
+    await fill_disk(manager, vfs)
     used = vfs.used_bytes()
     await chores(manager).reclaim_space()
     assert handle.log_start_offset == 0
@@ -187,7 +187,7 @@ async def test_reclaim_space_of_a_directory_with_space_does_nothing() -> None:
 async def test_reclaim_space_purges_a_deleted_replica_at_once() -> None:
     manager, vfs, _ = await make()
     await segments(manager, 4)
-    await full(manager, vfs)
+    await fill_disk(manager, vfs)
     await manager.delete(TP)
     await chores(manager).reclaim_space()
     assert [entry.name for entry in vfs.list_dir("/d1") if entry.is_dir] == []

@@ -110,7 +110,7 @@ async def scrubbing(
     yield fixture
 
 
-async def a_while(fixture: ScrubFixture) -> None:
+async def wait_for_a_pass(fixture: ScrubFixture) -> None:
     """Wait long enough for an unlimited scrub to read all segments."""
     for _ in range(200):
         await fixture.handle().refresh()
@@ -317,11 +317,11 @@ async def test_scrub_pauses_while_the_directory_is_busy_or_impaired() -> None:
     async with scrubbing(interval_ms=1) as fixture:
         fixture.is_busy = True
         running = asyncio.ensure_future(fixture.scrub.scrub_all())
-        await a_while(fixture)
+        await wait_for_a_pass(fixture)
         assert fixture.scrub.figures.bytes == 0
         fixture.is_busy = False
         fixture.log_dir.state = LogDirState.SATURATED
-        await a_while(fixture)
+        await wait_for_a_pass(fixture)
         assert fixture.scrub.figures.bytes == 0
         fixture.log_dir.state = LogDirState.ONLINE
         await running
@@ -334,7 +334,7 @@ async def test_scrub_limits_its_rate() -> None:
     async with scrubbing(rate=3 * segment) as fixture:
         running = asyncio.ensure_future(fixture.scrub.scrub_all())
         await until(lambda: fixture.scrub.figures.bytes == 4 * segment)
-        await a_while(fixture)
+        await wait_for_a_pass(fixture)
         assert fixture.scrub.figures.bytes == 4 * segment
         running.cancel()
         with suppress(asyncio.CancelledError):

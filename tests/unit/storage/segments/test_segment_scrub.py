@@ -37,13 +37,13 @@ def written(vfs: MemVfs) -> LogSegment:
     return segment
 
 
-def begun(vfs: MemVfs, segment: LogSegment) -> SegmentScrub:
+def started_scrub(vfs: MemVfs, segment: LogSegment) -> SegmentScrub:
     file = vfs.open(segment.path, OpenMode.READ)
     return SegmentScrub(vfs=vfs, file=file, segment=segment, end_offset=END)
 
 
 def scrubbed(vfs: MemVfs, segment: LogSegment) -> SegmentScrub:
-    scrub = begun(vfs, segment)
+    scrub = started_scrub(vfs, segment)
     steps = []
     while not scrub.is_done:
         steps.append(scrub.step())
@@ -93,7 +93,7 @@ def test_segment_scrub_of_a_short_file_reports_damage_up_to_the_end_offset() -> 
     vfs = MemVfs()
     segment = written(vfs)
     vfs.open(LOG, OpenMode.READ_WRITE).truncate(30 * SIZE + 10)
-    scrub = begun(vfs, segment)
+    scrub = started_scrub(vfs, segment)
     while scrub.step():
         continue
     assert scrub.damages == [Damage(BASE + 30 * RECORDS, END, 30 * SIZE)]
