@@ -1,4 +1,4 @@
-"""Small clusters for plans: written by hand, and drawn from a seed with every state there is."""
+"""Small clusters for plans: written by hand, and drawn from a seed with every state."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def replica(
 
 
 def drawn_cluster(seed: int) -> tuple[list[LogDir], list[Replica], PlanRequest]:
-    """Uneven brokers in racks, moves under way, closed and unknown directories, and a request.
+    """Uneven brokers in racks, moves in flight, closed and unknown directories, and a request.
 
     Rates are whole numbers: their sums are the same in any order.
     """

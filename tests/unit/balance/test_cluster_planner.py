@@ -1,4 +1,4 @@
-"""Whole plans of small clusters, and laws of plans of drawn ones."""
+"""Whole plans of small clusters, and invariants of plans of drawn clusters."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kraftjbod.balance.planner import Tier
 from tests.unit.balance.clusters import drawn_cluster, log_dir, replica
 
 
-def test_directories_of_one_broker_are_evened_out() -> None:
+def test_plan_cluster_evens_out_directories_of_one_broker() -> None:
     dirs = [log_dir(1, "/a", 500), log_dir(1, "/b")]
     plan = plan_cluster(dirs, [replica(n, 1, "/a", 10) for n in range(4)], PlanRequest())
     assert [move[2:7] for move in plan.moves] == [(1, "/a", 1, "/b", 10)] * 2
@@ -26,8 +26,8 @@ def test_directories_of_one_broker_are_evened_out() -> None:
     assert (plan.counts.moves, plan.counts.moved_bytes, plan.counts.moves_across) == (2, 20, 0)
 
 
-def test_a_newcomer_takes_the_turn_of_the_one_it_replaces() -> None:
-    """Broker 1 alone is full; broker 5 does not run, so nobody knows its directories."""
+def test_plan_cluster_new_replica_takes_position_of_the_replaced_one() -> None:
+    """Only broker 1 is full; broker 5 does not run, so that its directories are unknown."""
     dirs = [log_dir(1, "/a", 100), log_dir(2, "/a"), log_dir(3, "/a"), log_dir(3, "/b")]
     lying = [
         replica(0, 1, "/a", 300, brokers=(5, 1, 2)),
@@ -50,7 +50,7 @@ def test_a_newcomer_takes_the_turn_of_the_one_it_replaces() -> None:
 
 
 @given(st.integers(0, 100_000))
-def test_no_directory_is_overfilled_and_no_partition_harmed(seed: int) -> None:
+def test_plan_cluster_overfills_no_directory_and_loses_no_rack(seed: int) -> None:
     dirs, replicas, request = drawn_cluster(seed)
     plan = plan_cluster(dirs, replicas, request)
     other_order = plan_cluster(dirs[::-1], sorted(replicas, key=str), request)

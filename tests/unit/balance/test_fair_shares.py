@@ -1,4 +1,4 @@
-"""One level for all: tables, and that nothing is lost where there is free space for it."""
+"""``shares``: one fill level for all; nothing is left over while there is free space."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ from kraftjbod.balance.fair_shares import Band, DirLoad, byte_band, rate_band, s
         ([], 0, []),
     ],
 )
-def test_shares(bands: list[Band], amount: float, dealt: list[float]) -> None:
+def test_shares_reach_one_level_within_their_bands(
+    bands: list[Band], amount: float, dealt: list[float]
+) -> None:
     assert shares(bands, amount) == pytest.approx(dealt)
 
 
@@ -35,7 +37,7 @@ def test_shares(bands: list[Band], amount: float, dealt: list[float]) -> None:
         (DirLoad(total_bytes=100, spare_bytes=20, takes=False, is_drained=True), Band(0, 5, 5)),
     ],
 )
-def test_what_a_directory_may_come_to_hold(load: DirLoad, band: Band) -> None:
+def test_byte_band_by_state_of_the_directory(load: DirLoad, band: Band) -> None:
     assert byte_band(load, 40, 5) == band
 
 
@@ -48,7 +50,7 @@ def test_what_a_directory_may_come_to_hold(load: DirLoad, band: Band) -> None:
         (DirLoad(total_bytes=100, spare_bytes=20, takes=False, is_drained=True), Band(0, 5, 5)),
     ],
 )
-def test_what_may_be_written_to_a_directory(load: DirLoad, band: Band) -> None:
+def test_rate_band_by_state_of_the_directory(load: DirLoad, band: Band) -> None:
     assert rate_band(load, 40, 5, most=90) == band
 
 
@@ -61,7 +63,7 @@ _bands = st.builds(
 
 
 @given(st.lists(_bands, min_size=1), st.integers(0, 5000))
-def test_what_can_be_dealt_out_is_dealt_out(bands: list[Band], amount: int) -> None:
+def test_shares_distribute_the_amount_as_far_as_bands_allow(bands: list[Band], amount: int) -> None:
     dealt = shares(bands, amount)
     assert all(b.low <= share <= b.high for b, share in zip(bands, dealt, strict=True))
     low = sum(band.low for band in bands)

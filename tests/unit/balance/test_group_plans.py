@@ -1,4 +1,4 @@
-"""The parts of a plan that Spark makes side by side; that both ways agree is test_spark_plan."""
+"""Parts of a plan that Spark computes in parallel; test_spark_plan compares both ways."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def placed(partition: int, broker: int, brokers: tuple[int, ...] = (1, 2, 3)) ->
     return Placed("t", partition, broker, "/a", 10, 0, 0.0, brokers, True, False)
 
 
-def test_each_partition_is_a_candidate_on_one_broker_of_the_sources() -> None:
+def test_is_candidate_chooses_each_partition_on_one_source_broker() -> None:
     def chosen(drained: tuple[int, ...], turn: int) -> dict[int, int]:
         found = [
             one
@@ -31,12 +31,12 @@ def test_each_partition_is_a_candidate_on_one_broker_of_the_sources() -> None:
     assert set(chosen((2,), 0).values()) == {2}, "drained brokers come first"
 
 
-def test_what_is_drawn_is_spread_evenly() -> None:
+def test_draw_is_spread_evenly() -> None:
     counts = Counter(draw("topic", n, turn, 3) for n in range(1000) for turn in range(3))
     assert set(counts) == {0, 1, 2} and min(counts.values()) > 800
 
 
-def test_a_crossing_finds_a_place_or_stays_out_and_keeps_its_rank() -> None:
+def test_moves_of_broker_place_incoming_replicas_that_fit() -> None:
     rank = Rank(Tier.ACROSS, 1.5, 7)
     homes = [Home("t", n, 1, "/a", size, 1.0, True, rank) for n, size in ((0, 10), (1, 5_000))]
     own = Home("t", 9, 3, "/a", 10, 0.0, True, None)

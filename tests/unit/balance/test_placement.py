@@ -1,4 +1,4 @@
-"""What a plan may do with directories and replicas, as they are reported."""
+"""Loads of directories for a plan, derived from reported directories and replicas."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.unit.balance.clusters import log_dir, replica
 TWO_DISKS = (log_dir(1, "/a", 500), log_dir(1, "/b", 900))
 
 
-def test_what_may_be_done_with_a_directory() -> None:
+def test_empty_dirs_derive_permitted_moves_from_directory_state() -> None:
     found = [
         log_dir(1, "/online", 101),
         log_dir(1, "/cordoned", 100, is_cordoned=True),
@@ -45,7 +45,7 @@ def test_what_may_be_done_with_a_directory() -> None:
     ]
 
 
-def test_moves_under_way_count_where_they_go() -> None:
+def test_filled_dirs_count_moves_in_flight_at_their_target() -> None:
     dirs = empty_dirs(TWO_DISKS)
     placed = placed_replicas(
         [
@@ -85,6 +85,8 @@ def test_moves_under_way_count_where_they_go() -> None:
         (TWO_DISKS, Drain(broker_id=1, path="/c"), "--drain 1:/c: .* there are /a, /b"),
     ],
 )
-def test_what_is_not_there_cannot_be_planned(known: tuple, drain: Drain, said: str) -> None:
+def test_require_known_rejects_unknown_brokers_and_directories(
+    known: tuple, drain: Drain, said: str
+) -> None:
     with pytest.raises(StartupError, match=said):
         require_known(empty_dirs(known), [drain])

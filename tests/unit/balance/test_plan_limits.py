@@ -1,4 +1,4 @@
-"""What a limit leaves of a plan is whole, and as good as the plan as far as it goes."""
+"""Limits of a plan: the remaining part is consistent, and no worse than no plan."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Broker = tuple[list[DirLoad], list[ReplicaLoad]]
 def limited(
     replicas: Sequence[ReplicaLoad], plan: DirPlan, most_moves: int | None, most_bytes: int | None
 ) -> DirPlan:
-    """``plan`` without what the limit leaves out."""
+    """Return ``plan`` without the moves that the limit leaves out."""
     moves = [
         LimitedMove(
             unit=move.step,
@@ -38,7 +38,7 @@ def limited(
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(brokers(only_open=True, max_replicas=40), st.integers(0, 30), st.integers(0, 2000))
 @example(([disk(), disk()], [*held(0, 300, 300), *held(1, 200, 200)]), 9, 250)
-def test_a_limited_plan_is_never_worse_than_none(
+def test_limited_plan_is_never_worse_than_no_plan(
     case: Broker, most_moves: int, most_bytes: int
 ) -> None:
     dirs, replicas = case
@@ -60,12 +60,12 @@ def move(unit: int, ends: str, size: int, tier: Tier = Tier.BYTES) -> LimitedMov
 
 
 def made(moves: Sequence[LimitedMove], most_bytes: int) -> list[int]:
-    """Units."""
+    """Return the units of the remaining moves."""
     found = within_limits(moves, None, most_bytes)
     return [one.unit for one, is_made in zip(moves, found, strict=False) if is_made]  # type: ignore[misc]
 
 
-def test_what_counted_on_a_move_that_is_too_large_is_left_out() -> None:
+def test_limit_drops_moves_that_depend_on_a_dropped_one() -> None:
     too_large = move(0, "ab", 900)
     assert made([too_large, move(1, "bc", 10)], 100) == [], "b does not get what it passes on"
     assert made([too_large, move(1, "ca", 10)], 100) == [], "a is not emptied"
@@ -78,5 +78,5 @@ def test_what_counted_on_a_move_that_is_too_large_is_left_out() -> None:
     assert made(drain, 100) == [1], "what has to leave leaves as far as it can"
 
 
-def test_the_first_that_does_not_fit_beside_the_others_ends_it() -> None:
+def test_limit_ends_at_first_move_that_exceeds_the_bytes() -> None:
     assert made([move(0, "ab", 60), move(1, "ab", 50), move(2, "ab", 10)], 100) == [0]

@@ -1,4 +1,4 @@
-"""Figures and words of a plan."""
+"""Figures and summary of a plan."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def figures_of(*dirs: PlannedDir, across: bool = False) -> PlanFigures:
     return figures(dirs, moves=MoveCounts(**MOVES), tolerance=0.05, across_brokers=across)
 
 
-def test_skew_is_fullest_over_mean_and_counts_sizes() -> None:
+def test_spread_skew_is_fullest_over_mean_weighted_by_size() -> None:
     small, large = planned(1, "/a", 200, 100), planned(1, "/b", 100, 200, total=2000)
     before = spread([small, large], is_after=False)
     assert (before.fullest, before.emptiest, before.mean) == (0.2, 0.05, 0.1)
@@ -63,7 +63,7 @@ def test_skew_is_fullest_over_mean_and_counts_sizes() -> None:
     assert (after.skew, after.deviation) == (1, 0)
 
 
-def test_closed_directories_are_in_no_spread() -> None:
+def test_spread_excludes_closed_directories() -> None:
     cordoned = planned(1, "/full", 900, 900, takes=False)
     assert spread([cordoned, planned(1, "/a", 100, 100)], is_after=True).skew == 1
     assert spread([cordoned], is_after=True).skew == 1
@@ -76,16 +76,18 @@ def test_closed_directories_are_in_no_spread() -> None:
         ([planned(1, "/a", 200, 0), planned(2, "/b", 0, 0)], False, 0),
         ([planned(1, "/a", 200, 0), planned(2, "/b", 0, 0)], True, 95),
         ([planned(1, "/a", 104, 0), planned(1, "/b", 96, 0)], False, 0),
-        # Eleven are a little fuller than the twelfth: none is too full, one lacks bytes.
+        # Eleven are a little fuller than the twelfth: none is too full, but one lacks bytes.
         ([planned(1, f"/{n}", 104, 0) for n in range(11)] + [planned(1, "/z", 50, 0)], False, 45),
     ],
     ids=["one broker", "two brokers apart", "two brokers together", "even", "one lacks"],
 )
-def test_what_any_plan_must_move(dirs: list[PlannedDir], across: bool, least: int) -> None:
+def test_least_bytes_that_any_plan_must_move(
+    dirs: list[PlannedDir], across: bool, least: int
+) -> None:
     assert figures_of(*dirs, across=across).least_bytes == least
 
 
-def test_what_is_not_reached_is_listed_with_its_reason_the_worst_first() -> None:
+def test_missed_goals_are_listed_with_reason_worst_first() -> None:
     missed = figures_of(
         planned(1, "/a", 200, 120, largest=60),
         planned(1, "/b", 0, 80),
@@ -103,7 +105,7 @@ def test_what_is_not_reached_is_listed_with_its_reason_the_worst_first() -> None
     )
 
 
-def test_few_directories_are_listed_many_are_summed_up() -> None:
+def test_lines_list_few_directories_and_summarize_many() -> None:
     few = [planned(1, "/a", 2048, 1024, total=4096), planned(1, "/b", 0, 1024, total=4096)]
     shown = lines(few, figures_of(*few))
     heads = "directory size bytes after full after written after"
@@ -115,6 +117,6 @@ def test_few_directories_are_listed_many_are_summed_up() -> None:
     assert lines(most, figures_of(*most))[0].startswith("skew 1.00 -> 1.00")
 
 
-def test_a_long_list_of_reasons_is_shortened() -> None:
+def test_lines_shorten_long_list_of_reasons() -> None:
     dirs = [planned(n, "/a", 10, 10, takes=False, is_drained=True, replicas=1) for n in range(50)]
     assert lines(dirs, figures_of(*dirs))[-1] == "... and 10 more"

@@ -1,4 +1,4 @@
-"""The planner of one broker: tables of small cases, and what holds for every case."""
+"""The planner of one broker: tables of small cases, and invariants of random ones."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def moved_bytes(replicas: Sequence[ReplicaLoad], plan: DirPlan) -> int:
         ("no move fills its target", [disk(), disk(spare=25)], held(0, *[10] * 10), [80, 20], 20),
     ],
 )
-def test_bytes(
+def test_plan_broker_evens_out_bytes(
     name: str, dirs: list[DirLoad], replicas: list[ReplicaLoad], after: list[int], moved: int
 ) -> None:
     plan = plan_broker(dirs, replicas, GOALS)
@@ -119,30 +119,30 @@ def test_bytes(
     ), name
 
 
-def test_what_brings_next_to_nothing_stays() -> None:
-    """One replica is too large for any gap; empty and tiny ones do not make up for it."""
+def test_plan_broker_leaves_replicas_whose_move_brings_little() -> None:
+    """One replica is too large for any gap, and empty or tiny ones do not make up for it."""
     empty_ones = [*held(0, 100_000, 0), *held(1, 10_000, 0)]
     assert plan_broker([disk(), disk()], empty_ones, GOALS).moves == ()
     tiny_ones = [*held(0, 100_000, 30), *held(1, 10_000, 20)]
     assert plan_broker([disk(), disk()], tiny_ones, GOALS).moves == ()
 
 
-def test_what_fits_nowhere_is_reported() -> None:
+def test_plan_broker_reports_replicas_that_fit_nowhere() -> None:
     dirs = [disk(takes=False, is_drained=True), disk(spare=50)]
     replicas = [*held(0, 60, 30), *held(None, 25)]
     plan = plan_broker(dirs, replicas, GOALS)
     assert (plan.misfits, [move.replica for move in plan.moves]) == ((0, 2), [1])
 
 
-def test_a_move_under_way_stays_and_counts() -> None:
+def test_plan_broker_keeps_and_counts_move_in_flight() -> None:
     dirs = [disk(), disk()]
     under_way = ReplicaLoad(directory=1, size_bytes=100, is_movable=False)
     replicas = [under_way, *held(1, 50), *held(0, *[10] * 15)]
     assert plan_broker(dirs, replicas, GOALS).moves == ()
 
 
-def test_rates_are_evened_out_where_bytes_stay_even() -> None:
-    """Two hot replicas and two cold ones of one size: one of each changes sides."""
+def test_plan_broker_swaps_replicas_to_even_out_rates() -> None:
+    """Two hot replicas and two cold ones of equal size: one of each changes its directory."""
     replicas = [*held(0, 100, 100, rate=50.0), *held(1, 100, 100, rate=0.0)]
     plan = plan_broker([disk(), disk()], replicas, GOALS)
     assert bytes_after([disk(), disk()], replicas, plan) == [200, 200]
@@ -151,7 +151,7 @@ def test_rates_are_evened_out_where_bytes_stay_even() -> None:
     assert len({move.step for move in plan.moves}) == 1, "the moves of a swap belong together"
 
 
-def test_a_small_hot_replica_moves_alone() -> None:
+def test_plan_broker_moves_small_hot_replica_alone() -> None:
     replicas = [
         *held(0, 1000),
         *held(0, 1, 1, rate=50.0),
@@ -161,7 +161,7 @@ def test_a_small_hot_replica_moves_alone() -> None:
     assert len(plan.moves) == 1 and plan.moves[0].target == 1
 
 
-def test_drains_come_first_and_scores_never_rise() -> None:
+def test_plan_broker_drains_first_and_scores_never_rise() -> None:
     dirs = [disk(takes=False, is_drained=True), disk(), disk(), disk()]
     replicas = [*held(0, 5, 5), *held(1, *[10] * 30), *held(2, *[10] * 10)]
     moves = plan_broker(dirs, replicas, GOALS).moves
@@ -170,7 +170,7 @@ def test_drains_come_first_and_scores_never_rise() -> None:
     assert found == sorted(found, reverse=True) and len(found) > 5
 
 
-# --- what holds for every case -------------------------------------------------------------------
+# --- invariants of every case --------------------------------------------------------------------
 
 KINDS: Final = (
     {},
@@ -205,7 +205,7 @@ def brokers(
 
 
 @given(brokers())
-def test_no_rule_is_ever_broken(case: tuple[list[DirLoad], list[ReplicaLoad]]) -> None:
+def test_plan_broker_breaks_no_rule(case: tuple[list[DirLoad], list[ReplicaLoad]]) -> None:
     dirs, replicas = case
     plan = plan_broker(dirs, replicas, GOALS)
     moved = [move.replica for move in plan.moves]
@@ -232,7 +232,7 @@ def fills(dirs: Sequence[DirLoad], after: Sequence[int]) -> list[float]:
 
 
 @given(brokers(only_open=True, max_replicas=40))
-def test_the_fullest_never_becomes_fuller_nor_the_emptiest_emptier(
+def test_plan_broker_never_worsens_fullest_directory(
     case: tuple[list[DirLoad], list[ReplicaLoad]],
 ) -> None:
     dirs, replicas = case
@@ -242,7 +242,7 @@ def test_the_fullest_never_becomes_fuller_nor_the_emptiest_emptier(
 
 
 def deviation(dirs: Sequence[DirLoad], after: Sequence[int]) -> float:
-    """Sum of squares of what lies beyond the tolerance of a fair share."""
+    """Return the sum of squares of the excess over the tolerance of a fair share."""
     level = sum(after) / sum(load.total_bytes for load in dirs)
     beyond = 0.0
     for held_bytes, load in zip(after, dirs, strict=True):
@@ -252,7 +252,7 @@ def deviation(dirs: Sequence[DirLoad], after: Sequence[int]) -> float:
 
 
 def least_bytes(dirs: Sequence[DirLoad], replicas: Sequence[ReplicaLoad], goal: float) -> int:
-    """By trying everything: what must move to come as near as ``goal``."""
+    """Return the minimum of moved bytes for a deviation of ``goal``, by trying every placement."""
     best = sum(replica.size_bytes for replica in replicas)
     for places in itertools.product(range(len(dirs)), repeat=len(replicas)):
         into, after = [0] * len(dirs), [0] * len(dirs)
@@ -266,8 +266,8 @@ def least_bytes(dirs: Sequence[DirLoad], replicas: Sequence[ReplicaLoad], goal: 
     return best
 
 
-def test_few_more_bytes_move_than_the_best_plan_would_move() -> None:
-    """Small cases, even and heavy-tailed sizes; a swap may cost a few times what it brings."""
+def test_plan_broker_moves_few_more_bytes_than_the_best_plan() -> None:
+    """Small cases with even and heavy-tailed sizes; a swap may cost several times its benefit."""
     draw = random.Random(7)
     factors = []
     for number in range(400):

@@ -1,4 +1,4 @@
-"""What brokers send each other: tables, and rules that hold for whole random clusters."""
+"""Transfers between brokers: tables, and invariants of random clusters."""
 
 from __future__ import annotations
 
@@ -93,19 +93,21 @@ def flows(tasks: dict[int, Task]) -> dict[tuple[int, int], int]:
         "drained of empty replicas",
     ],
 )
-def test_how_much(dirs: list[DirSums], wanted: dict[tuple[int, int], int]) -> None:
+def test_byte_tasks_even_out_brokers_within_limits(
+    dirs: list[DirSums], wanted: dict[tuple[int, int], int]
+) -> None:
     found = flows(byte_tasks(broker_loads(dirs), NO_RACKS, GOALS))
     assert found.keys() == wanted.keys()
     assert all(abs(found[pair] - part) <= 1 for pair, part in wanted.items())
 
 
-def test_brokers_of_one_rack_come_first() -> None:
+def test_byte_tasks_prefer_brokers_of_the_same_rack() -> None:
     loads = broker_loads([one_dir(1, 200), one_dir(2, 200), one_dir(3, 0), one_dir(4, 0)])
     racks = {1: "a", 2: "b", 3: "b", 4: "a"}
     assert flows(byte_tasks(loads, racks, GOALS)).keys() == {(1, 4), (2, 3)}
 
 
-def test_rates_flow_as_far_as_bytes_allow_it() -> None:
+def test_rate_tasks_are_limited_by_bytes() -> None:
     dirs = [one_dir(1, 100, rate=90.0), one_dir(2, 100, rate=10.0), one_dir(3, 100, rate=20.0)]
     tasks = rate_tasks(broker_loads(dirs), NO_RACKS, GOALS)
     assert flows(tasks).keys() == {(1, 2), (1, 3)}
@@ -114,7 +116,7 @@ def test_rates_flow_as_far_as_bytes_allow_it() -> None:
     assert 4.999 <= tasks[1].spare_bytes <= 5.001
 
 
-def test_what_has_moved_is_not_asked_for_again() -> None:
+def test_after_sent_replicas_no_bytes_are_requested_again() -> None:
     loads = broker_loads([one_dir(1, 200, rate=1.0), one_dir(2, 0)])
     sent = Sent(size_bytes=97, write_rate=0.5, replicas=2)
     moved = after(loads, {1: sent}, {2: sent})
@@ -123,8 +125,8 @@ def test_what_has_moved_is_not_asked_for_again() -> None:
     assert moved[1].spare_bytes == loads[1].spare_bytes - 97
 
 
-def test_others_give_for_a_broker_that_may_not() -> None:
-    """Broker 2 keeps its 800; the others share what is left, by their sizes."""
+def test_without_stuck_redistributes_shares_of_closed_brokers() -> None:
+    """Broker 2 keeps its 800; the others share the rest by their sizes."""
     loads = broker_loads(
         [one_dir(1, 800), one_dir(2, 800), one_dir(3, 0), one_dir(4, 0, takes=False)]
     )
@@ -161,20 +163,20 @@ def chosen(choices: list[Choice]) -> list[tuple[int, int]]:
     return [(choice.candidate, choice.target) for choice in choices]
 
 
-def test_the_largest_go_first_out_of_the_fullest_directory() -> None:
+def test_choose_takes_largest_replicas_of_fullest_directory_first() -> None:
     there = [candidate(60, path="/even"), candidate(50), candidate(30), candidate(7)]
     to_two = Transfer(target=2, wanted=90, most_bytes=95)
     assert chosen(choose(task(to_two), there, NO_RACKS)) == [(1, 2), (2, 2), (3, 2)]
 
 
-def test_one_that_is_a_little_too_large_ends_it_where_the_target_has_space() -> None:
+def test_choose_may_end_with_a_larger_replica_if_the_target_has_space() -> None:
     there = [candidate(50), candidate(45), candidate(49)]
     for most, expected in ((99, [(0, 2), (1, 2)]), (94, [(0, 2)])):
         to_two = Transfer(target=2, wanted=60, most_bytes=most)
         assert chosen(choose(task(to_two), there, NO_RACKS)) == expected
 
 
-def test_holders_get_nothing_and_no_rack_is_lost() -> None:
+def test_choose_skips_holders_and_loses_no_rack() -> None:
     racks = {1: "a", 2: "b", 3: "b", 4: "a", 5: "c"}
     there = [candidate(10, 2), candidate(10, 2, 4), candidate(10, 4, 5), candidate(10, 3, 4)]
 
@@ -182,19 +184,19 @@ def test_holders_get_nothing_and_no_rack_is_lost() -> None:
         to_it = Transfer(target=target, wanted=1000, most_bytes=1000)
         return sorted(index for index, _ in chosen(choose(task(to_it), there, racks)))
 
-    assert able(2) == [2, 3], "0 and 1 are there; 0 would not have been, for rack a"
+    assert able(2) == [2, 3], "broker 2 holds 0 and 1"
     assert able(3) == [1, 2]
     assert able(5) == [0, 1, 3]
 
 
-def test_a_new_rack_is_preferred() -> None:
+def test_choose_prefers_a_new_rack() -> None:
     racks = {1: "a", 2: "b", 4: "a"}
     there = [candidate(10), candidate(10, 4)]
     to_two = Transfer(target=2, wanted=10, most_bytes=10)
     assert chosen(choose(task(to_two), there, racks)) == [(1, 2)]
 
 
-def test_what_must_leave_leaves_though_the_broker_has_too_little() -> None:
+def test_choose_lets_drained_replicas_leave_below_the_broker_share() -> None:
     there = [candidate(10, must_leave=True), candidate(0, must_leave=True), candidate(5)]
     to_two = Transfer(target=2, wanted=20, most_bytes=20)
     choices = choose(task(to_two, spare=0.0), there, NO_RACKS)
@@ -202,7 +204,7 @@ def test_what_must_leave_leaves_though_the_broker_has_too_little() -> None:
     assert {choice.tier for choice in choices} == {Tier.DRAIN}
 
 
-def test_for_the_rate_the_hottest_go_first() -> None:
+def test_choose_for_rate_takes_hottest_replicas_first() -> None:
     there = [candidate(100, rate=5.0), candidate(10, rate=4.0), candidate(10, rate=9.0)]
     to_two = Transfer(target=2, wanted=9.5, most_bytes=110)
     assert chosen(choose(task(to_two, is_rate=True), there, NO_RACKS)) == [(2, 2)]
@@ -215,7 +217,7 @@ def test_for_the_rate_the_hottest_go_first() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """Brokers with a directory each; partitions as size and brokers."""
+    """Brokers with one directory each; partitions with size and brokers."""
 
     racks: dict[int, str | None]
     dirs: list[DirSums]
@@ -262,7 +264,7 @@ def clusters(draw: st.DrawFn) -> Whole:
 
 
 @given(clusters(), st.booleans())
-def test_what_sources_choose_apart_fits_together(whole: Whole, by_rate: bool) -> None:
+def test_choices_of_all_sources_fit_together(whole: Whole, by_rate: bool) -> None:
     loads = broker_loads(whole.dirs)
     share = {load.broker_id: load.share_bytes for load in loads}
     tasks = (rate_tasks if by_rate else byte_tasks)(loads, whole.racks, GOALS)

@@ -1,4 +1,4 @@
-"""Outcomes for the tests of what is made of them."""
+"""Outcomes for the tests of their reports."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def partition(number: int, *, gap: Gap, was_hit: bool = False, **wrong: int) -> 
 
 
 def outcome(*partitions: PartitionOutcome, **others: Any) -> Outcome:
-    """Ten seconds from instant 100 on, with a fault at 101."""
+    """Return an outcome of ten seconds from instant 100 on, with a fault at 101."""
     return Outcome(
         **{
             "scenario": "dead-disk",

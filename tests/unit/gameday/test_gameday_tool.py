@@ -1,4 +1,4 @@
-"""What the tool refuses before it asks anybody anything."""
+"""Options of ``kraftjbod-gameday`` that are refused before any request."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ BOOTSTRAP = ("--bootstrap-server", "127.0.0.1:1")
         ((*BOOTSTRAP, "--observe", "--seconds", "86400"), "Invalid value for '--seconds'"),
     ],
 )
-def test_wrong_usage(words: tuple[str, ...], said: str) -> None:
+def test_gameday_tool_rejects_wrong_options(words: tuple[str, ...], said: str) -> None:
     done = CliRunner().invoke(main, words)
     assert done.exit_code == 2
     assert said in done.output
 
 
-def test_help_names_every_scenario_and_the_exit_codes() -> None:
+def test_gameday_help_lists_scenarios_and_exit_codes() -> None:
     text = " ".join(CliRunner().invoke(main, ["--help"]).output.split())
     assert "WIRE" not in text
     assert all(name in text for name in SCENARIOS)
     assert "130, 143" in text
 
 
-def test_what_was_played_before_a_day_broke_off_is_reported(
+def test_gameday_interrupted_by_error_reports_played_scenarios(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     async def play(day: Any, _client: object, _scenarios: object) -> None:

@@ -1,4 +1,4 @@
-"""What counts as good enough, and what programs get."""
+"""``Outcome``: criteria of success, and the JSON document."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from kraftjbod.gameday.outcome import LeftOut, p99_ms, report_document
 from tests.unit.gameday.outcomes import outcome, partition
 
 
-def test_a_short_gap_and_all_records_are_good() -> None:
+def test_outcome_with_short_gap_and_all_records_has_no_complaints() -> None:
     assert outcome().complaints == []
     assert outcome().max_gap_ms == 500
 
 
-def test_each_kind_of_wrong_is_a_complaint() -> None:
+def test_outcome_has_a_complaint_for_each_kind_of_defect() -> None:
     long = Gap(101.0, 102.001)
     assert outcome(partition(0, gap=long)).complaints == [
         "the longest gap, 1001 ms, is above the limit of 1000 ms"
@@ -25,7 +25,7 @@ def test_each_kind_of_wrong_is_a_complaint() -> None:
     assert outcome(problems=["partition 3: gave up"]).complaints == ["partition 3: gave up"]
 
 
-def test_the_document_counts_from_the_beginning() -> None:
+def test_report_document_counts_milliseconds_from_the_beginning() -> None:
     document = report_document([outcome()], [LeftOut(scenario="hung-disk", reason="no root")])
     reported = json.loads(json.dumps(document))
     assert reported["good"] is True

@@ -1,4 +1,4 @@
-"""The tables say what happened, in a terminal of 80 columns."""
+"""Tables of outcomes in a terminal of 80 columns."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def reported(console: Console) -> str:
     return console.file.getvalue()
 
 
-def test_a_scenario_is_reported_with_its_instants_and_partitions() -> None:
+def test_print_outcome_shows_marks_and_partitions() -> None:
     out = console()
     print_outcome(
         out,
@@ -39,7 +39,7 @@ def test_a_scenario_is_reported_with_its_instants_and_partitions() -> None:
     assert "…" not in text, "nothing is cut off"
 
 
-def test_the_summary_reports_verdicts_complaints_and_what_was_left_out() -> None:
+def test_print_summary_shows_verdicts_complaints_and_left_out_scenarios() -> None:
     out = console()
     print_summary(
         out,

@@ -1,4 +1,4 @@
-"""A run of one scenario: everything is undone, also when it breaks off half way."""
+"""``ScenarioRun``: a scenario is undone even if it fails half way."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.unit.cli.mini_broker import MiniBroker, mini_broker
 
 
 class NoFault:
-    """Says what is asked of it, and can refuse."""
+    """A fault that records its calls, and can refuse."""
 
     def __init__(self, refuses: str | None = None, *, undo_fails: bool = False) -> None:
         self.asked: list[str] = []
@@ -64,7 +64,7 @@ def scenario_run(broker: MiniBroker, reported: list[str], topic: str = "t") -> S
     )
 
 
-async def test_a_topic_is_watched_until_reported_to_stop_and_only_own_records_count() -> None:
+async def test_observe_runs_until_stopped_and_counts_own_records_only() -> None:
     async with mini_broker() as broker, ClusterClient(broker.address) as client:
         topic = broker.create("t", 2)
         stop = asyncio.Event()
@@ -81,7 +81,7 @@ async def test_a_topic_is_watched_until_reported_to_stop_and_only_own_records_co
         assert "t" in broker.topics, "it was there before"
 
 
-async def test_a_topic_that_is_not_there_is_not_watched() -> None:
+async def test_observe_of_missing_topic_fails() -> None:
     async with mini_broker() as broker, ClusterClient(broker.address) as client:
         with pytest.raises(StartupError, match="UNKNOWN_TOPIC_OR_PARTITION; without --topic"):
             await scenario_run(broker, []).observe(
@@ -89,7 +89,7 @@ async def test_a_topic_that_is_not_there_is_not_watched() -> None:
             )
 
 
-async def test_what_cannot_be_prepared_is_undone_and_says_why() -> None:
+async def test_play_undoes_fault_that_cannot_be_prepared() -> None:
     async with mini_broker() as broker, ClusterClient(broker.address) as client:
         fault = NoFault("prepare")
         with pytest.raises(CannotPlay, match="cannot prepare"):
@@ -98,7 +98,7 @@ async def test_what_cannot_be_prepared_is_undone_and_says_why() -> None:
         assert broker.topics == {}
 
 
-async def test_the_first_error_is_raised_and_a_failure_to_undo_is_reported() -> None:
+async def test_play_raises_first_error_and_reports_failed_undo() -> None:
     async with mini_broker() as broker, ClusterClient(broker.address) as client:
         reported: list[str] = []
         with pytest.raises(CannotPlay, match="cannot prepare"):
@@ -106,7 +106,7 @@ async def test_the_first_error_is_raised_and_a_failure_to_undo_is_reported() -> 
         assert any("chmod it by hand" in text for text in reported)
 
 
-async def test_a_topic_of_somebody_else_is_left_alone() -> None:
+async def test_own_topic_refuses_existing_topic() -> None:
     async with mini_broker() as broker, ClusterClient(broker.address) as client:
         broker.create("t")
         run = scenario_run(broker, [])
@@ -116,7 +116,7 @@ async def test_a_topic_of_somebody_else_is_left_alone() -> None:
         assert list(broker.topics) == ["t"]
 
 
-async def test_gaps_are_reported_although_nothing_can_be_read_back() -> None:
+async def test_observe_reports_gaps_even_if_records_cannot_be_read_back() -> None:
     async with mini_broker() as broker, ClusterClient(broker.address) as client:
         broker.create("t", 2)
         stop = asyncio.Event()

@@ -1,4 +1,4 @@
-"""Every scenario has a limit of its own."""
+"""Scenarios and their limits of gaps."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kraftjbod.gameday.scenarios import (
 )
 
 
-def test_every_scenario_has_a_limit() -> None:
+def test_every_scenario_has_a_gap_limit() -> None:
     assert set(MAX_GAP_MS) == {*SCENARIOS, OBSERVE}
     assert set(SCENARIOS) > set(MAX_METADATA_GAP_MS)
     assert set(SCENARIOS) > MAY_PASS_UNNOTICED

@@ -1,4 +1,4 @@
-"""The timeline is well-formed, shows every lane and mark, and loads nothing."""
+"""``draw_timeline``: well-formed SVG with every lane and mark, without external resources."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def texts(svg: str) -> list[str]:
 
 
 def rects(svg: str, kind: str) -> list[ET.Element]:
-    """Of lanes, not of the legend."""
+    """Return rectangles of lanes, without those of the legend."""
     blocks = [g for g in ET.fromstring(svg).findall(f"{SVG}g") if g.get("class") == "block"]
     return [r for g in blocks for r in g.iter(f"{SVG}rect") if r.get("class") == kind]
 
 
-def test_queues_marks_and_verdicts_are_there() -> None:
+def test_draw_timeline_shows_lanes_marks_and_verdicts() -> None:
     svg = draw_timeline(
         [
             outcome(
@@ -45,8 +45,8 @@ def test_queues_marks_and_verdicts_are_there() -> None:
     assert re.findall(r"(?:href|src|url\()", svg) == []
 
 
-def test_only_what_is_above_the_limit_is_red_and_noise_is_not_drawn() -> None:
-    """40 ms were normal before; a gap of 99 ms is less than a tenth of the limit."""
+def test_draw_timeline_colors_only_time_above_the_limit() -> None:
+    """40 ms were normal before the fault; a gap of 99 ms is less than a tenth of the limit."""
     lanes = [
         partition(number, gap=Gap(101.0, 101.0 + seconds))
         for number, seconds in enumerate((2.0, 1.0, 0.1, 0.099))
@@ -62,7 +62,7 @@ def test_only_what_is_above_the_limit_is_red_and_noise_is_not_drawn() -> None:
     assert figures == {"2,000 ms": "bad verdict", "1,000 ms": "", "100 ms": "", "99 ms": "quiet"}
 
 
-def test_bursts_are_cut_and_what_was_before_is_not_drawn() -> None:
+def test_draw_timeline_cuts_bursts_and_omits_earlier_records() -> None:
     one = partition(0, gap=Gap(101.0, 101.5))
     burst = replace(one, acks=[*one.acks, Ack(at_s=105.0, offset=100, count=1000)])
     for shown, expected in ((one, {-18.0}), (burst, {-18.0, -6.0})):
@@ -71,11 +71,11 @@ def test_bursts_are_cut_and_what_was_before_is_not_drawn() -> None:
             for p in ET.fromstring(draw_timeline([outcome(shown)])).iter(f"{SVG}path")
             if p.get("class") == "rate"
         ]
-        # Each slice has one record but for the burst; the nine before the beginning are not shown.
+        # Each slice but that of the burst has one record; the nine earlier ones are not shown.
         assert {float(h) for h in re.findall(r"v(-[\d.]+)", rate.get("d", ""))} == expected
 
 
-def test_labels_of_marks_that_are_close_stand_in_rows_of_their_own() -> None:
+def test_draw_timeline_places_labels_of_close_marks_in_separate_rows() -> None:
     marks = [Mark(what=f"mark {n}", at_s=101.0 + n / 1000) for n in range(3)]
     svg = draw_timeline([outcome(marks=marks)])
     heights = {
@@ -86,5 +86,5 @@ def test_labels_of_marks_that_are_close_stand_in_rows_of_their_own() -> None:
     assert len(heights) == 3
 
 
-def test_nothing_to_show_is_a_picture_too() -> None:
+def test_draw_timeline_without_outcomes_is_valid_svg() -> None:
     assert ET.fromstring(draw_timeline([])).tag == f"{SVG}svg"

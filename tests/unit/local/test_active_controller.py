@@ -1,4 +1,4 @@
-"""Who decides, by what controllers wrote down."""
+"""``active_controller``: the active controller according to the controllers' telemetry."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def _logs(controller: DaemonProcess, *events: tuple[float, str, int]) -> None:
     )
 
 
-def test_the_newest_term_decides_among_those_that_run(
+def test_active_controller_is_that_of_the_newest_term_among_running_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster = ClusterProcesses.create(tmp_path, brokers=1, controllers=3)
     first, second, third = cluster.controllers.values()
     _logs(first, (1.0, "controller_active", 1), (2.0, "controller_resigned", 1))
-    # Killed as the active one, and back as a follower: it did not get to write that down.
+    # Killed as the active one, and back as a follower, so that it logged no resignation.
     _logs(second, (3.0, "controller_active", 2))
     _logs(third, (4.0, "controller_active", 3))
     assert [led_term(one) for one in (first, second, third)] == [0, 2, 3]

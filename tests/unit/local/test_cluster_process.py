@@ -1,4 +1,4 @@
-"""The layout of a local cluster; with real daemons it is tested in tests/integration."""
+"""Layout of a local cluster; tests/integration runs it with real daemons."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def read_config(path: Path) -> dict[str, str]:
     return parse_properties(path.read_text(), str(path))
 
 
-def test_daemons_can_read_the_files_that_are_written(tmp_path: Path) -> None:
+def test_created_config_files_are_accepted_by_daemons(tmp_path: Path) -> None:
     cluster = ClusterProcesses.create(
         tmp_path / "run",
         brokers=2,
@@ -33,7 +33,7 @@ def test_daemons_can_read_the_files_that_are_written(tmp_path: Path) -> None:
         controller_config={"leader.imbalance.check.interval.seconds": "7"},
         broker_config={2: {"broker.rack": "r2"}},
     )
-    # Each gets what it knows, so that none complains.
+    # Each daemon gets only keys that it knows, so that none logs a warning.
     for daemon in cluster.daemons:
         values = read_config(daemon.files.config_path)
         model = BrokerConfig if daemon.files.role == "broker" else ControllerConfig
@@ -63,14 +63,16 @@ def test_daemons_can_read_the_files_that_are_written(tmp_path: Path) -> None:
         {"broker_config": {1: {"leader.imbalance.check.interval.seconds": "1"}}},
     ],
 )
-def test_keys_that_mean_nothing_there_are_refused(tmp_path: Path, wrong: dict[str, Any]) -> None:
-    """Before anything is made."""
+def test_create_refuses_keys_without_meaning_for_the_role(
+    tmp_path: Path, wrong: dict[str, Any]
+) -> None:
+    """The refusal comes before anything is created."""
     with pytest.raises(ConfigError, match=f"{next(iter(wrong))}: there is no key"):
         ClusterProcesses.create(tmp_path / "run", brokers=1, **wrong)
     assert not (tmp_path / "run").exists()
 
 
-def test_ports_are_the_next_free_ones(tmp_path: Path) -> None:
+def test_create_takes_next_free_ports(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -82,14 +84,14 @@ def test_ports_are_the_next_free_ones(tmp_path: Path) -> None:
     assert cluster.bootstrap_servers.count("127.0.0.1:") == 3
 
 
-def test_given_directories_are_used_where_they_are(tmp_path: Path) -> None:
+def test_create_uses_given_log_dirs(tmp_path: Path) -> None:
     disks = [tmp_path / "a", tmp_path / "b"]
     cluster = ClusterProcesses.create(tmp_path / "run", brokers=2, log_dirs={1: disks})
     assert [cluster.dir_path(1, n) for n in (1, 2)] == disks
     assert cluster.dir_path(2, 1) == (tmp_path / "run").resolve() / "broker-2" / "disk-1"
 
 
-def test_a_written_cluster_is_found_again(tmp_path: Path) -> None:
+def test_load_finds_written_cluster(tmp_path: Path) -> None:
     cluster = ClusterProcesses.create(tmp_path, brokers=2)
     (cluster.dir_path(1, 1) / "meta.properties").write_text("directory.id=abc\n")
     document = json.loads(cluster.write_cluster_json().read_text())
@@ -101,14 +103,14 @@ def test_a_written_cluster_is_found_again(tmp_path: Path) -> None:
     assert not found.is_running
 
 
-def test_no_cluster_is_found_where_none_is(tmp_path: Path) -> None:
+def test_load_without_cluster_is_none_and_malformed_file_fails(tmp_path: Path) -> None:
     assert ClusterProcesses.load(tmp_path) is None
     (tmp_path / "cluster.json").write_text('{"daemons": [{}]}')
     with pytest.raises(StartupError, match=r"cluster\.json does not describe a cluster"):
         ClusterProcesses.load(tmp_path)
 
 
-def test_a_directory_without_an_id_has_none(tmp_path: Path) -> None:
+def test_directory_id_of_unformatted_directory_is_none(tmp_path: Path) -> None:
     assert directory_id(tmp_path) is None
 
 
@@ -133,7 +135,7 @@ def test_format_resumes_interrupted_start(tmp_path: Path) -> None:
     assert not (made.controller.files.metadata_dir / "meta.properties").exists()
     ids = []
     for _ in range(2):
-        # The first one ends before it has written that everything is formatted.
+        # The first call ends before it has recorded that everything is formatted.
         found = ClusterProcesses.load(tmp_path)
         assert found is not None
         found._format()
@@ -163,7 +165,7 @@ def test_add_brokers_copies_last_configuration_except_ids_ports_and_paths(tmp_pa
 
 
 @pytest.mark.parametrize("of_controller", [True, False])
-async def test_what_was_lost_since_is_not_formatted(tmp_path: Path, of_controller: bool) -> None:
+async def test_start_does_not_format_lost_directory(tmp_path: Path, of_controller: bool) -> None:
     cluster = ClusterProcesses.create(tmp_path, brokers=1, dirs=1)
     cluster._format()
     cluster.write_cluster_json()

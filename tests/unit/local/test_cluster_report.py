@@ -1,4 +1,4 @@
-"""A cluster of which nothing runs, as people and programs see it."""
+"""Report of a stopped cluster as text and JSON."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kraftjbod.local.cluster_report import cluster_document, show_cluster
 from kraftjbod.local.up_and_down import DaemonState, daemon_states, make_cluster
 
 
-async def test_states_and_addresses_are_reported(tmp_path: Path) -> None:
+async def test_cluster_report_shows_states_and_addresses(tmp_path: Path) -> None:
     cluster = make_cluster(tmp_path, controllers=1, brokers=1, dirs=2)
     states = await daemon_states(cluster)
     reported = cluster_document(cluster, states)

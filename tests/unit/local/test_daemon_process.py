@@ -1,4 +1,4 @@
-"""One process: started, found again, stopped, killed, listened to. The daemon is a small script."""
+"""``DaemonProcess``: start, lookup, stop, kill and events. The daemon is a small script."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ def wait_for(daemon: DaemonProcess, text: str) -> None:
         daemon.require_running()
 
 
-def test_whole_events_are_read_and_other_lines_passed_over(talking: DaemonProcess) -> None:
+def test_events_returns_complete_events_and_skips_other_lines(talking: DaemonProcess) -> None:
     wait_for(talking, "half")
     assert talking.events() == [{"event": "began"}]
     assert talking.events("other") == []
 
 
-def test_events_after_an_unfinished_line_are_read_too(tmp_path: Path) -> None:
-    """As ``kill -9`` leaves a line, and the next start goes on in it."""
+def test_events_after_an_unfinished_line_are_returned(tmp_path: Path) -> None:
+    """``kill -9`` leaves such a line, and the next start continues in it."""
     daemon = make(tmp_path, "")
     daemon.files.telemetry_path.write_text(
         '{"event": "cut", "reas{"event": "second", "ports": {"A": 1}}\n'
@@ -70,14 +70,14 @@ def test_events_after_an_unfinished_line_are_read_too(tmp_path: Path) -> None:
     assert [event["event"] for event in daemon.events()] == ["second", "whole", "third"]
 
 
-async def test_a_daemon_stops_when_asked(talking: DaemonProcess) -> None:
+async def test_stop_ends_daemon_by_signal(talking: DaemonProcess) -> None:
     wait_for(talking, "began")
     assert talking.is_running
     assert await talking.stop(20.0)
     assert (talking.pid, talking.exit_code) == (None, -15)
 
 
-async def test_a_daemon_that_does_not_listen_is_killed(tmp_path: Path) -> None:
+async def test_stop_kills_daemon_that_ignores_the_signal(tmp_path: Path) -> None:
     daemon = make(tmp_path, DEAF)
     daemon.start()
     wait_for(daemon, "deaf")
@@ -85,7 +85,7 @@ async def test_a_daemon_that_does_not_listen_is_killed(tmp_path: Path) -> None:
     assert daemon.exit_code == -9
 
 
-async def test_another_process_finds_it_by_pid(talking: DaemonProcess, tmp_path: Path) -> None:
+async def test_daemon_process_is_found_by_pid(talking: DaemonProcess, tmp_path: Path) -> None:
     wait_for(talking, "began")
     found = make(tmp_path, TALK, pid=talking.pid)
     assert found.is_running
@@ -94,10 +94,10 @@ async def test_another_process_finds_it_by_pid(talking: DaemonProcess, tmp_path:
     assert not found.is_running
 
 
-def test_it_is_found_without_a_pid_and_an_editor_is_not_taken_for_it(
+def test_find_without_pid_finds_daemon_and_no_other_program(
     talking: DaemonProcess, tmp_path: Path
 ) -> None:
-    """As when whoever started it died before the pid was written down."""
+    """As if the starting process had died before it recorded the pid."""
     wait_for(talking, "began")
     found = make(tmp_path, TALK)
     found.find()
@@ -107,9 +107,7 @@ def test_it_is_found_without_a_pid_and_an_editor_is_not_taken_for_it(
     assert editor.pid is None
 
 
-def test_a_pid_that_someone_else_has_now_is_left_alone(
-    talking: DaemonProcess, tmp_path: Path
-) -> None:
+def test_pid_of_another_process_is_not_killed(talking: DaemonProcess, tmp_path: Path) -> None:
     wait_for(talking, "began")
     stranger = make(tmp_path / "elsewhere", TALK, pid=talking.pid)
     assert stranger.pid is None
@@ -117,7 +115,7 @@ def test_a_pid_that_someone_else_has_now_is_left_alone(
     assert talking.is_running
 
 
-def test_an_end_is_reported_with_its_last_words(tmp_path: Path) -> None:
+def test_require_running_raises_with_exit_code_and_last_output(tmp_path: Path) -> None:
     daemon = make(tmp_path, "print('so it goes'); raise SystemExit(3)")
     daemon.start()
     with pytest.raises(StartupError, match=r"exit code 3:\nso it goes"):

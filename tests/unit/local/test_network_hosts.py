@@ -1,4 +1,4 @@
-"""Hosts of their own: made for real where this user may; else the refusal says what it takes."""
+"""Network hosts: created if this user may, else an error with the requirements."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kraftjbod.core.errors import StartupError
 from kraftjbod.local import network_hosts as hosts
 
 
-def test_what_it_takes_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plan_without_permission_names_the_requirements(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     with pytest.raises(StartupError, match="run this as root, with iproute2 installed"):
         hosts.plan(1)
@@ -25,7 +25,7 @@ def test_what_it_takes_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.skipif(
     os.geteuid() != 0 or shutil.which("ip") is None, reason="network namespaces need root"
 )
-def test_hosts_hear_each_other_until_a_cable_is_pulled() -> None:
+def test_hosts_reach_each_other_until_a_link_is_cut() -> None:
     one, two = hosts.plan(2)
 
     def hears() -> bool:

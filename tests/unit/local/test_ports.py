@@ -1,4 +1,4 @@
-"""Ports that are reserved are nobody else's, in this process and in others."""
+"""``reserve_port``: reserved ports are used by no other cluster, of any process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kraftjbod.local import ports
 from kraftjbod.local.ports import HOST, is_free, reserve_port
 
 
-def test_reserved_ports_differ_and_can_be_listened_on() -> None:
+def test_reserved_ports_differ_and_accept_listeners() -> None:
     reserved = [reserve_port() for _ in range(20)]
     try:
         assert len({one.port for one in reserved}) == 20
@@ -25,8 +25,10 @@ def test_reserved_ports_differ_and_can_be_listened_on() -> None:
             one.release()
 
 
-def test_another_process_takes_none_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both begin their search at the same port."""
+def test_reserve_port_in_another_process_returns_another_port(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Both processes begin their search at the same port."""
     monkeypatch.setattr(ports.random, "randrange", lambda _: 7)
     mine = reserve_port()
     script = (

@@ -1,4 +1,4 @@
-"""Daemons must be kept out by file modes, or no disk could be killed."""
+"""``choose_privileges``: file modes must exclude daemons, so that a disk can be broken."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root ignores fil
 
 
 @needs_setpriv
-def test_chmod_keeps_chosen_daemons_out(tmp_path: Path) -> None:
+def test_chmod_excludes_daemons_with_chosen_privileges(tmp_path: Path) -> None:
     assert chmod_bites(choose_privileges(tmp_path), tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
 @needs_root
-def test_a_user_who_may_enter_is_preferred_and_gets_the_directories(tmp_path: Path) -> None:
+def test_choose_privileges_gives_directories_to_the_chosen_user(tmp_path: Path) -> None:
     chosen = choose_privileges(tmp_path)
     chosen.give(tmp_path)
     owner = (tmp_path.stat().st_uid, tmp_path.stat().st_gid)
@@ -29,11 +29,11 @@ def test_a_user_who_may_enter_is_preferred_and_gets_the_directories(tmp_path: Pa
 
 
 @needs_root
-def test_root_with_all_its_rights_is_not_kept_out(tmp_path: Path) -> None:
+def test_chmod_does_not_exclude_root_with_all_capabilities(tmp_path: Path) -> None:
     assert not chmod_bites(Privileges(description="as root"), tmp_path)
 
 
-def test_whoever_is_not_root_stays_who_they_are(tmp_path: Path) -> None:
+def test_choose_privileges_changes_nothing_for_other_users(tmp_path: Path) -> None:
     if os.geteuid() != 0:
         assert choose_privileges(tmp_path).command_prefix == ()
     else:

@@ -1,4 +1,4 @@
-"""The files that ship with the package are ones that daemons take."""
+"""``write_samples``: the sample files of the package are accepted by daemons."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kraftjbod.core.properties import parse_properties
 from kraftjbod.local.sample_config import write_samples
 
 
-def test_samples_are_those_of_one_cluster_and_keep_what_is_there(tmp_path: Path) -> None:
+def test_write_samples_describes_one_cluster_and_keeps_existing_files(tmp_path: Path) -> None:
     (tmp_path / "broker-2.properties").write_text("mine=1\n")
     written = write_samples(tmp_path, brokers=3)
     assert [(path.name, is_new) for path, is_new in written.items()] == [
@@ -41,7 +41,7 @@ def test_samples_are_those_of_one_cluster_and_keep_what_is_there(tmp_path: Path)
     assert third.controller_quorum_voters == voters
 
 
-def test_one_controller_is_enough_to_try_things(tmp_path: Path) -> None:
+def test_write_samples_with_one_controller(tmp_path: Path) -> None:
     paths = list(write_samples(tmp_path, brokers=1, controllers=1))
     assert [path.stem for path in paths] == ["controller-100", "broker-1"]
     for path in paths:

@@ -1,4 +1,4 @@
-"""What a local cluster may be, and who may work on it; with daemons in tests/integration."""
+"""Shape of a local cluster, and its lock; tests/integration runs daemons."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kraftjbod.local.up_and_down import claimed, make_cluster, require_same_shap
 
 
 @pytest.mark.parametrize(("brokers", "copies", "in_sync"), [(1, 1, 1), (2, 2, 1), (4, 3, 2)])
-def test_topics_that_nobody_described_have_copies(
+def test_make_cluster_sets_default_replication_factor(
     tmp_path: Path, brokers: int, copies: int, in_sync: int
 ) -> None:
     cluster = make_cluster(tmp_path, brokers=brokers, dirs=1, config={"num.partitions": "4"})
@@ -23,7 +23,9 @@ def test_topics_that_nobody_described_have_copies(
     assert reported["broker"]["num.partitions"] == "4"
 
 
-def test_a_shape_that_is_settled_and_one_that_cannot_be(tmp_path: Path) -> None:
+def test_require_same_shape_and_make_cluster_reject_other_and_invalid_shapes(
+    tmp_path: Path,
+) -> None:
     cluster = make_cluster(tmp_path, brokers=2, dirs=1)
     require_same_shape(cluster)
     require_same_shape(cluster, brokers=2, dirs=1)
@@ -36,7 +38,7 @@ def test_a_shape_that_is_settled_and_one_that_cannot_be(tmp_path: Path) -> None:
     assert not (tmp_path / "other").exists()
 
 
-def test_one_command_at_a_time(tmp_path: Path) -> None:
+def test_claimed_admits_one_command_at_a_time(tmp_path: Path) -> None:
     refused = pytest.raises(StartupError, match="another command is starting or stopping")
     with claimed(tmp_path / "data"), refused, claimed(tmp_path / "data"):
         pass

@@ -1,4 +1,4 @@
-"""Each fault is what its name says, begins at once, and ends when it is healed."""
+"""``FaultFs``: each fault begins at once, and ends when it is healed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ DEADLINE_S = 60.0
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[FaultFs]:
-    """Mounted over its own backing directory, with a file in it that was there before."""
+    """A fault file system over its own backing directory, which contains a file."""
     live = tmp_path / "live"
     live.mkdir()
     (live / "old").write_bytes(b"x" * BLOCK)
@@ -61,7 +61,7 @@ def is_mounted(path: Path) -> bool:
     return any(mount.path == str(path) for mount in mounts.mount_table())
 
 
-def test_a_mount_over_a_live_directory_shows_the_same_files(disk: FaultFs) -> None:
+def test_mount_over_live_directory_shows_the_same_files(disk: FaultFs) -> None:
     path = disk.path
     assert (path / "old").read_bytes() == b"x" * BLOCK
     (path / "new").write_bytes(b"written through the mount")
@@ -71,7 +71,7 @@ def test_a_mount_over_a_live_directory_shows_the_same_files(disk: FaultFs) -> No
     assert (path / "new").read_bytes() == b"written through the mount"
 
 
-def test_a_dead_disk_answers_eio_also_to_those_who_have_files_open(disk: FaultFs) -> None:
+def test_eio_fault_fails_all_operations_including_open_files(disk: FaultFs) -> None:
     with open(disk.path / "old", "r+b", buffering=0) as file:
         assert file.read(4) == b"xxxx"
         disk.fail("eio")
@@ -91,7 +91,7 @@ def test_a_dead_disk_answers_eio_also_to_those_who_have_files_open(disk: FaultFs
     assert os.listdir(disk.path) == ["old"]
 
 
-def test_a_readonly_disk_can_be_read_and_not_changed(disk: FaultFs) -> None:
+def test_readonly_fault_allows_reads_only(disk: FaultFs) -> None:
     with open(disk.path / "old", "r+b", buffering=0) as file:
         disk.fail("readonly")
         for operation in (
@@ -112,7 +112,7 @@ def test_a_readonly_disk_can_be_read_and_not_changed(disk: FaultFs) -> None:
         assert file.write(b"y") == 1
 
 
-def test_a_full_disk_has_no_space_until_something_is_given_up(disk: FaultFs) -> None:
+def test_full_fault_leaves_no_space_until_space_is_granted(disk: FaultFs) -> None:
     (disk.path / "big").write_bytes(bytes(64 * BLOCK))
     assert os.statvfs(disk.path).f_bavail > 0
     with open(disk.path / "old", "r+b", buffering=0) as file:
@@ -133,13 +133,13 @@ def test_a_full_disk_has_no_space_until_something_is_given_up(disk: FaultFs) -> 
         (disk.path / "new").write_bytes(bytes(60 * BLOCK))
         assert errno_of(lambda: (disk.path / "more").write_bytes(bytes(9 * BLOCK))) == errno.ENOSPC
         disk.fail("full")
-        assert os.statvfs(disk.path).f_bavail == 0, "each order begins with a full disk"
+        assert os.statvfs(disk.path).f_bavail == 0, "each fault begins with a full disk"
         disk.heal()
         assert os.statvfs(disk.path).f_bavail > 0
         assert os.pwrite(file.fileno(), b"y", 10 * BLOCK) == 1
 
 
-def test_a_hung_disk_holds_everybody_until_it_is_healed(disk: FaultFs) -> None:
+def test_hang_fault_blocks_writes_until_healed(disk: FaultFs) -> None:
     done: list[str] = []
 
     def write() -> None:
@@ -150,7 +150,7 @@ def test_a_hung_disk_holds_everybody_until_it_is_healed(disk: FaultFs) -> None:
         disk.fail("hang")
         writer = threading.Thread(target=write, daemon=True)
         writer.start()
-        # Closing, as the end of this block does and each process that is started, hangs nobody.
+        # Closing, as at the end of this block or in each started process, never hangs.
         subprocess.run(["true"], check=True, timeout=DEADLINE_S)
     writer.join(0.5)
     assert done == []
@@ -160,7 +160,7 @@ def test_a_hung_disk_holds_everybody_until_it_is_healed(disk: FaultFs) -> None:
     assert (disk.path / "new").read_bytes() == b"late"
 
 
-def test_a_hung_disk_can_be_unmounted_with_a_file_open(disk: FaultFs) -> None:
+def test_hanging_disk_can_be_unmounted_with_an_open_file(disk: FaultFs) -> None:
     file = os.open(disk.path / "old", os.O_RDWR)
     try:
         disk.fail("hang")
@@ -181,7 +181,7 @@ def test_a_hung_disk_can_be_unmounted_with_a_file_open(disk: FaultFs) -> None:
     disk.unmount()
 
 
-def test_a_slow_disk_takes_its_time_to_write_and_none_to_read(disk: FaultFs) -> None:
+def test_slow_fault_delays_writes_only(disk: FaultFs) -> None:
     disk.fail("slow", delay_s=3_600)
     assert (disk.path / "old").read_bytes() == b"x" * BLOCK
     writer = threading.Thread(target=lambda: (disk.path / "new").touch(), daemon=True)
@@ -196,8 +196,8 @@ def test_a_slow_disk_takes_its_time_to_write_and_none_to_read(disk: FaultFs) -> 
     assert time.monotonic() - began_s >= 0.3
 
 
-def test_the_mount_ends_with_the_process_that_made_it(tmp_path: Path) -> None:
-    """Killed, it can undo nothing itself; its server does, also while the disk hangs."""
+def test_mount_ends_with_the_process_that_made_it(tmp_path: Path) -> None:
+    """The killed process can undo nothing; its server unmounts, even while the disk hangs."""
     script = """
         import os, pathlib, signal, sys
         from kraftjbod.testing.fault_fs import FaultFs
@@ -214,8 +214,8 @@ def test_the_mount_ends_with_the_process_that_made_it(tmp_path: Path) -> None:
     assert os.listdir(tmp_path / "live") == []
 
 
-def test_a_left_over_mount_elsewhere_is_found_by_its_name(tmp_path: Path) -> None:
-    """Owner and server are both killed: nobody is left but the reaper."""
+def test_left_over_mount_elsewhere_is_found_by_name(tmp_path: Path) -> None:
+    """Owner and server are both killed, so that only the reaper is left."""
     script = """
         import os, pathlib, signal, sys
         from kraftjbod.testing.fault_fs import FaultFs
@@ -228,12 +228,12 @@ def test_a_left_over_mount_elsewhere_is_found_by_its_name(tmp_path: Path) -> Non
     """
     command = [sys.executable, "-c", textwrap.dedent(script), str(tmp_path)]
     subprocess.run(command, timeout=DEADLINE_S)
-    # Another test run may be quicker.
+    # Another test run may reap it first.
     mounts.reap()
     wait_until(lambda: not is_mounted(tmp_path / "a live one"))
 
 
-def test_a_directory_that_cannot_be_mounted_on_is_reported_with_the_reason(tmp_path: Path) -> None:
+def test_mount_on_missing_directory_reports_the_reason(tmp_path: Path) -> None:
     with pytest.raises(DiskKitError, match="No such file"):
         FaultFs.mount(tmp_path / "nothing", backing=tmp_path, home=tmp_path)
 
@@ -262,7 +262,7 @@ print(sorted(path.name for path in live.iterdir()), live.stat().st_dev == root.s
 """
 
 
-#: In a mount namespace of its own with a /dev/fuse for everybody, as Debian has it; then as nobody.
+#: In a separate mount namespace with a world-accessible /dev/fuse, as in Debian; then as nobody.
 AS_NOBODY = """
 mknod "$1/fuse" c 10 229 && chmod 666 "$1/fuse" && mount --bind "$1/fuse" /dev/fuse || exit
 shift
@@ -270,15 +270,15 @@ exec setpriv --reuid=65534 --regid=65534 --clear-groups env PYTHONDONTWRITEBYTEC
 """
 
 
-def test_a_plain_user_mounts_by_the_helper(tmp_path: Path) -> None:
-    """With the setuid helper of Debian's package fuse3; as nobody, if root runs the tests."""
+def test_unprivileged_user_mounts_through_the_helper(tmp_path: Path) -> None:
+    """With the setuid helper of Debian's package fuse3; as nobody if root runs the tests."""
     helper = shutil.which("fusermount3")
     if helper is None or not os.stat(helper).st_mode & stat.S_ISUID:
         pytest.skip("fusermount3 (package fuse3) is not installed setuid root here")
     as_user: list[str] = []
     if os.geteuid() == 0:
         as_user = ["unshare", "--mount", "sh", "-c", AS_NOBODY, "sh", str(tmp_path)]
-    # The fault file system needs nothing but the standard library.
+    # The fault file system needs only the standard library.
     probe = "import kraftjbod.testing.fault_fs"
     for python in (sys.executable, "/usr/bin/python3"):
         tried = subprocess.run([*as_user, python, "-c", probe], cwd=PACKAGE_ROOT, timeout=60)

@@ -1,4 +1,4 @@
-"""The kit for disks that hang keeps its promises."""
+"""``frozen`` and ``Freeze``: disks that hang."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def write_in_thread(path: Path) -> threading.Event:
     return done
 
 
-def test_writes_wait_until_the_thaw() -> None:
+def test_frozen_disk_delays_writes_until_the_thaw() -> None:
     with mounts.mounted("ext4") as disk:
         (Path(disk.path) / "old").write_bytes(b"old")
         with frozen(disk, at_most_s=30):
@@ -39,13 +39,13 @@ def test_writes_wait_until_the_thaw() -> None:
         assert written.wait(10)
 
 
-def test_the_timer_thaws_by_itself() -> None:
+def test_frozen_disk_is_thawed_by_the_timer() -> None:
     with mounts.mounted("ext4") as disk, frozen(disk, at_most_s=1):
         assert write_in_thread(Path(disk.path) / "new").wait(10)
 
 
-def test_a_disk_crawls() -> None:
-    """Each write waits for a moment in which the file system is thawed, and gets through."""
+def test_freeze_at_intervals_slows_writes() -> None:
+    """Each write waits for a moment in which the file system is thawed."""
     with mounts.mounted("ext4") as disk:
         freeze = Freeze(disk, at_most_s=60, at_a_time_s=0.2)
         try:
@@ -58,6 +58,6 @@ def test_a_disk_crawls() -> None:
         assert write_in_thread(Path(disk.path) / "new").wait(10)
 
 
-def test_what_cannot_be_frozen_is_reported() -> None:
+def test_freeze_of_unsupported_file_system_is_reported() -> None:
     with mounts.mounted("tmpfs") as disk, pytest.raises(DiskKitError, match="cannot freeze"):
         Freeze(disk, at_most_s=1)

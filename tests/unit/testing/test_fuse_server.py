@@ -1,4 +1,4 @@
-"""What the fault file system shows is a disk like any other, as long as it is well."""
+"""The fault file system without a fault is a disk like any other."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def root(tmp_path: Path) -> Iterator[str]:
         yield path
 
 
-def test_an_order_is_read_as_it_was_written(tmp_path: Path) -> None:
+def test_fault_order_round_trip(tmp_path: Path) -> None:
     path = tmp_path / "fault"
     for order in (
         FaultOrder(fault="slow", delay_s=0.25, number=7),
@@ -42,7 +42,7 @@ def test_an_order_is_read_as_it_was_written(tmp_path: Path) -> None:
 class TestOnTheMount:
     pytestmark = needs_fuse
 
-    def test_files_and_names(self, root: str, tmp_path: Path) -> None:
+    def test_vfs_operations_on_the_mount(self, root: str, tmp_path: Path) -> None:
         vfs = RealVfs()
         vfs.make_dirs(f"{root}/a/b")
         write_atomically(vfs, f"{root}/a/b/file", b"one")
@@ -65,7 +65,7 @@ class TestOnTheMount:
         assert lock is not None
         assert vfs.try_lock(f"{root}/lock") is None
 
-    def test_owners_modes_and_times(self, root: str) -> None:
+    def test_owners_modes_and_times_on_the_mount(self, root: str) -> None:
         path = f"{root}/mine"
         Path(path).write_bytes(b"")
         os.chmod(path, 0o640)
@@ -78,7 +78,7 @@ class TestOnTheMount:
             os.chown(path, 12, 34)
             assert (os.stat(path).st_uid, os.stat(path).st_gid) == (12, 34)
 
-    def test_a_file_without_a_name_lives_while_it_is_open(self, root: str) -> None:
+    def test_unlinked_file_exists_while_it_is_open(self, root: str) -> None:
         with open(f"{root}/file", "w+b", buffering=0) as file:
             file.write(b"first")
             os.unlink(f"{root}/file")
@@ -87,7 +87,7 @@ class TestOnTheMount:
             assert os.pread(file.fileno(), 9, 0) == b"first"
         assert Path(f"{root}/file").read_bytes() == b"another"
 
-    def test_appending_and_emptying(self, root: str) -> None:
+    def test_append_and_truncate_on_the_mount(self, root: str) -> None:
         with open(f"{root}/file", "ab", buffering=0) as file:
             file.write(b"one")
             file.write(b"two")
@@ -98,7 +98,7 @@ class TestOnTheMount:
             os.posix_fallocate(file.fileno(), 0, 10_000)
         assert Path(f"{root}/file").read_bytes() == bytes(10_000)
 
-    def test_what_is_not_served_is_refused_and_not_done_in_another_way(self, root: str) -> None:
+    def test_unsupported_operation_is_refused(self, root: str) -> None:
         with pytest.raises(OSError) as reported:
             os.symlink("there", f"{root}/link")
         assert reported.value.errno in (errno.ENOSYS, errno.EPERM)

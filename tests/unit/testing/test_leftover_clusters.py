@@ -1,4 +1,4 @@
-"""Daemons of tests that are gone are ended, and nobody else is."""
+"""``undo_left_overs`` ends daemons of dead test runs only."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kraftjbod.testing.leftover_clusters import make_run_dir, undo_left_overs
 
 @contextmanager
 def daemon(config: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Any process that has a daemon's configuration file as an argument."""
+    """Start a process that has a daemon's configuration file as an argument."""
     command = [sys.executable, "-c", "import time; print(flush=True); time.sleep(60)", config]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -38,7 +38,7 @@ def run_dir_of(pid: int, parent: str | None = None) -> Path:
     return Path(parent) / f"kraftjbod-cluster-{pid}-x/broker-1/broker-1.properties"
 
 
-def test_only_daemons_of_tests_that_are_gone_are_ended(tmp_path: Path) -> None:
+def test_undo_left_overs_kills_daemons_of_dead_test_runs_only(tmp_path: Path) -> None:
     with (
         daemon(run_dir_of(ended_pid())) as left,
         daemon(run_dir_of(os.getpid())) as ours,
@@ -49,7 +49,7 @@ def test_only_daemons_of_tests_that_are_gone_are_ended(tmp_path: Path) -> None:
         assert (ours.poll(), elsewhere.poll()) == (None, None)
 
 
-def test_a_run_dir_reports_whose_it_is() -> None:
+def test_make_run_dir_contains_pid_of_the_owner() -> None:
     made = make_run_dir()
     try:
         assert made.name.startswith(f"kraftjbod-cluster-{os.getpid()}-")

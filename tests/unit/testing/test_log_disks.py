@@ -1,4 +1,4 @@
-"""Every kind of disk fails in every way that it promises, and is whole again afterwards."""
+"""Every kind of log disk fails in every supported way, and is intact after healing."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def disk(kind: DiskKind, tmp_path: Path) -> Iterator[LogDisk]:
 
 
 def write(path: Path, data: bytes) -> None:
-    """To the disk, not to the cache."""
+    """Write to the disk, past the page cache."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
     try:
         os.write(fd, data)
@@ -79,7 +79,7 @@ def errno_of_writing(path: Path) -> int | None:
 
 
 @pytest.mark.parametrize(("kind", "fault"), CAN)
-def test_it_fails_and_is_whole_again(disk: LogDisk, fault: Fault) -> None:
+def test_log_disk_fails_and_heals_for_each_fault(disk: LogDisk, fault: Fault) -> None:
     assert disk.faults == {fault for kind, fault in CAN if kind == disk.kind}
     write(disk.path / "old", b"old")
     os.sync()
@@ -111,7 +111,7 @@ def test_it_fails_and_is_whole_again(disk: LogDisk, fault: Fault) -> None:
 
 
 @pytest.mark.parametrize("kind", DISK_KINDS)
-def test_a_disk_that_failed_ends_without_a_trace(kind: DiskKind, tmp_path: Path) -> None:
+def test_closed_log_disk_leaves_no_mount(kind: DiskKind, tmp_path: Path) -> None:
     disk = disk_of(kind, tmp_path / "home")
     with suppress(DiskKitError):
         disk.fail("hang")
@@ -121,14 +121,14 @@ def test_a_disk_that_failed_ends_without_a_trace(kind: DiskKind, tmp_path: Path)
 
 
 @pytest.mark.parametrize("kind", DISK_KINDS)
-def test_it_fails_in_one_way_at_a_time(disk: LogDisk) -> None:
+def test_log_disk_refuses_second_fault(disk: LogDisk) -> None:
     disk.fail("chmod")
     with pytest.raises(DiskKitError, match=r"has failed already \(chmod\): heal it first"):
         disk.fail("wipe")
 
 
 @pytest.mark.parametrize("kind", ["plain"])
-def test_what_it_cannot_do_is_reported(disk: LogDisk) -> None:
+def test_log_disk_names_unsupported_and_unknown_faults(disk: LogDisk) -> None:
     with pytest.raises(
         DiskKitError, match=r"a plain disk cannot readonly; others can: ext4 .*fuse"
     ):
@@ -138,5 +138,5 @@ def test_what_it_cannot_do_is_reported(disk: LogDisk) -> None:
     assert disk.fault is None
 
 
-def test_the_best_kind_is_one_that_can_be_had() -> None:
+def test_best_kind_is_available() -> None:
     assert why_not(best_kind()) is None

@@ -1,4 +1,4 @@
-"""The disk kit itself: each fault gives the errno that the tests above it count on."""
+"""``mounted``: each fault gives the errno that the tests of the product rely on."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _errno_of(operation: Callable[[], object]) -> int | None:
 
 
 @pytest.mark.parametrize("kind", ["ext4", "xfs", "tmpfs"])
-def test_a_mount_is_a_file_system_of_its_own_and_leaves_no_trace(kind: Kind) -> None:
+def test_mounted_disk_is_a_file_system_and_is_removed(kind: Kind) -> None:
     _need(kind)
     with mounted(kind) as disk:
         assert disk.is_mounted
@@ -44,7 +44,7 @@ def test_a_mount_is_a_file_system_of_its_own_and_leaves_no_trace(kind: Kind) -> 
     assert not home.exists()
 
 
-def test_a_mount_is_undone_when_the_body_fails_with_a_file_open() -> None:
+def test_mounted_disk_is_removed_after_exception_with_open_file() -> None:
     _need("ext4")
     with pytest.raises(ZeroDivisionError), mounted("ext4") as disk:
         held = os.open(f"{disk.path}/held", os.O_WRONLY | os.O_CREAT)
@@ -55,7 +55,7 @@ def test_a_mount_is_undone_when_the_body_fails_with_a_file_open() -> None:
 
 
 @pytest.mark.parametrize("kind", ["ext4", "xfs"])
-def test_a_disk_that_is_shut_down_answers_eio(kind: Kind) -> None:
+def test_shut_down_disk_fails_with_eio(kind: Kind) -> None:
     _need(kind)
     with mounted(kind) as disk:
         fd = os.open(f"{disk.path}/data", os.O_RDWR | os.O_CREAT)
@@ -67,7 +67,7 @@ def test_a_disk_that_is_shut_down_answers_eio(kind: Kind) -> None:
         os.close(fd)
 
 
-def test_an_aborted_ext4_is_read_only_under_open_files() -> None:
+def test_aborted_ext4_is_read_only_for_open_files() -> None:
     _need("ext4")
     with mounted("ext4") as disk:
         fd = os.open(f"{disk.path}/data", os.O_RDWR | os.O_CREAT)
@@ -79,7 +79,7 @@ def test_an_aborted_ext4_is_read_only_under_open_files() -> None:
         os.close(fd)
 
 
-def test_a_detached_disk_goes_on_for_open_files_and_is_gone_by_its_path() -> None:
+def test_detached_disk_continues_for_open_files_only() -> None:
     _need("ext4")
     with mounted("ext4") as disk:
         fd = os.open(f"{disk.path}/data", os.O_RDWR | os.O_CREAT)
@@ -91,7 +91,7 @@ def test_a_detached_disk_goes_on_for_open_files_and_is_gone_by_its_path() -> Non
 
 
 @pytest.mark.parametrize("kind", ["tmpfs", "ext4"])
-def test_a_full_disk_has_no_space_for_one_more_byte(kind: Kind) -> None:
+def test_filled_disk_has_no_space(kind: Kind) -> None:
     _need(kind)
     with mounted(kind, size_bytes=16 * 1024 * 1024) as disk:
         with open(f"{disk.path}/data", "wb") as file:
@@ -101,8 +101,8 @@ def test_a_full_disk_has_no_space_for_one_more_byte(kind: Kind) -> None:
             assert _errno_of(lambda: file.write(bytes(4096))) == errno.ENOSPC
 
 
-def test_what_a_killed_process_left_is_reaped() -> None:
-    """The reaper goes by name: the owner is dead, so its mounts are nobody's."""
+def test_reap_removes_mounts_of_killed_process() -> None:
+    """The reaper goes by name: the owner is dead, so that its mounts are unused."""
     _need("tmpfs")
     script = """
         import os, signal
@@ -116,13 +116,13 @@ def test_what_a_killed_process_left_is_reaped() -> None:
     )
     left = Disk(path=done.stdout.strip(), kind="tmpfs")
     assert left.path.startswith(f"{tempfile.gettempdir()}/{mounts.PREFIX}")
-    # Another test run may be quicker.
+    # Another test run may reap it first.
     mounts.reap()
     assert not left.is_mounted
     assert not Path(left.path).parent.exists()
 
 
-def test_runs_that_start_together_reap_in_turn() -> None:
+def test_concurrent_reap_calls_raise_nothing() -> None:
     ended = subprocess.run(
         [sys.executable, "-c", "import os; print(os.getpid())"],
         capture_output=True,
@@ -143,14 +143,14 @@ def test_runs_that_start_together_reap_in_turn() -> None:
     assert [home for home in homes if home.exists()] == []
 
 
-def test_the_reaper_leaves_a_living_process_alone() -> None:
+def test_reap_leaves_mounts_of_live_process() -> None:
     _need("tmpfs")
     with mounted("tmpfs") as disk:
         mounts.reap()
         assert disk.is_mounted
 
 
-def test_permission_bits_come_back(tmp_path: Path) -> None:
+def test_closed_to_owner_restores_permission_bits(tmp_path: Path) -> None:
     tmp_path.chmod(0o750)
     with mounts.closed_to_owner(str(tmp_path)):
         assert tmp_path.stat().st_mode & 0o777 == 0

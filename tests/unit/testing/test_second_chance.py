@@ -1,4 +1,4 @@
-"""The second chance of a test that failed, in runs of their own."""
+"""``second_chance``: repeated tests, in pytest runs of their own."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_skipped_alone():
         (0, 1, 0, 1, "1 passed, 2 skipped, 1 flaky"),
     ],
 )
-def test_flaky_tests_are_named_and_more_than_the_limit_fail_the_run(
+def test_flaky_tests_are_named_and_fail_the_run_above_the_limit(
     tmp_path: Path, limit: int, flaky: int, broken: int, code: int, summary: str
 ) -> None:
     (tmp_path / "pytest.ini").touch()

@@ -1,4 +1,4 @@
-"""What users import from the room itself."""
+"""Public names of ``kraftjbod.testing``."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import subprocess
 import sys
 
 
-def test_its_names_are_there_and_come_when_they_are_asked_for() -> None:
-    """pytest loads the package in every run, for its plugin."""
+def test_testing_package_loads_its_names_lazily() -> None:
+    """pytest loads the package in every run, because of its plugin."""
     program = (
         "import sys, kraftjbod.testing.pytest_plugin; "
         "assert not any('pydantic' in name or 'local_cluster' in name for name in sys.modules); "

@@ -1,4 +1,4 @@
-"""What the tour writes down for the audit."""
+"""``write_acknowledged``: the tour's record of acknowledgements for the audit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def load(partition: int, acks: list[Ack]) -> Acknowledgements:
     return made
 
 
-def test_each_acknowledged_batch_is_a_line_with_the_crcs_of_its_records(tmp_path: Path) -> None:
+def test_write_acknowledged_writes_each_batch_with_crcs_of_its_records(tmp_path: Path) -> None:
     path = tmp_path / "acknowledged.jsonl"
     loads = [
         load(0, [Ack(at_s=0, offset=10, count=2), Ack(at_s=0, offset=14, count=1)]),

@@ -1,4 +1,4 @@
-"""Which disk dies, and how the story is pieced together."""
+"""The tour's disk failure and its timeline."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def load_with_acks(*instants: float) -> Acknowledgements:
     return load
 
 
-def test_a_disk_is_killed_and_comes_back_as_it_was(tmp_path: Path) -> None:
+def test_kill_disk_and_restore_disk_restore_the_mode(tmp_path: Path) -> None:
     tmp_path.chmod(0o750)
     death = disk_death.kill_disk(tmp_path)
     assert tmp_path.stat().st_mode & 0o777 == 0
@@ -33,7 +33,7 @@ def test_a_disk_is_killed_and_comes_back_as_it_was(tmp_path: Path) -> None:
     assert tmp_path.stat().st_mode & 0o777 == 0o750
 
 
-async def test_leaders_that_moved_are_seen_and_those_that_did_not_are_not() -> None:
+async def test_wait_for_new_leaders_detects_moved_leaders() -> None:
     async with mini_broker() as broker, ClusterClient(broker.address) as client:
         broker.create("t")
         assert await disk_death.wait_for_new_leaders(client, "t", VICTIM, timeout_s=20)
@@ -41,13 +41,13 @@ async def test_leaders_that_moved_are_seen_and_those_that_did_not_are_not() -> N
         assert not await disk_death.wait_for_new_leaders(client, "t", stays, timeout_s=0.01)
 
 
-async def test_clients_are_back_when_each_of_them_wrote_again() -> None:
+async def test_wait_clients_back_requires_acknowledgements_of_each_client() -> None:
     back = disk_death.wait_clients_back
     assert await back([load_with_acks(1.0, 3.0)], VICTIM, 2.0, timeout_s=20)
     assert not await back([load_with_acks(1.0)], VICTIM, 2.0, timeout_s=0.01)
 
 
-def test_the_timeline_joins_three_clocks(tmp_path: Path) -> None:
+def test_timeline_joins_times_of_three_clocks(tmp_path: Path) -> None:
     broker = ClusterProcesses.create(tmp_path, brokers=1).brokers[1]
     death = Death(at_s=time.monotonic(), wall_s=time.time(), mode=0o755)
 
@@ -66,7 +66,7 @@ def test_the_timeline_joins_three_clocks(tmp_path: Path) -> None:
     assert [m.after_ms for m in milestones] == [0, 250, None, 400, 500]
 
 
-def test_gaps_are_searched_around_the_death() -> None:
+def test_gaps_around_the_failure_are_found() -> None:
     load = load_with_acks(0.0, 50.0, 100.1, 100.9, 101.0)
     death = Death(at_s=100.0, wall_s=0.0, mode=0)
     assert disk_death.gaps_around([load], death)[0] == Gap(50.0, 100.1)

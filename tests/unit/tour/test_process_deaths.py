@@ -1,4 +1,4 @@
-"""What controllers said of a broker that was killed; processes die in tests/integration."""
+"""Controllers' events about a killed broker; tests/integration kills processes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kraftjbod.tour import process_deaths
 from kraftjbod.tour.disk_death import Death
 
 
-def test_the_first_report_of_this_broker_after_its_death_counts(tmp_path: Path) -> None:
+def test_missed_after_counts_first_event_of_the_broker_after_its_death(tmp_path: Path) -> None:
     cluster = ClusterProcesses.create(tmp_path, brokers=3, controllers=3)
     events = [(-5.0, "broker_gone", 3), (0.1, "broker_gone", 2), (0.25, "broker_gone", 3)]
     cluster.controllers[101].files.telemetry_path.write_text(
@@ -33,7 +33,7 @@ def test_the_first_report_of_this_broker_after_its_death_counts(tmp_path: Path) 
 
 
 def test_clients_return_is_left_out_for_a_broker_that_led_nothing() -> None:
-    """All its leaders may lie on the disk that died before: no client writes to it then."""
+    """All its leaders may be on the disk that failed before, so that no client writes to it."""
     death = Death(at_s=1.0, wall_s=1_000_000.0, mode=0)
     assert process_deaths._clients_return(frozenset(), death, 1.2, None) == []
     seen = process_deaths._clients_return(frozenset({3}), death, 1.2, 1.5)

@@ -1,4 +1,4 @@
-"""What the tour prints, and what it writes for programs."""
+"""The tour's output as text and JSON."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def reported(width: int = 80) -> tuple[Reporter, io.StringIO]:
     return Reporter(Console(file=out, width=width)), out
 
 
-def test_tables_hold_the_figures_and_fit_the_page() -> None:
+def test_reporter_tables_contain_the_figures_and_fit_the_page() -> None:
     reporter, out = reported()
     reporter.timeline(
         "A disk died",
@@ -65,7 +65,7 @@ def test_tables_hold_the_figures_and_fit_the_page() -> None:
     assert "…" not in text
 
 
-def test_steps_are_lines_and_bars_are_for_terminals() -> None:
+def test_reporter_prints_steps_as_lines_and_bars_on_terminals_only() -> None:
     reporter, out = reported(width=20)
     reporter.step("a sentence that is longer than the page is wide")
     with reporter.bar("counting", 10) as show:
@@ -73,7 +73,7 @@ def test_steps_are_lines_and_bars_are_for_terminals() -> None:
     assert out.getvalue() == "• a sentence that is longer than the page is wide\n"
 
 
-def test_the_document_holds_the_whole_story(tmp_path: Path) -> None:
+def test_tour_document_contains_all_results(tmp_path: Path) -> None:
     document = tour_document(
         topic="t",
         victim=VICTIM,

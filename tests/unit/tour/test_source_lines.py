@@ -1,4 +1,4 @@
-"""The stream of a partition: endless, always the same, no key twice."""
+"""``LineStream``: an endless reproducible stream without repeated keys."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pathlib import Path
 from kraftjbod.tour.source_lines import LineStream, SourceLine, deal_standard_library
 
 
-def test_a_stream_goes_round_and_says_so_in_its_keys() -> None:
+def test_line_stream_repeats_with_round_in_its_keys() -> None:
     stream = LineStream([SourceLine(place="a:1", text=b"x"), SourceLine(place="a:2", text=b"y")])
     records = stream.records(1, 2, timestamp_ms=7)
     assert [(r.key, r.value) for r in records] == [(b"1:a:2", b"y"), (b"2:a:1", b"x")]
     assert len(stream) == 2
 
 
-def test_every_line_of_a_library_is_dealt_once_in_equal_shares(tmp_path: Path) -> None:
+def test_deal_standard_library_deals_every_line_once_in_equal_shares(tmp_path: Path) -> None:
     library = Path(json.__file__).parents[1]
     for name in ("json", "asyncio"):
         shutil.copytree(library / name, tmp_path / name)

@@ -1,4 +1,4 @@
-"""The command line of the tour; the whole story is in tests/integration/tour/test_tour.py."""
+"""Command line of the tour; tests/integration/tour/test_tour.py runs all of it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from kraftjbod.tour.main import main
 
 
-def test_an_expected_error_is_reported_and_exit_code_1(
+def test_tour_reports_expected_error_and_exits_with_1(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "cluster.json").write_text("{}")

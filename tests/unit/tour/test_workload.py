@@ -1,4 +1,4 @@
-"""The load and its load of acknowledgements."""
+"""``Workload``: the tour's load and its acknowledgements."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def stream(lines: int) -> LineStream:
     return LineStream([SourceLine(place=f"f:{n}", text=b"%d" % n) for n in range(lines)])
 
 
-async def test_all_lines_are_acknowledged_once_even_if_reported_to_stop_early() -> None:
+async def test_workload_stopped_early_sends_all_lines_once() -> None:
     async with mini_broker() as broker:
         topic = broker.create("t", 2)
         workload = Workload([stream(700), stream(3)], max_s=60)
@@ -29,7 +29,7 @@ async def test_all_lines_are_acknowledged_once_even_if_reported_to_stop_early() 
         assert workload.acked_bytes > 703
 
 
-async def test_lines_go_round_until_reported_to_stop() -> None:
+async def test_workload_repeats_lines_until_stopped() -> None:
     async with mini_broker() as broker:
         broker.create("t")
         workload = Workload([stream(3)], max_s=60)
@@ -42,7 +42,7 @@ async def test_lines_go_round_until_reported_to_stop() -> None:
 
 
 @pytest.mark.parametrize("code", [ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.INVALID_PRODUCER_EPOCH])
-async def test_a_refused_batch_ends_its_producer_with_the_reason(code: ErrorCode) -> None:
+async def test_workload_ends_producer_of_refused_batch_with_reason(code: ErrorCode) -> None:
     async with mini_broker() as broker:
         broker.create("t")
         broker.fail_next["Produce"] = [code]
@@ -53,7 +53,7 @@ async def test_a_refused_batch_ends_its_producer_with_the_reason(code: ErrorCode
         assert code.name in (load.error or "")
 
 
-async def test_time_that_is_over_leaves_the_last_batch_in_doubt() -> None:
+async def test_workload_after_max_time_leaves_last_batch_in_doubt() -> None:
     workload = Workload([stream(3)], max_s=0.0)
     await workload.run("127.0.0.1:1", "t")
     assert workload.loads[0].in_doubt > 0

@@ -1,4 +1,4 @@
-"""A broker is killed only if it is here; brokers are really killed in tests/integration."""
+"""``BrokerKill`` kills local brokers only; tests/integration kills real ones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kraftjbod.gameday.faults.fault import CannotPlay
 from tests.unit.cli.mini_broker import mini_broker
 
 
-async def test_a_broker_whose_directories_are_not_here_is_not_killed() -> None:
+async def test_broker_kill_refuses_broker_whose_directories_are_not_local() -> None:
     async with mini_broker() as broker, ClusterClient(broker.address) as client:
         broker.create("t")
         kill = BrokerKill()

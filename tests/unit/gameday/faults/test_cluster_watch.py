@@ -1,4 +1,4 @@
-"""Who leads from where, and what changes while one watches."""
+"""``ClusterWatch`` and victims: leaders by directory, and changes of leaders."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def metadata(leader: int, isr: tuple[int, ...]) -> ClusterMetadata:
     return ClusterMetadata(brokers=nodes, topics={"t": topic})
 
 
-async def test_the_victim_is_the_directory_with_most_leaders() -> None:
+async def test_choose_victim_takes_directory_with_most_leaders() -> None:
     async with mini_broker() as broker, ClusterClient(broker.address) as client:
         broker.create("t", 3)
         broker.create("other", 1)
@@ -48,19 +48,19 @@ async def test_the_victim_is_the_directory_with_most_leaders() -> None:
         assert (of_all.led, of_all.replicas) == (frozenset(), 4)
 
 
-async def test_a_topic_that_stays_out_of_sync_is_an_error() -> None:
+async def test_wait_in_sync_times_out_with_error() -> None:
     async with mini_broker() as broker, ClusterClient(broker.address) as client:
         broker.create("t")
         with pytest.raises(StartupError, match="not in sync"):
             await wait_in_sync(client, "t", timeout_s=0.01)
 
 
-def test_a_topic_is_in_sync_when_every_replica_is() -> None:
+def test_is_in_sync_requires_all_replicas() -> None:
     assert is_in_sync(metadata(1, (2, 1)), "t")
     assert not is_in_sync(metadata(1, (1,)), "t")
 
 
-def test_changes_of_leaders_are_noted() -> None:
+def test_cluster_watch_notes_leader_changes() -> None:
     watch = ClusterWatch("127.0.0.1:1", "t")
     for leader in (1, 1, -1, 2):
         watch._take(metadata(leader, (1, 2)))
@@ -68,7 +68,7 @@ def test_changes_of_leaders_are_noted() -> None:
     assert watch.leaders == {0: 2}
 
 
-async def test_a_cluster_that_does_not_answer_is_reported_and_asked_again() -> None:
+async def test_cluster_watch_reports_trouble_and_retries() -> None:
     async with mini_broker() as broker:
         broker.create("t")
         watch = ClusterWatch(broker.address, "gone")

@@ -1,4 +1,4 @@
-"""What needs no cluster; a whole run is in tests/integration/tour/test_gameday.py."""
+"""``ColdReader`` without a cluster; tests/integration/tour/test_gameday.py plays it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_evict_counts_segments_of_its_topic_only(tmp_path: Path) -> None:
     assert _evict([tmp_path], "t") == 30
 
 
-def test_evict_of_a_directory_that_is_elsewhere_cannot_be_played(tmp_path: Path) -> None:
+def test_evict_of_directory_on_another_machine_cannot_be_played(tmp_path: Path) -> None:
     with pytest.raises(CannotPlay, match="Run this on the brokers' host"):
         _evict([tmp_path / "elsewhere"], "t")
 

@@ -1,4 +1,4 @@
-"""A controller's disk dies and comes back as it was; really broken in tests/integration."""
+"""``ControllerDisk`` breaks and restores the directory; tests/integration plays it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kraftjbod.gameday.faults.controller_faults import ControllerDisk
 from kraftjbod.local.cluster_process import ClusterProcesses
 
 
-async def test_a_metadata_directory_gets_its_mode_back_and_nothing_is_undone_twice(
+async def test_controller_disk_restores_mode_and_undo_after_heal_does_nothing(
     tmp_path: Path,
 ) -> None:
     controller = ClusterProcesses.create(tmp_path, brokers=1, controllers=3).controller

@@ -1,4 +1,4 @@
-"""Waiting for a directory has an end, and says what was reported last."""
+"""Waiting for a directory has a timeout, whose error has the last reported state."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ async def connected(broker: MiniBroker) -> ClusterClient:
     return client
 
 
-async def test_a_directory_that_is_online_needs_nothing() -> None:
+async def test_bring_back_of_online_directory_sends_no_request() -> None:
     async with mini_broker() as broker, await connected(broker) as client:
         broker.fail_next["DescribeLogDirs"] = [ErrorCode.KAFKA_STORAGE_ERROR]
         await bring_back(client, BROKER_ID, Path("/d1"), timeout_s=60)
@@ -26,7 +26,7 @@ async def test_a_directory_that_is_online_needs_nothing() -> None:
         assert await describe_log_dir(client, BROKER_ID, Path("/d3")) is None
 
 
-async def test_what_does_not_happen_is_reported_with_the_last_answer() -> None:
+async def test_wait_for_directory_times_out_with_last_reported_state() -> None:
     async with mini_broker() as broker, await connected(broker) as client:
         with pytest.raises(StartupError, match=r"/d1 of broker 7 is not offline .* said: online"):
             await wait_offline(client, BROKER_ID, Path("/d1"), timeout_s=0.05)

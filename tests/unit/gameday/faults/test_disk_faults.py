@@ -1,8 +1,6 @@
-"""Faults of disks, as far as no broker is needed: what cannot be broken is refused before anything
-is.
+"""Faults of disks without a broker: impossible ones are refused before anything is broken.
 
-Real disks of real brokers are broken in tests/integration/tour/test_gameday.py.
-"""
+tests/integration/tour/test_gameday.py breaks real disks of real brokers."""
 
 from __future__ import annotations
 
@@ -15,7 +13,7 @@ from kraftjbod.testing import fault_fs
 from tests.unit.cli.mini_broker import mini_broker
 
 
-async def test_a_cluster_with_one_good_directory_loses_none() -> None:
+async def test_dead_disk_refuses_cluster_with_one_good_directory() -> None:
     async with mini_broker() as broker, ClusterClient(broker.address) as client:
         broker.create("t")
         disk: Fault = DeadDisk()
@@ -24,7 +22,7 @@ async def test_a_cluster_with_one_good_directory_loses_none() -> None:
         await disk.undo(client)
 
 
-async def test_without_fuse_nothing_is_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_mounted_disk_without_fuse_cannot_be_played(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fault_fs, "why_not", lambda: "there is no /dev/fuse")
     async with mini_broker() as broker, ClusterClient(broker.address) as client:
         disk: Fault = MountedDisk("hang")

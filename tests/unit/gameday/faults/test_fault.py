@@ -1,4 +1,4 @@
-"""What cannot be played is an error of a kind of its own: `all` goes on without it."""
+"""``CannotPlay``: a separate error, so that `all` continues with the other scenarios."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ from kraftjbod.core.errors import StartupError
 from kraftjbod.gameday.faults.fault import CannotPlay
 
 
-def test_it_is_reported_like_any_other() -> None:
+def test_cannot_play_is_a_startup_error_with_its_message() -> None:
     assert issubclass(CannotPlay, StartupError)
     assert str(CannotPlay("mounting needs root")) == "mounting needs root"

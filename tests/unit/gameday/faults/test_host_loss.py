@@ -1,4 +1,4 @@
-"""The cable of a controller's host is pulled and put in again; whole in tests/integration."""
+"""Host loss: the virtual cable of a host is removed and restored; tests/integration plays it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kraftjbod.local.cluster_process import ClusterProcesses
 @pytest.mark.skipif(
     os.geteuid() != 0 or shutil.which("ip") is None, reason="network namespaces need root"
 )
-async def test_a_cable_is_pulled_and_put_in_again(tmp_path: Path) -> None:
+async def test_controller_host_loss_disconnects_and_reconnects_the_host(tmp_path: Path) -> None:
     cluster = ClusterProcesses.create(tmp_path, brokers=0, controllers=1, hosts=True)
     host = cluster.controller.files.host
     links = [*network_hosts.command_prefix(host), "ip", "-br", "link", "show", "eth0"]
@@ -39,7 +39,7 @@ async def test_a_cable_is_pulled_and_put_in_again(tmp_path: Path) -> None:
     assert not is_connected()
 
 
-async def test_what_was_not_injected_is_not_undone() -> None:
+async def test_undo_of_host_loss_without_injection_does_nothing() -> None:
     async with ClusterClient("127.0.0.1:1") as client:
         await BrokerHostLoss().undo(client)
         await ControllerHostLoss().undo(client)

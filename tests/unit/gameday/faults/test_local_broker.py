@@ -1,4 +1,4 @@
-"""Nothing is touched that did not prove to be that broker's."""
+"""Checks that a directory or process on this machine belongs to the broker."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def victim(path: Path, directory_id: DirectoryId | None = MINE) -> Victim:
     return Victim(broker_id=1, path=path, led=frozenset({0}), replicas=1, directory_id=directory_id)
 
 
-def test_a_directory_proves_itself_by_its_id(tmp_path: Path) -> None:
+def test_require_own_directory_compares_directory_id(tmp_path: Path) -> None:
     require_own_directory(victim(tmp_path))
     with pytest.raises(CannotPlay, match="not a broker of kraftjbod; use --observe"):
         require_own_directory(victim(tmp_path, None))
@@ -40,7 +40,7 @@ def test_a_directory_proves_itself_by_its_id(tmp_path: Path) -> None:
         require_own_directory(elsewhere)
 
 
-def test_the_last_directory_and_that_of_the_metadata_are_not_taken(tmp_path: Path) -> None:
+def test_first_breakable_skips_metadata_dir_and_last_directory(tmp_path: Path) -> None:
     first, second = victim(tmp_path / "a"), victim(tmp_path / "b")
     assert first_breakable([first, second]) is first
     (first.path / "__cluster_metadata-0").mkdir()
@@ -51,7 +51,7 @@ def test_the_last_directory_and_that_of_the_metadata_are_not_taken(tmp_path: Pat
         first_breakable([])
 
 
-def test_a_process_proves_itself_by_its_port_and_its_files(tmp_path: Path) -> None:
+def test_require_broker_process_checks_port_and_open_files(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         with pytest.raises(CannotPlay, match="has no file of broker 1 open"):
@@ -62,6 +62,6 @@ def test_a_process_proves_itself_by_its_port_and_its_files(tmp_path: Path) -> No
         require_broker_process(1, port, [tmp_path])
 
 
-def test_whether_modes_mean_something_is_read_from_the_process() -> None:
+def test_ignores_modes_is_read_from_the_process() -> None:
     bites = not ignores_modes(os.getpid())
     assert bites == (os.geteuid() != 0)

@@ -1,4 +1,4 @@
-"""Which daemons can be broken, and what is said where they cannot; really in tests/integration."""
+"""Lookup of local daemons that faults may break; tests/integration breaks them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kraftjbod.local.cluster_process import ClusterProcesses
 from tests.unit.cli.mini_broker import BROKER_ID, mini_broker
 
 
-def test_a_controller_is_broken_only_where_another_one_can_take_over(tmp_path: Path) -> None:
+def test_require_active_controller_refuses_single_or_stopped_controllers(tmp_path: Path) -> None:
     alone = ClusterProcesses.create(tmp_path / "1", brokers=1)
     with pytest.raises(CannotPlay, match="kraftjbod-local up --controllers 3"):
         local_daemons.require_active_controller(alone)
@@ -25,19 +25,19 @@ def test_a_controller_is_broken_only_where_another_one_can_take_over(tmp_path: P
         local_daemons.require_active_controller(stopped)
 
 
-async def test_controllers_of_a_cluster_that_is_not_ours_are_not_known() -> None:
+async def test_require_local_cluster_refuses_cluster_of_another_machine() -> None:
     async with mini_broker() as broker, ClusterClient(broker.address) as client:
         broker.create("t")
         with pytest.raises(CannotPlay, match=f"broker {BROKER_ID} cannot be read on this machine"):
             await local_daemons.require_local_cluster(client, "t")
 
 
-def test_a_process_that_no_local_cluster_knows(tmp_path: Path) -> None:
+def test_local_cluster_of_unknown_process_is_none(tmp_path: Path) -> None:
     assert local_daemons.local_cluster_of(1, 1) is None
 
 
 def test_first_controller_request_imports_no_module() -> None:
-    """An import under load stops this process, which produces, and counts as the cluster's gap."""
+    """An import under load would delay this process, which produces, and count as a gap."""
     program = (
         "import asyncio, sys\n"
         "import kraftjbod.gameday.gameday_tool\n"

@@ -1,4 +1,4 @@
-"""Nobody is stopped who is not ours; a whole cluster is restarted in tests/integration."""
+"""``RollingRestart`` restarts local daemons only; tests/integration restarts a cluster."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kraftjbod.gameday.faults.rolling_restart import RollingRestart
 from tests.unit.cli.mini_broker import mini_broker
 
 
-async def test_a_cluster_that_is_not_here_is_left_alone() -> None:
+async def test_rolling_restart_refuses_cluster_of_another_machine() -> None:
     marks: list[str] = []
     async with mini_broker() as broker, ClusterClient(broker.address) as client:
         broker.create("t")

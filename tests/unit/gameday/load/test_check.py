@@ -1,4 +1,4 @@
-"""The proof finds what it looks for: each kind of wrong, and right."""
+"""``PartitionCheck`` finds each kind of wrong record, and accepts correct ones."""
 
 from __future__ import annotations
 
@@ -33,28 +33,28 @@ def wrong(findings: Findings) -> dict[str, int]:
     return {name: getattr(findings, name) for name in names if getattr(findings, name)}
 
 
-def test_all_there_is_good() -> None:
+def test_check_accepts_all_records() -> None:
     findings = check(stored())
     assert findings.is_good
     assert (findings.acknowledged, findings.found) == (6, 6)
 
 
-def test_a_missing_record_is_lost() -> None:
+def test_check_finds_missing_record() -> None:
     assert wrong(check([r for r in stored() if r.offset != 3])) == {"lost": 1}
 
 
-def test_a_repeated_record_is_there_twice() -> None:
+def test_check_finds_repeated_record() -> None:
     again = replace(stored()[5], offset=5)
     assert wrong(check([*stored(), again])) == {"twice": 1}
 
 
-def test_swapped_records_are_out_of_order_and_misplaced() -> None:
+def test_check_finds_swapped_records() -> None:
     records = stored()
     records[2], records[3] = replace(records[3], offset=2), replace(records[2], offset=3)
     assert wrong(check(records)) == {"out_of_order": 1, "misplaced": 2}
 
 
-def test_another_value_is_a_change_and_a_loss() -> None:
+def test_check_finds_changed_and_foreign_records() -> None:
     records = stored()
     records[1] = replace(records[1], value=b"?")
     assert wrong(check(records)) == {"changed": 1, "lost": 1}
@@ -62,13 +62,13 @@ def test_another_value_is_a_change_and_a_loss() -> None:
     assert wrong(check([*stored(), foreign])) == {"changed": 1}
 
 
-def test_records_in_doubt_may_be_there_or_not() -> None:
+def test_check_allows_records_in_doubt_to_be_missing() -> None:
     assert check(stored(), acked=4, in_doubt=2).is_good
     assert check(stored()[:4], acked=4, in_doubt=2).is_good
     assert wrong(check(stored()[:3], acked=4, in_doubt=2)) == {"lost": 1}
 
 
-def test_records_of_others_are_nobodys_loss() -> None:
+def test_check_ignores_records_of_other_producers() -> None:
     stream = NumberedStream("run", size_bytes=64)
     load = Acknowledgements(0, stream)
     load.acks, load.acked = [Ack(at_s=0.0, offset=10, count=2)], 2
@@ -80,4 +80,4 @@ def test_records_of_others_are_nobodys_loss() -> None:
     assert checking.findings().found == 2
     for record in stream.records(7, 1, 0):
         checking.feed(record)
-    assert wrong(checking.findings()) == {"changed": 1}, "one of ours that was never sent"
+    assert wrong(checking.findings()) == {"changed": 1}, "an own record that was never sent"

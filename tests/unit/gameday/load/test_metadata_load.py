@@ -1,4 +1,4 @@
-"""How long nothing was decided; with controllers in tests/integration/tour/test_gameday.py."""
+"""``MetadataLoad``: gaps of decisions; tests/integration/tour/test_gameday.py has controllers."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from kraftjbod.gameday.load.metadata_load import MetadataLoad
 from tests.unit.cli.mini_broker import mini_broker
 
 
-def test_the_ends_of_the_time_count() -> None:
+def test_longest_gap_counts_from_start_to_end() -> None:
     load = MetadataLoad("127.0.0.1:1", "t")
     assert load.longest_gap_ms(1.0, 3.0) == 2000, "nothing was done at all"
     load.acks = [0.5, 1.25, 2.0, 9.0]
     assert load.longest_gap_ms(1.0, 3.0) == 1000
 
 
-async def test_a_topic_is_changed_to_and_fro_and_refusals_count_for_nothing() -> None:
+async def test_metadata_load_alternates_config_and_ignores_refusals() -> None:
     async with mini_broker() as broker:
         load = MetadataLoad(broker.address, "t")
         running = asyncio.create_task(load.run())
         while load.trouble is None:
             await asyncio.sleep(0.001)
         assert load.acks == []
-        assert "Metadata" in broker.asked, "who else could be asked, should this one be away"
+        assert "Metadata" in broker.asked, "for other brokers, in case this one is away"
         broker.create("t")
         while len(load.acks) < 3:
             await asyncio.sleep(0.001)

@@ -1,4 +1,4 @@
-"""Numbered records are always the same, and nobody else's."""
+"""``NumberedStream``: reproducible numbered records with keys of their own."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from kraftjbod.gameday.load.numbered_stream import NumberedStream
 
 
 @pytest.mark.parametrize("size_bytes", [64, 1000])
-def test_records_are_what_key_and_value_say(size_bytes: int) -> None:
+def test_numbered_stream_records_have_number_as_key_and_fixed_size(size_bytes: int) -> None:
     stream = NumberedStream("run", size_bytes=size_bytes)
     records = stream.records(3, 2, 99)
     assert [record.key for record in records] == [b"run:3", b"run:4"]
@@ -17,7 +17,7 @@ def test_records_are_what_key_and_value_say(size_bytes: int) -> None:
     assert stream.value(3) != stream.value(4)
 
 
-def test_only_its_own_keys_are_its_own() -> None:
+def test_numbered_stream_owns_only_its_keys() -> None:
     stream = NumberedStream("run", size_bytes=64)
     assert stream.owns(b"run:9")
     assert not stream.owns(b"runner:9")

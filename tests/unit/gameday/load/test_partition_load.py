@@ -1,4 +1,4 @@
-"""One producer's load: what was taken, and what became of what was not."""
+"""``PartitionLoad``: acknowledged records of one producer, and those in doubt."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kraftjbod.gameday.load.partition_load import PartitionLoad
 from tests.unit.cli.mini_broker import mini_broker
 
 
-async def test_batches_follow_each_other_until_one_is_refused() -> None:
+async def test_partition_load_sends_batches_until_one_is_refused() -> None:
     async with mini_broker() as broker, ClusterClient(broker.address) as client:
         broker.create("t")
         await client.refresh_metadata(["t"])

@@ -1,4 +1,4 @@
-"""Reading back: to the end, and from where a load began."""
+"""``read_back``: from the start of a load to the end of the topic."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kraftjbod.gameday.load.read_back import end_offsets, read_back
 from tests.unit.cli.mini_broker import mini_broker
 
 
-async def test_a_topic_is_read_to_its_end() -> None:
+async def test_read_back_reads_topic_to_its_end() -> None:
     async with mini_broker() as broker, ClusterClient(broker.address) as client:
         broker.create("t", 2)
         await client.refresh_metadata(["t"])
@@ -24,7 +24,7 @@ async def test_a_topic_is_read_to_its_end() -> None:
         assert sum(counted) == 12
 
 
-async def test_what_was_there_before_is_not_read() -> None:
+async def test_read_back_skips_records_before_the_start_offsets() -> None:
     async with mini_broker() as broker, ClusterClient(broker.address) as client:
         broker.create("t")
         await client.refresh_metadata(["t"])
@@ -37,4 +37,4 @@ async def test_what_was_there_before_is_not_read() -> None:
         [found] = await read_back(client, "t", [after], lambda _: None, starts=starts)
         assert (found.is_good, found.found) == (True, 3)
         [found] = await read_back(client, "t", [after], lambda _: None)
-        assert (found.twice, found.found) == (3, 8), "the same run's records, twice"
+        assert (found.twice, found.found) == (3, 8), "the records of the same run, twice"

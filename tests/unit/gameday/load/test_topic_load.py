@@ -1,4 +1,4 @@
-"""The load keeps its rate, stops when asked, and reports the producer that failed."""
+"""``TopicLoad`` keeps its rate, stops on request, and reports a failed producer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def steady(partitions: int, rate: float) -> TopicLoad:
 
 
 @pytest.mark.parametrize(("rate", "batch"), [(10.0, 1), (50.0, 1), (1000.0, 20)])
-async def test_every_partition_takes_batches_until_stopped(rate: float, batch: int) -> None:
+async def test_topic_load_writes_to_all_partitions_until_stopped(rate: float, batch: int) -> None:
     async with mini_broker() as broker:
         topic = broker.create("t", 2)
         load = steady(2, rate)
@@ -36,7 +36,7 @@ async def test_every_partition_takes_batches_until_stopped(rate: float, batch: i
         assert instants[-1] - instants[0] >= (len(instants) - 2) * batch / rate
 
 
-async def test_a_producer_that_gives_up_says_so_and_the_others_go_on() -> None:
+async def test_topic_load_reports_failed_producer_and_continues_with_others() -> None:
     async with mini_broker() as broker:
         broker.create("t", 2)
         broker.fail_next["Produce"] = [ErrorCode.MESSAGE_TOO_LARGE]
