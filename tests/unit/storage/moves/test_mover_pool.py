@@ -12,7 +12,7 @@ from kraftjbod.storage.moves.mover_pool import MoverPool
 from tests.faults.rig import ManualClock
 
 
-async def test_mover_pool_names_its_threads_as_kafka_does() -> None:
+async def test_mover_pool_runs_each_executor_in_a_named_thread() -> None:
     pool = MoverPool(threads=2, clock=ManualClock())
     async with pool.executor() as a, pool.executor() as b:
         names = [await one.submit_op(lambda: threading.current_thread().name) for one in (a, b)]
