@@ -1,4 +1,4 @@
-"""Debian's Chromium, headless, looking at a file as a person would."""
+"""Debian's Chromium, headless, which shows a file as a person sees it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _FLAGS: Final = (
 )
 _LONGEST_MS: Final = 60_000
 
-#: The lowest contrast of text against what lies behind it, as WCAG counts it, with that text.
+# The lowest contrast of text against its background by WCAG, with that text.
 _CONTRAST: Final = """
 () => {
   const parse = text => {
@@ -62,7 +62,7 @@ _CONTRAST: Final = """
 
 @dataclass(slots=True)
 class OpenPage:
-    """A page, and what it did."""
+    """A page, its requests and its errors."""
 
     page: Page
     requests: list[str] = field(default_factory=list)
@@ -72,12 +72,12 @@ class OpenPage:
         return [text.strip() for text in self.page.locator(selector).all_text_contents()]
 
     def rows(self, table: str) -> list[list[str]]:
-        """The body of a table, cell by cell."""
+        """Return the body of a table as cells."""
         lines = self.page.locator(f"#{table} tbody tr").all()
         return [[cell.strip() for cell in line.locator("td").all_inner_texts()] for line in lines]
 
     def box(self, selector: str) -> tuple[float, float]:
-        """Width and height of what is seen."""
+        """Return width and height of the visible box."""
         box = self.page.locator(selector).bounding_box()
         return (0.0, 0.0) if box is None else (box["width"], box["height"])
 
@@ -88,9 +88,8 @@ class OpenPage:
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
-    """A browser without a profile, for one module: while it is open, no other loop may run in this
-    thread. Skips where there is no Chromium.
-    """
+    """Yield a browser without a profile, for one module: while it is open, no other loop may run in
+    this thread. Skips if Chromium is missing."""
     program = shutil.which("chromium")
     if program is None:
         pytest.skip("there is no chromium: apt-get install chromium")
@@ -106,7 +105,7 @@ def chromium() -> Iterator[Browser]:
 def opened(
     browser: Browser, path: Path, *, scheme: str = "light", width: int = 1240
 ) -> Iterator[OpenPage]:
-    """``path`` in a window of its own."""
+    """Open ``path`` in a separate window."""
     page = browser.new_page(
         viewport={"width": width, "height": 900},
         color_scheme="dark" if scheme == "dark" else "light",

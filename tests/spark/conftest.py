@@ -20,15 +20,15 @@ from tests.spark.running import QUICK_JAVA
 __all__ = ["cluster_dirs", "collected_sockets", "make_cluster", "make_shared_cluster"]
 
 _HERE = Path(__file__).parent
-#: Small on purpose: frames of tests have ten rows.
+# Small on purpose: frames of tests have ten rows.
 CONF = {
     "spark.sql.shuffle.partitions": "2",
-    # Planning each stage anew costs more than ten rows do.
+    # A new plan for each stage costs more than ten rows do.
     "spark.sql.adaptive.enabled": "false",
     "spark.driver.extraJavaOptions": QUICK_JAVA,
 }
 
-#: A time-out in the middle of a call to Java leaves the session of all later tests out of step.
+# A time-out within a call to Java puts the session of all later tests out of step.
 _TIMEOUT_S = 600
 
 

@@ -1,8 +1,7 @@
-"""Topics with known records, and the source asked without a Spark session around it.
+"""Topics with known records, and the source without a Spark session.
 
-Readers run in this process exactly as the driver and a worker run them; what a session adds is
-tested by a few queries beside that.
-"""
+Readers run in this process as the driver and a worker run them; a few queries in a session cover
+the rest."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ from confluent_kafka import admin as client_admin
 from kraftjbod.spark.connector.source import KraftjbodDataSource, KraftjbodStreamReader
 from tests.integration.clients import TIMEOUT_S, quiet
 
-#: 2026-01-01T00:00:00Z
+# 2026-01-01T00:00:00Z
 START_MS: Final = 1_767_225_600_000
 
 Row = dict[str, Any]
@@ -27,7 +26,7 @@ Header = tuple[str, bytes | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """A record as it is produced; ``offset`` is filled in by :func:`write`."""
+    """A record to produce; :func:`write` sets its ``offset``."""
 
     value: bytes | None
     key: bytes | None = None
@@ -38,7 +37,7 @@ class Record:
     offset: int = -1
 
     def row(self) -> Row:
-        """What the source gives for it."""
+        """Return the row of the source for it."""
         return {
             "key": self.key,
             "value": self.value,
@@ -54,7 +53,8 @@ class Record:
 def write(
     bootstrap: str, topic: str, records: Iterable[Record], **settings: object
 ) -> list[Record]:
-    """Produce in order, wait for every acknowledgement, and give the offsets."""
+    """Produce in order, wait for every acknowledgement, and return the records with their
+    offsets."""
     producer = confluent_kafka.Producer(
         {
             **quiet(bootstrap),
@@ -86,7 +86,7 @@ def write(
 
 
 def values(count: int, *, first: int = 0, partitions: int = 1) -> list[Record]:
-    """Numbered records, dealt out to the partitions in turn."""
+    """Return numbered records, distributed to the partitions in turn."""
     return [
         Record(value=f"{number:06}".encode(), key=b"k", partition=number % partitions)
         for number in range(first, first + count)
@@ -105,7 +105,7 @@ def add_partitions(bootstrap: str, topic: str, count: int) -> None:
 
 
 def delete_records(bootstrap: str, topic: str, before: int, partition: int = 0) -> None:
-    """Nothing is left below offset ``before``."""
+    """Delete all records below offset ``before``."""
     wanted = confluent_kafka.TopicPartition(topic, partition, before)
     client = admin(bootstrap)  # its answers die with it
     (future,) = client.delete_records([wanted]).values()
@@ -125,19 +125,19 @@ def source(bootstrap: str, **options: object) -> KraftjbodDataSource:
 
 
 def read_batches(bootstrap: str, **options: object) -> list[list[pa.RecordBatch]]:
-    """A batch query's Arrow batches by task."""
+    """Return the Arrow batches of a batch query by task."""
     own = source(bootstrap, **options)
     reader = own.reader(own.schema())
     return [list(reader.read(task)) for task in reader.partitions()]
 
 
 def read(bootstrap: str, **options: object) -> list[Row]:
-    """A batch query's rows, ordered by partition and offset where those are among the columns."""
+    """Return the rows of a batch query, ordered by partition and offset if these columns exist."""
     return rows(batch for task in read_batches(bootstrap, **options) for batch in task)
 
 
 def rows(batches: Iterable[pa.RecordBatch]) -> list[Row]:
-    """Timestamps come as milliseconds."""
+    """Return the rows, with timestamps in milliseconds."""
     found = []
     for batch in batches:
         columns = {}
@@ -161,7 +161,7 @@ def expected(records: Sequence[Record], *, headers: bool = False) -> list[Row]:
 
 
 class Stream:
-    """A streaming query's driver: asks the reader as Spark asks it, and JSON goes in between."""
+    """The driver of a streaming query: it calls the reader as Spark does, with JSON in between."""
 
     def __init__(self, bootstrap: str, **options: object) -> None:
         own = source(bootstrap, **options)
@@ -171,7 +171,7 @@ class Stream:
         self.at: Any = None
 
     def batch(self) -> list[Row] | None:
-        """The next batch's rows; None if there is nothing new."""
+        """Return the rows of the next batch; None without new records."""
         begin = self.at if self.at is not None else through_json(self.reader.initialOffset())
         end = through_json(self.reader.latestOffset(begin, self.reader.getDefaultReadLimit()))
         if end == self.at:

@@ -1,8 +1,7 @@
-"""Spark's official Kafka connector beside our source and sink, its jars fetched from Maven.
+"""Spark's official Kafka connector beside our source and sink, with its jars from Maven.
 
-They go into a running session, so that one session has both formats: ``kafka`` and ``kraftjbod``.
-Users would say ``spark.jars.packages``; the jars and what they do are the same.
-"""
+They are added to a running session, so one session has both formats: ``kafka`` and ``kraftjbod``.
+Users set ``spark.jars.packages``; the jars and their effect are the same."""
 
 from __future__ import annotations
 
@@ -12,9 +11,9 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-#: The newest release that Maven has; it works with the Spark of this project, older ones do not.
+# The newest release on Maven; it works with the Spark of this project, older ones do not.
 VERSION: Final = "4.2.0"
-#: Of the part for delegation tokens Maven has no newer release than this.
+# Maven has no newer release of the part for delegation tokens.
 TOKEN_VERSION: Final = "4.0.0"
 _SCALA: Final = "2.13"
 _CONNECTOR: Final = f"org.apache.spark:spark-sql-kafka-0-10_{_SCALA}"
@@ -27,14 +26,13 @@ _TIMEOUT_MS: Final = 20_000
 
 
 class ConnectorUnreachable(Exception):
-    """Maven cannot be reached from here; the message says how the attempt to connect failed."""
+    """Maven is unreachable; the message has the reason."""
 
 
 def add_connector(spark: SparkSession) -> None:
-    """Let ``spark`` know the format ``kafka``; more than once does no harm.
+    """Register the format ``kafka`` in ``spark``; repeated calls have no effect.
 
-    :raises ConnectorUnreachable: if the jars are not here and Maven cannot be connected to.
-    """
+    :raises ConnectorUnreachable: if the jars are missing and Maven is unreachable."""
     try:
         for jar in _JARS:
             spark.sql(f"ADD JAR {jar}")
@@ -46,7 +44,7 @@ def add_connector(spark: SparkSession) -> None:
 
 
 def _why_unreachable(spark: SparkSession) -> str | None:
-    """Asks for Maven's first page as the resolver would; any answer counts as reached."""
+    """Request Maven's first page as the resolver does; any answer counts as reachable."""
     jvm: Any = spark._jvm
     none, out = jvm.scala.Option.apply(None), jvm.java.lang.System.err
     settings = jvm.org.apache.spark.util.MavenUtils.buildIvySettings(none, none, False, out)

@@ -1,7 +1,6 @@
-"""The audit as judge: of a cluster that was hurt and healed, and of one that really lost something.
+"""The audit of a cluster after failures and recovery, and of one with real losses.
 
-The job runs as a user runs it, by ``bin/kraftjbod-pipeline`` in a process of its own.
-"""
+The job runs as a user runs it, by ``bin/kraftjbod-pipeline`` in a separate process."""
 
 from __future__ import annotations
 
@@ -23,13 +22,13 @@ from tests.spark.running import run
 pytestmark = [pytest.mark.process, pytest.mark.clients, pytest.mark.timeout(900)]
 
 PARTITIONS = 6
-#: Of the job: some thirty small queries, each of which waits its turn on a busy machine.
+# The job runs about thirty small queries, each of which waits on a busy machine.
 LONGEST_S = 500
 SHORT_SESSIONS = {"broker.session.timeout.ms": "3000", "broker.heartbeat.interval.ms": "500"}
 
 
 def audit(cluster: Cluster, tables: Path, *options: str) -> tuple[int, Any]:
-    """Exit code and summary."""
+    """Return the exit code and the summary."""
     asked = ["--bootstrap-server", cluster.bootstrap, "--tables", str(tables), "--json"]
     asked += ["--master", "local[2]", "--conf", "spark.sql.shuffle.partitions=2"]
     done = run(str(ROOT / "bin/kraftjbod-pipeline"), "audit", *asked, *options, longest_s=LONGEST_S)
@@ -42,7 +41,7 @@ def log_of(cluster: Cluster, broker: int, topic: str) -> Path:
     return Path(path, f"{topic}-0", f"{0:020}.log")
 
 
-def test_nothing_is_missing_after_a_dead_disk_and_a_killed_broker(
+def test_audit_after_dead_disk_and_killed_broker_finds_nothing_missing(
     make_cluster: MakeCluster, tmp_path: Path
 ) -> None:
     cluster = make_cluster(brokers=3, dirs=3, config=SHORT_SESSIONS)
@@ -78,14 +77,13 @@ def test_nothing_is_missing_after_a_dead_disk_and_a_killed_broker(
     assert (summary["records"], summary["replicas"]) == (load.acked, 3 * PARTITIONS)
 
 
-def test_what_is_really_lost_or_damaged_is_found_and_nothing_else(
+def test_audit_of_lost_and_damaged_records_finds_exactly_those(
     make_cluster: MakeCluster, tmp_path: Path
 ) -> None:
     """The only replica of one topic loses the end of its file while its broker is down.
 
-    The log then ends earlier, so that only the acknowledgements tell what is missing. In a follower
-    of another topic one byte changes.
-    """
+    The log then ends earlier, so only the acknowledgements show the loss. In a follower of another
+    topic one byte changes."""
     cluster = make_cluster(brokers=3, dirs=1, config=SHORT_SESSIONS)
     cluster.create_topic("single", assignments={0: [1]})
     cluster.create_topic("triple", assignments={0: [2, 3, 1]})

@@ -1,4 +1,4 @@
-"""What an audit finds in small frames."""
+"""The findings of an audit in small frames."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def found(spark: SparkSession, *rows: tuple[Any, ...]) -> DataFrame:
     return spark.createDataFrame(made, AUDIT_DIFFERENCES)
 
 
-def test_a_line_of_a_batch_stands_for_its_records(spark: SparkSession) -> None:
+def test_acknowledgements_expand_lines_of_batches_to_records(spark: SparkSession) -> None:
     lines = [
         (T, 0, 10, "a", 5, None, None, 2, [1, None], [3, 4]),
         (T, 0, 20, "a", 7, None, None, 2, None, None),
@@ -67,7 +67,7 @@ def test_a_line_of_a_batch_stands_for_its_records(spark: SparkSession) -> None:
     assertDataFrameEqual(got, spark.createDataFrame(rows, ACKNOWLEDGED))
 
 
-def test_records_are_kept_as_crcs(spark: SparkSession) -> None:
+def test_audited_records_keep_crcs_of_keys_and_values(spark: SparkSession) -> None:
     records = [
         (b"k", b"v", T, 0, 1, None, 0),
         (None, b"", T, 0, 2, None, 0),
@@ -82,7 +82,7 @@ def test_records_are_kept_as_crcs(spark: SparkSession) -> None:
     assert kept.schema.fieldNames() == AUDITED_RECORDS.fieldNames()
 
 
-def test_each_acknowledged_record_has_a_standing(spark: SparkSession) -> None:
+def test_standings_classify_each_acknowledged_record(spark: SparkSession) -> None:
     acknowledged = acked(
         spark,
         (0, 3, "a", 0, "k", "old"),
@@ -135,7 +135,7 @@ def test_each_acknowledged_record_has_a_standing(spark: SparkSession) -> None:
     )
 
 
-def test_compaction_may_take_what_a_later_record_of_the_key_replaces(spark: SparkSession) -> None:
+def test_standings_accept_compaction_only_of_replaced_records(spark: SparkSession) -> None:
     acknowledged = acked(
         spark,
         (0, 0, "a", 0, "k", "old"),
@@ -157,7 +157,7 @@ def test_compaction_may_take_what_a_later_record_of_the_key_replaces(spark: Spar
     }
 
 
-def test_acknowledgements_may_contradict_one_another(spark: SparkSession) -> None:
+def test_standings_report_contradicting_acknowledgements(spark: SparkSession) -> None:
     acknowledged = acked(
         spark,
         (0, 0, "a", 0, None, "v"),
@@ -186,7 +186,7 @@ def test_acknowledgements_may_contradict_one_another(spark: SparkSession) -> Non
     )
 
 
-def test_what_stands_twice_is_reported_once_per_repetition(spark: SparkSession) -> None:
+def test_duplicates_are_reported_once_per_repetition(spark: SparkSession) -> None:
     records = held(
         spark,
         (0, 0, "k", "v"),

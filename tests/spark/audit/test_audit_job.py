@@ -1,4 +1,4 @@
-"""The job ``audit`` on a real cluster, with true and with doctored acknowledgements."""
+"""The job ``audit`` on a real cluster, with true and with altered acknowledgements."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def cluster(make_shared_cluster: MakeCluster) -> Cluster:
 
 @pytest.fixture(scope="module")
 def acknowledged(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What was acknowledged of :data:`TOPIC`, which no test changes."""
+    """The acknowledgements of :data:`TOPIC`, which no test changes."""
     cluster.create_topic(TOPIC, partitions=PARTITIONS, replication_factor=3)
     path = tmp_path_factory.mktemp("load") / "acknowledged.jsonl"
     with Load(cluster.bootstrap, TOPIC, PARTITIONS) as load:
@@ -54,7 +54,7 @@ def acknowledged(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> 
 
 @pytest.fixture
 def audit(spark: SparkSession, cluster: Cluster, tmp_path: Path) -> Callable[..., Any]:
-    """Runs the job in this process; its exit code, and its summary or what it says went wrong."""
+    """Runs the job in this process; returns its exit code, and its summary or its error."""
 
     def run(*options: str, fails: bool = False) -> tuple[int, Any]:
         tables = ["--tables", str(tmp_path / "tables"), "--json"]
@@ -73,7 +73,7 @@ def doctored(acknowledged: Path, path: Path, change: Callable[[list[Line]], Any]
     return path
 
 
-def test_a_sound_topic_passes_and_nothing_is_left_unchecked(
+def test_audit_of_sound_topic_passes_without_unchecked_records(
     audit: Callable[..., Any], acknowledged: Path
 ) -> None:
     code, printed = audit("--acknowledged", str(acknowledged), "--records-are-unique")
@@ -85,7 +85,7 @@ def test_a_sound_topic_passes_and_nothing_is_left_unchecked(
     assert printed["topics"] == [TOPIC]
 
 
-def test_what_is_not_as_it_was_acknowledged_is_reported_and_fails(
+def test_audit_of_altered_acknowledgements_reports_differences_and_fails(
     audit: Callable[..., Any], acknowledged: Path, spark: SparkSession, tmp_path: Path
 ) -> None:
     def change(lines: list[Line]) -> None:
@@ -113,11 +113,11 @@ def test_what_is_not_as_it_was_acknowledged_is_reported_and_fails(
     assert found["missing", 9, 10**6] == "there is no such partition"
 
 
-def test_repetitions_count_unless_they_are_allowed(
+def test_audit_counts_repetitions_unless_duplicates_are_allowed(
     audit: Callable[..., Any], acknowledged: Path, tmp_path: Path
 ) -> None:
     def change(lines: list[Line]) -> None:
-        # The second record is said to be the first one again, and the one behind it an older one.
+        # The second record repeats the first one, and the next one has an older sequence.
         first = [line for line in lines if line["partition"] == 0]
         first[1]["sequence"] = first[0]["sequence"]
         first[3]["sequence"] = first[2]["sequence"] - 1
@@ -129,7 +129,7 @@ def test_repetitions_count_unless_they_are_allowed(
     assert (code, printed["differences_that_count"]) == (0, 0)
 
 
-def test_parquet_and_batches_of_acknowledgements_say_what_they_leave_open(
+def test_audit_of_parquet_and_batches_reports_unchecked_parts(
     audit: Callable[..., Any], acknowledged: Path, spark: SparkSession, tmp_path: Path
 ) -> None:
     places = spark.read.json(str(acknowledged)).select("topic", "partition", "offset")
@@ -149,14 +149,14 @@ def test_parquet_and_batches_of_acknowledgements_say_what_they_leave_open(
     assert (code, printed["standings"]) == (0, {"found": PER_PARTITION})
 
 
-def test_an_audit_that_breaks_off_while_it_writes_is_no_good_news(
+def test_report_after_interrupted_audit_states_that_it_did_not_end(
     audit: Callable[..., Any],
     acknowledged: Path,
     spark: SparkSession,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A report shows what the last whole audit found, and says that a later one did not end."""
+    """A report shows the findings of the last complete audit, and that a later one did not end."""
     tables = tmp_path / "tables"
     publish(spark.createDataFrame([], SKEW), str(tables / "skew"))
 
@@ -183,7 +183,7 @@ def test_an_audit_that_breaks_off_while_it_writes_is_no_good_news(
     assert 'class="tile warn"' in summary(data)
 
 
-def test_trimmed_and_compacted_records_are_no_loss_and_are_reported(
+def test_audit_counts_trimmed_and_compacted_records_as_no_loss(
     audit: Callable[..., Any], cluster: Cluster, tmp_path: Path
 ) -> None:
     cluster.create_topic("kept", cleanup_policy="compact")
@@ -222,7 +222,7 @@ def test_trimmed_and_compacted_records_are_no_loss_and_are_reported(
         ("", [], "no topic to audit"),
     ],
 )
-def test_an_error_says_what_was_wrong(
+def test_audit_error_states_the_reason(
     audit: Callable[..., Any], tmp_path: Path, lines: str, options: list[str], says: str
 ) -> None:
     path = tmp_path / "a.jsonl"
@@ -231,7 +231,7 @@ def test_an_error_says_what_was_wrong(
     assert code == 1 and says in printed.splitlines()[-1]
 
 
-def test_lines_for_people_name_what_is_missing(
+def test_audit_without_json_prints_missing_records(
     cluster: Cluster, acknowledged: Path, spark: SparkSession, tmp_path: Path
 ) -> None:
     path = tmp_path / "a.jsonl"

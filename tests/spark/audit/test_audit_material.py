@@ -1,4 +1,4 @@
-"""What producers say, before anything of the cluster is read; the rest is in test_audit_job.py."""
+"""The claims of producers before the cluster is read; test_audit_job.py has the rest."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from kraftjbod.core.errors import ConfigError
 from kraftjbod.spark.audit.audit_material import read_claims
 from kraftjbod.spark.session.job import Job
 
-#: Partition, offset, count, producer, sequence.
+# Partition, offset, count, producer, sequence.
 LINES = (
     *((0, 0, 5, "a", 0), (0, 5, 5, "a", 5), (0, 10, 1, "b", 0), (0, 11, None, "a", 10)),
-    # Sent again, and at the same offsets.
+    # Sent again with the same offsets.
     *((1, 0, 5, "a", 0), (1, 5, 5, "a", 4)),
     *((2, 0, 5, "a", 0), (2, 4, 5, "a", 5)),
     *((3, 0, 5, None, None), (3, 0, 5, None, None)),
 )
 
 
-def test_claims_name_their_topics_and_where_producers_did_not_go_forward(
+def test_read_claims_returns_topics_and_partitions_with_disorderly_producers(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     names = ("partition", "offset", "count", "producer", "sequence")
@@ -46,7 +46,7 @@ def test_claims_name_their_topics_and_where_producers_did_not_go_forward(
         ("", " , ", "no topic to audit"),
     ],
 )
-def test_an_error_says_what_is_missing(
+def test_read_claims_of_invalid_lines_states_the_reason(
     spark: SparkSession, tmp_path: Path, lines: str, topics: str | None, says: str
 ) -> None:
     path = tmp_path / "a.jsonl"

@@ -1,4 +1,4 @@
-"""What the sums of an audit let pass needs no judge: rules asked of everything find the same."""
+"""The sums of an audit pass only sound ranges: rules applied to all ranges find the same."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ pytestmark = pytest.mark.timeout(900)
 
 LENGTH = 10
 BATCH = 3
-#: How many partitions are hurt in each way, each at another place.
+# The number of partitions that are altered in each way, each in another place.
 TIMES = 4
 
 
 @dataclass
 class Log:
-    """One partition: rows by offset, which hurts change in place."""
+    """One partition: rows by offset, which are altered in place."""
 
     partition: int
     start: int
@@ -44,10 +44,10 @@ class Log:
     topic: str = "t"
     is_known: bool = True
     has_leader: bool = True
-    #: (offset, producer, sequence, crc) and (offset, crc)
+    # (offset, producer, sequence, crc) and (offset, crc).
     claims: list[list[Any]] = field(default_factory=list)
     records: list[list[Any]] = field(default_factory=list)
-    #: (broker, base, last, crc, is control, base sequence)
+    # (broker, base, last, crc, is control, base sequence).
     batches: list[list[Any]] = field(default_factory=list)
 
 
@@ -64,7 +64,7 @@ def sound(partition: int, draw: random.Random, topic: str = "t") -> Log:
 
 
 def hurts(draw: random.Random) -> dict[str, Callable[[Log], object]]:
-    """Everything that can be wrong, and what only looks so."""
+    """Return all possible defects, and changes that only look like defects."""
 
     def one(rows: list[Any]) -> Any:
         return rows[draw.randrange(len(rows))]
@@ -123,7 +123,7 @@ def hurts(draw: random.Random) -> dict[str, Callable[[Log], object]]:
 
 
 def material(spark: SparkSession, logs: list[Log], wishes: Wishes) -> Material:
-    """As the job reads it."""
+    """Return the input as the job reads it."""
     ranges = tuple(
         LogRange(
             *(log.topic, log.partition),
@@ -188,7 +188,7 @@ def material(spark: SparkSession, logs: list[Log], wishes: Wishes) -> Material:
 
 
 def without_sieve(sieved: Material) -> Material:
-    """The same, and every rule is asked of everything."""
+    """Return the same input with each rule applied to all ranges."""
     whole = replace(sieved, disorderly=frozenset(one.place[:2] for one in sieved.sums))
     last = max(one.stretch for one in sieved.sums)
     logs = {
@@ -201,7 +201,7 @@ def without_sieve(sieved: Material) -> Material:
     return whole
 
 
-def test_the_sieve_holds_back_nothing_that_rules_find(spark: SparkSession) -> None:
+def test_sieve_passes_no_range_with_a_finding(spark: SparkSession) -> None:
     draw = random.Random(7)
     logs: list[Log] = []
     for hurt in hurts(draw).values():
@@ -227,7 +227,7 @@ def test_the_sieve_holds_back_nothing_that_rules_find(spark: SparkSession) -> No
         *("missing", "changed", "duplicate", "out_of_order", "offset_gap", "replica_differs"),
         "unreadable",
     }
-    # It is a sieve: what is sound passes, and of what is not, all but the stretch that is hurt.
+    # Sound ranges pass; of the others, only the altered stretch is examined.
     hurt_in = {one[:2] for one in sieved.odd} | sieved.odd_replicas | sieved.disorderly
     assert not hurt_in & {("t", partition) for partition in range(TIMES)}
     assert 0 < len(sieved.odd) < len(sieved.sums) / 2

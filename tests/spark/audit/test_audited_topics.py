@@ -1,4 +1,4 @@
-"""What an audit reads of topics; read from a real cluster in test_audit_job.py and beyond."""
+"""The records of topics that an audit reads; test_audit_job.py reads from a real cluster."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LOGS = ClusterLogs(
 )
 
 
-def test_damage_of_the_only_replica_is_read_around() -> None:
+def test_sound_pieces_exclude_damage_of_the_only_replica() -> None:
     damages = [
         Piece("single", 0, 20, 30),
         Piece("single", 0, 10, 12),
@@ -42,13 +42,13 @@ def test_damage_of_the_only_replica_is_read_around() -> None:
     ]
 
 
-def test_a_partition_with_too_many_damages_is_refused() -> None:
+def test_sound_pieces_of_partition_with_too_many_damages_are_refused() -> None:
     damages = [Piece("single", 0, n, n + 1) for n in range(64)]
     with pytest.raises(OperatingError, match="single-0 is damaged in 64 places"):
         sound_pieces(LOGS, damages)
 
 
-def test_damages_are_those_of_leaders(spark: SparkSession) -> None:
+def test_damaged_leaders_exclude_followers_and_unread_batches(spark: SparkSession) -> None:
     held = batches(
         spark,
         batch(1, 0, 4),
@@ -59,6 +59,6 @@ def test_damages_are_those_of_leaders(spark: SparkSession) -> None:
     assert damaged_leaders(held) == [Piece("t", 0, 5, 10)]
 
 
-def test_of_nothing_nothing_is_read(spark: SparkSession) -> None:
+def test_read_records_of_no_pieces_returns_an_empty_frame(spark: SparkSession) -> None:
     empty = read_records(spark, [], "localhost:1")
     assert empty.schema == AUDITED_COLUMNS and empty.count() == 0

@@ -1,4 +1,4 @@
-"""What a cluster says of the logs to audit; places of replicas: test_replica_batches.py."""
+"""The logs that a cluster reports to an audit; test_replica_batches.py has their places."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.integration.conftest import MakeCluster
 pytestmark = [pytest.mark.process, pytest.mark.clients, pytest.mark.timeout(300)]
 
 
-def test_ranges_of_all_partitions_and_none_of_those_that_nobody_leads(
+def test_describe_logs_returns_ranges_of_partitions_with_a_leader_only(
     make_cluster: MakeCluster,
 ) -> None:
     cluster = make_cluster(brokers=2, dirs=1)

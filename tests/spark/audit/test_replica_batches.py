@@ -1,4 +1,4 @@
-"""Batches of every replica of a real cluster, sound and otherwise."""
+"""Batches of every replica of a real cluster, sound and damaged."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def cluster(make_shared_cluster: MakeCluster) -> Cluster:
 
 
 def make_topic(cluster: Cluster, brokers: tuple[int, ...] = (1, 2, 3)) -> str:
-    """Led by the first broker."""
+    """Create a topic that the first broker leads."""
     name = f"audited-{next(_numbers)}"
     cluster.create_topic(name, assignments={0: brokers})
     for number in range(BATCHES):
@@ -56,7 +56,7 @@ def log_of(cluster: Cluster, broker: int, topic: str) -> Path:
 
 
 def change(path: Path, number: int, *, keeps_crc: bool) -> None:
-    """Turn a byte of the ``number``-th batch round; its CRC says so, or is made to fit."""
+    """Invert a byte of batch ``number``; its CRC then differs, or is adapted."""
     log = bytearray(path.read_bytes())
     at, header = list(batches(log))[number]
     log[at + 100] ^= 0xFF
@@ -75,7 +75,7 @@ def logs_of(cluster: Cluster, *topics: str) -> ClusterLogs:
 
 
 def read(cluster: Cluster, row: tuple[Any, ...], *, patience_s: float = 30.0) -> Any:
-    """All rows of one range: base offset, last offset, finding."""
+    """Return all rows of one range: base offset, last offset, finding."""
     found: list[dict[str, Any]] = []
 
     async def read_all() -> None:
@@ -94,7 +94,7 @@ def sound(*numbers: int) -> list[tuple[int, int, None]]:
     return [(n * PER_BATCH, n * PER_BATCH + PER_BATCH - 1, None) for n in numbers]
 
 
-def test_executors_read_every_replica_from_its_own_broker(
+def test_read_replica_batches_reads_each_replica_from_its_own_broker(
     cluster: Cluster, spark: SparkSession
 ) -> None:
     topic = make_topic(cluster)
@@ -108,7 +108,7 @@ def test_executors_read_every_replica_from_its_own_broker(
     }
     paths = {r.broker_id: r.path for r in logs.replicas}
     assert paths == {b: str(log_of(cluster, b, topic).parent.parent) for b in (1, 2, 3)}
-    # Ranges that begin and end within batches: each batch belongs to the one that it begins in.
+    # Ranges that begin and end within batches: each batch belongs to the range of its first offset.
     ranges = ranges_frame(spark, replica_ranges(logs, range_offsets=7))
     rows = read_replica_batches(ranges, cluster.bootstrap, tasks=tasks_for(spark, 99)).collect()
     for broker in (1, 2, 3):
@@ -120,7 +120,7 @@ def test_executors_read_every_replica_from_its_own_broker(
     assert len({(row.base_offset, row.crc) for row in rows}) == BATCHES
 
 
-def test_a_damaged_batch_is_reported_and_passed_over_with_a_neighbour_s_help(
+def test_read_of_damaged_batch_reports_it_and_continues_by_another_replica(
     cluster: Cluster,
 ) -> None:
     topic = make_topic(cluster)
@@ -135,22 +135,24 @@ def test_a_damaged_batch_is_reported_and_passed_over_with_a_neighbour_s_help(
         assert read(cluster, own) == [*sound(*range(number)), damaged, *behind]
 
 
-def test_without_another_replica_the_end_of_a_damage_is_found_by_trying(cluster: Cluster) -> None:
+def test_read_of_damaged_batch_without_another_replica_finds_its_end_by_trial(
+    cluster: Cluster,
+) -> None:
     topic = make_topic(cluster, brokers=(1,))
     path = log_of(cluster, 1, topic)
     at, _ = list(batches(path.read_bytes()))[3]
     with path.open("r+b") as file:
-        # Where the format's number stands: nothing after it can be read.
+        # The format version: nothing after it can be read.
         os.pwrite(file.fileno(), b"\x09", at + 16)
     (row,) = replica_ranges(logs_of(cluster, topic))
     found = read(cluster, row)
-    # Its broker finds its way behind the damage by the next entry of an index.
+    # The broker continues after the damage at the next entry of an index.
     (begin, last, finding), behind = found[3], (found[3][1] + 1) // PER_BATCH
     assert (begin, finding) == (15, "damaged") and 19 <= last < 59
     assert found == [*sound(0, 1, 2), found[3], *sound(*range(behind, BATCHES))]
 
 
-def test_what_was_changed_with_its_crc_shows_beside_the_others(
+def test_replica_differences_find_batch_changed_with_its_crc(
     cluster: Cluster, spark: SparkSession
 ) -> None:
     topic = make_topic(cluster)
@@ -167,7 +169,7 @@ def test_what_was_changed_with_its_crc_shows_beside_the_others(
     assert str(log_of(cluster, 3, topic).parent.parent) in found.detail
 
 
-def test_a_broker_that_is_gone_is_given_up_and_its_replicas_are_unread(cluster: Cluster) -> None:
+def test_read_from_stopped_broker_reports_unread_replicas(cluster: Cluster) -> None:
     topic = make_topic(cluster)
     rows = replica_ranges(logs_of(cluster, topic))
     cluster.stop_daemon(cluster.brokers[2])
@@ -182,13 +184,13 @@ def test_a_broker_that_is_gone_is_given_up_and_its_replicas_are_unread(cluster: 
         cluster.start_daemon(cluster.brokers[2])
 
 
-def test_records_that_went_meanwhile_are_unread_and_a_short_log_has_no_row(
+def test_read_of_deleted_records_reports_them_unread_and_of_short_log_nothing(
     cluster: Cluster,
 ) -> None:
     topic = make_topic(cluster)
     (*place, start, end), *_ = replica_ranges(logs_of(cluster, topic))
     assert (start, end) == (0, 60)
-    # More than the log has: its replica is in sync, so that what is lacking is its difference.
+    # More than the log has: its replica is in sync, so the missing part is a difference.
     assert read(cluster, (*place, 55, 65), patience_s=0.5) == sound(11)
     with cluster.admin() as admin:
         admin.delete_records({TopicPartition(topic, 0): 20})

@@ -1,4 +1,4 @@
-"""Replicas compared in small frames."""
+"""The comparison of replicas in small frames."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def found(spark: SparkSession, *rows: tuple[Any, ...]) -> DataFrame:
     return spark.createDataFrame(made, AUDIT_DIFFERENCES)
 
 
-def test_followers_are_measured_by_their_leader(spark: SparkSession) -> None:
+def test_replica_differences_compare_followers_with_their_leader(spark: SparkSession) -> None:
     held = batches(
         spark,
         batch(1, 0, 4),
@@ -81,7 +81,7 @@ def test_followers_are_measured_by_their_leader(spark: SparkSession) -> None:
     assertDataFrameEqual(got, found(spark, *made))
 
 
-def test_what_is_damaged_or_was_not_read_is_not_compared(spark: SparkSession) -> None:
+def test_replica_differences_exclude_damaged_and_unread_batches(spark: SparkSession) -> None:
     held = batches(
         spark,
         batch(1, 0, 4),
@@ -105,7 +105,7 @@ def test_what_is_damaged_or_was_not_read_is_not_compared(spark: SparkSession) ->
     )
 
 
-def test_a_producer_s_sequence_goes_on_and_never_back(spark: SparkSession) -> None:
+def test_producer_order_accepts_only_rising_sequences(spark: SparkSession) -> None:
     def sent(base: int, last: int, sequence: int, *, epoch: int = 0, broker: int = 1) -> Any:
         more = {"producer_id": 7, "producer_epoch": epoch, "base_sequence": sequence}
         return batch(broker, base, last, **more)
@@ -135,7 +135,7 @@ def test_a_producer_s_sequence_goes_on_and_never_back(spark: SparkSession) -> No
     )
 
 
-def test_control_records_are_those_of_leaders(spark: SparkSession) -> None:
+def test_control_offsets_come_from_leaders_only(spark: SparkSession) -> None:
     held = batches(
         spark,
         batch(1, 0, 4),

@@ -1,4 +1,4 @@
-"""Durations of options: one parser, whatever the option."""
+"""Durations in options: one parser for all options."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from kraftjbod.spark.connector.durations import duration_ms, duration_s
         ("7 days", 604_800_000),
     ],
 )
-def test_durations(text: str, millis: int) -> None:
+def test_duration_ms_parses_numbers_with_units(text: str, millis: int) -> None:
     assert duration_ms(text, "--window") == millis
     if millis >= 1000:
         assert duration_s(text, "--window") * 1000 == millis
@@ -32,16 +32,16 @@ def test_durations(text: str, millis: int) -> None:
     "text",
     ["", "5", "minute", "1.5 hours", "-1 day", "1 month", "1 s 2 s", "5 mss", "99999999 days"],
 )
-def test_what_is_no_duration_is_named(text: str) -> None:
+def test_duration_ms_of_invalid_text_names_the_option(text: str) -> None:
     with pytest.raises(ConfigError, match="--window"):
         duration_ms(text, "--window")
 
 
 @pytest.mark.parametrize("text", ["0 s", "999 ms", "1500 ms"])
-def test_what_counts_in_seconds_takes_whole_ones(text: str) -> None:
+def test_duration_s_of_fractional_seconds_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match=r"--window .*expected whole seconds"):
         duration_s(text, "--window")
 
 
-def test_a_number_alone_may_have_a_unit() -> None:
+def test_duration_ms_with_bare_unit_accepts_a_number_without_unit() -> None:
     assert duration_ms("250", "maxTriggerDelay", bare_unit="ms") == 250

@@ -1,4 +1,5 @@
-"""Spark's official Kafka connector on our topics, and as the oracle of our own source and sink."""
+"""Spark's official Kafka connector on kraftjbod's topics, and as the reference of our source and
+sink."""
 
 from __future__ import annotations
 
@@ -90,7 +91,9 @@ READS: dict[str, dict[str, str]] = {
 
 
 @pytest.mark.parametrize("name", READS)
-def test_both_read_the_same(spark_with_both: SparkSession, cluster: Cluster, name: str) -> None:
+def test_both_sources_read_the_same_rows(
+    spark_with_both: SparkSession, cluster: Cluster, name: str
+) -> None:
     ours = _read(spark_with_both, cluster, OURS, **READS[name])
     theirs = _read(spark_with_both, cluster, THEIRS, **READS[name])
     assert ours.schema == theirs.schema
@@ -101,7 +104,7 @@ def test_both_read_the_same(spark_with_both: SparkSession, cluster: Cluster, nam
 def _copy(
     spark: SparkSession, cluster: Cluster, kind: str, to: str, checkpoint: Path, **reader: str
 ) -> list[int]:
-    """Stream a topic into another until the end that there is now; how many rows each batch had."""
+    """Stream a topic into another until its present end; return the rows of each batch."""
     servers = {"kafka.bootstrap.servers": cluster.bootstrap}
     query = (
         spark.readStream.format(kind)
@@ -117,10 +120,10 @@ def _copy(
     return [progress.numInputRows for progress in query.recentProgress if progress.numInputRows]
 
 
-def test_both_copy_the_same_in_the_same_batches(
+def test_both_connectors_copy_the_same_records_in_the_same_batches(
     spark_with_both: SparkSession, cluster: Cluster, tmp_path: Path
 ) -> None:
-    """Partitions are kept, as their column says; a second run finds nothing to do."""
+    """Partitions are kept, by their column; a second run copies nothing."""
     batches = {}
     for kind in (OURS, THEIRS):
         cluster.create_topic(f"copied-by-{kind}", partitions=PARTITIONS)
@@ -147,14 +150,14 @@ def test_both_copy_the_same_in_the_same_batches(
 
 
 @pytest.mark.parametrize("subscribes", ["true", "false"])
-def test_the_connector_reads_as_a_member_of_a_group(
+def test_official_connector_reads_as_member_of_a_group(
     spark_with_both: SparkSession,
     cluster: Cluster,
     tmp_path: Path,
     subscribes: str,
     record_property: Callable[[str, object], None],
 ) -> None:
-    """The name of a group is given; the driver subscribes by it, as it once always did, or not."""
+    """The group has a fixed name; the driver subscribes with it, as older drivers did, or not."""
     # For the page of clients.
     record_property("program", "spark-sql-kafka-0-10 (Spark)")
     record_property("trial", "group")
@@ -179,8 +182,8 @@ def test_the_connector_reads_as_a_member_of_a_group(
     assertDataFrameEqual(found, original)
 
 
-def test_both_write_the_same(spark_with_both: SparkSession, cluster: Cluster) -> None:
-    """Text and bytes, a topic per row, headers; the same key goes to the same partition."""
+def test_both_sinks_write_the_same_records(spark_with_both: SparkSession, cluster: Cluster) -> None:
+    """Text and bytes, a topic per row, headers; a key has the same partition in both."""
     frame = spark_with_both.range(60).selectExpr(
         "concat('key-', id) AS key",
         "IF(id % 5 > 0, concat('größe ', id), NULL) AS value",
@@ -189,7 +192,7 @@ def test_both_write_the_same(spark_with_both: SparkSession, cluster: Cluster) ->
     rows = {}
     for kind in (OURS, THEIRS):
         cluster.create_topic(f"written-by-{kind}", partitions=PARTITIONS)
-        # The option is the source's business: a column of headers is written whatever it says.
+        # The option belongs to the source: a column of headers is always written.
         frame.selectExpr(f"'written-by-{kind}' AS topic", "*").write.format(kind).options(
             **{"kafka.bootstrap.servers": cluster.bootstrap}, includeHeaders="false"
         ).mode("append").save()

@@ -1,4 +1,5 @@
-"""What the driver asks: nothing is created, leaders are waited for, what is gone is left out."""
+"""Offset requests of the driver: no topic creation, waits for leaders, omission of deleted
+topics."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ def lookup(cluster: Cluster, **options: str) -> OffsetLookup:
     return OffsetLookup(parse_source_options(given, is_streaming=True))
 
 
-def test_offsets_of_every_leader(cluster: Cluster) -> None:
+def test_offset_lookup_returns_offsets_of_every_leader(cluster: Cluster) -> None:
     cluster.create_topic("wide", partitions=6, retention_ms=-1)
     written = live.write(cluster.bootstrap, "wide", live.values(60, partitions=6))
     asking = lookup(cluster, subscribe="wide")
@@ -49,7 +50,7 @@ def test_offsets_of_every_leader(cluster: Cluster) -> None:
     assert asking.latest(found.partitions) == dict.fromkeys(found.partitions, len(written) // 6)
 
 
-def test_asking_for_a_topic_does_not_create_it(cluster: Cluster) -> None:
+def test_offset_lookup_of_missing_topic_does_not_create_it(cluster: Cluster) -> None:
     asking = lookup(cluster, subscribe="never-made, wide-2")
     for _ in range(2):
         with pytest.raises(UnknownTopicOrPartitionError, match="no such topic: never-made, wide-2"):
@@ -62,7 +63,7 @@ def test_asking_for_a_topic_does_not_create_it(cluster: Cluster) -> None:
     )
 
 
-def test_a_topic_deleted_between_two_questions_is_left_out(cluster: Cluster) -> None:
+def test_offset_lookup_omits_topic_deleted_between_two_requests(cluster: Cluster) -> None:
     cluster.create_topic("stays", retention_ms=-1)
     cluster.create_topic("goes", retention_ms=-1)
     asking = lookup(cluster, subscribe="stays, goes")
@@ -72,8 +73,8 @@ def test_a_topic_deleted_between_two_questions_is_left_out(cluster: Cluster) -> 
     assert asking.earliest([TopicPartition("goes", 0)]) == {}
 
 
-def test_a_stale_end_is_asked_for_again(cluster: Cluster) -> None:
-    """A leader that knows of less than was read already gets another chance, and not for ever."""
+def test_offset_lookup_retries_a_stale_end_until_its_limit(cluster: Cluster) -> None:
+    """A leader with a lower end than the consumed offset is asked again, up to a limit."""
     cluster.create_topic("stale", retention_ms=-1)
     live.write(cluster.bootstrap, "stale", live.values(3))
     partition = TopicPartition("stale", 0)
@@ -92,7 +93,7 @@ def test_a_stale_end_is_asked_for_again(cluster: Cluster) -> None:
     assert hasty.latest([partition], {partition: 9}) == {partition: 5}
 
 
-def test_positions_name_every_partition(cluster: Cluster) -> None:
+def test_resolve_requires_a_position_for_every_partition(cluster: Cluster) -> None:
     cluster.create_topic("named", partitions=2, retention_ms=-1)
     asking = lookup(cluster, subscribe="named")
     one, two = TopicPartition("named", 0), TopicPartition("named", 1)
@@ -102,8 +103,8 @@ def test_positions_name_every_partition(cluster: Cluster) -> None:
         asking.resolve(AtOffsets(offsets={one: -2}), [one, two], is_start=True)
 
 
-def test_a_partition_without_a_leader_is_waited_for(make_cluster: MakeCluster) -> None:
-    """Its broker is killed and comes back while the driver asks."""
+def test_offset_lookup_waits_for_partition_without_leader(make_cluster: MakeCluster) -> None:
+    """Its broker is killed and restarts while the driver asks."""
     cluster = make_cluster(brokers=2, dirs=1, config=SHORT_SESSIONS)
     cluster.create_topic("lone", assignments={0: [1]}, retention_ms=-1)
     cluster.create_topic("other", assignments={0: [2]}, retention_ms=-1)
@@ -122,10 +123,11 @@ def test_a_partition_without_a_leader_is_waited_for(make_cluster: MakeCluster) -
         cluster.wait_healthy()
 
 
-def test_a_leader_that_is_lost_while_it_answers_is_asked_again(
+def test_offset_lookup_without_offset_in_the_answer_asks_again(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The client library has no error for that: once in a while it gave the offset -1001."""
+    """The client library has no error for a lost leader: it occasionally returned the offset
+    -1001."""
     cluster.create_topic("lost", retention_ms=-1)
     asking = lookup(cluster, subscribe="lost")
     nothing: Future[SimpleNamespace] = Future()
@@ -159,16 +161,16 @@ def test_offset_lookup_first_contact_failure_reports_the_reason(
 
 
 @pytest.mark.parametrize("name", ["no.such.name", "fetch.min.bites"])
-def test_a_setting_that_the_client_does_not_know_is_named(name: str) -> None:
+def test_offset_lookup_with_unknown_client_setting_names_it(name: str) -> None:
     options = {"kafka.bootstrap.servers": "h:1", "subscribe": "t", f"kafka.{name}": "1"}
     with pytest.raises(ConfigError, match=name):
         OffsetLookup(parse_source_options(options, is_streaming=False))
 
 
-def test_settings_of_consumers_are_no_reason_to_speak(
+def test_offset_lookup_with_consumer_settings_prints_no_warning(
     cluster: Cluster, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """The driver is no consumer, and its client warns of what it does not use."""
+    """The driver is no consumer, and its client warns about unused settings."""
     asking = lookup(cluster, subscribePattern="wi.*", **{"kafka.fetch.min.bytes": "7"})
     asking.assigned(must_exist=True)
     assert capfd.readouterr().err == ""

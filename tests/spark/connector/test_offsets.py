@@ -1,4 +1,4 @@
-"""Arithmetic of offsets: limits, tasks, what is lost, and the form in checkpoints."""
+"""Calculations with offsets: limits, tasks, data loss, and the form in checkpoints."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ range_lists = st.lists(ranges_, unique_by=lambda found: found.partition, max_siz
 # --- the form in checkpoints ---------------------------------------------------------------------
 
 
-def test_the_form_is_the_connectors_with_ids() -> None:
+def test_stream_offset_to_json_has_the_connectors_form_with_topic_ids() -> None:
     offset = StreamOffset(offsets={U0: 3, T1: 2, T0: 1}, topic_ids={"t": ID_A, "gone": ID_B})
     expected = '{"t": {"0": 1, "1": 2}, "u": {"0": 3}, "t#topicId=ID": {}}'
     assert json.dumps(offset.to_json()).replace(ID_A, "ID") == expected
 
 
-def test_older_checkpoints_are_read() -> None:
+def test_stream_offset_from_json_reads_older_checkpoints() -> None:
     reported: dict[str, dict[str, int | str]] = {
         "t": {"0": 1, "1": 2, "topicId": ID_A},
         "u": {"0": 3},
@@ -56,7 +56,7 @@ def test_older_checkpoints_are_read() -> None:
     ids=st.dictionaries(st.sampled_from(["t", "u", "v"]), st.sampled_from([ID_A, ID_B])),
 )
 @settings(deadline=None)
-def test_what_is_written_is_read_again(
+def test_stream_offset_round_trips_through_json(
     offsets: dict[TopicPartition, int], ids: dict[str, str]
 ) -> None:
     ids = {topic: id_ for topic, id_ in ids.items() if topic in {p.topic for p in offsets}}
@@ -81,7 +81,9 @@ def test_what_is_written_is_read_again(
         ([333_334, 333_333, 333_333], 300_000, [100_000, 99_999, 99_999]),
     ],
 )
-def test_a_limit_is_shared_in_proportion(sizes: list[int], limit: int, shares: list[int]) -> None:
+def test_limit_offsets_shares_the_limit_in_proportion(
+    sizes: list[int], limit: int, shares: list[int]
+) -> None:
     start = {TopicPartition("t", i): 1000 for i in range(len(sizes))}
     latest = {TopicPartition("t", i): 1000 + size for i, size in enumerate(sizes)}
     ends = limit_offsets(start, latest, limit)
@@ -93,7 +95,7 @@ def test_a_limit_is_shared_in_proportion(sizes: list[int], limit: int, shares: l
     limit=st.integers(1, 2**41),
 )
 @settings(deadline=None)
-def test_a_limited_batch_goes_on_everywhere_and_not_too_far(
+def test_limit_offsets_advances_every_partition_within_its_log(
     spans: dict[TopicPartition, tuple[int, int]], limit: int
 ) -> None:
     start = {p: begin for p, (begin, _) in spans.items()}
@@ -103,7 +105,7 @@ def test_a_limited_batch_goes_on_everywhere_and_not_too_far(
     busy = {p for p, (_, size) in spans.items() if size > 0}
     assert all(start[p] < ends[p] <= latest[p] for p in busy)
     assert all(ends[p] == latest[p] for p in ends.keys() - busy)
-    # Rounding down, except that nobody is left with nothing.
+    # The shares are rounded down, but each partition gets at least one record.
     assert sum(ends[p] - start[p] for p in busy) <= limit + len(busy)
 
 
@@ -116,7 +118,7 @@ def test_a_limited_batch_goes_on_everywhere_and_not_too_far(
     max_records=st.none() | st.integers(2**36, 2**40),
 )
 @settings(deadline=None)
-def test_tasks_cover_each_range_once(
+def test_split_ranges_covers_each_range_once(
     ranges: list[OffsetRange], min_partitions: int | None, max_records: int | None
 ) -> None:
     pieces = split_ranges(
@@ -134,7 +136,7 @@ def test_tasks_cover_each_range_once(
         assert pieces == [found for found in ranges if found.size]
 
 
-def test_long_ranges_are_split_and_short_ones_left_alone() -> None:
+def test_split_ranges_splits_long_ranges_only() -> None:
     long = OffsetRange(partition=T0, start=10, end=910)
     short = OffsetRange(partition=T1, start=0, end=10)
     pieces = split_ranges([long, short], min_partitions=4)
@@ -144,7 +146,7 @@ def test_long_ranges_are_split_and_short_ones_left_alone() -> None:
     assert [p.size for p in by_size] == [300, 300, 300, 10]
 
 
-def test_a_range_is_not_split_into_more_pieces_than_it_has_offsets() -> None:
+def test_split_ranges_makes_no_empty_pieces() -> None:
     pieces = split_ranges([OffsetRange(partition=T0, start=5, end=7)], min_partitions=10)
     assert [(piece.start, piece.end) for piece in pieces] == [(5, 6), (6, 7)]
 
@@ -162,14 +164,14 @@ def spans(ranges: list[OffsetRange]) -> dict[str, tuple[int, int]]:
     return {str(found.partition): (found.start, found.end) for found in ranges}
 
 
-def test_a_batch_reads_from_where_the_last_one_ended() -> None:
+def test_plan_batch_begins_at_the_end_of_the_last_batch() -> None:
     ids = {"t": ID_A}
     plan = plan_batch(at(ids, t0=5, t1=7), at(ids, t0=9, t1=7), {}, ids)
     assert spans(list(plan.ranges)) == {"t-0": (5, 9), "t-1": (7, 7)}
     assert list(plan.losses) == []
 
 
-def test_a_new_partition_is_read_from_its_beginning() -> None:
+def test_plan_batch_reads_new_partition_from_its_beginning() -> None:
     start, end = at(t0=5), at(t0=5, t1=4)
     assert unknown_first_offsets(start, end) == [T1]
     plan = plan_batch(start, end, {T1: 0}, {})
@@ -177,13 +179,13 @@ def test_a_new_partition_is_read_from_its_beginning() -> None:
     assert list(plan.losses) == []
 
 
-def test_a_new_partition_that_was_trimmed_already_has_lost_something() -> None:
+def test_plan_batch_of_trimmed_new_partition_reports_a_loss() -> None:
     plan = plan_batch(at(), at(t0=9), {T0: 3}, {})
     assert spans(list(plan.ranges)) == {"t-0": (3, 9)}
     assert list(plan.losses) == ["t-0 is new and begins at offset 3 instead of 0"]
 
 
-def test_a_partition_that_is_gone_is_reported() -> None:
+def test_plan_batch_reports_a_deleted_partition() -> None:
     plan = plan_batch(at(t0=5, u0=3), at(u0=4), {}, {})
     assert spans(list(plan.ranges)) == {"u-0": (3, 4)}
     assert list(plan.losses) == ["t-0 is gone: it was read up to offset 5"]
@@ -194,14 +196,14 @@ def test_a_partition_that_is_gone_is_reported() -> None:
     )
 
 
-def test_a_log_that_was_truncated_is_reported() -> None:
+def test_plan_batch_reports_a_truncated_log() -> None:
     plan = plan_batch(at(t0=9), at(t0=4), {}, {})
     assert split_ranges(plan.ranges) == []
     (loss,) = plan.losses
     assert "t-0 ends at offset 4, but was read up to offset 9" in loss
 
 
-def test_a_topic_made_anew_is_reported_and_read_from_its_beginning() -> None:
+def test_plan_batch_reports_recreated_topic_and_reads_it_from_the_beginning() -> None:
     start, end = at({"t": ID_A}, t0=9), at({"t": ID_B}, t0=20)
     assert unknown_first_offsets(start, end) == [T0]
     plan = plan_batch(start, end, {T0: 0}, {"t": ID_B})
@@ -210,7 +212,7 @@ def test_a_topic_made_anew_is_reported_and_read_from_its_beginning() -> None:
     assert "topic t was deleted and made anew" in loss
 
 
-def test_a_batch_planned_before_a_topic_was_made_anew_does_not_read_the_new_one() -> None:
+def test_plan_batch_of_topic_recreated_later_does_not_read_the_new_one() -> None:
     ids = {"t": ID_A}
     plan = plan_batch(at(ids, t0=5), at(ids, t0=9), {}, {"t": ID_B})
     assert list(plan.ranges) == []
@@ -228,7 +230,9 @@ def test_a_batch_planned_before_a_topic_was_made_anew_does_not_read_the_new_one(
         (10, 11, ["no offset 10 to begin at", "no offset 11 to end at"]),
     ],
 )
-def test_offsets_that_a_user_gave_are_checked(start: int, end: int, said: list[str]) -> None:
+def test_check_range_reports_offsets_outside_of_the_log(
+    start: int, end: int, said: list[str]
+) -> None:
     found = check_range(T0, start, end, 2, 9)
     assert len(found) == len(said)
     assert all(part in got for part, got in zip(said, found, strict=True))

@@ -1,4 +1,4 @@
-"""Options of the source: the connector's names, defaults and precedence, and what is refused."""
+"""Options of the source: the connector's names, defaults and precedence, and refused values."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def parse(is_streaming: bool | None = False, **options: str) -> SourceOptions:
     return parse_source_options({**SERVERS, **topics, **options}, is_streaming=is_streaming)
 
 
-def test_the_columns_are_those_of_the_table() -> None:
+def test_columns_equal_the_record_schema() -> None:
     assert list(COLUMNS) == RECORD.names
     assert [*COLUMNS, HEADERS] == RECORD_WITH_HEADERS.names
 
 
-def test_defaults_are_the_connectors() -> None:
+def test_source_options_have_the_connectors_defaults() -> None:
     batch = parse()
     assert batch.starting == AtOffset(offset=EARLIEST)
     assert batch.ending == AtOffset(offset=LATEST)
@@ -65,7 +65,7 @@ def test_defaults_are_the_connectors() -> None:
 
 @given(data=st.data())
 @settings(deadline=None)
-def test_names_are_found_in_any_case(data: st.DataObject) -> None:
+def test_source_options_are_found_in_any_case(data: st.DataObject) -> None:
     def any_case(name: str) -> str:
         return "".join(data.draw(st.sampled_from((c.lower(), c.upper()))) for c in name)
 
@@ -86,12 +86,12 @@ def test_names_are_found_in_any_case(data: st.DataObject) -> None:
     assert found.fetch_offset_retries == 9
 
 
-def test_topics_three_ways() -> None:
+def test_source_options_accept_pattern_and_assignment_of_topics() -> None:
     assert parse(subscribePattern="a.*").topics == SubscribePattern(pattern="a.*")
     assert parse(assign='{"t": [0, 1]}').topics == Assign(partitions=frozenset({T0, T1}))
 
 
-def test_a_time_wins_over_times_and_times_over_offsets() -> None:
+def test_source_options_prefer_time_over_times_over_offsets() -> None:
     every = {
         "Timestamp": "5",
         "OffsetsByTimestamp": '{"t": {"0": 6}}',
@@ -118,7 +118,7 @@ offsets = st.dictionaries(
 
 @given(offsets=offsets)
 @settings(deadline=None)
-def test_offsets_in_json_come_as_they_were_meant(offsets: dict[TopicPartition, int]) -> None:
+def test_source_options_parse_offsets_in_json(offsets: dict[TopicPartition, int]) -> None:
     reported: dict[str, dict[str, int]] = {}
     for partition, offset in offsets.items():
         reported.setdefault(partition.topic, {})[str(partition.partition)] = offset
@@ -134,7 +134,9 @@ def test_offsets_in_json_come_as_they_were_meant(offsets: dict[TopicPartition, i
         ("timestamptype,headers", "true", ("timestampType", "headers")),
     ],
 )
-def test_wanted_columns(columns: str, headers: str, expected: tuple[str, ...]) -> None:
+def test_source_options_parse_wanted_columns(
+    columns: str, headers: str, expected: tuple[str, ...]
+) -> None:
     assert parse(columns=columns, includeHeaders=headers).columns == expected
 
 
@@ -189,19 +191,19 @@ WRONG: Final[list[tuple[dict[str, str], str]]] = [
 
 
 @pytest.mark.parametrize(("options", "said"), WRONG, ids=[f"{o}" for o, _ in WRONG])
-def test_what_is_refused(options: dict[str, str], said: str) -> None:
+def test_source_options_with_invalid_values_are_refused(options: dict[str, str], said: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse(**options)
     assert said in str(caught.value)
 
 
-def test_no_way_to_topics_is_an_error() -> None:
+def test_source_options_without_topics_are_refused() -> None:
     with pytest.raises(ConfigError, match="none is there"):
         parse_source_options(SERVERS, is_streaming=False)
 
 
 @pytest.mark.parametrize("name", ["endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"])
-def test_a_stream_has_no_end(name: str) -> None:
+def test_source_options_of_stream_refuse_an_end(name: str) -> None:
     values = {"endingOffsets": "latest", "endingTimestamp": "1"}
     value = values.get(name, '{"t": {"0": 1}}')
     with pytest.raises(ConfigError, match=f"option {name} is for batch queries"):
@@ -209,7 +211,7 @@ def test_a_stream_has_no_end(name: str) -> None:
     assert parse(is_streaming=None, **{name: value}).ending is not None
 
 
-def test_options_for_both_are_checked_before_it_is_known_which_it_is() -> None:
+def test_source_options_of_unknown_kind_check_common_options() -> None:
     assert parse(is_streaming=None, startingOffsets="latest").starting == AtOffset(offset=LATEST)
     with pytest.raises(ConfigError, match="minPartitions"):
         parse(is_streaming=None, minPartitions="many")
@@ -245,20 +247,20 @@ def client(**options: str) -> dict[str, str]:
         ),
     ],
 )
-def test_settings_reach_the_client_by_its_own_names(
+def test_client_settings_translate_names_to_the_client(
     given_: dict[str, str], expected: dict[str, str]
 ) -> None:
     assert client(**given_) == expected
 
 
-def test_forbidden_settings_say_what_to_do() -> None:
+def test_client_settings_refuse_forbidden_names_with_advice() -> None:
     with pytest.raises(ConfigError, match=r"option kafka\.acks is not supported: leave it"):
         client_settings({**SERVERS, "kafka.ACKS": "1"}, forbidden={"acks": "leave it"}, renamed={})
 
 
 @given(name=st.text(max_size=20))
 @settings(deadline=None)
-def test_an_unknown_name_is_named_and_a_known_one_is_not(name: str) -> None:
+def test_reject_unknown_refuses_exactly_the_unknown_names(name: str) -> None:
     known = {option.lower() for option in SOURCE_OPTIONS}
     options: dict[str, Any] = {name: "1"}
     if name.lower() in known or name.lower().startswith("kafka."):

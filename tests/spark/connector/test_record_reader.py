@@ -1,4 +1,4 @@
-"""What one task reads: exact ends, every codec, holes, records that go away, leaders that move."""
+"""The reads of one task: exact ends, all codecs, gaps, deleted records, changes of leaders."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def cluster(make_shared_cluster: MakeCluster) -> Cluster:
 
 @pytest.fixture(autouse=True)
 def no_idle_consumers() -> Iterator[None]:
-    """Nothing is left by other files' tests, or to the next one."""
+    """Remove idle consumers of other tests before and after each test."""
     close_idle_consumers()
     yield
     close_idle_consumers()
@@ -83,19 +83,19 @@ def offsets(batches: Iterator[pa.RecordBatch]) -> list[int]:
 
 @given(values=st.lists(st.none() | st.binary(max_size=9), max_size=40))
 @settings(deadline=None)
-def test_a_column_of_bytes_is_what_arrow_makes_of_them(values: list[bytes | None]) -> None:
+def test_binary_column_equals_the_array_of_arrow(values: list[bytes | None]) -> None:
     column = binary_column(values)
     column.validate(full=True)
     assert column == pa.array(values, pa.binary())
     assert column.null_count == values.count(None)
 
 
-def test_a_column_of_bytes_that_arrow_cannot_hold_is_refused() -> None:
+def test_binary_column_beyond_arrows_limit_is_refused() -> None:
     with pytest.raises(OperatingError, match=r"queued\.max\.messages\.kbytes lower"):
         binary_column([b"x" * 2**20] * 2048)
 
 
-def test_every_codec_is_read(cluster: Cluster) -> None:
+def test_reader_reads_every_codec(cluster: Cluster) -> None:
     cluster.create_topic("codecs", retention_ms=-1)
     written: list[Record] = []
     for number, codec in enumerate(COMPRESSIONS):
@@ -105,7 +105,7 @@ def test_every_codec_is_read(cluster: Cluster) -> None:
     assert found == live.expected(written)
 
 
-def test_a_range_begins_and_ends_within_batches_of_the_log(cluster: Cluster) -> None:
+def test_reader_of_range_within_batches_returns_exactly_the_range(cluster: Cluster) -> None:
     cluster.create_topic("ends", retention_ms=-1)
     live.write(cluster.bootstrap, "ends", live.values(1000), compression_type="zstd")
     for start, end in ((0, 1), (17, 18), (123, 877), (999, 1000), (500, 500), (0, 1000)):
@@ -113,7 +113,7 @@ def test_a_range_begins_and_ends_within_batches_of_the_log(cluster: Cluster) -> 
         assert found == list(range(start, end))
 
 
-def test_batches_are_bounded(cluster: Cluster) -> None:
+def test_reader_bounds_the_rows_of_batches(cluster: Cluster) -> None:
     cluster.create_topic("many", retention_ms=-1)
     count = BATCH_ROWS * 2 + 1
     live.write(cluster.bootstrap, "many", live.values(count), queue_buffering_max_messages=200_000)
@@ -122,8 +122,8 @@ def test_batches_are_bounded(cluster: Cluster) -> None:
     assert offsets(iter(batches)) == list(range(count))
 
 
-def test_a_reader_that_keeps_up_finds_its_queue_filled(cluster: Cluster) -> None:
-    """A client whose queue was full looks again soon after it was emptied."""
+def test_reader_with_full_queue_fetches_again_soon(cluster: Cluster) -> None:
+    """A client with a full queue fetches again soon after the queue is emptied."""
     cluster.create_topic("wide", retention_ms=-1)
     count = 600
     records = [Record(value=b"x" * 1000)] * count
@@ -139,10 +139,10 @@ def test_a_reader_that_keeps_up_finds_its_queue_filled(cluster: Cluster) -> None
     assert in_vain < 4, turns
 
 
-def test_offsets_that_compaction_left_out(cluster: Cluster) -> None:
-    """At the beginning, in the middle, and at the end of a range."""
+def test_reader_of_compacted_log_skips_missing_offsets(cluster: Cluster) -> None:
+    """Offsets are missing at the beginning, in the middle, and at the end of a range."""
     cluster.create_topic("holes", cleanup_policy="compact", segment_bytes=5_000, retention_ms=-1)
-    # Every fortieth record stays, and of the others the last ones.
+    # Every fortieth record stays, and the last record of each other key.
     keys = [b"own-%d" % i if i % 40 == 0 else b"k%d" % (i % 7) for i in range(700)]
     records = [Record(value=b"v" * 40, key=key) for key in keys]
     live.write(cluster.bootstrap, "holes", records, batch_num_messages=10)
@@ -157,15 +157,15 @@ def test_offsets_that_compaction_left_out(cluster: Cluster) -> None:
     assert gaps
     last, after = gaps[-1]
     for start, end in ((0, last + 2), (last + 1, after), (last + 1, after + 1), (last, after - 1)):
-        # Compaction may go on between two reads, and leaves out more only.
+        # Compaction may continue between two reads, which only removes more records.
         own = offsets(reader(cluster, "holes", start, end).batches())
         assert set(own) <= {offset for offset in found if start <= offset < end}
         if start <= after < end:
             assert after in own or compacted() != found
 
 
-def test_a_hole_at_the_very_end_does_not_keep_a_task_waiting(cluster: Cluster) -> None:
-    """The last records are gone and the next ones are not there yet: the end of the log says so."""
+def test_reader_of_range_with_missing_end_does_not_wait(cluster: Cluster) -> None:
+    """The last records are deleted and no new ones exist: the end of the log shows that."""
     cluster.create_topic("tail", retention_ms=-1)
     live.write(cluster.bootstrap, "tail", live.values(10))
     live.delete_records(cluster.bootstrap, "tail", 10)
@@ -174,7 +174,7 @@ def test_a_hole_at_the_very_end_does_not_keep_a_task_waiting(cluster: Cluster) -
     assert offsets(reader(cluster, "tail", 4, 10, fails=False).batches()) == []
 
 
-def test_records_that_go_away_while_a_task_reads(
+def test_reader_reports_records_deleted_during_the_read(
     cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     cluster.create_topic("trimmed", retention_ms=-1, segment_bytes=20_000)
@@ -197,8 +197,8 @@ def test_records_that_go_away_while_a_task_reads(
     assert found[-20:] == list(range(80, 100))
 
 
-def test_an_offset_that_is_there_after_all_is_read(cluster: Cluster) -> None:
-    """A broker said that it is out of range, and the leader has it."""
+def test_reader_after_false_out_of_range_reads_the_offset(cluster: Cluster) -> None:
+    """A broker reports the offset as out of range, and the leader has it."""
     cluster.create_topic("again", retention_ms=-1)
     live.write(cluster.bootstrap, "again", live.values(10))
     settings = {"bootstrap.servers": cluster.bootstrap, "group.id": "tests"}
@@ -212,7 +212,7 @@ def test_an_offset_that_is_there_after_all_is_read(cluster: Cluster) -> None:
         assert "offset 4 was said to be out of range" in consumer.trouble
 
 
-def test_a_topic_that_goes_away_while_a_task_reads(cluster: Cluster) -> None:
+def test_reader_reports_a_topic_deleted_during_the_read(cluster: Cluster) -> None:
     cluster.create_topic("going", retention_ms=-1)
     live.write(cluster.bootstrap, "going", live.values(10))
     live.delete_topic(cluster.bootstrap, "going")
@@ -222,8 +222,8 @@ def test_a_topic_that_goes_away_while_a_task_reads(cluster: Cluster) -> None:
     assert offsets(reader(cluster, "going", 0, 10, fails=False, **options).batches()) == []
 
 
-def test_a_task_does_not_wait_for_ever(cluster: Cluster) -> None:
-    """For records that never come, and for a cluster that is not there."""
+def test_reader_without_records_ends_with_a_timeout(cluster: Cluster) -> None:
+    """For missing records, and for an unreachable cluster."""
     cluster.create_topic("short", retention_ms=-1)
     live.write(cluster.bootstrap, "short", live.values(10))
     with pytest.raises(RequestTimedOutError) as caught:
@@ -234,19 +234,19 @@ def test_a_task_does_not_wait_for_ever(cluster: Cluster) -> None:
         offsets(nobody.batches())
 
 
-def test_a_record_whose_time_spark_cannot_hold(cluster: Cluster) -> None:
+def test_reader_of_time_outside_sparks_range_names_the_column(cluster: Cluster) -> None:
     cluster.create_topic("future", retention_ms=-1, message_timestamp_after_max_ms=2**63 - 1)
     live.write(cluster.bootstrap, "future", [Record(value=b"x", timestamp_ms=2**62)])
     with pytest.raises(OperatingError, match="leave column timestamp out"):
         offsets(reader(cluster, "future", 0, 1).batches())
 
 
-def test_a_setting_that_nobody_knows_is_named(cluster: Cluster) -> None:
+def test_reader_with_unknown_setting_names_it(cluster: Cluster) -> None:
     with pytest.raises(ConfigError, match=r"no\.such\.setting"):
         offsets(reader(cluster, "any", 0, 1, no_such_setting="1").batches())
 
 
-def test_a_task_that_is_given_up_leaves_its_consumer_clean(cluster: Cluster) -> None:
+def test_reader_closed_early_leaves_its_consumer_reusable(cluster: Cluster) -> None:
     cluster.create_topic("kept", retention_ms=-1)
     live.write(cluster.bootstrap, "kept", live.values(10))
     for start in (0, 3, 0):
@@ -258,7 +258,7 @@ def test_a_task_that_is_given_up_leaves_its_consumer_clean(cluster: Cluster) -> 
     assert idle_consumers() == 1
 
 
-def test_idle_consumers_are_kept_for_tasks_with_their_settings() -> None:
+def test_idle_consumers_are_kept_for_tasks_with_equal_settings() -> None:
     def settings(number: int) -> dict[str, str]:
         return {"bootstrap.servers": "h:1", "group.id": "g", "client.id": str(number)}
 
@@ -279,7 +279,7 @@ def test_idle_consumers_are_kept_for_tasks_with_their_settings() -> None:
     assert idle_consumers() == 0
 
 
-def test_a_task_goes_on_when_the_leaders_disk_dies(make_cluster: MakeCluster) -> None:
+def test_reader_continues_after_failure_of_the_leaders_disk(make_cluster: MakeCluster) -> None:
     cluster = make_cluster(brokers=3, dirs=2)
     cluster.create_topic(
         "moving", replication_factor=3, retention_ms=-1, assignments={0: [1, 2, 3]}

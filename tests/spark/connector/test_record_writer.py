@@ -1,4 +1,5 @@
-"""What a task writes: in order, where Java's clients write it, all of it or an error."""
+"""The writes of a task: in order, with the partitions of Java's clients, complete or with an
+error."""
 
 from __future__ import annotations
 
@@ -49,7 +50,7 @@ def read(cluster: Cluster, topic: str, partition: int) -> list[bytes]:
     return [value for _, value in checker.read(cluster.bootstrap, topic, partition)]
 
 
-def test_rows_are_written_in_order_and_every_acknowledgement_is_reported(cluster: Cluster) -> None:
+def test_writer_keeps_order_and_reports_every_acknowledgement(cluster: Cluster) -> None:
     cluster.create_topic("ordered")
     writer = RecordWriter(settings(cluster))
     writer.write(numbers("ordered", 2500))
@@ -62,7 +63,7 @@ def test_rows_are_written_in_order_and_every_acknowledgement_is_reported(cluster
     )
 
 
-def test_a_full_queue_is_waited_for_and_keeps_the_order(cluster: Cluster) -> None:
+def test_writer_with_full_queue_waits_and_keeps_order(cluster: Cluster) -> None:
     cluster.create_topic("narrow")
     writer = RecordWriter(settings(cluster, queue_buffering_max_messages="7"))
     writer.write(numbers("narrow", 500))
@@ -70,7 +71,7 @@ def test_a_full_queue_is_waited_for_and_keeps_the_order(cluster: Cluster) -> Non
     assert read(cluster, "narrow", 0) == [b"%d" % number for number in range(500)]
 
 
-def test_keys_go_where_javas_producers_send_them(cluster: Cluster) -> None:
+def test_writer_sends_keys_to_the_partitions_of_javas_producers(cluster: Cluster) -> None:
     cluster.create_topic("keyed", partitions=PARTITIONS)
     keys = [b"key-%d" % number for number in range(60)]
     writer = RecordWriter(settings(cluster))
@@ -80,12 +81,12 @@ def test_keys_go_where_javas_producers_send_them(cluster: Cluster) -> None:
     assert found == {key: (murmur2(key) & 0x7FFFFFFF) % PARTITIONS for key in keys}
 
 
-def test_a_topic_that_is_not_there(cluster: Cluster) -> None:
+def test_writer_to_missing_topic_is_refused(cluster: Cluster) -> None:
     with pytest.raises(WriteError, match=r"topic nowhere cannot be written: .*Unknown topic"):
         RecordWriter(settings(cluster)).write([row("nowhere", b"x")])
 
 
-def test_a_topic_that_comes_a_moment_later_is_waited_for(cluster: Cluster) -> None:
+def test_writer_waits_for_topic_created_a_moment_later(cluster: Cluster) -> None:
     maker = threading.Timer(0.5, cluster.create_topic, ["late"])
     maker.start()
     try:
@@ -96,19 +97,19 @@ def test_a_topic_that_comes_a_moment_later_is_waited_for(cluster: Cluster) -> No
         maker.join()
 
 
-def test_a_partition_that_is_not_there(cluster: Cluster) -> None:
+def test_writer_to_missing_partition_is_refused(cluster: Cluster) -> None:
     cluster.create_topic("two", partitions=2)
     with pytest.raises(WriteError, match=r"two-2.*Unknown partition"):
         RecordWriter(settings(cluster)).write([row("two", b"x", partition=2)])
 
 
-def test_a_record_that_is_too_large_for_the_client(cluster: Cluster) -> None:
+def test_writer_of_record_too_large_for_the_client_is_refused(cluster: Cluster) -> None:
     cluster.create_topic("small")
     with pytest.raises(WriteError, match=r"a record of 1100000 bytes for small.*1048576"):
         RecordWriter(settings(cluster)).write([row("small", b"x" * 1_100_000)])
 
 
-def test_a_record_that_is_too_large_for_the_topic(cluster: Cluster) -> None:
+def test_writer_of_record_too_large_for_the_topic_is_refused(cluster: Cluster) -> None:
     cluster.create_topic("smaller", max_message_bytes=2000)
     writer = RecordWriter(settings(cluster))
     with pytest.raises(WriteError, match=r"1 records not written: smaller-0: .*3000 bytes"):
@@ -116,13 +117,13 @@ def test_a_record_that_is_too_large_for_the_topic(cluster: Cluster) -> None:
         writer.finish()
 
 
-def test_no_broker_is_waited_for_longer_than_the_delivery_timeout() -> None:
+def test_writer_without_reachable_broker_fails_after_the_delivery_timeout() -> None:
     nobody = {"bootstrap.servers": "127.0.0.1:1", "delivery.timeout.ms": "1000"}
     with pytest.raises(WriteError, match=r"no broker of 127\.0\.0\.1:1 knows topic t: .*refused"):
         RecordWriter(nobody).write([row("t", b"x")])
 
 
-def test_records_that_nobody_acknowledges_are_an_error(make_cluster: MakeCluster) -> None:
+def test_writer_without_acknowledgements_fails(make_cluster: MakeCluster) -> None:
     cluster = make_cluster(brokers=1, dirs=1)
     cluster.create_topic("silent")
     writer = RecordWriter(settings(cluster, delivery_timeout_ms="2000"))
@@ -134,7 +135,7 @@ def test_records_that_nobody_acknowledges_are_an_error(make_cluster: MakeCluster
         writer.finish()
 
 
-def test_a_producer_is_used_again_unless_its_task_failed(cluster: Cluster) -> None:
+def test_task_writer_reuses_producers_except_of_failed_tasks(cluster: Cluster) -> None:
     cluster.create_topic("again")
     own = settings(cluster, client_id="again")
     with task_writer(own) as first:
@@ -149,7 +150,7 @@ def test_a_producer_is_used_again_unless_its_task_failed(cluster: Cluster) -> No
         assert fourth is not third
 
 
-def test_all_acknowledge_unless_the_settings_say_otherwise() -> None:
+def test_producer_settings_have_acks_all_unless_set_otherwise() -> None:
     ours = producer_settings({})
     assert (ours["acks"], ours["enable.idempotence"]) == ("all", True)
     fewer = producer_settings({"acks": "1"})
@@ -159,11 +160,11 @@ def test_all_acknowledge_unless_the_settings_say_otherwise() -> None:
 
 
 @pytest.mark.parametrize("timeout", ["0", "-1", "soon"])
-def test_a_delivery_timeout_must_be_a_limit(timeout: str) -> None:
+def test_producer_settings_with_unlimited_delivery_timeout_are_refused(timeout: str) -> None:
     with pytest.raises(ConfigError, match=r"kafka\.delivery\.timeout\.ms is"):
         producer_settings({"delivery.timeout.ms": timeout})
 
 
-def test_a_setting_that_the_client_does_not_know() -> None:
+def test_writer_with_unknown_setting_names_it() -> None:
     with pytest.raises(ConfigError, match=r'No such configuration property: "wings"'):
         RecordWriter({"wings": "2"})

@@ -1,4 +1,4 @@
-"""Frames to topics: which can be written, what becomes of their rows, and what is refused."""
+"""Frames to topics: accepted frames, the records of their rows, and refused frames."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ ROWS = (
 
 
 def schema(text: str) -> StructType:
-    """``name type`` with commas between, types by their names in Spark's JSON."""
+    """Return the schema of ``name type`` pairs with commas, with types by their names in Spark's
+    JSON."""
     found = StructType()
     for column in text.split(", "):
         name, kind = column.split(" ")
@@ -60,17 +61,19 @@ def schema(text: str) -> StructType:
         (TOPIC, "value string, value binary", "two columns have one name"),
     ],
 )
-def test_what_cannot_be_written(options: dict[str, str], columns: str, complaint: str) -> None:
+def test_plan_writes_of_invalid_options_or_columns_is_refused(
+    options: dict[str, str], columns: str, complaint: str
+) -> None:
     with pytest.raises(ConfigError, match=complaint):
         plan_writes(options, schema(columns))
 
 
 @pytest.mark.parametrize("options", [{}, {"includeHeaders": "true"}, {"includeheaders": "false"}])
-def test_what_the_source_gives_can_be_written(options: dict[str, str]) -> None:
+def test_plan_writes_accepts_the_schema_of_the_source(options: dict[str, str]) -> None:
     assert plan_writes({**TOPIC, **options}, RECORD_WITH_HEADERS).topic == "t"
 
 
-def test_javas_names_of_settings() -> None:
+def test_plan_writes_translates_javas_names_of_settings() -> None:
     options = {**TOPIC, "kafka.max.request.size": "9", "kafka.linger.ms": "1"}
     assert plan_writes(options, schema("value string")).kafka == {
         "bootstrap.servers": "127.0.0.1:1",
@@ -83,7 +86,7 @@ def batch(**columns: pa.Array) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
 
 
-def test_rows_of_every_column() -> None:
+def test_rows_of_batch_with_every_column_returns_records() -> None:
     header = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
     rows = rows_of(
         batch(
@@ -102,18 +105,18 @@ def test_rows_of_every_column() -> None:
     ]
 
 
-def test_rows_of_a_value_alone_and_the_option_topic() -> None:
+def test_rows_of_batch_with_value_only_take_the_option_topic() -> None:
     large = batch(value=pa.array(["x"], pa.large_string()), topic=pa.array([None], pa.string()))
     assert list(rows_of(large, "t")) == [("t", b"x", None, -1, None)]
 
 
-def test_a_row_without_a_topic() -> None:
+def test_rows_of_batch_with_null_topic_are_refused() -> None:
     rows = batch(value=pa.array(["x", "y"]), topic=pa.array(["a", None]))
     with pytest.raises(ConfigError, match="a row has a null topic"):
         rows_of(rows, None)
 
 
-def test_what_was_acknowledged_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_log_ranges_logs_acknowledged_records(caplog: pytest.LogCaptureFixture) -> None:
     written = WrittenRange(topic="t", partition=1, first_offset=5, last_offset=9, records=4)
     with caplog.at_level(logging.DEBUG, logger="kraftjbod.spark.connector.sink"):
         log_ranges([Written((written,)), None], batch_id=3)
@@ -137,9 +140,9 @@ def cluster(make_shared_cluster: MakeCluster) -> Cluster:
 
 
 def read(cluster: Cluster, topic: str, partition: int = 0) -> list[Message]:
-    """Whole records, by a foreign client."""
+    """Read complete records with an independent client."""
     consumer = Consumer(
-        # Nobody keeps offsets: closing would wait for half a minute to commit some.
+        # Without an offset store: close would try for half a minute to commit offsets.
         {"bootstrap.servers": cluster.bootstrap, "group.id": "test", "enable.auto.commit": False}
     )
     try:
@@ -164,7 +167,7 @@ def save(frame: DataFrame, cluster: Cluster, **options: str) -> None:
 
 
 @pytest.mark.process
-def test_every_column_arrives(spark: SparkSession, cluster: Cluster) -> None:
+def test_sink_writes_every_column(spark: SparkSession, cluster: Cluster) -> None:
     cluster.create_topic("one", partitions=2)
     cluster.create_topic("other")
     rows = [
@@ -186,7 +189,7 @@ def test_every_column_arrives(spark: SparkSession, cluster: Cluster) -> None:
 
 
 @pytest.mark.process
-def test_the_option_topic_wins_and_compression_is_the_users(
+def test_sink_prefers_option_topic_and_applies_the_users_compression(
     spark: SparkSession, cluster: Cluster
 ) -> None:
     cluster.create_topic("wins")
@@ -196,10 +199,10 @@ def test_the_option_topic_wins_and_compression_is_the_users(
 
 
 @pytest.mark.process
-def test_a_stream_is_written_once_per_batch(
+def test_sink_writes_each_batch_of_a_stream_once(
     spark: SparkSession, cluster: Cluster, tmp_path: Path
 ) -> None:
-    """And a second run of the query writes what has come since, and only that."""
+    """A second run of the query writes only the records since the first one."""
     cluster.create_topic("stream")
     register(spark)
     folder = tmp_path / "in"
@@ -231,7 +234,7 @@ def test_a_stream_is_written_once_per_batch(
         ("'x' AS value", {"topic": "bare", "kafka.wings": "2"}, "configuration property.*wings"),
     ],
 )
-def test_errors_reach_the_user(
+def test_sink_errors_reach_the_user(
     spark: SparkSession, cluster: Cluster, columns: str, options: dict[str, str], complaint: str
 ) -> None:
     with pytest.raises(PySparkException, match=complaint):
@@ -239,7 +242,7 @@ def test_errors_reach_the_user(
 
 
 @pytest.mark.process
-def test_topics_are_not_overwritten(spark: SparkSession, cluster: Cluster) -> None:
+def test_sink_refuses_mode_overwrite(spark: SparkSession, cluster: Cluster) -> None:
     register(spark)
     writer = spark.sql("SELECT 'x' AS value").write.format("kraftjbod").mode("overwrite")
     with pytest.raises(PySparkException, match="topics are only added to"):

@@ -1,8 +1,7 @@
-"""The source against real topics: what it reads is what a model of the topics says.
+"""The source against real topics: it reads the records of a model of the topics.
 
-Hypothesis makes options and offsets; the model is a list of records. Streams are driven as Spark
-drives them; the last tests do it with Spark.
-"""
+Hypothesis draws options and offsets; the model is a list of records. Streams are driven as Spark
+drives them; the last tests use Spark."""
 
 from __future__ import annotations
 
@@ -59,7 +58,8 @@ class Fixed:
 
 
 def record(index: int, partition: int) -> Record:
-    """Of every kind: without key, without value, with headers; times go forth and back."""
+    """Return a record of any kind: without key, without value, with headers; times rise and
+    fall."""
     headers = (("h", b"%d" % index), ("h", None)) if index % 5 == 0 else ()
     return Record(
         value=None if index % 11 == 10 else b"value-%d" % index,
@@ -83,7 +83,7 @@ def cluster(make_shared_cluster: MakeCluster) -> Cluster:
 @pytest.fixture(scope="module")
 def fixed(cluster: Cluster) -> Fixed:
     bootstrap = cluster.bootstrap
-    # Their records are older than retention allows.
+    # Their records are older than the default retention allows.
     cluster.create_topic("fixed-a", partitions=3, retention_ms=-1)
     cluster.create_topic("fixed-b", retention_ms=-1)
     written = [
@@ -117,11 +117,11 @@ def as_json(numbers: dict[TopicPartition, int]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """Options of one read, and what the model makes of them."""
+    """Options of one read, and the expected result by the model."""
 
     options: dict[str, str]
     partitions: tuple[TopicPartition, ...]
-    #: By partition; None where no record is as young as asked.
+    # By partition; None if no record is recent enough.
     starts: Places
     ends: Places
 
@@ -191,7 +191,7 @@ def _draw_place(
 
 @given(data=st.data())
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_a_batch_reads_what_the_model_holds(fixed: Fixed, data: st.DataObject) -> None:
+def test_source_batch_reads_the_records_of_the_model(fixed: Fixed, data: st.DataObject) -> None:
     question = data.draw(questions(fixed))
     wrong = None
     records: list[Record] = []
@@ -220,7 +220,7 @@ def test_a_batch_reads_what_the_model_holds(fixed: Fixed, data: st.DataObject) -
 
 @given(columns=st.lists(st.sampled_from([*COLUMNS, "headers"]), min_size=1, unique=True))
 @settings(max_examples=20, deadline=None)
-def test_only_wanted_columns_come(fixed: Fixed, columns: list[str]) -> None:
+def test_source_returns_only_wanted_columns(fixed: Fixed, columns: list[str]) -> None:
     found = live.read_batches(
         fixed.bootstrap, subscribe="fixed-a", columns=",".join(columns), includeHeaders="true"
     )
@@ -233,7 +233,9 @@ def test_only_wanted_columns_come(fixed: Fixed, columns: list[str]) -> None:
 
 @given(low=st.integers(0, 3), high=st.integers(11, 20))
 @settings(max_examples=10, deadline=None)
-def test_offsets_that_are_gone_are_left_out_on_demand(fixed: Fixed, low: int, high: int) -> None:
+def test_source_without_fail_on_data_loss_omits_missing_offsets(
+    fixed: Fixed, low: int, high: int
+) -> None:
     options = {
         "subscribe": "fixed-b",
         "startingOffsets": as_json({B0: low}),
@@ -275,7 +277,7 @@ def test_offsets_that_are_gone_are_left_out_on_demand(fixed: Fixed, low: int, hi
         ({"subscribe": "fixed-a", "kafka.no.such": "1"}, ConfigError, 'property: "no.such"'),
     ],
 )
-def test_what_does_not_exist_is_named(
+def test_source_of_missing_topic_or_partition_names_it(
     fixed: Fixed, options: dict[str, str], error: type[Exception], said: str
 ) -> None:
     with pytest.raises(error) as caught:
@@ -283,11 +285,11 @@ def test_what_does_not_exist_is_named(
     assert said in str(caught.value)
 
 
-def test_a_pattern_without_a_topic_reads_nothing(fixed: Fixed) -> None:
+def test_source_pattern_without_match_reads_nothing(fixed: Fixed) -> None:
     assert live.read(fixed.bootstrap, subscribePattern="nothing-.*") == []
 
 
-def test_a_pattern_leaves_internal_topics_out(cluster: Cluster, fixed: Fixed) -> None:
+def test_source_pattern_excludes_internal_topics(cluster: Cluster, fixed: Fixed) -> None:
     cluster.wait(
         "the internal topic of telemetry",
         lambda: "__storage_telemetry" in live.admin(fixed.bootstrap).list_topics(timeout=10).topics,
@@ -316,9 +318,7 @@ def numbers(found: Sequence[Row]) -> list[int]:
     return sorted(int(row["value"]) for row in found)
 
 
-def test_batches_of_a_limited_stream_are_as_long_as_the_limit_says(
-    cluster: Cluster, topic: str
-) -> None:
+def test_source_stream_with_limit_has_batches_of_that_size(cluster: Cluster, topic: str) -> None:
     live.add_partitions(cluster.bootstrap, topic, 3)
     cluster.wait_whole(topic)
     live.write(cluster.bootstrap, topic, live.values(100, partitions=3))
@@ -326,17 +326,17 @@ def test_batches_of_a_limited_stream_are_as_long_as_the_limit_says(
         cluster.bootstrap, subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger=30
     )
     batches = list(read_all(stream))
-    # Of 34, 33 and 33 records 10, 9 and 9; then of 24, 24 and 24 ten each.
+    # 10, 9 and 9 records of 34, 33 and 33; then 10 of each 24.
     assert [len(batch) for batch in batches] == [28, 30, 30, 12]
     assert numbers([row for batch in batches for row in batch]) == list(range(100))
     everything = stream.reader.latestOffset({topic: {"0": 0, "1": 0, "2": 0}}, ReadAllAvailable())
     assert everything == stream.at, "a trigger that takes everything ignores the limit"
 
 
-def test_a_stream_that_begins_at_the_end_forgets_nothing_when_it_dies_early(
+def test_source_stream_from_latest_keeps_records_after_an_early_end(
     cluster: Cluster, topic: str
 ) -> None:
-    """Its first batch is in the checkpoint's log of offsets, but was never done."""
+    """Its first batch is in the checkpoint's log of offsets, but did not complete."""
     live.write(cluster.bootstrap, topic, live.values(5))
     first = Stream(cluster.bootstrap, subscribe=topic)
     begin = first.reader.initialOffset()
@@ -353,7 +353,9 @@ def test_a_stream_that_begins_at_the_end_forgets_nothing_when_it_dies_early(
     assert [numbers(batch) for batch in read_all(again)] == [[5, 6, 7]]
 
 
-def test_new_partitions_are_read_from_their_beginning(cluster: Cluster, topic: str) -> None:
+def test_source_stream_reads_new_partitions_from_their_beginning(
+    cluster: Cluster, topic: str
+) -> None:
     live.write(cluster.bootstrap, topic, live.values(4))
     stream = Stream(cluster.bootstrap, subscribe=topic, startingOffsets="earliest")
     assert numbers(stream.batch() or []) == [0, 1, 2, 3]
@@ -370,7 +372,7 @@ def test_new_partitions_are_read_from_their_beginning(cluster: Cluster, topic: s
     assert numbers([row for batch in read_all(limited) for row in batch]) == list(range(4, 13))
 
 
-def test_new_topics_of_a_pattern_are_read(cluster: Cluster, topic: str) -> None:
+def test_source_stream_reads_new_topics_of_a_pattern(cluster: Cluster, topic: str) -> None:
     stream = Stream(cluster.bootstrap, subscribePattern=f"{topic}-.*", startingOffsets="earliest")
     assert stream.batch() == []
     cluster.create_topic(f"{topic}-more", retention_ms=-1)
@@ -378,7 +380,7 @@ def test_new_topics_of_a_pattern_are_read(cluster: Cluster, topic: str) -> None:
     assert numbers(stream.batch() or []) == [0, 1, 2]
 
 
-def test_a_query_with_available_now_ends_where_the_log_ended_at_its_start(
+def test_source_stream_with_available_now_ends_at_its_initial_end(
     cluster: Cluster, topic: str
 ) -> None:
     live.write(cluster.bootstrap, topic, live.values(10))
@@ -392,14 +394,16 @@ def test_a_query_with_available_now_ends_where_the_log_ended_at_its_start(
     stream.reader.prepareForTriggerAvailableNow()
     assert numbers(stream.batch() or []) == [0, 1, 2, 3]
     live.write(cluster.bootstrap, topic, live.values(10, first=10))
-    # The last batch has less than the minimum: waiting for more would be waiting for ever.
+    # The last batch is below the minimum: a wait for more would not end.
     assert [numbers(batch) for batch in read_all(stream)] == [[4, 5, 6, 7], [8, 9]]
     found = stream.reader.reportLatestOffset()
     assert found is not None
     assert found[topic]["0"] == 10
 
 
-def test_a_batch_waits_for_its_minimum_but_not_for_ever(cluster: Cluster, topic: str) -> None:
+def test_source_stream_waits_for_its_minimum_up_to_the_maximum_delay(
+    cluster: Cluster, topic: str
+) -> None:
     live.write(cluster.bootstrap, topic, live.values(3))
     options = {
         "subscribe": topic,
@@ -425,7 +429,8 @@ def test_a_batch_waits_for_its_minimum_but_not_for_ever(cluster: Cluster, topic:
 
 
 def streams_of(cluster: Cluster, topic: str, done: int) -> tuple[Stream, Stream]:
-    """One that fails on data loss and one that goes on, both after ``done`` records."""
+    """Return one stream that fails on data loss and one that continues, both after ``done``
+    records."""
     both = []
     for fails in ("true", "false"):
         stream = Stream(
@@ -436,7 +441,7 @@ def streams_of(cluster: Cluster, topic: str, done: int) -> tuple[Stream, Stream]
     return both[0], both[1]
 
 
-def test_records_that_were_trimmed_away(cluster: Cluster, topic: str) -> None:
+def test_source_stream_reports_trimmed_records(cluster: Cluster, topic: str) -> None:
     live.write(cluster.bootstrap, topic, live.values(10))
     strict, easy = streams_of(cluster, topic, 10)
     live.write(cluster.bootstrap, topic, live.values(10, first=10))
@@ -459,8 +464,10 @@ def make_anew(cluster: Cluster, topic: str, records: int) -> None:
 
 
 @pytest.mark.parametrize("records", [3, 10, 25], ids=["shorter", "as-long", "longer"])
-def test_a_topic_that_was_made_anew(cluster: Cluster, topic: str, records: int) -> None:
-    """Even one that has as many records as the old one had, or more."""
+def test_source_stream_reports_a_recreated_topic(
+    cluster: Cluster, topic: str, records: int
+) -> None:
+    """Also a topic with as many records as the old one, or more."""
     live.write(cluster.bootstrap, topic, live.values(10))
     strict, easy = streams_of(cluster, topic, 10)
     make_anew(cluster, topic, records)
@@ -470,7 +477,7 @@ def test_a_topic_that_was_made_anew(cluster: Cluster, topic: str, records: int) 
     assert numbers(found) == list(range(100, 100 + records))
 
 
-def test_a_topic_that_is_gone(cluster: Cluster, topic: str) -> None:
+def test_source_stream_reports_a_deleted_topic(cluster: Cluster, topic: str) -> None:
     live.write(cluster.bootstrap, topic, live.values(10))
     strict, easy = streams_of(cluster, topic, 10)
     live.delete_topic(cluster.bootstrap, topic)
@@ -480,8 +487,8 @@ def test_a_topic_that_is_gone(cluster: Cluster, topic: str) -> None:
     assert easy.batch() is None
 
 
-def test_a_checkpoint_without_topic_ids_is_understood(cluster: Cluster, topic: str) -> None:
-    """As the connector writes them."""
+def test_source_stream_accepts_checkpoint_without_topic_ids(cluster: Cluster, topic: str) -> None:
+    """The official connector writes such checkpoints."""
     live.write(cluster.bootstrap, topic, live.values(10))
     stream = Stream(cluster.bootstrap, subscribe=topic)
     stream.at = {topic: {"0": 4}}
@@ -505,7 +512,7 @@ def frame(session: SparkSession, bootstrap: str, **options: str) -> DataFrame:
     return reader.options(**options).load()
 
 
-def test_a_frame_of_a_topic(session: SparkSession, fixed: Fixed) -> None:
+def test_source_frame_has_schema_and_rows_of_the_topic(session: SparkSession, fixed: Fixed) -> None:
     plain = frame(session, fixed.bootstrap, subscribe="fixed-b")
     assert plain.schema == RECORD
     whole = frame(
@@ -538,7 +545,7 @@ def test_a_frame_of_a_topic(session: SparkSession, fixed: Fixed) -> None:
         ),
     ],
 )
-def test_errors_arrive(
+def test_source_errors_reach_the_user(
     session: SparkSession, fixed: Fixed, options: dict[str, str], said: str
 ) -> None:
     with pytest.raises(PySparkException) as caught:
@@ -549,7 +556,7 @@ def test_errors_arrive(
 def run_to_end(
     session: SparkSession, bootstrap: str, out: Path, **options: str
 ) -> list[dict[str, Any]]:
-    """A query to Parquet with Trigger.AvailableNow; what each of its batches reported."""
+    """Run a query to Parquet with Trigger.AvailableNow; return the progress of its batches."""
     reader = session.readStream.format("kraftjbod").option("kafka.bootstrap.servers", bootstrap)
     query = (
         reader.options(**options)
@@ -566,7 +573,7 @@ def run_to_end(
 
 
 def give_the_form_of_old(offsets: Path, topic: str) -> None:
-    """As checkpoints were that have the topic's id among its partitions."""
+    """Rewrite checkpoints to the older form, with the topic's id among its partitions."""
     for path in offsets.iterdir():
         if not path.name.isdigit():
             continue
@@ -578,7 +585,7 @@ def give_the_form_of_old(offsets: Path, topic: str) -> None:
         (offsets / f".{path.name}.crc").unlink()
 
 
-def test_a_stream_goes_on_from_its_checkpoint(
+def test_source_query_continues_from_its_checkpoint(
     session: SparkSession, cluster: Cluster, topic: str, tmp_path: Path
 ) -> None:
     options = {"subscribe": topic, "startingOffsets": "earliest", "maxOffsetsPerTrigger": "7"}
@@ -598,7 +605,7 @@ def test_a_stream_goes_on_from_its_checkpoint(
     assert len({(row["partition"], row["offset"]) for row in found}) == 31
 
 
-def test_a_stream_that_fails_says_what_is_lost(
+def test_source_query_that_fails_reports_the_loss(
     session: SparkSession, cluster: Cluster, topic: str, tmp_path: Path
 ) -> None:
     options = {"subscribe": topic, "startingOffsets": "earliest"}

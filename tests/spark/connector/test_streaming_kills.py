@@ -1,9 +1,8 @@
-"""Something is killed while a streaming query copies a topic: nothing is missing, keys keep order.
+"""A process is killed while a query copies a topic: no record is missing, keys keep their order.
 
-The query runs by our source and our sink, from checkpoint to checkpoint, on three brokers with
-three directories each. How many records came twice is printed and not asserted: the sink promises
-at least once.
-"""
+The query uses our source and our sink, from checkpoint to checkpoint, on three brokers with three
+directories each. The number of duplicates is printed and not asserted: the sink guarantees at
+least once."""
 
 from __future__ import annotations
 
@@ -55,7 +54,7 @@ def _create(cluster: Cluster, topic: str) -> None:
 
 
 def _wait_midway(cluster: Cluster, topic: str, explain: Callable[[], str] = str) -> None:
-    """Some batches are there, and most are not."""
+    """Wait until some batches are copied, and most are not."""
     cluster.wait(
         f"the copy in {topic} to begin",
         lambda: count(cluster.bootstrap, topic) > PER_BATCH,
@@ -74,7 +73,7 @@ def _require_whole(cluster: Cluster, topic: str, what: str) -> None:
 def _copy_through(
     spark: SparkSession, cluster: Cluster, to: str, checkpoint: Path, hurt: Callable[[], object]
 ) -> None:
-    """One query, in this process, that goes on while ``hurt`` does its work."""
+    """Run one query in this process, which continues during ``hurt``."""
     _create(cluster, to)
     query = start_copy(spark, cluster.bootstrap, "numbers", to, checkpoint)
     try:
@@ -85,7 +84,9 @@ def _copy_through(
         query.stop()
 
 
-def test_a_broker_is_killed(spark: SparkSession, cluster: Cluster, tmp_path: Path) -> None:
+def test_query_continues_after_kill_of_a_broker(
+    spark: SparkSession, cluster: Cluster, tmp_path: Path
+) -> None:
     victim = cluster.brokers[VICTIM]
     try:
         _copy_through(spark, cluster, "broker-killed", tmp_path / "checkpoint", victim.kill)
@@ -97,8 +98,10 @@ def test_a_broker_is_killed(spark: SparkSession, cluster: Cluster, tmp_path: Pat
         cluster.wait_whole("numbers")
 
 
-def test_a_disk_dies(spark: SparkSession, cluster: Cluster, tmp_path: Path) -> None:
-    """The directory that dies holds the leader of a partition that is being read."""
+def test_query_continues_after_failure_of_a_disk(
+    spark: SparkSession, cluster: Cluster, tmp_path: Path
+) -> None:
+    """The failed directory holds the leader of a partition that the query reads."""
     leader = cluster.partitions("numbers")[0].leader
     held = cluster.replicas_by_dir(leader, "numbers")
     (path,) = [path for path, numbers in held.items() if 0 in numbers]
@@ -119,7 +122,7 @@ def test_a_disk_dies(spark: SparkSession, cluster: Cluster, tmp_path: Path) -> N
 
 
 class Driver:
-    """``stream_copy`` in a process group of its own, with its Java and its workers."""
+    """``stream_copy`` in a separate process group, with its Java and its workers."""
 
     def __init__(self, cluster: Cluster, to: str, folder: Path, *options: str) -> None:
         arguments = (cluster.bootstrap, "numbers", to, str(folder / "checkpoint"))
@@ -156,8 +159,10 @@ def _driving(cluster: Cluster, to: str, folder: Path, *options: str) -> Iterator
         driver.kill()
 
 
-def test_the_driver_is_killed(cluster: Cluster, tmp_path: Path) -> None:
-    """And another one goes on from the checkpoint."""
+def test_query_continues_from_checkpoint_after_kill_of_the_driver(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    """A second driver continues from the checkpoint."""
     _create(cluster, "driver-killed")
     options = ("--master", "local[2]")
     with _driving(cluster, "driver-killed", tmp_path, *options) as driver:
@@ -171,15 +176,15 @@ def test_the_driver_is_killed(cluster: Cluster, tmp_path: Path) -> None:
 def _executors(worker: Daemon) -> list[psutil.Process]:
     found = []
     for process in psutil.Process(worker.process.pid).children(recursive=True):
-        # Others may be gone by now.
+        # Other processes may have ended already.
         with contextlib.suppress(psutil.NoSuchProcess):
             if any("CoarseGrainedExecutorBackend" in word for word in process.cmdline()):
                 found.append(process)
     return found
 
 
-def test_an_executor_is_killed(cluster: Cluster, tmp_path: Path) -> None:
-    """Of two, on a standalone cluster."""
+def test_query_continues_after_kill_of_an_executor(cluster: Cluster, tmp_path: Path) -> None:
+    """One of two, on a standalone cluster."""
     _create(cluster, "executor-killed")
     with standalone_cluster(tmp_path / "spark") as spark_cluster:
         options = [f"--conf={key}={value}" for key, value in spark_cluster.conf.items()]

@@ -1,4 +1,4 @@
-"""Records judged good, late or corrupt."""
+"""Classification of records as good, late or corrupt."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def judged(spark: SparkSession, *rows: tuple[Any, ...], at: datetime = NOON) -> 
     return spark.createDataFrame(made, INGESTED)
 
 
-def test_without_a_schema_and_a_limit_everything_is_good(spark: SparkSession) -> None:
+def test_ingested_without_schema_and_limit_marks_all_records_good(spark: SparkSession) -> None:
     values = [b"\xff", b"{", None]
     found = ingested(records(spark, *values), Judgement())
     assertDataFrameEqual(found, judged(spark, *((value, None, None, "good") for value in values)))
     assert found.schema.fieldNames() == INGESTED.fieldNames()
 
 
-def test_what_does_not_follow_the_schema_is_corrupt_and_keeps_its_bytes(
+def test_ingested_record_outside_of_schema_is_corrupt_and_keeps_its_bytes(
     spark: SparkSession,
 ) -> None:
     good = [
@@ -74,7 +74,7 @@ def test_what_does_not_follow_the_schema_is_corrupt_and_keeps_its_bytes(
     ("field", "template"),
     [("at", b'{"id": 1, "at": "%s"}'), ("inner.ms", b'{"id": 1, "inner": {"ms": %s}}')],
 )
-def test_late_is_what_arrives_too_long_after_its_event_time(
+def test_ingested_record_long_after_its_event_time_is_late(
     spark: SparkSession, field: str, template: bytes
 ) -> None:
     def value(time: datetime) -> bytes:
@@ -98,7 +98,7 @@ def test_late_is_what_arrives_too_long_after_its_event_time(
     assertDataFrameEqual(found, judged(spark, *rows))
 
 
-def test_without_an_event_time_late_is_what_is_read_too_long_after_it_arrived(
+def test_ingested_record_without_event_time_is_late_by_its_timestamp(
     spark: SparkSession,
 ) -> None:
     old = ingested(records(spark, b"v"), Judgement(late_after_ms=60_000)).collect()[0]
@@ -117,7 +117,7 @@ def test_without_an_event_time_late_is_what_is_read_too_long_after_it_arrived(
         ("id BIGINT, name STRING", "name.at", "there is no 'at' in no fields"),
     ],
 )
-def test_an_event_time_must_be_a_time_of_the_schema(
+def test_judgement_requires_event_time_of_the_schema(
     spark: SparkSession, schema: str | None, field: str, says: str
 ) -> None:
     parsed = None if schema is None else StructType.fromDDL(schema)

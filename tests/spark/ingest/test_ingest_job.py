@@ -1,4 +1,4 @@
-"""The job ``ingest`` on a real cluster: what it writes, and what a kill at any moment leaves."""
+"""The job ``ingest`` on a real cluster: its tables, and its results after a kill."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.spark.running import environment
 pytestmark = [pytest.mark.process, pytest.mark.clients, pytest.mark.timeout(1200)]
 
 HOUR_MS = 3_600_000
-#: Of a job that starts and does a few batches, on a machine that does much else.
+# For a job that starts and runs a few batches, on a busy machine.
 LONGEST_S = 400.0
 Ingest = Callable[..., Any]
 
@@ -43,7 +43,7 @@ def cluster(make_shared_cluster: MakeCluster) -> Cluster:
 
 @pytest.fixture
 def ingest(spark: SparkSession, cluster: Cluster, tmp_path: Path) -> Ingest:
-    """Runs the job in this process; its summary, or the last line of what it says went wrong."""
+    """Runs the job in this process; returns its summary, or the last line of its error."""
 
     def run(*options: str, fails: bool = False) -> Any:
         common = ["--bootstrap-server", cluster.bootstrap, "--tables", str(tmp_path), "--json"]
@@ -61,7 +61,7 @@ def produce(cluster: Cluster, topic: str, *values: bytes, timestamp_ms: int = 0)
     assert producer.flush(30) == 0
 
 
-def test_good_late_and_corrupt_records_lie_in_folders_of_one_table(
+def test_ingest_writes_good_late_and_corrupt_records_to_folders_of_one_table(
     cluster: Cluster, ingest: Ingest, spark: SparkSession, tmp_path: Path
 ) -> None:
     cluster.create_topic("mixed")
@@ -82,13 +82,13 @@ def test_good_late_and_corrupt_records_lie_in_folders_of_one_table(
     )
     folders = {path.parent.relative_to(printed["table"]) for path in tmp_path.rglob("*.parquet")}
     assert folders == {Path(f"status={s}/topic=mixed") for s in ("good", "late", "corrupt")}
-    # A second run begins where the first one ended.
+    # A second run begins at the end of the first one.
     produce(cluster, "mixed", b'{"at": %d}' % now_ms, timestamp_ms=now_ms)
     again = ingest(*options)
     assert (again["rows"], again["batches"]) == (4, printed["batches"] + 1)
 
 
-def test_a_pattern_takes_topics_with_it_and_an_empty_one_gives_an_empty_table(
+def test_ingest_with_pattern_reads_matching_topics_and_of_none_makes_an_empty_table(
     cluster: Cluster, ingest: Ingest
 ) -> None:
     for topic in ("wide-1", "wide-2", "other"):
@@ -120,11 +120,11 @@ def test_a_pattern_takes_topics_with_it_and_an_empty_one_gives_an_empty_table(
         (["--topics", "a", "--option", "kafka.no.such=1"], 'property: "no.such"'),
     ],
 )
-def test_an_error_says_what_was_wrong(ingest: Ingest, options: list[str], says: str) -> None:
+def test_ingest_error_states_the_reason(ingest: Ingest, options: list[str], says: str) -> None:
     assert says in ingest(*options, fails=True)
 
 
-def test_a_schema_is_ddl_or_a_file_of_it(spark: SparkSession, tmp_path: Path) -> None:
+def test_read_schema_accepts_ddl_or_a_file_with_it(spark: SparkSession, tmp_path: Path) -> None:
     path = tmp_path / "values.ddl"
     path.write_text("id BIGINT NOT NULL,\n  at TIMESTAMP\n")
     assert read_schema(str(path)) == read_schema("id BIGINT NOT NULL, at TIMESTAMP")
@@ -135,11 +135,11 @@ def test_a_schema_is_ddl_or_a_file_of_it(spark: SparkSession, tmp_path: Path) ->
         read_schema("BIGINT")
 
 
-def test_a_kill_at_any_moment_costs_no_record_and_doubles_none(
+def test_ingest_after_kill_has_every_record_once(
     cluster: Cluster, ingest: Ingest, spark: SparkSession, tmp_path: Path
 ) -> None:
-    """The job and its Java process die by SIGKILL while records come in; then it runs to the end.
-    Table and acknowledgements are compared by the audit."""
+    """The job and its Java process die by SIGKILL during the load; then it runs to the end. The
+    audit compares table and acknowledgements."""
     topic, seed = "killed", random.randrange(2**32)
     print(f"seed {seed}")
     moments = random.Random(seed)
@@ -168,7 +168,7 @@ def test_a_kill_at_any_moment_costs_no_record_and_doubles_none(
 def _kill_after_batches(
     cluster: Cluster, topic: str, tables: Path, batches: int, wait_s: float
 ) -> None:
-    """Start the job as a user does, and kill it some time after so many batches are committed."""
+    """Start the job as a user does, and kill it ``wait_s`` after a number of committed batches."""
     asked = ["--bootstrap-server", cluster.bootstrap, "--tables", str(tables), "--topics", topic]
     asked += ["--continuous", "--trigger", "0 seconds", "--max-records-per-trigger", "300"]
     asked += [
