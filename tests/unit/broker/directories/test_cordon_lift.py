@@ -63,7 +63,7 @@ async def forgotten(rig: BrokerRig, cordoned: str | None, of: str = "1") -> str:
 
 
 @pytest.mark.parametrize("of", ["1", ""])
-async def test_forget_removes_the_path_from_the_broker_s_dynamic_cordons(of: str) -> None:
+async def test_forget_removes_the_path_from_dynamic_cordons_of_the_broker(of: str) -> None:
     async with registered(answer=controller()) as rig:
         assert "its cordon is lifted" in await forgotten(rig, "/d1,/d2", of)
         assert asked(rig) == [("1", "cordoned.log.dirs", 3, "/d2", "")]

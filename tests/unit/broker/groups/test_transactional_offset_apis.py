@@ -192,8 +192,7 @@ def _end_of(producer: tuple[int, int]) -> WriteTxnMarkersRequest:
 
 @contextlib.asynccontextmanager
 async def slow_partition() -> AsyncIterator[tuple[BrokerRig, tuple[int, int]]]:
-    """A rig as of :func:`both`, and a producer; ``t-0`` waits for a follower, the group's log
-    not."""
+    """A rig as of :func:`both`, and a producer; only ``t-0`` waits for a follower."""
     async with both() as rig:
         await rig.follow(partition(epoch=1, replicas=(1, 2)))
         yield rig, await init(rig)

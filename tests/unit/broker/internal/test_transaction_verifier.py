@@ -82,8 +82,8 @@ def verifier(
     topic = SimpleNamespace(partitions=[SimpleNamespace(leader=coordinator.leader)])
     state = SimpleNamespace(topic=lambda name: topic)
     return TransactionVerifier(
-        cache=SimpleNamespace(state=state),  # type: ignore[arg-type]  # the used part
-        connector=coordinator,  # type: ignore[arg-type]  # the used part
+        cache=SimpleNamespace(state=state),  # type: ignore[arg-type]  # all that is used
+        connector=coordinator,  # type: ignore[arg-type]  # all that is used
         clock=clock or ManualClock(),
         tasks=BackgroundTasks(),
         timeout_ms=1_000,

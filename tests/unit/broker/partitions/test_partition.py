@@ -282,7 +282,7 @@ def test_new_leader_advances_the_high_watermark_after_all_isr_members_fetched() 
     assert p.high_watermark == 60
 
 
-def test_only_replica_advances_the_high_watermark_on_append() -> None:
+def test_sole_replica_advances_the_high_watermark_on_append() -> None:
     p = make()
     p.apply(state(replicas=(1,), isr=(1,)), log_end_offset=100, now_ms=0)
     assert p.high_watermark == 100

@@ -347,7 +347,7 @@ async def test_stray_that_may_lack_records_is_reported_lost_before_it_is_used(
         assert handle.log_end_offset == 1
 
 
-async def test_two_strays_of_one_replica_are_reported_lost() -> None:
+async def test_replica_with_two_strays_is_reported_lost() -> None:
     disks = await disks_with_a_stray()
     # The directory is unreadable and is set aside while the broker starts.
     disks[0].make_dirs("/d1/t-0")

@@ -73,7 +73,7 @@ def test_marker_without_a_leader_is_retried_with_backoff_and_delays_no_other() -
     assert pauses == [10, 20, 40, 40]
 
 
-def test_marker_refused_as_fenced_ends_the_transaction_s_markers() -> None:
+def test_marker_refused_as_fenced_drops_all_markers_of_its_transaction() -> None:
     for code in (E.INVALID_PRODUCER_EPOCH, E.TRANSACTION_COORDINATOR_FENCED):
         world, x = World(), ending()
         world.queue.put(x, [A, B, C], 0)
