@@ -43,12 +43,6 @@ from kraftjbod.core.topic_config import (
 )
 from kraftjbod.metadata.records import ResourceType
 from kraftjbod.protocol import rpc_config_messages
-from kraftjbod.protocol.configs.whole_configs import (
-    as_changes,
-    named_in_parts,
-    refused_whole,
-    whole_response,
-)
 from kraftjbod.protocol.kafka_codec import encode_part, parts_of
 from kraftjbod.protocol.messages import (
     AlterConfigsRequest,
@@ -64,6 +58,12 @@ from kraftjbod.protocol.rpc_config_messages import (
     ConfigChange,
     ConfigSource,
     ResourceOutcome,
+)
+from kraftjbod.protocol.whole_configs import (
+    as_changes,
+    named_in_parts,
+    refused_whole,
+    whole_response,
 )
 
 Result = DescribeConfigsResponse.DescribeConfigsResult

@@ -18,6 +18,7 @@ from kraftjbod.broker.apis.log_dir_apis import LogDirApis
 from kraftjbod.broker.apis.metadata_apis import MetadataApis
 from kraftjbod.broker.apis.offset_apis import OffsetApis
 from kraftjbod.broker.apis.produce_fetch_apis import ProduceFetchApis
+from kraftjbod.broker.apis.quorum_apis import QuorumApis
 from kraftjbod.broker.apis.reassignment_apis import ReassignmentApis
 from kraftjbod.broker.apis.record_deletion_apis import RecordDeletionApis
 from kraftjbod.broker.apis.topic_apis import TopicApis
@@ -28,7 +29,6 @@ from kraftjbod.broker.groups.group_admin_apis import GroupAdminApis
 from kraftjbod.broker.groups.group_apis import GroupApis
 from kraftjbod.broker.groups.transactional_offset_apis import TransactionalOffsetApis
 from kraftjbod.broker.internal.coordinator_apis import CoordinatorApis
-from kraftjbod.broker.quorum.quorum_apis import QuorumApis
 from kraftjbod.broker.request_context import RequestContext
 from kraftjbod.broker.security.sasl_apis import SaslApis
 from kraftjbod.broker.transactions.transaction_admin_apis import TransactionAdminApis

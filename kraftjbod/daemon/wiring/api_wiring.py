@@ -16,6 +16,7 @@ from kraftjbod.broker.apis.log_dir_apis import LogDirApis
 from kraftjbod.broker.apis.metadata_apis import MetadataApis
 from kraftjbod.broker.apis.offset_apis import OffsetApis
 from kraftjbod.broker.apis.produce_fetch_apis import ProduceFetchApis
+from kraftjbod.broker.apis.quorum_apis import QuorumApis
 from kraftjbod.broker.apis.reassignment_apis import ReassignmentApis
 from kraftjbod.broker.apis.record_deletion_apis import RecordDeletionApis
 from kraftjbod.broker.apis.topic_apis import TopicApis
@@ -28,7 +29,6 @@ from kraftjbod.broker.partitions.consumer_sessions import (
     ConsumerSessions,
 )
 from kraftjbod.broker.partitions.fetch_sessions import FetchSessions, SessionLimits
-from kraftjbod.broker.quorum.quorum_apis import QuorumApis
 from kraftjbod.broker.replicas.replica_reads import ReplicaReads
 from kraftjbod.broker.security.sasl_apis import SaslApis
 from kraftjbod.broker.telemetry.group_telemetry_gatherer import GroupOffset, GroupTelemetryGatherer

@@ -9,7 +9,7 @@ from kraftjbod.cli.clients.cluster_client import ClusterClient
 from kraftjbod.cli.clients.transaction_admin import abort_at, list_transactions
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import TopicPartition
-from tests.unit.cli.transactions.test_transactions_tool import coordinator
+from tests.unit.cli.test_transactions_tool import coordinator
 
 
 async def test_transaction_requests_raise_errors_of_the_broker() -> None:

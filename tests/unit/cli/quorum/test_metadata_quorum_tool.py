@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from kraftjbod.cli.quorum.metadata_quorum_tool import main
-from tests.unit.broker.quorum.test_broker_quorum_apis import DIRECTORY, answer
+from tests.unit.broker.apis.test_quorum_apis import DIRECTORY, answer
 from tests.unit.broker.scripted_controller import ScriptedController, serving
 from tests.unit.cli.mini_broker import invoke
 

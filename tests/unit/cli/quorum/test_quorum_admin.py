@@ -9,8 +9,8 @@ from kraftjbod.cli.quorum.quorum_admin import QuorumReplica, describe_quorum, re
 from kraftjbod.core.errors import OperatingError
 from kraftjbod.protocol.rpc_messages import RpcRequest, RpcResponse
 from kraftjbod.protocol.rpc_quorum_messages import DescribeQuorumRequest
+from tests.unit.broker.apis.test_quorum_apis import DIRECTORY, QUORUM
 from tests.unit.broker.broker_rig import accept, brokers
-from tests.unit.broker.quorum.test_broker_quorum_apis import DIRECTORY, QUORUM
 
 
 @pytest.mark.parametrize("leader", [100, 7])

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kraftjbod.cli.transactions.transactions_tool import main
+from kraftjbod.cli.transactions_tool import main
 from kraftjbod.core.errors import ErrorCode
 from kraftjbod.protocol.messages import (
     DescribeProducersResponse,

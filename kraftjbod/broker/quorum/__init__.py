@@ -1,1 +1,0 @@
-"""Clients' requests about the controller quorum."""

@@ -1,1 +1,0 @@
-"""``kraftjbod-transactions``: open and hanging transactions, and their abort."""

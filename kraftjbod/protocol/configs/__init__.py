@@ -1,1 +1,0 @@
-"""Conversions between requests about configuration."""
