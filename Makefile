@@ -118,7 +118,7 @@ long-packages: test-packages  ## The same for the long rest: Chromium, systemd-n
 	@$(CLUSTER) install || echo "$@: the tests of docker-compose.yml will be skipped"
 
 .PHONY: run
-run: setup  ## The tour: lose a disk, a controller and a broker under load and no record; then Spark takes in, audits, plans, reports
+run: setup  ## The tour: a game day loses a disk, a controller and a broker, and no record; then Spark ingests, audits, plans, reports
 	@$(MAKE) --no-print-directory spark || echo "run: Spark could not be installed; the tour goes without"
 	@$(PY) -m kraftjbod.tour.main
 

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from kraftjbod.gameday.load.acknowledgements import Ack, Gap
-from kraftjbod.gameday.load.check import Findings
+from kraftjbod.gameday.load.check import WRONG, Findings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +65,14 @@ class Outcome:
         return sum(one.findings.acknowledged for one in self.partitions)
 
     @property
+    def wrong_records(self) -> dict[str, int]:
+        """Return the number of wrong records by kind, without kinds of which there are none."""
+        counts = {
+            kind: sum(getattr(one.findings, kind) for one in self.partitions) for kind in WRONG
+        }
+        return {kind: count for kind, count in counts.items() if count}
+
+    @property
     def complaints(self) -> list[str]:
         """Return the reasons why the outcome is bad; empty if it is good."""
         found = list(self.problems)
@@ -78,10 +86,10 @@ class Outcome:
                 f"no controller did what it was asked for {gap_ms} ms, above the limit of "
                 f"{limit_ms} ms"
             )
-        for what in ("lost", "twice", "out_of_order", "changed", "misplaced"):
-            count = sum(getattr(one.findings, what) for one in self.partitions)
-            if count:
-                found.append(f"{count} records {what.replace('_', ' ')}")
+        found += [
+            f"{count} records {kind.replace('_', ' ')}"
+            for kind, count in self.wrong_records.items()
+        ]
         return found
 
     def since_began_ms(self, at_s: float) -> int:

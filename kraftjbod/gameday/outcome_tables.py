@@ -9,16 +9,11 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from kraftjbod.gameday.load.check import WRONG
 from kraftjbod.gameday.outcome import LeftOut, Outcome
 
-#: Kinds of wrong records, and their headings.
-_COUNTS: Final = {
-    "lost": "lost",
-    "twice": "twice",
-    "out_of_order": "order",
-    "changed": "changed",
-    "misplaced": "offset",
-}
+#: Headings of :data:`WRONG`.
+_WRONG_HEADINGS: Final = ("lost", "twice", "order", "changed", "offset")
 _LEGEND: Final = (
     "gap: longest time between two acknowledgements; before: in calm.",
     "*: was led from what got the fault. acked, read: records acknowledged, and read back.",
@@ -37,7 +32,7 @@ def print_outcome(console: Console, outcome: Outcome) -> None:
     if outcome.marks:
         console.print(events)
     table = Table(box=box.SIMPLE, pad_edge=False, collapse_padding=True)
-    for heading in ("partition", "gap ms", "before", "acked", "read", *_COUNTS.values()):
+    for heading in ("partition", "gap ms", "before", "acked", "read", *_WRONG_HEADINGS):
         table.add_column(heading, justify="right", no_wrap=True)
     for one in outcome.partitions:
         found = one.findings
@@ -47,7 +42,7 @@ def print_outcome(console: Console, outcome: Outcome) -> None:
             f"{one.calm_gap_ms:,}",
             f"{found.acknowledged:,}",
             f"{found.found:,}",
-            *(_count(getattr(found, name)) for name in _COUNTS),
+            *(_count(getattr(found, kind)) for kind in WRONG),
         )
     console.print(table)
     if outcome.p99_before_ms is not None and outcome.p99_during_ms is not None:
@@ -68,17 +63,22 @@ def print_summary(
     console: Console, outcomes: Sequence[Outcome], left_out: Sequence[LeftOut]
 ) -> None:
     """Print a row per scenario, and below it the reasons for bad outcomes."""
-    table = Table(title="Game day", title_justify="left", box=box.SIMPLE)
+    table = Table(
+        title="Game day",
+        title_justify="left",
+        box=box.SIMPLE,
+        pad_edge=False,
+        collapse_padding=True,
+    )
     for heading in ("scenario", "longest gap", "limit", "acknowledged", "wrong", "verdict"):
         table.add_column(heading, justify="left" if heading == "scenario" else "right")
     for outcome in outcomes:
-        wrong = sum(getattr(one.findings, name) for one in outcome.partitions for name in _COUNTS)
         table.add_row(
             outcome.scenario,
             f"{outcome.max_gap_ms} ms",
             f"{outcome.limit_ms} ms",
             f"{outcome.acknowledged:,}",
-            _count(wrong),
+            _count(sum(outcome.wrong_records.values())),
             "[red]not good[/red]" if outcome.complaints else "[green]good[/green]",
         )
     for one in left_out:

@@ -46,9 +46,10 @@ class Settings:
     bootstrap_servers: str
     topic: str
     partitions: int
-    rate: float
-    record_bytes: int
     phases: Phases
+    rate: float = 50.0
+    """Records per second and partition."""
+    record_bytes: int = 200
     keep_topic: bool = False
     """Whether the topic that a scenario creates stays."""
 

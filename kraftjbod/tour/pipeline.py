@@ -19,13 +19,13 @@ from typing import Any, Final
 from kraftjbod.cli.clients.cluster_client import ClusterClient
 from kraftjbod.cli.clients.replica_admin import describe_log_dirs
 from kraftjbod.core.errors import KraftJbodError
+from kraftjbod.gameday.load.acknowledgements import Acknowledgements
 from kraftjbod.local.cluster_process import ClusterProcesses
 from kraftjbod.local.cluster_report import shortened
 from kraftjbod.tour import uneven_topic
 from kraftjbod.tour.acknowledged import write_acknowledged
 from kraftjbod.tour.job_session import JobFailedError, JobSession
 from kraftjbod.tour.report import Reporter, write_json
-from kraftjbod.tour.workload import Workload
 
 _REASSIGN: Final = (sys.executable, "-m", "kraftjbod.cli.reassign_partitions_tool")
 _TIMEOUT_S: Final = 300.0
@@ -36,12 +36,12 @@ Asked = asyncio.Future[Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pipeline:
-    """Jobs over ``topic``, with the acknowledgements of ``workload``."""
+    """Jobs over ``topic``, with the acknowledgements of ``loads``."""
 
     cluster: ClusterProcesses
     reporter: Reporter
     topic: str
-    workload: Workload
+    loads: Sequence[Acknowledgements]
     jobs: JobSession
 
     @property
@@ -84,7 +84,7 @@ class Pipeline:
             await uneven_topic.make_uneven_topic(client, self.cluster)
 
     async def _write_acknowledged(self) -> None:
-        path, loads = self._acknowledged, self.workload.loads
+        path, loads = self._acknowledged, self.loads
         await asyncio.to_thread(write_acknowledged, path, self.topic, loads)
 
     @property

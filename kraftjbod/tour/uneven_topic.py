@@ -1,33 +1,25 @@
-"""WIRE. A topic whose replicas are all on the first disk of their broker, as input of the planner.
-
-The records are the files of Python's standard library, repeated up to a size.
-"""
+"""WIRE. A topic whose replicas are all on the first disks of brokers, as input of the planner."""
 
 from __future__ import annotations
 
-import asyncio
-import itertools
-import sysconfig
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Final
 
 from kraftjbod.cli.clients.cluster_admin import create_topic
 from kraftjbod.cli.clients.cluster_client import ClusterClient
-from kraftjbod.cli.clients.producer import Producer, now_ms
 from kraftjbod.cli.clients.replica_admin import alter_replica_log_dirs
-from kraftjbod.core.errors import ErrorCode
+from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import TopicPartition
 from kraftjbod.gameday.faults.cluster_watch import wait_in_sync
+from kraftjbod.gameday.load.numbered_stream import NumberedStream
+from kraftjbod.gameday.load.topic_load import TopicLoad
 from kraftjbod.local.cluster_process import ClusterProcesses
-from kraftjbod.protocol.records import Record
 
-TOPIC: Final = "python-files"
+TOPIC: Final = "uneven"
 PARTITIONS: Final = 12
 REPLICATION_FACTOR: Final = 3
 SIZE_BYTES: Final = 60 * 1000 * 1000
-_BATCH_BYTES: Final = 400_000
-_MAX_FILE_BYTES: Final = 300_000
+_RECORD_BYTES: Final = 10_000
+_BATCH_RECORDS: Final = 40
 _TIMEOUT_S: Final = 60.0
 
 
@@ -45,12 +37,17 @@ async def make_uneven_topic(
         client, TOPIC, partitions=PARTITIONS, replication_factor=REPLICATION_FACTOR, configs={}
     )
     await wait_in_sync(client, TOPIC, timeout_s=_TIMEOUT_S)
-    producer = Producer(client, TOPIC)
-    sizes = await asyncio.gather(
-        *(_fill(producer, partition, size_bytes // PARTITIONS) for partition in range(PARTITIONS))
+    load = TopicLoad(
+        {p: NumberedStream(f"{p}", size_bytes=_RECORD_BYTES) for p in range(PARTITIONS)},
+        batch_records=_BATCH_RECORDS,
+        least=dict.fromkeys(range(PARTITIONS), size_bytes // _RECORD_BYTES // PARTITIONS),
     )
+    load.stop()
+    await load.run(cluster.bootstrap_servers, TOPIC)
+    if load.errors:
+        raise OperatingError(f"{TOPIC} was not filled: {'; '.join(load.errors)}")
     await wait_in_sync(client, TOPIC, timeout_s=_TIMEOUT_S)
-    return sum(sizes)
+    return load.acked
 
 
 async def _ask_for_first_disks(client: ClusterClient, cluster: ClusterProcesses) -> None:
@@ -62,29 +59,3 @@ async def _ask_for_first_disks(client: ClusterClient, cluster: ClusterProcesses)
         for refusal in refusals.values():
             if refusal.code is not ErrorCode.REPLICA_NOT_AVAILABLE:
                 raise refusal
-
-
-async def _fill(producer: Producer, partition: int, size_bytes: int) -> int:
-    """Produce at least ``size_bytes`` of values and return the number of records."""
-    sent_bytes, count, batch, batch_bytes = 0, 0, [], 0
-    for record in _files(partition):
-        batch.append(record)
-        batch_bytes += len(record.value or b"")
-        if batch_bytes >= _BATCH_BYTES:
-            await producer.send(partition, batch)
-            count += len(batch)
-            sent_bytes += batch_bytes
-            batch, batch_bytes = [], 0
-            if sent_bytes >= size_bytes:
-                break
-    return count
-
-
-def _files(partition: int) -> Iterator[Record]:
-    """Yield every ``PARTITIONS``-th file of the library, endlessly."""
-    root = Path(sysconfig.get_path("stdlib"))
-    paths = [path for path in sorted(root.rglob("*.py")) if "-packages" not in path.as_posix()]
-    for path in itertools.cycle(paths[partition::PARTITIONS]):
-        text = path.read_bytes()[:_MAX_FILE_BYTES]
-        name = path.relative_to(root).as_posix()
-        yield Record(key=name.encode(), value=text, timestamp_ms=now_ms())

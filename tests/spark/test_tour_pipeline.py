@@ -30,8 +30,8 @@ def test_from_the_first_record_to_the_report(
         cluster = ClusterProcesses.load(run_dir)
         assert cluster is None or asyncio.run(cluster.stop()) == []
     printed = json.loads((run_dir / "pipeline.json").read_text())
-    tour = json.loads((run_dir / "tour.json").read_text())
-    records = tour["figures"]["records"]
+    [scenario] = json.loads((run_dir / "gameday.json").read_text())["scenarios"]
+    records = scenario["acknowledged"]
     # Behind a batch that was in doubt there may be more than was acknowledged.
     assert printed["ingest"]["rows"] >= records
     assert printed["audit"]["acknowledged"] == records

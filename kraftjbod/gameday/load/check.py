@@ -7,9 +7,13 @@ Records in doubt (sent, without an answer) may be there or not.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from kraftjbod.gameday.load.acknowledgements import Acknowledgements
 from kraftjbod.protocol.records import Record
+
+#: Kinds of wrong records, the names of their counts in :class:`Findings`.
+WRONG: Final = ("lost", "twice", "out_of_order", "changed", "misplaced")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +31,7 @@ class Findings:
 
     @property
     def is_good(self) -> bool:
-        return not (self.lost or self.twice or self.out_of_order or self.changed or self.misplaced)
+        return not any(getattr(self, kind) for kind in WRONG)
 
 
 def unread(load: Acknowledgements) -> Findings:

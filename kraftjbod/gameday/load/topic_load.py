@@ -45,6 +45,8 @@ class TopicLoad:
         self._batch_records = batch_records
         self._interval_s = interval_s
         self._least = least or {}
+        #: Set when all producers have ended.
+        self.ended = asyncio.Event()
         self._stop = asyncio.Event()
 
     @classmethod
@@ -72,9 +74,12 @@ class TopicLoad:
 
     async def run(self, bootstrap_servers: str, topic: str) -> None:
         """Produce until stopped. A failing producer stores its failure in ``error``."""
-        async with asyncio.TaskGroup() as group:
-            for load in self.loads:
-                group.create_task(self._produce(load, bootstrap_servers, topic))
+        try:
+            async with asyncio.TaskGroup() as group:
+                for load in self.loads:
+                    group.create_task(self._produce(load, bootstrap_servers, topic))
+        finally:
+            self.ended.set()
 
     async def _produce(self, load: PartitionLoad, bootstrap_servers: str, topic: str) -> None:
         async with ClusterClient(

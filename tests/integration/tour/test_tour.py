@@ -66,13 +66,12 @@ def test_tour_loses_nothing_and_leaves_a_running_cluster(
     run_dir = ["--run-dir", str(tmp_path / "run")]
     try:
         assert main(["--without-pipeline", *run_dir]) == 0, capsys.readouterr().out
-        printed = json.loads((tmp_path / "run" / "tour.json").read_text())
-        assert printed["nothing_lost"] is True
-        controller, broker = printed["processes"]
-        assert controller["led_from_it"] == []
-        assert broker["led_from_it"]
-        for death in (printed, controller, broker):
-            assert [m["what"] for m in death["timeline"] if m["after_ms"] is None] == []
+        [scenario] = json.loads((tmp_path / "run" / "gameday.json").read_text())["scenarios"]
+        assert scenario["scenario"] == "successive-failures"
+        # Gaps may exceed their limits here: the machine is shared.
+        assert all(one["found"] >= one["acknowledged"] > 0 for one in scenario["partitions"])
+        assert [mark["what"] for mark in scenario["marks"]][-1] == "in sync"
+        assert "<svg" in (tmp_path / "run" / "gameday.svg").read_text()
         cluster = ClusterProcesses.load(tmp_path / "run")
         assert cluster is not None
         assert cluster.is_running

@@ -30,7 +30,6 @@ from kraftjbod.spark.connector.record_reader import (
     idle_consumers,
 )
 from kraftjbod.spark.tables.schemas import RECORD
-from kraftjbod.tour.disk_death import kill_disk, restore_disk
 from tests.integration.clients import COMPRESSIONS
 from tests.integration.cluster import Cluster
 from tests.integration.conftest import MakeCluster
@@ -294,11 +293,12 @@ def test_reader_continues_after_failure_of_the_leaders_disk(make_cluster: MakeCl
         path for path, own in cluster.replicas_by_dir(leader, "moving").items() if own == [0]
     )
     disk = Path(path)
-    death = kill_disk(disk)
+    mode = disk.stat().st_mode & 0o777
+    disk.chmod(0)
     try:
         cluster.wait_event(cluster.brokers[leader], "log_dir_offline")
         found += offsets(slow)
     finally:
-        restore_disk(disk, death)
+        disk.chmod(mode)
     assert found == list(range(100))
     assert cluster.partitions("moving")[0].leader != leader
