@@ -154,7 +154,8 @@ async def test_leads_in_failed_directory_is_evaluated_when_it_is_called(
         await rig.follow(partition(1))
         assert leads(), "metadata lets the replica lead without a log"
         await heal(rig.dirs[1])
-        await until(lambda: rig.logs.get(TP._replace(partition=1)) is not None)
+        recreated = rig.parts.hosted.require(TP._replace(partition=1))
+        await until(lambda: recreated.handle is not None)
         assert not leads(), "the replica leads in another directory"
         await rig.follow(partition(replicas=(1, 2), epoch=1))
         assert leads(), "the replica became leader"
