@@ -14,54 +14,71 @@ MEANINGS: Final[Mapping[str, str]] = {
     "unknown_config_key": "The node's file has a key that neither Kafka nor kraftjbod knows: a "
     "typing error, or a key of another version. The key is ignored.",
     "authentication_failed": (
-        "A client is not who it says; it was answered so, and its connection ended."
+        "A client could not prove its identity. It got an error, and its connection was closed."
     ),
-    "group_partition_loaded": "This broker coordinates the groups of that partition now.",
-    "group_partition_not_loaded": "Not yet: its log cannot be read just now, and is tried again.",
-    "group_partition_unloaded": "Another broker leads it; whoever waited here was sent on.",
+    "group_partition_loaded": "This broker now coordinates the groups of that partition.",
+    "group_partition_not_loaded": (
+        "The log of the partition cannot be read at the moment; the load is retried."
+    ),
+    "group_partition_unloaded": (
+        "Another broker leads the partition; waiting clients were redirected."
+    ),
     "group_partition_unreadable": (
-        "Its log is damaged: its groups wait until another broker leads it."
+        "The log of the partition is damaged: its groups wait until another broker leads it."
     ),
-    "leadership_subscriber_failed": "A bug in what builds on leaderships; report it.",
+    "leadership_subscriber_failed": "A bug in a subscriber of leadership changes; report it.",
     "offsets_topic_not_created": (
-        "No groups until it is there; mostly there are too few brokers for it."
+        "Groups wait until the topic exists; usually there are too few brokers for it."
     ),
     "controller_of_another_log": "Another controller holds a different metadata log, as after a "
     "mistaken --standalone; its messages are refused.",
     "raft_leader_lacks_committed": "The elected leader lacks entries that are committed here: a "
     "majority of the voters lost its disks. It is not followed; see situations/quorum-lost.md.",
-    "raft_leader_resigns": "Its disk does not take writes; another controller is asked to "
-    "take over.",
-    "raft_leader_stood_still": "Its process did, for so long that others may have elected: "
-    "it decides and answers nothing until a majority has said that it still follows.",
-    "voters_changed": "An entry of the metadata log says who votes from there on; it is in force "
-    "before it is committed.",
-    "quorum_search_failed": "A controller without a vote asked one of its addresses who votes, and "
-    "got no answer that helps; it asks the next one, and all of them again.",
-    "raft_leadership_lost": "This controller is not the active one any more; requests that were "
-    "not committed are answered with NOT_CONTROLLER, and made again by who asked.",
-    "replica_move_refused": "A move to another directory was asked for and cannot be made.",
+    "raft_leader_resigns": (
+        "The disk of the active controller does not take writes; another controller is asked to "
+        "take over."
+    ),
+    "raft_leader_stood_still": (
+        "The active controller was paused for so long that another one may have been elected. "
+        "It decides and answers nothing until a majority has confirmed that it still follows."
+    ),
+    "voters_changed": (
+        "An entry of the metadata log names the voters from there on. It applies before it is "
+        "committed."
+    ),
+    "quorum_search_failed": (
+        "A controller without a vote asked one of its addresses for the voters and got no "
+        "useful answer. It asks the next address, and repeats all of them."
+    ),
+    "raft_leadership_lost": (
+        "This controller is not active any more. Requests without a committed entry get "
+        "NOT_CONTROLLER, and their senders repeat them."
+    ),
+    "replica_move_refused": "A requested move to another directory is impossible.",
     "topic_auto_creation_refused": (
-        "A client named a topic that is not there, and the controller did not make it."
+        "A client named a missing topic, and the controller refused to create it."
     ),
     "transactions_topic_not_created": (
         "There are too few brokers for it, and no transactions until there are enough."
     ),
     "transaction_partition_loaded": (
-        "This broker coordinates the transactions of that partition now."
+        "This broker now coordinates the transactions of that partition."
     ),
     "transaction_partition_not_loaded": (
-        "Not yet: its log cannot be read just now, and is tried again."
+        "The log of the partition cannot be read at the moment; the load is retried."
     ),
-    "transaction_partition_unloaded": "Another broker leads it; whoever waited was sent on.",
+    "transaction_partition_unloaded": (
+        "Another broker leads the partition; waiting clients were redirected."
+    ),
     "transaction_partition_unreadable": (
-        "Its log is damaged: its transactions wait until another broker leads it."
+        "The log of the partition is damaged: its transactions wait until another broker leads it."
     ),
     "transaction_timed_out": (
-        "Its producer has it open for longer than it said: it is aborted, the producer fenced."
+        "A transaction was open for longer than its producer's time-out: it is aborted, and the "
+        "producer is fenced."
     ),
-    "transaction_markers_refused": "Another coordinator ends it, which is newer.",
-    "markers_not_sent": "A broker did not take transaction markers; they are sent again.",
+    "transaction_markers_refused": "A newer coordinator ends the transaction.",
+    "markers_not_sent": "A broker did not accept transaction markers; they are sent again.",
     "applied_metadata_not_written": (
         "How far this broker follows the metadata could not be noted on disk."
     ),
@@ -71,23 +88,24 @@ MEANINGS: Final[Mapping[str, str]] = {
         "the memory of index cache, requests, responses and compaction."
     ),
     "broker_must_stop": (
-        "The cluster refuses this broker, or cannot be told of a dead directory: it ends."
+        "The cluster refuses this broker, or no controller received the failure of a directory: "
+        "the broker ends."
     ),
     "broker_registration_failed": "The controller did not take the registration; it is sent again.",
     "controlled_shutdown_unfinished": (
-        "Not all leaders moved away in time; the broker stops all the same."
+        "Not all leaders moved away in time; the broker stops nevertheless."
     ),
     "controller_not_active": "A controller lets requests wait; this one is not active.",
     "controller_call_repeated": "A request to the controller is sent once more.",
-    "dynamic_config_changed": "These values of this broker hold from now on.",
-    "dynamic_config_unusable": "A value in the metadata cannot be used; the one from before holds.",
-    "log_dir_change_refused": "The controller does not take directories that came or went.",
+    "dynamic_config_changed": "These dynamic values of this broker apply from now on.",
+    "dynamic_config_unusable": "A value in the metadata is invalid; the previous one applies.",
+    "log_dir_change_refused": "The controller refuses added or removed directories of this broker.",
     "log_dir_failure_acknowledged": (
         "The controller knows that the directory is offline, and has acted."
     ),
     "metadata_log_replaced": "The controller's log comes from a backup: it is followed anew.",
     "registered_with_controller": "The cluster knows this broker, which is still fenced.",
-    "replica_assignment_refused": "The controller does not take that a replica is where it is.",
+    "replica_assignment_refused": "The controller refuses the reported directory of a replica.",
     "replica_assignments_failed": (
         "Reports of where replicas are did not arrive; they are sent again."
     ),
@@ -95,7 +113,9 @@ MEANINGS: Final[Mapping[str, str]] = {
     "unfenced_by_controller": "The broker may lead from now on.",
     "metadata_fetch_failed": "The controller does not answer; the metadata that is known holds.",
     "metadata_fetch_resumed": "It answers again.",
-    "metadata_refused": "What the controller says is not this cluster's; the broker waits.",
+    "metadata_refused": (
+        "The controller has other metadata than this broker followed; the broker waits."
+    ),
     # broker: directories
     "arriving_logs_loading": "Logs of a directory that came back are loaded, as far as this.",
     "cordon_lifted": "A directory takes new replicas again, because an operator said so.",
@@ -130,7 +150,7 @@ MEANINGS: Final[Mapping[str, str]] = {
         "Metadata has replicas in a directory that this broker does not know."
     ),
     "stray_not_purged": "A stray could not be removed; it is tried again.",
-    "stray_purged": "A copy that nobody wanted for long enough is removed.",
+    "stray_purged": "A stray was removed after its retention time.",
     "wall_clock_believed": "The clock of this machine is trusted again.",
     "wall_clock_jumped": "Until it is back, or for a day, records go only if old by both times.",
     # broker: following
@@ -142,37 +162,40 @@ MEANINGS: Final[Mapping[str, str]] = {
     "replica_fetch_failed": "A leader does not answer; it is asked again after a pause.",
     "replica_fetch_resumed": "It answers again.",
     "replica_starts_anew": (
-        "The leader has nothing left of what this replica knows: it begins at its start."
+        "The leader has none of this replica's offsets any more: the replica restarts at the "
+        "leader's log start."
     ),
     "replica_truncated": "Records that the leader does not have were cut off before following it.",
     # broker: moves between directories
-    "asked_move_not_forgotten": "A note of a move that is over could not be removed.",
-    "replica_move_ended": "A move was given up: cancelled, or not wanted any more.",
+    "asked_move_not_forgotten": "The note of a finished move could not be removed.",
+    "replica_move_ended": "A move was cancelled or is not requested any more.",
     "replica_move_failed": (
-        "A directory of a move failed, or its target is full; it is to be asked for anew."
+        "A directory of a move failed, or its target is full; request the move again."
     ),
-    "replica_move_paused": "It waits until a directory takes operations again.",
-    "replica_move_phase": "It is a step further.",
-    "replica_move_resumed": "It goes on after a restart.",
+    "replica_move_paused": "The move waits until a directory accepts operations again.",
+    "replica_move_phase": "The move reached its next phase.",
+    "replica_move_resumed": "The move continues after a restart.",
     "replica_move_stalled": (
-        "It does not catch up with what is written; perhaps its rate is too low."
+        "The copy does not catch up with the writes; its throttle may be too low."
     ),
     "replica_move_started": "A copy is being built in the target.",
-    "replica_move_step_failed": "One step failed and is tried again.",
+    "replica_move_step_failed": "One step of the move failed and is retried.",
     "replica_moved": "The copy has taken the replica's place.",
     # broker: replicas
-    "alter_partition_failed": "Wishes for in-sync sets did not arrive; they are sent again.",
+    "alter_partition_failed": "Requests to change in-sync sets failed; they are sent again.",
     "damaged_replica_leaves_in_sync_set": (
         "The start found that a part of the replica's log is lost. The replica leaves the in-sync "
         "set before it can lead, and fetches the log again."
     ),
     "damaged_follower_leaves_in_sync_set": (
-        "Its log is damaged: it leaves, cuts the damage off and fetches anew."
+        "The log of a follower is damaged: it leaves the in-sync set, truncates the damage and "
+        "fetches again."
     ),
     "damaged_leader_has_no_heir": (
-        "Its log is damaged and nobody else is in sync: the sound part is served."
+        "The log of a leader is damaged and no other replica is in sync: the intact records are "
+        "served."
     ),
-    "damaged_leader_steps_down": "Its log is damaged: another in-sync replica leads.",
+    "damaged_leader_steps_down": "The log of a leader is damaged: another in-sync replica leads.",
     "deleted_replica_kept": "A replica that metadata knows lay marked as deleted; it is kept.",
     "deleted_replica_not_restored": "It could not be given its name back.",
     "deleted_replica_restored": "It is served again.",
@@ -182,38 +205,41 @@ MEANINGS: Final[Mapping[str, str]] = {
     "future_replica_not_removed": (
         "What a move left could not be removed, as its directory failed or is impaired."
     ),
-    "isr_change_refused": "The controller did not take a wish for an in-sync set.",
+    "isr_change_refused": "The controller refused a change of an in-sync set.",
     "isr_member_ineligible": "A leader requested an in-sync set with a member that is ineligible "
     "now; the event gives the reason. The leader retries while that member follows.",
-    "isr_members_lag": "Followers lag for too long and shall leave the in-sync set.",
+    "isr_members_lag": "Followers lag for too long and should leave the in-sync set.",
     "last_in_sync_replica_lost": (
-        "The one replica with everything is gone: bring its disk back, or let another lead."
+        "The only complete replica is missing: bring its disk back, or let another replica lead."
     ),
-    "replica_awaits_impaired_dir": "A new replica waits until a directory takes it.",
+    "replica_awaits_impaired_dir": "A new replica waits until a directory accepts it.",
     "replica_awaits_new_leader_epoch": (
         "It came in a lost leader's place and leads only after an election."
     ),
     "replica_awaits_offline_dir": (
-        "It may lie in a directory that is offline: none is made in its place."
+        "The replica may be in a directory that is offline: it is not created elsewhere."
     ),
     "replica_creation_failed": "Its log could not be made; it is tried again.",
     "replica_found_elsewhere": (
-        "Somebody moved its files while the broker was down, or a move was cut off; that is "
-        "accepted. Unless it is whole, it leaves the in-sync set first."
+        "The files of a replica were moved while the broker was down, or a move was "
+        "interrupted; the new place is accepted. Unless the copy is complete, the replica "
+        "leaves the in-sync set first."
     ),
     "replica_lost_flushed_records": (
-        "Its disk lost what it had confirmed: it leaves the in-sync set first."
+        "The disk lost flushed records of a replica: it leaves the in-sync set first."
     ),
-    "replica_made_of_stray": "A copy that had been set aside is the wanted one, and is used.",
+    "replica_made_of_stray": "The metadata names a copy that was set aside, and it is used.",
     "replica_removal_failed": (
         "A replica that left is not removed, as its directory failed; the next start finds it."
     ),
-    "replica_reported_lost": "The controller hears that its copy is gone, and others lead.",
-    "stray_not_taken_back": "A copy that had been set aside is wanted and could not be used.",
-    "stray_replica_set_aside": (
-        "Metadata knows nothing of this copy; it is kept for a while, not served."
+    "replica_reported_lost": (
+        "The controller is notified that a copy is lost, and other replicas lead."
     ),
-    "stray_taken_back": "A copy that had been set aside is wanted again.",
+    "stray_not_taken_back": "The metadata names a stray again, but it could not be used.",
+    "stray_replica_set_aside": (
+        "The metadata does not name this copy; it is kept for a while and not served."
+    ),
+    "stray_taken_back": "The metadata names a stray again, and it is used.",
     "log_ends_unknown": (
         "A leader did not say how far its logs reach; the lag of groups that read them is unknown."
     ),
@@ -226,22 +252,22 @@ MEANINGS: Final[Mapping[str, str]] = {
     "samples_topic_created": "This broker had the topic made.",
     # controller
     "broker_gone": (
-        "Its connection closed, as those of dying processes do, and it did not come back, or "
-        "nobody listens at its address: it is fenced."
+        "The broker closed its connection and did not return, or its address refuses "
+        "connections: it is fenced."
     ),
-    "broker_fenced": "The broker leads nothing and counts for nothing until it is back.",
+    "broker_fenced": "The broker leads nothing and is in no in-sync set until it returns.",
     "broker_knows_other_metadata": (
-        "A broker has followed another cluster's metadata, or more than there is."
+        "A broker has followed another metadata log, or more of this one than exists."
     ),
     "broker_log_dirs_impaired": "Directories of the broker are full or hang.",
     "broker_log_dirs_offline": "Directories of the broker are dead; others lead what was there.",
     "broker_log_dirs_well_again": ("None of the broker's directories is full or hangs any more."),
     "broker_registered": "A broker has introduced itself.",
     "broker_unregistered": "An operator removed a broker that is stopped permanently.",
-    "broker_session_expired": "It has not been heard for too long, and is fenced.",
+    "broker_session_expired": "The broker was silent for too long, and is fenced.",
     "broker_shutting_down": "Its leaders move away.",
     "broker_unfenced": "It may lead.",
-    "controller_active": "This controller decides from now on.",
+    "controller_active": "This controller is the active one from now on.",
     "controller_config_changed": "What this controller goes by from now on, where that is not what "
     "its file says.",
     "controller_registered": "A controller has started: which incarnation of it, and its version.",
@@ -251,25 +277,29 @@ MEANINGS: Final[Mapping[str, str]] = {
     "id: stop one of the two, and give it an id of its own.",
     "controller_unregistered": "An operator took back the registration of a controller that does "
     "not vote any more.",
-    "controller_refused_by_peer": "Another controller does not take this one for a voter: the "
-    "reason says which key or disk is not what it was.",
-    "controller_resigned": "Another controller decides, or nobody just now; what was not committed "
-    "here may never be.",
+    "controller_refused_by_peer": (
+        "Another controller does not accept this one as a voter: the reason names the changed "
+        "key or disk."
+    ),
+    "controller_resigned": (
+        "Another controller is active, or none at the moment; uncommitted decisions of this one "
+        "may be lost."
+    ),
     "controller_pass_failed": "A round of routine decisions failed; the next one tries again.",
     "controller_passes_wait": (
         "Nothing is decided by routine while the metadata log cannot be written."
     ),
     "controller_was_paused": (
-        "The process stood still: silence that it slept through proves nothing."
+        "The controller's process was paused: the silence of brokers meanwhile proves nothing."
     ),
     "decision_not_replayable": "A bug: a decision was refused before it was written; report it.",
     # daemons
-    "background_job_failed": "A bug ended one turn of that job, which begins anew; report it.",
+    "background_job_failed": "A bug ended one run of that job, which is restarted; report it.",
     "background_job_waits": "The process is at a limit, such as its file descriptors; the job is "
     "started again later.",
     "broker_started": "It serves.",
     "controller_started": "It serves.",
-    "daemon_crashed": "An error that nobody expected ends the process; report it.",
+    "daemon_crashed": "An unexpected error ends the process; report it.",
     "daemon_stopped": "The last word of an orderly end.",
     "logs_loading": "Logs are loaded at the start, as far as this.",
     "loop_complaint": (
@@ -282,7 +312,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "storage_lost": "The last or the metadata directory is gone: the daemon ends.",
     "metrics_snapshot_failed": "The file of figures could not be written.",
     "metrics_snapshot_waits": "The disk of that file does not answer.",
-    "metrics_snapshots_go_on": "It does again.",
+    "metrics_snapshots_go_on": "The disk of the metrics file answers again.",
     "service_manager_unreachable": "systemd could not be told how the daemon is.",
     "quorum_search_refused": (
         "Another controller does not allow this controller's host (cluster.action.allowed.hosts)."
@@ -309,12 +339,12 @@ MEANINGS: Final[Mapping[str, str]] = {
     "It is not used, and a new one is written. Check the disk.",
     "metadata_log_damaged": "A part of it cannot be read: restore a backup.",
     "metadata_log_failed": "It cannot be written any more: the controller ends.",
-    "metadata_log_goes_on": "It can be written again.",
+    "metadata_log_goes_on": "The metadata log can be written again.",
     "metadata_log_is_short": "A controller gave up a damaged end of its log. It follows, and "
     "neither votes nor stands until it holds again all that it may have promised.",
     "metadata_log_is_whole": "It holds all of that again, and votes.",
     "metadata_log_repaired": "What a crash left half written was put right.",
-    "metadata_log_waits": "Its disk is full or hangs: nothing is decided meanwhile.",
+    "metadata_log_waits": "The metadata disk is full or hangs: no decision is made meanwhile.",
     "static_voters_noted": "Who votes in this log is written beside it now.",
     "static_voters_wait": "Its disk is full: who votes in this log is noted once there is space.",
     "metadata_snapshot_failed": "A snapshot could not be written; the next one is tried later.",
@@ -338,9 +368,9 @@ MEANINGS: Final[Mapping[str, str]] = {
     "uncleanable_log_read": "It was read once more, so that what is damaged in it is known.",
     # log directories
     "log_dir_answers_again": (
-        "Nothing in it runs too long any more; `state` says whether it is full."
+        "No operation of the directory takes too long any more; `state` says whether it is full."
     ),
-    "log_dir_has_space_again": "It takes records again.",
+    "log_dir_has_space_again": "The directory accepts records again.",
     "log_dir_load_crashed": (
         "Loading a directory at the start met an unexpected error; the directory is offline. "
         "Report the error as a bug."
@@ -349,7 +379,7 @@ MEANINGS: Final[Mapping[str, str]] = {
         "It cannot be used, at the start or by the order that brings it; the reason says why."
     ),
     "log_dir_offline": (
-        "It is dead for this broker: replace its disk, or mend it and attach it again."
+        "The directory failed. Repair its disk and reattach it, or replace the disk."
     ),
     "log_dir_operation_lacked_resources": (
         "`times` operations failed because the system lacked memory or descriptors; the disk is "
@@ -362,7 +392,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     ),
     "log_dir_saturated": "The disk is full: it takes no records until there is space.",
     "log_dir_stalled": (
-        "An operation does not end, or all are far too slow: nothing waits for it any more."
+        "An operation does not end, or all are far too slow: requests do not wait for the "
+        "directory any more."
     ),
     "added_log_dir_not_configured": "It was added at run time: put it into `log.dirs` too.",
     "known_log_dirs_not_written": "Which directories this broker has could not be noted.",
@@ -391,10 +422,10 @@ MEANINGS: Final[Mapping[str, str]] = {
         "The copy of a swap that a crash broke off cannot be opened; the replaced one serves on."
     ),
     "future_copy_not_removed": "It could not be removed.",
-    "future_copy_not_resumed": "A move cannot go on with what it had copied, and begins anew.",
+    "future_copy_not_resumed": "A move cannot continue with its copied files, and restarts.",
     "future_copy_resumed_later": "A step of the move still hangs, and is waited for.",
     "future_copy_of_no_use": "What it had copied is not the replica's any more.",
-    "future_copy_unreadable": "Its state cannot be read; its move begins anew.",
+    "future_copy_unreadable": "The state of a future copy cannot be read; its move restarts.",
     "log_tail_truncated": ("What a crash left half written at a log's end was truncated."),
     "move_not_forgotten": "The note of a move that is over could not be removed.",
     "replica_not_loaded": "Its full directory had no space for what loading it writes.",
