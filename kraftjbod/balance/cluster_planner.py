@@ -36,8 +36,7 @@ from kraftjbod.balance.placement import (
     require_known,
 )
 from kraftjbod.balance.plan_limits import within_limits
-from kraftjbod.balance.plan_summary import MoveCounts, PlannedDir
-from kraftjbod.balance.planner import Tier
+from kraftjbod.balance.plan_summary import MoveCounts, MoveGroup, PlannedDir
 from kraftjbod.balance.transfer_planner import (
     NOTHING,
     DirSums,
@@ -86,14 +85,11 @@ class ClusterPlan:
     @property
     def counts(self) -> MoveCounts:
         """Counts over all moves."""
-        across = [one for one in self.moves if one.from_broker != one.to_broker]
-        for_rate = [one for one in self.moves if one.tier == Tier.RATE]
-        return MoveCounts(
-            moves=len(self.moves),
-            moved_bytes=sum(one.size_bytes for one in self.moves),
-            moves_across=len(across),
-            moved_bytes_across=sum(one.size_bytes for one in across),
-            moved_bytes_for_rate=sum(one.size_bytes for one in for_rate),
+        return MoveCounts.of(
+            [
+                MoveGroup(one.from_broker != one.to_broker, one.tier, 1, one.size_bytes)
+                for one in self.moves
+            ]
         )
 
 
@@ -235,37 +231,41 @@ def _moves(
 
 
 def _reassigned(placed: Iterable[Placed], moves: Iterable[Move]) -> list[Reassigned]:
-    """Build the new assignments. A new replica takes its predecessor's place in the broker list,
-    so that preferred leaders stay evenly distributed.
-    """
-    moving: dict[tuple[str, int], dict[int, Move]] = defaultdict(dict)
+    moving: dict[tuple[str, int], dict[int, tuple[int, str]]] = defaultdict(dict)
     for move in moves:
-        moving[move.topic, move.partition][move.from_broker] = move
-    lying: dict[tuple[str, int], list[Placed]] = defaultdict(list)
+        moving[move[:2]][move.from_broker] = (move.to_broker, move.to_path)
+    paths: dict[tuple[str, int], dict[int, str]] = defaultdict(dict)
+    brokers: dict[tuple[str, int], Sequence[int]] = {}
     for one in placed:
         if one[:2] in moving:
-            lying[one.topic, one.partition].append(one)
-    return [
-        _partition(lying[topic, partition], moving[topic, partition])
-        for topic, partition in sorted(moving)
-    ]
+            paths[one[:2]][one.broker_id] = one.path
+            brokers.setdefault(one[:2], one.brokers or ())
+    return [reassign(*key, brokers[key], paths[key], moving[key]) for key in sorted(moving)]
 
 
-def _partition(lying: Sequence[Placed], moves: Mapping[int, Move]) -> Reassigned:
-    before = lying[0].brokers or ()
-    paths = {one.broker_id: one.path for one in lying}
-    heirs = {one.broker_id: one.broker_id for one in lying}
-    paths_after = dict(paths)
-    for source, move in moves.items():
-        heirs[source] = move.to_broker
-        paths_after[move.to_broker] = move.to_path
-    brokers = tuple(heirs.get(broker, broker) for broker in before)
+def reassign(
+    topic: str,
+    partition: int,
+    brokers: Sequence[int],
+    paths: Mapping[int, str],
+    moves: Mapping[int, tuple[int, str]],
+) -> Reassigned:
+    """Return the new assignment of one partition.
+
+    A new replica takes its predecessor's place in the list of brokers, so that preferred leaders
+    stay evenly distributed.
+
+    :param paths: the directory of each replica, by broker.
+    :param moves: target broker and directory, by source broker.
+    """
+    ends = [moves.get(broker, (broker, paths.get(broker))) for broker in brokers]
     return Reassigned(
-        *lying[0][:2],
-        brokers=brokers,
-        log_dirs=tuple(paths_after.get(broker) for broker in brokers),
-        brokers_before=tuple(before),
-        log_dirs_before=tuple(paths.get(broker) for broker in before),
+        topic,
+        partition,
+        brokers=tuple(broker for broker, _ in ends),
+        log_dirs=tuple(path for _, path in ends),
+        brokers_before=tuple(brokers),
+        log_dirs_before=tuple(paths.get(broker) for broker in brokers),
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from kraftjbod.balance.fair_shares import Goals
 from kraftjbod.balance.placement import Placed
@@ -70,6 +70,23 @@ class Move(NamedTuple):
     tier: int
     score: float
     step: int
+    phase: int
+    """0 for drains, 1 for other moves between brokers, 2 for other moves within a broker."""
+
+
+#: Columns that sort moves: phase and purpose first, then how full the source is (``score`` is
+#: descending). Moves within brokers were planned on top of those between brokers. The partition
+#: makes the order, and so the effect of a limit, deterministic.
+ORDER: Final = (
+    "phase",
+    "tier",
+    "score",
+    "from_broker",
+    "to_broker",
+    "step",
+    "topic",
+    "partition",
+)
 
 
 def draw(topic: str, partition: int, turn: int, among: int) -> int:
@@ -154,21 +171,14 @@ def moves_of_broker(dirs: Iterable[DirSums], homes: Iterable[Home], goals: Goals
     for move in plan_broker([one.load for one in places], replicas, goals).moves:
         one = known[move.replica]
         rank = one.rank or Rank(int(move.tier), move.score, move.step)
-        yield Move(
-            *one[:4], broker, places[move.target].path, one.size_bytes, one.write_rate, *rank
-        )
+        phase = 0 if rank.tier == Tier.DRAIN else 2 if one.from_broker == broker else 1
+        path = places[move.target].path
+        yield Move(*one[:4], broker, path, one.size_bytes, one.write_rate, *rank, phase)
 
 
 def order(one: Move) -> tuple[int | float | str, ...]:
-    """Sort key of moves: purpose first, then how full the source is.
-
-    Moves between brokers come before moves within brokers that were planned on top of them. The
-    partition makes the order, and so the effect of a limit, deterministic.
-    """
-    is_within = one.from_broker == one.to_broker
-    first = 0 if one.tier == Tier.DRAIN else 2 if is_within else 1
-    ends = (one.from_broker, one.to_broker, one.step)
-    return (first, one.tier, -one.score, *ends, one.topic, one.partition)
+    """Return the sort key of a move: the columns of :data:`ORDER`."""
+    return tuple(-one.score if name == "score" else getattr(one, name) for name in ORDER)
 
 
 def limited_move(one: Move) -> LimitedMove:

@@ -7,8 +7,6 @@ The rules:
 * Only a directory that is online, not cordoned and not drained takes replicas. A plan fills at most
   :data:`SAFE_SHARE` of its free bytes. Replicas in offline or stalled directories do not move.
 * A replica moves only if its partition's assignment contains its broker.
-
-spark/plan/plan_frames.py has the same rules on frames, and a test compares both.
 """
 
 from __future__ import annotations

@@ -17,9 +17,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from statistics import pstdev
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from kraftjbod.balance.fair_shares import DirLoad, byte_band, shares
+from kraftjbod.balance.planner import Tier
 from kraftjbod.balance.transfer_planner import DirSums, Sent
 from kraftjbod.core.text.size_text import size_text
 
@@ -64,6 +65,15 @@ class PlannedDir:
         )
 
 
+class MoveGroup(NamedTuple):
+    """Moves of one purpose, all of them between brokers or all within brokers."""
+
+    is_across: bool
+    tier: int
+    moves: int
+    size_bytes: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoveCounts:
     """Counts and bytes of moves; ``across`` counts moves to another broker."""
@@ -73,6 +83,18 @@ class MoveCounts:
     moves_across: int
     moved_bytes_across: int
     moved_bytes_for_rate: int
+
+    @staticmethod
+    def of(groups: Sequence[MoveGroup]) -> MoveCounts:
+        """Return the counts over groups of moves."""
+        across = [one for one in groups if one.is_across]
+        return MoveCounts(
+            moves=sum(one.moves for one in groups),
+            moved_bytes=sum(one.size_bytes for one in groups),
+            moves_across=sum(one.moves for one in across),
+            moved_bytes_across=sum(one.size_bytes for one in across),
+            moved_bytes_for_rate=sum(one.size_bytes for one in groups if one.tier == Tier.RATE),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

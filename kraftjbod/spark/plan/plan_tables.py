@@ -12,6 +12,7 @@ from pyspark.sql.types import (
     DoubleType,
     IntegerType,
     LongType,
+    MapType,
     StringType,
     StructField,
     StructType,
@@ -22,22 +23,6 @@ from kraftjbod.spark.tables.schemas import PLAN_MOVES
 PARTITION: Final = ("topic", "partition")
 REPLICA: Final = (*PARTITION, "broker_id")
 DIRECTORY: Final = ("broker_id", "path")
-
-#: ``dirs``: ``state`` and sizes as reported; the other columns are their meaning for a plan.
-DIRS: Final = StructType(
-    [
-        StructField("broker_id", IntegerType()),
-        StructField("rack", StringType()),
-        StructField("path", StringType()),
-        StructField("state", StringType()),
-        StructField("is_cordoned", BooleanType()),
-        StructField("total_bytes", LongType()),
-        StructField("spare_bytes", LongType()),
-        StructField("takes", BooleanType()),
-        StructField("gives", BooleanType()),
-        StructField("is_drained", BooleanType()),
-    ]
-)
 
 #: ``placed``: ``pending_bytes`` are still being copied to ``path``.
 PLACED: Final = StructType(
@@ -55,10 +40,17 @@ PLACED: Final = StructType(
     ]
 )
 
-#: ``sums``: ``fixed`` is the part that cannot be moved.
+#: ``sums``: a directory's role in the plan, and sums; ``fixed`` is the part that cannot be moved.
 SUMS: Final = StructType(
     [
-        *DIRS.fields,
+        StructField("broker_id", IntegerType()),
+        StructField("rack", StringType()),
+        StructField("path", StringType()),
+        StructField("total_bytes", LongType()),
+        StructField("spare_bytes", LongType()),
+        StructField("takes", BooleanType()),
+        StructField("gives", BooleanType()),
+        StructField("is_drained", BooleanType()),
         StructField("size_bytes", LongType()),
         StructField("fixed_bytes", LongType()),
         StructField("write_rate", DoubleType()),
@@ -87,29 +79,47 @@ CROSSINGS: Final = StructType(
     ]
 )
 
-MOVES: Final = StructType([*PLAN_MOVES.fields, *RANK])
+MOVES: Final = StructType([*PLAN_MOVES.fields, *RANK, StructField("phase", IntegerType())])
+
+_MOVED: Final = (
+    StructField("size_bytes", LongType()),
+    StructField("write_rate", DoubleType()),
+    StructField("replicas", LongType()),
+)
 
 #: ``sent``: bytes, rate and replicas by source and target broker.
 SENT: Final = StructType(
+    [StructField("from_broker", IntegerType()), StructField("to_broker", IntegerType()), *_MOVED]
+)
+
+#: ``changes``: bytes, rate and replicas that a directory gains; negative if it loses them.
+CHANGES: Final = StructType(
+    [StructField("broker_id", IntegerType()), StructField("path", StringType()), *_MOVED]
+)
+
+#: ``groups``: numbers and bytes of moves, the fields of ``MoveGroup``.
+GROUPS: Final = StructType(
     [
-        StructField("from_broker", IntegerType()),
-        StructField("to_broker", IntegerType()),
+        StructField("is_across", BooleanType()),
+        StructField("tier", IntegerType()),
+        StructField("moves", LongType()),
         StructField("size_bytes", LongType()),
-        StructField("write_rate", DoubleType()),
-        StructField("replicas", LongType()),
     ]
 )
 
-#: One partition with moves: brokers, and their directories in the same order; null for an unknown
-#: directory.
-REASSIGNED: Final = StructType(
+_END: Final = StructType(
+    [StructField("to_broker", IntegerType()), StructField("to_path", StringType())]
+)
+
+#: ``touched``: one partition with moves; ``paths`` and ``moves`` are by broker, and ``moves`` is
+#: null for a replica that stays.
+TOUCHED: Final = StructType(
     [
         StructField("topic", StringType()),
         StructField("partition", IntegerType()),
         StructField("brokers", ArrayType(IntegerType())),
-        StructField("log_dirs", ArrayType(StringType())),
-        StructField("brokers_before", ArrayType(IntegerType())),
-        StructField("log_dirs_before", ArrayType(StringType())),
+        StructField("paths", MapType(IntegerType(), StringType())),
+        StructField("moves", MapType(IntegerType(), _END)),
     ]
 )
 

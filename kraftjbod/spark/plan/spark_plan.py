@@ -27,17 +27,27 @@ from kraftjbod.balance.cluster_planner import (
     cluster_goals,
     cross_in_turns,
     racks_of,
+    reassign,
 )
 from kraftjbod.balance.fair_shares import Goals
-from kraftjbod.balance.placement import LogDir, PlanRequest, Replica, require_known
-from kraftjbod.balance.plan_summary import MoveCounts, PlannedDir
-from kraftjbod.balance.planner import Tier
-from kraftjbod.balance.transfer_planner import DirSums, Sent, Task
+from kraftjbod.balance.group_plans import by_broker
+from kraftjbod.balance.placement import LogDir, PlanRequest, Replica, empty_dirs, require_known
+from kraftjbod.balance.plan_summary import MoveCounts, MoveGroup, PlannedDir
+from kraftjbod.balance.transfer_planner import NOTHING, DirSums, Sent, Task
 from kraftjbod.core.errors import StartupError
 from kraftjbod.spark.plan import plan_frames, snapshot_frames
+from kraftjbod.spark.plan.plan_files import dir_row
 from kraftjbod.spark.plan.plan_frames import dir_sums
+from kraftjbod.spark.plan.plan_tables import as_table
 from kraftjbod.spark.session.job import Job
-from kraftjbod.spark.tables.schemas import LOG_DIR_SAMPLES, LOG_DIRS, REPLICA_SAMPLES, REPLICAS
+from kraftjbod.spark.tables.schemas import (
+    LOG_DIR_SAMPLES,
+    LOG_DIRS,
+    PLAN_DIRS,
+    PLAN_MOVES,
+    REPLICA_SAMPLES,
+    REPLICAS,
+)
 from kraftjbod.spark.tables.stored_tables import publish, read_table
 
 
@@ -46,48 +56,39 @@ class MadePlan:
     """Frames of one plan (plan_frames.py), which Spark caches while :func:`made_plan` is open."""
 
     placed: DataFrame
-    sums: DataFrame
+    sums: list[DirSums]
     moves: DataFrame
 
     @property
     def partitions(self) -> Iterator[Reassigned]:
         """What moves, partition by partition."""
-        return map(
-            Reassigned._make, plan_frames.reassigned(self.placed, self.moves).toLocalIterator()
-        )
+        for row in plan_frames.touched(self.placed, self.moves).toLocalIterator():
+            moves = {source: tuple(end) for source, end in row.moves.items() if end is not None}
+            yield reassign(row.topic, row.partition, row.brokers or (), row.paths, moves)
 
     @cached_property
     def dirs(self) -> list[PlannedDir]:
         """Every directory before and after, by broker and path."""
         changes = {
             (row.broker_id, row.path): Sent(
-                size_bytes=row.bytes_after - row.bytes_before,
-                write_rate=row.write_rate_after - row.write_rate_before,
-                replicas=row.replicas_after - row.replicas_before,
+                size_bytes=row.size_bytes, write_rate=row.write_rate, replicas=row.replicas
             )
-            for row in plan_frames.plan_dirs(self.sums, self.moves).collect()
+            for row in plan_frames.changes(self.moves).collect()
         }
-        return [PlannedDir.of(one, changes[one.broker_id, one.path]) for one in _sums(self.sums)]
+        return [
+            PlannedDir.of(one, changes.get((one.broker_id, one.path), NOTHING)) for one in self.sums
+        ]
 
     @cached_property
     def counts(self) -> MoveCounts:
         """Counts of all moves together."""
-        is_across = F.col("from_broker") != F.col("to_broker")
-        is_for_rate = F.col("tier") == int(Tier.RATE)
-        size = F.col("size_bytes")
-        row = self.moves.agg(
-            F.count(F.lit(1)).alias("moves"),
-            F.coalesce(F.sum(size), F.lit(0)).alias("moved_bytes"),
-            F.count(F.when(is_across, 1)).alias("moves_across"),
-            F.coalesce(F.sum(F.when(is_across, size)), F.lit(0)).alias("moved_bytes_across"),
-            F.coalesce(F.sum(F.when(is_for_rate, size)), F.lit(0)).alias("moved_bytes_for_rate"),
-        ).collect()[0]
-        return MoveCounts(**row.asDict())
+        return MoveCounts.of(list(map(MoveGroup._make, plan_frames.groups(self.moves).collect())))
 
     def publish(self, job: Job) -> None:
         """Write the tables ``plan_dirs`` and ``plan_moves``."""
-        publish(plan_frames.plan_dirs(self.sums, self.moves), job.table("plan_dirs"))
-        publish(plan_frames.plan_moves(self.moves), job.table("plan_moves"))
+        rows = [tuple(dir_row(one).values()) for one in self.dirs]
+        publish(_frame(job.spark, rows, PLAN_DIRS), job.table("plan_dirs"))
+        publish(as_table(self.moves, PLAN_MOVES), job.table("plan_moves"))
 
 
 @contextmanager
@@ -108,28 +109,30 @@ def made_plan(
         return frame
 
     try:
-        dirs = keep(plan_frames.directories(log_dirs, request.drains))
-        placed = keep(plan_frames.placed(replicas, dirs))
-        sums = keep(plan_frames.sums(dirs, placed))
-        known = _sums(sums)
+        reported = as_table(log_dirs, LOG_DIRS).collect()
+        empty = empty_dirs(map(LogDir._make, reported), request.drains)
+        placed = keep(plan_frames.placed(replicas, by_broker(empty)))
+        known = _sums(placed, empty)
         require_known(known, request.drains)
         step(f"{sum(one.replicas for one in known):,} replicas in {len(known):,} directories")
         crossings, goals = None, request.goals
         if request.across_brokers:
             crossings = _crossings(placed, known, goals, keep, step)
             goals = cluster_goals(known, goals)
-        moves = plan_frames.moves(placed, sums, goals, crossings)
+        moves = plan_frames.moves(placed, by_broker(known), goals, crossings)
         if request.max_moves is not None or request.max_bytes is not None:
             moves = plan_frames.limited(keep(moves), request.max_moves, request.max_bytes)
-        yield MadePlan(placed=placed, sums=sums, moves=keep(moves))
+        yield MadePlan(placed=placed, sums=known, moves=keep(moves))
     finally:
         for frame in kept:
             frame.unpersist()
 
 
-def _sums(sums: DataFrame) -> list[DirSums]:
-    """Rows sorted by broker and path, so that float sums are reproducible."""
-    return [dir_sums(row.asDict()) for row in sums.orderBy("broker_id", "path").collect()]
+def _sums(placed: DataFrame, dirs: Sequence[DirSums]) -> list[DirSums]:
+    """Directories with the sums of their replicas, sorted by broker and path."""
+    held = [dir_sums(row.asDict()) for row in plan_frames.sums(placed, by_broker(dirs)).collect()]
+    found = {(one.broker_id, one.path): one for one in (*dirs, *held)}
+    return [found[key] for key in sorted(found)]
 
 
 def _crossings(
@@ -147,10 +150,8 @@ def _crossings(
         tasks: Mapping[int, Task], drained: Collection[int], turn: int
     ) -> Iterable[tuple[int, int, Sent]]:
         nonlocal done
-        found = plan_frames.candidates(placed, sorted(tasks), sorted(drained), turn)
-        if done is not None:
-            found = plan_frames.without(found, done)
-        chosen = keep(plan_frames.crossings(found, tasks, racks))
+        left = placed if done is None else plan_frames.without(placed, done)
+        chosen = keep(plan_frames.crossings(left, tasks, racks, drained, turn))
         done = chosen if done is None else done.unionByName(chosen)
         for row in plan_frames.sent(chosen).collect():
             sent = Sent(size_bytes=row.size_bytes, write_rate=row.write_rate, replicas=row.replicas)

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
+
+from kraftjbod.balance.transfer_planner import DirSums
 
 #: Moves between brokers before it gives up, so that a bench ends.
 MAX_CROSSINGS: Final = 400_000
@@ -47,14 +49,18 @@ class Greedy:
     moves: int = 0
 
     @classmethod
-    def load(cls, sums: Iterable[Any], columns: Mapping[str, list[Any]]) -> Greedy:
+    def load(cls, sums: Sequence[DirSums], columns: Mapping[str, list[Any]]) -> Greedy:
         places = {
-            (row.broker_id, row.path): Place(
-                row.broker_id, row.total_bytes, row.spare_bytes, row.takes, row.gives
+            (one.broker_id, one.path): Place(
+                one.broker_id,
+                one.load.total_bytes,
+                one.load.spare_bytes,
+                one.load.takes,
+                one.load.gives,
             )
-            for row in sums
+            for one in sums
         }
-        racks = {row.broker_id: row.rack for row in sums}
+        racks = {one.broker_id: one.rack for one in sums}
         for index, key in enumerate(zip(columns["broker_id"], columns["path"], strict=True)):
             place = places[key]
             place.held_bytes += columns["size_bytes"][index]

@@ -29,6 +29,7 @@ from pyspark.sql import functions as F
 from kraftjbod.balance.fair_shares import Goals
 from kraftjbod.balance.placement import PlanRequest
 from kraftjbod.balance.plan_summary import PlanFigures, PlannedDir, Spread, figures, spread
+from kraftjbod.balance.transfer_planner import DirSums
 from kraftjbod.spark.plan.plan_files import write_files
 from kraftjbod.spark.plan.plan_tables import as_table
 from kraftjbod.spark.plan.spark_plan import made_plan
@@ -207,7 +208,7 @@ def _one(spark: SparkSession, report: Report, tables: Path, brokers: int, *, acr
             dirs = plan.dirs
             tolerance = request.goals.tolerance
             found = figures(dirs, moves=plan.counts, tolerance=tolerance, across_brokers=across)
-        count = sum(row.replicas for row in plan.sums.collect())
+        count = sum(one.replicas for one in plan.sums)
         greedy, greedy_took, greedy_peak = _greedy(plan.sums, plan.placed, across=across)
         _require_sound(plan.moves, dirs)
     what = f"plan {'across' if across else 'within'} {brokers:,} brokers, {count:,} replicas"
@@ -263,13 +264,13 @@ def _quality(
     report.add(f"{what}: directories outside the tolerance", len(plan.missed), "directories")
 
 
-def _greedy(sums: DataFrame, placed: DataFrame, *, across: bool) -> tuple[Greedy, float, float]:
+def _greedy(sums: list[DirSums], placed: DataFrame, *, across: bool) -> tuple[Greedy, float, float]:
     """The baseline, its seconds, and by how much the driver grew."""
     began = time.monotonic()
     before = psutil.Process().memory_info().rss
     names = ("topic", "partition", "broker_id", "path", "size_bytes", "brokers")
     columns = placed.select(*names).toArrow().to_pydict()
-    greedy = Greedy.load(sums.collect(), columns)
+    greedy = Greedy.load(sums, columns)
     if across:
         greedy.across_brokers(Goals().tolerance)
     greedy.within_brokers(Goals().tolerance)

@@ -9,16 +9,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.testing import assertDataFrameEqual
 
 from kraftjbod.balance.fair_shares import Goals
+from kraftjbod.balance.group_plans import by_broker
+from kraftjbod.balance.placement import empty_dirs
 from kraftjbod.balance.planner import Tier
 from kraftjbod.spark.plan import plan_frames
 from kraftjbod.spark.plan.plan_tables import CROSSINGS, MOVES
-from kraftjbod.spark.tables.schemas import LOG_DIRS, REPLICAS
-
-
-def log_dirs(spark: SparkSession, *rows: tuple[Any, ...]) -> DataFrame:
-    """Broker, rack, path, state, cordoned, total, free."""
-    full = [(b, rack, path, "", state, *more) for b, rack, path, state, *more in rows]
-    return spark.createDataFrame(full, LOG_DIRS)
+from kraftjbod.spark.tables.schemas import REPLICAS
+from tests.unit.balance.clusters import log_dir
 
 
 def replicas(spark: SparkSession, *rows: tuple[Any, ...]) -> DataFrame:
@@ -32,41 +29,38 @@ def replicas(spark: SparkSession, *rows: tuple[Any, ...]) -> DataFrame:
     return spark.createDataFrame(full, REPLICAS)
 
 
-def test_a_crossing_gets_a_directory_and_the_turn_of_the_one_it_replaces(
-    spark: SparkSession,
-) -> None:
-    dirs = plan_frames.directories(
-        log_dirs(
-            spark,
-            (1, None, "/a", "online", False, 1000, 900),
-            (2, None, "/a", "online", False, 1000, 900),
-            (3, None, "/a", "online", False, 1000, 900),
-            (3, None, "/b", "online", False, 1000, 900),
-            (4, None, "/a", "online", True, 1000, 900),
+def test_crossing_gets_a_directory_and_keeps_its_rank(spark: SparkSession) -> None:
+    dirs = by_broker(
+        empty_dirs(
+            [
+                *(log_dir(broker, "/a") for broker in (1, 2, 3)),
+                log_dir(3, "/b"),
+                log_dir(4, "/a", is_cordoned=True),
+            ]
         )
     )
     found = [(n, b, "/a", 10, 1.0, False, [5, 1, 2]) for n in (0, 1) for b in (1, 2)]
     placed = plan_frames.placed(replicas(spark, *found, (9, 3, "/a", 10)), dirs)
-    sums = plan_frames.sums(dirs, placed)
+    held = [plan_frames.dir_sums(row.asDict()) for row in plan_frames.sums(placed, dirs).collect()]
     crossings = spark.createDataFrame(
         [("t", 0, 1, 3, 10, 1.0, 1, 1.5, 0), ("t", 1, 2, 4, 10, 1.0, 1, 1.5, 0)], CROSSINGS
     )
-    moves = plan_frames.moves(placed, sums, Goals(), crossings)
-    expected = [("t", 0, 1, "/a", 3, "/b", 10, 1.0, 1, 1.5, 0)]
+    moves = plan_frames.moves(placed, {**dirs, **by_broker(held)}, Goals(), crossings)
+    expected = [("t", 0, 1, "/a", 3, "/b", 10, 1.0, 1, 1.5, 0, 1)]
     assertDataFrameEqual(moves, spark.createDataFrame(expected, MOVES))
-    got = plan_frames.reassigned(placed, moves)
-    assertDataFrameEqual(
-        got,
-        spark.createDataFrame(
-            [("t", 0, [5, 3, 2], [None, "/b", "/a"], [5, 1, 2], [None, "/a", "/a"])], got.schema
-        ),
-    )
+    [row] = plan_frames.touched(placed, moves).collect()
+    assert (row.topic, row.partition, row.brokers) == ("t", 0, [5, 1, 2])
+    assert row.paths == {1: "/a", 2: "/a"}
+    assert row.moves == {1: (3, "/b"), 2: None}
 
 
 def ranked(spark: SparkSession, rows: Iterable[Sequence[Any]]) -> DataFrame:
     """Partition, ends, size, tier, score, step."""
     full = [
-        ("t", p, 1, f"/{ends[0]}", 1, f"/{ends[1]}", size, 0.0, int(tier), score, s)
+        (
+            *("t", p, 1, f"/{ends[0]}", 1, f"/{ends[1]}", size, 0.0, int(tier), score, s),
+            0 if tier is Tier.DRAIN else 2,
+        )
         for p, ends, size, tier, score, s in rows
     ]
     return spark.createDataFrame(full, MOVES)

@@ -6,6 +6,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.testing import assertDataFrameEqual
 
+from kraftjbod.balance.group_plans import Move
 from kraftjbod.spark.plan.plan_tables import CROSSINGS, MOVES, SENT, as_table
 from kraftjbod.spark.tables.schemas import PLAN_MOVES
 
@@ -24,5 +25,6 @@ def test_columns_come_in_order_and_type_and_no_others(spark: SparkSession) -> No
 
 def test_moves_are_those_that_are_written_with_their_rank() -> None:
     rank = ["tier", "score", "step"]
-    assert MOVES.fieldNames() == [*PLAN_MOVES.fieldNames(), *rank]
+    assert MOVES.fieldNames() == [*PLAN_MOVES.fieldNames(), *rank, "phase"]
+    assert MOVES.fieldNames() == list(Move._fields)
     assert CROSSINGS.fieldNames()[-3:] == rank

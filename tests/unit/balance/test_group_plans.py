@@ -42,6 +42,6 @@ def test_moves_of_broker_place_incoming_replicas_that_fit() -> None:
     own = Home("t", 9, 3, "/a", 10, 0.0, True, None)
     dirs = filled_dirs(empty_dirs([log_dir(3, "/a"), log_dir(3, "/b")]), [])
     [move] = moves_of_broker(dirs, [*homes, own], Goals())
-    assert move == ("t", 0, 1, "/a", 3, "/b", 10, 1.0, *rank)
+    assert move == ("t", 0, 1, "/a", 3, "/b", 10, 1.0, *rank, 1)
     closed = empty_dirs([log_dir(4, "/a", is_cordoned=True)])
     assert list(moves_of_broker(closed, homes, Goals())) == []
