@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any, Final
 
 from kraftjbod.spark.report.report_data import ReportData, Rows, fullest
@@ -16,16 +17,16 @@ _SOON_S: Final = 7 * 86_400
 
 def summary(data: ReportData) -> Html:
     """The cluster in a row of figures."""
+    numbers = summary_numbers(data)
     entries: list[Tile] = []
     if data.dirs:
-        entries += _cluster_tiles(data.dirs)
+        entries += _cluster_tiles(data.dirs, numbers)
     if data.forecasts is not None:
         entries.append(_soonest_tile(data.forecasts))
-    if data.outliers is not None:
-        found = data.findings.total()
+    found, differences = numbers["findings"], numbers["audit_differences"]
+    if found is not None:
         entries.append(Tile(figure=f"{found:,}", label="findings", tone="bad" if found else "good"))
-    if data.audit_counts is not None:
-        differences = rows_in_all(data.audit_counts)
+    if differences is not None:
         tone = "bad" if differences else "warn" if data.audit_is_unfinished else "good"
         entries.append(Tile(figure=f"{differences:,}", label="audit differences", tone=tone))
     return tiles(entries)
@@ -51,18 +52,16 @@ def summary_numbers(data: ReportData) -> dict[str, Any]:
     }
 
 
-def _cluster_tiles(dirs: Rows) -> list[Tile]:
-    known = fullest(dirs)
-    total, used = sum(row["total_bytes"] for row in known), sum(used_bytes(row) for row in known)
-    states = Counter(str(row["state"]) for row in dirs)
+def _cluster_tiles(dirs: Rows, numbers: Mapping[str, Any]) -> list[Tile]:
+    total, used, states = numbers["total_bytes"], numbers["used_bytes"], numbers["states"]
     ill = {name: count for name, count in states.items() if name != "online"}
-    tone = "bad" if states["offline"] else "warn" if ill else "good"
+    tone = "bad" if "offline" in ill else "warn" if ill else "good"
     words = ", ".join(f"{count} {name}" for name, count in sorted(ill.items())) or "all online"
-    cordoned = sum(bool(row["is_cordoned"]) for row in dirs)
+    cordoned = numbers["cordoned"]
     return [
-        Tile(figure=f"{len({row['broker_id'] for row in dirs}):,}", label="brokers"),
+        Tile(figure=f"{numbers['brokers']:,}", label="brokers"),
         Tile(
-            figure=f"{len(dirs):,}",
+            figure=f"{numbers['log_dirs']:,}",
             label=f"directories, {words}" + (f", {cordoned} cordoned" if cordoned else ""),
             tone=tone,
         ),
