@@ -23,6 +23,7 @@ import stat
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from queue import SimpleQueue
@@ -41,6 +42,8 @@ _MOST_SYNCS: Final = 8
 _SYNCS_PER_THREAD: Final = 8
 #: The unit of ``st_blocks``, independent of the file system's block size.
 _BLOCK_BYTES: Final = 512
+#: Number of times that a removal of a directory may find a name removed by another program.
+_MOST_VANISHING: Final = 10
 
 
 class OpenMode(Enum):
@@ -191,7 +194,9 @@ class Vfs(Protocol):
 
     def unlink_if_exists(self, path: str) -> None: ...
 
-    def remove_tree(self, path: str) -> None: ...
+    def remove_tree(self, path: str) -> None:
+        """Remove ``path`` and everything below it, unless another program removes it meanwhile."""
+        ...
 
     def sync_dir(self, path: str) -> None:
         """Make creations, renames and removals in ``path`` durable (fsync)."""
@@ -509,7 +514,13 @@ class RealVfs:
             return
 
     def remove_tree(self, path: str) -> None:
-        shutil.rmtree(path)
+        for _ in range(_MOST_VANISHING):
+            if not os.path.lexists(path):
+                return
+            with suppress(FileNotFoundError):
+                shutil.rmtree(path)
+        if os.path.lexists(path):
+            shutil.rmtree(path)
 
     def sync_dir(self, path: str) -> None:
         try:

@@ -84,9 +84,11 @@ _PROCESS_LIMIT: Final = frozenset({ENOMEM, EFBIG})
 _CALLER_BUG: Final = frozenset(
     {ENOENT, EBADF, EINVAL, EEXIST, ENOTDIR, EISDIR, ENAMETOOLONG, ENOTEMPTY}
 )
-#: Operations that write below a directory that this broker created. ENOENT means that the file
-#: system or another program removed that directory: records of the replica are lost (KIP-18).
-_WRITES_BELOW: Final = frozenset({OpKind.APPEND, OpKind.CREATE, OpKind.INDEX, OpKind.CHECKPOINT})
+#: Operations for which ENOENT proves no loss: a start and a load use names that they listed, and a
+#: deletion may find its names removed. All others use names of files that this broker created, in
+#: the thread that alone renames and removes them. ENOENT means for these that the file system or
+#: another program removed records (KIP-18).
+_NAMES_MAY_VANISH: Final = frozenset({OpKind.START, OpKind.LOAD, OpKind.DELETE})
 
 
 def judge(errno: int | None, kind: OpKind) -> Verdict:
@@ -104,7 +106,7 @@ def judge(errno: int | None, kind: OpKind) -> Verdict:
         return Verdict.FAILED  # A probe does nothing but check the disk.
     if errno in _PROCESS_LIMIT:
         return Verdict.PROCESS_LIMIT
-    if errno == ENOENT and kind in _WRITES_BELOW:
+    if errno == ENOENT and kind not in _NAMES_MAY_VANISH:
         return Verdict.FAILED
     if errno in _CALLER_BUG:
         return Verdict.CALLER_BUG

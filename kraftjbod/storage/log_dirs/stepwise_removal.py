@@ -13,14 +13,14 @@ from typing import Final
 from kraftjbod.storage.dir_names import PARTITION_METADATA
 from kraftjbod.storage.log_dirs.log_dir import LogDir
 from kraftjbod.storage.log_dirs.log_dir_policy import OpKind
-from kraftjbod.storage.vfs import OpenMode, Vfs
+from kraftjbod.storage.vfs import DirEntry, OpenMode, Vfs
 
 #: Most bytes that one operation frees.
 STEP_BYTES: Final = 64 * 1024 * 1024
 
 
 async def remove_replica_dir(log_dir: LogDir, path: str) -> None:
-    """Remove the directory ``path`` of an unused replica.
+    """Remove the directory ``path`` of an unused replica, unless another program removed it.
 
     Cost: a listing, and one operation for each file and for each further ``STEP_BYTES`` of it. The
     file with the topic id is removed first, so that the rest of the directory does not count as a
@@ -30,7 +30,11 @@ async def remove_replica_dir(log_dir: LogDir, path: str) -> None:
     :raises KafkaStorageError: the dir is or goes offline.
     """
     vfs = log_dir.vfs
-    entries = await log_dir.run(OpKind.DELETE, lambda: vfs.list_dir(path))
+
+    def list_files() -> list[DirEntry]:
+        return vfs.list_dir(path) if vfs.is_dir(path) else []
+
+    entries = await log_dir.run(OpKind.DELETE, list_files)
     files = [f"{path}/{entry.name}" for entry in entries if not entry.is_dir]
     for file in sorted(files, key=lambda name: not name.endswith(PARTITION_METADATA)):
         while await log_dir.run(OpKind.DELETE, partial(remove_part, vfs, file)):

@@ -43,9 +43,6 @@ _CLUTTER: Final = (
     "link-to-an-old-disk",
     "t-0.orig",
 )
-#: Operations that may also find that a listed name is gone. Only the process itself creates the
-#: files that it renames, so a rename that finds no file is reported as a bug.
-_NAME_KINDS: Final = frozenset({"list_dir", "remove_tree"})
 #: Kinds of operations that can fail once.
 _KINDS: Final = (
     "open",
@@ -131,8 +128,7 @@ class DiskFaults:
                 self._fails_all = True
             case DiskFault.EIO_ONCE:
                 kind, countdown = disk.rng.choice(_KINDS), disk.rng.randint(1, _LATEST)
-                may_miss = (errno.ENOENT,) if kind in _NAME_KINDS else ()
-                number = disk.rng.choice((*_ERRNOS, *may_miss))
+                number = disk.rng.choice(_ERRNOS)
                 self._one_error = _OneError(kind=kind, countdown=countdown, number=number)
             case DiskFault.WRITEBACK:
                 self._syncs_left = disk.rng.randint(1, _LATEST_SYNC)

@@ -292,6 +292,8 @@ class MemVfs:
     def remove_tree(self, path: str) -> None:
         """Remove name by name, so that a crash may leave some of them."""
         with self._mutex:
+            if self._find(path) is None:
+                return
             directory = self._dir(path)
             for name, node in list(directory.entries.items()):
                 if isinstance(node, MemDir):

@@ -159,6 +159,31 @@ def test_list_dir_skips_names_that_vanish_meanwhile(tmp_path: Path) -> None:
         renaming.join()
 
 
+def test_remove_tree_of_absent_path_does_nothing(place: tuple[Vfs, str]) -> None:
+    vfs, root = place
+    vfs.remove_tree(f"{root}/t-0-delete")
+
+
+def test_remove_tree_skips_names_that_vanish_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An operator removes the same directory with ``rm -r``."""
+    directory = tmp_path / "t-0-delete"
+    directory.mkdir()
+    for number in range(5):
+        (directory / f"{number}.log").touch()
+    unlink = os.unlink
+
+    def unlink_after_operator(path: str, *, dir_fd: int | None = None) -> None:
+        monkeypatch.setattr(os, "unlink", unlink)
+        unlink(path, dir_fd=dir_fd)
+        unlink(path, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "unlink", unlink_after_operator)
+    RealVfs().remove_tree(str(directory))
+    assert not directory.exists()
+
+
 def test_vfs_operations_on_an_absent_path_raise_file_not_found(place: tuple[Vfs, str]) -> None:
     vfs, root = place
     for op in (

@@ -192,14 +192,14 @@ async def test_absent_file_takes_the_directory_offline_only_after_a_failed_check
     log_dir, _, vfs = make()
     with capture_logs() as logs:
         with pytest.raises(KafkaStorageError):
-            await log_dir.run(OpKind.READ, lambda: fail_with(ENOENT))
+            await log_dir.run(OpKind.DELETE, lambda: fail_with(ENOENT))
         await log_dir.run(OpKind.READ, lambda: None)
     assert "log_dir_operation_made_no_sense" in [entry["event"] for entry in logs]
     assert log_dir.is_online
     vfs.inner.unlink_if_exists("/d1/meta.properties")
     with capture_logs() as logs:
         with pytest.raises(KafkaStorageError):
-            await log_dir.run(OpKind.READ, lambda: fail_with(ENOENT))
+            await log_dir.run(OpKind.DELETE, lambda: fail_with(ENOENT))
         await until(lambda: not log_dir.is_online)
         await asyncio.sleep(0)
     assert [entry["event"] for entry in logs] == ["log_dir_offline"], "no bug"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from errno import EIO
 
 import pytest
+from structlog.testing import capture_logs
 
 from kraftjbod.core.errors import KafkaStorageError
 from kraftjbod.storage.log_dirs import stepwise_removal
@@ -48,6 +49,15 @@ async def test_remove_replica_dir_shrinks_a_large_file_in_steps(
     await remove_replica_dir(log_dir, directory)
     assert not mem.exists(directory)
     assert sorted(set(sizes)) == [124 * KIB, 424 * KIB, 724 * KIB, MIB]
+    log_dir.close()
+
+
+async def test_remove_replica_dir_of_absent_directory_succeeds() -> None:
+    """An operator removed it with ``rm -r`` to free its space."""
+    log_dir = open_dir(MemVfs())
+    with capture_logs() as events:
+        await remove_replica_dir(log_dir, "/d1/t-0.1-stray")
+    assert events == []
     log_dir.close()
 
 
