@@ -164,6 +164,14 @@ test-all: setup spark long-packages  ## Every test there is: Spark, containers, 
 unit: setup  ## Unit tests only
 	@$(PYTEST) tests/unit $(ARGS)
 
+.PHONY: coverage
+coverage: setup  ## Measure which lines the unit tests run; prints a figure per package and writes docs/coverage.md
+	@mkdir -p .cache/coverage
+	@$(PY) -m coverage erase
+	@$(PY) -m coverage run -m pytest -q -n $(JOBS) --dist loadfile tests/unit $(ARGS)
+	@$(PY) -m coverage combine -q
+	@$(PY) -m tests.tidy.coverage_page
+
 .PHONY: integration
 integration: setup test-packages  ## Real daemons with foreign clients, kill -9 and dying dirs
 	@$(PYTEST) tests/integration $(ARGS)

@@ -1,0 +1,55 @@
+"""``make coverage``: the page docs/coverage.md, from the data of coverage.py."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import PurePath
+from typing import Final
+
+import coverage
+
+from tests.checkout import ROOT
+
+PAGE: Final = ROOT / "docs/coverage.md"
+_HEAD: Final = """\
+# Coverage
+
+The share of lines that `make test`'s unit tests (`tests/unit`) run, by package of kraftjbod.
+`make coverage` measures it and writes this page.
+Packages with low figures are tested with real processes, in `tests/integration` and `tests/spark`, which are not part of it.
+"""
+
+
+def page(packages: Mapping[str, tuple[int, int]]) -> str:
+    """Return the page; ``packages`` has the numbers of run lines and of all lines."""
+    run, lines = (sum(numbers) for numbers in zip(*packages.values(), strict=True))
+    rows = [(f"`{name}`", *numbers) for name, numbers in sorted(packages.items())]
+    table = "".join(
+        f"| {name} | {lines:,} | {100 * run / lines:.1f} % |\n"
+        for name, run, lines in (*rows, ("all", run, lines))
+    )
+    return f"{_HEAD}\n| package | lines | run |\n|---|---|---|\n{table}"
+
+
+def by_package(files: Iterable[tuple[PurePath, int, int]]) -> dict[str, tuple[int, int]]:
+    """Sum run lines and all lines of files, given relative to the checkout, by package."""
+    packages: dict[str, tuple[int, int]] = {}
+    for path, run, lines in files:
+        package = path.parts[1] if len(path.parts) > 2 else path.parts[0]
+        so_far = packages.get(package, (0, 0))
+        packages[package] = (so_far[0] + run, so_far[1] + lines)
+    return {name: numbers for name, numbers in packages.items() if numbers[1]}
+
+
+def _measured() -> Iterable[tuple[PurePath, int, int]]:
+    measured = coverage.Coverage(config_file=str(ROOT / "pyproject.toml"))
+    measured.load()
+    for path in sorted((ROOT / "kraftjbod").rglob("*.py")):
+        _, lines, _, missing, _ = measured.analysis2(str(path))
+        yield path.relative_to(ROOT), len(lines) - len(missing), len(lines)
+
+
+if __name__ == "__main__":
+    text = page(by_package(_measured()))
+    print(text.partition("\n\n|")[2])
+    PAGE.write_text(text, encoding="utf-8")
