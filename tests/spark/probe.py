@@ -1,4 +1,4 @@
-"""A job that does what its argument says, to see what every job does the same way."""
+"""A job that acts by its argument, for tests of the behaviour that all jobs share."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PLACE = "module string, python string, zone string"
 
 
 def _place(batches: Iterator[Any]) -> Iterator[Any]:
-    """Where a Python worker is: its Python, its time zone, and where our modules come from."""
+    """Return the place of a Python worker: its Python, time zone, and the path of our modules."""
     for _ in batches:
         place = {"module": errors.__file__, "python": sys.executable, "zone": os.environ.get("TZ")}
         yield pa.RecordBatch.from_pylist([place])

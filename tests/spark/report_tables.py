@@ -1,8 +1,7 @@
-"""A made-up day of a cluster in the real tables, for a report.
+"""A generated day of a cluster in the real tables, for a report.
 
-Broker 2's ``d1`` dies, broker 1's ``d3`` fills up, broker 3's ``d0`` hangs for a while, broker 3's
-``d2`` is cordoned and emptied, broker 1's ``d0`` is slow. Everything else is well.
-"""
+Broker 2's ``d1`` fails, broker 1's ``d3`` fills up, broker 3's ``d0`` stalls for a while, broker
+3's ``d2`` is cordoned and emptied, broker 1's ``d0`` is slow. All other directories are healthy."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ TIB: Final = 1024**4
 BEGIN: Final = datetime(2026, 11, 21, 0, 0, tzinfo=UTC)
 HOURS: Final = 24
 TOTAL: Final = 4 * TIB
-#: Names that a page must not take at their word.
+# Names that a page must escape.
 HOSTILE_PATH: Final = '/data/<img src=x onerror="alert(1)">&$x^2$'
 HOSTILE_TOPIC: Final = "</script><script>alert(2)</script>"
 
@@ -33,14 +32,14 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def write_table(folder: Path, name: str, schema: StructType, rows: Rows) -> None:
-    """One Parquet file with the table's own schema; columns that a row leaves out are null."""
+    """Write one Parquet file with the table's schema; columns that a row omits are null."""
     table = pa.Table.from_pylist(list(rows), schema=to_arrow_schema(schema, timezone="UTC"))
     (folder / name).mkdir(parents=True, exist_ok=True)
     pq.write_table(table, folder / name / "part-0.parquet")
 
 
 def write_day(folder: Path, *, step_minutes: int = 10, brokers: int = 3, dirs: int = 4) -> None:
-    """Every table of a report."""
+    """Write every table of a report."""
     windows = day_windows(step_minutes, brokers, dirs)
     write_table(folder, "log_dir_windows", tables.LOG_DIR_WINDOWS, windows)
     write_table(folder, "log_dir_samples", tables.LOG_DIR_SAMPLES, [_sample(w) for w in windows])
@@ -160,7 +159,7 @@ def forecasts(windows: Rows) -> list[dict[str, Any]]:
         _forecast(last["id-1-3"], 0.8, 0.25),
         _forecast(last["id-1-2"], 400, 1.5),
         still,
-        # It is dead: whatever its past says, it fills no more.
+        # An offline directory no longer fills, whatever its history.
         _forecast(last["id-2-1"], 0.1, 0.1),
         _forecast(last["id-2-3"], 9, 0.5),
     ]

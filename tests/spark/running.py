@@ -1,4 +1,4 @@
-"""Programs that start Spark by themselves, in a process of their own as users start them."""
+"""Programs that start Spark themselves, in separate processes as users start them."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from typing import Final
 
 from tests.checkout import ROOT
 
-#: One core is shared by two test processes, and Java starts in both.
+# Two test processes share one core, and Java starts in both.
 LONGEST_S: Final = 280
-#: For processes that live for a minute: half of what a start costs is the compiler's second level.
+# For processes of about a minute: the second compiler level is half of the start's cost.
 QUICK_JAVA: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _QUICK: Final = {"SPARK_SUBMIT_OPTS": QUICK_JAVA, "SPARK_LAUNCHER_OPTS": QUICK_JAVA}
 _INHERITED: Final = ("SPARK_", "PYSPARK_", "JAVA_HOME", "PYTHON")
 
 
 def environment(**changes: str) -> dict[str, str]:
-    """Ours without what a session in this process set, quick to start, and with ``changes``."""
+    """Return our environment without a session's changes, with a fast start, and with
+    ``changes``."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith(_INHERITED)}
     return {**kept, **_QUICK, **changes}
 
@@ -31,7 +32,7 @@ def run(
     cwd: Path = ROOT,
     longest_s: float = LONGEST_S,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end."""
+    """Run a command until it ends."""
     return subprocess.run(
         command,
         capture_output=True,
@@ -47,5 +48,5 @@ def run(
 def run_python(
     *arguments: str, env: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run our Python on a program."""
+    """Run a program with our Python."""
     return run(sys.executable, *arguments, env=env)

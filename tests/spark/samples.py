@@ -1,4 +1,4 @@
-"""Samples as brokers send them, with everything filled in that a test does not care about."""
+"""Samples as brokers send them, with default values for all fields."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 from kraftjbod.protocol.telemetry.storage_telemetry import LogDirSample, Origin, ReplicaSample
 from kraftjbod.spark.tables.schemas import LOG_DIR_SAMPLES, REPLICA_SAMPLES
 
-#: A round minute; times of tests are seconds after it.
+# A round minute; times in tests are seconds after it.
 START: Final = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 START_MS: Final = int(START.timestamp() * 1000)
 GIB: Final = 1 << 30
@@ -98,7 +98,7 @@ def _frame(
 
 
 def row(who: Origin, sample: LogDirSample | ReplicaSample, schema: StructType) -> Row:
-    """A sample as its table has it."""
+    """Return a sample as a row of its table."""
     values = []
     for name in schema.names:
         sent = f"{name}_ms" if name in ("time", "since") else name

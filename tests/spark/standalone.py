@@ -1,8 +1,7 @@
 """A Spark standalone cluster of real processes: a master and workers on the loopback address.
 
-The Python of its executors is an environment of its own, which has the packages of ours but not
-``kraftjbod``: what executors know of it was shipped to them.
-"""
+Its executors have a separate Python environment, with our packages but without ``kraftjbod``: they
+have only what is shipped to them."""
 
 from __future__ import annotations
 
@@ -41,20 +40,20 @@ appender.console.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Daemon:
-    """A master or a worker, with everything that it starts."""
+    """A master or a worker, with all processes that it starts."""
 
     process: subprocess.Popen[bytes]
     log: Path
 
     def kill(self) -> None:
         """``kill -9`` of the process and its executors with their Python processes."""
-        # They are one group: see start_new_session.
+        # They are one process group: see start_new_session.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
 
     def wait_for(self, pattern: str) -> str:
-        """The first group of ``pattern``, once it stands in the log."""
+        """Return the first group of ``pattern``, once it is in the log."""
         deadline = time.monotonic() + START_S
         while True:
             text = self.log.read_text(encoding="utf-8", errors="replace")
@@ -67,7 +66,7 @@ class Daemon:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StandaloneCluster:
-    """``conf`` is for the driver: its address, executors that fit, and their Python."""
+    """``conf`` is for the driver: its address, executor sizes, and their Python."""
 
     master_url: str
     workers: tuple[Daemon, ...]
@@ -76,7 +75,7 @@ class StandaloneCluster:
 
 @contextlib.contextmanager
 def standalone_cluster(folder: Path, *, workers: int = 2) -> Iterator[StandaloneCluster]:
-    """A cluster whose workers have one core and 512 MiB each; logs and work lie in ``folder``."""
+    """Yield a cluster whose workers have one core and 512 MiB each; logs are in ``folder``."""
     (folder / "conf").mkdir(parents=True)
     (folder / "conf" / "log4j2.properties").write_text(_LOG4J)
     python = _executors_python(folder / "python")
@@ -140,8 +139,8 @@ def _start(folder: Path, name: str, role: str, *options: str) -> Daemon:
 
 
 def _executors_python(folder: Path) -> str:
-    """A Python that sees our site-packages as a plain folder: its ``.pth`` files do nothing there,
-    so an editable ``kraftjbod`` stays unknown."""
+    """Return a Python with our site-packages as a plain folder: it ignores ``.pth`` files, so an
+    editable ``kraftjbod`` stays unknown."""
     venv.create(folder, with_pip=False, symlinks=True)
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     packages = folder / "lib" / version / "site-packages"

@@ -28,7 +28,7 @@ PER_BATCH: Final = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copied:
-    """What is wrong with a copy, one sentence per finding; and how many records came again."""
+    """The defects of a copy, one sentence each; and the number of duplicates."""
 
     missing: list[str]
     out_of_order: list[str]
@@ -40,7 +40,7 @@ class Copied:
 
 
 def produce_numbered(bootstrap: str, topic: str) -> None:
-    """Each of :data:`KEYS` keys gets its own numbers, 0 and up."""
+    """Produce for each of :data:`KEYS` keys its own numbers from 0."""
     producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
     failed: list[str] = []
     for number in range(RECORDS):
@@ -58,7 +58,7 @@ def produce_numbered(bootstrap: str, topic: str) -> None:
 def start_copy(
     spark: SparkSession, bootstrap: str, source: str, to: str, checkpoint: Path
 ) -> StreamingQuery:
-    """Copies until the end that there is now, some hundred records in a batch."""
+    """Copy until the present end, some hundred records in a batch."""
     servers = {"kafka.bootstrap.servers": bootstrap}
     return (
         spark.readStream.format("kraftjbod")
@@ -78,7 +78,7 @@ def count(bootstrap: str, topic: str) -> int:
 
 
 def judge(bootstrap: str, topic: str) -> Copied:
-    """Every record at least once, a key's in one partition; first appearances in their order."""
+    """Check that each record exists, a key's records in one partition and first ones in order."""
     came: Counter[str] = Counter()
     order: dict[tuple[str, int], list[int]] = defaultdict(list)
     for partition in range(PARTITIONS):

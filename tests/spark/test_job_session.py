@@ -14,7 +14,7 @@ from tests.spark.running import LONGEST_S
 pytestmark = pytest.mark.timeout(300)
 
 
-def test_that_spark_does_not_start_is_reported_when_a_job_is_asked_for(
+def test_job_session_reports_failed_start_when_a_job_is_requested(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null")
@@ -29,8 +29,8 @@ def test_that_spark_does_not_start_is_reported_when_a_job_is_asked_for(
     asyncio.run(tour())
 
 
-def test_a_tour_that_is_broken_off_takes_java_along(tmp_path: Path) -> None:
-    """And a job that fails is an error that says why, and leaves the session to the next one."""
+def test_job_session_of_interrupted_tour_ends_java(tmp_path: Path) -> None:
+    """A job that fails has an error with its reason, and leaves the session to the next job."""
     before = psutil.Process().children(recursive=True)
     children: list[psutil.Process] = []
 
@@ -42,7 +42,7 @@ def test_a_tour_that_is_broken_off_takes_java_along(tmp_path: Path) -> None:
                     await jobs.answer(jobs.ask("report", "--tables", str(tmp_path)))
             now = psutil.Process().children(recursive=True)
             children.extend(child for child in now if child not in before)
-            # Java is one that starts fast, as the jobs are over soon.
+            # Java uses its fast start, because the jobs are short.
             assert any("-XX:TieredStopAtLevel=1" in child.cmdline() for child in children)
             raise KeyboardInterrupt
 

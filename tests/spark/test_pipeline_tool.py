@@ -1,4 +1,4 @@
-"""``kraftjbod-pipeline`` as its users see it before any job runs."""
+"""``kraftjbod-pipeline`` as its users see it before a job runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.spark.running import environment, run, run_python
 TOOL = str(ROOT / "bin" / "kraftjbod-pipeline")
 
 
-def test_the_help_names_every_job_and_does_not_wait_for_spark() -> None:
+def test_help_names_every_job_without_import_of_spark() -> None:
     script = (
         "import sys\n"
         "from kraftjbod.spark.pipeline_tool import main\n"
@@ -29,7 +29,7 @@ def test_the_help_names_every_job_and_does_not_wait_for_spark() -> None:
 
 
 @pytest.mark.parametrize("job", JOBS)
-def test_every_job_has_a_help_with_the_options_of_all(job: str) -> None:
+def test_job_help_has_the_common_options(job: str) -> None:
     done = run(TOOL, job, "--help")
     assert done.stderr == ""
     assert done.stdout.startswith(f"Usage: kraftjbod-pipeline {job} [OPTIONS]\n")
@@ -38,7 +38,7 @@ def test_every_job_has_a_help_with_the_options_of_all(job: str) -> None:
         assert option in done.stdout
 
 
-def test_an_unknown_job_is_wrong_usage() -> None:
+def test_unknown_job_is_wrong_usage() -> None:
     done = run(TOOL, "compress")
     assert done.returncode == 2
     assert done.stderr == "error: No such command 'compress'. (kraftjbod-pipeline --help)\n"
@@ -46,7 +46,7 @@ def test_an_unknown_job_is_wrong_usage() -> None:
 
 @pytest.fixture(scope="module")
 def sparkless(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The environment of a Python that has all of our packages but Spark."""
+    """The environment of a Python with all our packages except Spark."""
     folder = tmp_path_factory.mktemp("packages")
     for package in Path(sysconfig.get_paths()["purelib"]).iterdir():
         if not package.name.startswith("pyspark") and package.suffix != ".pth":
@@ -55,7 +55,7 @@ def sparkless(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("words", [("ingest",), ("plan", "--from-tables")])
-def test_without_spark_a_job_says_how_to_get_it(
+def test_job_without_spark_explains_its_installation(
     sparkless: dict[str, str], words: tuple[str, ...]
 ) -> None:
     done = run_python("-S", "-m", "kraftjbod.spark.pipeline_tool", *words, env=sparkless)
@@ -66,9 +66,7 @@ def test_without_spark_a_job_says_how_to_get_it(
     )
 
 
-def test_a_plan_of_what_lies_there_now_goes_to_the_brokers_without_spark(
-    sparkless: dict[str, str], tmp_path: Path
-) -> None:
+def test_plan_without_tables_needs_no_spark(sparkless: dict[str, str], tmp_path: Path) -> None:
     missing = tmp_path / "client.properties"
     words = ("plan", "--bootstrap-server", "127.0.0.1:1", "--command-config", str(missing))
     done = run_python("-S", "-m", "kraftjbod.spark.pipeline_tool", *words, env=sparkless)

@@ -1,4 +1,4 @@
-"""The file of a plan, and the one that takes it back."""
+"""The file of a plan, and the one that reverts it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kraftjbod.cli.reassignment.reassignment_plan import Replica, parse_reassign
 from kraftjbod.spark.plan.plan_files import write_files
 
 
-def test_a_directory_that_nobody_knows_is_left_open(tmp_path: Path) -> None:
+def test_write_files_omits_unknown_directories(tmp_path: Path) -> None:
     moved = Reassigned("t", 0, (5, 3), (None, "/b"), (5, 1), (None, "/a"))
     out, back = tmp_path / "new" / "plan.json", tmp_path / "back.json"
     assert write_files([moved], out, back) == 1

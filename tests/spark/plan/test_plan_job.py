@@ -1,7 +1,6 @@
-"""``kraftjbod-pipeline plan`` on a real cluster that was made uneven by hand, and on its tables.
+"""``kraftjbod-pipeline plan`` on a real uneven cluster, and on its tables.
 
-What a plan promises is carried out by the real tool and judged by another client.
-"""
+The real tool executes the plan and an independent client checks the result."""
 
 from __future__ import annotations
 
@@ -57,7 +56,7 @@ def empty_again(cluster: Cluster) -> Iterator[None]:
 
 @pytest.fixture
 def plan(spark: SparkSession, tmp_path: Path, cluster: Cluster) -> Plan:
-    """Runs the command in this process, on the session of the run."""
+    """Runs the command in this process, in the session of the run."""
 
     def run(*words: str, code: int = 0, live: bool = True) -> dict[str, Any]:
         server = ("--bootstrap-server", cluster.bootstrap) if live else ()
@@ -73,7 +72,7 @@ def plan(spark: SparkSession, tmp_path: Path, cluster: Cluster) -> Plan:
 def filled_topic(
     cluster: Cluster, assignments: Mapping[int, Sequence[int]], records: Mapping[int, int]
 ) -> str:
-    """So many records of a kilobyte by partition."""
+    """Create a topic with a number of one-kilobyte records by partition."""
     name = next(_names)
     cluster.create_topic(name, assignments=assignments)
     producer = confluent_kafka.Producer(quiet(cluster.bootstrap))
@@ -86,7 +85,7 @@ def filled_topic(
 
 
 def put(cluster: Cluster, topic: str, places: Mapping[tuple[int, int], int]) -> None:
-    """Replicas by partition and broker into directories by number."""
+    """Move replicas, by partition and broker, into directories by number."""
     for (partition, broker), number in places.items():
         with cluster.admin(broker) as admin:
             path = str(cluster.local.dir_path(broker, number))
@@ -95,7 +94,7 @@ def put(cluster: Cluster, topic: str, places: Mapping[tuple[int, int], int]) -> 
         path = str(cluster.local.dir_path(broker, number))
 
         def where(broker: int = broker, partition: int = partition) -> list[str]:
-            """A replica that still moves is in two directories."""
+            """Return the directories of a replica: two during a move."""
             held = cluster.replicas_by_dir(broker, topic)
             return [path for path, partitions in held.items() if partition in partitions]
 
@@ -103,21 +102,23 @@ def put(cluster: Cluster, topic: str, places: Mapping[tuple[int, int], int]) -> 
 
 
 def execute(cluster: Cluster, tmp_path: Path) -> None:
-    """The plan, by the real tool, to its end."""
+    """Execute the plan with the real tool until it is complete."""
     file = ("--reassignment-json-file", str(tmp_path / "plan.json"))
     begun = tool("reassign-partitions", cluster, "--execute", "--progress", *file)
     assert begun.returncode == 0, begun.stderr
 
 
 def held(cluster: Cluster, broker: int) -> list[int]:
-    """Bytes of tests' topics in each directory of a broker."""
+    """Return the bytes of the tests' topics in each directory of a broker."""
     return [
         sum(size for name, size in one.sizes.items() if name.startswith("plan-"))
         for _, one in sorted(cluster.directories(broker).items())
     ]
 
 
-def test_a_skew_made_by_hand_is_evened_out(cluster: Cluster, plan: Plan, tmp_path: Path) -> None:
+def test_plan_of_uneven_directories_evens_them_out(
+    cluster: Cluster, plan: Plan, tmp_path: Path
+) -> None:
     topic = filled_topic(cluster, dict.fromkeys(range(6), (1, 2)), dict.fromkeys(range(6), 200))
     put(cluster, topic, {(n, b): 1 for n in range(6) for b in (1, 2)})
     before = held(cluster, 1)
@@ -139,13 +140,12 @@ def test_a_skew_made_by_hand_is_evened_out(cluster: Cluster, plan: Plan, tmp_pat
         parse_reassignment((tmp_path / "plan.json").read_text())
 
 
-def test_brokers_are_evened_out_and_no_rack_is_lost(
+def test_plan_across_brokers_evens_them_out_and_keeps_racks(
     cluster: Cluster, plan: Plan, tmp_path: Path, spark: SparkSession
 ) -> None:
     """Broker 3 is empty; it is in the rack of broker 1, so broker 2's replicas stay.
 
-    Broker 1 gives for both.
-    """
+    Broker 1 gives away replicas for both."""
     topic = filled_topic(cluster, dict.fromkeys(range(8), (1, 2)), dict.fromkeys(range(8), 200))
     printed = plan("--observe", "0", "--across-brokers")
     assert printed["moves_across"] > 0
@@ -160,7 +160,7 @@ def test_brokers_are_evened_out_and_no_rack_is_lost(
     assert 0.4 < sum(held(cluster, 3)) / sum(held(cluster, 2)) < 0.6
 
 
-def test_directories_and_brokers_are_drained_and_cordons_respected(
+def test_plan_with_drains_empties_directories_and_brokers_and_respects_cordons(
     cluster: Cluster, plan: Plan, tmp_path: Path
 ) -> None:
     topic = filled_topic(cluster, dict.fromkeys(range(6), (1,)), dict.fromkeys(range(6), 50))
@@ -184,10 +184,10 @@ def test_directories_and_brokers_are_drained_and_cordons_respected(
     assert {part.replicas for part in cluster.partitions(topic).values()} <= {(2,), (3,)}
 
 
-def test_write_rates_are_observed(
+def test_plan_with_observation_measures_write_rates(
     cluster: Cluster, plan: Plan, spark: SparkSession, tmp_path: Path
 ) -> None:
-    """What is written between the looks counts; a limit keeps the plan to what is allowed."""
+    """Only writes between the two observations count; a limit restricts the plan."""
     topic = filled_topic(cluster, dict.fromkeys(range(4), (1,)), dict.fromkeys(range(4), 20))
     put(cluster, topic, {(n, 1): 1 for n in range(4)})
     with written(cluster, topic, partition=2):
@@ -203,7 +203,7 @@ def test_write_rates_are_observed(
 
 @contextlib.contextmanager
 def written(cluster: Cluster, topic: str, *, partition: int) -> Iterator[None]:
-    """A producer that is at work already, and goes on until the end."""
+    """Run a producer from before the block until its end."""
     ended = threading.Event()
     producer = confluent_kafka.Producer(quiet(cluster.bootstrap))
     producer.produce(topic, value=VALUE, partition=partition)
@@ -232,18 +232,20 @@ def written(cluster: Cluster, topic: str, *, partition: int) -> Iterator[None]:
         (("--from-tables", "--drain", "disk"), 2, "'disk' is neither a broker id nor BROKER:PATH"),
     ],
 )
-def test_wrong_usage(plan: Plan, words: tuple[str, ...], code: int, said: str) -> None:
+def test_plan_with_wrong_usage_is_refused(
+    plan: Plan, words: tuple[str, ...], code: int, said: str
+) -> None:
     assert said in plan(*words, code=code, live=False)["error"]
 
 
-def test_what_is_not_there_cannot_be_drained(plan: Plan) -> None:
+def test_plan_with_drain_of_unknown_directory_or_broker_is_refused(plan: Plan) -> None:
     said = plan("--observe", "0", "--drain", "1:/nowhere", code=1)["error"]
     assert "--drain 1:/nowhere: there is no such directory" in said
     unknown = plan("--observe", "0", "--drain", "9", "--across-brokers", code=1)["error"]
     assert "brokers [1, 2, 3]" in unknown
 
 
-def test_drain_of_a_lost_broker_is_planned_from_metadata(
+def test_plan_with_drain_of_lost_broker_uses_metadata(
     cluster: Cluster, plan: Plan, tmp_path: Path
 ) -> None:
     topic = filled_topic(cluster, dict.fromkeys(range(4), (3, 1)), dict.fromkeys(range(4), 50))
@@ -263,7 +265,7 @@ def test_drain_of_a_lost_broker_is_planned_from_metadata(
 
 
 def samples(spark: SparkSession, tables: Path, *, age_s: float) -> None:
-    """Telemetry of one broker with two directories, one of them with everything in it."""
+    """Write telemetry of one broker with two directories, one of which holds all replicas."""
     now = datetime.fromtimestamp(time.time() - age_s, tz=UTC)
     earlier = now - timedelta(seconds=60)
     origin = ("cluster", 1, None, "incarnation")
@@ -309,7 +311,7 @@ def samples(spark: SparkSession, tables: Path, *, age_s: float) -> None:
         frame.write.mode("overwrite").parquet(str(tables / table))
 
 
-def test_a_plan_from_the_tables_of_telemetry(
+def test_plan_from_tables_uses_the_newest_telemetry(
     plan: Plan, spark: SparkSession, tmp_path: Path
 ) -> None:
     samples(spark, tmp_path / "tables", age_s=30)
@@ -320,7 +322,7 @@ def test_a_plan_from_the_tables_of_telemetry(
     assert {entry["log_dirs"][0] for entry in file["partitions"]} == {"/b"}
 
 
-def test_old_samples_are_an_error_that_says_so(
+def test_plan_from_tables_with_old_samples_is_refused(
     plan: Plan, spark: SparkSession, tmp_path: Path
 ) -> None:
     said = plan("--from-tables", live=False, code=1)["error"]

@@ -1,4 +1,4 @@
-"""The picture of a plan, read back as the text and shapes that it holds."""
+"""The picture of a plan: its text and shapes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def words(path: Path) -> list[str]:
     return ["".join(e.itertext()) for e in tree.iter("{http://www.w3.org/2000/svg}text")]
 
 
-def test_each_directory_of_a_few_is_named_under_its_broker(tmp_path: Path) -> None:
+def test_picture_of_few_directories_names_each_under_its_broker(tmp_path: Path) -> None:
     path = tmp_path / "new" / "plan.svg"
     rows = [row(2, "/data/d10", 10, 30), row(2, "/data/d9", 50, 30)]
     draw_plan([*rows, row(1, "/data/d2", 20, 20), row(1, "/data/d1", 20, 20)], path)
@@ -57,12 +57,12 @@ def test_each_directory_of_a_few_is_named_under_its_broker(tmp_path: Path) -> No
     assert not any(word.startswith("Written") for word in text)
 
 
-def test_what_is_little_of_a_large_disk_is_shown_too() -> None:
+def test_measures_of_small_shares_show_more_digits() -> None:
     used, *_ = plan_measures([row(1, "/a", 0.031, 0.016), row(1, "/b", 0, 0.015)])
     assert used.story == "most: 0.031% → 0.016%"
 
 
-def test_rates_have_a_panel_where_something_is_written() -> None:
+def test_measures_include_rates_if_a_directory_is_written() -> None:
     rows = [
         row(1, "/a", 10, 10, write_rate_before=3.0, write_rate_after=2.0),
         row(1, "/b", 30, 30, write_rate_before=1.0, write_rate_after=4.0, total_bytes=300 * GIB),
@@ -70,13 +70,13 @@ def test_rates_have_a_panel_where_something_is_written() -> None:
     ]
     used, written = plan_measures(rows)
     assert (used.before, used.after) == ([0.1, 0.1, 0.5], [0.1, 0.1, 0.5])
-    # Even is even within a broker: what lies on another one stays there.
+    # The even level is per broker: replicas on another broker stay there.
     assert (used.evens, used.mean) == ([0.1, 0.1, 0.5], 0.18)
     assert (written.before, written.after) == ([3.0, 1.0, 0.0], [2.0, 4.0, 0.0])
     assert (written.evens, written.mean) == ([3.0, 3.0, 0.0], 2.0)
 
 
-def test_many_directories_are_counted_once_each() -> None:
+def test_picture_of_many_directories_counts_each_once() -> None:
     rows = many(20, 12)
     assert len(rows) > MOST_LINES
     with styled():
@@ -94,19 +94,19 @@ def test_many_directories_are_counted_once_each() -> None:
     ]
 
 
-def test_brokers_of_one_directory_have_nothing_to_be_compared() -> None:
+def test_picture_of_brokers_with_one_directory_has_no_comparison() -> None:
     with styled():
         assert len(plan_figure([row(b, "/d", b, 50) for b in range(60)]).axes) == 1
 
 
-def test_thousands_of_directories_stay_a_small_file(tmp_path: Path) -> None:
+def test_picture_of_thousands_of_directories_is_a_small_file(tmp_path: Path) -> None:
     path = tmp_path / "plan.svg"
     draw_plan(many(1000, 12), path)
     assert path.stat().st_size < 300_000
     assert "12,000 directories before and after" in words(path)
 
 
-def test_a_directory_of_unknown_size_is_counted_not_drawn(tmp_path: Path) -> None:
+def test_picture_counts_directories_of_unknown_size_without_drawing_them(tmp_path: Path) -> None:
     path = tmp_path / "plan.svg"
     unknown = [row(1, "/dead", 0, 0, total_bytes=0), row(1, "/new", 0, 0, total_bytes=None)]
     draw_plan([row(1, "/live", 1, 1), *unknown], path)
@@ -115,19 +115,19 @@ def test_a_directory_of_unknown_size_is_counted_not_drawn(tmp_path: Path) -> Non
     assert "/dead" not in text
 
 
-def test_names_are_text_whatever_they_hold(tmp_path: Path) -> None:
+def test_picture_keeps_names_as_text(tmp_path: Path) -> None:
     path = tmp_path / "plan.svg"
     draw_plan([row(1, "/a/<b>&$x^2$\x00\n", 1, 1)], path)
     assert "1: /a/<b>&$x^2$\ufffd\ufffd" in words(path)
 
 
-def test_png_by_its_suffix(tmp_path: Path) -> None:
+def test_draw_plan_with_suffix_png_writes_png(tmp_path: Path) -> None:
     path = tmp_path / "plan.PNG"
     draw_plan(many(2, 2), path)
     assert path.read_bytes().startswith(b"\x89PNG")
 
 
-def test_what_cannot_be_drawn_is_said(tmp_path: Path) -> None:
+def test_draw_plan_without_known_format_or_sizes_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StartupError, match=r"plan\.jpg: pictures are written as \.svg or \.png"):
         draw_plan(many(1, 1), tmp_path / "plan.jpg")
     with pytest.raises(StartupError, match="without a directory of known size"):
@@ -135,7 +135,7 @@ def test_what_cannot_be_drawn_is_said(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_empty_cluster_has_a_picture() -> None:
+def test_picture_of_empty_cluster_is_drawn() -> None:
     with styled():
         figure = plan_figure([row(1, "/a", 0, 0), row(1, "/b", 0, 0)])
         figure.draw_without_rendering()

@@ -11,7 +11,7 @@ from kraftjbod.spark.plan.plan_tables import CROSSINGS, MOVES, SENT, as_table
 from kraftjbod.spark.tables.schemas import PLAN_MOVES
 
 
-def test_columns_come_in_order_and_type_and_no_others(spark: SparkSession) -> None:
+def test_as_table_orders_casts_and_selects_columns(spark: SparkSession) -> None:
     loose = spark.range(1).select(
         F.lit("more").alias("extra"),
         F.lit(3).alias("replicas"),
@@ -23,7 +23,7 @@ def test_columns_come_in_order_and_type_and_no_others(spark: SparkSession) -> No
     assertDataFrameEqual(as_table(loose, SENT), spark.createDataFrame([(6, 7, 5, 1.0, 3)], SENT))
 
 
-def test_moves_are_those_that_are_written_with_their_rank() -> None:
+def test_moves_have_the_written_columns_and_their_rank() -> None:
     rank = ["tier", "score", "step"]
     assert MOVES.fieldNames() == [*PLAN_MOVES.fieldNames(), *rank, "phase"]
     assert MOVES.fieldNames() == list(Move._fields)

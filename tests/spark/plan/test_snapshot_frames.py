@@ -1,4 +1,4 @@
-"""The newest samples of telemetry as what lies where."""
+"""The newest samples of telemetry as directories and replicas."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def same(frame: DataFrame, rows: list[tuple[Any, ...]]) -> None:
     assertDataFrameEqual(frame, frame.sparkSession.createDataFrame(rows, frame.schema))
 
 
-def test_the_newest_sample_of_each_directory_that_is_still_there(spark: SparkSession) -> None:
+def test_log_dirs_are_the_newest_samples_of_present_directories(spark: SparkSession) -> None:
     found = samples(
         spark,
         LOG_DIR_SAMPLES,
@@ -66,7 +66,7 @@ def test_the_newest_sample_of_each_directory_that_is_still_there(spark: SparkSes
     )
 
 
-def test_replicas_with_the_rate_of_the_newest_two_samples(spark: SparkSession) -> None:
+def test_replicas_have_rates_of_the_newest_two_samples(spark: SparkSession) -> None:
     found = samples(
         spark,
         REPLICA_SAMPLES,
@@ -93,14 +93,14 @@ def test_replicas_with_the_rate_of_the_newest_two_samples(spark: SparkSession) -
     )
 
 
-def test_how_old_the_newest_sample_of_each_broker_is(spark: SparkSession) -> None:
+def test_ages_are_those_of_the_newest_samples_per_broker(spark: SparkSession) -> None:
     found = samples(
         spark, LOG_DIR_SAMPLES, log_dir(0, "/a"), log_dir(50, "/a"), log_dir(10, "/a", broker_id=2)
     )
     same(snapshot_frames.ages(found, START_S + 60.0), [(1, 10.0), (2, 50.0)])
 
 
-def test_samples_of_long_ago_need_not_be_read(spark: SparkSession) -> None:
+def test_recent_excludes_old_samples(spark: SparkSession) -> None:
     found = samples(spark, LOG_DIR_SAMPLES, log_dir(0, "/a"), log_dir(500, "/a"))
     kept = snapshot_frames.recent(found, START_S + 700.0, 100)
     assert [row.time.timestamp() for row in kept.collect()] == [START_S + 500]

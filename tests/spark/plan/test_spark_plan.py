@@ -1,4 +1,4 @@
-"""Spark plans as one process does, on drawn clusters."""
+"""Spark plans equal the plans of one process, on drawn clusters."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kraftjbod.spark.plan import spark_plan
 from kraftjbod.spark.tables.schemas import LOG_DIRS, REPLICAS
 from tests.unit.balance.clusters import drawn_cluster
 
-#: Of clusters with drains, limits, moves under way and several turns between brokers.
+# Clusters with drains, limits, running moves and several rounds between brokers.
 SEEDS = (4, 6)
 
 
@@ -21,7 +21,7 @@ def test_values_have_the_columns_of_the_tables() -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_both_ways_make_the_same_plan(spark: SparkSession, seed: int) -> None:
+def test_spark_plan_equals_plan_of_one_process(spark: SparkSession, seed: int) -> None:
     dirs, replicas, request = drawn_cluster(seed)
     steps: list[str] = []
     here = plan_cluster(dirs, replicas, request, steps.append)

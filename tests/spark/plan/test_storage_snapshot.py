@@ -1,4 +1,4 @@
-"""From what brokers answer to what plans are made of; asking is in the plan job's live tests."""
+"""The conversion of brokers' answers to the input of plans; the plan job's tests send requests."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def log_dir(path: str, *replicas: ReplicaSize, **more: Any) -> LogDirDescription
 
 
 def metadata(*brokers: int, **partitions: tuple[int, ...]) -> ClusterMetadata:
-    """Partitions as ``p0=(1, 2)``, led by their first broker."""
+    """Return partitions as ``p0=(1, 2)``, led by their first broker."""
     return ClusterMetadata(
         brokers={
             n: BrokerNode(node_id=n, host="h", port=1, rack="r" if n == 1 else None)
@@ -81,7 +81,7 @@ def snapshot(**more: Any) -> StorageSnapshot:
     return StorageSnapshot(**{**given, **more})
 
 
-def test_directories_as_reported_with_and_without_our_words() -> None:
+def test_snapshot_dirs_have_reported_states_with_and_without_extensions() -> None:
     assert snapshot().dirs == [
         (1, "r", "/a", None, "saturated", False, 1000, 400),
         (1, "r", "/b", None, "online", True, 1000, 400),
@@ -90,7 +90,7 @@ def test_directories_as_reported_with_and_without_our_words() -> None:
     ]
 
 
-def test_replicas_with_their_partitions_assignment() -> None:
+def test_snapshot_replicas_have_the_assignment_of_their_partition() -> None:
     assert sorted(snapshot().replicas) == [
         ("t", 0, 1, "/a", 100, 2.5, True, False, (1, 3)),
         ("t", 0, 1, "/b", 30, 0.0, True, True, (1, 3)),
@@ -100,7 +100,7 @@ def test_replicas_with_their_partitions_assignment() -> None:
     ]
 
 
-def test_a_partition_that_is_reassigned_counts_as_if_that_were_done() -> None:
+def test_snapshot_counts_running_reassignment_as_done() -> None:
     ongoing = {
         TopicPartition("t", 1): OngoingReassignment(replicas=(2, 1), adding=(2,), removing=(1,))
     }
@@ -108,7 +108,7 @@ def test_a_partition_that_is_reassigned_counts_as_if_that_were_done() -> None:
     assert found == [("t", 1, 2, "/a", 50, 0.0, True, True, (2, 1))]
 
 
-def test_what_a_plan_leaves_out_is_noted() -> None:
+def test_snapshot_notes_name_what_a_plan_leaves_out() -> None:
     ongoing = {TopicPartition("t", 1): OngoingReassignment(replicas=(2,), adding=(), removing=())}
     offline, absent, moving = snapshot(ongoing=ongoing).notes
     assert "/dead of broker 2 is offline" in offline
@@ -116,7 +116,7 @@ def test_what_a_plan_leaves_out_is_noted() -> None:
     assert moving.startswith("1 partitions are being reassigned")
 
 
-def test_replicas_of_a_drained_lost_broker_come_from_metadata() -> None:
+def test_snapshot_takes_replicas_of_lost_drained_broker_from_metadata() -> None:
     found = snapshot(metadata=metadata(1, 2, p0=(1, 3), p1=(2, 1, 3), p2=(-1, 3)), lost=[3])
     assert found.dirs[-1] == (3, None, "any", None, "online", True, 0, 0)
     assert [one for one in found.replicas if one.broker_id == 3] == [
@@ -133,7 +133,7 @@ def test_replicas_of_a_drained_lost_broker_come_from_metadata() -> None:
     assert any(note.startswith("1 partitions of broker 3 have no leader") for note in found.notes)
 
 
-def test_a_disk_of_unknown_size_is_an_error() -> None:
+def test_require_sizes_of_unknown_size_is_refused() -> None:
     require_sizes({2: [log_dir("/dead", **OFFLINE)]})
     with pytest.raises(StartupError, match="broker 1 does not report how large the disk of /a is"):
         require_sizes({1: [log_dir("/a", total_bytes=-1)]})

@@ -1,4 +1,4 @@
-"""What is read from tables, of a cluster that is too large to be drawn directory by directory."""
+"""The data that a report reads from tables, of a cluster too large for one line per directory."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ HOUR = 3600.0
 
 @pytest.fixture(scope="module")
 def data(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> ReportData:
-    """The last six hours of the made-up day, of 3 brokers with 17 directories each."""
+    """The last six hours of the generated day, of 3 brokers with 17 directories each."""
     folder = tmp_path_factory.mktemp("large")
     report_tables.write_day(folder, step_minutes=60, brokers=3, dirs=17)
     rows = [
         tuple(row[field.name] for field in LOG_DIR_OUTLIERS) for row in report_tables.outliers()
     ]
-    # As the telemetry job keeps it: the newest generation is the table.
+    # As the telemetry job stores it: the newest generation is the table.
     outliers = spark.createDataFrame(rows, LOG_DIR_OUTLIERS)
     (folder / "log_dir_outliers" / "part-0.parquet").unlink()
     publish(outliers.limit(1), str(folder / "log_dir_outliers"))
@@ -38,7 +38,7 @@ def data(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Repor
     return read_report_data(Job(spark=spark, tables=str(folder)), hours=6)
 
 
-def test_only_the_last_hours_are_read(data: ReportData) -> None:
+def test_report_data_with_hours_reads_only_the_last_hours(data: ReportData) -> None:
     assert data.span == (BEGIN_S + 18 * HOUR, BEGIN_S + 24 * HOUR)
     assert data.buckets is not None
     assert (data.buckets.count, data.buckets.bucket_s) == (6, HOUR)
@@ -46,7 +46,7 @@ def test_only_the_last_hours_are_read(data: ReportData) -> None:
     assert times == {BEGIN_S + (18 + n) * HOUR for n in range(6)}
 
 
-def test_of_many_directories_the_ones_that_matter_are_chosen(data: ReportData) -> None:
+def test_report_data_of_many_directories_chooses_relevant_ones(data: ReportData) -> None:
     assert len(data.dirs) == 51 > MOST_DIRS and data.is_large
 
     def shown(rows: Any) -> set[tuple[int, str]]:
@@ -57,18 +57,18 @@ def test_of_many_directories_the_ones_that_matter_are_chosen(data: ReportData) -
     assert full[0] == (1, "/data/d3")
     assert shown(data.usage) == {*full[:6], *filling}
     assert len(shown(data.latency)) == 40 and (1, "/data/d0") in shown(data.latency)
-    # The saturated one, the dead one, and the one that is cordoned.
+    # The saturated, the offline, and the cordoned directory.
     assert shown(data.states) == {(1, "/data/d3"), (2, "/data/d1"), (3, "/data/d2")}
     assert {(row["offline"], row["online"]) for row in data.state_counts} == {(1, 49), (1, 50)}
 
 
-def test_bands_are_of_all_and_in_order(data: ReportData) -> None:
+def test_report_data_bands_cover_all_directories_in_order(data: ReportData) -> None:
     for bands in (data.usage_bands, data.latency_bands):
         assert [row["time"] for row in bands] == sorted(row["time"] for row in bands)
         assert {row["dirs"] for row in bands} == {50}
 
 
-def test_small_tables_come_whole(data: ReportData) -> None:
+def test_report_data_reads_small_tables_completely(data: ReportData) -> None:
     assert [row["finding"] for row in data.outliers or ()] == ["offline", "errors", "slow"]
     assert data.forecasts_in_all == 4 and data.topics_in_all == 6
     assert data.plan_moves == {
@@ -79,12 +79,12 @@ def test_small_tables_come_whole(data: ReportData) -> None:
     assert data.audit_counts == [] and data.missing == []
 
 
-def test_no_table_at_all(spark: SparkSession, tmp_path: Path) -> None:
+def test_report_data_without_tables_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(StartupError, match="holds none of the tables that a report shows"):
         read_report_data(Job(spark=spark, tables=str(tmp_path)), hours=None)
 
 
-def test_directories_given_up_are_gone_and_those_of_silent_brokers_silent() -> None:
+def test_now_there_omits_removed_directories_and_marks_silent_brokers() -> None:
     def row(broker: int, path: str, last_seen: float) -> dict[str, Any]:
         return {"broker_id": broker, "path": path, "last_seen": last_seen, "state": "online"}
 
@@ -94,7 +94,7 @@ def test_directories_given_up_are_gone_and_those_of_silent_brokers_silent() -> N
     assert now_there([], 60) == []
 
 
-def test_the_fullest_first_without_those_of_unknown_size() -> None:
+def test_fullest_sorts_by_share_without_unknown_sizes() -> None:
     def row(path: str, free: int, total: int | None) -> dict[str, Any]:
         return {"broker_id": 1, "path": path, "free_bytes": free, "total_bytes": total}
 

@@ -1,4 +1,4 @@
-"""What a report shows, from small tables, compared whole."""
+"""The frames of a report, from small tables, compared completely."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from pyspark.testing import assertDataFrameEqual
 from kraftjbod.spark.report import report_frames as frames
 from kraftjbod.spark.tables import schemas as tables
 
-#: 2026-11-21 00:00:00 UTC.
+# 2026-11-21 00:00:00 UTC.
 BEGIN_S: Final = 1_795_219_200.0
 BEGIN: Final = datetime.fromtimestamp(BEGIN_S, UTC)
 
 
 def table(spark: SparkSession, schema: StructType, rows: Sequence[Mapping[str, Any]]) -> DataFrame:
-    """Rows of a table; what they leave out is null."""
+    """Return rows of a table; omitted columns are null."""
     values = [tuple(row.get(field.name) for field in schema) for row in rows]
     return spark.createDataFrame(values, schema)
 
@@ -56,7 +56,7 @@ def windows(spark: SparkSession) -> DataFrame:
 
 
 def assert_schema(frame: DataFrame, schema: StructType) -> None:
-    """Names and types in order; whether Spark knows that a column is never null is its own."""
+    """Compare names and types in order; Spark's knowledge of null columns may differ."""
 
     def shape(fields: StructType) -> list[tuple[str, str]]:
         return [(field.name, field.dataType.simpleString()) for field in fields]
@@ -69,20 +69,20 @@ def expect(spark: SparkSession, found: DataFrame, schema: StructType, rows: Sequ
     assertDataFrameEqual(found, spark.createDataFrame(list(rows), schema))
 
 
-def test_span(spark: SparkSession, windows: DataFrame) -> None:
+def test_span_covers_all_windows(spark: SparkSession, windows: DataFrame) -> None:
     expect(spark, frames.span(windows), frames.SPAN, [(BEGIN_S, BEGIN_S + 360, 60.0, 5)])
 
 
-def test_span_of_nothing(spark: SparkSession, windows: DataFrame) -> None:
+def test_span_without_windows_is_null(spark: SparkSession, windows: DataFrame) -> None:
     expect(spark, frames.span(windows.limit(0)), frames.SPAN, [(None, None, None, 0)])
 
 
-def test_within_takes_the_first_second_and_leaves_the_last(windows: DataFrame) -> None:
+def test_within_includes_the_first_second_and_excludes_the_last(windows: DataFrame) -> None:
     found = frames.within(windows, "window_start", BEGIN_S + 60, BEGIN_S + 300)
     assert [row.free_bytes for row in found.orderBy("broker_id").collect()] == [80, 10]
 
 
-def test_an_offline_directory_keeps_its_last_known_size(
+def test_dir_summary_of_offline_directory_has_its_last_known_size(
     spark: SparkSession, windows: DataFrame
 ) -> None:
     expect(
@@ -98,7 +98,7 @@ def test_an_offline_directory_keeps_its_last_known_size(
     )
 
 
-def test_points_are_the_last_size_and_the_slowest_window(
+def test_points_have_the_last_size_and_the_slowest_window(
     spark: SparkSession, windows: DataFrame
 ) -> None:
     chosen = spark.createDataFrame([(1, "/a"), (9, "/none")], frames.CHOSEN)
@@ -110,7 +110,7 @@ def test_points_are_the_last_size_and_the_slowest_window(
     )
 
 
-def test_bands_leave_out_what_has_no_figure(spark: SparkSession, windows: DataFrame) -> None:
+def test_bands_exclude_unknown_values(spark: SparkSession, windows: DataFrame) -> None:
     expect(
         spark,
         frames.bands(windows, 120),
@@ -163,7 +163,7 @@ def test_states_are_the_worst_of_a_bucket(spark: SparkSession) -> None:
     )
 
 
-def test_soonest_full_first_then_those_that_may_be(spark: SparkSession) -> None:
+def test_soonest_full_sorts_certain_before_possible_times(spark: SparkSession) -> None:
     def forecast(path: str, full: int | None, earliest: int | None) -> dict[str, Any]:
         at = {"full_at": full, "earliest": earliest}
         times = {k: None if v is None else BEGIN + timedelta(days=v) for k, v in at.items()}
@@ -180,7 +180,7 @@ def test_soonest_full_first_then_those_that_may_be(spark: SparkSession) -> None:
     ]
 
 
-def test_findings_worst_first(spark: SparkSession) -> None:
+def test_worst_first_sorts_findings_by_severity(spark: SparkSession) -> None:
     rows = [
         {"broker_id": broker, "path": "/a", "finding": finding}
         for broker, finding in [(3, "slow"), (1, "slow"), (2, "stalled"), (4, "offline")]
@@ -189,7 +189,7 @@ def test_findings_worst_first(spark: SparkSession) -> None:
     assert [row.broker_id for row in frames.worst_first(outliers).collect()] == [4, 2, 1, 3]
 
 
-def test_the_largest_and_the_most_uneven_of_each_scope(spark: SparkSession) -> None:
+def test_largest_and_most_skewed_select_per_scope(spark: SparkSession) -> None:
     sizes = [("topic", "a", 1), ("topic", "b", 3), ("topic", "c", 2), ("broker", "1", 9)]
     growth = table(
         spark,
@@ -208,7 +208,7 @@ def test_the_largest_and_the_most_uneven_of_each_scope(spark: SparkSession) -> N
     assert [(row.scope, row.name) for row in found.collect()] == [("broker", "2"), ("topic", "b")]
 
 
-def test_differences_by_kind(spark: SparkSession) -> None:
+def test_audit_counts_group_differences_by_kind(spark: SparkSession) -> None:
     kinds = [("missing", "t"), ("missing", "t"), ("missing", "u"), ("duplicate", "t")]
     rows = [{"difference": kind, "topic": topic} for kind, topic in kinds]
     found = frames.audit_counts(table(spark, tables.AUDIT_DIFFERENCES, rows))
@@ -216,7 +216,7 @@ def test_differences_by_kind(spark: SparkSession) -> None:
     assert [tuple(row) for row in found.collect()] == [("missing", 2, 3), ("duplicate", 1, 1)]
 
 
-def test_ingested_by_topic_status_and_reason(spark: SparkSession) -> None:
+def test_ingest_counts_group_by_topic_status_and_reason(spark: SparkSession) -> None:
     rows = [
         {"topic": "t", "status": "good", "key": b"12", "value": b"345"},
         {"topic": "t", "status": "good", "value": None},
@@ -230,7 +230,7 @@ def test_ingested_by_topic_status_and_reason(spark: SparkSession) -> None:
     ]
 
 
-def test_moves_in_all(spark: SparkSession) -> None:
+def test_move_totals_count_moves_and_bytes(spark: SparkSession) -> None:
     moves = [(1, 1, 10), (1, 2, 20), (3, 1, None)]
     rows = [{"from_broker": a, "to_broker": b, "size_bytes": size} for a, b, size in moves]
     found = frames.move_totals(table(spark, tables.PLAN_MOVES, rows))

@@ -1,4 +1,4 @@
-"""``kraftjbod-pipeline report``: from tables to a page that a browser shows."""
+"""``kraftjbod-pipeline report``: from tables to a page in a browser."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ FIGURES = ("timeline", "usage", "forecast", "cone", "latency", "plan", "growth")
 
 @pytest.fixture(scope="module")
 def made(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
-    """The page of a made-up day, by the command as it is."""
+    """The page of a generated day, made by the command."""
     folder = tmp_path_factory.mktemp("report")
     report_tables.write_day(folder / "tables", step_minutes=30)
     page = folder / "new" / "report.html"
@@ -54,7 +54,7 @@ def shown(
         yield page
 
 
-def test_the_summary_is_for_programs(made: tuple[Path, Result]) -> None:
+def test_report_summary_is_json_with_the_figures(made: tuple[Path, Result]) -> None:
     page, result = made
     assert result.exit_code == 0, result.output
     printed = json.loads(result.stdout)
@@ -75,14 +75,14 @@ def test_the_summary_is_for_programs(made: tuple[Path, Result]) -> None:
     assert list(page.parent.iterdir()) == [page]
 
 
-def test_it_needs_nothing_and_complains_of_nothing(
+def test_report_page_makes_no_requests_and_reports_no_errors(
     shown: OpenPage, made: tuple[Path, Result]
 ) -> None:
     assert [url for url in shown.requests if not url.startswith("data:")] == [made[0].as_uri()]
     assert shown.troubles == []
 
 
-def test_every_section_and_plot_is_seen(shown: OpenPage) -> None:
+def test_report_page_shows_every_section_and_plot(shown: OpenPage) -> None:
     assert shown.page.title() == "A <b>day</b>"
     assert [shown.box(f"section#{name}")[0] > 900 for name in SECTIONS] == [True] * len(SECTIONS)
     for name in FIGURES:
@@ -91,22 +91,22 @@ def test_every_section_and_plot_is_seen(shown: OpenPage) -> None:
     assert shown.texts("section.missing h2") == []
 
 
-def test_text_can_be_read_in_both_schemes(shown: OpenPage) -> None:
+def test_report_page_has_readable_contrast_in_both_schemes(shown: OpenPage) -> None:
     worst = shown.worst_contrast()
     assert worst["ratio"] >= 3.0, worst
 
 
-def test_names_are_words_and_nothing_else(shown: OpenPage) -> None:
+def test_report_page_shows_hostile_names_as_text(shown: OpenPage) -> None:
     page = shown.page
     assert page.locator("img, body > script:not([type='application/json'])").count() == 0
     assert page.locator("script").count() == 1
     assert shown.rows("topics")[0][0] == report_tables.HOSTILE_TOPIC
-    # In a drawing a long name loses its middle, and stays text.
+    # In a drawing a long name is shortened in the middle, and stays text.
     assert any('">&$x^2$' in text for text in shown.texts("#figure-timeline svg text"))
     assert report_tables.HOSTILE_TOPIC in shown.texts("#figure-growth svg text")
 
 
-def test_tables_say_what_the_frames_say(shown: OpenPage) -> None:
+def test_report_page_tables_have_the_values_of_the_frames(shown: OpenPage) -> None:
     assert shown.rows("outliers") == [
         ["offline", "2", "/data/d1", "2026-11-21 14:00:00", "—", "—"],
         ["errors", "2", "/data/d1", "2026-11-21 14:00:00", "12", "0"],
@@ -129,7 +129,7 @@ def test_tables_say_what_the_frames_say(shown: OpenPage) -> None:
     assert "0 differences" in shown.texts("#audit .lead")[0]
 
 
-def test_plots_are_there_as_numbers_too(shown: OpenPage) -> None:
+def test_report_page_has_the_data_of_plots_as_json(shown: OpenPage) -> None:
     data = json.loads(shown.page.locator("#report-data").text_content() or "")
     assert set(FIGURES) | {"summary"} == set(data)
     begin = report_tables.BEGIN.timestamp()
@@ -143,7 +143,7 @@ def test_plots_are_there_as_numbers_too(shown: OpenPage) -> None:
     assert len(data["usage"]["dirs"]) == len(data["latency"]["dirs"]) == 12
 
 
-def test_the_pointer_shows_what_it_is_on(shown: OpenPage) -> None:
+def test_report_page_plots_have_titles_under_the_pointer(shown: OpenPage) -> None:
     titles = shown.texts("#figure-timeline svg title")
     assert "broker 1 /data/d3: saturated, 2026-11-21 18:00:00 to 2026-11-21 20:30:00 UTC" in titles
     moving = [title for title in titles if "moves:" in title]
@@ -153,12 +153,16 @@ def test_the_pointer_shows_what_it_is_on(shown: OpenPage) -> None:
 
 
 @pytest.mark.parametrize("width", [400, 1240])
-def test_it_fits_into_the_window(made: tuple[Path, Result], chromium: Browser, width: int) -> None:
+def test_report_page_fits_into_the_window(
+    made: tuple[Path, Result], chromium: Browser, width: int
+) -> None:
     with opened(chromium, made[0], width=width) as seen:
         assert seen.page.evaluate("document.documentElement.scrollWidth") <= width
 
 
-def test_paper_has_light_colours_and_no_links(made: tuple[Path, Result], chromium: Browser) -> None:
+def test_report_page_on_paper_has_light_colours_and_no_links(
+    made: tuple[Path, Result], chromium: Browser
+) -> None:
     with opened(chromium, made[0], scheme="dark") as seen:
         seen.page.emulate_media(media="print", color_scheme="dark")
         assert not seen.page.locator("nav").is_visible()
@@ -175,7 +179,7 @@ def report(spark: SparkSession, tmp_path: Path) -> Callable[..., Result]:
     return run
 
 
-def test_an_empty_folder_is_said(report: Callable[..., Result], tmp_path: Path) -> None:
+def test_report_of_empty_folder_is_refused(report: Callable[..., Result], tmp_path: Path) -> None:
     result = report()
     assert result.exit_code == 1
     assert f"{tmp_path}/tables holds none of the tables that a report shows" in result.stderr
@@ -183,7 +187,7 @@ def test_an_empty_folder_is_said(report: Callable[..., Result], tmp_path: Path) 
     assert not (tmp_path / "report.html").exists()
 
 
-def test_missing_tables_are_named_with_what_makes_them(
+def test_report_names_missing_tables_with_the_commands_for_them(
     report: Callable[..., Result], tmp_path: Path, chromium: Browser
 ) -> None:
     def write(name: str, schema: Any, rows: Any) -> None:

@@ -1,4 +1,4 @@
-"""Building blocks of a page, with names that mean harm."""
+"""Building blocks of a page, with hostile names."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SAFE = "&lt;/td&gt;&lt;script&gt;alert(&#39;1&#39;)&lt;/script&gt;&amp;&#34;\uff
 
 
 class Reader(HTMLParser):
-    """Elements and text, as a browser would have them."""
+    """Collects elements and text as a browser does."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ def read(text: str) -> Reader:
     return reader
 
 
-def test_only_html_is_html() -> None:
+def test_table_escapes_all_but_html_values() -> None:
     made = html.table("t", "c", ["a", "b", "c"], [[EVIL, html.moment(EVIL), 3]])
     assert f"<td>{SAFE}</td>" in made
     assert f'<td><span class="time">{SAFE}</span></td>' in made
@@ -61,14 +61,14 @@ def test_only_html_is_html() -> None:
         ),
     ],
 )
-def test_no_part_lets_a_name_become_an_element(made: str) -> None:
+def test_building_block_with_hostile_name_adds_no_element(made: str) -> None:
     reader = read(made)
     scripts = reader.tags.count("script")
     assert scripts == ("html" in reader.tags)
     assert any("alert('1')" in text for text in reader.text)
 
 
-def test_a_table_says_what_it_leaves_out() -> None:
+def test_table_reports_the_number_of_omitted_rows() -> None:
     made = html.table("t", "Things", ["a", "b"], [[1, "x"], [2, "y"]], numbers=[0], left_out=1200)
     reader = read(made)
     assert [text for text in reader.text if text.strip()] == [
@@ -79,7 +79,7 @@ def test_a_table_says_what_it_leaves_out() -> None:
         html.table("t", "Things", ["a", "b"], [[1]])
 
 
-def test_states_have_their_class_and_unknown_ones_do_no_harm() -> None:
+def test_state_has_its_class_and_unknown_names_are_sanitized() -> None:
     assert '<span class="state offline">' in html.state("OFFLINE")
     assert 'class="state ab"' in html.state('a" onclick="b').replace("onclick", "")
 
@@ -88,30 +88,30 @@ def test_states_have_their_class_and_unknown_ones_do_no_harm() -> None:
     ("share", "width", "tone"),
     [(0.5, "50.0%", ""), (0.8, "80.0%", "warn"), (0.93, "93.0%", "bad"), (7, "100.0%", "bad")],
 )
-def test_meters(share: float, width: str, tone: str) -> None:
+def test_meter_has_width_and_tone_of_the_share(share: float, width: str, tone: str) -> None:
     made = html.meter(share, "half")
     assert f"width:{width}" in made and f'class="meter {tone}"' in made
 
 
-def test_a_meter_of_nothing_is_text() -> None:
+def test_meter_without_share_is_text() -> None:
     assert html.meter(None, "—") == "—"
 
 
-def test_json_ends_no_element_and_knows_no_infinity() -> None:
+def test_json_text_escapes_elements_and_replaces_infinity() -> None:
     data = {"a": [1.5, float("nan"), float("inf"), None], "b": {EVIL: (EVIL, 1)}}
     text = html.json_text(data)
     assert not set("<>&") & set(text)
     assert json.loads(text) == {"a": [1.5, None, None, None], "b": {EVIL: [EVIL, 1]}}
 
 
-def test_the_page_forbids_itself_the_network() -> None:
+def test_page_forbids_network_access() -> None:
     made = html.page("t", "s", Html(""), [], {})
     assert "default-src 'none'; style-src 'unsafe-inline'; img-src data:" in made
     assert "http://" not in made and "https://" not in made
     assert made.isascii()
 
 
-def test_every_variable_of_the_css_has_a_value_in_both_schemes() -> None:
+def test_css_variables_have_values_in_both_schemes() -> None:
     style = html.style()
     used = set(re.findall(r"var\(--([a-z0-9-]+)\)", style)) | {c.name for c in PALETTE}
     in_dark = "".join(re.findall(r"@media screen[^{]*{(.*?)}\s*}", style, re.DOTALL))
@@ -120,6 +120,6 @@ def test_every_variable_of_the_css_has_a_value_in_both_schemes() -> None:
         assert used <= set(re.findall(r"--([a-z0-9-]+): ?#", scheme))
 
 
-def test_the_css_takes_nothing_from_elsewhere() -> None:
+def test_css_has_no_external_resources() -> None:
     style = html.style()
     assert "url(" not in style and "@import" not in style and "</" not in style

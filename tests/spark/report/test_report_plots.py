@@ -1,4 +1,4 @@
-"""Plots over time, read back as shapes, text and numbers."""
+"""Plots over time: their shapes, text and numbers."""
 
 from __future__ import annotations
 
@@ -57,22 +57,24 @@ def band(bucket: int, value: float, dirs: int = 12_000) -> dict[str, Any]:
         (0.0, 60.0, 60.0, 1),
     ],
 )
-def test_buckets(last: float, shortest: float, bucket: float, count: int) -> None:
+def test_buckets_have_a_round_length_within_the_limit(
+    last: float, shortest: float, bucket: float, count: int
+) -> None:
     made = Buckets.over(BEGIN, BEGIN + last, shortest)
     assert (made.bucket_s, made.count) == (bucket, count)
-    # Buckets begin at multiples of their length, so one more may be touched.
+    # Buckets begin at multiples of their length, so one more can be needed.
     assert made.count <= MOST_BUCKETS + 1
     assert len(made.edges) == made.count + 1
     assert made.place(made.times_s[-1]) == made.count - 1
 
 
-def test_a_series_has_a_place_for_each_bucket() -> None:
+def test_series_has_a_value_for_each_bucket() -> None:
     rows = [usage(0, 1, "/a", 5), usage(3, 1, "/a", None), usage(5, 1, "/a", 7)]
     outside = [usage(-1, 1, "/a", 9), usage(6, 1, "/a", 9)]
     assert HOUR.series([*rows, *outside], "used_bytes") == [5, None, None, None, None, 7]
 
 
-def test_rows_by_directory_in_the_order_of_time() -> None:
+def test_by_dir_groups_rows_and_sorts_by_time() -> None:
     rows = [usage(1, 2, "/b", 1), usage(0, 1, "/a", 2), usage(0, 2, "/b", 3)]
     assert {dir_: [row["used_bytes"] for row in of] for dir_, of in by_dir(rows).items()} == {
         (1, "/a"): [2],
@@ -80,13 +82,13 @@ def test_rows_by_directory_in_the_order_of_time() -> None:
     }
 
 
-def test_usage_has_a_panel_per_broker_and_names_the_fullest() -> None:
+def test_usage_plot_has_a_panel_per_broker_and_names_the_fullest() -> None:
     rows = [usage(b, 1, f"/d{n}", 10 * n + b) for n in range(8) for b in range(6) if b != 2]
     rows += [usage(b, 2, "/x", None if b else 50) for b in range(6)]
     plot = usage_plot(rows, HOUR)
     text = words(plot.svg)
     assert [word for word in text if word.startswith("broker")] == ["broker 1", "broker 2"]
-    # Six of eight have names, the emptiest two do not.
+    # The plot names six of eight, without the two emptiest.
     assert sorted(word for word in text if word.startswith("/")) == [
         *("/d2", "/d3", "/d4", "/d5", "/d6", "/d7", "/x")
     ]
@@ -98,7 +100,7 @@ def test_usage_has_a_panel_per_broker_and_names_the_fullest() -> None:
     assert plot.data["bucket_s"] == 600 and plot.data["first"] == BEGIN
 
 
-def test_usage_of_a_large_cluster_is_a_band() -> None:
+def test_usage_band_plot_shows_bands_and_single_directories() -> None:
     bands = [band(place, 0.1) for place in range(6)]
     plot = usage_band_plot(bands, [usage(b, 7, "/full", 90) for b in range(6)], HOUR)
     text = words(plot.svg)
@@ -107,7 +109,7 @@ def test_usage_of_a_large_cluster_is_a_band() -> None:
     assert plot.data["bands"]["median"] == [pytest.approx(0.3)] * 6
 
 
-def test_latency_has_a_row_per_directory_and_some_for_all() -> None:
+def test_latency_plot_has_rows_per_directory_and_for_all() -> None:
     points = [
         {"time": BEGIN + 600 * b, "broker_id": 1, "path": path, "p99_latency_ms": value}
         for b in range(6)
@@ -118,23 +120,23 @@ def test_latency_has_a_row_per_directory_and_some_for_all() -> None:
     text = words(plot.svg)
     for name in ("median of all", "95 % of all", "broker 1", "/a", "/b", "10 ms", "100 ms"):
         assert name in text
-    assert plot.svg.count("<image") == 2  # the map and its scale
+    assert plot.svg.count("<image") == 2  # The map and its scale.
     series = {d["path"]: d["p99_latency_ms"] for d in plot.data["dirs"]}
     assert series["/b"] == [300.0, 300.0, 300.0, None, 300.0, 300.0]
 
 
-def test_latency_of_nothing_is_no_plot() -> None:
+def test_latency_plot_without_values_is_none() -> None:
     point = {"time": BEGIN, "broker_id": 1, "path": "/a", "p99_latency_ms": None}
     assert latency_plot([point], [], HOUR) is None
     assert latency_plot([], [], HOUR) is None
 
 
-def test_latency_of_zero_is_drawn() -> None:
+def test_latency_plot_of_zero_is_drawn() -> None:
     point = {"time": BEGIN, "broker_id": 1, "path": "/a", "p99_latency_ms": 0.0}
     assert latency_plot([point], [], HOUR) is not None
 
 
-def test_as_many_lines_as_there_may_be_stay_small() -> None:
+def test_usage_plot_of_maximum_lines_is_small() -> None:
     long = Buckets(first_s=BEGIN, last_s=BEGIN + 600 * MOST_BUCKETS, bucket_s=600)
     rows = [
         usage(bucket, broker, f"/d{n}", (bucket * n) % 100)

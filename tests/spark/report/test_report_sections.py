@@ -1,4 +1,4 @@
-"""What a report says, from figures made by hand."""
+"""The sections of a report, from explicit figures."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def text(html: str) -> str:
     return re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", html)).strip()
 
 
-def test_nothing_known_is_said_in_every_section() -> None:
+def test_sections_without_data_are_marked_missing() -> None:
     sections = sections_of(ReportData())
     assert [section.missing for section in sections.values()] == [True] * 9
     assert "kraftjbod-pipeline audit --bootstrap-server HOST:PORT --tables T" in text(
@@ -53,7 +53,7 @@ def test_nothing_known_is_said_in_every_section() -> None:
     assert summary(ReportData()) == '<div class="tiles"></div>'
 
 
-def test_empty_tables_are_good_news() -> None:
+def test_sections_of_empty_tables_report_no_problems() -> None:
     data = ReportData(
         forecasts=[], outliers=[], growth=[], skew=[], audit_counts=[], ingested=[], states=[]
     )
@@ -71,7 +71,7 @@ def test_empty_tables_are_good_news() -> None:
     assert text(summary(data)) == "none directories filling up 0 findings 0 audit differences"
 
 
-def test_leads_say_what_matters() -> None:
+def test_section_leads_state_the_main_finding() -> None:
     hour = Buckets(first_s=BEGIN, last_s=BEGIN + 3600, bucket_s=600)
     dirs = [
         summary_row(1, "/a", free_bytes=TIB // 4, worst_p99_ms=1500.0),
@@ -102,7 +102,7 @@ def test_leads_say_what_matters() -> None:
     )
 
 
-def test_trouble_without_samples_is_listed_not_drawn() -> None:
+def test_timeline_section_without_samples_lists_trouble_in_text() -> None:
     hour = Buckets(first_s=BEGIN, last_s=BEGIN + 3600, bucket_s=600)
     well = ReportData(buckets=hour, dirs=[summary_row(1, "/a")], states=[])
     assert sections_of(well)["timeline"].lead == "Every directory was online all the time."
@@ -113,7 +113,7 @@ def test_trouble_without_samples_is_listed_not_drawn() -> None:
     )
 
 
-def test_a_forecast_that_is_close_is_bad_news() -> None:
+def test_forecast_section_marks_close_forecasts() -> None:
     row = {
         **{"broker_id": 3, "path": "/a", "used_bytes": 9, "total_bytes": 10},
         **{"growth_bytes_per_s": 1.0, "from": BEGIN - 60.0, "to": BEGIN},
@@ -131,7 +131,7 @@ def test_a_forecast_that_is_close_is_bad_news() -> None:
     )
 
 
-def test_plans_that_move_nothing_or_cannot_be_drawn_are_said() -> None:
+def test_skew_section_of_plan_without_moves_or_sizes_states_it() -> None:
     moves = {"moves": 0, "across_brokers": 0, "size_bytes": 0}
     unknown = [{"broker_id": 1, "path": "/a", "total_bytes": 0}]
     section = sections_of(ReportData(plan_dirs=unknown, plan_moves=moves))["skew"]
@@ -143,7 +143,7 @@ def test_plans_that_move_nothing_or_cannot_be_drawn_are_said() -> None:
 
 
 def large_cluster(brokers: int, dirs: int) -> ReportData:
-    """As many rows as ``report_data`` would have read of it, all with trouble."""
+    """Return as many rows as ``report_data`` reads, all with trouble."""
     draw = random.Random(3)
     buckets = Buckets(first_s=BEGIN, last_s=BEGIN + 60 * MOST_BUCKETS, bucket_s=60)
     rows = [
@@ -201,8 +201,8 @@ def large_cluster(brokers: int, dirs: int) -> ReportData:
     )
 
 
-def test_a_page_of_thousands_of_directories_is_small() -> None:
-    """Each bucket of each row differs from the one before: no page has more to draw."""
+def test_report_page_of_thousands_of_directories_is_small() -> None:
+    """Each bucket of each row differs from the one before: the maximum to draw."""
     page = report_page(large_cluster(1000, 12), tables_at="T", title="t", now_s=BEGIN)
     assert len(page.encode()) < MOST_BYTES
     assert "The 40 with most of it are shown." in page

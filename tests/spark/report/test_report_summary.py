@@ -1,4 +1,4 @@
-"""The figures on top of a report."""
+"""The figures at the top of a report."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ DATA: Final = ReportData(
 
 
 def tiles(data: ReportData) -> list[str]:
-    """Tone, figure and label of each."""
+    """Return tone, figure and label of each tile."""
     found = re.findall(r'<div class="tile (\w*)"><b>(.*?)</b><span>(.*?)</span>', summary(data))
     return [" | ".join(one) for one in found]
 
 
-def test_people_see_what_is_wrong_in_colour() -> None:
+def test_summary_tiles_mark_problems_by_tone() -> None:
     assert tiles(DATA) == [
         " | 2 | brokers",
         "bad | 4 | directories, 1 offline, 1 silent, 1 cordoned",
@@ -67,12 +67,12 @@ def test_people_see_what_is_wrong_in_colour() -> None:
     ]
 
 
-def test_what_was_not_read_has_no_figure() -> None:
+def test_summary_tiles_omit_unread_tables() -> None:
     assert tiles(ReportData()) == []
     assert tiles(ReportData(audit_counts=[])) == ["good | 0 | audit differences"]
 
 
-def test_programs_get_the_same() -> None:
+def test_summary_numbers_equal_the_tiles() -> None:
     assert json.loads(json.dumps(summary_numbers(DATA))) == {
         "from": BEGIN,
         "to": BEGIN + 3600,
@@ -92,7 +92,7 @@ def test_programs_get_the_same() -> None:
     assert unknown["missing_tables"] == ["growth", "skew"]
 
 
-def test_figures_of_rows() -> None:
+def test_used_bytes_and_time_left_are_computed_from_rows() -> None:
     full = row(1, "/a", TIB)
     assert (used_bytes(full), used_share(full)) == (3 * TIB, 0.75)
     assert [time_left_s({"to": 10.0, "full_at": at}) for at in (70.0, 5.0)] == [60.0, 0.0]

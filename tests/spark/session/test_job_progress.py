@@ -1,4 +1,4 @@
-"""The line at the foot of a terminal, and that it is nowhere else."""
+"""The progress line at the bottom of a terminal, and its absence elsewhere."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def slowly(batches: Iterator[Any]) -> Iterator[Any]:
         yield batch
 
 
-def test_what_the_line_says() -> None:
+def test_progress_text_shows_tasks_and_batch() -> None:
     batch = SimpleNamespace(batchId=7, numInputRows=12_000, processedRowsPerSecond=3999.6)
     assert progress_text([], None) == "working"
     assert progress_text([(1, 4), (1_000, 2_000)], None) == "1,001 of 2,004 tasks"
     assert progress_text([(1, 4)], batch) == "batch 7: 12,000 rows, 4,000 rows/s · 1 of 4 tasks"
 
 
-def test_a_terminal_sees_the_tasks_of_a_query(spark: SparkSession) -> None:
+def test_progress_on_terminal_shows_the_tasks_of_a_query(spark: SparkSession) -> None:
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=True, width=80)
     with progress(console, spark):
@@ -35,7 +35,7 @@ def test_a_terminal_sees_the_tasks_of_a_query(spark: SparkSession) -> None:
     assert " of 4 tasks" in screen.getvalue()
 
 
-def test_a_file_sees_nothing(spark: SparkSession) -> None:
+def test_progress_to_file_writes_nothing(spark: SparkSession) -> None:
     written = io.StringIO()
     with progress(Console(file=written), spark):
         spark.range(4).collect()

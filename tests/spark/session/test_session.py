@@ -1,4 +1,4 @@
-"""Sessions on this machine and on a standalone cluster, started by us and by ``spark-submit``."""
+"""Sessions on this machine and on a standalone cluster, started by jobs and by ``spark-submit``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.integration.conftest import MakeCluster
 from tests.spark.running import environment, run, run_python
 from tests.spark.standalone import StandaloneCluster, standalone_cluster
 
-#: Tries each of its arguments as a master, and says what came of it.
+# Tries each of its arguments as a master, and prints the results.
 TRY_MASTERS = """
 import sys
 from kraftjbod.core.errors import StartupError
@@ -38,27 +38,27 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneClus
         yield cluster
 
 
-def test_a_session_that_runs_is_taken(spark: SparkSession) -> None:
+def test_spark_session_returns_a_running_session(spark: SparkSession) -> None:
     assert spark_session("another", master="spark://nowhere:1") is spark
 
 
-def test_times_are_utc(spark: SparkSession) -> None:
+def test_session_time_zone_is_utc(spark: SparkSession) -> None:
     assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
 
 
-def test_the_source_is_there(spark: SparkSession) -> None:
+def test_session_has_the_source_registered(spark: SparkSession) -> None:
     with pytest.raises(SPARK_ERRORS) as caught:
         spark.read.format("kraftjbod").load()
     assert spark_reason(caught.value).startswith("give one of assign, subscribe")
 
 
-def test_what_is_local() -> None:
+def test_is_local_recognizes_local_masters() -> None:
     assert [m for m in ("local", "local[*]", "local[2]", "local[2,3]") if not is_local(m)] == []
     assert [m for m in ("local-cluster[1,1,512]", "yarn", "spark://a:1") if is_local(m)] == []
 
 
-def test_a_master_that_is_none_is_reported_before_java_starts() -> None:
-    """A PATH without a single command could not start Java."""
+def test_session_with_invalid_master_is_refused_before_java_starts() -> None:
+    """With an empty PATH, Java could not start."""
     masters = ("sprak://a:1", "yarn", "spark://a", "spark://127.0.0.1:1,127.0.0.1:2")
     done = run_python("-c", TRY_MASTERS, *masters, env=environment(PATH=""))
     assert done.stderr == ""
@@ -75,7 +75,7 @@ def test_a_master_that_is_none_is_reported_before_java_starts() -> None:
 
 
 @pytest.mark.timeout(600)
-def test_what_spark_itself_refuses_is_one_line() -> None:
+def test_session_refused_by_spark_prints_one_line() -> None:
     done = run_python("tests/spark/probe.py", "places", "--master", "local[x]")
     assert done.returncode == 1
     assert done.stderr == (
@@ -88,7 +88,8 @@ def conf_options(cluster: StandaloneCluster) -> list[str]:
 
 
 def places(cluster: StandaloneCluster) -> dict[str, object]:
-    """What the probe finds on that cluster: the package in a zip, under the executors' Python."""
+    """Return the result of the probe on that cluster: the package in a zip, and the executors'
+    Python."""
     return {
         "module": "./kraftjbod.zip/kraftjbod/core/errors.py",
         "python": cluster.conf["spark.pyspark.python"],
@@ -98,10 +99,10 @@ def places(cluster: StandaloneCluster) -> dict[str, object]:
 
 @pytest.mark.timeout(600)
 @pytest.mark.process
-def test_a_whole_job_runs_where_the_package_is_not(
+def test_job_runs_on_cluster_without_the_package(
     cluster: StandaloneCluster, make_cluster: MakeCluster, tmp_path: Path
 ) -> None:
-    """Its executors, and the driver's own workers that plan reads, know only what is shipped."""
+    """Its executors, and the driver's workers that plan reads, have only the shipped package."""
     topics = make_cluster(brokers=1, dirs=1)
     topics.create_topic("events", partitions=4)
     producer = Producer({"bootstrap.servers": topics.bootstrap})
@@ -122,7 +123,7 @@ def test_a_whole_job_runs_where_the_package_is_not(
 
 @pytest.mark.timeout(600)
 def test_spark_submit_keeps_its_master(cluster: StandaloneCluster) -> None:
-    """It shows both streams of a Python program on standard output."""
+    """It prints both streams of a Python program on standard output."""
     programs = Path(sys.executable).parent
     activated = environment(PATH=f"{programs}{os.pathsep}{os.environ['PATH']}")
     submit = (

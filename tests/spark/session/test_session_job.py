@@ -1,4 +1,4 @@
-"""Several jobs in one session, as a pipe asks for them."""
+"""Several jobs in one session, as a pipe requests them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ report --tables {tables}/nowhere --out {out}
 
 
 @pytest.mark.timeout(300)
-def test_each_line_is_answered_and_none_costs_another_one_its_session(tmp_path: Path) -> None:
+def test_session_answers_each_line_and_continues_after_errors(tmp_path: Path) -> None:
     tables, out = tmp_path / "tables", tmp_path / "report.html"
     report_tables.write_table(tables, "skew", report_tables.tables.SKEW, [])
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""The package as a zip: whole, importable, and without what code does not read."""
+"""The package as a zip: complete, importable, and without files that code does not read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.checkout import ROOT
 from tests.spark.running import environment, run
 
 
-def test_the_zip_holds_every_module_and_nothing_for_readers() -> None:
+def test_package_zip_holds_every_module_and_no_other_files() -> None:
     path = package_zip()
     assert path is not None
     modules = {str(file.relative_to(ROOT)) for file in (ROOT / "kraftjbod").rglob("*.py")}
@@ -21,7 +21,7 @@ def test_the_zip_holds_every_module_and_nothing_for_readers() -> None:
     assert [name for name in names if name.endswith((".md", ".pyc", ".so"))] == []
 
 
-def test_from_the_zip_the_byte_scans_run_as_their_source(tmp_path: Path) -> None:
+def test_package_zip_runs_byte_scans_from_source(tmp_path: Path) -> None:
     script = "from kraftjbod.protocol import record_scans as r; print(r.FORM, r.__file__)"
     path = package_zip()
     done = run(
@@ -30,7 +30,7 @@ def test_from_the_zip_the_byte_scans_run_as_their_source(tmp_path: Path) -> None
     assert done.stdout.split() == ["interpreted", f"{path}/kraftjbod/protocol/record_scans.py"]
 
 
-def test_from_the_zip_nothing_is_shipped_again(tmp_path: Path) -> None:
+def test_package_zip_ships_no_zip_again(tmp_path: Path) -> None:
     path = package_zip()
     script = (
         "import kraftjbod.spark.session.shipped_package as shipped;"

@@ -1,4 +1,4 @@
-"""Real errors of Spark, and the line that is printed of each."""
+"""Real errors of Spark, and the line that is printed for each."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def stream(spark: SparkSession) -> None:
         ),
     ],
 )
-def test_one_line_of_pages(
+def test_spark_reason_reduces_errors_to_one_line(
     spark: SparkSession, action: Callable[[SparkSession], object], reason: str
 ) -> None:
     with pytest.raises(SPARK_ERRORS) as caught:
@@ -77,7 +77,7 @@ def test_one_line_of_pages(
     assert spark_reason(caught.value) == reason
 
 
-def test_a_failed_write_names_the_file(spark: SparkSession, tmp_path: Path) -> None:
+def test_spark_reason_of_failed_write_names_the_file(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(SPARK_ERRORS) as caught:
         spark.range(1).write.parquet(f"file:{tmp_path}/file/table")
@@ -85,13 +85,13 @@ def test_a_failed_write_names_the_file(spark: SparkSession, tmp_path: Path) -> N
     assert "\n" not in spark_reason(caught.value)
 
 
-def test_our_own_errors_are_reported_whole() -> None:
+def test_spark_reason_returns_our_errors_completely() -> None:
     assert spark_reason(ConfigError("[x] is\n no topic")) == "[x] is no topic"
     assert spark_reason(OSError()) == "OSError"
 
 
-def test_a_refused_connection_to_java_is_its_end() -> None:
-    """Py4J tries once more, and passes on what that brings; others may be refused as well."""
+def test_spark_reason_of_refused_connection_to_java_reports_its_end() -> None:
+    """Py4J tries once more and raises that error; other refused connections are no such report."""
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         address, port = bound.getsockname()

@@ -20,11 +20,11 @@ DAY = 86_400
         (float("nan"), "—"),
     ],
 )
-def test_times(epoch_s: float | None, shown: str) -> None:
+def test_time_text_formats_times_and_unknown_values(epoch_s: float | None, shown: str) -> None:
     assert text.time_text(epoch_s) == shown
 
 
-def test_minutes() -> None:
+def test_minute_text_formats_minutes() -> None:
     assert [text.minute_text(at) for at in (1_795_219_260.0, None)] == ["2026-11-21 00:01", "—"]
 
 
@@ -43,18 +43,18 @@ def test_minutes() -> None:
         (None, "—"),
     ],
 )
-def test_durations(seconds: float | None, shown: str) -> None:
+def test_duration_text_formats_durations(seconds: float | None, shown: str) -> None:
     assert text.duration_text(seconds) == shown
 
 
-def test_sizes_and_rates() -> None:
+def test_bytes_and_rate_text_choose_units() -> None:
     assert [text.bytes_text(size) for size in (1536, -1536, 0, None)] == [
         "1.5 KiB",
         "-1.5 KiB",
         "0 B",
         "—",
     ]
-    # A byte a second is best said by the day.
+    # A byte per second is shown per day.
     assert [text.rate_text(rate) for rate in (2048.0, 1.0, -2048, 0, None)] == [
         "2.0 KiB/s",
         "84.4 KiB/d",
@@ -64,7 +64,7 @@ def test_sizes_and_rates() -> None:
     ]
 
 
-def test_shares_latencies_and_counts() -> None:
+def test_share_ms_and_count_text_format_values() -> None:
     assert [text.share_text(*pair) for pair in ((1, 3), (0, 3), (1, 0), (None, 3))] == [
         "33.3 %",
         "0.0 %",

@@ -1,4 +1,4 @@
-"""What plots have in common: words, scales, and SVG that fits into a page."""
+"""Common parts of plots: labels, scales, and SVG for a page."""
 
 from __future__ import annotations
 
@@ -32,11 +32,13 @@ SVG = "{http://www.w3.org/2000/svg}"
         (12, 60, "12"),
     ],
 )
-def test_plain(text: object, limit: int, shown: str) -> None:
+def test_plain_replaces_control_characters_and_shortens(
+    text: object, limit: int, shown: str
+) -> None:
     assert plain(text, limit=limit) == shown
 
 
-def test_numbers_in_names_count() -> None:
+def test_natural_sorts_numbers_in_names() -> None:
     names = ["/d/10", "/d/9", "/c/11", "/d/", "/d"]
     assert sorted(names, key=natural) == ["/c/11", "/d", "/d/", "/d/9", "/d/10"]
 
@@ -49,7 +51,7 @@ def test_numbers_in_names_count() -> None:
             ["/var/lib/kraftjbod/disk-1", "/var/lib/kraftjbod/disk-2"],
             ["…/disk-1", "…/disk-2"],
         ),
-        # What they end with alike says nothing either.
+        # A common end is removed as well.
         (
             ["/mnt/disk-1/kraftjbod/logs", "/mnt/disk-20/kraftjbod/logs"],
             ["…/disk-1/…", "…/disk-20/…"],
@@ -64,7 +66,7 @@ def test_numbers_in_names_count() -> None:
         (["relative/and/rather/long/a", "b"], ["/relative/a…ather/long/a", "/b"]),
     ],
 )
-def test_paths_lose_what_they_share(paths: list[str], shown: list[str]) -> None:
+def test_short_paths_remove_common_parts(paths: list[str], shown: list[str]) -> None:
     assert short_paths(paths) == shown
 
 
@@ -77,7 +79,7 @@ def test_paths_lose_what_they_share(paths: list[str], shown: list[str]) -> None:
         (0, "", ["0", "0.2 B", "0.4 B", "0.6 B", "0.8 B"]),
     ],
 )
-def test_bytes_have_round_ticks(top: float, per: str, labels: list[str]) -> None:
+def test_byte_scale_has_round_ticks(top: float, per: str, labels: list[str]) -> None:
     with styled():
         ax = panels(new_figure(4, 2), 1, 1)[0][0]
         ax.set_xlim(0, max(top, 1))
@@ -91,7 +93,7 @@ def test_bytes_have_round_ticks(top: float, per: str, labels: list[str]) -> None
         assert seen == labels
 
 
-def test_colours_are_told_apart_by_their_value() -> None:
+def test_palette_colours_are_unique() -> None:
     lights = [colour.light for colour in PALETTE]
     assert len(set(lights)) == len(lights)
     assert len({colour.name for colour in PALETTE}) == len(lights)
@@ -107,7 +109,7 @@ def drawn(name: str, title: str = "a <title> & $more$") -> str:
         return inline_svg(figure, name, "two points", {"first": "from 3 to 4 <b>"})
 
 
-def test_svg_for_a_page() -> None:
+def test_svg_has_role_title_and_palette_variables() -> None:
     svg = drawn("one")
     root = ET.fromstring(svg)
     assert root.get("role") == "img" and root.get("aria-label") == "two points"
@@ -115,14 +117,14 @@ def test_svg_for_a_page() -> None:
     text = ["".join(e.itertext()) for e in root.iter(f"{SVG}text")]
     assert "a <title> & $more$" in text
     assert not list(root.iter(f"{SVG}style")) and "metadata" not in svg and "<?xml" not in svg
-    # A colour of the palette is a variable everywhere; no other font than the page's.
+    # Palette colours are always variables; the font is the page's.
     assert not any(colour.light in svg for colour in PALETTE)
     assert "DejaVu" not in svg and "var(--ink)" in svg
     line = next(e for e in root.iter() if e.get("id") == "one-first")
     assert line[0].tag == f"{SVG}title" and line[0].text == "from 3 to 4 <b>"
 
 
-def test_figures_of_one_page_share_no_id() -> None:
+def test_svgs_of_one_page_share_no_id() -> None:
     def ids(svg: str) -> set[str]:
         return {e.attrib["id"] for e in ET.fromstring(svg).iter() if "id" in e.attrib}
 
@@ -133,5 +135,5 @@ def test_figures_of_one_page_share_no_id() -> None:
         assert wanted and wanted <= ids(svg)
 
 
-def test_the_same_figure_is_the_same_text() -> None:
+def test_svg_of_equal_figures_is_equal() -> None:
     assert drawn("one") == drawn("one")

@@ -1,4 +1,4 @@
-"""Tables written without Spark are read by it like any other."""
+"""Tables written without Spark are readable by Spark."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from kraftjbod.spark.tables.stored_tables import publish, read_table
         ("s3a://bucket/tables", None),
     ],
 )
-def test_only_what_is_on_this_machine_is_local(tables: str, folder: Path | None) -> None:
+def test_local_folder_accepts_only_local_paths(tables: str, folder: Path | None) -> None:
     assert local_folder(tables) == folder
 
 
-def test_columns_are_those_of_the_schemas() -> None:
+def test_local_columns_equal_the_schemas() -> None:
     for columns, schema in ((DIR_COLUMNS, PLAN_DIRS), (MOVE_COLUMNS, PLAN_MOVES)):
         arrow = {field.name: str(field.type) for field in to_arrow_schema(schema)}
         assert {name: kind.replace("float64", "double") for name, kind in columns.items()} == arrow
 
 
-def test_generations_of_both_kinds_follow_each_other(spark: SparkSession, tmp_path: Path) -> None:
+def test_generations_of_both_writers_follow_each_other(spark: SparkSession, tmp_path: Path) -> None:
     table = tmp_path / "plan_moves"
     row = ("t", 0, 1, "/a", 2, "/b", 10, 0.5)
     for size in range(KEPT + 1):

@@ -1,4 +1,4 @@
-"""What holds for the schemas of all tables, so that frames of several can be joined and read."""
+"""Rules for the schemas of all tables, so that frames of several tables can be joined."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from kraftjbod.spark.tables import schemas as tables
 
 TABLES = {name: value for name, value in vars(tables).items() if name.isupper()}
 SCHEMAS = {name: value for name, value in TABLES.items() if isinstance(value, StructType)}
-#: A record's bytes, a header's name, a measured figure: words too good for one table.
+# A record's bytes, a header's name, a measured figure: names that several tables need.
 _MANY_MEANINGS = {"key", "value"}
 
 
 @pytest.mark.parametrize("schema", SCHEMAS.values(), ids=SCHEMAS)
-def test_a_schema_survives_parquet(schema: StructType) -> None:
-    """Spark reads every column of a file as one that may be null, and refuses names twice."""
+def test_schema_has_only_nullable_and_unique_columns(schema: StructType) -> None:
+    """Spark reads every column of a file as nullable, and refuses duplicate names."""
     assert [field.name for field in schema.fields if not field.nullable] == []
     assert [name for name, count in Counter(schema.names).items() if count > 1] == []
 
 
 @pytest.mark.parametrize("schema", SCHEMAS.values(), ids=SCHEMAS)
-def test_flags_are_called_so(schema: StructType) -> None:
+def test_schema_names_of_flags_begin_with_is(schema: StructType) -> None:
     for field in schema.fields:
         assert isinstance(field.dataType, BooleanType) == field.name.startswith("is_"), field.name
 
 
-def test_a_name_has_one_type() -> None:
+def test_schema_columns_of_one_name_have_one_type() -> None:
     types: dict[str, set[str]] = {}
     for schema in SCHEMAS.values():
         for field in schema.fields:
@@ -40,7 +40,7 @@ def test_a_name_has_one_type() -> None:
     assert {name: several[name] for name in several.keys() - _MANY_MEANINGS} == {}
 
 
-def test_samples_have_the_fields_of_the_protocol_in_its_order() -> None:
+def test_sample_schemas_equal_the_fields_of_the_protocol() -> None:
     renamed = {"time_ms": "time", "since_ms": "since", "committed_ms": "committed"}
 
     def columns(kind: type) -> list[str]:

@@ -1,4 +1,4 @@
-"""Tables that are computed anew under their readers, and tables that streams append to."""
+"""Tables that are replaced during reads, and tables to which streams append."""
 
 from __future__ import annotations
 
@@ -26,13 +26,15 @@ def skew_of(spark: SparkSession, name: str) -> DataFrame:
     return spark.createDataFrame([("topic", name, 1, 2.0, 2, 2, 1.0)], SKEW)
 
 
-def test_the_newest_complete_generation_is_the_table(spark: SparkSession, tmp_path: Path) -> None:
+def test_read_folder_returns_the_newest_complete_generation(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     table = str(tmp_path / "skew")
     assert read_folder(spark, table, SKEW) is None
     publish(skew_of(spark, "first"), table)
     at_that_moment = read_folder(spark, table, SKEW)
     publish(skew_of(spark, "second"), table)
-    # What a publisher leaves that was killed on the way.
+    # The remains of a killed publisher.
     (tmp_path / "skew" / "generation=7" / "_temporary").mkdir(parents=True)
     table_now = read_table(spark, str(tmp_path), "skew", SKEW)
     assert table_now is not None
@@ -41,22 +43,22 @@ def test_the_newest_complete_generation_is_the_table(spark: SparkSession, tmp_pa
     assertDataFrameEqual(at_that_moment, skew_of(spark, "first"))
 
 
-def test_old_generations_go(spark: SparkSession, tmp_path: Path) -> None:
+def test_publish_removes_old_generations(spark: SparkSession, tmp_path: Path) -> None:
     for number in range(KEPT + 2):
         publish(skew_of(spark, f"t{number}"), str(tmp_path / "skew"))
     names = sorted(path.name for path in (tmp_path / "skew").iterdir())
     assert names == [f"generation={number}" for number in range(3, KEPT + 3)]
 
 
-def test_a_table_without_rows_is_a_table(spark: SparkSession, tmp_path: Path) -> None:
+def test_table_without_rows_is_an_empty_table(spark: SparkSession, tmp_path: Path) -> None:
     publish(spark.createDataFrame([], SKEW), str(tmp_path / "skew"))
     table = read_table(spark, str(tmp_path), "skew", SKEW)
     assert table is not None
     assertDataFrameEqual(table, spark.createDataFrame([], SKEW))
 
 
-def test_windows_come_with_those_that_are_open(spark: SparkSession, tmp_path: Path) -> None:
-    """One that was closed since the open ones were computed is listed once."""
+def test_read_table_of_windows_includes_open_windows(spark: SparkSession, tmp_path: Path) -> None:
+    """A window that was closed after the open ones were computed is listed once."""
 
     def windows(*minutes: int, samples: int) -> DataFrame:
         nothing = (None,) * (len(LOG_DIR_WINDOWS) - 3)
@@ -77,7 +79,9 @@ def test_windows_come_with_those_that_are_open(spark: SparkSession, tmp_path: Pa
     assertDataFrameEqual(whole(), windows(0, 1, samples=6).union(windows(2, samples=1)))
 
 
-def test_a_table_and_its_checkpoint_belong_together(spark: SparkSession, tmp_path: Path) -> None:
+def test_check_checkpoint_refuses_checkpoint_of_another_table(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     source, table, checkpoint = (str(tmp_path / name) for name in ("in", "out", "checkpoint"))
     check_checkpoint(spark, table, checkpoint)
     skew_of(spark, "t").write.parquet(source)

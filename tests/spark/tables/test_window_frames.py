@@ -1,4 +1,4 @@
-"""Windows over samples: nothing is lost at their edges and nothing counts twice."""
+"""Windows over samples: no sample is lost or counted twice at their edges."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Sample = tuple[Any, Any]
 
 
 def appended(seconds: float, total: int, path: str = "/d1", **changes: Any) -> Sample:
-    """A sample whose counters are all made from one number."""
+    """A sample with all counters computed from one number."""
     of_origin = {key: changes.pop(key) for key in ("incarnation", "broker_id") if key in changes}
     sample = log_dir(
         path,
@@ -112,11 +112,13 @@ def windows(spark: SparkSession) -> dict[str, list[tuple[Any, ...]]]:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_rates(windows: dict[str, list[tuple[Any, ...]]], case: str) -> None:
+def test_windows_have_rates_of_samples(
+    windows: dict[str, list[tuple[Any, ...]]], case: str
+) -> None:
     assert sorted(windows[case]) == CASES[case][1]
 
 
-def test_a_window_has_usage_rates_and_latency(spark: SparkSession) -> None:
+def test_window_has_usage_rates_and_latency(spark: SparkSession) -> None:
     said = [
         (origin(0), log_dir(io_counts=(10, 0, 0, 0, 0), io_total=10)),
         (
@@ -142,7 +144,7 @@ def test_a_window_has_usage_rates_and_latency(spark: SparkSession) -> None:
     assertDataFrameEqual(windows, spark.createDataFrame([expected], LOG_DIR_WINDOWS))
 
 
-def test_an_offline_directory_has_what_its_operations_took_before(spark: SparkSession) -> None:
+def test_window_of_offline_directory_has_latency_of_earlier_operations(spark: SparkSession) -> None:
     said = [appended(0, 1000), appended(10, 2000), (origin(20), OFFLINE)]
     windows = log_dir_windows(log_dir_frame(spark, said), 60)
     assert [tuple(row) for row in windows.select("state", "p99_latency_ms").collect()] == [
@@ -150,8 +152,8 @@ def test_an_offline_directory_has_what_its_operations_took_before(spark: SparkSe
     ]
 
 
-def test_other_buckets_begin_with_a_life_of_their_own(spark: SparkSession) -> None:
-    """Another version of a broker may have others: only the newest are shown."""
+def test_window_with_new_buckets_uses_only_the_newest(spark: SparkSession) -> None:
+    """Another version of a broker can have other buckets: only the newest are shown."""
     before = {"io_bounds_ms": (1,), "io_total": 50, "io_counts": (50, 0)}
     after = {"io_bounds_ms": (100, 200), "io_total": 7, "io_counts": (0, 7, 0)}
     said = [
@@ -168,7 +170,7 @@ def test_other_buckets_begin_with_a_life_of_their_own(spark: SparkSession) -> No
 
 
 def by_pairs(series: Sequence[Sample], window_s: int) -> dict[int, tuple[Any, ...]]:
-    """Windows of one directory's series, which is in order, as the docstring says it."""
+    """Windows of one directory's ordered series, computed by the definition in the docstring."""
     reported: dict[int, tuple[Any, ...]] = {}
     times = [(who.time_ms - START_MS) / 1000 for who, _ in series]
     for start in sorted({int(second // window_s) * window_s for second in times}):
@@ -195,7 +197,7 @@ def by_pairs(series: Sequence[Sample], window_s: int) -> dict[int, tuple[Any, ..
 
 
 def any_series(chance: random.Random) -> list[Sample]:
-    """Restarts, disks that come back, gaps, and records that come twice."""
+    """A series with restarts, restored disks, gaps, and duplicate records."""
     second, life, since_ms, total = chance.uniform(0, 30), 0, START_MS, 0
     series: list[Sample] = []
     for _ in range(chance.randrange(1, 40)):
@@ -217,7 +219,7 @@ def any_series(chance: random.Random) -> list[Sample]:
     return series
 
 
-def test_any_series_has_the_windows_that_its_pairs_of_neighbours_make(spark: SparkSession) -> None:
+def test_windows_of_random_series_equal_pairwise_computation(spark: SparkSession) -> None:
     chance = random.Random(5)
     all_series = [any_series(chance) for _ in range(80)]
     said = [
@@ -250,7 +252,7 @@ QUANTILES: Final = {
 }
 
 
-def test_quantiles_lie_within_buckets(spark: SparkSession) -> None:
+def test_quantile_lies_within_its_bucket(spark: SparkSession) -> None:
     frame = spark.createDataFrame(
         [(list(counts), [1, 2]) for counts in QUANTILES], "counts array<long>, bounds array<long>"
     )
@@ -258,10 +260,10 @@ def test_quantiles_lie_within_buckets(spark: SparkSession) -> None:
     assert {tuple(row[0]): row[1] for row in rows} == pytest.approx(QUANTILES)
 
 
-def test_streams_close_windows_when_the_watermark_has_passed_and_go_on_after_a_restart(
+def test_window_stream_closes_windows_after_the_watermark_and_continues_after_restart(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """The same windows as in batch; a record that is too late for its window is in none."""
+    """The windows equal those of a batch; a record too late for its window is in none."""
 
     def arrive(*said: Sample) -> None:
         log_dir_frame(spark, list(said)).write.mode("append").parquet(str(tmp_path / "in"))

@@ -1,4 +1,4 @@
-"""Which directories there are."""
+"""The present directories."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kraftjbod.spark.telemetry.current_frames import current_dirs
 from tests.spark.samples import log_dir, log_dir_frame, origin
 
 
-def test_a_directory_is_what_its_broker_said_of_its_path_last(spark: SparkSession) -> None:
+def test_current_dirs_are_the_last_samples_of_their_paths(spark: SparkSession) -> None:
     said = [
         (origin(0), log_dir("/replaced", directory_id="old")),
         (origin(60), log_dir("/replaced", directory_id="new")),

@@ -1,4 +1,4 @@
-"""Forecasts against data whose truth is known."""
+"""Forecasts of data with known results."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def every_10_s(used_bytes: Sequence[int], first: int = 0, **changes: Any) -> lis
 
 GROWING: Final = every_10_s([(10 + n) * GIB for n in range(5)])
 OFFLINE: Final = every_10_s([0] * 3, 5, state="offline", total_bytes=0, free_bytes=0)
-#: One directory each, forecast all at once.
+# One directory each, all in one forecast.
 CASES: Final = {
     "stands still": every_10_s([5 * GIB] * 5),
     "empties": every_10_s([(9 - n) * GIB for n in range(5)]),
@@ -85,14 +85,14 @@ def forecasts(spark: SparkSession) -> dict[str, dict[str, Any]]:
 
 
 def seconds_after(time: datetime | None) -> float | None:
-    """Collected times come without a zone, in this process's own."""
+    """Collected times have no zone, in the time of this process."""
     return None if time is None else (time.astimezone(at(0).tzinfo) - at(0)).total_seconds()
 
 
 Forecasts = dict[str, dict[str, Any]]
 
 
-def test_a_line_without_noise_is_full_when_it_says(spark: SparkSession) -> None:
+def test_forecast_of_exact_line_has_the_exact_time(spark: SparkSession) -> None:
     said = every_10_s([(10 + n) * GIB for n in range(11)])
     assertDataFrameEqual(
         log_dir_forecasts(log_dir_frame(spark, said), YEAR_S),
@@ -111,7 +111,7 @@ def test_a_line_without_noise_is_full_when_it_says(spark: SparkSession) -> None:
 @pytest.mark.parametrize(
     ("case", "growth"), [("stands still", 0), ("empties", -GIB / 10), ("slow", 0.1)]
 )
-def test_what_does_not_grow_or_fills_after_the_horizon_does_not_fill(
+def test_forecast_without_growth_or_beyond_the_horizon_has_no_time(
     forecasts: Forecasts, case: str, growth: float
 ) -> None:
     found = forecasts[case]
@@ -120,63 +120,65 @@ def test_what_does_not_grow_or_fills_after_the_horizon_does_not_fill(
 
 
 @pytest.mark.parametrize(("case", "samples"), [("one sample", 1), ("two samples", 2)])
-def test_too_few_samples_forecast_nothing(forecasts: Forecasts, case: str, samples: int) -> None:
+def test_forecast_of_too_few_samples_has_no_growth(
+    forecasts: Forecasts, case: str, samples: int
+) -> None:
     found = forecasts[case]
     assert found["samples"] == samples
     assert found["used_bytes"] == (samples - 1) * GIB
     assert (found["growth_bytes_per_s"], found["full_at"]) == (None, None)
 
 
-def test_growth_that_may_be_none_has_no_latest(forecasts: Forecasts) -> None:
+def test_forecast_of_uncertain_growth_has_no_latest_time(forecasts: Forecasts) -> None:
     found = forecasts["unsure"]
     assert found["growth_error_bytes_per_s"] > found["growth_bytes_per_s"] > 0
     assert found["latest"] is None
     assert found["to"] <= found["earliest"] <= found["full_at"]
 
 
-def test_what_does_not_grow_by_its_line_may_by_its_band(forecasts: Forecasts) -> None:
+def test_forecast_of_flat_line_with_wide_band_has_an_earliest_time(forecasts: Forecasts) -> None:
     found = forecasts["may grow"]
     assert found["growth_bytes_per_s"] == pytest.approx(0, abs=1)
     assert found["latest"] is None
     assert found["to"] < found["earliest"]
 
 
-def test_a_full_disk_is_full_now(forecasts: Forecasts) -> None:
+def test_forecast_of_full_disk_is_now(forecasts: Forecasts) -> None:
     found = forecasts["full"]
     assert found["full_at"] == found["earliest"] == found["to"]
 
 
 @pytest.mark.parametrize("case", ["topic deleted", "replica moved in"])
-def test_a_line_begins_after_the_one_big_step(forecasts: Forecasts, case: str) -> None:
+def test_forecast_begins_after_one_large_step(forecasts: Forecasts, case: str) -> None:
     found = forecasts[case]
     assert (found["from"], found["samples"]) == (100, 10)
     assert found["growth_bytes_per_s"] == pytest.approx(MIB / 10)
 
 
-def test_teeth_that_come_again_are_no_growth(forecasts: Forecasts) -> None:
-    """Retention takes back what was written, again and again: flat on the whole."""
+def test_forecast_of_repeated_retention_has_no_growth(forecasts: Forecasts) -> None:
+    """Retention repeatedly deletes written data: the trend is flat."""
     found = forecasts["retention"]
     assert found["samples"] == 100
     assert found["growth_error_bytes_per_s"] > abs(found["growth_bytes_per_s"])
     assert found["latest"] is None
 
 
-def test_an_offline_directory_keeps_its_last_forecast(forecasts: Forecasts) -> None:
+def test_forecast_of_offline_directory_is_its_last_one(forecasts: Forecasts) -> None:
     assert forecasts["growing, then offline"] == forecasts["growing"]
     assert "offline" not in forecasts, "nobody knows its bytes"
 
 
-def test_a_sample_that_came_twice_counts_once(forecasts: Forecasts) -> None:
+def test_forecast_counts_duplicate_samples_once(forecasts: Forecasts) -> None:
     assert forecasts["growing, sampled twice"] == forecasts["growing"]
 
 
-def test_of_two_disks_at_one_path_the_newer_is_forecast(spark: SparkSession) -> None:
+def test_forecast_of_two_disks_at_one_path_is_of_the_newer(spark: SparkSession) -> None:
     said = [*every_10_s([5 * GIB] * 3, directory_id="old"), *every_10_s([0] * 3, 3)]
     [found] = log_dir_forecasts(log_dir_frame(spark, said), YEAR_S).collect()
     assert found["directory_id"] == "id-of-/d1"
 
 
-def test_students_quantiles(spark: SparkSession) -> None:
+def test_student_95_equals_known_quantiles(spark: SparkSession) -> None:
     known = {1: 12.706, 2: 4.303, 3: 3.182, 5: 2.571, 10: 2.228, 30: 2.042, 1000: 1.962}
     frame = spark.createDataFrame(
         [(float(df), t) for df, t in known.items()], "df double, t double"
@@ -195,11 +197,10 @@ START_BYTES: Final = 20.0 * GIB
 
 @dataclass(frozen=True)
 class Quality:
-    """What used bytes look like, and what a forecast of them has to be worth.
+    """A kind of used bytes, and the required quality of their forecast.
 
-    ``least`` and ``most``: the share of disks whose band holds the second in which the disk is
-    truly full. ``error``: the median error of ``full_at``, of the time that was left.
-    """
+    ``least`` and ``most``: the share of disks whose band includes the second in which the disk is
+    truly full. ``error``: the median error of ``full_at``, relative to the remaining time."""
 
     kind: str
     samples: int
@@ -208,7 +209,7 @@ class Quality:
     error: float
 
 
-#: Where every step is chance (wandering), the band cannot know enough: it holds about 3 in 4.
+# If every step is random (wandering), the band is too narrow: it includes about 3 in 4.
 QUALITIES: Final = (
     Quality("noise", 100, 0.91, 0.985, 0.03),
     Quality("noise", 8, 0.90, 0.99, 0.1),
@@ -249,7 +250,7 @@ def disks(of: Quality) -> Iterator[Disk]:
 
 
 def correlated(shocks: Floats) -> Floats:
-    """What is too much now is nine tenths of that in the next sample."""
+    """Return shocks with a carry-over of nine tenths to the next sample."""
     noise = np.zeros(len(shocks))
     for i in range(1, len(shocks)):
         noise[i] = 0.9 * noise[i - 1] + shocks[i]
@@ -278,7 +279,7 @@ def as_samples(spark: SparkSession, all_disks: dict[tuple[int, int], Disk]) -> D
     return spark.createDataFrame(table)
 
 
-def test_the_band_holds_the_truth_about_as_often_as_it_says(spark: SparkSession) -> None:
+def test_forecast_band_includes_the_true_time_as_often_as_required(spark: SparkSession) -> None:
     all_disks = {
         (kind, number): disk
         for kind, quality in enumerate(QUALITIES)
@@ -293,7 +294,7 @@ def test_the_band_holds_the_truth_about_as_often_as_it_says(spark: SparkSession)
             seconds_after(found[name]) for name in ("full_at", "earliest", "latest")
         )
         if early_s is None or full_s is None:
-            # Never full, or perhaps: the truth is that all of them fill.
+            # Never full, or perhaps: in truth every disk fills.
             held[kind] += early_s is not None and early_s <= truth_s
             continue
         held[kind] += early_s <= truth_s and (late_s is None or truth_s <= late_s)

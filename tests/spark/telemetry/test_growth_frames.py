@@ -23,7 +23,7 @@ def dir_sample(seconds: float, broker_id: int, path: str, size: int, **changes: 
 DIRS = [
     dir_sample(0, 1, "/a", 1000, appended_bytes_total=5000),
     dir_sample(50, 1, "/a", 1400, appended_bytes_total=5400),
-    # The broker started anew and has written 200 bytes since.
+    # The broker restarted and has written 200 bytes since.
     dir_sample(100, 1, "/a", 1600, appended_bytes_total=200, incarnation="second"),
     dir_sample(0, 1, "/b", 0, replicas=0),
     dir_sample(100, 1, "/b", 0, replicas=0, incarnation="second"),
@@ -52,14 +52,14 @@ REPLICAS = [
     *(of(10 * n, 1, "deleted", 70) for n in range(4)),
     *(of(10 * n, 1, "anew", 70) for n in range(4)),
     *(of(10 * n, 1, "anew", 20 * (n - 6), topic_id="second") for n in range(6, 11)),
-    # The round was read up to here, and one record came twice.
+    # The round is read up to here, with one duplicate record.
     of(100, 2, "moved", 500),
     of(50, 2, "steady", 140, 50),
     of(90, 2, "half-read", 8),
 ]
 
 
-def test_growth_per_topic_broker_and_directory(spark: SparkSession) -> None:
+def test_growth_is_per_topic_broker_and_directory(spark: SparkSession) -> None:
     dirs, replicas = log_dir_frame(spark, DIRS), replica_frame(spark, REPLICAS)
     expected = [
         ("topic", "steady", 390, 2, 2.0, 2.0),
@@ -75,7 +75,7 @@ def test_growth_per_topic_broker_and_directory(spark: SparkSession) -> None:
     assertDataFrameEqual(growth(dirs, replicas, 60), spark.createDataFrame(expected, GROWTH))
 
 
-def test_one_round_has_sizes_and_no_growth(spark: SparkSession) -> None:
+def test_growth_of_one_round_has_sizes_without_rates(spark: SparkSession) -> None:
     dirs = log_dir_frame(spark, [dir_sample(0, 1, "/a", 100)])
     replicas = replica_frame(spark, [of(0, 1, "t", 60), of(1, 1, "u", 40)])
     topics = growth(dirs, replicas, 60).where(F.col("scope") == "topic")
@@ -83,7 +83,7 @@ def test_one_round_has_sizes_and_no_growth(spark: SparkSession) -> None:
     assertDataFrameEqual(topics, spark.createDataFrame(expected, GROWTH))
 
 
-def test_skew_of_directories_brokers_and_replicas(spark: SparkSession) -> None:
+def test_skew_is_per_broker_cluster_and_topic(spark: SparkSession) -> None:
     dirs, replicas = log_dir_frame(spark, DIRS), replica_frame(spark, REPLICAS)
     expected = [
         ("broker", "1", 2, 800.0, 1600, 0, 2.0),
@@ -97,7 +97,7 @@ def test_skew_of_directories_brokers_and_replicas(spark: SparkSession) -> None:
     assertDataFrameEqual(skew(dirs, replicas, 60), spark.createDataFrame(expected, SKEW))
 
 
-def test_what_is_empty_is_even(spark: SparkSession) -> None:
+def test_skew_of_empty_directories_is_even(spark: SparkSession) -> None:
     dirs = log_dir_frame(spark, [dir_sample(0, 1, "/a", 0), dir_sample(0, 1, "/b", 0)])
     expected = [("broker", "1", 2, 0.0, 0, 0, 1.0), ("cluster", "cluster", 1, 0.0, 0, 0, 1.0)]
     assertDataFrameEqual(

@@ -1,4 +1,4 @@
-"""Directories that are worse than their peers, and those that nobody needs to compare."""
+"""Directories that are worse than their peers, and findings without a comparison."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Sample = tuple[Any, Any]
 
 
 def found(spark: SparkSession, said: list[Sample], expected: list[tuple[Any, ...]]) -> None:
-    """Compares findings of ``said`` in windows of a minute; ids follow from paths."""
+    """Compares findings of ``said`` in windows of a minute; ids are derived from paths."""
     samples = log_dir_frame(spark, said).localCheckpoint()
     rows = [
         (broker, f"id-of-{path}", path, finding, since, value, peers)
@@ -36,8 +36,8 @@ def every_minute(path: str, latencies: list[int], broker_id: int = 1) -> list[Sa
     ]
 
 
-def test_a_directory_is_slow_against_all_others_of_the_cluster(spark: SparkSession) -> None:
-    """Also where both disks of a broker are: no broker can see that."""
+def test_outliers_find_directory_slow_against_all_others(spark: SparkSession) -> None:
+    """Also if both disks of a broker are slow, which no broker can detect."""
     said = [
         *every_minute("/slow", [2, 300, 400, 500, 600], broker_id=1),
         *every_minute("/slow-too", [80, 80, 80, 90, 100], broker_id=1),
@@ -56,17 +56,17 @@ def test_a_directory_is_slow_against_all_others_of_the_cluster(spark: SparkSessi
     )
 
 
-def test_a_directory_without_company_is_compared_with_the_floor(spark: SparkSession) -> None:
+def test_outliers_compare_single_directory_with_the_floor(spark: SparkSession) -> None:
     said = every_minute("/a", [499, 500, 500, 500])
     found(spark, said, [(1, "/a", "slow", at(60), 500.0, None)])
 
 
-def test_errors_states_and_silence(spark: SparkSession) -> None:
+def test_outliers_find_errors_states_and_silence(spark: SparkSession) -> None:
     def sampled(seconds: float, path: str, **changes: Any) -> Sample:
         return origin(seconds, broker_id=changes.pop("broker_id", 1)), log_dir(path, **changes)
 
     said = [
-        # Two hours ago there was an error; there have been two again since.
+        # One error two hours ago, and two since.
         *(
             sampled(seconds, "/errors", io_errors_total=errors)
             for seconds, errors in ((-7200, 0), (-7190, 5), (0, 5), (70, 5), (130, 6), (190, 7))
@@ -101,7 +101,7 @@ def test_errors_states_and_silence(spark: SparkSession) -> None:
     )
 
 
-def test_peers_are_the_median_of_all_others(spark: SparkSession) -> None:
+def test_with_peers_has_the_median_of_all_others(spark: SparkSession) -> None:
     groups = {"a": [5], "b": [1, 9], "c": [7, 1, 3], "d": [4, 4, 4, 1], "e": [9, 2, 2, 8, 5]}
     rows = [
         (name, 1, f"/{n}", float(value))

@@ -1,4 +1,4 @@
-"""Each record of telemetry is a sample or a reject, never both and never neither."""
+"""Each record of telemetry is either a sample or a reject."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.spark.samples import START, log_dir, log_dir_frame, origin, replica, 
 
 
 def records(spark: SparkSession, values: list[bytes | None]) -> DataFrame:
-    """As the source gives them."""
+    """Return records as the source provides them."""
     rows = [
         (b"key", value, "__storage_telemetry", 0, offset, START, 0)
         for offset, value in enumerate(values)
@@ -27,12 +27,12 @@ def records(spark: SparkSession, values: list[bytes | None]) -> DataFrame:
 
 
 def changed(**changes: Any) -> bytes:
-    """A good record of a directory with fields changed, or left out by None."""
+    """Return a valid directory record with changed fields; None removes a field."""
     document = {**json.loads(encode(origin(), log_dir())), **changes}
     return json.dumps({key: value for key, value in document.items() if value is not None}).encode()
 
 
-def test_samples_are_told_apart_by_kind_and_come_out_as_they_were_sent(spark: SparkSession) -> None:
+def test_samples_are_separated_by_kind_and_equal_the_sent_ones(spark: SparkSession) -> None:
     first, second = (origin(0.5), log_dir(appended_bytes_total=7)), (origin(1), replica("t", 3))
     source = records(spark, [encode(*first), encode(*second)])
     dirs, replicas = (
@@ -46,7 +46,7 @@ def test_samples_are_told_apart_by_kind_and_come_out_as_they_were_sent(spark: Sp
     )
 
 
-def test_what_is_no_sample_is_a_reject_that_says_why(spark: SparkSession) -> None:
+def test_rejects_state_the_reason(spark: SparkSession) -> None:
     reasons = {
         None: "no value",
         b"": "no JSON object with fields of the right types",
@@ -80,7 +80,7 @@ def test_what_is_no_sample_is_a_reject_that_says_why(spark: SparkSession) -> Non
     assert telemetry_frames.replica_samples(source).isEmpty()
 
 
-def test_unknown_fields_and_older_schemas_are_harmless(spark: SparkSession) -> None:
+def test_samples_with_unknown_fields_or_older_schemas_are_accepted(spark: SparkSession) -> None:
     source = records(
         spark,
         [

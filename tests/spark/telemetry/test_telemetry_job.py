@@ -1,4 +1,4 @@
-"""The job ``telemetry`` on real clusters: what it writes, from records of ours and of brokers."""
+"""The job ``telemetry`` on real clusters: its tables, from test records and records of brokers."""
 
 from __future__ import annotations
 
@@ -35,14 +35,15 @@ from tests.spark.samples import GIB, at, log_dir, log_dir_frame, origin, replica
 
 pytestmark = [pytest.mark.process, pytest.mark.clients, pytest.mark.timeout(1500)]
 
-#: For one thing to happen where everything else runs too.
+# For one event on a machine that runs many other tests.
 LONGEST_S = 400
 Telemetry = Callable[..., Any]
 Sample = tuple[Any, Any]
 
 
 def runner(bootstrap: str, folder: Path) -> Telemetry:
-    """Runs the job in this process; its summary, or the last line of what it says went wrong."""
+    """Return a function that runs the job in this process; it returns the summary or the error's
+    last line."""
 
     def run(*options: str, fails: bool = False) -> Any:
         common = ["--bootstrap-server", bootstrap, "--tables", str(folder), "--json"]
@@ -55,7 +56,7 @@ def runner(bootstrap: str, folder: Path) -> Telemetry:
 
 @pytest.fixture
 def quiet_cluster(make_cluster: MakeCluster) -> Cluster:
-    """Its broker reports nothing; tests speak for brokers, once they have made the topic."""
+    """A cluster whose broker reports nothing; tests send samples after they create the topic."""
     return make_cluster(brokers=1, dirs=1)
 
 
@@ -79,7 +80,7 @@ def lag(seconds: float, records: int) -> bytes:
 
 
 def send(cluster: Cluster, *said: Sample | bytes, topic: str = TOPIC) -> None:
-    """As brokers do it: one partition per broker."""
+    """Send as brokers do: one partition per broker."""
     producer = Producer(quiet(cluster.bootstrap))
     refused: list[KafkaError] = []
 
@@ -121,19 +122,19 @@ def filling(seconds: Sequence[float], broker_id: int = 1, path: str = "/d1") -> 
 
 
 def windows_of(spark: SparkSession, folder: Path) -> list[tuple[float, int]]:
-    """Start and samples of every window, those that are open included."""
+    """Return start and samples of every window, including open ones."""
     windows = read_table(spark, str(folder), "log_dir_windows", tables.LOG_DIR_WINDOWS)
     assert windows is not None
     start = F.col("window_start").cast("double") - at(0).timestamp()
     return sorted(tuple(row) for row in windows.select(start, "samples").collect())
 
 
-def test_records_become_tables_and_runs_go_on_where_the_last_one_ended(
+def test_telemetry_writes_tables_and_continues_at_the_last_end(
     spark: SparkSession, quiet_cluster: Cluster, tmp_path: Path
 ) -> None:
     telemetry = runner(quiet_cluster.bootstrap, tmp_path)
     assert TOPIC in telemetry(fails=True), "there is no such topic"
-    # Timestamps from the future come in only where a topic allows it.
+    # Timestamps in the future are accepted only if a topic allows it.
     quiet_cluster.create_topic(
         TOPIC, partitions=2, retention_ms=-1, message_timestamp_after_max_ms=2**63 - 1
     )
@@ -143,13 +144,13 @@ def test_records_become_tables_and_runs_go_on_where_the_last_one_ended(
         *first,
         (origin(5), replica("t", size_bytes=500)),
         b"no JSON",
-        # A broker whose clock is a century ahead of all others'.
+        # A broker whose clock is a century ahead of all others.
         *filling([3e9], broker_id=2),
     )
     printed = telemetry()
     assert printed["rejects"] == {"no JSON object with fields of the right types": 1}
     assert (printed["log_dirs"]["samples"], printed["replicas"]["samples"]) == (7, 1)
-    # Nothing is closed, and yet everything is in a table.
+    # No window is closed, and all are in a table.
     assert windows_of(spark, tmp_path) == [(0, 6)]
     [forecast] = printed["fullest"]
     assert forecast["growth_bytes_per_s"] == pytest.approx(GIB / 10)
@@ -157,7 +158,7 @@ def test_records_become_tables_and_runs_go_on_where_the_last_one_ended(
     assert printed["topics"][0]["size_bytes"] == 500
     second = filling(range(60, 310, 10))
     send(quiet_cluster, *second)
-    # Groups come later than disks.
+    # Groups are added after the first run.
     quiet_cluster.create_topic(GROUPS_TOPIC, partitions=2)
     send(quiet_cluster, *(lag(n, 9 - n) for n in range(3)), topic=GROUPS_TOPIC)
     printed = telemetry()
@@ -168,7 +169,7 @@ def test_records_become_tables_and_runs_go_on_where_the_last_one_ended(
     assert lags is not None
     assert sorted((row.time.second, row.lag) for row in lags.collect()) == [(0, 9), (1, 8), (2, 7)]
     assert windows_of(spark, tmp_path) == [(60 * n, 6) for n in range(5)] + [(300, 1)]
-    # Too late for its window, which is closed; its sample is there.
+    # Too late for its closed window; its sample is in the table.
     late = filling([1])
     send(quiet_cluster, *late, *filling([310]))
     printed = telemetry()
@@ -189,10 +190,10 @@ def test_records_become_tables_and_runs_go_on_where_the_last_one_ended(
     assert "remembers batches that are not in" in fresh("--checkpoint", str(kept), fails=True)
 
 
-def test_killed_at_any_moment_each_sample_is_there_once(
+def test_telemetry_after_kill_has_each_sample_once(
     spark: SparkSession, quiet_cluster: Cluster, tmp_path: Path
 ) -> None:
-    """A continuous run is killed, another is stopped in order, and a third reads the rest."""
+    """A continuous run is killed, another is stopped by a signal, and a third reads the rest."""
     parts = [filling(range(first, first + 100, 10)) for first in range(0, 500, 100)]
     quiet_cluster.create_topic(TOPIC, partitions=2, retention_ms=-1)
     send(quiet_cluster, *parts[0])
@@ -216,10 +217,10 @@ def test_killed_at_any_moment_each_sample_is_there_once(
     assert windows_of(spark, tmp_path) == [(60 * n, 6) for n in range(8)] + [(480, 2)]
 
 
-def test_brokers_report_and_tables_show_it(
+def test_telemetry_of_brokers_appears_in_tables(
     make_cluster: MakeCluster, spark: SparkSession, tmp_path: Path
 ) -> None:
-    """From bytes on disks to findings, a directory that dies included."""
+    """From bytes on disks to findings, including a failed directory."""
     cluster = make_cluster(
         brokers=2,
         dirs=2,
@@ -277,7 +278,7 @@ def wait_sent(
     *,
     count: int,
 ) -> None:
-    """Until brokers have reported so many different things."""
+    """Wait until brokers have reported a number of different samples."""
     consumer = Consumer(
         {**quiet(cluster.bootstrap), "group.id": "unused", "enable.auto.commit": False}
     )
@@ -303,7 +304,7 @@ def wait_sent(
 
 
 class continuous:
-    """The job as a service would run it; its last words are shown if it ends by itself."""
+    """The job as a service runs it; its last output is shown if it ends by itself."""
 
     def __init__(self, cluster: Cluster, folder: Path) -> None:
         self._command = [
@@ -330,7 +331,7 @@ class continuous:
 
 
 def generations(folder: Path, table: str) -> int:
-    """The number of the newest one that is complete."""
+    """Return the number of the newest complete generation."""
     complete = (folder / table).glob("generation=*/_SUCCESS")
     return max((int(path.parent.name.removeprefix("generation=")) for path in complete), default=0)
 

@@ -1,4 +1,4 @@
-"""What people read of the tables; that the figures are right is tested with the job."""
+"""The text of the summary of tables; the job's tests check the figures."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ SUMMARY: dict[str, Any] = {
 }
 
 
-def test_the_lines() -> None:
+def test_lines_format_a_complete_summary() -> None:
     assert list(lines(SUMMARY)) == [
         "1,200 samples of 6 directories and 90 of 1 replica on 3 brokers, "
         "2026-03-01 11:59:00 to 2026-03-01 12:00:00 UTC, in 12 windows",
@@ -73,7 +73,7 @@ def test_the_lines() -> None:
     ]
 
 
-def test_without_tables_there_is_nothing_to_report(spark: SparkSession, tmp_path: Any) -> None:
+def test_summary_without_tables_reports_no_telemetry(spark: SparkSession, tmp_path: Any) -> None:
     found = summarize(spark, str(tmp_path))
     assert list(lines(found)) == [
         "no telemetry yet: is storage.telemetry.enable true on the brokers?",
@@ -82,8 +82,10 @@ def test_without_tables_there_is_nothing_to_report(spark: SparkSession, tmp_path
     ]
 
 
-def test_what_is_dead_does_not_fill_up(spark: SparkSession, tmp_path: Any) -> None:
-    """Its last forecast stays in the table."""
+def test_summary_excludes_offline_directories_from_forecasts(
+    spark: SparkSession, tmp_path: Any
+) -> None:
+    """The last forecast of an offline directory stays in the table."""
 
     def forecast(path: str, full_at: float) -> DataFrame:
         moment = F.timestamp_seconds(F.lit(full_at))
