@@ -96,6 +96,15 @@ def agreed_before(ours: EpochEntries, theirs: EpochEntries, log_start_offset: in
     return longer[shared].start_offset if len(longer) > shared else None
 
 
+def agree_at(ours: EpochEntries, theirs: EpochEntries, offset: int) -> bool:
+    """Return whether both logs have the same, known leader epoch at ``offset``.
+
+    Then they are equal up to there, because a leader epoch writes each offset once.
+    """
+    first = truncate_epochs_before(ours, offset)[:1]
+    return first == truncate_epochs_before(theirs, offset)[:1] != ()
+
+
 def _kept(
     log: Sequence[SegmentExtent], copied: Mapping[int, int], truncation: Truncation | None
 ) -> list[SegmentExtent]:

@@ -52,6 +52,7 @@ from kraftjbod.storage.moves.future_copy import (
     CopyPlan,
     CopyRange,
     SegmentExtent,
+    agree_at,
     agreed_before,
     extents_of,
     plan_copy,
@@ -212,7 +213,11 @@ class FutureLog:
         start = max(self.log_start_offset, view.log_start_offset)
         offset = agreed_before(self.epochs, view.epochs, start)
         truncation = None
-        if offset is not None and offset < self.log_end_offset:
+        if not agree_at(self.epochs, view.epochs, start):
+            # An unclean leader may have truncated the log below its former start, so that even
+            # older batches differ, and the checkpoint no longer has their epochs.
+            truncation = Truncation(0, 0)
+        elif offset is not None and offset < self.log_end_offset:
             truncation = self._truncation_at(offset)
         self._shorten(plan_copy(extents_of(view), self._copied, truncation, 0), view)
 

@@ -99,6 +99,23 @@ def test_future_log_after_a_restart_trusts_claimed_bytes_only() -> None:
     assert same_files(log, source, again, target)
 
 
+def test_future_log_after_a_restart_does_not_keep_batches_below_a_lowered_log_start() -> None:
+    """The log started at 4 when it was copied. An unclean leader truncated it to 2 afterwards."""
+    log, source, future, target = make(3)
+    log.start_at(4)
+    step(log, source, future)
+    future.sync()
+    log.truncate_to(2)
+    append(log, 1)
+    append(log, 1)
+    log.take_truncation()  # A restart forgets it.
+    assert log.view().log_start_offset == 2
+    again = FutureLog.load(target, future.directory, TP)
+    again.resume(log.view())
+    assert step(log, source, again)
+    assert same_files(log, source, again, target)
+
+
 def test_future_log_step_with_a_retired_segment_reports_a_stale_view() -> None:
     """KAFKA-19571: retention renamed a file that was about to be opened."""
     log, source, future, _ = make()
