@@ -339,7 +339,7 @@ def read(
                 if error is not None:
                     # With a group id, librdkafka looks for a coordinator, and a cluster without
                     # groups has none
-                    # # (COORDINATOR_NOT_AVAILABLE).
+                    # (COORDINATOR_NOT_AVAILABLE).
                     assert error.retriable(), error.str()
                     continue
                 at, value = message.offset(), message.value()

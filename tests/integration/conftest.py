@@ -18,7 +18,7 @@ _alive: list[Cluster] = []
 
 
 class MakeCluster(Protocol):
-    """Creates a cluster with ClusterProcesses's parameters, and starts it unless told otherwise."""
+    """Creates a cluster with ClusterProcesses's parameters, and starts it by default."""
 
     def __call__(self, *, start: bool = True, **parameters: Any) -> Cluster: ...
 

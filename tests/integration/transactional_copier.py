@@ -20,8 +20,8 @@ FENCED: Final = 3
 _TIMEOUT_S: Final = 60.0
 _MOST_TOGETHER: Final = 20
 # An iteration that takes longer prints a traceback to standard error. librdkafka's
-# # send_offsets_to_transaction may wait forever for a lost coordinator, whatever its timeout (its
-# # issues 5456 and 5511).
+# send_offsets_to_transaction may wait forever for a lost coordinator, despite its timeout (its
+# issues 5456 and 5511).
 _STUCK_S: Final = 30.0
 # Every n-th transaction is aborted at its end.
 _GIVEN_UP: Final = 5

@@ -44,9 +44,9 @@ def _output(hash_seed: str, *arguments: str) -> str:
 
 def test_same_seed_gives_same_trace_in_every_process() -> None:
     story = "-m", "tests.sim.story"
-    told = _output("1", *story, "7")
-    assert told == _output("3", *story, "7")
-    assert told != _output("1", *story, "8")
+    output = _output("1", *story, "7")
+    assert output == _output("3", *story, "7")
+    assert output != _output("1", *story, "8")
     assert _output("1", "-c", _RUN) == _output("3", "-c", _RUN)
 
 

@@ -159,7 +159,7 @@ def forecasts(windows: Rows) -> list[dict[str, Any]]:
         _forecast(last["id-1-3"], 0.8, 0.25),
         _forecast(last["id-1-2"], 400, 1.5),
         still,
-        # An offline directory no longer fills, whatever its history.
+        # An offline directory no longer fills.
         _forecast(last["id-2-1"], 0.1, 0.1),
         _forecast(last["id-2-3"], 9, 0.5),
     ]

@@ -126,7 +126,7 @@ def test_transaction_ends_the_same_way_on_all_partitions(cluster: Cluster, kind:
         assert producer.flush(WAIT_S) == 0
         if is_trapped:
             broker = trap(cluster, "__transaction_state", "tx", kind)
-        # Whatever happens to the coordinator's disk, the client asks the next one and gets a
+        # After any failure of the coordinator's disk, the client asks the next one and gets a
         # response.
         producer.commit_transaction(WAIT_S)
         if is_trapped:

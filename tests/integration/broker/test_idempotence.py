@@ -1,4 +1,4 @@
-"""Retries of idempotent producers: a batch is stored once, whatever happens in between."""
+"""Retries of idempotent producers: a batch is stored once despite failures in between."""
 
 from __future__ import annotations
 

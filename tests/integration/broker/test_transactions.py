@@ -1,4 +1,4 @@
-"""Transactions with foreign clients: all records or none, whatever fails."""
+"""Transactions with foreign clients: all records or none despite failures."""
 
 from __future__ import annotations
 

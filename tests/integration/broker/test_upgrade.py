@@ -138,7 +138,7 @@ def test_upgrade_to_several_directories_under_load(make_cluster: MakeCluster) ->
         load.stop()
     assert judge(cluster.bootstrap, "t", load).findings == []
     # A reader with a group id makes its client look for a coordinator, which creates the topic of
-    # # consumer groups sooner or later; wait for it, because it is counted below.
+    # consumer groups sooner or later; wait for it, because it is counted below.
     with cluster.admin() as admin:
         cluster.wait("the topic of groups", lambda: admin.describe_groups(["checker"]))
     refused = features(cluster, "downgrade", "--metadata", "3.6-IV2")

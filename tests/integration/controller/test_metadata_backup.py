@@ -1,7 +1,7 @@
 """Lost metadata that is formatted again and restored, with real daemons: docs/metadata-backup.md.
 
-Whatever a controller with another log decides, brokers keep their data unchanged, and continue with
-all of it once the metadata that they know is back."""
+Brokers keep their data unchanged under a controller with another log, and continue with all of it
+once their own metadata is restored."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
 A replica with some megabytes and a writer (acks=all) moves to the broker's other directory. Exactly
 at the step, the broker is killed (SIGKILL), or the source or target directory returns EIO from then
-on, or the controller is killed. Then the killed daemons are restarted with healthy disks. Whatever
-the progress of the move was, afterwards
+on, or the controller is killed. Then the killed daemons are restarted with healthy disks. At
+any progress of the move, afterwards
 
 * exactly one current replica is on the broker's disks, and no remains of the other;
 * metadata names its directory, and the in-sync set is complete;
@@ -62,7 +62,7 @@ STEPS: Final[dict[str, Trap]] = {
     "purged": Trap(kind="remove_tree", path="{source}/{topic}-0.*-delete", after=True),
 }
 # With three replicas, the cluster continues without this broker. These cells cover the steps at
-# # which its return differs.
+# which its return differs.
 _STEPS_OF_MANY: Final = (
     "first-bytes-copied",
     "assignment-accepted",

@@ -304,7 +304,7 @@ def wait_sent(
 
 
 class continuous:
-    """The job as a service runs it; its last output is shown if it ends by itself."""
+    """The job as a service runs it; its last output is shown if it ends early."""
 
     def __init__(self, cluster: Cluster, folder: Path) -> None:
         self._command = [

@@ -262,7 +262,7 @@ print(sorted(path.name for path in live.iterdir()), live.stat().st_dev == root.s
 """
 
 
-#: In a separate mount namespace with a world-accessible /dev/fuse, as in Debian; then as nobody.
+# Runs a command as user 65534 in a mount namespace with a world-accessible /dev/fuse, as in Debian.
 AS_NOBODY = """
 mknod "$1/fuse" c 10 229 && chmod 666 "$1/fuse" && mount --bind "$1/fuse" /dev/fuse || exit
 shift
@@ -271,7 +271,7 @@ exec setpriv --reuid=65534 --regid=65534 --clear-groups env PYTHONDONTWRITEBYTEC
 
 
 def test_unprivileged_user_mounts_through_the_helper(tmp_path: Path) -> None:
-    """With the setuid helper of Debian's package fuse3; as nobody if root runs the tests."""
+    """With the setuid helper of Debian's package fuse3; root runs it as another user."""
     helper = shutil.which("fusermount3")
     if helper is None or not os.stat(helper).st_mode & stat.S_ISUID:
         pytest.skip("fusermount3 (package fuse3) is not installed setuid root here")
