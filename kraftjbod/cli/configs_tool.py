@@ -225,7 +225,7 @@ async def _at_brokers(cluster: ClusterAddress, is_alter: bool, order: Order) -> 
             return
         assert order.name is not None
         resource = ConfigResource(order.kind, order.name)
-        if order.deletes and _can_be_asked(client, order):
+        if order.deletes and _brokers_can_answer(client, order):
             _require_present(order, (await _own_entries(client, order, [order.name]))[order.name])
         changes = [
             *(ConfigChange(key, None, ConfigOperation.DELETE) for key in order.deletes),
@@ -263,7 +263,7 @@ async def _existing(client: ClusterClient, kind: ResourceType) -> Sequence[str]:
             assert_never(kind)
 
 
-def _can_be_asked(client: ClusterClient, order: Order) -> bool:
+def _brokers_can_answer(client: ClusterClient, order: Order) -> bool:
     """Return whether brokers can answer; for a dead broker only the controller can."""
     if order.kind is not ResourceType.BROKER or order.name == "":
         return True

@@ -20,7 +20,7 @@ import click
 from kraftjbod.cli.clients.cluster_client import ClusterClient
 from kraftjbod.cli.clients.partitioner import partition_of
 from kraftjbod.cli.clients.producer import ACKS_ALL, Producer, now_ms
-from kraftjbod.cli.console.line_reader import READER_KEYS, BadLineError, LineReader
+from kraftjbod.cli.console.line_reader import READER_KEYS, LineReader, MalformedLineError
 from kraftjbod.cli.terminal.command import (
     PATIENCE_MS,
     ClusterAddress,
@@ -159,13 +159,13 @@ async def _perform(
 
 def _read_lines(
     reader: LineReader, lines: Iterable[bytes], number: int
-) -> tuple[list[Record], BadLineError | None]:
+) -> tuple[list[Record], MalformedLineError | None]:
     """Return the records of ``lines`` before the first bad one, and its error."""
     now, records = now_ms(), []
     for at, line in enumerate(lines, number):
         try:
             records.append(reader.record(line, at, now))
-        except BadLineError as e:
+        except MalformedLineError as e:
             return records, e
     return records, None
 

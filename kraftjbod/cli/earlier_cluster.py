@@ -29,7 +29,7 @@ from kraftjbod.storage.vfs import RealVfs
 _MOST_NEIGHBOURS: Final = 2_000
 
 
-def sign_of_earlier_life(metadata_dir: str, cluster_id: str | None) -> str | None:
+def find_earlier_cluster(metadata_dir: str, cluster_id: str | None) -> str | None:
     """Return a sign that the cluster existed before, as the second half of a sentence.
 
     :param cluster_id: None for a controller that receives its log from others.

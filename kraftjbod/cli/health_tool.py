@@ -125,12 +125,14 @@ async def examine(address: str, timeout_ms: int, *, is_broker: bool) -> Health:
     except TimeoutError:
         return Health(who=who, reason=f"no answer within {timeout_ms} ms")
     except ConnectionLostError as e:
-        return Health(who=who, reason=await _other_daemon(address, is_broker=is_broker) or str(e))
+        return Health(
+            who=who, reason=await _hint_at_other_daemon(address, is_broker=is_broker) or str(e)
+        )
     except KraftJbodError as e:
         return Health(who=who, reason=str(e))
 
 
-async def _other_daemon(address: str, *, is_broker: bool) -> str | None:
+async def _hint_at_other_daemon(address: str, *, is_broker: bool) -> str | None:
     """Return a hint if a daemon of the other kind listens at the address."""
     if is_broker:
         is_other = await is_controller(*parse_bootstrap(address)[0])

@@ -15,7 +15,7 @@ from typing import Final
 
 import click
 
-from kraftjbod.cli.earlier_cluster import sign_of_earlier_life
+from kraftjbod.cli.earlier_cluster import find_earlier_cluster
 from kraftjbod.cli.quorum.initial_voters import QuorumFlags
 from kraftjbod.cli.terminal.command import Answer, answering, parse_pairs, read_file, tool_group
 from kraftjbod.core.config import BrokerConfig, ControllerConfig
@@ -115,7 +115,7 @@ def format_command(
 ) -> None:
     """Give every log directory of a node its identity."""
     settings = load_settings(config)
-    _tell_ignored_keys(settings, config, answer)
+    _report_ignored_keys(settings, config, answer)
     quorum = QuorumFlags(
         standalone=standalone,
         no_initial_controllers=no_initial_controllers,
@@ -370,7 +370,7 @@ class Formatter:
         follows = (
             self._quorum.no_initial_controllers and not self._settings.controller_quorum_voters
         )
-        sign = sign_of_earlier_life(metadata_dir, None if follows else self._cluster_id)
+        sign = find_earlier_cluster(metadata_dir, None if follows else self._cluster_id)
         if sign is None or self._replace_lost:
             return
         raise StartupError(
@@ -412,7 +412,7 @@ def load_settings(path: str) -> StorageSettings:
     )
 
 
-def _tell_ignored_keys(settings: StorageSettings, path: str, answer: Answer) -> None:
+def _report_ignored_keys(settings: StorageSettings, path: str, answer: Answer) -> None:
     """Report keys that the node will ignore, so that typing errors are found early."""
     model = BrokerConfig if "broker" in settings.process_roles else ControllerConfig
     for ignored in ignored_keys(model, parse_properties(read_file(path), path)):

@@ -232,12 +232,12 @@ def find_hanging_command(
             for one in found
             if one.start_offset >= 0 and one.last_timestamp_ms < oldest_ms
         ]
-        _say_hanging(answer, await _hanging(client, candidates))
+        _print_hanging(answer, await _hanging(client, candidates))
 
     _ask(cluster, perform)
 
 
-def _say_hanging(answer: Answer, found: Sequence[OpenTransaction]) -> None:
+def _print_hanging(answer: Answer, found: Sequence[OpenTransaction]) -> None:
     now_ms = _now_ms()
     documents = [
         {

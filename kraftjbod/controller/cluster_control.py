@@ -25,7 +25,7 @@ from kraftjbod.controller.brokers.dynamic_cordons import dynamic_cordons
 from kraftjbod.controller.brokers.heartbeat_manager import (
     BrokerControlState,
     BrokerHeartbeatManager,
-    BrokerWish,
+    HeartbeatRequests,
     next_state,
 )
 from kraftjbod.controller.partitions.acceptance import Acceptance, AcceptanceOf, acceptance_of
@@ -266,7 +266,7 @@ class ClusterControlManager:
         cordoned = self._cordoned(broker, request)
         impaired = self._impaired(broker, request, online)
         lost_all = bool(broker.known_log_dirs) and not online
-        wish = BrokerWish(
+        wish = HeartbeatRequests(
             want_fence=request.want_fence or lost_all,
             want_shut_down=request.want_shut_down,
             may_unfence=self._may_unfence(broker, online, cordoned, impaired, request),

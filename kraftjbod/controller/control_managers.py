@@ -395,9 +395,9 @@ class ControlManagers:
         """Note that the addresses of a suspect refuse connections."""
         self._heartbeats.refused(broker.broker_id, broker.epoch)
 
-    def stood_still(self, pause_ms: int, now_ms: int) -> bool:
+    def discount_pause(self, pause_ms: int, now_ms: int) -> bool:
         """Disregard a pause of this process; return whether it was long."""
-        self._heartbeats.stood_still(pause_ms, now_ms)
+        self._heartbeats.discount_pause(pause_ms, now_ms)
         return self._heartbeats.is_long_pause(pause_ms)
 
     def fence_broker(self, broker_id: BrokerId) -> ControllerResult[None]:

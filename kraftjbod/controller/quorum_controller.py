@@ -406,7 +406,7 @@ class QuorumController:
     async def _commit(self, result: ControllerResult[object]) -> None:
         """Apply a result, and return when everything that it depends on is committed."""
         if result.records:
-            self._require_whole()
+            self._require_running()
             self._apply(result.records, grows=False, is_atomic=result.is_atomic)
         await self._until_committed(self._last_proposal)
 
@@ -487,7 +487,7 @@ class QuorumController:
 
     def _require_active(self) -> None:
         """:raises NotControllerError: another controller is active, or none at present."""
-        self._require_whole()
+        self._require_running()
         if not self.is_active:
             raise self._driver.not_controller()
 
@@ -498,7 +498,7 @@ class QuorumController:
             controller.
         :raises NotControllerError: neither.
         """
-        self._require_whole()
+        self._require_running()
         driver = self._driver
         if self.is_active:
             return True
@@ -509,7 +509,7 @@ class QuorumController:
             raise driver.not_controller()
         return False
 
-    def _require_whole(self) -> None:
+    def _require_running(self) -> None:
         """:raises NotControllerError: the process ends, and its state must not be used."""
         if self._broken.done():
             raise NotControllerError("the controller met an error in its own state and ends")

@@ -21,8 +21,8 @@ from kraftjbod.controller.partitions.partition_assignment import Assignment, why
 from kraftjbod.controller.partitions.partition_change import Election, change_partition
 from kraftjbod.controller.partitions.replica_index import ReplicaIndex
 from kraftjbod.controller.partitions.target_directories import (
+    placement_refusal,
     resolve_directory,
-    why_takes_none,
 )
 from kraftjbod.controller.partitions.topic_rules import RulesOf
 from kraftjbod.controller.result import ControllerResult
@@ -200,7 +200,7 @@ class ReassignmentControlManager:
             raise _error(ErrorCode.INELIGIBLE_REPLICA, too_many)
         self._adds.append(broker.broker_id)
         if wanted is None:
-            why = why_takes_none(broker)
+            why = placement_refusal(broker)
             if why is None:
                 return self._cluster.default_dir(broker.broker_id)
             raise _error(

@@ -431,7 +431,9 @@ class ReplicationControlManager:
             reason = self._why_ineligible(member, epoch, partition)
             if reason is not None:
                 yield member, reason
-            elif member not in partition.isr and not self._was_heard(member, epoch, requested):
+            elif member not in partition.isr and not self._is_of_current_registration(
+                member, epoch, requested
+            ):
                 yield member, "the leader does not know its latest registration"
 
     def _why_ineligible(
@@ -454,7 +456,9 @@ class ReplicationControlManager:
             case _:
                 return None
 
-    def _was_heard(self, member: BrokerId, epoch: BrokerEpoch, requested: PartitionIsr) -> bool:
+    def _is_of_current_registration(
+        self, member: BrokerId, epoch: BrokerEpoch, requested: PartitionIsr
+    ) -> bool:
         """Return whether the leader's data about a joining member is of its present registration.
 
         The leader must know the broker's epoch and its last registration in that epoch. A directory

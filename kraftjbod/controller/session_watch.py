@@ -80,7 +80,7 @@ class SessionWatch:
             # While this process is paused, heartbeats wait in its sockets. So silence during a
             # pause proves nothing.
             pause_ms = max(0, now_ms - last_ms - wait_ms)
-            if self._managers().stood_still(pause_ms, now_ms):
+            if self._managers().discount_pause(pause_ms, now_ms):
                 self._log.warning("controller_was_paused", pause_ms=pause_ms)
             last_ms = now_ms
             await self._do_pass(self._fence_stale)

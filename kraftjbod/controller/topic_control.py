@@ -20,7 +20,7 @@ from kraftjbod.controller.cluster_control import ClusterControlManager
 from kraftjbod.controller.configuration_control import ConfigurationControlManager
 from kraftjbod.controller.partitions.partition_assignment import Assignment, why_malformed
 from kraftjbod.controller.partitions.replica_placer import StripedReplicaPlacer
-from kraftjbod.controller.partitions.target_directories import why_takes_none
+from kraftjbod.controller.partitions.target_directories import placement_refusal
 from kraftjbod.controller.quorum.controller_settings import SettingsInForce
 from kraftjbod.controller.result import ControllerResult
 from kraftjbod.core.errors import ErrorCode, OperatingError
@@ -95,7 +95,7 @@ class TopicControlManager:
         records: list[Record] = []
         created: list[CreatedTopic] = []
         new_replicas: Counter[BrokerId] = Counter()
-        for topic, wanted_id in zip(request.topics, _wanted_ids(request), strict=True):
+        for topic, wanted_id in zip(request.topics, _requested_ids(request), strict=True):
             if (made_before := self._made_before(topic, wanted_id)) is not None:
                 created.append(made_before)
                 continue
@@ -122,7 +122,7 @@ class TopicControlManager:
         if (
             made is None
             or wanted_id is None
-            or _asked_part(made.topic_id) != _asked_part(wanted_id)
+            or _requested_id_part(made.topic_id) != _requested_id_part(wanted_id)
         ):
             return None
         return CreatedTopic(
@@ -178,7 +178,7 @@ class TopicControlManager:
         drawn = TopicId.random(self._random_bytes)
         if wanted_id is None:
             return drawn
-        return TopicId(_asked_part(wanted_id) + drawn[_ASKED_ID_BYTES:])
+        return TopicId(_requested_id_part(wanted_id) + drawn[_ASKED_ID_BYTES:])
 
     def _manual(self, topic: NewTopic) -> list[Replicas]:
         if topic.num_partitions != _UNSET or topic.replication_factor != _UNSET:
@@ -255,7 +255,7 @@ class TopicControlManager:
             return malformed
         for broker_id in replicas:
             broker = self._state.brokers.get(broker_id)
-            why = "no such broker is registered" if broker is None else why_takes_none(broker)
+            why = "no such broker is registered" if broker is None else placement_refusal(broker)
             if why is not None:
                 return f"The manual partition assignment includes broker {broker_id}, but {why}."
         if len(replicas) != replication_factor:
@@ -441,11 +441,11 @@ class TopicControlManager:
             )
 
 
-def _asked_part(topic_id: TopicId) -> bytes:
+def _requested_id_part(topic_id: TopicId) -> bytes:
     return topic_id[:_ASKED_ID_BYTES]
 
 
-def _wanted_ids(request: CreateTopicsRequest) -> Sequence[TopicId | None]:
+def _requested_ids(request: CreateTopicsRequest) -> Sequence[TopicId | None]:
     if len(request.topic_ids) == len(request.topics):
         return request.topic_ids
     return [None] * len(request.topics)

@@ -39,7 +39,7 @@ from kraftjbod.core.metadata_version import KRAFT_VERSION, KRAFT_VERSIONS, SUPPO
 from kraftjbod.core.node_config import Endpoint
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.daemon.broker_limits import broker_limits
-from kraftjbod.daemon.door_limits import broker_door, memory_budget
+from kraftjbod.daemon.listener_limits import broker_listener_limits, memory_budget
 from kraftjbod.daemon.parts import Part, PartList
 from kraftjbod.daemon.process.environment import Environment
 from kraftjbod.daemon.process.service_manager import dirs_text
@@ -55,7 +55,7 @@ from kraftjbod.net.listener import Listener
 from kraftjbod.protocol.kafka_codec import ApiFeatures, Message, RequestHeader
 from kraftjbod.storage.replicas.dir_loading import LoadProgress
 
-_DOOR_CLOSE_TIMEOUT_MS: Final = 2_000
+_LISTENER_CLOSE_TIMEOUT_MS: Final = 2_000
 #: How long a broker without online directories tries to report to the controller before it stops.
 _FAREWELL_TIMEOUT_MS: Final = 2_000
 _PROGRESS_EVERY_LOGS: Final = 500
@@ -79,12 +79,16 @@ class BrokerServer:
             config.allowed_hosts, known_hosts=hosts_known_to_broker(config, self._state)
         )
         #: The listeners by name.
-        self._doors: dict[str, Listener] = {}
+        self._listeners: dict[str, Listener] = {}
         self._is_open = False
         self._parts = PartList(
             (
                 Part(name="log directories", start=self._open_disks, close=self._close_disks),
-                Part(name="addresses of the doors", start=self._bind_doors, close=self._shut_doors),
+                Part(
+                    name="listener addresses",
+                    start=self._bind_listeners,
+                    close=self._close_listeners,
+                ),
                 Part(name="wiring", start=self._build_wiring),
             )
         )
@@ -93,7 +97,7 @@ class BrokerServer:
     @property
     def ports(self) -> dict[str, int]:
         """The ports of the listeners, by listener name."""
-        return {name: door.port for name, door in self._doors.items()}
+        return {name: listener.port for name, listener in self._listeners.items()}
 
     @property
     def wiring(self) -> BrokerWiring | None:
@@ -173,7 +177,7 @@ class BrokerServer:
         """Return the parts that turn an unregistered broker into one that serves clients."""
         return [
             # First, so that they close before all parts above, even if no later part started.
-            Part(name="doors", close=partial(self._leave_cluster, wiring)),
+            Part(name="listeners", close=partial(self._leave_cluster, wiring)),
             Part(name="groups", close=wiring.groups.coordinator.close),
             Part(name="transactions", close=wiring.transactions.transaction_coordinator.close),
             Part(name="metadata", start=partial(self._follow_metadata, wiring)),
@@ -184,7 +188,7 @@ class BrokerServer:
                 start=partial(self._become_unfenced, wiring),
                 close=partial(self._move_leaders, wiring.cluster.lifecycle),
             ),
-            Part(name="opening", start=partial(self._open_doors, wiring)),
+            Part(name="opening", start=partial(self._start_listeners, wiring)),
         ]
 
     # --- up --------------------------------------------------------------------------------------
@@ -195,11 +199,11 @@ class BrokerServer:
         )
         self._disks = await open_disks(self._config, self._environment)
 
-    async def _bind_doors(self) -> None:
+    async def _bind_listeners(self) -> None:
         """Bind the listeners before the broker registers, because the system may choose the
         ports."""
         for endpoint in self._config.listeners:
-            await self._bind_door(endpoint)
+            await self._bind_listener(endpoint)
 
     async def _follow_metadata(self, wiring: BrokerWiring) -> None:
         self._begin(wiring.replicas.loader.run(), "metadata_loader")
@@ -212,7 +216,7 @@ class BrokerServer:
         replicas = wiring.replicas
         replicas.manager.apply_configs()
         await disks.logs.load(self._log_progress)
-        await replicas.asked_moves.load(wiring.cluster.is_agreed_to)
+        await replicas.requested_moves.load(wiring.cluster.is_agreed_to)
         await replicas.leftovers.resolve()
         wiring.directories.admin.log_unknown()
         replicas.publisher.open()
@@ -240,9 +244,9 @@ class BrokerServer:
         wiring.cluster.lifecycle.set_ready_to_unfence()
         await wiring.cluster.lifecycle.unfenced()
 
-    async def _open_doors(self, wiring: BrokerWiring) -> None:
-        for door in self._doors.values():
-            await door.start()
+    async def _start_listeners(self, wiring: BrokerWiring) -> None:
+        for listener in self._listeners.values():
+            await listener.start()
         self._is_open = True
         self._tasks.keep(partial(self._reset_lost, wiring.cluster.lifecycle), "lost_connections")
         if self._config.storage_telemetry_enable:
@@ -260,16 +264,18 @@ class BrokerServer:
         while True:
             since_s = await lifecycle.session_regained()
             since_s = min(since_s, asyncio.get_running_loop().time() - _SILENT_S)
-            for door in list(self._doors.values()):
-                count = await door.reset_silent(since_s)
+            for listener in list(self._listeners.values()):
+                count = await listener.reset_silent(since_s)
                 if count:
-                    self._log.info("silent_connections_reset", port=door.port, connections=count)
+                    self._log.info(
+                        "silent_connections_reset", port=listener.port, connections=count
+                    )
 
     def _begin(self, work: Coroutine[Any, Any, Any], name: str) -> None:
         self._tasks.start(work, name)
 
-    async def _bind_door(self, endpoint: Endpoint) -> None:
-        door = kafka_server(
+    async def _bind_listener(self, endpoint: Endpoint) -> None:
+        listener = kafka_server(
             host=endpoint.host,
             port=endpoint.port,
             handler=self._handle,
@@ -278,15 +284,15 @@ class BrokerServer:
             is_broker=self._is_broker,
             peers=self._peers,
             memory=self._memory,
-            limits=broker_door(self._config, self._environment.max_open_files),
+            limits=broker_listener_limits(self._config, self._environment.max_open_files),
         )
-        await door.bind()
-        self._doors[endpoint.name] = door
+        await listener.bind()
+        self._listeners[endpoint.name] = listener
 
     def _handle(
         self, header: RequestHeader, body: Message, connection: ConnectionContext
     ) -> Awaitable[Message | None]:
-        assert self._wiring is not None, "doors are opened last"
+        assert self._wiring is not None, "listeners are opened last"
         return self._wiring.apis.kafka.handle(header, body, connection)
 
     def _is_broker(self, header: RequestHeader, body: Message) -> bool:
@@ -308,8 +314,8 @@ class BrokerServer:
     def _advertised(self) -> list[Endpoint]:
         """Return the advertised addresses, with the ports that the system chose."""
         return [
-            endpoint._replace(port=self._doors[endpoint.name].port)
-            if endpoint.port == 0 and endpoint.name in self._doors
+            endpoint._replace(port=self._listeners[endpoint.name].port)
+            if endpoint.port == 0 and endpoint.name in self._listeners
             else endpoint
             for endpoint in self._config.advertised
         ]
@@ -362,19 +368,21 @@ class BrokerServer:
 
         Connected clients must not delay the report.
         """
-        await asyncio.gather(self._shut_doors(), self._say_farewell(wiring.cluster.lifecycle))
+        await asyncio.gather(
+            self._close_listeners(), self._request_fencing(wiring.cluster.lifecycle)
+        )
 
-    async def _say_farewell(self, lifecycle: BrokerLifecycleManager) -> None:
+    async def _request_fencing(self, lifecycle: BrokerLifecycleManager) -> None:
         """Request to be fenced if all directories are lost, so that no session has to expire
         first."""
         if isinstance(self._lost, KafkaStorageError):
             await lifecycle.begin_controlled_shutdown(_FAREWELL_TIMEOUT_MS, at_once=True)
 
-    async def _shut_doors(self) -> None:
+    async def _close_listeners(self) -> None:
         """Close the listeners, and end requests that wait for data."""
         closing = [
-            asyncio.create_task(door.close(timeout_ms=_DOOR_CLOSE_TIMEOUT_MS))
-            for door in self._doors.values()
+            asyncio.create_task(listener.close(timeout_ms=_LISTENER_CLOSE_TIMEOUT_MS))
+            for listener in self._listeners.values()
         ]
         await asyncio.sleep(0)
         if self._wiring is not None:

@@ -24,7 +24,7 @@ from kraftjbod.core.loop.timing import ExponentialBackoff
 from kraftjbod.core.node_config import Endpoint
 from kraftjbod.core.telemetry import LevelSwitch, get_logger
 from kraftjbod.core.version import package_version
-from kraftjbod.daemon.door_limits import controller_door, memory_budget
+from kraftjbod.daemon.listener_limits import controller_listener_limits, memory_budget
 from kraftjbod.daemon.parts import Part, PartList
 from kraftjbod.daemon.process.collector import Collector
 from kraftjbod.daemon.process.environment import Environment
@@ -82,13 +82,18 @@ class ControllerServer:
             config.allowed_hosts,
             known_hosts=hosts_known_to_controller(config, self._state, self._quorum_hosts),
         )
-        self._door: Listener | None = None
+        self._listener: Listener | None = None
         self._cluster_id = ""
         self._parts = PartList(
             (
                 Part(name="metadata dir", start=self._open_dir, close=self._close_dir),
                 Part(name="controller", start=self._start_controller, close=self._stop_controller),
-                Part(name="door", start=self._open_door, close=self._close_door, failed=self._lost),
+                Part(
+                    name="listener",
+                    start=self._start_listener,
+                    close=self._close_listener,
+                    failed=self._lost,
+                ),
                 Part(name="cluster peers", failed=self._peers.run),
                 Part(name="registration", failed=self._register),
             )
@@ -153,14 +158,14 @@ class ControllerServer:
             await log_dir.run(OpKind.START, lambda: forget_fork(log_dir.vfs, log_dir.path))
             self._log.warning("metadata_log_forked", metadata_dir=log_dir.path)
 
-    async def _open_door(self) -> None:
-        assert self._controller is not None, "it starts before the door"
-        self._door = self._build_door(self._controller)
-        await self._door.start()
+    async def _start_listener(self) -> None:
+        assert self._controller is not None, "it starts before the listener"
+        self._listener = self._build_listener(self._controller)
+        await self._listener.start()
         self._log.info(
             "controller_started",
             host=self._config.endpoint.host,
-            port=self._door.port,
+            port=self._listener.port,
             cluster_id=self._cluster_id,
             metadata_dir=self._log_dir.path,
         )
@@ -179,7 +184,7 @@ class ControllerServer:
         return await self._quorum.ask_leader(request)
 
     async def _lost(self) -> None:
-        assert self._controller is not None, "it starts before the door"
+        assert self._controller is not None, "it starts before the listener"
         log = asyncio.create_task(self._controller.wait_failed())
         dir_failure = asyncio.create_task(self._lose_dir())
         try:
@@ -199,11 +204,11 @@ class ControllerServer:
 
     # --- down ------------------------------------------------------------------------------------
 
-    async def _close_door(self) -> None:
+    async def _close_listener(self) -> None:
         if self._controller is not None:
             self._controller.release_waits()
-        if self._door is not None:
-            await self._door.close(timeout_ms=self._config.shutdown_timeout_ms // 2)
+        if self._listener is not None:
+            await self._listener.close(timeout_ms=self._config.shutdown_timeout_ms // 2)
 
     async def _stop_controller(self) -> None:
         if self._controller is not None:
@@ -216,7 +221,7 @@ class ControllerServer:
         await self._log_dir.unlocked()
 
     def status(self) -> str:
-        doing = "starting" if self._door is None else "running"
+        doing = "starting" if self._listener is None else "running"
         return f"{doing}; {dirs_text([self._log_dir])}"
 
     def _build_controller(
@@ -327,7 +332,7 @@ class ControllerServer:
         return driver
 
     async def _handle(self, request: RpcRequest, connection: ConnectionId) -> RpcResponse:
-        assert self._controller is not None, "it starts before the door"
+        assert self._controller is not None, "it starts before the listener"
         if isinstance(request, DescribeControllerConfigsRequest):
             return DescribeControllerConfigsResponse(
                 controller_id=self._config.node_id,
@@ -346,12 +351,12 @@ class ControllerServer:
     def _is_of_cluster(self, request: RpcRequest) -> bool:
         """Return whether only a broker or a controller of this cluster can have sent the
         request."""
-        assert self._controller is not None, "it starts before the door"
+        assert self._controller is not None, "it starts before the listener"
         if isinstance(request, QuorumMessagesRequest):
             return self._quorum is not None and self._quorum.speaks_here(request)
         return self._controller.is_of_registered_broker(request)
 
-    def _build_door(self, controller: QuorumController) -> Listener:
+    def _build_listener(self, controller: QuorumController) -> Listener:
         config = self._config
         return rpc_server(
             host=config.endpoint.host,
@@ -361,7 +366,7 @@ class ControllerServer:
             is_broker=self._is_of_cluster,
             on_peer_closed=controller.connection_closed,
             memory=memory_budget(config),
-            limits=controller_door(config, self._environment.max_open_files),
+            limits=controller_listener_limits(config, self._environment.max_open_files),
         )
 
 

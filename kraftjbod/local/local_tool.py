@@ -223,7 +223,7 @@ async def _up(
     if is_new:
         click.echo(f"Its daemons run {cluster.privileges.description}.")
     show_cluster(Console(), cluster, await daemon_states(cluster))
-    click.echo(f"  stop it with:       kraftjbod-local down{_data_words(data)}")
+    click.echo(f"  stop it with:       kraftjbod-local down{_same_data(data)}")
 
 
 def _require_no_changes(
@@ -255,18 +255,18 @@ async def _status(data: Path, *, as_json: bool) -> None:
     sick = [state for state in states if state.state != "serving"]
     if sick:
         reasons = "; ".join(f"{state.daemon.files.name}: {state.reason}" for state in sick)
-        hint = f" (kraftjbod-local up{_data_words(data)} starts what is missing)"
+        hint = f" (kraftjbod-local up{_same_data(data)} starts what is missing)"
         fail(f"{reasons}" + hint * any(state.state == "stopped" for state in sick))
 
 
 async def _down(data: Path, *, as_json: bool) -> None:
-    stopped, killed = await _stop(data) if _is_there(data) else ([], [])
+    stopped, killed = await _stop(data) if _exists(data) else ([], [])
     if as_json:
         echo_json({"stopped": stopped, "killed": killed})
     elif not stopped:
         click.echo("No cluster is running.")
     else:
-        again = f"kraftjbod-local up{_data_words(data)}"
+        again = f"kraftjbod-local up{_same_data(data)}"
         click.echo(f"Stopped {', '.join(stopped)}; {again} starts it again with its data.")
     if killed:
         fail(f"had to be killed, for it did not stop when asked: {', '.join(killed)}")
@@ -284,12 +284,12 @@ async def _stop(data: Path) -> tuple[list[str], list[str]]:
         return running, killed
 
 
-def _is_there(data: Path) -> bool:
+def _exists(data: Path) -> bool:
     """Return whether the data directory exists; claiming it would create it."""
     return data.exists()
 
 
-def _data_words(data: Path) -> str:
+def _same_data(data: Path) -> str:
     """Return the ``--data`` option that makes the next command use this cluster."""
     return "" if data == _DEFAULT_DATA else f" --data {data}"
 

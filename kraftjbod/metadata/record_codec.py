@@ -171,7 +171,7 @@ def _pack(record: Record, level: MetadataVersion) -> list[Any]:
         if since is not None and value != default:
             if since.level <= level:
                 version = max(version, since.version)
-            elif _goes_without_saying(name, value):
+            elif _is_default_value(name, value):
                 value = None
             else:
                 raise LocalProtocolError(
@@ -181,7 +181,7 @@ def _pack(record: Record, level: MetadataVersion) -> list[Any]:
     return [kind.TYPE, version, values]
 
 
-def _goes_without_saying(name: str, value: Any) -> bool:
+def _is_default_value(name: str, value: Any) -> bool:
     """Whether a value can be left out: without directories, every replica is MIGRATING."""
     return name == "directories" and all(directory == MIGRATING_DIR for directory in value)
 

@@ -133,7 +133,7 @@ class ClusterPeers:
                 await self._resolve_all()
             finally:
                 self._is_resolving = False
-                self._tell_waiting()
+                self._notify_waiting()
             try:
                 async with asyncio.timeout(_INTERVAL_S):
                     await self._is_due.wait()
@@ -167,7 +167,7 @@ class ClusterPeers:
                 addresses = map(address_of, list(found)[:_MAX_ADDRESSES_PER_NAME])
                 self._resolved[name] = frozenset(one for one in addresses if one is not None)
                 self._note_members()
-                self._tell_waiting()
+                self._notify_waiting()
 
         async with asyncio.TaskGroup() as resolving:
             for name in names:
@@ -185,7 +185,7 @@ class ClusterPeers:
         await asyncio.wait({self._news}, timeout=max(0.0, until_s - loop.time()))
         return loop.time() < until_s
 
-    def _tell_waiting(self) -> None:
+    def _notify_waiting(self) -> None:
         if self._news is not None:
             self._news.set_result(None)
             self._news = None

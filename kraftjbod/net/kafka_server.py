@@ -66,7 +66,7 @@ IsBroker = Callable[[RequestHeader, Message], bool]
 _PRODUCE: Final = ApiKey.PRODUCE.to_bytes(2, "big")
 
 
-def _nobody(_header: RequestHeader, _body: Message) -> bool:
+def _accept_none(_header: RequestHeader, _body: Message) -> bool:
     return False
 
 
@@ -112,7 +112,7 @@ class _Requests:
         header, body = _decode(request)
         assert body is not None, header
         request.encode = partial(_encode, header)
-        return self._hand_on(header, body)
+        return self._dispatch(header, body)
 
     def authenticated(self, principal: str) -> None:
         """Set the principal of requests that start from now on."""
@@ -143,13 +143,13 @@ class _Requests:
         if body is None or header.api_key == ApiKey.API_VERSIONS:
             asker = getattr(body, "client_software_name", "")
             return api_versions_response(header, self._features(), asker)
-        response = await self._hand_on(header, body)
+        response = await self._dispatch(header, body)
         if response is not None:
             async for _ in in_slices(encode_long_arrays(header.api_version, response)):
                 pass
         return _encode(header, response)
 
-    def _hand_on(self, header: RequestHeader, body: Message) -> Awaitable[Message | None]:
+    def _dispatch(self, header: RequestHeader, body: Message) -> Awaitable[Message | None]:
         if isinstance(body, FetchRequest) and fetching_replica(body, header.api_version) >= 0:
             if not self._is_member:
                 return self._fetch_of_unknown_host(header, body)
@@ -213,7 +213,7 @@ def kafka_server(
     handler: Handler,
     listener_name: str = "PLAINTEXT",
     features: Callable[[], ApiFeatures] = lambda: NO_FEATURES,
-    is_broker: IsBroker = _nobody,
+    is_broker: IsBroker = _accept_none,
     peers: ClusterPeers = EVERY_HOST_ALLOWED,
     memory: MemoryBudget | None = None,
     limits: ListenerLimits = DEFAULT_LIMITS,

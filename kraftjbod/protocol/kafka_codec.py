@@ -473,7 +473,7 @@ def api_versions_response(
         api_keys=[
             ApiVersionsResponse.ApiVersion(api_key=key, min_version=least, max_version=greatest)
             for key, (least, greatest) in ranges.items()
-            if _is_told(key, asker)
+            if _is_advertised(key, asker)
         ],
         supported_features=[
             ApiVersionsResponse.SupportedFeatureKey(
@@ -495,7 +495,7 @@ def api_versions_response(
     return encode_response(header._replace(api_version=version), body)
 
 
-def _is_told(key: int, asker: str) -> bool:
+def _is_advertised(key: int, asker: str) -> bool:
     if asker == OWN_SOFTWARE_NAME:
         return True
     # Other clients may fail on unknown numbers, as kafka-python's api_versions() does.

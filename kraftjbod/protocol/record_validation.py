@@ -137,14 +137,14 @@ def validate_records(buf: Buffer, header: BatchHeader, rules: RecordRules) -> Ch
         raise OperatingError(e.message, code=ErrorCode.INVALID_RECORD) from e
     newest = max(_NO_TIMESTAMP, base + largest)
     if rules.compression is not None and header.compression != rules.compression:
-        return _compressed_anew(body, header, newest, rules.compression, rules)
+        return _recompress(body, header, newest, rules.compression, rules)
     if newest == header.max_timestamp or rules.stamps:
         return CheckedBatch(buf, header)
     corrected = with_max_timestamp(buf, header, newest)
     return CheckedBatch(corrected, header._replace(max_timestamp=newest))
 
 
-def _compressed_anew(
+def _recompress(
     body: bytes, header: BatchHeader, newest: int, codec: int, rules: RecordRules
 ) -> CheckedBatch:
     """Recompress the batch. All other fields stay, so that it remains its producer's batch.

@@ -182,7 +182,7 @@ class RaftDriver:
         """Load the log, pass the committed part to the listener, and lead if there is one voter.
 
         :param alone: the voter set of this node only, if an operator abandons all other voters
-            (left_alone.py).
+            (append_lone_voter_set.py).
         :raises StartupError: the log cannot be read, or cannot be written because the disk is full.
         :raises KafkaStorageError: the metadata dir fails.
         """
@@ -587,7 +587,7 @@ class RaftDriver:
     def _publish(self, core: RaftCore) -> None:
         """Pass newly committed entries to the listener, then answer the waiters."""
         assert self._listener is not None
-        self._forget_what_was_cut_off(core, self._listener)
+        self._reload_after_truncation(core, self._listener)
         if not self.committed.publish(
             self._listener, core.applicable_offset, self._proposals.answer
         ):
@@ -597,7 +597,7 @@ class RaftDriver:
             core.log.release(kept_from)
         self._waits.stir()
 
-    def _forget_what_was_cut_off(self, core: RaftCore, listener: RaftListener) -> None:
+    def _reload_after_truncation(self, core: RaftCore, listener: RaftListener) -> None:
         """Reload the listener if another leader replaced entries that this node had proposed.
 
         If the log still contains the last entry in doubt, it contains all entries before it too.

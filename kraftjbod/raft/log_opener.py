@@ -13,8 +13,8 @@ from kraftjbod.core.loop.timing import Clock
 from kraftjbod.core.telemetry import Logger
 from kraftjbod.raft.election_ticks import ELECTION_TICKS, HEARTBEAT_TICKS
 from kraftjbod.raft.log.damaged_end import may_give_up
-from kraftjbod.raft.log.left_alone import left_alone
 from kraftjbod.raft.log.log_store import RaftLogStore, StoredLog
+from kraftjbod.raft.log.lone_voter_set import append_lone_voter_set
 from kraftjbod.raft.log.noted_voters import NotedVoters
 from kraftjbod.raft.log.static_voters import VotersToNote, require_same_voters
 from kraftjbod.raft.machine.core import RaftCore
@@ -58,7 +58,7 @@ class LogOpener:
         """Open the log.
 
         :param alone: the voter set of this node only, if an operator abandons all other voters
-            (left_alone.py).
+            (append_lone_voter_set.py).
         :raises StartupError: the log cannot be read, or belongs to other voters.
         :raises LogDirImpairedError: the log cannot be written because the disk is full.
         :raises KafkaStorageError: the metadata dir fails.
@@ -106,5 +106,7 @@ class LogOpener:
             is_fork=alone is not None,
         )
         if alone is not None:
-            stored = left_alone(self._store, stored, voters, alone, self._clock.wall_ms())
+            stored = append_lone_voter_set(
+                self._store, stored, voters, alone, self._clock.wall_ms()
+            )
         return stored, unnoted

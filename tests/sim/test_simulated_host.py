@@ -124,7 +124,7 @@ def test_kill_at_operation_prevents_that_operation(make_host: Make) -> None:
 def test_paused_process_catches_up_after_the_pause(make_host: Make) -> None:
     host, life = make_host()
     host.world.run_until(20_500)
-    go_on = host.stand_still()
+    go_on = host.pause_process()
     host.stop()
     host.world.run_until(50_000)
     assert (_size(host), host.is_up) == (21, True)
@@ -136,7 +136,7 @@ def test_paused_process_catches_up_after_the_pause(make_host: Make) -> None:
 
 def test_process_killed_during_a_pause_never_continues(make_host: Make) -> None:
     host, life = make_host()
-    go_on = host.stand_still()
+    go_on = host.pause_process()
     host.kill()
     host.start()
     go_on()

@@ -43,6 +43,12 @@ from kraftjbod.core.topic_config import (
 )
 from kraftjbod.metadata.records import ResourceType
 from kraftjbod.protocol import rpc_config_messages
+from kraftjbod.protocol.alter_configs import (
+    as_changes,
+    named_in_parts,
+    refuse_alter_configs,
+    to_alter_configs_response,
+)
 from kraftjbod.protocol.kafka_codec import encode_part, parts_of
 from kraftjbod.protocol.messages import (
     AlterConfigsRequest,
@@ -58,12 +64,6 @@ from kraftjbod.protocol.rpc_config_messages import (
     ConfigChange,
     ConfigSource,
     ResourceOutcome,
-)
-from kraftjbod.protocol.whole_configs import (
-    as_changes,
-    named_in_parts,
-    refused_whole,
-    whole_response,
 )
 
 Result = DescribeConfigsResponse.DescribeConfigsResult
@@ -185,9 +185,9 @@ class ConfigApis:
                 found = await self._channel.forward(ask, timeout_ms=self._forward_timeout_ms)
                 present |= {(kind, each.name): each.values for each in found.resources}
         except OperatingError as e:
-            return refused_whole(request, e)
+            return refuse_alter_configs(request, e)
         changes = as_changes(request, present)
-        return whole_response(await self.incremental_alter_configs(changes, context))
+        return to_alter_configs_response(await self.incremental_alter_configs(changes, context))
 
     def _to_alter(
         self,
@@ -219,7 +219,7 @@ class ConfigApis:
             return resource
         is_own = resource.name == str(self._broker_id)
         if resource.name and not is_own:
-            self._require_gone(resource.name)
+            self._require_no_active_broker(resource.name)
             return resource
         known = self._own_dirs() if is_own else self._all_dirs()
         return resource.model_copy(
@@ -233,7 +233,7 @@ class ConfigApis:
             }
         )
 
-    def _require_gone(self, name: str) -> None:
+    def _require_no_active_broker(self, name: str) -> None:
         if not is_broker_id(name):
             return
         other = self._cache.state.brokers.get(BrokerId(int(name)))

@@ -221,7 +221,7 @@ class FollowerFetches:
                 min_one_batch=not (has_found or is_held_up),
                 is_first_read=key in named,
             )
-            if _is_nothing(data) and wanted.fetch_offset < _end_of(replica):
+            if _is_empty_result(data) and wanted.fetch_offset < _end_of(replica):
                 data = data._replace(is_left_out=True, is_held_up=is_held_up)
                 if is_held_up:
                     # Read it again as soon as the quota allows.
@@ -268,7 +268,7 @@ class FollowerFetches:
         for key, read in reading.items():
             if read.done():
                 data = read.result()
-                answers[key] = data._replace(is_left_out=_is_nothing(data))
+                answers[key] = data._replace(is_left_out=_is_empty_result(data))
             else:
                 read.cancel()
                 answers[key] = answers[key]._replace(is_left_out=True)
@@ -323,7 +323,7 @@ class FollowerFetches:
             self._quota.spend(throttled_bytes, self._clock.now_ms())
 
 
-def _is_nothing(data: FetchedData) -> bool:
+def _is_empty_result(data: FetchedData) -> bool:
     """Return whether there are no records, here or on disk, and no error."""
     is_sound = data.code is ErrorCode.NONE and data.diverging is None
     return is_sound and data.is_in_memory and not data.records

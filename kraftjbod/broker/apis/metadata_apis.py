@@ -85,7 +85,7 @@ class MetadataApis:
             # A topic that is named twice is answered once, which limits the response.
             named = {(topic.name, TopicId(topic.topic_id)): None for topic in wanted}
             topics = [
-                self._wanted_topic(name, topic_id, may_create, operations, context)
+                self._requested_topic(name, topic_id, may_create, operations, context)
                 async for name, topic_id in in_slices(named)
             ]
         return MetadataResponse(
@@ -107,7 +107,7 @@ class MetadataApis:
         if missing:
             await self._topic_apis.auto_create(missing)
 
-    def _wanted_topic(
+    def _requested_topic(
         self,
         name: str | None,
         topic_id: TopicId,
@@ -205,7 +205,7 @@ class MetadataApis:
         self, request: DescribeClusterRequest, context: RequestContext
     ) -> DescribeClusterResponse:
         if request.endpoint_type != _BROKERS:
-            return _other_endpoint(request.endpoint_type)
+            return _unsupported_endpoint_response(request.endpoint_type)
         log_dirs: dict[BrokerId, list[DescribeClusterResponse.DescribeClusterLogDir]] = {}
         if request.include_log_dirs:
             log_dirs = await self._log_dirs()
@@ -253,7 +253,7 @@ class MetadataApis:
         }
 
 
-def _other_endpoint(endpoint_type: int) -> DescribeClusterResponse:
+def _unsupported_endpoint_response(endpoint_type: int) -> DescribeClusterResponse:
     """Response to a DescribeCluster request for endpoints other than brokers, as in Kafka."""
     if endpoint_type == _CONTROLLERS:
         return DescribeClusterResponse(

@@ -233,7 +233,7 @@ class TopicApis:
                 DeleteTopicsResponse.DeletableTopicResult(
                     name=topic.name,
                     topic_id=topic.topic_id,
-                    error_code=_told_as(topic.error_code, is_told),
+                    error_code=_code_for_version(topic.error_code, is_told),
                     error_message=topic.error_message,
                 )
                 for topic in deleted
@@ -354,7 +354,7 @@ def _not_found(found: FoundTopic) -> DeletedTopic:
     )
 
 
-def _told_as(code: ErrorCode, knows_deletion_disabled: bool) -> ErrorCode:
+def _code_for_version(code: ErrorCode, knows_deletion_disabled: bool) -> ErrorCode:
     """Return the ``code`` for a version of DeleteTopics."""
     if code is ErrorCode.TOPIC_DELETION_DISABLED and not knows_deletion_disabled:
         return ErrorCode.INVALID_REQUEST

@@ -17,13 +17,13 @@ from kraftjbod.broker.cluster.assignments_state import (
     MAX_ASSIGNMENTS_PER_REQUEST,
     Accepted,
     Answered,
+    AssignmentRequested,
     AssignmentsState,
     Dropped,
     Event,
     Failed,
     Send,
     WakeAt,
-    Wished,
     WokeUp,
 )
 from kraftjbod.broker.cluster.controller_channel import ControllerChannel
@@ -115,7 +115,7 @@ class AssignmentsManager:
             self._on_accepted.pop(partition, None)
         else:
             self._on_accepted[partition] = on_accepted
-        self._handle(Wished(partition=partition, directory_id=directory_id))
+        self._handle(AssignmentRequested(partition=partition, directory_id=directory_id))
 
     def is_queued(self, partition: TopicIdPartition) -> bool:
         """Return whether the controller may not know the reported directory of the replica."""

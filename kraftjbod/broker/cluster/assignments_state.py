@@ -31,7 +31,7 @@ MAX_REFUSALS_AWAITED: Final = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wished:
+class AssignmentRequested:
     """The replica is in ``directory_id`` and the metadata names another directory."""
 
     partition: TopicIdPartition
@@ -55,7 +55,7 @@ class Failed:
     """The request was refused as a whole, or timed out."""
 
 
-Event = Wished | WokeUp | Answered | Failed
+Event = AssignmentRequested | WokeUp | Answered | Failed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,8 +182,8 @@ class AssignmentsState:
 
     def handle(self, event: Event, now_ms: int) -> list[Action]:
         match event:
-            case Wished():
-                return self._wished(event, now_ms)
+            case AssignmentRequested():
+                return self._on_assignment_requested(event, now_ms)
             case WokeUp():
                 self._wake_ms = None
                 return self._send(now_ms)
@@ -194,7 +194,7 @@ class AssignmentsState:
             case _:
                 assert_never(event)
 
-    def _wished(self, wish: Wished, now_ms: int) -> list[Action]:
+    def _on_assignment_requested(self, wish: AssignmentRequested, now_ms: int) -> list[Action]:
         partition, directory_id = wish.partition, wish.directory_id
         if self.is_losing(partition):
             self._after_lost.pop(partition, None)

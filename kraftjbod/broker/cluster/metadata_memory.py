@@ -98,7 +98,7 @@ class MetadataMemory:
             self._applied_offset = self._written.offset
             self._applied_epoch = self._written.epoch
 
-    def heard_of(self, metadata_log_id: Uuid | None) -> None:
+    def note_metadata_log_id(self, metadata_log_id: Uuid | None) -> None:
         """Note the id of a controller's log; None for a log without an id.
 
         :raises ForeignMetadataError: it is not the followed log.
@@ -107,11 +107,11 @@ class MetadataMemory:
             self.metadata_log_id = metadata_log_id
         elif metadata_log_id not in (None, self.metadata_log_id):
             if self._written is not None and self._written.is_forgotten:
-                self._begin_anew(metadata_log_id)
+                self._follow_new_log(metadata_log_id)
                 return
             self._refuse(f"the controller has log {metadata_log_id}")
 
-    def require_whole(self, last_offset: int) -> None:
+    def require_complete(self, last_offset: int) -> None:
         """Check the end of the controller's log.
 
         :raises ForeignMetadataError: this broker has followed the log further.
@@ -119,7 +119,7 @@ class MetadataMemory:
         if last_offset < self._applied_offset:
             self._refuse(f"the controller's log ends at offset {last_offset}")
 
-    def _begin_anew(self, metadata_log_id: Uuid | None) -> None:
+    def _follow_new_log(self, metadata_log_id: Uuid | None) -> None:
         self._log.warning(
             "metadata_log_replaced",
             forgotten=str(self.metadata_log_id),

@@ -66,10 +66,10 @@ class StrayRetention:
         """Delete the due strays; a failed deletion is tried again at the next check."""
         log_id = self._cache.state.metadata_log_id
         if log_id is not None:
-            self._logs.strays.owe_lost_marks(log_id)
-        await self._logs.strays.write_owed_marks()
+            self._logs.strays.queue_lost_marks(log_id)
+        await self._logs.strays.write_queued_marks()
         if log_id is not None:
-            await self._discard_what_was_kept()
+            await self._delete_retained_copies()
         for stray in self._logs.strays.all():
             if not self._is_due(stray) or self._is_needed(stray):
                 continue
@@ -82,7 +82,7 @@ class StrayRetention:
                     "stray_purged", directory=stray.directory, size_bytes=stray.size_bytes
                 )
 
-    async def _discard_what_was_kept(self) -> None:
+    async def _delete_retained_copies(self) -> None:
         """Delete kept copies of deleted replicas whose topics were deleted meanwhile."""
         for orphan in self._logs.orphans:
             if orphan.topic_id in self._cache.state.topics:

@@ -136,7 +136,7 @@ class FollowerSession:
         if self._reported.pop(one.replica.key, None) is not None:
             self._left[one.replica.key] = None
 
-    def begin_anew(self) -> None:
+    def restart_session(self) -> None:
         """Open a new session, naming all replicas, in the next fetch. The leader then closes the
         old one."""
         self._session_epoch = 0
@@ -190,6 +190,6 @@ class FollowerSession:
             current_leader_epoch=one.leader_epoch,
             fetch_offset=one.handle.log_end_offset,
             last_fetched_epoch=one.handle.latest_epoch,
-            log_start_offset=one.handle.kept_log_start,
+            log_start_offset=one.handle.durable_log_start,
             partition_max_bytes=self._limits.max_partition_bytes,
         )

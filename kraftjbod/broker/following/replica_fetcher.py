@@ -229,7 +229,7 @@ class ReplicaFetcher:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
-        self._session.begin_anew()
+        self._session.restart_session()
 
     def _delay(self, one: Followed, code: ErrorCode, reason: str) -> None:
         """Pause this replica after a failure. The others continue."""
@@ -359,7 +359,7 @@ class ReplicaFetcher:
         if response.error_code in _SESSION_LOST or (
             buggify.is_on and buggify.fires("broker.fetch_session_lost")
         ):
-            self._session.begin_anew()
+            self._session.restart_session()
             return
         if response.error_code != ErrorCode.NONE:
             code = ErrorCode(response.error_code)
@@ -380,7 +380,7 @@ class ReplicaFetcher:
     def _take(self, one: Followed, data: FetchResponse.PartitionData) -> asyncio.Future[Any] | None:
         """Start the operation that one partition's response requires; None if there is none."""
         if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
-            return asyncio.ensure_future(self._start_anew(one, data.log_start_offset))
+            return asyncio.ensure_future(self._restart_log(one, data.log_start_offset))
         if data.error_code != ErrorCode.NONE:
             self._delay(one, ErrorCode(data.error_code), "the leader refused")
             return None
@@ -392,7 +392,7 @@ class ReplicaFetcher:
         if data.records:
             return asyncio.ensure_future(self._append(one, data, data.records))
         self._note_fetched(one, data.high_watermark)
-        if data.log_start_offset > one.handle.kept_log_start:
+        if data.log_start_offset > one.handle.durable_log_start:
             return asyncio.ensure_future(self._follow_start(one, data.log_start_offset))
         one.failures = 0
         return None
@@ -419,7 +419,7 @@ class ReplicaFetcher:
         if self._session.is_followed(one):
             self._session.name_last(one)
             self._note_fetched(one, data.high_watermark)
-            if data.log_start_offset > one.handle.kept_log_start:
+            if data.log_start_offset > one.handle.durable_log_start:
                 await self._follow_start(one, data.log_start_offset)
             else:
                 one.failures = 0
@@ -452,7 +452,7 @@ class ReplicaFetcher:
             one.handle.high_watermark = partition.high_watermark
             self._committed(one.replica)
 
-    async def _start_anew(self, one: Followed, leader_log_start: int) -> None:
+    async def _restart_log(self, one: Followed, leader_log_start: int) -> None:
         """Restart the log at the leader's log start, because the leader has none of the next
         offsets."""
         if not self._session.is_followed(one):

@@ -174,12 +174,14 @@ class ConsumerGroupApis:
 
 
 def _require_sense(request: ConsumerGroupHeartbeatRequest, context: RequestContext) -> None:
-    wrong = _what_is_wrong(request, context)
+    wrong = _validation_error(request, context)
     if wrong is not None:
         raise OperatingError(wrong, code=ErrorCode.INVALID_REQUEST)
 
 
-def _what_is_wrong(request: ConsumerGroupHeartbeatRequest, context: RequestContext) -> str | None:
+def _validation_error(
+    request: ConsumerGroupHeartbeatRequest, context: RequestContext
+) -> str | None:
     """Return the error in the request itself, independent of the group."""
     epoch, is_own = request.member_epoch, context.api_version >= _OWN_ID_SINCE
     names, regex = request.subscribed_topic_names, request.subscribed_topic_regex

@@ -98,11 +98,11 @@ class CoordinatorApis:
         except OperatingError as e:
             if e.message != self._trouble.get(topic.name):
                 self._trouble[topic.name] = e.message
-                self._log_trouble(topic, e.message)
+                self._log_creation_failure(topic, e.message)
         else:
             self._trouble.pop(topic.name, None)
 
-    def _log_trouble(self, topic: InternalTopic, reason: str) -> None:
+    def _log_creation_failure(self, topic: InternalTopic, reason: str) -> None:
         if topic is self._topics[_OF_GROUPS]:
             self._log.warning(
                 "offsets_topic_not_created",

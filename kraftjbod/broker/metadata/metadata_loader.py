@@ -217,8 +217,8 @@ class MetadataLoader:
         )
         if self._lifecycle.is_session_over:
             raise RequestTimedOutError("metadata came after the end of this broker's session")
-        self._memory.heard_of(response.metadata_log_id)
-        self._memory.require_whole(response.high_watermark)
+        self._memory.note_metadata_log_id(response.metadata_log_id)
+        self._memory.require_complete(response.high_watermark)
         return response
 
 

@@ -65,7 +65,7 @@ from kraftjbod.storage.log_dirs.log_dir_policy import OpKind
 from kraftjbod.storage.manager.log_manager import LogManager
 from kraftjbod.storage.moves.future_replica import CopyStep, FutureReplica
 from kraftjbod.storage.moves.mover_pool import MoverPool
-from kraftjbod.storage.replicas.asked_moves import AskedMoves
+from kraftjbod.storage.replicas.requested_moves import RequestedMoves
 
 T = TypeVar("T")
 
@@ -98,7 +98,7 @@ class ReplicaAlterLogDirsManager:
         removals: ReplicaRemovals,
         logs: LogManager,
         assignments: AssignmentsManager,
-        asked_moves: AskedMoves,
+        requested_moves: RequestedMoves,
         fetchers: ReplicaFetcherManager,
         pool: MoverPool,
         clock: Clock,
@@ -114,7 +114,7 @@ class ReplicaAlterLogDirsManager:
         self._removals = removals
         self._logs = logs
         self._assignments = assignments
-        self._asked_moves = asked_moves
+        self._requested_moves = requested_moves
         self._fetchers = fetchers
         self._pool = pool
         self._clock = clock
@@ -364,7 +364,7 @@ class ReplicaAlterLogDirsManager:
         """Persist that the controller is asked. Return False if that failed or the move is over."""
         source, target = move.source.directory_id, move.target.directory_id
         try:
-            await self._whole(self._asked_moves.note(move.replica.key, source, target))
+            await self._whole(self._requested_moves.note(move.replica.key, source, target))
         except OperatingError as e:
             await self._step_failed(move, e)
             return False
@@ -374,7 +374,7 @@ class ReplicaAlterLogDirsManager:
         """Forget the persisted request. Only the creation of a new log relies on it, and forgets
         it itself."""
         try:
-            await self._asked_moves.forget(move.replica.key)
+            await self._requested_moves.forget(move.replica.key)
         except OperatingError as e:
             partition = str(move.topic_partition)
             self._log.info("asked_move_not_forgotten", partition=partition, reason=str(e))

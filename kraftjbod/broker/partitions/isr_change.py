@@ -22,7 +22,7 @@ class IsrChange:
     metadata_offset: int = -1
     """The leader's metadata offset when it created the request."""
 
-    def asked_of(self, key: TopicIdPartition) -> PartitionIsr:
+    def partition_request(self, key: TopicIdPartition) -> PartitionIsr:
         """Return the AlterPartition part that requests this change."""
         return PartitionIsr(
             topic_id=key.topic_id,

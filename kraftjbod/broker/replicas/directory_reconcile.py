@@ -184,7 +184,7 @@ def reconcile(
         actions.append(
             _without_copy(wanted, dirs)
             if future is None
-            else _with_future_alone(wanted, future, dirs)
+            else _adopt_future_copy(wanted, future, dirs)
         )
     elif future is None:
         actions.append(_with_copy(wanted, copy, dirs))
@@ -219,7 +219,7 @@ def _with_both(
     return (serving, ResumeMove(is_accepted=False))
 
 
-def _with_future_alone(wanted: Wanted, future: LocalCopy, dirs: LocalDirs) -> Action:
+def _adopt_future_copy(wanted: Wanted, future: LocalCopy, dirs: LocalDirs) -> Action:
     """Adopt the future copy (KIP-113), unless an offline directory may have the current copy.
 
     The future copy may lack acknowledged records. As a follower it is truncated and catches up, but

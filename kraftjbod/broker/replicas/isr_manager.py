@@ -180,7 +180,7 @@ class IsrManager:
         request = AlterPartitionRequest(
             broker_id=self._broker_id,
             broker_epoch=self._lifecycle.broker_epoch,
-            partitions=tuple(change.asked_of(key) for key, (_, change) in changes.items()),
+            partitions=tuple(change.partition_request(key) for key, (_, change) in changes.items()),
         )
         try:
             response = await self._channel.call(request, timeout_ms=self._request_timeout_ms)

@@ -147,7 +147,7 @@ class LeftoverCopies:
         named = registration.directory_of(self._broker_id)
         if registration.counts_on(self._broker_id):
             is_only = len(strays) == 1 and not self._logs.strays.unreadable(tp)
-            if not is_only or not _lacks_nothing(strays[0], registration):
+            if not is_only or not _has_all_committed_records(strays[0], registration):
                 return None
             # The controller may have failed before it received the directory of the created
             # replica.
@@ -159,7 +159,7 @@ class LeftoverCopies:
         return max(strays, key=lambda s: (s.log_dir.directory_id == named, s.size_bytes))
 
 
-def _lacks_nothing(stray: Stray, registration: PartitionRegistration) -> bool:
+def _has_all_committed_records(stray: Stray, registration: PartitionRegistration) -> bool:
     """Return whether the stray has all records of a replica that counts as in sync."""
     if stray.mark is None:
         # It was set aside before marks existed. No other leader has been elected since the epoch of

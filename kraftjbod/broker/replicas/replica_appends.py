@@ -258,7 +258,7 @@ class ReplicaAppends:
                 pending.records, header = checked
                 terms = ORDINARY_TERMS
                 if header.is_transactional:
-                    if self._waits_for_others(pending, header):
+                    if self._queue_behind_earlier_batches(pending, header):
                         return
                     terms = _terms_of(pending)
                 pending.replica, pending.leader_epoch = replica, partition.leader_epoch
@@ -293,7 +293,7 @@ class ReplicaAppends:
 
     # -- transactions ---------------------------------------------------------------------------
 
-    def _waits_for_others(self, pending: PendingAppend, header: BatchHeader) -> bool:
+    def _queue_behind_earlier_batches(self, pending: PendingAppend, header: BatchHeader) -> bool:
         """Queue the append behind earlier batches of its producer that wait for the coordinator.
 
         Return False if there are none.
@@ -316,7 +316,7 @@ class ReplicaAppends:
         if not is_gap or pending.transaction is None or pending.done():
             return False
         header = read_header(pending.records)
-        if self._waits_for_others(pending, header):
+        if self._queue_behind_earlier_batches(pending, header):
             pending.is_written = False
             return True
         if pending.reorders_seen == self._reorders or pending.gaps_met == _MAX_IN_FLIGHT:
@@ -335,11 +335,11 @@ class ReplicaAppends:
             pending.set_result(AppendOutcome(ErrorCode.INVALID_TXN_STATE))
             return
         pending.is_written = False
-        if self._waits_for_others(pending, header):
+        if self._queue_behind_earlier_batches(pending, header):
             return
         key = _key_of(pending, header)
         self._verifying[key] = deque()
-        self._waits_for_others(pending, header)
+        self._queue_behind_earlier_batches(pending, header)
         asking = self._verify(
             pending.topic_partition, header.producer_id, header.producer_epoch, claim
         )

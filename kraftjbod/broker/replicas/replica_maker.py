@@ -26,8 +26,8 @@ from kraftjbod.core.loop.timing import ExponentialBackoff
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.storage.log.log_handle import LogHandle
 from kraftjbod.storage.manager.log_manager import LogManager
-from kraftjbod.storage.replicas.asked_moves import AskedMoves
 from kraftjbod.storage.replicas.dir_loading import Stray
+from kraftjbod.storage.replicas.requested_moves import RequestedMoves
 
 #: Limit of directories requested for replicas that do not exist yet.
 MAX_WISHED_DIRECTORIES: Final = 10_000
@@ -48,7 +48,7 @@ class ReplicaMaker:
         removals: ReplicaRemovals,
         logs: LogManager,
         topic_configs: TopicConfigs,
-        asked_moves: AskedMoves,
+        requested_moves: RequestedMoves,
         backoff: ExponentialBackoff,
         next_step: Callable[[HostedReplica], Action],
         stay_offline: Callable[[HostedReplica, Action], None],
@@ -57,7 +57,7 @@ class ReplicaMaker:
         self._removals = removals
         self._logs = logs
         self._topic_configs = topic_configs
-        self._asked_moves = asked_moves
+        self._requested_moves = requested_moves
         self._backoff = backoff
         self._next_step = next_step
         self._stay_offline = stay_offline
@@ -126,7 +126,7 @@ class ReplicaMaker:
         """Return the log, or None if the log or the replica is gone after the creation."""
         topic_partition = replica.topic_partition
         # From now on the replica may have records outside the source of its move.
-        await self._asked_moves.forget(replica.key)
+        await self._requested_moves.forget(replica.key)
         if isinstance(step, AdoptFuture):
             self._log.warning("future_replica_adopted", partition=str(topic_partition))
             handle = await self._logs.adopt_future(topic_partition)

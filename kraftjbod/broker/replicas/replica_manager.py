@@ -66,7 +66,7 @@ from kraftjbod.metadata.state import MetadataDelta
 from kraftjbod.storage.log.log_handle import LogHandle
 from kraftjbod.storage.log_dirs.log_dir import LogDir
 from kraftjbod.storage.manager.log_manager import LogManager
-from kraftjbod.storage.replicas.asked_moves import AskedMoves
+from kraftjbod.storage.replicas.requested_moves import RequestedMoves
 
 
 class ReplicaManager:
@@ -84,7 +84,7 @@ class ReplicaManager:
         backoff: ExponentialBackoff,
         removals: ReplicaRemovals,
         metrics: Metrics,
-        asked_moves: AskedMoves,
+        requested_moves: RequestedMoves,
         leaderships: Leaderships,
         replica_lag_time_max_ms: int,
     ) -> None:
@@ -101,14 +101,14 @@ class ReplicaManager:
         self._replica_lag_time_max_ms = replica_lag_time_max_ms
         #: Removals in progress. A new log of the same name waits for them.
         self._removals = removals
-        self._asked_moves = asked_moves
+        self._requested_moves = requested_moves
         self._leaderships = leaderships
         self._maker = ReplicaMaker(
             replicas=replicas,
             removals=removals,
             logs=logs,
             topic_configs=topic_configs,
-            asked_moves=asked_moves,
+            requested_moves=requested_moves,
             backoff=backoff,
             next_step=lambda replica: self._reconcile(replica, None)[-1],
             stay_offline=self._stay_offline,
@@ -585,7 +585,7 @@ class ReplicaManager:
             is_last=set(registration.holders) == {self._broker_id},
             was_made=self._logs.remembers(tp) or bool(self._logs.strays.of(replica.key)),
             may_lose_records=self._topic_configs.get(tp.topic).unclean_leader_election_enable,
-            moved_from=self._asked_moves.source_of(replica.key, named),
+            moved_from=self._requested_moves.source_of(replica.key, named),
         )
 
     def _dirs(self) -> LocalDirs:

@@ -49,7 +49,7 @@ class MarkerSender:
         self._tasks = tasks
         self._clock = clock
         self._timeout_ms = request_timeout_ms + _SLACK_MS
-        self._heard = heard
+        self._on_outcome = heard
         self._connections: dict[BrokerId, KafkaConnection] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._is_closed = False
@@ -59,7 +59,7 @@ class MarkerSender:
         """Send markers until each partition has one, is deleted, or has a newer owner."""
         gone = self._queue.put(ending, partitions, self._clock.now_ms())
         if gone:
-            self._heard(Outcome(ending, gone))
+            self._on_outcome(Outcome(ending, gone))
         self._go_on()
 
     def drop_partition(self, index: int) -> None:
@@ -91,7 +91,7 @@ class MarkerSender:
 
     def _retry(self) -> None:
         self._timer = None
-        self._hear(self._queue.retry(self._clock.now_ms()))
+        self._deliver_outcomes(self._queue.retry(self._clock.now_ms()))
         self._go_on()
 
     def _begin(self, broker_id: BrokerId, batch: Batch) -> None:
@@ -108,7 +108,7 @@ class MarkerSender:
             # All markers are retried with the leaders of that time.
             self._log.info("markers_not_sent", broker_id=broker_id, reason=e.message)
         finally:
-            self._hear(self._queue.answered(broker_id, codes, self._clock.now_ms()))
+            self._deliver_outcomes(self._queue.answered(broker_id, codes, self._clock.now_ms()))
             self._go_on()
 
     async def _connected(self, broker_id: BrokerId) -> KafkaConnection:
@@ -119,9 +119,9 @@ class MarkerSender:
             )
         return connection
 
-    def _hear(self, outcomes: Iterable[Outcome]) -> None:
+    def _deliver_outcomes(self, outcomes: Iterable[Outcome]) -> None:
         for outcome in outcomes:
-            self._heard(outcome)
+            self._on_outcome(outcome)
 
 
 def _request(batch: Batch) -> WriteTxnMarkersRequest:

@@ -289,7 +289,7 @@ class Transaction:
                 return None
             case TransactionState.EMPTY:
                 return ErrorCode.INVALID_TXN_STATE
-        return self._said_again(event)
+        return self._code_for_repeated_end(event)
 
     def _check_end(self, event: EndRequested) -> ErrorCode | None:
         """As :meth:`_check_plain_end`, for versions in which each end increments the epoch."""
@@ -317,11 +317,11 @@ class Transaction:
         if self.state is TransactionState.ONGOING:
             return None
         if is_again:
-            return self._said_again(event)
+            return self._code_for_repeated_end(event)
         # No transaction is open: an abort succeeds nevertheless and increments the epoch.
         return ErrorCode.INVALID_TXN_STATE if event.commits else None
 
-    def _said_again(self, event: EndRequested) -> ErrorCode:
+    def _code_for_repeated_end(self, event: EndRequested) -> ErrorCode:
         """Return the code for a repeated request to end a completed transaction."""
         is_same = event.commits == (self.state is TransactionState.COMPLETE_COMMIT)
         return ErrorCode.NONE if is_same else ErrorCode.INVALID_TXN_STATE

@@ -125,7 +125,7 @@ class TransactionCoordinator:
         self._cache = cache
         self._appends = BatchedAppends(producer, timeout_ms=settings.write_timeout_ms)
         self._reader = reader
-        self._sender = make_sender(self._heard)
+        self._sender = make_sender(self._handle_outcome)
         self._next_producer_id = next_producer_id
         self._tasks = tasks
         self._clock = clock
@@ -417,7 +417,7 @@ class TransactionCoordinator:
             case _:
                 assert_never(action)
 
-    def _heard(self, outcome: Outcome) -> None:
+    def _handle_outcome(self, outcome: Outcome) -> None:
         """Handle the result of markers."""
         ending = outcome.ending
         led = self._led.get(ending.index)

@@ -150,7 +150,7 @@ async def describe_eligible(
     cursor, seen = None, ("", -1)
     while wanted:
         try:
-            response = await client.request_any(
+            response = await client.request_from_any_broker(
                 DescribeTopicPartitionsRequest(topics=wanted, cursor=cursor)
             )
         except OperatingError as e:
@@ -210,7 +210,7 @@ _UPDATE_FEATURES_WITH_TYPES: Final = 1
 
 async def describe_features(client: ClusterClient) -> ClusterFeatures:
     """Return features by name: the range of one broker and the cluster's level."""
-    response = await client.request_any(
+    response = await client.request_from_any_broker(
         ApiVersionsRequest(client_software_name="kraftjbod", client_software_version="0")
     )
     require_ok(response, "features")
@@ -449,7 +449,9 @@ async def unregister_broker(client: ClusterClient, broker_id: int) -> None:
 
 async def unregister_controller(client: ClusterClient, controller_id: int) -> None:
     """:raises OperatingError: BROKER_ID_NOT_REGISTERED, UNSUPPORTED_VERSION and others."""
-    response = await client.request_any(UnregisterControllerRequest(controller_id=controller_id))
+    response = await client.request_from_any_broker(
+        UnregisterControllerRequest(controller_id=controller_id)
+    )
     require_ok(response, f"controller {controller_id}")
 
 
@@ -460,7 +462,7 @@ async def describe_cluster(
 
     :raises OperatingError: UNSUPPORTED_VERSION: the cluster does not report fenced brokers.
     """
-    response = await client.request_any(
+    response = await client.request_from_any_broker(
         DescribeClusterRequest(include_fenced_brokers=include_fenced),
         min_version=WITH_FENCED_BROKERS if include_fenced else 0,
     )

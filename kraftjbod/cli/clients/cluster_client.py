@@ -189,7 +189,7 @@ class ClusterClient:
         it."""
         named = MetadataRequest.MetadataRequestTopic
         wanted = None if topics is None else [named(name=topic) for topic in topics]
-        response = await self.request_any(
+        response = await self.request_from_any_broker(
             MetadataRequest(topics=wanted, allow_auto_topic_creation=create_missing), but=but
         )
         self.metadata = _newest(_read_metadata(response), self.metadata)
@@ -255,7 +255,7 @@ class ClusterClient:
         except (OperatingError, TimeoutError):
             return False
 
-    async def request_any(
+    async def request_from_any_broker(
         self, body: Request[R], *, min_version: int = 0, but: int | None = None
     ) -> R:
         """Send a request to the first broker that answers.
@@ -286,7 +286,7 @@ class ClusterClient:
         if self.metadata.controller_id in self.metadata.brokers:
             controller = self.metadata.controller_id
             return await self.request(controller, body, min_version=min_version)
-        return await self.request_any(body, min_version=min_version)
+        return await self.request_from_any_broker(body, min_version=min_version)
 
     async def _ask(
         self,

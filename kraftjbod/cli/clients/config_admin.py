@@ -134,7 +134,7 @@ async def list_config_resources(client: ClusterClient, kind: ResourceType) -> li
     :raises OperatingError: the broker does not know the kind.
     """
     request = ListConfigResourcesRequest(resource_types=[kind])
-    response = await client.request_any(request, min_version=1)
+    response = await client.request_from_any_broker(request, min_version=1)
     require_ok(response, f"resources of kind {kind.name.lower()}")
     return sorted(each.resource_name for each in response.config_resources)
 
@@ -215,7 +215,9 @@ async def _ask_each(
 ) -> list[R]:
     return await asyncio.gather(
         *(
-            client.request_any(body(own)) if node_id is None else client.request(node_id, body(own))
+            client.request_from_any_broker(body(own))
+            if node_id is None
+            else client.request(node_id, body(own))
             for node_id, own in grouped.items()
         )
     )

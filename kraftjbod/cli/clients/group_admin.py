@@ -89,7 +89,7 @@ async def find_coordinators(client: ClusterClient, groups: Collection[str]) -> d
     :raises OperatingError: COORDINATOR_NOT_AVAILABLE, which is retriable.
     """
     request = FindCoordinatorRequest(key_type=0, coordinator_keys=list(groups))
-    response = await client.request_any(request, min_version=_KEYS_SINCE)
+    response = await client.request_from_any_broker(request, min_version=_KEYS_SINCE)
     for one in response.coordinators:
         require_ok(one, f"coordinator of group {one.key}")
     return {one.key: one.node_id for one in response.coordinators}

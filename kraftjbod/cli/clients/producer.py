@@ -96,7 +96,7 @@ class Producer:
             return self._producer
 
     async def _init_producer_id(self) -> tuple[int, int]:
-        response = await self._client.request_any(
+        response = await self._client.request_from_any_broker(
             InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
         )
         if response.error_code != ErrorCode.NONE:

@@ -140,7 +140,7 @@ async def describe_own_log_dirs(
     client: ClusterClient,
 ) -> tuple[int | None, list[LogDirDescription]]:
     """Return the directories of the broker that answers, and its id (None from Kafka's brokers)."""
-    response = await client.request_any(DescribeLogDirsRequest(topics=[]))
+    response = await client.request_from_any_broker(DescribeLogDirsRequest(topics=[]))
     require_ok(response, "log directories")
     return _unless_negative(response.broker_id), [_log_dir(result) for result in response.results]
 
@@ -203,7 +203,7 @@ async def registered_brokers(client: ClusterClient) -> dict[int, RegisteredBroke
     """Return all registered brokers, running or not; none if the cluster does not report them."""
     request = DescribeClusterRequest(include_fenced_brokers=True, include_log_dirs=True)
     try:
-        response = await client.request_any(request, min_version=WITH_FENCED_BROKERS)
+        response = await client.request_from_any_broker(request, min_version=WITH_FENCED_BROKERS)
     except OperatingError as e:
         if e.code is ErrorCode.UNSUPPORTED_VERSION:
             return {}

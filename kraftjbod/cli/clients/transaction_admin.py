@@ -119,7 +119,7 @@ async def find_coordinator(client: ClusterClient, transactional_id: str) -> int:
     :raises OperatingError: COORDINATOR_NOT_AVAILABLE, which is retriable.
     """
     request = FindCoordinatorRequest(key_type=_TRANSACTIONS, coordinator_keys=[transactional_id])
-    response = await client.request_any(request, min_version=_KEYS_SINCE)
+    response = await client.request_from_any_broker(request, min_version=_KEYS_SINCE)
     (found,) = response.coordinators
     require_ok(found, f"coordinator of transactional id {transactional_id}")
     return found.node_id

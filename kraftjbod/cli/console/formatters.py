@@ -15,7 +15,7 @@ from kraftjbod.cli.console.record_printer import (
     TIMESTAMP_TYPES,
     UnreadableRecordError,
 )
-from kraftjbod.cli.dump.record_words import (
+from kraftjbod.cli.dump.record_formats import (
     Decoded,
     decode_group_record,
     decode_transaction_record,

@@ -26,7 +26,7 @@ READER_KEYS: Final = (
 )
 
 
-class BadLineError(KraftJbodError):
+class MalformedLineError(KraftJbodError):
     """A line of the input does not have the parts that the properties require."""
 
 
@@ -83,7 +83,7 @@ class LineReader:
                 raise ConfigError(f"{name} may not be empty")
 
     def record(self, line: bytes, number: int, timestamp_ms: int) -> Record:
-        """:raises BadLineError: headers or a key are missing."""
+        """:raises MalformedLineError: headers or a key are missing."""
         headers: bytes | None = None
         key: bytes | None = None
         rest = line
@@ -109,7 +109,7 @@ class LineReader:
         if self.ignore_error:
             return None, rest
         text = line.decode(errors="replace")
-        raise BadLineError(f"No {name} found on line number {number}: '{text}'")
+        raise MalformedLineError(f"No {name} found on line number {number}: '{text}'")
 
     def _headers(self, headers: bytes | None, number: int) -> Iterator[tuple[str, bytes | None]]:
         if headers is None or headers == self.null_marker:
@@ -121,12 +121,12 @@ class LineReader:
             text = name.decode(errors="replace")
             if not separator:
                 if not self.ignore_error:
-                    raise BadLineError(
+                    raise MalformedLineError(
                         f"No header key separator found in pair '{text}' on line number {number}"
                     )
                 yield text, None
             elif name == self.null_marker:
-                raise BadLineError(
+                raise MalformedLineError(
                     f"Header keys should not be equal to the null marker '{text}' as they can't "
                     "be null"
                 )

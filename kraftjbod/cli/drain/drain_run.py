@@ -86,7 +86,7 @@ class DoesNotFitError(KraftJbodError):
         self.plan = plan
 
 
-class _GoneError(KraftJbodError):
+class _TargetBrokerGoneError(KraftJbodError):
     """A broker that should receive a replica is gone, so another plan is needed."""
 
 
@@ -294,7 +294,7 @@ class Drain:
                 log_dirs={},
             )
             if has_lost_targets(self.source, snapshot):
-                raise _GoneError("a broker that shall receive replicas went away")
+                raise _TargetBrokerGoneError("a broker that shall receive replicas went away")
             return under_way
 
         await follow(seen, sample_ms=self._options.poll_ms)

@@ -133,7 +133,7 @@ def _of_directory(
         if replica.broker_id != source.broker_id or where.current_dir != path:
             continue
         partition = replica.topic_partition
-        if _goes_by_itself(partition, source.broker_id, snapshot):
+        if _completes_automatically(partition, source.broker_id, snapshot):
             continue
         target = Place(source.broker_id, where.future_dir) if where.future_dir else None
         is_moving = target in open_places
@@ -153,7 +153,7 @@ def _of_broker(
     without_leader = set(leaderless(Source(broker_id=broker), snapshot))
     for partition in _partitions(snapshot.metadata):
         holders = _holders(partition, snapshot)
-        if broker not in holders or _goes_by_itself(partition, broker, snapshot):
+        if broker not in holders or _completes_automatically(partition, broker, snapshot):
             continue
         if partition in without_leader:
             continue
@@ -191,7 +191,7 @@ def _holders(partition: TopicPartition, snapshot: Snapshot) -> tuple[int, ...]:
     return ongoing.replicas if ongoing else replicas_of(snapshot.metadata, partition)
 
 
-def _goes_by_itself(partition: TopicPartition, broker: int, snapshot: Snapshot) -> bool:
+def _completes_automatically(partition: TopicPartition, broker: int, snapshot: Snapshot) -> bool:
     """Return whether a running reassignment removes the replica and can complete."""
     ongoing = snapshot.ongoing.get(partition)
     if ongoing is None or broker not in ongoing.removing:

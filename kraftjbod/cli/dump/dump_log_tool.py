@@ -17,9 +17,9 @@ from typing import Final
 import click
 from click.shell_completion import CompletionItem
 
-from kraftjbod.cli.dump import index_dump, record_words, state_dump
+from kraftjbod.cli.dump import index_dump, record_formats, state_dump
 from kraftjbod.cli.dump.index_dump import IndexStyle
-from kraftjbod.cli.dump.record_words import Decoder
+from kraftjbod.cli.dump.record_formats import Decoder
 from kraftjbod.cli.dump.segment_dump import DumpItem, DumpStyle, dump_segment
 from kraftjbod.cli.terminal.command import echo_json, json_option, report, tool
 from kraftjbod.core.errors import KraftJbodError
@@ -86,10 +86,10 @@ def main(
     chosen: list[Decoder] = [
         decode
         for is_chosen, decode in (
-            (offsets_decoder, record_words.group_words),
-            (transaction_log_decoder, record_words.transaction_words),
-            (cluster_metadata_decoder, record_words.metadata_words),
-            (print_data_log, record_words.plain),
+            (offsets_decoder, record_formats.format_group_record),
+            (transaction_log_decoder, record_formats.format_transaction_record),
+            (cluster_metadata_decoder, record_formats.format_metadata_entry),
+            (print_data_log, record_formats.plain),
         )
         if is_chosen
     ]

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, Final, NamedTuple
 
-from kraftjbod.cli.dump.record_words import Decoder, plain
+from kraftjbod.cli.dump.record_formats import Decoder, plain
 from kraftjbod.core.errors import CorruptRecordError, KraftJbodError, OperatingError
 from kraftjbod.protocol.control_records import marker_of
 from kraftjbod.protocol.record_batch import (

@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Iterator
 
-from kraftjbod.cli.dump.record_words import metadata_record_text
+from kraftjbod.cli.dump.record_formats import metadata_record_text
 from kraftjbod.cli.dump.segment_dump import DamagedFileError, DumpItem, optional_long
 from kraftjbod.core.errors import KraftJbodError
 from kraftjbod.metadata.record_codec import EntryReader

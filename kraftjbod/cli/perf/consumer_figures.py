@@ -69,7 +69,7 @@ def _per_second(amount: float, elapsed_ms: int) -> str:
     return java_float(java_ratio(amount, elapsed_ms / 1000.0), 4)
 
 
-def date_words(pattern: str) -> Callable[[datetime], str]:
+def simple_date_format(pattern: str) -> Callable[[datetime], str]:
     """Return a function that formats a time as Java's SimpleDateFormat does.
 
     :raises ConfigError: letters other than yMdHmsSZ.

@@ -19,9 +19,9 @@ from kraftjbod.cli.perf.client_statistics import ClientStatistics
 from kraftjbod.cli.perf.consumer_figures import (
     DATE_FORMAT,
     Read,
-    date_words,
     header,
     interval_line,
+    simple_date_format,
     total_line,
 )
 from kraftjbod.cli.terminal.command import ClusterAddress, tool
@@ -174,7 +174,7 @@ class _Measuring:
         from kraftjbod.cli.terminal.library_client import make_consumer
 
         self._run = run
-        self._written = date_words(run.date_format)
+        self._written = simple_date_format(run.date_format)
         self._statistics = ClientStatistics()
         counted = self._statistics.settings() if run.print_metrics else {}
         self._consumer = make_consumer(settings, **counted)

@@ -156,12 +156,12 @@ def describe_command(
         )
     found = asyncio.run(quorum.describe())
     if status:
-        _say_status(answer, found)
+        _print_status(answer, found)
     else:
-        _say_replication(answer, found, now_ms=_now_ms() if human_readable else None)
+        _print_replication(answer, found, now_ms=_now_ms() if human_readable else None)
 
 
-def _say_status(answer: Answer, found: QuorumDescription) -> None:
+def _print_status(answer: Answer, found: QuorumDescription) -> None:
     leader = require_leader(found)
     last = min(found.voters, key=lambda voter: voter.log_end_offset)
     facts: dict[str, Any] = {
@@ -197,7 +197,7 @@ def _named(replica: QuorumReplica) -> dict[str, Any]:
     return named
 
 
-def _say_replication(answer: Answer, found: QuorumDescription, *, now_ms: int | None) -> None:
+def _print_replication(answer: Answer, found: QuorumDescription, *, now_ms: int | None) -> None:
     leader = require_leader(found)
     others = [voter for voter in found.voters if voter is not leader]
     rows = [

@@ -59,9 +59,9 @@ async def describe_quorum(client: ClusterClient) -> QuorumDescription:
     wanted = DescribeQuorumRequest.TopicData(
         topic_name=_TOPIC, partitions=[DescribeQuorumRequest.PartitionData(partition_index=0)]
     )
-    response = await client.request_any(DescribeQuorumRequest(topics=[wanted]))
+    response = await client.request_from_any_broker(DescribeQuorumRequest(topics=[wanted]))
     require_ok(response, "the quorum")
-    cluster = await client.request_any(DescribeClusterRequest())
+    cluster = await client.request_from_any_broker(DescribeClusterRequest())
     require_ok(cluster, "the cluster")
     partition = response.topics[0].partitions[0]
     require_ok(partition, f"{_TOPIC}-0")
@@ -149,7 +149,7 @@ class VoterToChange:
 
 async def add_voter(client: ClusterClient, voter: VoterToChange) -> None:
     """:raises OperatingError: the cluster refuses."""
-    response = await client.request_any(
+    response = await client.request_from_any_broker(
         AddRaftVoterRequest(
             cluster_id=None,
             timeout_ms=client.request_timeout_ms,
@@ -166,7 +166,7 @@ async def add_voter(client: ClusterClient, voter: VoterToChange) -> None:
 
 async def remove_voter(client: ClusterClient, voter: VoterToChange) -> None:
     """:raises OperatingError: the cluster refuses."""
-    response = await client.request_any(
+    response = await client.request_from_any_broker(
         RemoveRaftVoterRequest(
             cluster_id=None, voter_id=voter.node_id, voter_directory_id=voter.directory_id
         )

@@ -66,7 +66,7 @@ class _OneLineEnds(click.Command):
         except (click.Abort, KeyboardInterrupt):
             sys.exit(_EXIT_INTERRUPTED)
         except BrokenPipeError:
-            reader_gone()
+            exit_on_closed_output()
         except (KraftJbodError, OSError) as e:
             fail(str(e))
         sys.exit(code if isinstance(code, int) else 0)
@@ -434,7 +434,7 @@ def report(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def reader_gone() -> NoReturn:
+def exit_on_closed_output() -> NoReturn:
     """Exit because the reader of standard output has closed it."""
     # Otherwise Python's flush at the exit would fail too.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

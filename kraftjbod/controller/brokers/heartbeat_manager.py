@@ -54,7 +54,7 @@ class BrokerControlState(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerWish:
+class HeartbeatRequests:
     """The requests of a heartbeat, and the facts that decide whether they are granted."""
 
     want_fence: bool
@@ -66,7 +66,7 @@ class BrokerWish:
     """Every active broker has replayed the records that moved its leaderships away."""
 
 
-def next_state(current: BrokerControlState, wish: BrokerWish) -> BrokerControlState:
+def next_state(current: BrokerControlState, wish: HeartbeatRequests) -> BrokerControlState:
     """One step of the state table (the KIP-631 heartbeat table)."""
     match current:
         case BrokerControlState.FENCED:
@@ -189,7 +189,7 @@ class BrokerHeartbeatManager:
             if not broker.fenced
         }
 
-    def stood_still(self, pause_ms: int, now_ms: int) -> None:
+    def discount_pause(self, pause_ms: int, now_ms: int) -> None:
         """Disregard a pause of this process, during which requests waited in its sockets.
 
         A long pause extends sessions. Every pause extends a reconnect grace.

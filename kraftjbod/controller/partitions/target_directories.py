@@ -42,7 +42,7 @@ def resolve_directory(text: str, broker: BrokerRegistration) -> DirectoryId | No
     )
 
 
-def why_takes_none(broker: BrokerRegistration) -> str | None:
+def placement_refusal(broker: BrokerRegistration) -> str | None:
     """Return why no directory of ``broker`` takes new replicas; None if one does (KIP-1066)."""
     if broker.takes_new_replicas:
         return None

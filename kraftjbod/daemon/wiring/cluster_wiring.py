@@ -24,7 +24,7 @@ from kraftjbod.core.telemetry import LevelSwitch
 from kraftjbod.daemon.process.environment import Environment
 from kraftjbod.daemon.wiring.broker_disks import BrokerDisks
 from kraftjbod.protocol.rpc_messages import ListenerInfo
-from kraftjbod.storage.replicas.asked_moves import AskedMove
+from kraftjbod.storage.replicas.requested_moves import RequestedMove
 
 #: First pause after a failure; later pauses double.
 _FIRST_BACKOFF_MS: Final = 20
@@ -98,7 +98,7 @@ class ClusterWiring:
             request_timeout_ms=config.controller_request_timeout_ms,
         )
 
-    def is_agreed_to(self, key: TopicIdPartition, move: AskedMove) -> bool:
+    def is_agreed_to(self, key: TopicIdPartition, move: RequestedMove) -> bool:
         """Return whether the metadata names the target of a requested move."""
         return self._directory_of(key) == move.target
 

@@ -82,7 +82,7 @@ class QuorumWiring:
             interval_ms=config.controller_quorum_election_timeout_ms,
             timeout_ms=config.controller_quorum_request_timeout_ms,
             backoff=self._backoff,
-            found=self._hear_of,
+            found=self._remember_addresses,
         )
         self._links: dict[ReplicaKey, tuple[Endpoint, PeerLink[Message]]] = {}
         self._heard: dict[ReplicaKey, Endpoint] = {}
@@ -306,9 +306,9 @@ class QuorumWiring:
         if self._voters.is_static and request.receiver_directory_id is None:
             await self._require_static_voter(request)
         elif request.sender_endpoint:
-            self._hear_of({_sender(request): request.sender_endpoint})
+            self._remember_addresses({_sender(request): request.sender_endpoint})
         self._note_features(request)
-        assert self._driver is not None, "the door opens after the driver"
+        assert self._driver is not None, "the listener opens after the driver"
         for message in wire.messages_in(request, self._known_as):
             self._driver.receive(message)
         return QuorumMessagesResponse()
@@ -385,7 +385,7 @@ class QuorumWiring:
             code=ErrorCode.INVALID_VOTER_KEY,
         )
 
-    def _hear_of(self, endpoints: Mapping[ReplicaKey, str]) -> None:
+    def _remember_addresses(self, endpoints: Mapping[ReplicaKey, str]) -> None:
         """Remember the addresses of replicas, sent by these replicas or by others."""
         for key, text in endpoints.items():
             try:

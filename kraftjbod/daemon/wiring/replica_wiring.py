@@ -28,7 +28,7 @@ from kraftjbod.daemon.process.environment import Environment
 from kraftjbod.daemon.wiring.broker_disks import BrokerDisks
 from kraftjbod.daemon.wiring.cluster_wiring import CONTROLLER_BACKOFF_MAX_MS, ClusterWiring, backoff
 from kraftjbod.storage.moves.mover_pool import MoverPool
-from kraftjbod.storage.replicas.asked_moves import AskedMoves
+from kraftjbod.storage.replicas.requested_moves import RequestedMoves
 
 
 class ReplicaWiring:
@@ -81,7 +81,7 @@ class ReplicaWiring:
             cache=cluster.cache,
             backoff=backoff(environment, config.replica_fetch_backoff_ms),
         )
-        self.asked_moves = AskedMoves(disks.metadata_dir)
+        self.requested_moves = RequestedMoves(disks.metadata_dir)
         self.leaderships = Leaderships()
         self.doubtful = DoubtfulCopies(
             broker_id=config.node_id,
@@ -102,7 +102,7 @@ class ReplicaWiring:
             clock=environment.clock,
             backoff=backoff(environment, config.replica_fetch_backoff_ms),
             metrics=environment.metrics,
-            asked_moves=self.asked_moves,
+            requested_moves=self.requested_moves,
             leaderships=self.leaderships,
             replica_lag_time_max_ms=config.replica_lag_time_max_ms,
         )
@@ -179,7 +179,7 @@ class ReplicaWiring:
             removals=self.removals,
             logs=disks.logs,
             assignments=cluster.assignments,
-            asked_moves=self.asked_moves,
+            requested_moves=self.requested_moves,
             fetchers=self.fetchers,
             pool=MoverPool(
                 threads=config.num_replica_alter_log_dirs_threads or len(config.data_dirs),

@@ -63,8 +63,8 @@ class ColdReader:
             configs={"min.insync.replicas": "2"},
         )
         self._topic = backlog
-        record_words = ("--num-records", str(self._records), "--record-size", str(_RECORD_BYTES))
-        self._start(_PRODUCER, "--topic", backlog, *record_words, "--throughput", "-1")
+        record_formats = ("--num-records", str(self._records), "--record-size", str(_RECORD_BYTES))
+        self._start(_PRODUCER, "--topic", backlog, *record_formats, "--throughput", "-1")
         await self._ended("write the backlog")
         await wait_in_sync(client, backlog, timeout_s=RETURN_TIMEOUT_S)
         paths = {victim.path for victim in await victims(client, backlog) if victim.replicas}

@@ -323,7 +323,7 @@ class Compiler:
         self._put(1, "a = c.append")
         for f in self._absent(s):
             if not f.ignorable:
-                said = self._is_said(f)
+                said = self._differs_from_default(f)
                 self._put(1, f"if {said}: not_in_version({f.name!r}, {self._version})")
         for run in self._runs(self._plain(s)):
             if run[0].type in _FIXED_FORMATS and not run[0].is_array:
@@ -334,7 +334,7 @@ class Compiler:
             self._write_tags(s)
         self._put(1, "")
 
-    def _is_said(self, f: FieldSchema) -> str:
+    def _differs_from_default(self, f: FieldSchema) -> str:
         """The condition under which ``f`` differs from its default."""
         if f.default == ():
             return f"m.{f.name}"
@@ -414,7 +414,7 @@ class Compiler:
             return
         self._put(1, "t = []")
         for f in tagged:
-            self._put(1, f"if {self._is_said(f)}:")
+            self._put(1, f"if {self._differs_from_default(f)}:")
             self._put(2, "d = []", f"write_{s.name}_{f.name}(d, m, k)")
             self._put(2, f"t.append(({uvarint(f.tag)!r}, b''.join(d)))")
         self._write_uvarint(1, "len(t)")

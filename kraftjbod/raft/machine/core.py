@@ -348,7 +348,7 @@ class RaftCore(Following):
             ):
                 # Neither its term nor its leader is adopted: the committed entries stay eligible.
                 return None
-            case Vote() if self._hears_leader and not message.is_transfer:
+            case Vote() if self._has_recent_leader and not message.is_transfer:
                 return None  # The sender was isolated. Its vote must not depose a working leader.
         if message.term > self.term and not (isinstance(message, PreVoteReply) and message.granted):
             self._follow(message.term, None)
@@ -398,7 +398,7 @@ class RaftCore(Following):
     # --- elections -------------------------------------------------------------------------------
 
     @property
-    def _hears_leader(self) -> bool:
+    def _has_recent_leader(self) -> bool:
         """Whether this replica leads, or heard a leader within the last election timeout."""
         is_fresh = self._ticks_since_leader < self._election_ticks
         return self._leadership is not None or (self.leader is not None and is_fresh)
@@ -406,7 +406,7 @@ class RaftCore(Following):
     @property
     def keeps_up(self) -> bool:
         """Whether it follows a leader heard recently that has all entries committed here."""
-        return self._leadership is None and self._hears_leader and self.contradicted_by is None
+        return self._leadership is None and self._has_recent_leader and self.contradicted_by is None
 
     def _on_pre_vote(self, message: PreVote) -> None:
         """Reply to a pre-vote of any term. The own term and vote do not change."""
@@ -416,7 +416,7 @@ class RaftCore(Following):
         granted = (
             not self.is_mute
             and message.term >= self.term
-            and not self._hears_leader
+            and not self._has_recent_leader
             and self._is_up_to_date(message.last_term, message.last_offset)
         )
         self._reply(PreVoteReply, message, granted=granted)

@@ -247,10 +247,10 @@ class Following:
             self._slices.append(message)
             self._is_installing = message.is_last
             return None
-        self._say_position(message)
+        self._report_position(message)
         return None
 
-    def _say_position(self, message: SnapshotSlice) -> None:
+    def _report_position(self, message: SnapshotSlice) -> None:
         self._reply(
             SnapshotReply,
             message,
@@ -261,7 +261,7 @@ class Following:
     def slice_persisted(self, taken: SnapshotSlice) -> None:
         """Acknowledge ``taken``, which was written, so that the leader sends the next slice."""
         if taken.snapshot == self._receiving[0] and taken.term == self.term:
-            self._say_position(taken)
+            self._report_position(taken)
 
     def snapshot_installed(self, snapshot: SnapshotId, voters: VoterSet) -> None:
         """Replace the log by ``snapshot``, which is durable.

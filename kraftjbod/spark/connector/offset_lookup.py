@@ -275,12 +275,12 @@ class OffsetLookup:
                 }
             except KafkaException as e:
                 if e.args[0].code() in _MAYBE_GONE:
-                    self._leave_out_gone(asked)
+                    self._drop_deleted_partitions(asked)
                 raise
 
         return self._ask("offsets", attempt)
 
-    def _leave_out_gone(self, asked: dict[TopicPartition, Any]) -> None:
+    def _drop_deleted_partitions(self, asked: dict[TopicPartition, Any]) -> None:
         described = self._describe({partition.topic for partition in asked})
         there = {
             TopicPartition(name, part.id)

@@ -172,13 +172,13 @@ def plan_batch(
     ]
     for partition, until in sorted(end.offsets.items()):
         known = start.offsets.get(partition)
-        if is_made_anew(end, there, partition.topic):
+        if is_recreated(end, there, partition.topic):
             losses.append(
                 f"topic {partition.topic} was deleted and made anew: what was in {partition} up to "
                 f"offset {until} was not read"
             )
             continue
-        if known is not None and is_made_anew(start, end, partition.topic):
+        if known is not None and is_recreated(start, end, partition.topic):
             losses.append(
                 f"topic {partition.topic} was deleted and made anew: what was in {partition} from "
                 f"offset {known} on was not read, and the new one is read from its beginning"
@@ -201,7 +201,7 @@ def plan_batch(
     return Plan(ranges=ranges, losses=losses)
 
 
-def is_made_anew(start: StreamOffset, end: StreamOffset, topic: str) -> bool:
+def is_recreated(start: StreamOffset, end: StreamOffset, topic: str) -> bool:
     """Whether both offsets have an id of the topic, and the ids differ."""
     before, after = start.topic_ids.get(topic), end.topic_ids.get(topic)
     return before is not None and after is not None and before != after
@@ -212,7 +212,7 @@ def unknown_first_offsets(start: StreamOffset, end: StreamOffset) -> list[TopicP
     return sorted(
         partition
         for partition in end.offsets
-        if partition not in start.offsets or is_made_anew(start, end, partition.topic)
+        if partition not in start.offsets or is_recreated(start, end, partition.topic)
     )
 
 

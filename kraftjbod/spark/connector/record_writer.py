@@ -97,14 +97,14 @@ class RecordWriter:
     def __init__(self, settings: Mapping[str, object]) -> None:
         self._settings = producer_settings(settings)
         self._delivery_timeout_s = int(str(self._settings["delivery.timeout.ms"])) / 1000
-        self._troubles: deque[str] = deque(maxlen=_REMEMBERED_TROUBLES)
+        self._errors: deque[str] = deque(maxlen=_REMEMBERED_TROUBLES)
         self._topics: set[str] = set()
         self._written: dict[tuple[str, int], list[int]] = {}
         self._failed = 0
         self._failure = ""
         try:
             self._producer = Producer(
-                {**self._settings, "error_cb": self._on_trouble, "log_level": 0}
+                {**self._settings, "error_cb": self._on_error, "log_level": 0}
             )
         except (KafkaException, TypeError, ValueError) as e:
             raise ConfigError(f"the Kafka client does not take these settings: {_words(e)}") from e
@@ -141,7 +141,7 @@ class RecordWriter:
             if time.monotonic() > deadline:
                 raise WriteError(
                     f"{len(self._producer)} records were neither written nor refused in "
-                    f"{limit_s:.0f} s{self._last_trouble()}"
+                    f"{limit_s:.0f} s{self._last_errors()}"
                 )
         self._raise_if_failed()
         written, self._written = self._written, {}
@@ -189,7 +189,7 @@ class RecordWriter:
             except KafkaException as e:
                 raise WriteError(
                     f"no broker of {self._settings.get('bootstrap.servers')} knows topic "
-                    f"{topic}: {_words(e)}{self._last_trouble()}"
+                    f"{topic}: {_words(e)}{self._last_errors()}"
                 ) from e
             error = metadata.topics[topic].error
             if error is None or error.code() == KafkaError.LEADER_NOT_AVAILABLE:
@@ -218,8 +218,8 @@ class RecordWriter:
                 found[1] = offset
             found[2] += 1
 
-    def _on_trouble(self, error: KafkaError) -> None:
-        self._troubles.append(error.str())
+    def _on_error(self, error: KafkaError) -> None:
+        self._errors.append(error.str())
 
     def _raise_if_failed(self) -> None:
         if self._failed:
@@ -236,9 +236,9 @@ class RecordWriter:
             message += f"; kafka.message.max.bytes is {self._settings['message.max.bytes']}"
         return message
 
-    def _last_trouble(self) -> str:
+    def _last_errors(self) -> str:
         self._producer.poll(0)
-        return f" (the client says: {'; '.join(self._troubles)})" if self._troubles else ""
+        return f" (the client says: {'; '.join(self._errors)})" if self._errors else ""
 
 
 @contextmanager

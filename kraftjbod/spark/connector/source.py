@@ -48,7 +48,7 @@ from kraftjbod.spark.connector.offsets import (
     Offsets,
     StreamOffset,
     check_range,
-    is_made_anew,
+    is_recreated,
     limit_offsets,
     plan_batch,
     split_ranges,
@@ -317,7 +317,7 @@ class KraftjbodStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         at_least = {
             partition: offset
             for partition, offset in begun.offsets.items()
-            if not is_made_anew(begun, there, partition.topic)
+            if not is_recreated(begun, there, partition.topic)
         }
         latest = lookup.latest(assigned.partitions, at_least)
         return StreamOffset(offsets=latest, topic_ids=assigned.topic_ids)

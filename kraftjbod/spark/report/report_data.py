@@ -141,7 +141,7 @@ def _read_dirs(
         first = max(first, last - hours * 3600)
         windows = frames.within(windows, "window_start", first, last)
     data.span, data.buckets = (first, last), Buckets.over(first, last, whole["window_s"])
-    data.dirs = now_there(collected(frames.dir_summaries(windows)), whole["window_s"])
+    data.dirs = dirs_at_end(collected(frames.dir_summaries(windows)), whole["window_s"])
     data.is_large = len(data.dirs) > MOST_DIRS
     return windows
 
@@ -209,7 +209,7 @@ def _read_audit(data: ReportData, differences: DataFrame) -> None:
     data.audit_rows = collected(differences.limit(MOST_ROWS))
 
 
-def now_there(dirs: Rows, window_s: float) -> list[Row]:
+def dirs_at_end(dirs: Rows, window_s: float) -> list[Row]:
     """Directories that exist at the end. Those of a silent broker get the state ``silent``.
 
     A broker reports all its directories, so a directory that is missing was removed.

@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 import click
 from rich.console import Console
 
-from kraftjbod.cli.terminal.command import fail, parse_pairs, reader_gone
+from kraftjbod.cli.terminal.command import exit_on_closed_output, fail, parse_pairs
 from kraftjbod.core.errors import ConfigError, KraftJbodError
 from kraftjbod.spark.connector.durations import duration_ms
 from kraftjbod.spark.connector.options import source_settings
@@ -429,4 +429,4 @@ def _print(outcome: JobOutcome, *, as_json: bool) -> None:
             print(line)
         sys.stdout.flush()
     except BrokenPipeError:
-        reader_gone()
+        exit_on_closed_output()

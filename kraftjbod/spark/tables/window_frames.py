@@ -146,12 +146,12 @@ def _with_new_lives(frame: DataFrame, series: str, ends: str) -> DataFrame:
     neighbours = F.zip_with(
         F.slice(series, F.lit(1), F.greatest(size - 1, F.lit(0))),
         F.slice(series, F.lit(2), F.greatest(size - 1, F.lit(0))),
-        lambda before, after: F.when(_began_anew(before, after), before),
+        lambda before, after: F.when(_is_restarted(before, after), before),
     )
     return frame.withColumn(ends, F.filter(neighbours, lambda end: end.isNotNull()))
 
 
-def _began_anew(before: Column, after: Column) -> Column:
+def _is_restarted(before: Column, after: Column) -> Column:
     anew = (before["incarnation"] != after["incarnation"]) | ~before["since"].eqNullSafe(
         after["since"]
     )

@@ -44,8 +44,8 @@ class CleaningPauses:
 
     @contextmanager
     def cleaning(self, tp: TopicPartition) -> Iterator[None]:
-        """Context of a pass over ``tp``, which calls :meth:`require_none` between its steps."""
-        self.require_none(tp)
+        """Context of a pass over ``tp``, which calls :meth:`require_no_pause` between its steps."""
+        self.require_no_pause(tp)
         assert tp not in self._passes, tp
         self._passes[tp] = ended = asyncio.Event()
         try:
@@ -60,7 +60,7 @@ class CleaningPauses:
             return f"paused by {', '.join(sorted(+self._pauses[tp]))}"
         return self._forbids(tp)
 
-    def require_none(self, tp: TopicPartition) -> None:
+    def require_no_pause(self, tp: TopicPartition) -> None:
         """:raises OverloadedError: ``tp`` may not be cleaned now."""
         if (reason := self.reason(tp)) is not None:
             raise OverloadedError(f"{tp} is not compacted now: {reason}")

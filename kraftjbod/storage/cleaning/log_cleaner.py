@@ -194,7 +194,7 @@ class LogCleaner:
         """Run ``work``. After an unexpected error, log it and skip the log in later passes."""
         jobs, tp = handle.log_dir.jobs, handle.topic_partition
         if (bug := await jobs.attempt("log_cleaner", work, partition=str(tp))) is not None:
-            self._leave_alone(handle, handle.log_start_offset, repr(bug))
+            self._mark_uncleanable(handle, handle.log_start_offset, repr(bug))
 
     async def _clean_unless_paused(self, work: _Work) -> None:
         tp, log_dir = work.handle.topic_partition, work.handle.log_dir
@@ -365,7 +365,7 @@ class LogCleaner:
             await self._step_through(handle, rewriting.step)
             if rewriting.is_changed:
                 await self._in_thread(handle, rewriting.sync)
-                self._require_wanted(handle)
+                self._require_continuation(handle)
                 await handle.put_in_place(group, files)
                 is_in_place = True
                 await handle.name_compacted()
@@ -377,7 +377,7 @@ class LogCleaner:
 
     async def _step_through(self, handle: LogHandle, step: Callable[[], Stepped]) -> None:
         while True:
-            self._require_wanted(handle)
+            self._require_continuation(handle)
             stepped = await self._in_thread(handle, step)
             self._read_bytes += stepped.read_bytes
             self._written_bytes += stepped.written_bytes
@@ -386,13 +386,13 @@ class LogCleaner:
                 return
             while (wait_ms := self._bucket.wait_ms(self._clock.now_ms())) > 0:
                 await asyncio.sleep(min(wait_ms, _LONGEST_SLEEP_MS) / 1000)
-                self._require_wanted(handle)
+                self._require_continuation(handle)
 
-    def _require_wanted(self, handle: LogHandle) -> None:
+    def _require_continuation(self, handle: LogHandle) -> None:
         """:raises OverloadedError: the pass has to end."""
         if handle.log_dir in self._stopping:
             raise OverloadedError("the cleaner is stopping")
-        self._pauses.require_none(handle.topic_partition)
+        self._pauses.require_no_pause(handle.topic_partition)
 
     async def _in_thread(self, handle: LogHandle, op: Callable[[], T]) -> T:
         """Run ``op`` in the cleaner's thread of the directory, which judges its errors."""
@@ -424,14 +424,14 @@ class LogCleaner:
     async def _give_up(self, handle: LogHandle, error: CorruptRecordError) -> None:
         """Skip an unreadable log from now on, and report the damage to it."""
         offset = handle.log_start_offset if error.offset is None else error.offset
-        self._leave_alone(handle, offset, error.message)
+        self._mark_uncleanable(handle, offset, error.message)
         try:
             await handle.read_checked(offset, 1, handle.log_end_offset, True)
         except OperatingError as e:
             partition = str(handle.topic_partition)
             self._log.info("uncleanable_log_read", partition=partition, reason=e.message)
 
-    def _leave_alone(self, handle: LogHandle, offset: int, reason: str) -> None:
+    def _mark_uncleanable(self, handle: LogHandle, offset: int, reason: str) -> None:
         self._uncleanable[handle.topic_partition] = handle
         self._log.error(
             "log_uncleanable",

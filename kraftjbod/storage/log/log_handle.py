@@ -155,7 +155,7 @@ class LogHandle:
         return self._published.view.log_start_offset
 
     @property
-    def kept_log_start(self) -> int:
+    def durable_log_start(self) -> int:
         """Lower bound of the log start if the process or the disk's cache is lost now."""
         return min(self.log_start_offset, self.checkpointed_log_start)
 
@@ -569,7 +569,7 @@ class LogHandle:
         await self._published.run(OpKind.RETENTION, lambda log: log.start_at(offset))
 
     async def keep_log_start(self) -> None:
-        """Make the log start durable: afterwards :attr:`kept_log_start` is not lower.
+        """Make the log start durable: afterwards :attr:`durable_log_start` is not lower.
 
         :raises KafkaStorageError: the directory is or goes offline, or has no space.
         """
@@ -638,7 +638,7 @@ class LogHandle:
         await self._published.run(OpKind.READ, lambda log: None)
 
     @contextmanager
-    def held_still(self) -> Iterator[None]:
+    def retention_paused(self) -> Iterator[None]:
         """Context in which retention does not change the log. The caller prevents other changes."""
         self._is_held_still = True
         try:

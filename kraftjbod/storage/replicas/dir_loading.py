@@ -143,7 +143,7 @@ class DirLoading:
         mark = await self._outlast_lack(lambda: log_dir.read_text(OpKind.LOAD, clean_mark))
         was_clean = mark is not None
         offsets = await self._outlast_lack(lambda: read_offsets(log_dir))
-        await self._load_step(log_dir, lambda: _unlink_for_good(vfs, log_dir.path, clean_mark))
+        await self._load_step(log_dir, lambda: _unlink_durably(vfs, log_dir.path, clean_mark))
         listing = await self._load_step(log_dir, lambda: list_log_dir(vfs, log_dir.path))
         if listing.unknown:
             self._log.warning(
@@ -291,6 +291,6 @@ class DirLoading:
             retry_ms = min(2 * retry_ms, _MAX_RETRY_MS)
 
 
-def _unlink_for_good(vfs: Vfs, directory: str, path: str) -> None:
+def _unlink_durably(vfs: Vfs, directory: str, path: str) -> None:
     vfs.unlink_if_exists(path)
     vfs.sync_dir(directory)

@@ -241,8 +241,8 @@ class ReplicaSwap:
         self, source: LogHandle, future: FutureReplica, executor: LogDirExecutor
     ) -> LogHandle:
         try:
-            with source.held_still():
-                whole = asyncio.ensure_future(self._make_whole(source, future, executor))
+            with source.retention_paused():
+                whole = asyncio.ensure_future(self._complete_copy(source, future, executor))
                 carried = await _unless_impaired(whole, future.log_dir)
                 _require_mirror(source, future, carried)
                 handle = await self._change_places(source, future, carried)
@@ -251,7 +251,7 @@ class ReplicaSwap:
         await each_online([self._checkpoints.write_recovery_points(source.log_dir)])
         return handle
 
-    async def _make_whole(
+    async def _complete_copy(
         self, source: LogHandle, future: FutureReplica, executor: LogDirExecutor
     ) -> CarriedState:
         """Complete the copy. After a failure here it is still a future copy, and the source stays

@@ -128,7 +128,7 @@ class StrayReplicas:
                 return path
         return self._registry.doomed_path(log_dir, tp, ReplicaDirKind.STRAY)
 
-    def owe_lost_marks(self, metadata_log_id: Uuid) -> None:
+    def queue_lost_marks(self, metadata_log_id: Uuid) -> None:
         """Queue a mark, as of now, for strays without one that have this metadata log's id in the
         name.
 
@@ -145,7 +145,7 @@ class StrayReplicas:
                     metadata_log_id=metadata_log_id,
                 )
 
-    async def write_owed_marks(self) -> None:
+    async def write_queued_marks(self) -> None:
         """Write queued marks if there is space. A stray without a mark would never be removed."""
         for stray in self.all():
             mark = self._owed_marks.get(stray.directory)

@@ -134,7 +134,7 @@ def sound_batches(
             return  # The segment or the file ends inside this batch.
 
 
-def around_damage(
+def walk_around_damage(
     read_at: ReadAt,
     *,
     end: int,
@@ -153,7 +153,7 @@ def around_damage(
     :param known: returns the positions after a position where batches start, according to an index.
     :param gaps_below: as in :func:`sound_batches`.
     """
-    pieces = sound_around_damage(
+    pieces = walk_sound_around_damage(
         lambda position, next_offset: sound_batches(
             read_at,
             position=position,
@@ -173,7 +173,7 @@ def around_damage(
     return (found for found in pieces if found is not None)
 
 
-def sound_around_damage(
+def walk_sound_around_damage(
     sound_from: Callable[[int, int], Iterator[S]],
     read_at: ReadAt,
     *,
@@ -182,7 +182,7 @@ def sound_around_damage(
     end_offset: int,
     known: Callable[[int], Iterable[int]],
 ) -> Iterator[S | Damage | None]:
-    """Implement :func:`around_damage` with any walk over sound batches.
+    """Implement :func:`walk_around_damage` with any walk over sound batches.
 
     It yields None after some failed tries to find a sound batch, so that a caller can work in
     steps.

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from kraftjbod.storage.segments.batch_runs import SoundRun, sound_runs
-from kraftjbod.storage.segments.batch_walk import Damage, sound_around_damage
+from kraftjbod.storage.segments.batch_walk import Damage, walk_sound_around_damage
 from kraftjbod.storage.segments.segment import NO_LIMIT, LogSegment, SegmentUnreadError
 
 #: A step of this size takes some milliseconds of disk and interpreter time.
@@ -82,7 +82,7 @@ class IndexRebuild:
         self.segment.adopt(self.fresh)
 
     def _begin(self) -> Iterator[SoundRun | Damage | None]:
-        return sound_around_damage(
+        return walk_sound_around_damage(
             self._runs_from,
             self.segment.read_at,
             end=self.size_bytes,

@@ -49,12 +49,12 @@ from kraftjbod.storage.segments.batch_walk import (
     OnProgress,
     ReadAt,
     WouldWait,
-    around_damage,
     batch_at,
     last_end,
     no_progress,
     require_sound,
     sound_batches,
+    walk_around_damage,
     walk_to,
 )
 from kraftjbod.storage.segments.index_files import read_largest_entry, read_last_position
@@ -595,7 +595,7 @@ class LogSegment:
         Changes nothing. ``known`` returns the positions after a position where batches should
         start.
         """
-        return around_damage(
+        return walk_around_damage(
             read_at,
             end=self.size_bytes,
             begin_offset=self.base_offset,

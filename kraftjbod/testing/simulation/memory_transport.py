@@ -262,10 +262,10 @@ class MemoryTransport(asyncio.Transport):
         if self._unsent or self.is_gone or self._has_ended:
             return
         self._has_ended = True
-        self._say_end()
+        self._send_end()
         self.loop.call_soon(self._lose, None)
 
-    def _say_end(self) -> None:
+    def _send_end(self) -> None:
         """Send the end. Like a kernel, send a reset if received bytes were never read."""
         if self._is_cut_off:
             return
@@ -383,7 +383,7 @@ class MemoryTransport(asyncio.Transport):
         if not self.is_gone:
             self.is_gone = True
             if says_so:
-                self._say_end()
+                self._send_end()
 
     def _lose(self, error: Exception | None) -> None:
         if self.is_gone:

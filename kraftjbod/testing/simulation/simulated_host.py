@@ -4,7 +4,7 @@
   disks keep what was written.
 * :meth:`SimulatedHost.power_cut` switches the machine off: peers are not notified, and disks lose
   unsynced data.
-* :meth:`SimulatedHost.stop` is SIGTERM, and :meth:`SimulatedHost.stand_still` SIGSTOP.
+* :meth:`SimulatedHost.stop` is SIGTERM, and :meth:`SimulatedHost.pause_process` SIGSTOP.
 
 A process gets its :class:`~kraftjbod.daemon.process.environment.Environment` from here: clock,
 randomness, disks and threads. The wall clock can be set (:attr:`SimulatedHost.wall_offset_ms`).
@@ -288,7 +288,7 @@ class SimulatedHost:
         for disk in self.disks.values():
             disk.power_cut()
 
-    def stand_still(self) -> Callable[[], None]:
+    def pause_process(self) -> Callable[[], None]:
         """Pause the process as by SIGSTOP. Its connections stay open.
 
         Disk operations in flight take effect once the process continues.
@@ -299,7 +299,7 @@ class SimulatedHost:
         if self.process is None:
             return lambda: None
         loop = self.process.loop
-        loop.stand_still()
+        loop.pause_process()
         return loop.go_on
 
     def process_ended(self, process: SimulatedProcess) -> None:

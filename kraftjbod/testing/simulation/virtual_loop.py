@@ -193,7 +193,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             self.busy_until_us = max(self.busy_until_us, self.world.now_us)
             self.busy_until_us += int(size_bytes * self.us_per_byte)
 
-    def stand_still(self) -> None:
+    def pause_process(self) -> None:
         """Pause as by SIGSTOP: callbacks, timers and threads wait while time passes."""
         if self.held is None:
             self.held = []

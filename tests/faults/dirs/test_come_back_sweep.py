@@ -88,7 +88,7 @@ class Node:
         await self.manager.arrivals.settle(arrival)
         return log_dir
 
-    def require_whole(self, log_dir: LogDir) -> None:
+    def require_complete(self, log_dir: LogDir) -> None:
         handle = self.manager.get(TP)
         assert handle is not None
         assert (handle.log_dir, handle.log_end_offset) == (log_dir, BATCHES)
@@ -123,7 +123,7 @@ async def test_reopen_error_at_any_operation_leaves_the_directory_complete_or_of
                 log_dir = await node.come_back()
         node.require_untouched()
         if log_dir.is_online:
-            node.require_whole(log_dir)
+            node.require_complete(log_dir)
         log_dir.close()
         node.healthy.close()
         if not fault.hits:

@@ -140,7 +140,7 @@ async def run_workload(manager: LogManager, written: Written, rng: random.Random
         while not promotion.done():
             await checkpoint(manager)
         moved = await promotion
-    assert moved.kept_log_start == written.certain_start
+    assert moved.durable_log_start == written.certain_start
     written.certain_end = moved.log_end_offset
     for _ in range(4):
         await append(moved, written, rng, epoch)

@@ -115,7 +115,7 @@ def filled_topic(cluster: Cluster, replicas: list[int], partitions: int = 3) -> 
     return name
 
 
-def require_whole(cluster: Cluster, topic: str) -> None:
+def require_complete(cluster: Cluster, topic: str) -> None:
     cluster.wait_whole(topic)
     assert read_confluent(cluster.bootstrap, topic, len(VALUES)) == VALUES
 
@@ -137,7 +137,7 @@ def test_drain_empties_directory_which_can_then_be_removed(cluster: Cluster) -> 
     assert done.returncode == 0, done.stderr
     assert f"{path} of broker 1" in done.stdout
     assert held(cluster, 1, path) == []
-    require_whole(cluster, name)
+    require_complete(cluster, name)
     after = next(_names)
     cluster.create_topic(after, assignments={n: [1] for n in range(4)})
     assert cluster.replicas_by_dir(1, after)[path] == []
@@ -160,7 +160,7 @@ def test_drain_empties_broker_which_can_then_be_stopped(cluster: Cluster) -> Non
     assert json.loads(done.stdout)["state"] == "drained"
     assert held(cluster, 3) == []
     assert {p.replicas for p in cluster.partitions(name).values()} == {(2, 1)}
-    require_whole(cluster, name)
+    require_complete(cluster, name)
 
 
 def test_interrupted_drain_is_resumed_by_the_same_command(cluster: Cluster) -> None:
@@ -180,7 +180,7 @@ def test_interrupted_drain_is_resumed_by_the_same_command(cluster: Cluster) -> N
     done = drain(cluster, *order, "--throttle", "1000000000")
     assert done.returncode == 0, done.stderr
     assert held(cluster, 1, path) == []
-    require_whole(cluster, name)
+    require_complete(cluster, name)
     rate = "replica.alter.log.dirs.io.max.bytes.per.second"
     words = ("--describe", "--entity-type", "brokers", "--entity-name", "1")
     assert rate not in tool("configs", cluster, *words).stdout
@@ -213,7 +213,7 @@ def test_drain_cancel_reverts_move_and_cordon(cluster: Cluster) -> None:
     assert dir_of(cluster, 1, name) == path
     shown = tool("configs", cluster, "--describe", "--entity-type", "brokers", "--entity-name", "1")
     assert "cordoned.log.dirs" not in shown.stdout
-    require_whole(cluster, name)
+    require_complete(cluster, name)
 
 
 def test_drain_survives_death_of_the_target_broker(cluster: Cluster) -> None:
@@ -231,7 +231,7 @@ def test_drain_survives_death_of_the_target_broker(cluster: Cluster) -> None:
     assert "it is safe to stop" in out
     assert held(cluster, 1) == []
     assert {p.replicas for p in cluster.partitions(name).values()} == {(3, 2)}
-    require_whole(cluster, name)
+    require_complete(cluster, name)
 
 
 def test_drain_of_lost_broker_copies_from_live_brokers(cluster: Cluster) -> None:
@@ -257,7 +257,7 @@ def test_drain_of_lost_broker_copies_from_live_brokers(cluster: Cluster) -> None
         assert replicas == {(2, 1)}
         gone = unregister(cluster, 3)
         assert gone.returncode == 0, gone.stderr
-        require_whole(cluster, name)
+        require_complete(cluster, name)
     finally:
         cluster.start_daemon(lost)
 
@@ -328,7 +328,7 @@ def test_drain_cancel_of_broker_reverts_reassignment(cluster: Cluster) -> None:
     assert sorted(cluster.partitions(name)[0].replicas) == [2, 3]
     words = ("--describe", "--entity-type", "brokers", "--entity-name", "2")
     assert "cordoned.log.dirs" not in tool("configs", cluster, *words).stdout
-    require_whole(cluster, name)
+    require_complete(cluster, name)
 
 
 @pytest.mark.skipif(mounts.why_not("tmpfs") is not None, reason=str(mounts.why_not("tmpfs")))

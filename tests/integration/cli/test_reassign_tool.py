@@ -115,7 +115,7 @@ def filled(cluster: Cluster, topic: str, *brokers: int) -> None:
     write_confluent(cluster.bootstrap, topic, VALUES)
 
 
-def require_whole(cluster: Cluster, topic: str, *brokers: int) -> None:
+def require_complete(cluster: Cluster, topic: str, *brokers: int) -> None:
     """Assert that exactly these brokers are in sync and all records are there."""
     cluster.wait_whole(topic)
     assert cluster.partitions(topic)[0].replicas == brokers
@@ -143,12 +143,12 @@ def test_proposal_is_executed_and_rolled_back(cluster: Cluster, operator: Operat
     assert "Successfully started partition reassignment for moved-0" in lines
     assert "Reassignment of partition moved-0 is completed." in lines
     assert lines[2] == current
-    require_whole(cluster, "moved", *wanted["replicas"])
+    require_complete(cluster, "moved", *wanted["replicas"])
 
     operator.use(current)
     lines = operator.lines("execute", "--progress")
     assert "Reassignment of replica moved-0-1 completed successfully." in lines
-    require_whole(cluster, "moved", 1, 2)
+    require_complete(cluster, "moved", 1, 2)
     assert operator.where("moved") == before
     assert "Reassignment of partition moved-0 is completed." in operator.lines("verify")
 
@@ -169,12 +169,12 @@ def test_execute_moves_replica_to_directory_named_by_path_or_id(
         )
         assert "Reassignment of replica placed-0-1 completed successfully." in lines
         assert operator.where("placed") == {1: path}
-        require_whole(cluster, "placed", 1)
+        require_complete(cluster, "placed", 1)
     for path, directory_id in operator.ids(2).items():
         operator.plan("placed", [2, 1], [f"dirid:{directory_id}", "any"])
         operator.lines("execute", "--progress")
         assert operator.where("placed")[2] == path
-        require_whole(cluster, "placed", 2, 1)
+        require_complete(cluster, "placed", 2, 1)
 
 
 def test_execute_to_unknown_directory_is_refused_before_any_move(
@@ -188,7 +188,7 @@ def test_execute_to_unknown_directory_is_refused_before_any_move(
     assert all(directory_id in done.stderr for directory_id in operator.ids(2).values())
     listed = operator.call("list", run=started)
     assert listed.stdout.splitlines() == ["No partition reassignments found."]
-    require_whole(cluster, "refused", 1)
+    require_complete(cluster, "refused", 1)
 
 
 @pytest.mark.long
@@ -223,7 +223,7 @@ def test_move_between_directories_is_throttled_shown_and_cancelled(
         in operator.lines("verify")
     )
     assert operator.where("slowed") == {1: here}
-    require_whole(cluster, "slowed", 1)
+    require_complete(cluster, "slowed", 1)
 
 
 def test_move_between_brokers_is_throttled_listed_and_cancelled(
@@ -259,7 +259,7 @@ def test_move_between_brokers_is_throttled_listed_and_cancelled(
         "Clearing topic-level throttles on topic listed",
     ]
     assert operator.throttles("listed") == {}
-    require_whole(cluster, "listed", 1)
+    require_complete(cluster, "listed", 1)
 
 
 @pytest.mark.long
@@ -280,4 +280,4 @@ def test_verify_removes_throttle_after_completion(cluster: Cluster, operator: Op
         "Clearing topic-level throttles on topic sped",
     ]
     assert operator.throttles("sped") == {}
-    require_whole(cluster, "sped", 3)
+    require_complete(cluster, "sped", 3)

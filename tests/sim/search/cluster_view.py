@@ -83,7 +83,7 @@ class ClusterView:
         open_hosts = [
             host
             for host in self._quorum
-            if host.is_up and host.daemon is not None and host.daemon._door is not None
+            if host.is_up and host.daemon is not None and host.daemon._listener is not None
         ]
         if self.controller_count == 1:
             return open_hosts[0] if open_hosts else None

@@ -165,8 +165,8 @@ class LawWatch:
             if its is None or not self._view.is_serving(broker_id):
                 continue
             # It may not have replayed the latest decisions.
-            heard_of = self._heard_of.get(broker_id, frozenset())
-            known = {topic.name for one, topic in lasting.items() if one in heard_of}
+            note_metadata_log_id = self._heard_of.get(broker_id, frozenset())
+            known = {topic.name for one, topic in lasting.items() if one in note_metadata_log_id}
             if missing := known - {topic.name for topic in its.topics.values()}:
                 self._found(
                     f"other metadata {broker_id}",

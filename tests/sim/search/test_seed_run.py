@@ -29,7 +29,7 @@ def _fresh() -> list[int]:
     return [rng.randrange(1_000_000, 2_000_000_000) for _ in range(50)]
 
 
-def _require_whole(outcome: Outcome, how: str) -> None:
+def _require_running(outcome: Outcome, how: str) -> None:
     story = "\n".join([*outcome.story[-150:], *outcome.findings])
     assert not outcome.findings, f"{story}\nrun it again: make sim SEED={outcome.seed} {how}"
     assert outcome.acked > 0
@@ -37,7 +37,7 @@ def _require_whole(outcome: Outcome, how: str) -> None:
 
 def _require_light(seed: int) -> None:
     outcome = run_seed(seed, duration_ms=_LIGHT_MS, is_light=True)
-    _require_whole(outcome, f"DURATION={_LIGHT_MS // 1000} LIGHT=1")
+    _require_running(outcome, f"DURATION={_LIGHT_MS // 1000} LIGHT=1")
 
 
 @pytest.mark.parametrize("seed", range(1, 51))
@@ -54,7 +54,7 @@ def test_light_run_of_new_seed_breaks_no_invariant(index: int) -> None:
 @pytest.mark.parametrize("index", range(50))
 def test_long_run_of_new_seed_breaks_no_invariant(index: int) -> None:
     outcome = run_seed(_fresh()[index], duration_ms=_WHOLE_MS)
-    _require_whole(outcome, f"DURATION={_WHOLE_MS // 1000}")
+    _require_running(outcome, f"DURATION={_WHOLE_MS // 1000}")
 
 
 def test_run_seed_has_same_trace_with_other_string_hashes() -> None:

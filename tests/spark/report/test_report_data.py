@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from kraftjbod.core.errors import StartupError
-from kraftjbod.spark.report.report_data import ReportData, fullest, now_there, read_report_data
+from kraftjbod.spark.report.report_data import ReportData, dirs_at_end, fullest, read_report_data
 from kraftjbod.spark.report.report_plots import MOST_DIRS
 from kraftjbod.spark.session.job import Job
 from kraftjbod.spark.tables.schemas import LOG_DIR_OUTLIERS
@@ -89,9 +89,9 @@ def test_now_there_omits_removed_directories_and_marks_silent_brokers() -> None:
         return {"broker_id": broker, "path": path, "last_seen": last_seen, "state": "online"}
 
     rows = [row(1, "/kept", 600), row(1, "/given-up", 419), row(1, "/late", 421), row(2, "/x", 420)]
-    found = [(r["broker_id"], r["path"], r["state"]) for r in now_there(rows, 60)]
+    found = [(r["broker_id"], r["path"], r["state"]) for r in dirs_at_end(rows, 60)]
     assert found == [(1, "/kept", "online"), (1, "/late", "online"), (2, "/x", "silent")]
-    assert now_there([], 60) == []
+    assert dirs_at_end([], 60) == []
 
 
 def test_fullest_sorts_by_share_without_unknown_sizes() -> None:

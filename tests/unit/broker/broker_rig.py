@@ -358,7 +358,7 @@ async def brokers(
                         *(_absent(rigs) if knows_absent else ()),
                         of_all,
                     )
-                    await rig.parts.asked_moves.load(rig.wiring.cluster.is_agreed_to)
+                    await rig.parts.requested_moves.load(rig.wiring.cluster.is_agreed_to)
                     if opens:
                         rig.parts.publisher.open()
                 yield rigs

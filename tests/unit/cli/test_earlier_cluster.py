@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kraftjbod.cli.earlier_cluster import sign_of_earlier_life
+from kraftjbod.cli.earlier_cluster import find_earlier_cluster
 from kraftjbod.core.ids import BrokerId, DirectoryId
 from kraftjbod.storage.meta_properties import MetaProperties, write_meta_properties
 from kraftjbod.storage.vfs import RealVfs
@@ -30,12 +30,12 @@ def test_sign_of_earlier_life_finds_replicas_of_same_cluster_nearby(
 ) -> None:
     home = tmp_path / "x/controller"
     used = format_dir(tmp_path / place)
-    assert sign_of_earlier_life(str(home), CLUSTER) is None
+    assert find_earlier_cluster(str(home), CLUSTER) is None
     (used / trace).mkdir()
-    assert str(used) in (sign_of_earlier_life(str(home), CLUSTER) or "")
-    assert sign_of_earlier_life(str(home), "another") is None
+    assert str(used) in (find_earlier_cluster(str(home), CLUSTER) or "")
+    assert find_earlier_cluster(str(home), "another") is None
 
 
 def test_sign_of_earlier_life_finds_metadata_log_in_the_directory_itself(tmp_path: Path) -> None:
     (tmp_path / "__cluster_metadata-0").mkdir()
-    assert "__cluster_metadata-0 is left" in (sign_of_earlier_life(str(tmp_path), CLUSTER) or "")
+    assert "__cluster_metadata-0 is left" in (find_earlier_cluster(str(tmp_path), CLUSTER) or "")

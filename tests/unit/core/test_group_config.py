@@ -28,7 +28,7 @@ def test_group_config_rejects_inconsistent_values(wrong: dict[str, object], reas
 
 
 def test_migration_policy_is_case_insensitive() -> None:
-    said = GroupConfig(group_consumer_migration_policy="UPGRADE")  # type: ignore[arg-type]  #  type: ignore[arg-type]  # text, as in a file
+    said = GroupConfig(group_consumer_migration_policy="UPGRADE")  # type: ignore[arg-type]  # text, as in a file
     assert said.group_consumer_migration_policy == "upgrade"
 
 

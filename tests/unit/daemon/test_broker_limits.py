@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from kraftjbod.daemon.broker_limits import broker_limits
-from kraftjbod.daemon.door_limits import broker_door
-from tests.unit.daemon.test_door_limits import broker
+from kraftjbod.daemon.listener_limits import broker_listener_limits
+from tests.unit.daemon.test_listener_limits import broker
 
 
 @pytest.mark.parametrize("max_open_files", [1024, 65_536, -1])
@@ -16,7 +16,7 @@ def test_broker_limits_divide_the_descriptors(max_open_files: int) -> None:
     kept = limits["descriptors_not_for_clients"]
     assert limits["descriptors"] == (1_048_576 if max_open_files < 0 else max_open_files)
     assert kept == limits["descriptors"] // 8
-    door = broker_door(config, max_open_files)
+    door = broker_listener_limits(config, max_open_files)
     assert door.max_client_descriptor == limits["descriptors"] - kept - 1
     assert limits["replicas"] == limits["open_segments"] < limits["descriptors"] * 3 // 4
 

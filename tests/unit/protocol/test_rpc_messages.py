@@ -105,7 +105,7 @@ def test_model_validate_converts_to_our_id_types() -> None:
     assert heard.previous_broker_epoch == -1
     assert not hasattr(heard, "invented_later")
     with pytest.raises(ValidationError):
-        heard.rack = "other"  # type: ignore[misc]  #  type: ignore[misc]  # the test assigns to a frozen model
+        heard.rack = "other"  # type: ignore[misc]  # the test assigns to a frozen model
 
 
 @pytest.mark.parametrize("value", ["AAAAAAAAAAAAAAAAAAAAAA", b"short", b"x" * 17, None, 7])

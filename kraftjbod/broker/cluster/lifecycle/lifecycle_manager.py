@@ -388,7 +388,7 @@ class BrokerLifecycleManager:
         try:
             response = await self._channel.call(request, timeout_ms=self._request_timeout_ms)
             if self._memory is not None:
-                self._memory.heard_of(response.metadata_log_id)
+                self._memory.note_metadata_log_id(response.metadata_log_id)
         except OperatingError as e:
             self._post(RegistrationFailed(code=e.code, message=str(e)))
         else:

@@ -341,11 +341,11 @@ class LifecycleState:
                     rack=identity.rack,
                     features=dict(identity.features),
                     log_dirs=dirs.asked,
-                    log_dir_paths=dirs.asked_paths,
-                    clean_shutdown_epochs=dirs.asked_clean_epochs,
-                    clean_shutdown_incarnations=dirs.asked_clean_incarnations,
-                    cordoned_log_dirs=dirs.asked_cordoned,
-                    forgotten_log_dirs=dirs.asked_forgotten,
+                    log_dir_paths=dirs.reported_paths,
+                    clean_shutdown_epochs=dirs.reported_clean_epochs,
+                    clean_shutdown_incarnations=dirs.reported_clean_incarnations,
+                    cordoned_log_dirs=dirs.reported_cordoned,
+                    forgotten_log_dirs=dirs.reported_forgotten,
                     previous_broker_epoch=identity.previous_broker_epoch,
                 )
             )

@@ -109,25 +109,25 @@ class ReportedDirectories:
         return self._asked
 
     @property
-    def asked_paths(self) -> tuple[str, ...]:
+    def reported_paths(self) -> tuple[str, ...]:
         """Their paths in the same order; empty if unknown."""
         return tuple(self._paths.get(directory_id, "") for directory_id in self._asked)
 
     @property
-    def asked_cordoned(self) -> tuple[DirectoryId, ...]:
+    def reported_cordoned(self) -> tuple[DirectoryId, ...]:
         return tuple(d for d in self._asked if d in self._cordoned)
 
     @property
-    def asked_forgotten(self) -> tuple[DirectoryId, ...]:
+    def reported_forgotten(self) -> tuple[DirectoryId, ...]:
         return self._asked_changes.forgotten
 
     @property
-    def asked_clean_epochs(self) -> tuple[BrokerEpoch, ...]:
+    def reported_clean_epochs(self) -> tuple[BrokerEpoch, ...]:
         """The epochs up to which they are complete, in the same order."""
         return tuple(self._whole.get(d, NO_CLEAN_SHUTDOWN).broker_epoch for d in self._asked)
 
     @property
-    def asked_clean_incarnations(self) -> tuple[Uuid, ...]:
+    def reported_clean_incarnations(self) -> tuple[Uuid, ...]:
         """The incarnations of those epochs, in the same order."""
         found = (self._whole.get(d, NO_CLEAN_SHUTDOWN).incarnation_id for d in self._asked)
         return tuple(one or NO_INCARNATION for one in found)

@@ -35,7 +35,7 @@ from kraftjbod.broker.groups.classic.group_events import (
     JoinRequested,
     LeaveAnswer,
     LeaveRequested,
-    RebalanceWanted,
+    RebalanceRequired,
     SyncAnswer,
     SyncRequested,
     TimePassed,
@@ -136,7 +136,7 @@ class ClassicGroup:
                 self._written(event)
             case TimePassed():
                 self._time_passed()
-            case RebalanceWanted():
+            case RebalanceRequired():
                 if self.state is GroupState.STABLE:
                     self._rebalance()
             case Unloaded():
@@ -177,7 +177,7 @@ class ClassicGroup:
 
     def _join(self, request: JoinRequested) -> None:
         member_id = request.member_id
-        if not self._roster.has_room_for(member_id, self.state, self._limits.max_size):
+        if not self._roster.admits_member(member_id, self.state, self._limits.max_size):
             self.pending.pop(member_id, None)
             if member_id in self.members:
                 self._remove(member_id, ErrorCode.UNKNOWN_MEMBER_ID)

@@ -95,7 +95,7 @@ class TimePassed:
 
 
 @dataclass(frozen=True, slots=True)
-class RebalanceWanted:
+class RebalanceRequired:
     """Members changed while the group was a consumer group."""
 
 
@@ -116,7 +116,7 @@ GroupEvent = (
     | LeaveRequested
     | GroupWritten
     | TimePassed
-    | RebalanceWanted
+    | RebalanceRequired
     | Unloaded
 )
 

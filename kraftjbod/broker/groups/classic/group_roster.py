@@ -165,7 +165,7 @@ class GroupRoster:
                 return ErrorCode.FENCED_INSTANCE_ID
         return ErrorCode.NONE if member_id in self.members else ErrorCode.UNKNOWN_MEMBER_ID
 
-    def has_room_for(self, member_id: str, state: GroupState, max_size: int) -> bool:
+    def admits_member(self, member_id: str, state: GroupState, max_size: int) -> bool:
         """Return whether ``group.max.size`` admits the member; of the rejoining ones the last
         are refused."""
         match state:

@@ -222,7 +222,7 @@ class ConsumerGroup:
     def _take_back(self, mark: int) -> None:
         """Undo all decisions after the first ``mark`` changes."""
         self._changes.take_back(mark)
-        self._target.forget_what_was_seen()
+        self._target.clear_cached_comparisons()
         self._becomes = None
 
     def _decide(self, request: MemberRequest, moment: Moment) -> object:

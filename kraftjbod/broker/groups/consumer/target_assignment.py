@@ -48,7 +48,7 @@ class TargetAssignment:
     def configure(self, settings: ConsumerGroupSettings) -> None:
         self._settings = settings
 
-    def forget_what_was_seen(self) -> None:
+    def clear_cached_comparisons(self) -> None:
         """Forget cached comparisons after decisions were undone."""
         self._seen_layout = None
         self._matched.clear()

@@ -178,7 +178,7 @@ class ConsumerGroupDriver:
                 if isinstance(fact, GroupFact):
                     led.groups.take(fact)
                 elif isinstance(fact, EpochFact) and fact.value is not None:
-                    self._figures.assigned_anew()
+                    self._figures.count_new_assignment()
             self.handle(led, group, FactsWritten(written.code, written.is_too_large))
 
         def ended(done: Completion[Written]) -> None:

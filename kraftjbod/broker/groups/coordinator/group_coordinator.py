@@ -37,7 +37,7 @@ from kraftjbod.broker.groups.classic.group_events import (
     JoinRequested,
     LeaveAnswer,
     LeaveRequested,
-    RebalanceWanted,
+    RebalanceRequired,
     SyncAnswer,
     SyncRequested,
     TimePassed,
@@ -347,7 +347,7 @@ class GroupCoordinator:
         self._carry_out(led, group, Unloaded(ErrorCode.REBALANCE_IN_PROGRESS))
 
     def begin_classic(self, led: LedGroups, group: ClassicGroup) -> None:
-        self._carry_out(led, group, RebalanceWanted())
+        self._carry_out(led, group, RebalanceRequired())
 
     def again(self, led: LedGroups, group_id: str, request: MemberRequest) -> None:
         match request:

@@ -46,7 +46,7 @@ class GroupFigures:
         """Count a completed rebalance of a classic group."""
         self._metrics.count("CompletedRebalancesPerSec")
 
-    def assigned_anew(self) -> None:
+    def count_new_assignment(self) -> None:
         """Count a new epoch, and so a new assignment, of a consumer group."""
         self._metrics.count("ConsumerGroupRebalancesPerSec")
 

@@ -72,7 +72,9 @@ class Coordinators:
     async def find(self, kind: int, key: str) -> int:
         """Ask any broker for the coordinator."""
         request = FindCoordinatorRequest(key_type=kind, coordinator_keys=[key])
-        (one,) = (await self._client.request_any(request, min_version=_KEYS_SINCE)).coordinators
+        (one,) = (
+            await self._client.request_from_any_broker(request, min_version=_KEYS_SINCE)
+        ).coordinators
         if one.error_code != ErrorCode.NONE:
             raise kafka_error(one.error_code, f"coordinator of {key}")
         if one.node_id not in self._client.metadata.brokers:

@@ -109,7 +109,7 @@ class ControllerFaults:
 
     async def _stand_still(self, fault: Fault) -> None:
         async with self._stage.struck_controller(fault) as host:
-            go_on = host.stand_still()
+            go_on = host.pause_process()
             await wait(fault)
             go_on()
 

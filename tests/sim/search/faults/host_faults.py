@@ -75,7 +75,7 @@ class HostFaults:
             await wait(fault)
 
     async def _stand_still(self, fault: Fault) -> None:
-        go_on = self._stage.host(fault).stand_still()
+        go_on = self._stage.host(fault).pause_process()
         await wait(fault)
         go_on()
         await self._stage.until_serving(fault.broker)

@@ -98,7 +98,7 @@ async def test_delete_records_waits_for_a_directory_swap() -> None:
         await rig.ask(produce(batch(5)), 9)
         gate = rig.parts.hosted.require(TP).gate
         gate.close()
-        with log_of(rig).held_still():
+        with log_of(rig).retention_paused():
             asked = asyncio.ensure_future(deleted(rig, 4))
             await until(lambda: repr(gate).endswith("closed 1>"))
         assert log_of(rig).log_start_offset == 0

@@ -13,12 +13,12 @@ from kraftjbod.broker.cluster.assignments_state import (
     Accepted,
     Action,
     Answered,
+    AssignmentRequested,
     AssignmentsState,
     Dropped,
     Failed,
     Send,
     WakeAt,
-    Wished,
     WokeUp,
 )
 from kraftjbod.core.errors import InvalidTransition
@@ -45,7 +45,7 @@ def machine(*, gone: set[TopicIdPartition] | None = None, max_batch: int = 3) ->
 
 
 def assign(m: AssignmentsState, index: int, directory_id: DirectoryId = A) -> list[Action]:
-    return m.handle(Wished(partition=key(index), directory_id=directory_id), 0)
+    return m.handle(AssignmentRequested(partition=key(index), directory_id=directory_id), 0)
 
 
 def sent(actions: list[Action]) -> dict[TopicIdPartition, DirectoryId]:
@@ -63,7 +63,7 @@ def test_assignments_gather_and_are_grouped_by_directory_and_topic() -> None:
     assert assign(m, 1) == [WakeAt(20)]
     assert assign(m, 0) == []
     assign(m, 2, B)
-    m.handle(Wished(partition=key(5, U), directory_id=A), 0)
+    m.handle(AssignmentRequested(partition=key(5, U), directory_id=A), 0)
     (send,) = m.handle(WokeUp(), 20)
     assert isinstance(send, Send)
     found = [
@@ -154,7 +154,7 @@ def test_permanently_refused_assignment_delays_no_other_and_does_not_block_idle(
     while not m.is_idle:
         sendings += 1
         # Other assignments are sent while the refused one waits.
-        others = m.handle(Wished(partition=key(sendings), directory_id=B), now_ms)
+        others = m.handle(AssignmentRequested(partition=key(sendings), directory_id=B), now_ms)
         assert others == [WakeAt(now_ms + 20)]
         assert sent(m.handle(WokeUp(), now_ms + 20)) == {key(sendings): B}
         (_, due) = m.handle(GRANTED, now_ms + 25)
@@ -166,7 +166,9 @@ def test_permanently_refused_assignment_delays_no_other_and_does_not_block_idle(
         actions = m.handle(Answered(refused=frozenset({key(0)})), now_ms)
         assert actions == [WakeAt(now_ms + min(10_000, 100 << sendings))]
     assert sendings == MAX_REFUSALS_AWAITED and m.queued == m.queued_into(A) == 1
-    assert m.handle(Wished(partition=key(0), directory_id=B), now_ms) == [WakeAt(now_ms + 20)]
+    assert m.handle(AssignmentRequested(partition=key(0), directory_id=B), now_ms) == [
+        WakeAt(now_ms + 20)
+    ]
     assert not m.is_idle, "a changed assignment is worth waiting for"
 
 
@@ -304,7 +306,7 @@ def test_assignments_in_any_order_report_all_losses_and_end_with_the_last_reques
             assert isinstance(first, int) and isinstance(second, DirectoryId)
             requested[key(first)] = second
             unreported_losses |= {key(first)} if second == LOST_DIR else set()
-            run(m.handle(Wished(partition=key(first), directory_id=second), now_ms))
+            run(m.handle(AssignmentRequested(partition=key(first), directory_id=second), now_ms))
         else:
             assert isinstance(first, set)
             answer(frozenset(map(key, first)), bool(second))

@@ -36,24 +36,24 @@ def memory_on(vfs: FaultVfs | MemVfs) -> MetadataMemory:
 async def test_metadata_memory_accepts_the_first_log_and_rejects_others(vfs: FaultVfs) -> None:
     memory = memory_on(vfs)
     await memory.load()
-    memory.heard_of(None)
+    memory.note_metadata_log_id(None)
     assert memory.metadata_log_id is None, "an older controller sends no log id"
-    memory.heard_of(OURS)
-    memory.require_whole(-1)
+    memory.note_metadata_log_id(OURS)
+    memory.require_complete(-1)
     memory.note_applied(7, 1)
     with pytest.raises(ForeignMetadataError, match=f"has log {OTHER}, but this broker"):
-        memory.heard_of(OTHER)
+        memory.note_metadata_log_id(OTHER)
     with pytest.raises(ForeignMetadataError, match="ends at offset 6, but this broker"):
-        memory.require_whole(6)
-    memory.heard_of(OURS)
-    memory.require_whole(7)
+        memory.require_complete(6)
+    memory.note_metadata_log_id(OURS)
+    memory.require_complete(7)
 
 
 @pytest.mark.parametrize("seed", range(5))
 async def test_metadata_memory_written_state_survives_a_crash(vfs: FaultVfs, seed: int) -> None:
     memory = memory_on(vfs)
     await memory.load()
-    memory.heard_of(OURS)
+    memory.note_metadata_log_id(OURS)
     memory.note_applied(7, 1)
     await memory.write()
     memory.note_applied(9, 2)
@@ -63,9 +63,9 @@ async def test_metadata_memory_written_state_survives_a_crash(vfs: FaultVfs, see
     await later.load()
     assert later.followed == (OURS, 7, 1)
     with pytest.raises(ForeignMetadataError):
-        later.require_whole(6)
+        later.require_complete(6)
     with pytest.raises(ForeignMetadataError):
-        later.heard_of(OTHER)
+        later.note_metadata_log_id(OTHER)
 
 
 async def test_metadata_memory_writes_only_changes_of_a_known_log(vfs: FaultVfs) -> None:
@@ -75,7 +75,7 @@ async def test_metadata_memory_writes_only_changes_of_a_known_log(vfs: FaultVfs)
     memory.note_applied(3, 1)
     await memory.write()
     assert read_applied_metadata(vfs, "/d1") is None
-    memory.heard_of(OURS)
+    memory.note_metadata_log_id(OURS)
     await memory.write()
     await memory.write()
     assert len(writes) == 1
@@ -83,7 +83,7 @@ async def test_metadata_memory_writes_only_changes_of_a_known_log(vfs: FaultVfs)
 
 async def test_metadata_memory_full_disk_is_logged_once_and_writing_resumes(vfs: FaultVfs) -> None:
     memory = memory_on(vfs)
-    memory.heard_of(OURS)
+    memory.note_metadata_log_id(OURS)
     memory.note_applied(3, 1)
     vfs.inject(Fault(errno=ENOSPC, kinds=frozenset({"write_at"})))
     with capture_logs() as events:
@@ -102,7 +102,7 @@ async def test_forgotten_metadata_accepts_another_log_but_no_shorter_own_log(
     vfs: FaultVfs,
 ) -> None:
     memory = memory_on(vfs)
-    memory.heard_of(OURS)
+    memory.note_metadata_log_id(OURS)
     memory.note_applied(7, 1)
     await memory.write()
     forget_applied_metadata(vfs, "/d1")
@@ -111,19 +111,19 @@ async def test_forgotten_metadata_accepts_another_log_but_no_shorter_own_log(
     assert later.followed == (None, None, None), (
         "no controller may reject the broker for forgotten metadata"
     )
-    later.heard_of(OURS)
+    later.note_metadata_log_id(OURS)
     with pytest.raises(ForeignMetadataError):
-        later.require_whole(6)
-    later.require_whole(7)
+        later.require_complete(6)
+    later.require_complete(7)
     with capture_logs() as events:
-        later.heard_of(OTHER)
+        later.note_metadata_log_id(OTHER)
     assert "metadata_log_replaced" in [event["event"] for event in events]
     assert later.followed.metadata_log_id == OTHER
-    later.require_whole(0)
+    later.require_complete(0)
     later.note_applied(0, 1)
     await later.write()
     assert read_applied_metadata(vfs, "/d1") == AppliedMetadata(
         metadata_log_id=OTHER, offset=0, epoch=1
     )
     with pytest.raises(ForeignMetadataError):
-        later.heard_of(OURS)
+        later.note_metadata_log_id(OURS)

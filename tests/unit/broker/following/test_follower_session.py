@@ -79,7 +79,7 @@ async def test_restarted_follower_session_names_all_partitions_again(rig: Rig) -
     rig.session.was_answered(77)
     request: Any = rig.session.request([], broker_epoch=BrokerEpoch(5), wait_ms=7)
     assert (request.session_id, request.session_epoch) == (77, 1)
-    rig.session.begin_anew()
+    rig.session.restart_session()
     assert not rig.session.has_reported
     request = rig.session.request([], broker_epoch=BrokerEpoch(5), wait_ms=-7)
     assert (request.session_id, request.session_epoch, request.max_wait_ms) == (77, 0, 0)

@@ -110,7 +110,7 @@ async def test_new_follower_copies_batch_that_begins_before_leader_log_start() -
         await until(lambda: end(rigs[1]) == 20)
         follower = rigs[1].logs.get(TP)
         assert follower is not None
-        await until(lambda: follower.kept_log_start == 15)
+        await until(lambda: follower.durable_log_start == 15)
         read = await read_log(follower, 15, 1 << 20, 100, True)
         assert [(h.base_offset, h.last_offset) for h in headers_of(read.records)] == [(10, 19)]
 

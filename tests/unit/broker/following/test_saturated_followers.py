@@ -127,7 +127,7 @@ async def test_saturated_follower_retries_a_failed_deletion() -> None:
         await both_with_six(rigs)
         await fill_first(follower)
         await delete(leader, 2)
-        with capture_logs() as logged, log_of(follower).held_still():
+        with capture_logs() as logged, log_of(follower).retention_paused():
             await follower.parts.saturated_followers.check()
         assert [event["event"] for event in logged] == ["leader_log_start_not_followed"]
         await follower.parts.saturated_followers.check()

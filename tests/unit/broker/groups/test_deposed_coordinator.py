@@ -45,7 +45,7 @@ async def led_by(kafka: ClusterClient) -> int:
 async def first_commit(kafka: ClusterClient) -> int:
     """Commit an offset and return the coordinator of the group."""
     await create_topic(kafka, "t", partitions=1, replication_factor=3)
-    await kafka.request_any(FindCoordinatorRequest(coordinator_keys=["g"]))
+    await kafka.request_from_any_broker(FindCoordinatorRequest(coordinator_keys=["g"]))
     leader = await kafka.retry(lambda: led_by(kafka))
     while not await committed(kafka, leader, 13):
         await asyncio.sleep(0.1)
@@ -78,7 +78,7 @@ def test_offset_fetch_from_a_paused_and_replaced_coordinator_returns_no_offset()
         former = client.run(first_commit(client.kafka))
         other.run(led_by(other.kafka))
         assert other.run(fetched(other.kafka, former)) == (13, 0)
-        go_on = cluster.broker(former).stand_still()
+        go_on = cluster.broker(former).pause_process()
         present = client.run(next_commit(client.kafka, former))
         cluster.network.delay(f"broker-{former}", cluster.controller().name, 50)
         asking = other.begin(answers_of(other.kafka, former))

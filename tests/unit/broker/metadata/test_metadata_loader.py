@@ -271,7 +271,7 @@ async def test_metadata_loader_refuses_a_log_that_ends_before_the_applied_offset
 
     async with brokers(answer=answer) as (rig,):
         memory = rig.parts.memory
-        memory.heard_of(ours)
+        memory.note_metadata_log_id(ours)
         memory.note_applied(5, 1)
         rig.tasks.start(rig.parts.loader.run(), "loader")
         while rig.parts.loader.refusal is None:

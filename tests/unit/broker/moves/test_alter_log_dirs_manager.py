@@ -806,7 +806,7 @@ async def started_without_target(rig: BrokerRig) -> None:
     rig.replay(topic(), partition(directories=[D2]))
     rig.dirs[1].go_offline("test")
     rig.logs.drop(rig.dirs[1])
-    await rig.parts.asked_moves.load(rig.wiring.cluster.is_agreed_to)
+    await rig.parts.requested_moves.load(rig.wiring.cluster.is_agreed_to)
     rig.parts.publisher.open()
     await rig.parts.publisher.disk_work_done()
     await rig.parts.assignments.idle()

@@ -1,6 +1,6 @@
 """Kafka's message formatters, named by their classes.
 
-test_record_words.py tests the decoding. The same output as Kafka's was verified by hand."""
+test_record_formats.py tests the decoding. The same output as Kafka's was verified by hand."""
 
 from __future__ import annotations
 

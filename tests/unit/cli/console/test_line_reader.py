@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kraftjbod.cli.console.line_reader import BadLineError, LineReader
+from kraftjbod.cli.console.line_reader import LineReader, MalformedLineError
 from kraftjbod.core.errors import ConfigError
 from kraftjbod.protocol.records import Record
 
@@ -57,7 +57,7 @@ def test_line_reader_parses_line_or_reports_reason(
     if isinstance(expected, Record):
         assert reader.record(line, 7, 0) == expected
         return
-    with pytest.raises(BadLineError) as raised:
+    with pytest.raises(MalformedLineError) as raised:
         reader.record(line, 7, 0)
     assert str(raised.value) == expected
 

@@ -9,9 +9,9 @@ import pytest
 from kraftjbod.cli.perf.consumer_figures import (
     DATE_FORMAT,
     Read,
-    date_words,
     header,
     interval_line,
+    simple_date_format,
     total_line,
 )
 from kraftjbod.core.errors import ConfigError
@@ -36,8 +36,10 @@ def test_consumer_figures_have_kafkas_columns() -> None:
 
 
 def test_date_words_format_times_like_java() -> None:
-    assert date_words(DATE_FORMAT)(MOMENT) == "2026-03-04 05:06:07:089"
-    assert date_words("yy'at'HH''%d'o''clock'")(MOMENT) == "26at05'%4o'clock".replace("%4", "%04")
+    assert simple_date_format(DATE_FORMAT)(MOMENT) == "2026-03-04 05:06:07:089"
+    assert simple_date_format("yy'at'HH''%d'o''clock'")(MOMENT) == "26at05'%4o'clock".replace(
+        "%4", "%04"
+    )
     for wrong in ("GGG", "'open"):
         with pytest.raises(ConfigError):
-            date_words(wrong)
+            simple_date_format(wrong)

@@ -10,7 +10,7 @@ import pytest
 from kraftjbod.controller.brokers.heartbeat_manager import (
     BrokerControlState,
     BrokerHeartbeatManager,
-    BrokerWish,
+    HeartbeatRequests,
     next_state,
 )
 from kraftjbod.core.ids import BrokerEpoch, BrokerId, ConnectionId, Uuid
@@ -45,9 +45,9 @@ EPOCH = BrokerEpoch(7)
 def test_next_state_follows_broker_state_table(
     current: BrokerControlState, requests: str, expected: BrokerControlState
 ) -> None:
-    names = BrokerWish.__dataclass_fields__
+    names = HeartbeatRequests.__dataclass_fields__
     assert set(requests.split()) <= set(names)
-    wish = BrokerWish(**{n: n in requests.split() for n in names})
+    wish = HeartbeatRequests(**{n: n in requests.split() for n in names})
     assert next_state(current, wish) is expected
 
 
@@ -121,7 +121,7 @@ def test_broker_with_closed_connection_is_gone_after_the_grace(
     assert heartbeats.may_be_replaced(ONE, 200), "its next incarnation need not wait"
     assert heartbeats.is_gone(ONE, 1200)
     assert heartbeats.find_stale([ONE], 1200) == ONE
-    heartbeats.stood_still(500, 1200)
+    heartbeats.discount_pause(500, 1200)
     assert not heartbeats.is_gone(ONE, 1200), "it may have come back meanwhile"
     heartbeats.touch(ONE, EPOCH, 1300, connection=ConnectionId(2))
     assert heartbeats.until_gone_ms(1300) is None

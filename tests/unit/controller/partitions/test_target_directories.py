@@ -1,4 +1,4 @@
-"""``resolve_directory`` and ``why_takes_none``: target directories of replicas."""
+"""``resolve_directory`` and ``placement_refusal``: target directories of replicas."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from kraftjbod.controller.partitions.target_directories import resolve_directory, why_takes_none
+from kraftjbod.controller.partitions.target_directories import placement_refusal, resolve_directory
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import BrokerEpoch, BrokerId, DirectoryId, Uuid
 from kraftjbod.core.log_dir_state import LogDirState
@@ -92,4 +92,4 @@ def test_resolve_directory_rejects_malformed_text(text: str) -> None:
 def test_why_takes_none_names_cordoned_offline_and_impaired(
     broker: BrokerRegistration, why: str | None
 ) -> None:
-    assert why_takes_none(broker) == why
+    assert placement_refusal(broker) == why

@@ -43,7 +43,7 @@ def test_wait_awake_returns_at_once_on_result_or_error(loop: VirtualLoop) -> Non
 def test_wait_awake_after_a_pause_waits_the_remaining_time(loop: VirtualLoop) -> None:
     _, waiting = begin(loop)
     loop.world.run_until(500_000)
-    loop.stand_still()
+    loop.pause_process()
     loop.world.run_until(60_000_000)
     loop.go_on()
     loop.world.run_until(60_440_000)

@@ -8,13 +8,13 @@ from kraftjbod.core.ids import TopicIdPartition
 from kraftjbod.daemon.process.environment import Environment
 from kraftjbod.metadata.records import ConfigRecord, Record, ResourceType
 from kraftjbod.metadata.state import MetadataDelta
-from kraftjbod.storage.replicas.asked_moves import AskedMove
+from kraftjbod.storage.replicas.requested_moves import RequestedMove
 from tests.unit.broker.broker_rig import TOPIC_ID, dir_of, partition, topic
 from tests.unit.daemon.daemon_rig import BROKER_ID, wiring_on
 
 
 async def test_is_agreed_to_is_true_once_metadata_names_target_directory(tmp_path: Path) -> None:
-    asked = TopicIdPartition(TOPIC_ID, 0), AskedMove(dir_of(2, 1), dir_of(2, 2))
+    asked = TopicIdPartition(TOPIC_ID, 0), RequestedMove(dir_of(2, 1), dir_of(2, 2))
     async with wiring_on(tmp_path) as wiring:
         cluster = wiring.cluster
         answers = []

@@ -59,7 +59,7 @@ def wiring_with(voters: VoterSet) -> tuple[QuorumWiring, Driver]:
     memory.make_dirs("/d1/__cluster_metadata-0")
     config = ControllerConfig.from_properties(CONFIG, source="test", base_dir="/")
     wiring, driver = QuorumWiring(config, Environment(), open_dir(memory), "c"), Driver(voters)
-    wiring.attach(driver)  # type: ignore[arg-type]  #  type: ignore[arg-type]  # the needed part of a driver
+    wiring.attach(driver)  # type: ignore[arg-type]  # the needed part of a driver
     return wiring, driver
 
 

@@ -62,7 +62,7 @@ class NoPreVote(RaftCore):
 class NoLease(RaftCore):
     """Votes also while a leader is known."""
 
-    _hears_leader = property(lambda self: self.leadership is not None)  # type: ignore[assignment]
+    _has_recent_leader = property(lambda self: self.leadership is not None)  # type: ignore[assignment]
 
 
 class NoLogMatching(RaftCore):

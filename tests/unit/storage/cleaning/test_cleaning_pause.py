@@ -64,7 +64,7 @@ async def test_cleaning_pause_starts_after_the_running_pass() -> None:
         with one.cleaning(TP):
             await may_end.wait()
             with pytest.raises(OverloadedError):
-                one.require_none(TP)
+                one.require_no_pause(TP)
             story.append("the pass has ended")
 
     async def pause() -> None:

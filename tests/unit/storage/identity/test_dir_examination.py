@@ -63,7 +63,7 @@ def test_examine_timeout_excludes_the_time_of_a_paused_process() -> None:
     asked = log_dir(vfs, SimulatedExecutor)
     asking = loop.create_task(examine(asked, timeout_ms=10_000))
     world.run_until(500_000)
-    loop.stand_still()
+    loop.pause_process()
     world.run_until(60_000_000)
     loop.go_on()
     world.run_until(70_000_000)

@@ -131,7 +131,7 @@ def test_run_copy_timeout_excludes_the_time_of_a_paused_process() -> None:
 
     copying = loop.create_task(copy(source, target, executor, two_writes))
     world.run_until(250_000)
-    loop.stand_still()
+    loop.pause_process()
     world.run_until(60_000_000)
     loop.go_on()
     world.run_until(61_000_000)

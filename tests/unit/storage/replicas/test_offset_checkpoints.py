@@ -93,7 +93,7 @@ async def test_offset_checkpoints_share_a_write_between_waiting_delete_records()
     async def delete(offset: int) -> None:
         await handle.start_at(offset)
         await handle.keep_log_start()
-        assert handle.kept_log_start >= offset
+        assert handle.durable_log_start >= offset
 
     # A late write uses the offsets at the time of the write, not at the time of the request.
     await asyncio.gather(checkpoint(node.manager), *(delete(offset) for offset in range(1, 9)))
@@ -118,7 +118,7 @@ async def test_offset_checkpoints_lower_the_log_start_before_a_truncation() -> N
 
     node.vfss[0].on_operation = look
     await handle.truncate_to(2)
-    assert (handle.log_start_offset, handle.kept_log_start) == (2, 2)
+    assert (handle.log_start_offset, handle.durable_log_start) == (2, 2)
     assert set(starts) == {2}
 
 

@@ -215,7 +215,7 @@ async def test_retention_is_deferred_while_a_promotion_runs() -> None:
     old = await create(node)
     old.high_watermark = old.log_end_offset
     old.set_config(CONFIG.model_copy(update={"retention_bytes": 0}))
-    with old.held_still():
+    with old.retention_paused():
         assert await old.apply_retention() == 0
     assert await old.apply_retention() > 0
 

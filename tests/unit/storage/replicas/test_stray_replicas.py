@@ -85,13 +85,13 @@ async def test_rename_stray_on_a_full_disk_writes_its_mark_later() -> None:
     with capture_logs() as logged:
         await manager.rename_stray(TP, StrayReason.NOT_A_REPLICA, METADATA_LOG_ID)
     assert "stray_not_marked" in [line["event"] for line in logged]
-    await manager.strays.write_owed_marks()
+    await manager.strays.write_queued_marks()
     (stray,) = manager.strays.of(KEY)
     assert stray.mark is None
     vfs.clear()
     stray.log_dir.check_disk()
     await until(lambda: stray.log_dir.is_online and not stray.log_dir.is_busy)
-    await manager.strays.write_owed_marks()
+    await manager.strays.write_queued_marks()
     (stray,) = manager.strays.of(KEY)
     assert stray.mark is not None and stray.mark.metadata_log_id == METADATA_LOG_ID
     (found,) = (await start(vfs.inner)).strays.of(KEY)
@@ -109,11 +109,11 @@ async def test_stray_mark_lost_in_a_crash_is_written_by_the_metadata_log_in_its_
     later = await start(vfs.inner.crash_clone(1))
     # The name of the second one was taken; that one stays until an operator removes it.
     assert [stray.mark for stray in later.strays.of(KEY)] == [None, None]
-    later.strays.owe_lost_marks(Uuid(b"o" * 16))
-    await later.strays.write_owed_marks()
+    later.strays.queue_lost_marks(Uuid(b"o" * 16))
+    await later.strays.write_queued_marks()
     assert [stray.mark for stray in later.strays.of(KEY)] == [None, None], "of another life"
-    later.strays.owe_lost_marks(METADATA_LOG_ID)
-    await later.strays.write_owed_marks()
+    later.strays.queue_lost_marks(METADATA_LOG_ID)
+    await later.strays.write_queued_marks()
     (mark,) = (stray.mark for stray in later.strays.of(KEY) if stray.mark is not None)
     # The topic may have existed in this metadata log; another log must not take the replica back.
     assert (mark.reason, mark.metadata_log_id) == (StrayReason.NOT_A_REPLICA, METADATA_LOG_ID)

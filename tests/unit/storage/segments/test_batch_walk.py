@@ -8,11 +8,11 @@ from kraftjbod.core.errors import CorruptRecordError
 from kraftjbod.storage.segments.batch_walk import (
     Damage,
     Located,
-    around_damage,
     batch_at,
     require_sound,
     sent_batches,
     sound_batches,
+    walk_around_damage,
 )
 from tests.faults.rig import batch
 
@@ -44,10 +44,10 @@ def walk(data: bytes | bytearray, **more: int) -> list[int]:
     return offsets
 
 
-def walk_around_damage(
+def walk_damaged(
     data: bytes | bytearray, known: tuple[int, ...] = (), end_offset: int = 10
 ) -> list[int | Damage]:
-    found = around_damage(
+    found = walk_around_damage(
         read_at_of(data),
         end=len(data),
         begin_offset=0,
@@ -98,14 +98,14 @@ def test_around_damage_finds_all_batches_except_damaged_bodies() -> None:
     data = data_of(5)
     data[SIZE + 70] ^= 1
     data[3 * SIZE + 70] ^= 1
-    assert walk_around_damage(data) == [0, Damage(2, 4, SIZE), 4, Damage(6, 8, 3 * SIZE), 8]
+    assert walk_damaged(data) == [0, Damage(2, 4, SIZE), 4, Damage(6, 8, 3 * SIZE), 8]
 
 
 def test_around_damage_joins_adjacent_damage_up_to_a_known_batch() -> None:
     data = data_of(5)
     data[SIZE + 70] ^= 1
     data[2 * SIZE + 70] ^= 1
-    assert walk_around_damage(data, known=(2 * SIZE, 3 * SIZE)) == [0, Damage(2, 6, SIZE), 6, 8]
+    assert walk_damaged(data, known=(2 * SIZE, 3 * SIZE)) == [0, Damage(2, 6, SIZE), 6, 8]
 
 
 @pytest.mark.parametrize("at", range(0, 61))
@@ -114,30 +114,30 @@ def test_around_damage_passes_a_damaged_header_by_the_index(at: int) -> None:
     data = data_of(5)
     data[2 * SIZE + at] ^= 0x40
     if 12 <= at < 16:
-        assert walk_around_damage(data) == [0, 2, 4, 6, 8]
+        assert walk_damaged(data) == [0, 2, 4, 6, 8]
         return
-    assert walk_around_damage(data, known=(SIZE, 3 * SIZE)) == [0, 2, Damage(4, 6, 2 * SIZE), 6, 8]
+    assert walk_damaged(data, known=(SIZE, 3 * SIZE)) == [0, 2, Damage(4, 6, 2 * SIZE), 6, 8]
 
 
 def test_around_damage_without_an_index_loses_the_rest_after_a_broken_header() -> None:
     data = data_of(3)
     data[SIZE + 16] = 9
-    assert walk_around_damage(data, end_offset=6) == [0, Damage(2, 6, SIZE)]
+    assert walk_damaged(data, end_offset=6) == [0, Damage(2, 6, SIZE)]
 
 
 def test_around_damage_handles_the_last_and_the_only_batch() -> None:
     data = data_of(2)
     data[-1] ^= 1
-    assert walk_around_damage(data, end_offset=4) == [0, Damage(2, 4, SIZE)]
-    assert walk_around_damage(data[:SIZE], end_offset=2) == [0]
-    assert walk_around_damage(bytes(200), end_offset=2) == [Damage(0, 2, 0)]
-    assert walk_around_damage(b"", end_offset=0) == []
+    assert walk_damaged(data, end_offset=4) == [0, Damage(2, 4, SIZE)]
+    assert walk_damaged(data[:SIZE], end_offset=2) == [0]
+    assert walk_damaged(bytes(200), end_offset=2) == [Damage(0, 2, 0)]
+    assert walk_damaged(b"", end_offset=0) == []
 
 
 def test_around_damage_reports_batches_missing_before_the_end() -> None:
     """The file is cut at the end of a batch, so that all of its bytes are correct."""
-    assert walk_around_damage(data_of(2), end_offset=10) == [0, 2, Damage(4, 10, 2 * SIZE)]
-    assert walk_around_damage(b"", end_offset=4) == [Damage(0, 4, 0)]
+    assert walk_damaged(data_of(2), end_offset=10) == [0, 2, Damage(4, 10, 2 * SIZE)]
+    assert walk_damaged(b"", end_offset=4) == [Damage(0, 4, 0)]
 
 
 def test_batch_at_returns_a_complete_batch_or_none() -> None:

@@ -25,7 +25,7 @@ def registered() -> ReportedDirectories:
 
 def test_registration_lists_online_directories_and_heartbeat_lists_their_problems() -> None:
     dirs = registered()
-    assert (dirs.asked, dirs.asked_paths, dirs.asked_cordoned) == ((A, B), ("/a", ""), (B,))
+    assert (dirs.asked, dirs.reported_paths, dirs.reported_cordoned) == ((A, B), ("/a", ""), (B,))
     dirs.failed(A)
     dirs.became_impaired(B, LogDirState.STALLED)
     assert (dirs.offline, dirs.cordoned) == ((A,), (B,))
@@ -40,7 +40,7 @@ def test_returned_directory_needs_a_registration() -> None:
     dirs.attached(A, "/elsewhere")
     assert dirs.needs_amendment and dirs.offline == ()
     dirs.registration_sent()
-    assert dirs.asked_paths == ("/elsewhere", "")
+    assert dirs.reported_paths == ("/elsewhere", "")
     assert dirs.registration_answered(EPOCH) == DirectoryChanges(attached=(A,))
     assert not dirs.needs_amendment
 
@@ -71,7 +71,7 @@ def test_registration_refused_drops_forgotten_directories_before_attached_ones()
     dirs.attached(C, "/c")
     dirs.forgotten(A)
     dirs.registration_sent()
-    assert (dirs.asked, dirs.asked_forgotten) == ((B, C), (A,))
+    assert (dirs.asked, dirs.reported_forgotten) == ((B, C), (A,))
     assert dirs.registration_refused() == DirectoryChanges(forgotten=(A,))
     assert dirs.offline == (A,) and dirs.is_online(C)
     dirs.registration_sent()

@@ -40,9 +40,9 @@ def test_has_room_for_rejoining_members_prefers_the_first_to_join() -> None:
     for one in (member("a"), member("b"), member("c")):
         roster.add(one)
     preparing = GroupState.PREPARING_REBALANCE
-    assert roster.has_room_for("a", preparing, 1)
+    assert roster.admits_member("a", preparing, 1)
     roster.members["a"].join_token = 1
-    assert roster.has_room_for("a", preparing, 1)
-    assert not roster.has_room_for("b", preparing, 1)
-    assert roster.has_room_for("b", GroupState.STABLE, 1)
-    assert not roster.has_room_for("new", GroupState.STABLE, 3)
+    assert roster.admits_member("a", preparing, 1)
+    assert not roster.admits_member("b", preparing, 1)
+    assert roster.admits_member("b", GroupState.STABLE, 1)
+    assert not roster.admits_member("new", GroupState.STABLE, 3)

@@ -1,4 +1,4 @@
-"""``AskedMoves``: durability of notes about requested moves, and their removal."""
+"""``RequestedMoves``: durability of notes about requested moves, and their removal."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from kraftjbod.core.errors import LogDirImpairedError
 from kraftjbod.core.ids import TopicIdPartition
-from kraftjbod.storage.replicas.asked_moves import AskedMoves
+from kraftjbod.storage.replicas.requested_moves import RequestedMoves
 from kraftjbod.storage.vfs import OpenMode, Vfs
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import TOPIC_ID, directory_id, format_dir, open_dir
@@ -27,13 +27,13 @@ def disk() -> MemVfs:
     return mem
 
 
-async def loaded(vfs: Vfs) -> AskedMoves:
-    moves = AskedMoves(open_dir(vfs))
+async def loaded(vfs: Vfs) -> RequestedMoves:
+    moves = RequestedMoves(open_dir(vfs))
     await moves.load(lambda key, move: True)
     return moves
 
 
-async def test_asked_moves_notes_and_removals_survive_a_power_cut() -> None:
+async def test_requested_moves_notes_and_removals_survive_a_power_cut() -> None:
     mem = disk()
     moves = await loaded(mem)
     await asyncio.gather(*(moves.note(key, A, B) for key in KEYS))
@@ -49,7 +49,7 @@ async def test_asked_moves_notes_and_removals_survive_a_power_cut() -> None:
         assert after.source_of(KEYS[2], B) == A
 
 
-async def test_asked_moves_forget_that_failed_is_not_lost() -> None:
+async def test_requested_moves_forget_that_failed_is_not_lost() -> None:
     vfs = FaultVfs(disk())
     moves = await loaded(vfs)
     await moves.note(KEYS[0], A, B)
@@ -62,7 +62,7 @@ async def test_asked_moves_forget_that_failed_is_not_lost() -> None:
     assert (await loaded(vfs)).source_of(KEYS[0], B) is None
 
 
-async def test_asked_moves_damaged_file_is_reported_and_read_as_empty() -> None:
+async def test_requested_moves_damaged_file_is_reported_and_read_as_empty() -> None:
     for damaged in (b"", b"{}", b'{"version": 2, "moves": []}', b'{"version": 1, "moves": [{}]}'):
         mem = disk()
         file = mem.open("/d1/asked-moves.json", mode=OpenMode.CREATE)
@@ -75,11 +75,11 @@ async def test_asked_moves_damaged_file_is_reported_and_read_as_empty() -> None:
         assert (await loaded(mem)).source_of(KEYS[0], B) == A
 
 
-async def test_asked_moves_load_drops_irrelevant_notes() -> None:
+async def test_requested_moves_load_drops_irrelevant_notes() -> None:
     mem = disk()
     moves = await loaded(mem)
     await moves.note(KEYS[0], A, B)
     await moves.note(KEYS[1], A, C)
-    again = AskedMoves(open_dir(mem))
+    again = RequestedMoves(open_dir(mem))
     await again.load(lambda key, move: move.target == C)
     assert again.source_of(KEYS[0], B) is None and again.source_of(KEYS[1], C) == A

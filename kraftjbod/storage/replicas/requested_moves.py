@@ -1,5 +1,5 @@
-"""LOOP. ``AskedMoves``: moves between log directories that the controller was, or will be, asked to
-register.
+"""LOOP. ``RequestedMoves``: moves between log directories that were, or will be, requested from the
+controller.
 
 While a move is noted here, the replica was served only from its source. The note is durable before
 the controller is asked to assign the target. It is durably removed before the replica gets a log in
@@ -29,12 +29,12 @@ from kraftjbod.storage.vfs import write_atomically
 _VERSION: Final = 1
 
 
-class AskedMove(NamedTuple):
+class RequestedMove(NamedTuple):
     source: DirectoryId
     target: DirectoryId
 
 
-class AskedMoves:
+class RequestedMoves:
     """One note per replica. All methods run on the event loop.
 
     Call :meth:`load` first. Until then there are no notes.
@@ -43,13 +43,13 @@ class AskedMoves:
     def __init__(self, metadata_dir: LogDir) -> None:
         self._dir = metadata_dir
         self._path = f"{metadata_dir.path}/{ASKED_MOVES}"
-        self._notes: dict[TopicIdPartition, AskedMove] = {}
+        self._notes: dict[TopicIdPartition, RequestedMove] = {}
         #: Number of changes. The file contains the first ``_written`` of them.
         self._changes = self._written = 0
         self._writing = asyncio.Lock()
-        self._log = get_logger(component="asked_moves")
+        self._log = get_logger(component="requested_moves")
 
-    async def load(self, is_true: Callable[[TopicIdPartition, AskedMove], bool]) -> None:
+    async def load(self, is_true: Callable[[TopicIdPartition, RequestedMove], bool]) -> None:
         """Load the notes of the last run, and keep those for which ``is_true`` returns True.
 
         An unreadable file is logged and counts as empty.
@@ -75,7 +75,7 @@ class AskedMoves:
 
         :raises OperatingError: the metadata directory refused or failed the write.
         """
-        note = AskedMove(source, target)
+        note = RequestedMove(source, target)
         if self._notes.get(key) != note:
             self._notes[key] = note
             self._changes += 1
@@ -103,7 +103,7 @@ class AskedMoves:
             self._written = changes
 
 
-def _format(notes: dict[TopicIdPartition, AskedMove]) -> bytes:
+def _format(notes: dict[TopicIdPartition, RequestedMove]) -> bytes:
     moves = [
         {
             "topic_id": str(key.topic_id),
@@ -116,15 +116,15 @@ def _format(notes: dict[TopicIdPartition, AskedMove]) -> bytes:
     return (json.dumps({"version": _VERSION, "moves": moves}, indent=1) + "\n").encode()
 
 
-def _parse(text: str, path: str) -> dict[TopicIdPartition, AskedMove]:
+def _parse(text: str, path: str) -> dict[TopicIdPartition, RequestedMove]:
     try:
         document = json.loads(text)
         if document["version"] != _VERSION:
             raise CorruptCheckpointError(f"{path}: version {document['version']}")
         return {
-            TopicIdPartition(TopicId.parse(move["topic_id"]), int(move["partition"])): AskedMove(
-                DirectoryId.parse(move["source"]), DirectoryId.parse(move["target"])
-            )
+            TopicIdPartition(
+                TopicId.parse(move["topic_id"]), int(move["partition"])
+            ): RequestedMove(DirectoryId.parse(move["source"]), DirectoryId.parse(move["target"]))
             for move in document["moves"]
         }
     except (ValueError, KeyError, TypeError, AttributeError, InvalidUuidText) as e:

@@ -1,12 +1,12 @@
-"""``left_alone`` reduces a log of several voters to one voter, idempotently over crashes."""
+"""``append_lone_voter_set`` reduces a log to one voter, also when a crash interrupts it."""
 
 from __future__ import annotations
 
 import pytest
 
 from kraftjbod.core.ids import BrokerId, DirectoryId
-from kraftjbod.raft.log.left_alone import left_alone
 from kraftjbod.raft.log.log_store import RaftLogStore
+from kraftjbod.raft.log.lone_voter_set import append_lone_voter_set
 from kraftjbod.raft.machine.messages import Entry, EntryKind, HardState, node
 from kraftjbod.raft.machine.voter_set import ReplicaKey, VoterSet
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
@@ -16,7 +16,7 @@ ALONE = VoterSet(NAMED.voters[:1])
 
 
 @pytest.mark.parametrize("crashed_between", [False, True])
-def test_left_alone_appends_the_single_voter_once(crashed_between: bool) -> None:
+def test_lone_voter_set_appends_the_single_voter_once(crashed_between: bool) -> None:
     vfs = MemVfs()
 
     def opened() -> RaftLogStore:
@@ -30,7 +30,7 @@ def test_left_alone_appends_the_single_voter_once(crashed_between: bool) -> None
         store.write_hard_state(HardState(term=5))
     store.close()
     store = opened()
-    done = left_alone(store, store.open(), NAMED, ALONE, 0)
+    done = append_lone_voter_set(store, store.open(), NAMED, ALONE, 0)
     assert done.entries[-1].payload == ALONE.encode()
     assert done.hard_state == HardState(term=done.entries[-1].term)
     assert done.hard_state.term == 5 + crashed_between, "nobody can have led it"
@@ -38,6 +38,8 @@ def test_left_alone_appends_the_single_voter_once(crashed_between: bool) -> None
     store = opened()
     again = store.open()
     assert (again.hard_state, again.entries) == (done.hard_state, done.entries)
-    assert left_alone(store, again, ALONE, ALONE, 0) is again
+    assert append_lone_voter_set(store, again, ALONE, ALONE, 0) is again
     static = VoterSet.of(map(node, (1, 2)))
-    assert left_alone(store, again, static, ALONE, 0) is again, "its configuration says who votes"
+    assert append_lone_voter_set(store, again, static, ALONE, 0) is again, (
+        "its configuration says who votes"
+    )

@@ -70,7 +70,7 @@ def _changes(
         yield _Change(name=config.name, config_operation=_SET, value=config.value)
 
 
-def whole_response(response: IncrementalAlterConfigsResponse) -> AlterConfigsResponse:
+def to_alter_configs_response(response: IncrementalAlterConfigsResponse) -> AlterConfigsResponse:
     """The same results as an AlterConfigs response; the throttle time is always 0."""
     return AlterConfigsResponse(
         responses=[
@@ -85,7 +85,9 @@ def whole_response(response: IncrementalAlterConfigsResponse) -> AlterConfigsRes
     )
 
 
-def refused_whole(request: AlterConfigsRequest, error: OperatingError) -> AlterConfigsResponse:
+def refuse_alter_configs(
+    request: AlterConfigsRequest, error: OperatingError
+) -> AlterConfigsResponse:
     """A response that rejects every resource with the same error."""
     return AlterConfigsResponse(
         responses=[

@@ -38,19 +38,19 @@ _EMBEDDED: Final = {
 _METADATA_KEY_BYTES: Final = 8
 
 
-class Words(NamedTuple):
+class FormattedRecord(NamedTuple):
     """The output after ``key:`` and ``payload:``; None to leave it out."""
 
     key: str | None
     payload: str | None
 
 
-Decoder = Callable[[Record], Words]
+Decoder = Callable[[Record], FormattedRecord]
 
 
-def plain(record: Record) -> Words:
+def plain(record: Record) -> FormattedRecord:
     """Return both as text."""
-    return Words(_text(record.key), _text(record.value))
+    return FormattedRecord(_text(record.key), _text(record.value))
 
 
 def _text(data: bytes | None) -> str | None:
@@ -94,29 +94,33 @@ def decode_transaction_record(record: Record) -> Decoded | None:
     return _decode_record(record, _kinds(transactions=True))
 
 
-def group_words(record: Record) -> Words:
+def format_group_record(record: Record) -> FormattedRecord:
     """Format a record of ``__consumer_offsets``."""
-    return _coordinator_words(record, decode_group_record)
+    return _format_coordinator_record(record, decode_group_record)
 
 
-def transaction_words(record: Record) -> Words:
+def format_transaction_record(record: Record) -> FormattedRecord:
     """Format a record of ``__transaction_state``."""
-    return _coordinator_words(record, decode_transaction_record)
+    return _format_coordinator_record(record, decode_transaction_record)
 
 
-def _coordinator_words(record: Record, decode: Callable[[Record], Decoded | None]) -> Words:
+def _format_coordinator_record(
+    record: Record, decode: Callable[[Record], Decoded | None]
+) -> FormattedRecord:
     try:
         decoded = decode(record)
     except KraftJbodError as e:
-        return Words(f"Error at offset {record.offset}, skipping. {e}", None)
+        return FormattedRecord(f"Error at offset {record.offset}, skipping. {e}", None)
     if decoded is None:
         number, _ = _split(record.key or b"")
-        return Words(f"Unknown record type {number} at offset {record.offset}, skipping.", None)
+        return FormattedRecord(
+            f"Unknown record type {number} at offset {record.offset}, skipping.", None
+        )
     named = _document("type", decoded.type, decoded.key)
     if decoded.version is None or decoded.value is None:
-        return Words(named, DELETED)
+        return FormattedRecord(named, DELETED)
     _open_members(decoded.value)
-    return Words(named, _document("version", decoded.version, decoded.value))
+    return FormattedRecord(named, _document("version", decoded.version, decoded.value))
 
 
 def _decode_record(record: Record, kinds: Mapping[int, str]) -> Decoded | None:
@@ -195,15 +199,15 @@ def _document(number_name: str, number: int, data: object) -> str:
 # --- metadata ------------------------------------------------------------------------------------
 
 
-def metadata_words(record: Record) -> Words:
+def format_metadata_entry(record: Record) -> FormattedRecord:
     """Format an entry of the metadata log: its records in order."""
     kind = bytes(record.key or b"")[_METADATA_KEY_BYTES:]
     if kind:
-        return Words(None, f"controlType: {kind.hex()}")
+        return FormattedRecord(None, f"controlType: {kind.hex()}")
     try:
-        return Words(None, metadata_text(bytes(record.value or b"")))
+        return FormattedRecord(None, metadata_text(bytes(record.value or b"")))
     except KraftJbodError as e:
-        return Words(None, f"Error at {record.offset}, skipping. {e}")
+        return FormattedRecord(None, f"Error at {record.offset}, skipping. {e}")
 
 
 def metadata_text(payload: bytes) -> str:

@@ -6,7 +6,11 @@ import pytest
 
 from kraftjbod.core.config import BrokerConfig, ControllerConfig
 from kraftjbod.core.config_model import MIB
-from kraftjbod.daemon.door_limits import broker_door, controller_door, memory_budget
+from kraftjbod.daemon.listener_limits import (
+    broker_listener_limits,
+    controller_listener_limits,
+    memory_budget,
+)
 from kraftjbod.net.connection_quotas import QuotaLimits
 
 COMMON = {"controller.quorum.voters": "100@127.0.0.1:9093"}
@@ -35,16 +39,18 @@ def controller(**more: str) -> ControllerConfig:
 @pytest.mark.parametrize(
     ("quotas", "clients", "pending"),
     [
-        (broker_door(broker(), 1_048_576).quotas, 9000, 100),
-        (broker_door(broker(max_connections="11"), 1_048_576).quotas, 6, 2),
-        (broker_door(broker(max_connections="1"), 1_048_576).quotas, 1, 0),
+        (broker_listener_limits(broker(), 1_048_576).quotas, 9000, 100),
+        (broker_listener_limits(broker(max_connections="11"), 1_048_576).quotas, 6, 2),
+        (broker_listener_limits(broker(max_connections="1"), 1_048_576).quotas, 1, 0),
         (
-            broker_door(broker(max_connections_reserved_for_brokers="0"), 1_048_576).quotas,
+            broker_listener_limits(
+                broker(max_connections_reserved_for_brokers="0"), 1_048_576
+            ).quotas,
             10_000,
             0,
         ),
-        (controller_door(controller(), 1_048_576).quotas, 500, 100),
-        (controller_door(controller(max_connections="40"), 1_048_576).quotas, 20, 5),
+        (controller_listener_limits(controller(), 1_048_576).quotas, 500, 100),
+        (controller_listener_limits(controller(max_connections="40"), 1_048_576).quotas, 20, 5),
     ],
 )
 def test_listener_quotas_reserve_connections_for_brokers(
@@ -60,8 +66,11 @@ def test_listener_limits_of_addresses_memory_and_idle_time_are_configured() -> N
         connections_max_idle_ms="5",
         queued_max_request_bytes=str(101 * MIB),
     )
-    limits = broker_door(config, 1_048_576)
+    limits = broker_listener_limits(config, 1_048_576)
     assert (limits.quotas.max_per_host, limits.max_idle_ms) == (7, 5)
     assert limits.quotas.per_host == {"10.0.0.1": 9, "::1": 3}
     assert memory_budget(config).requests.max_bytes == 101 * MIB
-    assert controller_door(controller(connections_max_idle_ms="6"), 1_048_576).max_idle_ms == 6
+    assert (
+        controller_listener_limits(controller(connections_max_idle_ms="6"), 1_048_576).max_idle_ms
+        == 6
+    )

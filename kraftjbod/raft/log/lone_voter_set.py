@@ -14,7 +14,7 @@ from kraftjbod.raft.machine.messages import Entry, EntryKind, HardState
 from kraftjbod.raft.machine.voter_set import VoterSet
 
 
-def left_alone(
+def append_lone_voter_set(
     store: RaftLogStore, stored: StoredLog, voters: VoterSet, alone: VoterSet, wall_ms: int
 ) -> StoredLog:
     """Append an entry of a new term that names ``alone``, unless ``alone`` is the set in force.

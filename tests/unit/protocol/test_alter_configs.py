@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from kraftjbod.core.request_limits import MAX_FORWARDED_ITEMS
+from kraftjbod.protocol.alter_configs import as_changes, named_in_parts
 from kraftjbod.protocol.messages import AlterConfigsRequest
-from kraftjbod.protocol.whole_configs import as_changes, named_in_parts
 
 TOPIC, BROKER = 2, 4
 

@@ -34,7 +34,7 @@ def memory_budget(config: BrokerConfig | ControllerConfig) -> MemoryBudget:
     )
 
 
-def broker_door(config: BrokerConfig, max_open_files: int) -> ListenerLimits:
+def broker_listener_limits(config: BrokerConfig, max_open_files: int) -> ListenerLimits:
     """Return limits of a broker's listener: most connections for clients, the rest for brokers."""
     reserved = min(config.max_connections_reserved_for_brokers, config.max_connections // 2)
     return _limits(
@@ -49,7 +49,7 @@ def broker_door(config: BrokerConfig, max_open_files: int) -> ListenerLimits:
     )
 
 
-def controller_door(config: ControllerConfig, max_open_files: int) -> ListenerLimits:
+def controller_listener_limits(config: ControllerConfig, max_open_files: int) -> ListenerLimits:
     """Return limits of a controller's listener: most connections for brokers, few for others."""
     most = config.max_connections
     return _limits(
