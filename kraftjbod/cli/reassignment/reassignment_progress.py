@@ -175,11 +175,11 @@ async def follow(
 
     Return after two empty samples in a row.
 
-    :raises StalledError: all samples of ``stalled_after_ms`` are equal. A source that grows makes
-        samples differ, even if no byte is copied.
+    :raises StalledError: for ``stalled_after_ms`` no copy began, ended, or changed its size. A
+        source that grows is no progress.
     """
     speeds: dict[str, Speed] = {}
-    last_seen: list[Copying] = []
+    last_seen: list[tuple[str, int]] = []
     last_change_ms = _now_ms()
     is_quiet = False
     with _screen() as show:
@@ -190,8 +190,9 @@ async def follow(
             # A move just requested may not be visible yet, so wait for two empty samples.
             is_quiet = not under_way
             now_ms = _now_ms()
-            if under_way != last_seen:
-                last_seen, last_change_ms = under_way, now_ms
+            seen = [(copying.label, copying.done_bytes) for copying in under_way]
+            if seen != last_seen:
+                last_seen, last_change_ms = seen, now_ms
             elif now_ms - last_change_ms > stalled_after_ms:
                 raise StalledError(
                     f"no byte has moved for {stalled_after_ms // 1000} s; still under way: "

@@ -124,6 +124,16 @@ async def test_follow_raises_stalled_error_without_progress() -> None:
         await follow(poll, sample_ms=1, stalled_after_ms=20)
 
 
+async def test_follow_reports_stalled_copy_whose_source_grows() -> None:
+    grown = iter(range(1000))
+
+    async def poll() -> list[Copying]:
+        return [copying(7, total_bytes=40 * MIB + next(grown))]
+
+    with pytest.raises(StalledError, match="still under way: foo-0 to broker 3"):
+        await follow(poll, sample_ms=1, stalled_after_ms=20)
+
+
 def test_bars_write_to_standard_error_only(capsys: pytest.CaptureFixture[str]) -> None:
     """``bars`` is called directly, as on a terminal; standard error is captured here."""
     with bars() as show:
