@@ -475,9 +475,9 @@ def _changed(present: list[str], operation: ConfigOperation, items: list[str]) -
 
 
 def _name(resource: AlteredResource) -> str:
-    if resource.resource_type == ResourceType.BROKER:
-        return f"broker '{resource.name}'"
-    return f"topic '{resource.name}'"
+    if resource.resource_type in frozenset(ResourceType):
+        return f"{ResourceType(resource.resource_type).name.lower()} '{resource.name}'"
+    return f"resource '{resource.name}' of type {resource.resource_type}"
 
 
 def _error(code: ErrorCode, message: str) -> OperatingError:

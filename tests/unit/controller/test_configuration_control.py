@@ -104,6 +104,17 @@ def test_alter_refuses_resource_named_twice() -> None:
     assert all("named twice" in (message or "") for _, message in outcomes)
 
 
+@pytest.mark.parametrize(
+    ("resource_type", "named"),
+    [(2, "topic 'x'"), (4, "broker 'x'"), (32, "group 'x'"), (16, "resource 'x' of type 16")],
+)
+def test_duplicate_resource_error_names_type_of_resource(resource_type: int, named: str) -> None:
+    change = m.ConfigChange(name="k", operation=0, value="1")
+    twice = m.AlteredResource(resource_type=resource_type, name="x", changes=(change,))
+    for _, message in _alter(_manager(MetadataState()), twice, twice):
+        assert message == f"{named} is named twice; put all its changes together."
+
+
 def test_alter_refuses_broker_name_that_is_no_number() -> None:
     rate = m.ConfigChange(name="leader.replication.throttled.rate", operation=0, value="1")
     names = ("x", "-1", "1.0", "\u0661", "9" * 5_000)
