@@ -383,6 +383,8 @@ class AllocateProducerIdsResponse(RpcResponse):
 
 
 class AllocateProducerIdsRequest(RpcRequest):
+    """Reserves the next block of producer ids for a broker (KIP-730)."""
+
     api = "AllocateProducerIds"
     Response = AllocateProducerIdsResponse
 
@@ -420,6 +422,8 @@ class CreateTopicsResponse(RpcResponse):
 
 
 class CreateTopicsRequest(RpcRequest):
+    """Creates topics. Each topic gets its own result, so one invalid topic refuses no other."""
+
     api = "CreateTopics"
     version = 1
     first_levels = {0: MetadataVersion.IV_3_6_IV2, 1: MetadataVersion.IV_4_3_IV0}
@@ -511,6 +515,8 @@ class CreatePartitionsResponse(RpcResponse):
 
 
 class CreatePartitionsRequest(OnceOnlyRequest):
+    """Raises the number of partitions of topics (KIP-195)."""
+
     api = "CreatePartitions"
     Response = CreatePartitionsResponse
 

@@ -192,6 +192,8 @@ class OffsetLookup:
     ) -> dict[TopicPartition, int]:
         """Convert a position to an offset per partition; an offset may be outside the log.
 
+        Deleted partitions are left out, unless the options name an offset of 0 or more.
+
         :raises ConfigError: the options omit a partition of ``partitions`` or name any other. Or a
             partition has no record for a starting timestamp, and the strategy is not latest.
         """
@@ -209,7 +211,8 @@ class OffsetLookup:
                 places = self._at_times(times, is_start=is_start)
         first = self.earliest(p for p, offset in places.items() if offset == EARLIEST)
         last = self.latest(p for p, offset in places.items() if offset == LATEST)
-        return {**places, **first, **last}
+        given = {p: offset for p, offset in places.items() if offset not in (EARLIEST, LATEST)}
+        return {**given, **first, **last}
 
     def _at_times(
         self, times: Mapping[TopicPartition, int], *, is_start: bool

@@ -181,19 +181,23 @@ class _Ranges:
 
     def within(
         self,
+        partitions: Iterable[TopicPartition],
         starts: Mapping[TopicPartition, int],
         ends: Mapping[TopicPartition, int],
         lookup: OffsetLookup,
     ) -> list[OffsetRange]:
-        """The ranges, limited to offsets in the cluster.
+        """The ranges of ``partitions``, limited to offsets in the cluster.
 
         :raises DataLossError: naming missing offsets, if that is an error.
         """
         first, last = lookup.earliest(starts), lookup.latest(starts, ends)
         losses: list[str] = []
         ranges = []
-        for partition, start in sorted(starts.items()):
-            low, high = first.get(partition, 0), last.get(partition, 0)
+        for partition in sorted(partitions):
+            if partition not in starts or partition not in first or partition not in last:
+                losses.append(f"{partition} is gone before anything of it was read")
+                continue
+            start, low, high = starts[partition], first[partition], last[partition]
             losses += check_range(partition, start, ends.get(partition, start), low, high)
             begin = min(max(start, low), high)
             end = min(max(ends.get(partition, start), begin), high)
@@ -215,7 +219,7 @@ class KraftjbodReader(DataSourceReader):
         there = lookup.assigned(must_exist=True).partitions
         starts = lookup.resolve(self._options.starting, there, is_start=True)
         ends = lookup.resolve(self._options.ending, there, is_start=False)
-        return self._ranges.tasks(self._ranges.within(starts, ends, lookup))
+        return self._ranges.tasks(self._ranges.within(there, starts, ends, lookup))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return self._ranges.batches(partition)
@@ -254,7 +258,7 @@ class KraftjbodStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             lookup = self._asking()
             assigned = lookup.assigned(must_exist=True)
             starts = lookup.resolve(self._options.starting, assigned.partitions, is_start=True)
-            ranges = self._ranges.within(starts, starts, lookup)
+            ranges = self._ranges.within(assigned.partitions, starts, starts, lookup)
             offsets = {found.partition: found.start for found in ranges}
             begun = StreamOffset(offsets=offsets, topic_ids=assigned.topic_ids)
             self._initial = begun.to_json()

@@ -539,21 +539,21 @@ class LogHandle:
     async def _retain_step(self, *, without_free_space: bool) -> int:
         now_ms = self._clock.possible_now().earliest_ms
         high_watermark = self.high_watermark
-        try:
-            return await self._published.run(
-                OpKind.RETENTION,
-                lambda log: log.delete_old_segments(
-                    now_ms, high_watermark, without_free_space=without_free_space
-                ),
-            )
-        except SegmentUnreadError as unread:
-            await self._read_segment(unread)
-            return await self._retain_step(without_free_space=without_free_space)
-        except LogDirImpairedError:
-            # Segments may have left the log before the error. Publishing the view lets them be
-            # purged.
-            await self.refresh()
-            raise
+        while True:
+            try:
+                return await self._published.run(
+                    OpKind.RETENTION,
+                    lambda log: log.delete_old_segments(
+                        now_ms, high_watermark, without_free_space=without_free_space
+                    ),
+                )
+            except SegmentUnreadError as unread:
+                await self._read_segment(unread)
+            except LogDirImpairedError:
+                # Segments may have left the log before the error. Publishing the view lets them be
+                # purged.
+                await self.refresh()
+                raise
 
     async def start_at(self, offset: int) -> None:
         """Move the log start to ``offset``, at most the high watermark (KIP-107).

@@ -18,7 +18,13 @@ from kraftjbod.core.errors import (
 )
 from kraftjbod.core.ids import TopicPartition
 from kraftjbod.spark.connector.offset_lookup import OffsetLookup
-from kraftjbod.spark.connector.options import AtOffsets, parse_source_options
+from kraftjbod.spark.connector.options import (
+    EARLIEST,
+    LATEST,
+    AtOffset,
+    AtOffsets,
+    parse_source_options,
+)
 from tests.integration.cluster import Cluster
 from tests.integration.conftest import MakeCluster
 from tests.spark import live
@@ -71,6 +77,10 @@ def test_offset_lookup_omits_topic_deleted_between_two_requests(cluster: Cluster
     live.delete_topic(cluster.bootstrap, "goes")
     assert asking.latest(partitions) == {TopicPartition("stays", 0): 0}
     assert asking.earliest([TopicPartition("goes", 0)]) == {}
+    for offset, found in ((EARLIEST, 0), (LATEST, 0), (7, 7)):
+        there = asking.resolve(AtOffset(offset=offset), partitions, is_start=True)
+        gone = {TopicPartition("goes", 0): 7} if offset == 7 else {}
+        assert there == {TopicPartition("stays", 0): found, **gone}
 
 
 def test_offset_lookup_retries_a_stale_end_until_its_limit(cluster: Cluster) -> None:

@@ -22,6 +22,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from kraftjbod.core.errors import ConfigError, UnknownTopicOrPartitionError
 from kraftjbod.core.ids import TopicPartition
+from kraftjbod.spark.connector.offset_lookup import OffsetLookup
 from kraftjbod.spark.connector.offsets import DataLossError
 from kraftjbod.spark.connector.options import COLUMNS, EARLIEST, LATEST
 from kraftjbod.spark.connector.source import KraftjbodDataSource, register
@@ -475,6 +476,22 @@ def test_source_stream_reports_a_recreated_topic(
         strict.batch()
     found = [row for batch in read_all(easy) for row in batch]
     assert numbers(found) == list(range(100, 100 + records))
+
+
+def test_source_batch_reports_a_topic_deleted_between_lookups(
+    cluster: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live.write(cluster.bootstrap, topic, live.values(10))
+    resolve = OffsetLookup.resolve
+
+    def resolve_after_deletion(self: OffsetLookup, *args: Any, is_start: bool) -> Any:
+        if is_start:
+            live.delete_topic(cluster.bootstrap, topic)
+        return resolve(self, *args, is_start=is_start)
+
+    monkeypatch.setattr(OffsetLookup, "resolve", resolve_after_deletion)
+    with pytest.raises(DataLossError, match=f"{topic}-0 is gone before anything of it was read"):
+        live.read(cluster.bootstrap, subscribe=topic, startingOffsets="earliest")
 
 
 def test_source_stream_reports_a_deleted_topic(cluster: Cluster, topic: str) -> None:
