@@ -381,7 +381,7 @@ class Sim:
                 AlterPartitionRequest(
                     broker_id=leader.broker_id,
                     broker_epoch=leader.lifecycle.broker_epoch,
-                    partitions=(change.asked_of(self.key),),
+                    partitions=(change.partition_request(self.key),),
                 )
             )
         except OperatingError:

@@ -261,7 +261,7 @@ class Life:
         if not self.inflight:
             return
         node, epoch, partition, change = self.inflight.pop(self.rng.randrange(len(self.inflight)))
-        wish = change.asked_of(self.key)
+        wish = change.partition_request(self.key)
         request = m.AlterPartitionRequest(
             broker_id=node.broker_id, broker_epoch=epoch, partitions=(wish,)
         )
