@@ -14,10 +14,9 @@ not restart a daemon after a code that says no.
 ==== ===== =======================================================================================
 code again meaning, and what to do
 ==== ===== =======================================================================================
-0    -     stopped as asked
 0    -     stopped as requested
-1    yes   could not start for now: an address in use, a directory that another process holds, a
-           stderr says which
+1    yes   could not start for now: an address in use, a directory that another process holds, no
+           space for a new controller's reserve, too few descriptors; stderr says which
 2    no    wrong command line
 65   no    a disk holds what does not belong there: not formatted, of another cluster or node, two
            directories with one id, damaged metadata; mount the right one, format or restore
@@ -132,7 +131,10 @@ class Daemon(Protocol):
         ...
 
     async def stop(self) -> None:
-        """Stop the listeners first, then the rest in reverse; also called after a failed start."""
+        """Close the parts in the reverse order of their start; also called after a failed start.
+
+        A broker first moves its leaders away, then closes its coordinators, then its listeners.
+        """
         ...
 
     def status(self) -> str:
