@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Collection, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
 from typing import Final
 
 from kraftjbod.core.errors import CorruptRecordError, ErrorCode
-from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.protocol.record_batch import BatchHeader, batches
 from kraftjbod.storage.dir_names import (
     INDEX_SUFFIXES,
@@ -48,11 +47,6 @@ _MEMORY_SHORT: Final = 0.3
 #: Share of them that a power cut follows, and for how long the directory is in use before.
 _POWER_CUTS: Final = 0.5
 _IN_USE_S: Final = (0.1, 4.0)
-#: Limit of replicas whose directories are removed together.
-_MOST_REMOVED: Final = 3
-#: Number of looks for directories of deleted replicas, which exist for a second or two.
-_REMAINS_LOOKS: Final = 60
-_REMAINS_LOOK_S: Final = 0.05
 _DISK_FAULTS: Final = {
     Kind.EIO: DiskFault.EIO,
     Kind.LOST_TAIL: DiskFault.EIO,
@@ -91,8 +85,6 @@ class DirFaults:
             Kind.ROT: self._rot,
             Kind.ROT_BESIDE: self._rot_beside,
             Kind.LOST_END: self._lose_end,
-            Kind.REPLICA_REMOVED: self._remove_replicas,
-            Kind.REMAINS_REMOVED: self._remove_remains,
         }
 
     async def _break_dir(self, fault: Fault) -> None:
@@ -303,37 +295,6 @@ class DirFaults:
             file.sync()
             self._stage.note(f"{name} ends at {file.size()}")
 
-    async def _remove_replicas(self, fault: Fault) -> None:
-        """Remove directories of replicas. Restart the broker if it does not notice the loss."""
-        rng, path = fault.rng(), self._stage.path(fault)
-        self._remove_some(fault, (ReplicaDirKind.CURRENT, ReplicaDirKind.FUTURE), rng)
-        await wait(fault)
-        if self._stage.view.dir_state(fault.broker, path) is LogDirState.ONLINE:
-            async with self._stage.broker_down(fault.broker):
-                await self._end(fault, is_clean=rng.random() < _RESTARTS)
-        await self._operator.until_back(fault)
-
-    async def _remove_remains(self, fault: Fault) -> None:
-        """Remove directories of deleted and stray replicas, once there are any."""
-        rng, kinds = fault.rng(), (ReplicaDirKind.DELETE, ReplicaDirKind.STRAY)
-        for _ in range(_REMAINS_LOOKS):
-            if self._remove_some(fault, kinds, rng):
-                break
-            await asyncio.sleep(_REMAINS_LOOK_S)
-
-    def _remove_some(
-        self, fault: Fault, kinds: Collection[ReplicaDirKind], rng: random.Random
-    ) -> bool:
-        """Remove some directories of ``kinds``; return whether there were any."""
-        path, vfs = self._stage.path(fault), self._stage.disk(fault).vfs
-        found = replica_dirs(vfs, path, kinds)
-        for directory in rng.sample(found, min(len(found), rng.randint(1, _MOST_REMOVED))):
-            self._stage.note(f"{directory} is removed")
-            vfs.remove_tree(directory)
-        if found:
-            vfs.sync_dir(path)
-        return bool(found)
-
     def _replicas_of(self, broker: int) -> Iterator[bytes]:
         """Yield the content of the segments of its replicas, including future replicas."""
         for path in self._stage.cluster.brokers[broker].log_dirs:
@@ -351,12 +312,9 @@ def sound_batches(data: bytes) -> list[tuple[int, BatchHeader]]:
     return found
 
 
-def replica_dirs(
-    vfs: MemVfs,
-    path: str,
-    kinds: Collection[ReplicaDirKind] = (ReplicaDirKind.CURRENT, ReplicaDirKind.FUTURE),
-) -> list[str]:
-    """Return the directories of ``kinds`` below ``path``."""
+def replica_dirs(vfs: MemVfs, path: str) -> list[str]:
+    """Return the directories of replicas and future replicas below ``path``."""
+    kinds = (ReplicaDirKind.CURRENT, ReplicaDirKind.FUTURE)
     named = {
         entry.name: parse_replica_dir(entry.name)
         for entry in (vfs.list_dir(path) if vfs.is_dir(path) else ())

@@ -44,10 +44,6 @@ def test_disks_are_in_use_again_after_every_fault() -> None:
     play([Kind.LOST_END])
 
 
-def test_broker_serves_again_after_directories_of_replicas_were_removed() -> None:
-    play([Kind.REPLICA_REMOVED, Kind.REMAINS_REMOVED])
-
-
 def test_wiped_disk_already_in_service_as_new_one_is_not_forgotten() -> None:
     """As after a kill between the controller's decision and the operator's response.
 
