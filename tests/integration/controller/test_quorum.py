@@ -152,7 +152,7 @@ def test_quorum_with_majority_of_wiped_disks_refuses_to_decide() -> None:
         cluster.wait("a word of it", lambda: broker.events("metadata_refused"))
         assert "docs/metadata-backup.md" in broker.events("metadata_refused")[-1]["reason"]
         kept.start()
-        cluster.wait("it to follow neither", lambda: "nobody is known" in (_health(kept) or ""))
+        cluster.wait("it to follow neither", lambda: "no leader is known" in (_health(kept) or ""))
         assert _topics(cluster) == {"kept"}
 
 
