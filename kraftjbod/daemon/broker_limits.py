@@ -11,7 +11,10 @@ from kraftjbod.core.descriptor_budget import DescriptorBudget
 
 
 def broker_limits(config: BrokerConfig, max_open_files: int) -> dict[str, int]:
-    """Return the limits by name; ``max_open_files`` is RLIMIT_NOFILE of the process."""
+    """Return the limits by name, for the event ``broker_limits``; -1 means unlimited.
+
+    :param max_open_files: RLIMIT_NOFILE of the process; negative if unlimited.
+    """
     budget = DescriptorBudget(max_open_files)
     return {
         "descriptors": budget.descriptors,

@@ -1,23 +1,24 @@
 """WIRE. The broker daemon: starts and stops a broker.
 
-The start has the following steps. Each needs the ones before it. All are parts of one list
+The start has these steps. Each of them needs the steps before it. All steps are parts of one list
 (parts.py).
 
-1. Open the log directories: lock, identify, watch. A failing directory is OFFLINE and does not end
-   the start.
-2. Register as fenced, with the online directories.
-3. Follow the metadata to its end. Wait if it is not the metadata log that this broker knows.
-4. Load the logs, in all directories at once. Unclean ones recover.
+1. Open the log directories: lock, identify and watch them. A directory that fails becomes OFFLINE,
+   and the start continues.
+2. Register as a fenced broker, with the online directories.
+3. Follow the metadata to its end. Wait if the controller has another metadata log than the one that
+   this broker knows.
+4. Load the logs, in all directories concurrently. Logs that were not closed cleanly are recovered.
 5. Compare the logs with the metadata: create missing replicas, set strays aside, and report to the
    controller which replica is in which directory.
 6. Once the controller knows the directory of every replica, request to be unfenced.
-7. Open the Kafka listeners. If the system chooses a listener's port, it is bound before step 2,
-   because the registration names the port, but its connections wait.
+7. Open the Kafka listeners. A listener whose port the system chooses is bound before step 2,
+   because the registration names the port. Its connections wait until this step.
 
-An orderly stop first moves the leaders away, then reverses the order: listeners, fetchers,
-background work, checkpoints, logs, directories. Some failures stop a broker without moving leaders:
-the last or the metadata directory is lost, a dead directory cannot be reported, or the cluster
-refuses the broker.
+An orderly stop first moves the leaders away, then closes the parts in reverse order: listeners,
+fetchers, background work, checkpoints, logs, directories. A broker stops without moving its leaders
+if it lost its last log directory or its metadata directory, if it cannot report a failed directory,
+or if the cluster refuses the broker.
 """
 
 from __future__ import annotations
@@ -59,14 +60,14 @@ _LISTENER_CLOSE_TIMEOUT_MS: Final = 2_000
 #: How long a broker without online directories tries to report to the controller before it stops.
 _FAREWELL_TIMEOUT_MS: Final = 2_000
 _PROGRESS_EVERY_LOGS: Final = 500
-#: A client that sent something this shortly before the end of an outage was not affected.
+#: Connections on which a client sent bytes this recently are not reset after an outage.
 _SILENT_S: Final = 2.0
 
 _FEATURES: Final = {**SUPPORTED_FEATURES, KRAFT_VERSION: KRAFT_VERSIONS}
 
 
 class BrokerServer:
-    """One broker daemon."""
+    """One broker daemon, as :class:`~kraftjbod.daemon.runner.Daemon` describes it."""
 
     def __init__(self, config: BrokerConfig, environment: Environment) -> None:
         self._config = config
@@ -96,7 +97,8 @@ class BrokerServer:
 
     @property
     def ports(self) -> dict[str, int]:
-        """The ports of the listeners, by listener name."""
+        """The bound port of each listener, by listener name; empty before the listeners are
+        bound."""
         return {name: listener.port for name, listener in self._listeners.items()}
 
     @property
@@ -110,7 +112,7 @@ class BrokerServer:
 
     @property
     def is_open(self) -> bool:
-        """Whether clients are served."""
+        """Whether the listeners accept requests of clients. It stays True during a stop."""
         return self._is_open
 
     async def start(self) -> None:
@@ -143,9 +145,9 @@ class BrokerServer:
         self._parts.add(*self._hosting(wiring), *self._serving(wiring, self._disks))
 
     def _hosting(self, wiring: BrokerWiring) -> list[Part]:
-        """Return parts that are needed before the first wait.
+        """Return the parts for the replicas, the registration and the states of directories.
 
-        The directories are watched from here on.
+        They start before the parts of :meth:`_serving`, and close after them.
         """
         cluster, replicas, directories = wiring.cluster, wiring.replicas, wiring.directories
         return [
@@ -174,9 +176,11 @@ class BrokerServer:
         ]
 
     def _serving(self, wiring: BrokerWiring, disks: BrokerDisks) -> list[Part]:
-        """Return the parts that turn an unregistered broker into one that serves clients."""
+        """Return the parts that follow the metadata, load the logs, unfence the broker and serve
+        clients."""
         return [
-            # First, so that they close before all parts above, even if no later part started.
+            # First of these parts, so that the listeners close before the parts of _hosting even if
+            # the start of a later part failed.
             Part(name="listeners", close=partial(self._leave_cluster, wiring)),
             Part(name="groups", close=wiring.groups.coordinator.close),
             Part(name="transactions", close=wiring.transactions.transaction_coordinator.close),
@@ -200,8 +204,10 @@ class BrokerServer:
         self._disks = await open_disks(self._config, self._environment)
 
     async def _bind_listeners(self) -> None:
-        """Bind the listeners before the broker registers, because the system may choose the
-        ports."""
+        """Bind all listeners, without accepting connections.
+
+        The broker registers after this step, because the system may choose the ports.
+        """
         for endpoint in self._config.listeners:
             await self._bind_listener(endpoint)
 
@@ -256,10 +262,12 @@ class BrokerServer:
         self._log.info("broker_started", ports=self.ports, replicas=len(wiring.replicas.hosted))
 
     async def _reset_lost(self, lifecycle: BrokerLifecycleManager) -> None:
-        """After a network outage of this broker, reset the connections that were silent during it.
+        """Reset the connections that were silent during a network outage of this broker; never
+        return.
 
-        Other brokers lead this broker's partitions by then. The reset tells a client that waits for
-        a response at once. Retransmissions would take as long again as the outage.
+        Other brokers lead this broker's partitions after the outage. A reset tells a waiting client
+        to ask for the new leader. Without it the client would wait for TCP retransmissions, whose
+        pauses are as long as the outage.
         """
         while True:
             since_s = await lifecycle.session_regained()
@@ -299,7 +307,7 @@ class BrokerServer:
         return self._wiring is not None and self._wiring.apis.kafka.is_of_broker(header, body)
 
     def _state(self) -> MetadataState:
-        """Return the metadata that this broker knows; empty before the parts are built."""
+        """Return the metadata that this broker knows; an empty state before the wiring is built."""
         return MetadataState() if self._wiring is None else self._wiring.cluster.cache.state
 
     def _features(self) -> ApiFeatures:
@@ -312,7 +320,7 @@ class BrokerServer:
         return ApiFeatures(_FEATURES, finalized=levels, epoch=cluster.cache.state.offset)
 
     def _advertised(self) -> list[Endpoint]:
-        """Return the advertised addresses, with the ports that the system chose."""
+        """Return the advertised endpoints; port 0 is replaced by the bound port."""
         return [
             endpoint._replace(port=self._listeners[endpoint.name].port)
             if endpoint.port == 0 and endpoint.name in self._listeners
@@ -354,7 +362,7 @@ class BrokerServer:
 
     @property
     def _lost(self) -> KraftJbodError | None:
-        """The error that ended this broker, if any."""
+        """The :class:`KraftJbodError` that ended this broker; None without such an error."""
         failure = self._parts.failure
         return failure if isinstance(failure, KraftJbodError) else None
 
@@ -364,22 +372,21 @@ class BrokerServer:
             await lifecycle.begin_controlled_shutdown(self._config.controlled_shutdown_timeout_ms)
 
     async def _leave_cluster(self, wiring: BrokerWiring) -> None:
-        """Close the listeners and report to the controller at the same time.
+        """Close the listeners, and concurrently request to be fenced if the storage is lost.
 
-        Connected clients must not delay the report.
+        Connected clients must not delay that request.
         """
         await asyncio.gather(
             self._close_listeners(), self._request_fencing(wiring.cluster.lifecycle)
         )
 
     async def _request_fencing(self, lifecycle: BrokerLifecycleManager) -> None:
-        """Request to be fenced if all directories are lost, so that no session has to expire
-        first."""
+        """Request to be fenced if the broker lost its storage, so that no session has to expire."""
         if isinstance(self._lost, KafkaStorageError):
             await lifecycle.begin_controlled_shutdown(_FAREWELL_TIMEOUT_MS, at_once=True)
 
     async def _close_listeners(self) -> None:
-        """Close the listeners, and end requests that wait for data."""
+        """Close the listeners, and complete the requests that wait for data."""
         closing = [
             asyncio.create_task(listener.close(timeout_ms=_LISTENER_CLOSE_TIMEOUT_MS))
             for listener in self._listeners.values()

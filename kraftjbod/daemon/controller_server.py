@@ -1,8 +1,9 @@
 """WIRE. The controller daemon: builds the parts of a controller, starts and stops them.
 
-Start: metadata dir (lock, identity), then the metadata log (recovery; leadership if it is the only
-voter), then the listener. With several voters a majority elects a leader then. Last, the controller
-registers with the active one. Stop: the listener first, then the log, then the dir.
+The start opens the metadata directory (lock, identity), then the metadata log (recovery), then the
+listener. A single voter becomes the leader when its log is open. With several voters a majority
+elects the leader after the listeners are open. Last, the controller registers with the active
+controller. A stop closes the listener first, then the log, then the directory.
 """
 
 from __future__ import annotations
@@ -58,13 +59,13 @@ from kraftjbod.storage.identity.dir_opener import DirOpener
 from kraftjbod.storage.log_dirs.log_dir import LogDirFailureChannel
 from kraftjbod.storage.log_dirs.log_dir_policy import OpKind
 
-#: Kafka doubles its pause up to two minutes. This limit is lower, so that a quorum that recovers
-#: soon knows its controllers.
+#: First and longest pause between attempts to register. Kafka's longest pause is two minutes; a
+#: shorter one lets a quorum know its controllers soon after it recovered.
 _REGISTRATION_BACKOFF_MS = (100, 10_000)
 
 
 class ControllerServer:
-    """One controller daemon."""
+    """One controller daemon, as :class:`~kraftjbod.daemon.runner.Daemon` describes it."""
 
     def __init__(self, config: ControllerConfig, environment: Environment) -> None:
         self._config = config
@@ -101,7 +102,7 @@ class ControllerServer:
 
     @property
     def controller(self) -> QuorumController | None:
-        """The controller, for inspection only; None until the metadata dir is open."""
+        """The controller, for inspection only; None until the metadata directory is open."""
         return self._controller
 
     @property
@@ -173,7 +174,10 @@ class ControllerServer:
     # --- while it runs ---------------------------------------------------------------------------
 
     async def _register(self) -> None:
-        """Register whenever necessary. No start waits for it: there may be no majority yet."""
+        """Keep this controller registered; never return.
+
+        It runs beside the other parts, because a start must not wait for a majority of the voters.
+        """
         assert self._registration is not None, "it is built with the controller"
         await self._registration.run()
 
@@ -198,7 +202,7 @@ class ControllerServer:
             await asyncio.gather(log, dir_failure, return_exceptions=True)
 
     async def _lose_dir(self) -> None:
-        """Wait until the metadata dir is offline."""
+        """Return when the metadata directory is offline."""
         while self._log_dir.is_online:
             await self._failures.take()
 
@@ -282,7 +286,7 @@ class ControllerServer:
         )
 
     def _note_metadata(self) -> None:
-        """React to a possible change of the metadata."""
+        """Apply the telemetry level of the metadata, and check the registration again."""
         if self._controller is not None and self._registration is not None:
             self._level.take(self._controller.settings.telemetry_level)
             self._registration.note_metadata()
@@ -295,12 +299,16 @@ class ControllerServer:
         return () if self._quorum is None else self._quorum.hosts()
 
     def _alone(self) -> VoterSet:
-        """Return the voter set of this controller only."""
+        """Return a voter set that contains only this controller."""
         key = ReplicaKey(self._config.node_id, self._log_dir.directory_id)
         return VoterSet((Voter(key, (self._config.advertised_endpoint.text,)),))
 
     def _first_voters(self, formatted: bytes | None) -> VoterSet:
-        """Return the voters of a new log: those given to `format`, else the configured ones."""
+        """Return the voters of a new metadata log.
+
+        :param formatted: the encoded voter set that ``kraftjbod-storage format`` stored; None for
+            the voters of ``controller.quorum.voters``.
+        """
         return _voters(self._config) if formatted is None else VoterSet.decode(formatted)
 
     def _build_driver(self, quorum: QuorumWiring, voters: VoterSet) -> RaftDriver:
@@ -349,8 +357,10 @@ class ControllerServer:
         return await self._quorum.receive(request)
 
     def _is_of_cluster(self, request: RpcRequest) -> bool:
-        """Return whether only a broker or a controller of this cluster can have sent the
-        request."""
+        """Return whether only a broker or a controller of this cluster can have sent ``request``.
+
+        The listener counts the connection of such a sender as a member's.
+        """
         assert self._controller is not None, "it starts before the listener"
         if isinstance(request, QuorumMessagesRequest):
             return self._quorum is not None and self._quorum.speaks_here(request)

@@ -15,7 +15,7 @@ from kraftjbod.net.listener import ListenerLimits
 from kraftjbod.net.memory_budget import MemoryBudget, MemoryLimits
 from kraftjbod.net.request_session import SessionLimits
 
-#: Pending connections (not yet identified as a broker's) may use this fraction of brokers' places.
+#: A quarter of the places for brokers is open to connections that are not yet identified as one's.
 _PENDING_SHARE: Final = 4
 _MAX_PENDING: Final = 100
 
@@ -35,7 +35,10 @@ def memory_budget(config: BrokerConfig | ControllerConfig) -> MemoryBudget:
 
 
 def broker_listener_limits(config: BrokerConfig, max_open_files: int) -> ListenerLimits:
-    """Return limits of a broker's listener: most connections for clients, the rest for brokers."""
+    """Return the limits of one listener of a broker.
+
+    ``max.connections.reserved.for.brokers`` places, at most half of all, are kept for brokers.
+    """
     reserved = min(config.max_connections_reserved_for_brokers, config.max_connections // 2)
     return _limits(
         config,
@@ -50,7 +53,11 @@ def broker_listener_limits(config: BrokerConfig, max_open_files: int) -> Listene
 
 
 def controller_listener_limits(config: ControllerConfig, max_open_files: int) -> ListenerLimits:
-    """Return limits of a controller's listener: most connections for brokers, few for others."""
+    """Return the limits of a controller's listener.
+
+    ``controller.max.unregistered.connections`` places, at most half of all, are open to clients
+    that are not members of the cluster. The others are kept for members.
+    """
     most = config.max_connections
     return _limits(
         config,

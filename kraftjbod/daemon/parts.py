@@ -1,13 +1,13 @@
 """LOOP. ``PartList``: starts the parts of a daemon in order, and closes them in reverse.
 
-* A part that cannot start ends the start. :meth:`PartList.close` then closes the parts that have
-  started, and the failed one.
-* A part may end the daemon (``failed``). That is watched from its start on, also while later parts
-  start.
+* A part that cannot start ends the start. :meth:`PartList.close` then closes the started parts and
+  the failed one.
+* A part may end the daemon (``failed``). The list watches it from its start on, also while later
+  parts start.
 * A part that fails to close does not prevent the others from closing.
-* The caller of :meth:`PartList.close` sets the deadline, and cancels it then.
+* The caller of :meth:`PartList.close` sets its deadline, and cancels it then.
 
-``AsyncExitStack`` also closes in reverse, but without a deadline once it was cancelled.
+``contextlib.AsyncExitStack`` is not used: a cancelled one continues to close, without a deadline.
 """
 
 from __future__ import annotations
@@ -22,18 +22,20 @@ Step = Callable[[], Awaitable[object] | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """One part of a daemon; ``name`` is for error messages."""
+    """One part of a daemon; a callable that is None does nothing. ``name`` is for error
+    messages."""
 
     name: str
     start: Step | None = None
     close: Step | None = None
     """Must also close a partly started part: a start may be cancelled at any await."""
     failed: Callable[[], Coroutine[Any, Any, object]] | None = None
-    """Returns, or raises, when this part ends the daemon."""
+    """Returns when this part requests an orderly stop; raises when it failed."""
 
 
 class PartList:
-    """The parts of a daemon. Start and close once. ``add`` may be called during the start."""
+    """The parts of a daemon, which start once and close once. ``add`` may be called during the
+    start."""
 
     def __init__(self, parts: Iterable[Part] = ()) -> None:
         self._parts = list(parts)
@@ -44,24 +46,27 @@ class PartList:
         self.failure: Exception | None = None
 
     def add(self, *parts: Part) -> None:
-        """Add parts, which start after the present ones and close before them."""
+        """Add parts, which start after the present parts and close before them."""
         self._parts.extend(parts)
 
     async def start(self) -> None:
         """Start all parts in order; return early if a part requests an orderly stop.
 
-        :raises Exception: the error of a part, from its start or its ``failed``.
+        :raises Exception: a part could not start, or a started part failed.
         """
         await self._unless_ended(self._start_all())
 
     async def wait_failed(self) -> None:
-        """Return when a part requests an orderly stop; raise the error of a part that failed."""
+        """Wait until a part requests an orderly stop.
+
+        :raises Exception: a part failed.
+        """
         await self._unless_ended(asyncio.Event().wait())
 
     async def close(self) -> None:
         """Close the started parts, the last one first.
 
-        :raises Exception: the first error of a part, with the others as notes.
+        :raises Exception: the first error of a part. The errors of other parts are its notes.
         """
         await _cancelled(self._watches)
         if self._ending is not None and self._ending.done():

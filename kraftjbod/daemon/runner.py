@@ -2,14 +2,14 @@
 
 ``run_daemon`` reads the configuration file, builds one :class:`Daemon` and runs it:
 
-* ``start()`` until it serves, ``wait_failed()`` while it does, and ``stop()`` exactly once at the
-  end, for any reason.
-* SIGTERM and SIGINT only set a flag. A second signal ends the process at once.
+* The runner calls ``start()``, then ``wait_failed()`` while the daemon serves, and ``stop()``
+  exactly once at the end.
+* SIGTERM or SIGINT requests an orderly stop. A second signal ends the process at once.
 * An unexpected exception is a bug: it is logged and ends the process.
 
-Exit codes differ if an operator has to act differently. Codes below 64 are the shell's, the others
-are those of BSD's sysexits.h. "Again" says whether another start may succeed. ``conf/systemd`` does
-not restart a daemon after a code that says no.
+Two failures have different exit codes if an operator has to act differently. Codes below 64 are
+the shell's, the others are those of BSD's sysexits.h. The column "again" says whether another start
+may succeed. ``conf/systemd`` does not restart a daemon after a code with "no".
 
 ==== ===== =======================================================================================
 code again meaning, and what to do
@@ -18,14 +18,14 @@ code again meaning, and what to do
 1    yes   could not start for now: an address in use, a directory that another process holds, no
            space for a new controller's reserve, too few descriptors; stderr says which
 2    no    wrong command line
-65   no    a disk holds what does not belong there: not formatted, of another cluster or node, two
-           directories with one id, damaged metadata; mount the right one, format or restore
+65   no    a disk has the wrong content: not formatted, of another cluster or node, two directories
+           with one id, damaged metadata; mount the right disk, format or restore it
 69   yes   no controller could be reached for too long; check the controllers and the network
-70   yes   a bug; the story is in the telemetry
+70   yes   a bug; the telemetry has the traceback
 73   no    the last log directory is lost, or none could be used; repair a disk
 74   no    the metadata directory is lost; repair its disk or restore it
 75   yes   the stop took longer than its deadline, or a second signal ended it
-77   no    the cluster refuses this node; what it said is on stderr
+77   no    the cluster refuses this node; stderr has the reason
 78   no    the configuration is wrong; the line on stderr names the key
 ==== ===== =======================================================================================
 
@@ -113,17 +113,18 @@ _PEER_WARNINGS_S: Final = 10.0
 
 
 class Daemon(Protocol):
-    """A controller or a broker."""
+    """A controller or a broker, as the runner uses it."""
 
     async def start(self) -> None:
-        """Start, and return when requests are served.
+        """Start, and return when the daemon serves requests.
 
-        :raises StartupError: impossible; the message is shown to the operator.
+        :raises StartupError: the daemon cannot start; the runner prints the message for the
+            operator.
         """
         ...
 
     async def wait_failed(self) -> None:
-        """Return when the daemon requests an orderly stop; otherwise only raise.
+        """Wait while the daemon runs; return when it requests an orderly stop.
 
         :raises KafkaStorageError: the metadata directory or the last log directory is lost.
         :raises StartupError: the cluster refuses this daemon permanently.
@@ -138,7 +139,7 @@ class Daemon(Protocol):
         ...
 
     def status(self) -> str:
-        """Return the state in one line for ``systemctl status``; may be called at any time."""
+        """Return the state in one line, for ``systemctl status``; may be called at any time."""
         ...
 
     @property
@@ -153,12 +154,13 @@ def run_daemon(
     build: Callable[[C, Environment], Daemon],
     argv: Sequence[str] | None = None,
 ) -> int:
-    """Run one daemon from start to end.
+    """Run one daemon in this process from its configuration to its end.
 
+    :param name: ``"broker"`` or ``"controller"``.
     :param build: create the daemon from its configuration; may raise :class:`StartupError`.
     :param argv: ``CONFIG_FILE [--override KEY=VALUE ...]``; default: the process's arguments.
         Relative paths in the configuration are relative to the working directory.
-    :returns: the exit code.
+    :returns: the exit code of the process.
     """
     with contextlib.ExitStack() as files:
         service = ServiceManager(None, None)
@@ -198,15 +200,19 @@ def _report_ignored_keys(
 
 
 def _allow_many_open_files() -> None:
-    """Raise the soft limit, often 1,024, because each replica in use keeps a file open."""
+    """Raise the soft limit of open files to the hard limit.
+
+    The soft limit is often 1,024, and each replica in use keeps a file open.
+    """
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 class DaemonLife:
-    """Runs one daemon in the event loop, from start to exit code.
+    """Runs one daemon in the event loop, from its start to the exit code.
 
-    :param say: print the line that tells an operator why the daemon could not start.
+    :param say: print a line that tells the operator why the daemon could not start; default: to
+        standard error.
     """
 
     def __init__(
@@ -253,7 +259,7 @@ class DaemonLife:
         return code
 
     async def _attend_service(self) -> None:
-        """Report to the service manager until the end: the watchdog needs beats during a stop
+        """Report to the service manager until cancelled. The watchdog needs beats during a stop
         too."""
         try:
             await self._service.attend(self._daemon.status)
@@ -312,7 +318,7 @@ class DaemonLife:
         await self._daemon.wait_failed()
 
     async def _stop(self) -> bool:
-        """Stop the daemon, and return whether it stopped before the deadline."""
+        """Stop the daemon; return False if the deadline ``shutdown.timeout.ms`` ended the stop."""
         try:
             async with asyncio.timeout(self._config.shutdown_timeout_ms / 1000):
                 await self._daemon.stop()
@@ -324,7 +330,8 @@ class DaemonLife:
         return True
 
     async def _settle_peer_warnings(self) -> None:
-        """Log the counts of suppressed warnings about peers that are not repeated any more."""
+        """Log how often each warning about a peer was suppressed, once it has stopped; never
+        return."""
         while True:
             await asyncio.sleep(_PEER_WARNINGS_S)
             for event, host, times in self._peer_warnings.settle():
@@ -336,7 +343,8 @@ class DaemonLife:
         self._stop_wanted.set()
 
     def _on_loop_exception(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Handle an error of a callback or task: a bug, unless it is an error of a socket."""
+        """Handle an error of a callback or task: log it if it is a socket's, else end the daemon as
+        a bug."""
         error = context.get("exception")
         if error is None or isinstance(error, OSError):
             self._log.warning("loop_complaint", message=context.get("message"), reason=str(error))
@@ -350,7 +358,8 @@ class DaemonLife:
 
 
 class _PrintVersion(argparse.Action):
-    """Print the version, which is read only on demand because that takes some time."""
+    """The option ``--version``. It reads the version only on demand, because that takes some
+    time."""
 
     def __init__(self, option_strings: Sequence[str], dest: str, help: str) -> None:
         super().__init__(option_strings, dest, nargs=0, help=help)
@@ -361,7 +370,10 @@ class _PrintVersion(argparse.Action):
 
 
 def _read_properties(name: str, argv: Sequence[str] | None) -> tuple[str, dict[str, str]]:
-    """Return the configuration file's path, and its keys with the overrides applied."""
+    """Return the path of the configuration file, and its properties with the overrides applied.
+
+    :raises ConfigError: the file cannot be read or parsed, or an override is malformed.
+    """
     parser = argparse.ArgumentParser(prog=f"kraftjbod-{name}")
     parser.add_argument("config", type=Path, help="path of the daemon's .properties file")
     parser.add_argument(
@@ -392,7 +404,11 @@ def _send_telemetry(
     files: contextlib.ExitStack,
     peers: PeerWarnings,
 ) -> None:
-    """Configure telemetry: to ``telemetry.path``, the journal, or standard error."""
+    """Configure telemetry: to ``telemetry.path``, else to the journal, else to standard error.
+
+    :param files: closes the stream or the journal at the end of the process.
+    :raises ConfigError: ``telemetry.path`` cannot be opened.
+    """
     stream, sink, is_json = None, None, config.telemetry_format == "json"
     if config.telemetry_path is None and is_journal(_STDERR, os.environ):
         journal = Journal(f"kraftjbod-{name}-{config.node_id}")
@@ -430,14 +446,14 @@ def _require_assertions() -> None:
 
 
 def _say_on_stderr(line: str) -> None:
-    """Write a line to standard error, and stop waiting after a deadline."""
+    """Write ``line`` to standard error, and wait at most two seconds."""
     writer = LineWriter(_STDERR, lambda count: "")
     writer.write(line)
     writer.close(_LAST_LINES_S)
 
 
 def _refuse(name: str, why: Exception, say: Callable[[str], None] = _say_on_stderr) -> int:
-    """Print the reason, and return the exit code for it."""
+    """Print the reason of a failed start with ``say``; return the exit code for it."""
     say(f"kraftjbod-{name}: {why}\n")
     return _exit_code(why)
 

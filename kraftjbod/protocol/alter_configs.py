@@ -1,4 +1,4 @@
-"""PURE. AlterConfigs, which replaces all overrides of a resource, as incremental changes.
+"""PURE. Converts AlterConfigs, which replaces all overrides of a resource, to incremental changes.
 
 Overrides that the request does not name are removed (KIP-133). Kafka replaced this request by
 IncrementalAlterConfigs in version 2.3, but some clients support only AlterConfigs.
@@ -24,7 +24,11 @@ _SET, _DELETE = 0, 1
 
 
 def named_in_parts(request: AlterConfigsRequest) -> Iterator[tuple[int, tuple[str, ...]]]:
-    """Names of resources by type, in lists short enough for one forwarded request."""
+    """Yield a resource type and names of its resources, in lists short enough for one forwarded
+    request.
+
+    Duplicate names are merged, and names that are too long to exist are omitted.
+    """
     first = request.resources[:MAX_ITEMS_PER_REQUEST]
     for kind in sorted({resource.resource_type for resource in first}):
         names = dict.fromkeys(r.resource_name for r in first if r.resource_type == kind)
@@ -37,7 +41,7 @@ def named_in_parts(request: AlterConfigsRequest) -> Iterator[tuple[int, tuple[st
 def as_changes(
     request: AlterConfigsRequest, present: Mapping[tuple[int, str], Collection[str]]
 ) -> IncrementalAlterConfigsRequest:
-    """Convert the request.
+    """Return ``request`` as incremental changes.
 
     :param present: keys that currently have an override, by type and name of the resource.
     """
@@ -61,7 +65,10 @@ def as_changes(
 def _changes(
     resource: AlterConfigsRequest.AlterConfigsResource, present: Collection[str]
 ) -> Iterator[_Change]:
-    """Keys without a value and duplicate keys are kept; the controller rejects them like Kafka."""
+    """Yield the changes of one resource: a DELETE per override that is not named, then the SETs.
+
+    Keys without a value and duplicate keys are kept, and the controller rejects them as Kafka does.
+    """
     named = {canonical_key(config.name) for config in resource.configs}
     for name in dict.fromkeys(present):
         if name not in named:
@@ -71,7 +78,7 @@ def _changes(
 
 
 def to_alter_configs_response(response: IncrementalAlterConfigsResponse) -> AlterConfigsResponse:
-    """The same results as an AlterConfigs response; the throttle time is always 0."""
+    """Return the results of ``response`` as an AlterConfigs response, with a throttle time of 0."""
     return AlterConfigsResponse(
         responses=[
             AlterConfigsResponse.AlterConfigsResourceResponse(
@@ -88,7 +95,7 @@ def to_alter_configs_response(response: IncrementalAlterConfigsResponse) -> Alte
 def refuse_alter_configs(
     request: AlterConfigsRequest, error: OperatingError
 ) -> AlterConfigsResponse:
-    """A response that rejects every resource with the same error."""
+    """Return a response that rejects every resource of ``request`` with ``error``."""
     return AlterConfigsResponse(
         responses=[
             AlterConfigsResponse.AlterConfigsResourceResponse(

@@ -26,7 +26,8 @@ _COMMIT: Final = 1
 
 
 class TransactionMarker(NamedTuple):
-    """Result of a transaction, and epoch of its coordinator."""
+    """Content of a transaction marker: the result, and the epoch of the coordinator that
+    wrote it."""
 
     is_commit: bool
     coordinator_epoch: int
@@ -39,7 +40,7 @@ Markers = Mapping[int, TransactionMarker]
 def build_marker(
     marker: TransactionMarker, *, producer_id: int, producer_epoch: int, timestamp_ms: int
 ) -> bytes:
-    """Build the control batch of ``marker``."""
+    """Return the control batch of ``marker``, with offset 0."""
     key = _KEY.pack(_VERSION, _COMMIT if marker.is_commit else _ABORT)
     value = _VALUE.pack(_VERSION, marker.coordinator_epoch)
     return build_batch(
@@ -52,10 +53,10 @@ def build_marker(
 
 
 def read_marker(buf: Buffer, position: int, header: BatchHeader) -> TransactionMarker | None:
-    """Read the control batch at ``position``; None if it is not a transaction marker.
+    """Return the marker in the control batch at ``position``; None if it is no transaction marker.
 
-    Compaction leaves control batches without a record. Later marker versions are read like the
-    first. The CRC is not checked: a malformed batch counts as no marker.
+    Compaction leaves control batches without a record, which are no markers. Later marker versions
+    are read like the first. The CRC is not checked, and a malformed batch counts as no marker.
     """
     if not header.record_count:
         return None
@@ -66,7 +67,7 @@ def read_marker(buf: Buffer, position: int, header: BatchHeader) -> TransactionM
 
 
 def marker_of(record: Record) -> TransactionMarker | None:
-    """Parse a control record; None if it is not a transaction marker."""
+    """Return the marker in a control record; None if it is no transaction marker."""
     try:
         version, kind = _KEY.unpack_from(record.key or b"")
         value_version, coordinator_epoch = _VALUE.unpack_from(record.value or b"")
@@ -78,7 +79,10 @@ def marker_of(record: Record) -> TransactionMarker | None:
 
 
 def markers_in(buf: Buffer, headers: Sequence[BatchHeader]) -> Markers:
-    """The markers among the batches at the start of ``buf``, which have the given ``headers``."""
+    """Return the transaction markers in ``buf`` by base offset of their batches.
+
+    :param headers: the headers of the batches at the start of ``buf``.
+    """
     found, position = dict[int, TransactionMarker](), 0
     for header in headers:
         if header.is_control and (marker := read_marker(buf, position, header)) is not None:

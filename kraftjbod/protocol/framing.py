@@ -34,7 +34,7 @@ _LENGTH: Final = struct.Struct(">i")
 
 
 class FrameSplitter:
-    """Splits one direction of one connection. Unusable after an error."""
+    """Splits the bytes of one direction of a connection into frames. Unusable after an error."""
 
     def __init__(self, *, max_frame_bytes: int, scratch: bytearray | None = None) -> None:
         """
@@ -55,17 +55,20 @@ class FrameSplitter:
 
     @property
     def held_bytes(self) -> int:
-        """Memory used by a partial frame; 0 between frames."""
+        """Memory in bytes that a partial frame uses; 0 between frames."""
         return len(self._pending) if self._large is None else len(self._large)
 
     @property
     def filled_bytes(self) -> int:
-        """Received bytes of a partial frame."""
+        """Number of received bytes of a partial frame."""
         return len(self._pending) if self._large is None else self._filled
 
     @property
     def next_bytes(self) -> int:
-        """Memory used after the next ``get_buffer``: more than now if the buffer is full."""
+        """Memory in bytes that the partial frame uses after the next ``get_buffer``.
+
+        It exceeds :attr:`held_bytes` if the buffer is full and has to grow.
+        """
         if self._large is None or self._filled < len(self._large):
             return self.held_bytes
         growth = FIRST_GROWTH if self._filled <= SCRATCH_BYTES else _GROWTH
@@ -73,7 +76,8 @@ class FrameSplitter:
         return min(self._large_bytes, self._filled + more)
 
     def get_buffer(self) -> memoryview:
-        """Buffer for the next read; never empty. Valid until the next ``buffer_updated``."""
+        """Return the buffer for the next read, never empty. It is valid until
+        ``buffer_updated``."""
         large = self._large
         if large is None:
             if not self._pending:
@@ -88,9 +92,10 @@ class FrameSplitter:
         return memoryview(large)[self._filled :]
 
     def buffer_updated(self, count: int) -> list[Frame]:
-        """Process ``count`` new bytes; return the frames that are complete now, without lengths.
+        """Process ``count`` new bytes; return the frames that they complete, without the length
+        fields.
 
-        :raises RemoteProtocolError: a length is negative or above the limit.
+        :raises RemoteProtocolError: a frame has a negative length, or one above the limit.
         """
         if self._large is None:
             return self._split_scratch(len(self._pending) + count)

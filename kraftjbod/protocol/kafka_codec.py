@@ -184,8 +184,9 @@ _NOT_ENCODABLE: Final = (struct.error, TypeError, AttributeError, UnicodeEncodeE
 class ApiFeatures(NamedTuple):
     """Features for the ApiVersions response (KIP-584).
 
-    ``supported`` has the lowest and highest level that this broker supports, by feature.
-    ``finalized`` has the levels that the cluster uses as of ``epoch``, -1 if unknown.
+    ``supported`` has the lowest and highest level that this node supports, by feature.
+    ``finalized`` has the levels that the cluster uses. ``epoch`` is the metadata offset of the
+    finalized levels, -1 if unknown.
     """
 
     supported: Mapping[str, tuple[int, int]] = MappingProxyType({})
@@ -197,7 +198,7 @@ NO_FEATURES: Final = ApiFeatures()
 
 
 class RequestHeader(NamedTuple):
-    """Header of a request."""
+    """Header of a request; ``client_id`` is None for a null one."""
 
     api_key: int
     api_version: int
@@ -206,12 +207,17 @@ class RequestHeader(NamedTuple):
 
 
 def api_name(api_key: int) -> str:
-    """``"Produce"`` for 0; the number as text for an unknown API."""
+    """Return Kafka's name of an API, such as ``"Produce"``; ``"API 99"`` for an unknown number."""
     return _API_NAMES.get(api_key, f"API {api_key}")
 
 
 def message(name: str) -> type[Message]:
-    """The class of a message by name. With a fixed name, import the class from messages.py."""
+    """Return the message class ``name``, for code that does not know the name.
+
+    Other code imports the class from messages.py.
+
+    :raises KeyError: the name is unknown.
+    """
     return message_classes(name)[name]
 
 
@@ -222,13 +228,14 @@ def _namespace(name: str, version: int) -> dict[str, Any]:
 
 @functools.cache
 def _functions(name: str, version: int) -> tuple[Any, Any]:
-    """Reader and writer of the whole message."""
+    """Return the functions that read and write the whole message."""
     namespace = _namespace(name, version)
     return namespace[f"read_{name}"], namespace[f"write_{name}"]
 
 
 def source_of(name: str, version: int) -> str:
-    """Generated Python source of a message's constructors and of its codec for ``version``."""
+    """Return the generated source of the constructors of a message and of its codec for
+    ``version``."""
     schema = load_message(name)
     sources = [f"# {s.name}\n{constructor_source(s)}" for s in schema.struct.structs()]
     return "\n".join([*sources, Compiler(schema, version).source()])
@@ -236,7 +243,8 @@ def source_of(name: str, version: int) -> str:
 
 @functools.cache
 def is_flexible(api_key: int, version: int) -> bool:
-    """Whether ``version`` has compact lengths and tagged fields, in header and body (KIP-482)."""
+    """Return whether ``version`` has compact lengths and tagged fields, in header and body
+    (KIP-482)."""
     return version in load_message(_REQUEST_NAMES[api_key]).flexible
 
 
@@ -252,7 +260,8 @@ def decode_body(
 ) -> Message:
     """Decode the message ``name`` from ``position`` to the end of ``view``.
 
-    :raises RemoteProtocolError: the bytes are malformed, or not all are used.
+    :param max_elements: limit of the array elements and tagged fields.
+    :raises RemoteProtocolError: the bytes are malformed, or bytes are left over.
     """
     read, _ = _functions(name, version)
     end = len(view)
@@ -267,7 +276,11 @@ def decode_body(
 
 
 def _encode_frame(name: str, version: int, head: list[bytes], body: Message) -> list[Buffer]:
-    """Prefix ``head`` and ``body`` with their total length."""
+    """Return the buffers of a frame: the total length, ``head`` and ``body``.
+
+    :raises LocalProtocolError: a field of ``body`` has a wrong type, or a value that ``version``
+        lacks.
+    """
     _, write = _functions(name, version)
     chunks: list[Buffer] = [b"", *head]
     records_at: list[int] = []
@@ -288,12 +301,15 @@ def _encode_frame(name: str, version: int, head: list[bytes], body: Message) -> 
 
 
 def encode_body(version: int, body: Message) -> bytes:
-    """Encode ``body`` alone, as in the key or value of a record."""
+    """Return the bytes of ``body`` without frame or header, as in the key or value of a record."""
     return b"".join(_encode_frame(type(body).__qualname__, version, [], body))[_LENGTH.size :]
 
 
 def encode_part(version: int, value: Message) -> bytes:
-    """Encode an array element of a message in advance; for elements that are sent often."""
+    """Return the bytes of an array element, which a message accepts in place of the element.
+
+    For elements that are sent often.
+    """
     kind = type(value)
     write = _namespace(kind.__qualname__.partition(".")[0], version)[f"write_{kind.__name__}"]
     chunks: list[Buffer] = []
@@ -302,15 +318,18 @@ def encode_part(version: int, value: Message) -> bytes:
 
 
 def parts_of(kind: type[M], values: Sequence[M | bytes]) -> Sequence[M]:
-    """Declare ``values``, some of which :func:`encode_part` encoded, as an array of ``kind``."""
+    """Return ``values`` unchanged, typed as an array of ``kind`` for the constructor of a message.
+
+    Values of type ``bytes`` are results of :func:`encode_part`.
+    """
     return cast(Sequence[M], values)
 
 
 def encode_long_arrays(version: int, body: Message) -> Iterator[None]:
-    """Encode the elements of long arrays in ``body`` in place, one element per iteration.
+    """Replace the elements of long arrays in ``body`` by their bytes, and yield after each element.
 
-    For responses whose encoding would block the event loop for too long.
-    Structs that contain records are not encoded here, so that records stay separate buffers.
+    For responses that would block the event loop for too long if they were encoded at once. Structs
+    that contain records stay, so that records remain separate buffers.
     """
     for name in _struct_arrays(type(body).__qualname__, version):
         elements = getattr(body, name)
@@ -327,27 +346,30 @@ def encode_long_arrays(version: int, body: Message) -> Iterator[None]:
 
 
 def _holds_records(value: Message) -> bool:
-    """Whether the value contains records, or may contain them at a deeper level."""
+    """Return whether ``value`` or a struct inside it contains records, or may contain some."""
     fields = _records_fields(type(value).__qualname__)
     return any(getattr(value, field, True) for field in fields)
 
 
 @functools.cache
 def _struct_arrays(qualified_name: str, version: int) -> tuple[str, ...]:
-    """Names of the fields of a struct that are arrays of structs."""
+    """Return the names of the struct's fields that are arrays of structs in ``version``."""
     fields = _struct_of(qualified_name).fields
     return tuple(f.name for f in fields if f.is_array and f.struct and version in f.versions)
 
 
 @functools.cache
 def _records_fields(qualified_name: str) -> tuple[str, ...]:
-    """Names of the records fields of a struct itself, without those of inner structs."""
+    """Return the names of the records fields of a struct and of the structs inside it."""
     inside = _struct_of(qualified_name).structs()
     return tuple(f.name for s in inside for f in s.fields if f.type == "records")
 
 
 def _struct_of(qualified_name: str) -> StructSchema:
-    """The schema of a message class or of a struct inside it."""
+    """Return the schema of a message class, or of a struct inside it.
+
+    :param qualified_name: ``__qualname__`` of the class, such as ``"FetchRequest.FetchTopic"``.
+    """
     message_name, _, inner = qualified_name.partition(".")
     structs = load_message(message_name).struct.structs()
     return next(s for s in structs if s.name == (inner or message_name))
@@ -357,10 +379,10 @@ def _struct_of(qualified_name: str) -> StructSchema:
 
 
 def decode_request(frame: Buffer) -> tuple[RequestHeader, Message | None]:
-    """Decode header and body of a request frame (without its length).
+    """Decode the header and the body of a request frame, without its length field.
 
-    The body is None for an ApiVersions request of a higher version than supported:
-    :func:`api_versions_response` answers it in version 0, so that the client can retry.
+    The body is None for an ApiVersions request of a higher version than supported.
+    :func:`api_versions_response` then responds in version 0, so that the client can retry.
 
     :raises RemoteProtocolError: malformed bytes, or an unsupported API or version.
     """
@@ -381,12 +403,12 @@ def decode_request(frame: Buffer) -> tuple[RequestHeader, Message | None]:
 
 
 def api_key_of(frame: Buffer) -> int:
-    """The API key of a request frame; -1 if the frame is too short."""
+    """Return the API key of a request frame; -1 if the frame is too short."""
     return int.from_bytes(frame[:2], "big") if len(frame) >= _REQUEST_HEAD.size else -1
 
 
 def api_version_of(frame: Buffer) -> int:
-    """The API version of a request frame; -1 if the frame is too short."""
+    """Return the API version of a request frame; -1 if the frame is too short."""
     is_whole = len(frame) >= _REQUEST_HEAD.size
     return int.from_bytes(frame[2:4], "big", signed=True) if is_whole else -1
 
@@ -425,7 +447,10 @@ def _read_request_header(view: memoryview) -> tuple[RequestHeader, int]:
 
 
 def _skip_tags(view: memoryview, position: int) -> int:
-    """Position after the tagged fields of a header; Kafka has defined none so far."""
+    """Return the position after the tagged fields of a header; Kafka has defined none so far.
+
+    :raises RemoteProtocolError: there are too many tags, or one exceeds the frame.
+    """
     count, position = _read_uvarint(view, position)
     if count > MAX_TAGS_IN_HEADER:
         raise RemoteProtocolError(f"a header has {count} tagged fields")
@@ -446,7 +471,7 @@ def _read_uvarint(view: memoryview, position: int) -> tuple[int, int]:
 
 
 def encode_response(header: RequestHeader, body: Message) -> list[Buffer]:
-    """The response frame for the request of ``header``."""
+    """Return the buffers of the frame with ``body``, the response to the request of ``header``."""
     head = [_CORRELATION.pack(header.correlation_id)]
     # ApiVersions always uses the old header, as its client does not know the versions yet.
     if header.api_key != ApiKey.API_VERSIONS and is_flexible(header.api_key, header.api_version):
@@ -457,12 +482,12 @@ def encode_response(header: RequestHeader, body: Message) -> list[Buffer]:
 def api_versions_response(
     header: RequestHeader, features: ApiFeatures = NO_FEATURES, asker: str = ""
 ) -> list[Buffer]:
-    """The response frame for an ApiVersions request: the served APIs and features.
+    """Return the buffers of the response to an ApiVersions request: the served APIs and features.
+
+    A request of a higher version than supported gets version 0 and UNSUPPORTED_VERSION (KIP-511).
 
     :param asker: software name of the client. APIs of this project are listed only for its own
         clients, and APIs that are new in Kafka also for Kafka's clients.
-
-    A higher version than supported is answered in version 0 with UNSUPPORTED_VERSION (KIP-511).
     """
     version, error = header.api_version, ErrorCode.NONE
     if version > SUPPORTED[ApiKey.API_VERSIONS][1]:
@@ -507,14 +532,14 @@ def _is_advertised(key: int, asker: str) -> bool:
 
 
 def request_api_key(body: Message) -> int:
-    """The API key of the request ``body``."""
+    """Return the API key of the request ``body``."""
     return load_message(type(body).__name__).api_key
 
 
 def encode_request(
     body: Message, *, version: int, correlation_id: int, client_id: str
 ) -> list[Buffer]:
-    """The request frame for ``body`` in ``version``."""
+    """Return the buffers of the request frame with ``body`` in ``version``."""
     name = type(body).__name__
     api_key = request_api_key(body)
     client = client_id.encode()
@@ -525,7 +550,7 @@ def encode_request(
 
 
 def correlation_id_of(frame: Buffer) -> int:
-    """The correlation id of a response frame.
+    """Return the correlation id of a response frame.
 
     :raises RemoteProtocolError: the frame is too short.
     """
@@ -536,7 +561,7 @@ def correlation_id_of(frame: Buffer) -> int:
 
 
 def decode_response(frame: Buffer, *, api_key: int, version: int) -> Message:
-    """Decode the body of a response frame (without its length).
+    """Decode the body of a response frame, without its length field.
 
     :raises RemoteProtocolError: malformed bytes.
     """

@@ -17,9 +17,9 @@ _ENDINGS = ("Request", "Response", "Key", "Value", "Subscription", "Assignment")
 
 @functools.cache
 def message_classes(name: str) -> dict[str, type[Message]]:
-    """The class of a message and those of its inner structs, by name.
+    """Return the class of a message and the classes of its inner structs, by name.
 
-    :raises KeyError: there is no such message.
+    :raises KeyError: the name is unknown.
     """
     return build_classes(load_message(name))
 

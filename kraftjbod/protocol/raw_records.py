@@ -34,9 +34,9 @@ _SLICE_RECORDS: Final = 4096
 
 
 class RawRecord(NamedTuple):
-    """One record of a decompressed body, the bytes from ``begin`` to ``end``.
+    """One record of a decompressed body: the bytes from ``begin`` to ``end``.
 
-    The fields are those that :func:`byte_scans.find_records` returns.
+    The fields have the order of the tuples from :func:`byte_scans.find_records`.
     """
 
     begin: int
@@ -53,11 +53,12 @@ class RawRecord(NamedTuple):
 def raw_records(
     body: Buffer, count: int, last_offset_delta: int = _LARGEST_INT
 ) -> Iterator[RawRecord]:
-    """Iterate over the ``count`` records of a decompressed ``body``, a limited number in memory.
+    """Yield the ``count`` records of a decompressed ``body``, a limited number in memory.
 
     Offset deltas must increase, up to ``last_offset_delta``.
 
-    :raises CorruptRecordError: the records contradict their lengths or ``count``.
+    :raises CorruptRecordError: the records contradict their lengths, ``count`` or the offset
+        deltas.
     """
     data, at, before = bytes(body), 0, -1
     while count > 0:
@@ -74,9 +75,10 @@ def raw_records(
 
 
 class TimeSearch:
-    """Searches for the first record of a decompressed body at or after a timestamp, in steps.
+    """Searches a decompressed body for the first record at or after a timestamp, in steps.
 
-    ``found`` is its offset delta and timestamp, once :meth:`step` has found it.
+    ``found`` is the offset delta and the timestamp (wall-clock ms) of that record; None until
+    :meth:`step` has found it.
     """
 
     def __init__(
@@ -100,7 +102,7 @@ class TimeSearch:
         self._earliest = max(-MAX_LONG, min(earliest, MAX_LONG))
 
     def step(self, max_records: int = _SLICE_RECORDS) -> bool:
-        """Search the next ``max_records`` records; return whether the search has ended.
+        """Search the next ``max_records`` records; return True if the search has ended.
 
         :raises CorruptRecordError: the records contradict their lengths.
         """
@@ -120,17 +122,18 @@ class TimeSearch:
 
 
 def delete_horizon(header: BatchHeader) -> int:
-    """Wall-clock ms from which tombstones may be removed; :data:`NO_HORIZON` if not set."""
+    """Return the wall-clock ms from which tombstones may be removed; :data:`NO_HORIZON` if
+    not set."""
     return header.base_timestamp if header.attributes & HORIZON_BIT else NO_HORIZON
 
 
 def thinned_batch(
     header: BatchHeader, body: Buffer, kept: Sequence[RawRecord], horizon_ms: int = NO_HORIZON
 ) -> bytes:
-    """Build a batch with only the records ``kept`` (at least one) of its decompressed ``body``.
+    """Return the batch of ``header`` with only the records ``kept`` (at least one) of ``body``.
 
-    ``horizon_ms`` becomes its delete horizon unless it already has one.
-
+    :param body: the decompressed body of the batch.
+    :param horizon_ms: delete horizon to set, in wall-clock ms; ignored if the batch has one.
     :raises CorruptRecordError: a timestamp is out of range.
     """
     assert kept, "a batch without records is an empty_batch"
@@ -169,7 +172,7 @@ def thinned_batch(
 
 
 def empty_batch(header: BatchHeader) -> bytes:
-    """The batch without its records; producer, epoch and offsets are kept."""
+    """Return the batch of ``header`` without records; producer, epoch and offsets are kept."""
     attributes = header.attributes & ~(HORIZON_BIT | COMPRESSION_BITS)
     emptied = header._replace(attributes=attributes, base_timestamp=_NO_TIMESTAMP, record_count=0)
     return sealed(emptied, b"")

@@ -91,7 +91,10 @@ class TimestampType(IntEnum):
 
 
 class BatchHeader(NamedTuple):
-    """The first 61 bytes, parsed. A tuple, because Produce and Fetch parse one per batch."""
+    """The parsed header of a batch, its first 61 bytes.
+
+    A tuple is faster than a dataclass: Produce and Fetch parse a header per batch.
+    """
 
     base_offset: int
     batch_length: int
@@ -109,7 +112,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """Size of the whole batch."""
+        """Size of the whole batch in bytes."""
         return LOG_OVERHEAD_BYTES + self.batch_length
 
     @property
@@ -129,7 +132,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def compression(self) -> int:
-        """A :class:`Compression`, or 5..7 in an invalid batch."""
+        """Number of the codec: a :class:`Compression`, or 5 to 7 in an invalid batch."""
         return self.attributes & COMPRESSION_BITS
 
     @property
@@ -179,10 +182,10 @@ def read_header(buf: Buffer, position: int = 0) -> BatchHeader:
 
 
 def batches(buf: Buffer, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
-    """Iterate over position and header of each complete batch from ``position``.
+    """Yield the position and the header of each complete batch from ``position`` on.
 
-    An incomplete last batch ends the iteration: the caller compares ``position +
-    header.size_bytes`` of the last batch with ``len(buf)``.
+    An incomplete last batch ends the iteration. The caller detects it by comparing the end of the
+    last yielded batch with ``len(buf)``.
 
     :raises CorruptRecordError: a header is invalid (see :func:`read_header`).
     """
@@ -197,9 +200,9 @@ def batches(buf: Buffer, position: int = 0) -> Iterator[tuple[int, BatchHeader]]
 
 
 def whole_bytes(buf: Buffer) -> int:
-    """Number of leading bytes of ``buf`` that are complete batches.
+    """Return the number of bytes at the start of ``buf`` that are complete batches.
 
-    Reads lengths only.
+    Only the length field of each batch is read.
     """
     position, end = 0, len(buf)
     while end - position >= LOG_OVERHEAD_BYTES:
@@ -211,7 +214,7 @@ def whole_bytes(buf: Buffer) -> int:
 
 
 def end_of_batches(buf: Buffer) -> int | None:
-    """The offset after the last complete batch of ``buf``; None if there is none."""
+    """Return the offset after the last complete batch of ``buf``; None without a complete batch."""
     position, last, end = 0, None, len(buf)
     while end - position >= LOG_OVERHEAD_BYTES:
         (batch_length,) = _LENGTH.unpack_from(buf, position + _LENGTH_AT)
@@ -223,9 +226,10 @@ def end_of_batches(buf: Buffer) -> int | None:
 
 
 def offset_after_empty(buf: Buffer) -> int | None:
-    """The next offset after ``buf`` if it has batches but no records; None otherwise.
+    """Return the offset after the batches of ``buf`` if they contain no records.
 
-    Compaction leaves batches without records.
+    None means that a batch has records, or that ``buf`` has no batch. Compaction leaves batches
+    without records.
     """
     after = None
     for _, header in batches(buf):
@@ -236,7 +240,7 @@ def offset_after_empty(buf: Buffer) -> int | None:
 
 
 def sealed(header: BatchHeader, body: Buffer) -> bytes:
-    """Build a batch of ``header`` and ``body``, with the length and the CRC computed."""
+    """Return the batch of ``header`` and ``body`` with computed length and CRC."""
     length = HEADER_BYTES - LOG_OVERHEAD_BYTES + len(body)
     batch = bytearray(_HEADER.pack(*header._replace(batch_length=length, crc=0)))
     batch += body
@@ -245,12 +249,15 @@ def sealed(header: BatchHeader, body: Buffer) -> bytes:
 
 
 def compute_crc(buf: Buffer, position: int, size_bytes: int) -> int:
-    """CRC-32C of the batch of ``size_bytes`` at ``position``, without copying."""
+    """Return the CRC-32C of the batch of ``size_bytes`` at ``position``, without copying bytes."""
     return crc32c.crc32c(memoryview(buf)[position + _CRC_COVERS_FROM : position + size_bytes])
 
 
 def check_crc(buf: Buffer, position: int, header: BatchHeader) -> None:
-    """:raises CorruptRecordError: the complete batch at ``position`` does not match its CRC."""
+    """Check the CRC of the complete batch at ``position``.
+
+    :raises CorruptRecordError: the CRC does not match.
+    """
     computed = compute_crc(buf, position, LOG_OVERHEAD_BYTES + header.batch_length)
     if computed != header.crc:
         raise CorruptRecordError(
@@ -262,8 +269,8 @@ def check_crc(buf: Buffer, position: int, header: BatchHeader) -> None:
 def validate(buf: Buffer, *, max_batch_bytes: int) -> BatchHeader:
     """Check the bytes that a producer sent for one partition, and return the batch header.
 
-    As in Kafka a request has exactly one batch per partition, so that a producer's sequence numbers
-    are checked batch by batch.
+    As in Kafka, a request has exactly one batch per partition, so that the sequence numbers of a
+    producer are checked per batch.
 
     :raises CorruptRecordError: the bytes are not one complete v2 batch, or the CRC is wrong.
     :raises OperatingError: MESSAGE_TOO_LARGE, INVALID_RECORD, INVALID_TIMESTAMP,
@@ -296,7 +303,10 @@ def validate(buf: Buffer, *, max_batch_bytes: int) -> BatchHeader:
 
 
 def _require_acceptable(header: BatchHeader) -> None:
-    """Reject header values that only brokers may set."""
+    """Check that a producer's header is consistent and has no values that only brokers may set.
+
+    :raises OperatingError: INVALID_RECORD, INVALID_TIMESTAMP or UNSUPPORTED_COMPRESSION_TYPE.
+    """
     if header.base_offset != 0:
         raise _invalid_record(f"the batch has base offset {header.base_offset}, it must be 0")
     if header.record_count < 1 or header.record_count != header.last_offset_delta + 1:
@@ -341,10 +351,13 @@ def stamp_header(
     leader_epoch: int,
     append_time_ms: int | None = None,
 ) -> bytes:
-    """The first bytes of the batch at ``position`` as they are stored in the log.
+    """Return the first bytes of the batch at ``position`` as the log stores them, with offset and
+    epoch.
 
-    16 bytes, or the whole header of 61 if ``append_time_ms`` (``LogAppendTime``) is given.
-    A writer writes ``[head, buf[position + len(head) : end]]`` and does not copy the body.
+    A writer writes ``[head, buf[position + len(head) : end]]``, and does not copy the body.
+
+    :param append_time_ms: timestamp of all records for ``LogAppendTime``; None for ``CreateTime``.
+    :returns: 16 bytes, or with ``append_time_ms`` the whole header of 61 bytes with a new CRC.
     """
     (batch_length,) = _LENGTH.unpack_from(buf, position + _LENGTH_AT)
     head = _STAMP.pack(base_offset, batch_length, leader_epoch)
@@ -363,7 +376,7 @@ def stamp_header(
 
 
 def with_max_timestamp(buf: Buffer, header: BatchHeader, max_timestamp: int) -> bytes:
-    """The single batch in ``buf`` with another ``max_timestamp``."""
+    """Return a copy of the single batch in ``buf`` with ``max_timestamp`` and a new CRC."""
     batch = bytearray(buf)
     _MAX_TIMESTAMP.pack_into(batch, _MAX_TIMESTAMP_AT, max_timestamp)
     _CRC.pack_into(batch, _CRC_AT, compute_crc(batch, 0, header.size_bytes))
@@ -378,10 +391,10 @@ def place_batches(
     leader_epoch: int,
     append_time_ms: int | None = None,
 ) -> tuple[list[Buffer], list[BatchHeader]]:
-    """Assign offsets to the batches of ``buf``, which have the given ``headers``.
+    """Assign consecutive offsets from ``base_offset`` to the batches of ``buf``.
 
-    Their offsets are consecutive from ``base_offset``. Returns the buffers to write, without
-    copying bodies, and the new headers.
+    :param headers: the headers of all batches in ``buf``.
+    :returns: the buffers to write, in which bodies are not copied, and the new headers.
     """
     view, position = memoryview(buf), 0
     buffers: list[Buffer] = []

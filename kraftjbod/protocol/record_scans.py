@@ -1,8 +1,8 @@
 """PURE. Chooses the form of byte_scans.py: the compiled module, or the interpreted source.
 
 The name of a compiled module contains the hash of its source (conf/compile_scans.py). Only the
-module that matches the current source is imported. Without it, or if it cannot be imported on this
-machine or from a zip file, the source is interpreted, which is slower.
+module of the current source is imported. If it does not exist or cannot be imported, as from a zip
+file, the source is interpreted, which is slower.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _NAME_DIGITS: Final = 16
 
 
 def compiled_name(source: bytes) -> str:
-    """Name of the module that is compiled from ``source``."""
+    """Return the name of the module that is compiled from ``source``."""
     return f"_byte_scans_{hashlib.sha256(source).hexdigest()[:_NAME_DIGITS]}"
 
 
 def compiled_form() -> ModuleType | None:
-    """The compiled form of the current byte_scans.py; None if there is none."""
+    """Return the compiled module of the current byte_scans.py; None if it cannot be imported."""
     source = pkgutil.get_data(__package__, "byte_scans.py")
     if source is None:
         return None
@@ -39,7 +39,7 @@ FORM: Final[Literal["compiled", "interpreted"]] = "compiled" if _compiled else "
 
 
 def with_form(version: str) -> str:
-    """The version text of ``--version``, with the form of the scans."""
+    """Return the text of ``--version``: the version, and the form of the scans."""
     return f"{version}, byte scans: {FORM}"
 
 

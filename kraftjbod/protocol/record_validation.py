@@ -48,7 +48,7 @@ _QUICK_UNPACKED_BYTES: Final = 512 * 1024
 
 
 class RecordRules(NamedTuple):
-    """Rules for the records of one topic at present; times are wall-clock ms."""
+    """The rules that records of one topic must meet now; times are wall-clock ms."""
 
     needs_keys: bool = False
     earliest_ms: int = _LEAST_LONG
@@ -66,7 +66,7 @@ class RecordRules(NamedTuple):
 def record_rules(
     config: TopicConfig, now: PossibleNow, *, max_unpacked_bytes: int, max_records: int
 ) -> RecordRules:
-    """The current rules of a topic with ``config``."""
+    """Return the rules of a topic with ``config`` at the time ``now``."""
     earliest_ms, latest_ms = _LEAST_LONG, MAX_LONG
     stamps = config.message_timestamp_type == "LogAppendTime"
     if not stamps:
@@ -81,14 +81,17 @@ def record_rules(
 
 
 class CheckedBatch(NamedTuple):
-    """One batch that may be appended."""
+    """A validated batch as it may be appended, and its header."""
 
     records: Buffer
     header: BatchHeader
 
 
 def validate_quickly(buf: Buffer, header: BatchHeader, rules: RecordRules) -> CheckedBatch | None:
-    """As :func:`validate_records`; None if that would block the event loop for too long."""
+    """Validate like :func:`validate_records`, or return None if that takes too long.
+
+    "Too long" is about 2 ms of the event loop. The caller then validates in another thread.
+    """
     if rules.compression is not None and header.compression != rules.compression:
         return None
     if header.record_count > _QUICK_RECORDS[record_scans.FORM]:
@@ -109,9 +112,10 @@ def validate_quickly(buf: Buffer, header: BatchHeader, rules: RecordRules) -> Ch
 def validate_records(buf: Buffer, header: BatchHeader, rules: RecordRules) -> CheckedBatch:
     """Validate the single batch in ``buf``, whose header and CRC were checked before.
 
+    :returns: the batch to append, which has another codec or another ``max_timestamp`` if
+        necessary.
     :raises InvalidRecordsError: naming the invalid records.
-    :raises OperatingError: INVALID_RECORD, if the body contradicts the header; or
-        MESSAGE_TOO_LARGE.
+    :raises OperatingError: INVALID_RECORD: the body contradicts the header; or MESSAGE_TOO_LARGE.
     """
     assert rules.earliest_ms >= _LEAST_LONG and rules.latest_ms <= MAX_LONG, rules
     base = header.base_timestamp
@@ -147,9 +151,10 @@ def validate_records(buf: Buffer, header: BatchHeader, rules: RecordRules) -> Ch
 def _recompress(
     body: bytes, header: BatchHeader, newest: int, codec: int, rules: RecordRules
 ) -> CheckedBatch:
-    """Recompress the batch. All other fields stay, so that it remains its producer's batch.
+    """Return the batch compressed with ``codec``. All other fields are kept, so that the batch
+    still has the sequence of its producer.
 
-    :raises OperatingError: MESSAGE_TOO_LARGE, if the result is too large.
+    :raises OperatingError: MESSAGE_TOO_LARGE: the result is too large.
     """
     attributes = header.attributes & ~COMPRESSION_BITS | codec
     max_timestamp = header.max_timestamp if rules.stamps else newest
@@ -171,7 +176,10 @@ def _within_long(value: int) -> int:
 
 
 def _refusal(body: bytes, header: BatchHeader, rules: RecordRules) -> InvalidRecordsError:
-    """Find the first invalid records, in a second pass record by record."""
+    """Return the error that names the first invalid records, at most 100.
+
+    A second pass finds them record by record.
+    """
     found: list[tuple[int, str]] = []
     code = ErrorCode.INVALID_RECORD
     for record in raw_records(body, header.record_count):

@@ -1,10 +1,11 @@
-"""PURE. Records inside a v2 batch: building batches, and opening them.
+"""PURE. Records inside a v2 batch: builds batches, and opens them.
 
 For tools and for the metadata log. Brokers read only bounds and keys of records (byte_scans.py,
 raw_records.py), and a Fetch does not decompress at all.
 
-A record: varint length, int8 attributes, varint timestamp delta, varint offset delta, key, value
-and headers, each with a varint length of which -1 means null. Varints are zig-zag.
+A record is a varint length, int8 attributes, a varint timestamp delta, a varint offset delta, the
+key, the value, the number of headers and the headers. Key, value, and name and value of a header
+have a varint length; -1 means null. Varints are zig-zag.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ _LZ4_END: Final = bytes(4)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """One record. ``offset`` is set when decoded, and ignored when encoded."""
+    """One record. ``offset`` is set by decoding, and ignored by encoding."""
 
     key: bytes | None = None
     value: bytes | None = None
@@ -67,7 +68,7 @@ _MOST_RECORD_OVERHEAD_BYTES: Final = 32
 
 
 def most_bytes_of(record: Record) -> int:
-    """Return an upper bound of the bytes that ``record``, without headers, takes in a batch."""
+    """Return an upper bound of the bytes that ``record`` takes in a batch, if it has no headers."""
     return len(record.key or b"") + len(record.value or b"") + _MOST_RECORD_OVERHEAD_BYTES
 
 
@@ -86,7 +87,8 @@ def build_batch(
     is_transactional: bool = False,
     compression: Compression = Compression.NONE,
 ) -> bytes:
-    """Build one batch of ``records`` (at least one)."""
+    """Return one batch of ``records`` (at least one), with consecutive offsets from
+    ``base_offset``."""
     assert records, "a batch holds at least one record"
     base_timestamp = records[0].timestamp_ms
     body = bytearray()
@@ -177,11 +179,11 @@ def read_records(buf: Buffer, position: int = 0) -> Iterator[Record]:
 def open_body(
     buf: Buffer, position: int, header: BatchHeader, *, max_bytes: int = MAX_OPENED_BYTES
 ) -> bytes | memoryview:
-    """Decompress the body of the complete batch at ``position``.
+    """Return the decompressed body of the complete batch at ``position``.
 
     :raises CorruptRecordError: the batch is truncated, or contradicts its compression.
-    :raises OperatingError: UNSUPPORTED_COMPRESSION_TYPE; MESSAGE_TOO_LARGE, if it decompresses to
-        more than ``max_bytes``.
+    :raises OperatingError: UNSUPPORTED_COMPRESSION_TYPE; MESSAGE_TOO_LARGE: the decompressed body
+        exceeds ``max_bytes``.
     """
     size_bytes, compression = header.size_bytes, header.compression
     packed = memoryview(buf)[position + HEADER_BYTES : position + size_bytes]
@@ -235,9 +237,11 @@ def _read_bytes(body: bytes | memoryview, position: int, end: int) -> tuple[byte
 
 
 def read_varint(body: Buffer, position: int) -> tuple[int, int]:
-    """Decode the zig-zag varint at ``position``; return it and the position after it.
+    """Decode the zig-zag varint at ``position``; return the value and the position after the
+    varint.
 
     :raises IndexError: the body ends within the varint.
+    :raises CorruptRecordError: the varint does not fit 64 bits.
     """
     byte = body[position]
     position += 1
@@ -289,7 +293,10 @@ def _gunzip(packed: memoryview, max_bytes: int) -> bytes:
 def _unpack(
     unpack_into: Callable[[memoryview, bytearray], int], packed: memoryview, max_bytes: int
 ) -> memoryview:
-    """Decompress with growing buffers, because these formats do not state the size."""
+    """Decompress with growing buffers, because lz4 and zstd do not state the size.
+
+    :raises OperatingError: MESSAGE_TOO_LARGE.
+    """
     import cramjam
 
     size_bytes = max(_FIRST_OPENED_BYTES, 4 * len(packed))
@@ -339,9 +346,10 @@ def _require_bounded(size_bytes: int, max_bytes: int) -> None:
 
 
 def compress_body(compression: int, body: bytes, level: int | None = None) -> bytes:
-    """Compress ``body`` as the body of a batch, in a form that all clients read.
+    """Return ``body`` compressed as the body of a batch, in a form that all clients read.
 
-    :param level: level for gzip, lz4 and zstd; None for a fast level.
+    :param compression: number of a codec, see :class:`Compression`.
+    :param level: level for gzip, lz4 and zstd; None for the library's default.
     """
     if compression == Compression.NONE:
         return body
@@ -366,7 +374,10 @@ def compress_body(compression: int, body: bytes, level: int | None = None) -> by
 
 
 def _lz4_block(block: bytes, level: int | None) -> bytes:
-    """Compress a block by way of a frame, because the library supports levels only for frames."""
+    """Return the compressed block.
+
+    With a ``level`` it is cut from a frame, because the library supports levels only for frames.
+    """
     import cramjam
 
     if level is None:

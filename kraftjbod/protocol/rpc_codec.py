@@ -125,7 +125,8 @@ C = TypeVar("C", list[Any], dict[Any, Any])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IncomingRequest:
-    """``body`` is None if this side does not support the api or its version."""
+    """A decoded request frame. ``body`` is None if this side does not support the api or its
+    version."""
 
     correlation_id: int
     api: str
@@ -135,21 +136,25 @@ class IncomingRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IncomingResponse:
-    """Either ``error`` or ``body`` is set; :meth:`parse` validates the body."""
+    """A decoded response frame. Either ``error`` or ``body`` is set; :meth:`parse` validates the
+    body."""
 
     correlation_id: int
     error: OperatingError | None
     body: object
 
     def parse(self, kind: type[B]) -> B:
-        """:raises RemoteProtocolError: the body is not a valid ``kind``."""
+        """Return the body as a ``kind``.
+
+        :raises RemoteProtocolError: the body is not a valid ``kind``.
+        """
         return _validate(kind, self.body)
 
 
 def encode_request(correlation_id: int, body: RpcRequest, version: int | None = None) -> bytes:
-    """Encode a complete frame with its length; in the newest version if ``version`` is None.
+    """Return the frame of a request, with its length field.
 
-    Fields that an older version lacks are omitted.
+    :param version: version to write, None for the newest. Fields that it lacks are omitted.
     """
     if version is None:
         version = body.version
@@ -158,7 +163,7 @@ def encode_request(correlation_id: int, body: RpcRequest, version: int | None = 
 
 
 def encoded_size(body: RpcBody) -> int:
-    """Size of ``body`` as a part of a request, in bytes."""
+    """Return the number of bytes that ``body`` takes as a part of a request."""
     size: int = len(msgpack.packb(body.model_dump()))
     return size
 
@@ -172,7 +177,10 @@ def encode_error(correlation_id: int, error: OperatingError) -> bytes:
 
 
 def decode_request(frame: bytes | memoryview) -> IncomingRequest:
-    """:raises RemoteProtocolError: ``frame`` is not a valid request."""
+    """Decode a request frame, without its length field.
+
+    :raises RemoteProtocolError: ``frame`` is not a valid request.
+    """
     match _envelope(frame, _REQUEST):
         case [int() as correlation_id, str() as api, int() as version, dict() as body]:
             kind = REQUESTS.get(api)
@@ -193,7 +201,10 @@ def decode_request(frame: bytes | memoryview) -> IncomingRequest:
 
 
 def decode_response(frame: bytes | memoryview) -> IncomingResponse:
-    """:raises RemoteProtocolError: ``frame`` is not a valid response."""
+    """Decode a response frame, without its length field.
+
+    :raises RemoteProtocolError: ``frame`` is not a valid response.
+    """
     match _envelope(frame, _RESPONSE):
         case [int() as correlation_id, ErrorCode.NONE, str(), dict() as body]:
             return IncomingResponse(correlation_id=correlation_id, error=None, body=body)
@@ -208,7 +219,7 @@ def decode_response(frame: bytes | memoryview) -> IncomingResponse:
 
 
 def request_head(frame: bytes | memoryview) -> tuple[int, str]:
-    """Correlation id and api of a request whose body is not decoded.
+    """Return the correlation id and the api of a request, without decoding its body.
 
     :raises RemoteProtocolError: ``frame`` does not start like a request.
     """
@@ -228,7 +239,7 @@ def request_head(frame: bytes | memoryview) -> tuple[int, str]:
 
 
 class _ElementCount:
-    """Counts the lists and maps of a frame, and their elements, during decoding."""
+    """Counts the lists and maps of a frame and their elements while msgpack decodes the frame."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -242,7 +253,10 @@ class _ElementCount:
 
 
 def may_be_answered_at_length(frame: bytes | memoryview) -> bool:
-    """Whether the response to a request, given its first bytes, can have megabytes."""
+    """Return whether the response to a request may have megabytes.
+
+    :param frame: the request, or its first 48 bytes.
+    """
     head = bytes(frame[:_HEAD_BYTES])
     return any(api in head for api in _LONG_ANSWERS)
 
@@ -258,7 +272,10 @@ def _frame(envelope: list[Any]) -> bytes:
 
 
 def _envelope(frame: bytes | memoryview, kind: int) -> list[Any]:
-    """The fields of the envelope after its kind."""
+    """Decode ``frame``; return the fields of its envelope after the kind.
+
+    :raises RemoteProtocolError: ``frame`` is no envelope of ``kind``, or has too many elements.
+    """
     max_elements = min(MAX_ELEMENTS, len(frame))
     count = _ElementCount(MAX_REQUEST_ELEMENTS if kind == _REQUEST else MAX_RESPONSE_ELEMENTS)
     # Each element takes at least one byte, so most frames need no counting.

@@ -1,8 +1,6 @@
-"""PURE. RPC messages for requests of operators: configurations, moves, leaders, brokers.
+"""PURE. RPC messages for requests of operators: configurations, moves, elections, brokers.
 
-Brokers forward these requests, and tools may send them.
-
-The rules of rpc_messages.py apply.
+Brokers forward these requests, and tools may send them. The rules of rpc_messages.py apply.
 """
 
 from __future__ import annotations
@@ -28,7 +26,10 @@ from kraftjbod.protocol.rpc_messages import (
 
 
 class ConfigSource(IntEnum):
-    """Kafka's numbers for the source of a value. A node's value overrides that for all nodes."""
+    """Source of a configuration value, with Kafka's numbers.
+
+    A value for one node overrides the value for all nodes.
+    """
 
     TOPIC = 1
     DYNAMIC_BROKER = 2
@@ -39,9 +40,10 @@ class ConfigSource(IntEnum):
 
 
 class ConfigChange(RpcBody):
-    """``operation`` is Kafka's: 0 set, 1 delete, 2 append, 3 subtract (KIP-339).
+    """A change of one configuration key (KIP-339).
 
-    ``base`` is the list to append to or subtract from if no value is committed.
+    ``operation`` has Kafka's numbers: 0 set, 1 delete, 2 append, 3 subtract. ``base`` is the list
+    to append to or subtract from if no value is committed.
     """
 
     name: str
@@ -51,7 +53,7 @@ class ConfigChange(RpcBody):
 
 
 class AlteredResource(RpcBody):
-    """A topic or broker to configure; an empty ``name`` means all brokers."""
+    """The changes of one topic, broker or group; an empty ``name`` means all brokers."""
 
     resource_type: int
     name: str
@@ -70,7 +72,11 @@ class IncrementalAlterConfigsResponse(RpcResponse):
 
 
 class IncrementalAlterConfigsRequest(RpcRequest):
-    """``validated_by`` is the broker that validated its own resource, or that of all brokers."""
+    """Change dynamic configurations; each resource gets its own result.
+
+    ``validated_by`` is the broker that has validated the changes of its own configuration, or of
+    the configuration for all brokers. None means that no broker has.
+    """
 
     api = "IncrementalAlterConfigs"
     version = 1
@@ -86,7 +92,7 @@ class IncrementalAlterConfigsRequest(RpcRequest):
 
 
 class DescribedResource(RpcBody):
-    """The dynamic values of a topic or broker; an empty ``name`` means all brokers."""
+    """The dynamic values of one topic or broker; an empty ``name`` means all brokers."""
 
     name: str
     values: dict[str, str]
@@ -97,7 +103,7 @@ class DescribeDynamicConfigsResponse(RpcResponse):
 
 
 class DescribeDynamicConfigsRequest(RpcRequest):
-    """Requests the committed values of all topics (type 2) or brokers (type 4) with own values."""
+    """Request the committed values of the topics (type 2) or brokers (type 4) that have any."""
 
     api = "DescribeDynamicConfigs"
     Response = DescribeDynamicConfigsResponse
@@ -111,12 +117,13 @@ class DescribeDynamicConfigsRequest(RpcRequest):
 
 
 class ReassignedPartition(RpcBody):
-    """The target replicas of a partition; None in ``replicas`` cancels a reassignment.
+    """The target replicas of a partition; None in ``replicas`` cancels its reassignment.
 
     ``target_dirs`` is empty or has one item per item of ``replicas``: ``"any"``, the absolute path
     of a directory of that broker, or ``"dirid:"`` and a directory id. Items for existing replicas
     are ignored.
-    ``was_under_way`` says that the sender found the reassignment that it wants to cancel.
+
+    ``was_under_way``: the sender found the reassignment that it cancels before its first attempt.
     """
 
     topic: str
@@ -158,13 +165,13 @@ class OngoingReassignment(RpcBody):
 
 
 class ListPartitionReassignmentsResponse(RpcResponse):
-    """Contains only partitions that are being reassigned."""
+    """The partitions that are being reassigned."""
 
     partitions: tuple[OngoingReassignment, ...]
 
 
 class ListPartitionReassignmentsRequest(RpcRequest):
-    """``partitions`` maps topics to partitions; None requests all."""
+    """Request the ongoing reassignments. ``partitions`` is a list per topic; None requests all."""
 
     api = "ListPartitionReassignments"
     Response = ListPartitionReassignmentsResponse
@@ -176,7 +183,7 @@ class ListPartitionReassignmentsRequest(RpcRequest):
 
 
 class ElectionType(IntEnum):
-    """Kafka's numbers (KIP-460)."""
+    """Type of a leader election, with Kafka's numbers (KIP-460)."""
 
     PREFERRED = 0
     UNCLEAN = 1
@@ -201,7 +208,10 @@ class ElectLeadersResponse(RpcResponse):
 
 
 class ElectLeadersRequest(RpcRequest):
-    """Elect, per partition, the preferred leader or any replica that can lead."""
+    """Elect a leader per partition: the preferred replica, or with UNCLEAN any live replica.
+
+    UNCLEAN applies only to partitions without a leader.
+    """
 
     api = "ElectLeaders"
     Response = ElectLeadersResponse
@@ -215,11 +225,10 @@ class UnregisterBrokerResponse(RpcResponse):
 
 
 class UnregisterBrokerRequest(OnceOnlyRequest):
-    """Remove the registration of a permanently stopped broker (KIP-631).
+    """Remove the registration of a permanently stopped broker (KIP-631). Its replicas stay
+    assigned.
 
-    Its replicas stay assigned.
-
-    ``found_epoch`` is the epoch of the registration that the sender found, -1 if there was none.
+    ``found_epoch`` is the broker epoch of the registration that the sender found; -1 for none.
     """
 
     api = "UnregisterBroker"

@@ -33,11 +33,11 @@ class ControllerRegistrationResponse(RpcResponse):
 
 
 class ControllerRegistrationRequest(RpcRequest):
-    """Register an incarnation of a controller, which may be a voter or not.
+    """Register an incarnation of a controller, whether it is a voter or not.
 
     ``replaced_incarnation_id`` is the incarnation that the sender found in the metadata, or None.
-    If another one is registered by then, that one is newer and stays. ``features`` has the lowest
-    and highest level that the software supports, by feature.
+    If the metadata has another incarnation when the request arrives, that one is newer and stays.
+    ``features`` has the lowest and highest level that the software supports, by feature.
     """
 
     api = "ControllerRegistration"
@@ -60,7 +60,8 @@ class UnregisterControllerResponse(RpcResponse):
 class UnregisterControllerRequest(OnceOnlyRequest):
     """Remove the registration of a controller that is no voter. A live one registers again at once.
 
-    ``found_incarnation_id`` is the incarnation that the sender found, None if there was none.
+    ``found_incarnation_id`` is the incarnation that the sender found; None if it found no
+    registration.
     """
 
     api = "UnregisterController"
@@ -76,7 +77,7 @@ class UnregisterControllerRequest(OnceOnlyRequest):
 class DescribedController(RpcBody):
     """A controller that is a voter or is registered.
 
-    Only the address of an unregistered controller is known.
+    An unregistered voter has only ``controller_id`` and an address.
     """
 
     controller_id: WireBrokerId
@@ -88,7 +89,7 @@ class DescribedController(RpcBody):
 
 
 class ConfigSynonym(RpcBody):
-    """A possible source of a value, and its value; ``source`` is a ``ConfigSource``."""
+    """A source of a configuration value, and its value; ``source`` is a ``ConfigSource``."""
 
     name: str
     value: str
@@ -96,9 +97,10 @@ class ConfigSynonym(RpcBody):
 
 
 class DescribedConfig(RpcBody):
-    """The value that a controller uses for one key; the synonym that applies comes first.
+    """The value that a controller uses for one configuration key.
 
-    ``value`` is None if there is neither a value nor a default.
+    ``value`` is None if the key has neither a value nor a default. ``synonyms`` starts with the one
+    that applies.
     """
 
     name: str
@@ -114,14 +116,14 @@ class DescribeControllerConfigsResponse(RpcResponse):
 
 
 class DescribeControllerConfigsRequest(RpcRequest):
-    """Requests the values that the receiving controller uses, whether it is active or not."""
+    """Request the configuration values of the receiving controller, whether it is active or not."""
 
     api = "DescribeControllerConfigs"
     Response = DescribeControllerConfigsResponse
 
 
 class DescribedFeature(RpcBody):
-    """The levels that the active controller supports, and the current level."""
+    """A feature: the levels that the active controller supports, and the level in use."""
 
     name: RepeatedText
     lowest: int
@@ -130,7 +132,10 @@ class DescribedFeature(RpcBody):
 
 
 class DescribeClusterResponse(RpcResponse):
-    """``controller_id`` is the active controller; ``epoch`` is the offset of this state."""
+    """The state of the cluster. ``controller_id`` is the active controller.
+
+    ``epoch`` is the metadata offset of this state.
+    """
 
     cluster_id: RepeatedText
     controller_id: WireBrokerId
@@ -140,7 +145,7 @@ class DescribeClusterResponse(RpcResponse):
 
 
 class DescribeClusterRequest(RpcRequest):
-    """Requests the controllers and the feature levels from the active controller."""
+    """Request the controllers and the feature levels from the active controller."""
 
     api = "DescribeCluster"
     Response = DescribeClusterResponse

@@ -92,7 +92,8 @@ class Since(NamedTuple):
 class RpcRequest(RpcBody):
     """Base class of requests; ``api`` and the version are sent in the envelope.
 
-    ``version`` is the newest one. ``first_levels`` has the first ``metadata.version`` of each.
+    ``version`` is the newest version. ``first_levels`` has the first ``metadata.version`` of each
+    version.
     """
 
     api: ClassVar[str]
@@ -108,18 +109,19 @@ class RpcRequest(RpcBody):
     refuses the request."""
 
     def again(self) -> Self:
-        """The request to send if this one may already be done and only its response was lost."""
+        """Return the request to send if the response to this one was lost; it may be applied."""
         return self
 
     @classmethod
     def version_at(cls, level: MetadataVersion) -> int:
-        """The version for a cluster at ``level``."""
+        """Return the version that requests use in a cluster whose ``metadata.version`` is
+        ``level``."""
         spoken = [version for version, first in cls.first_levels.items() if first <= level]
         return max(spoken, default=cls.version)
 
     @classmethod
     def fields_after(cls, version: int) -> frozenset[str]:
-        """Names of the fields that ``version`` lacks."""
+        """Return the names of the fields that ``version`` lacks."""
         return frozenset(
             name
             for name, field in cls.model_fields.items()
@@ -128,11 +130,12 @@ class RpcRequest(RpcBody):
 
 
 class OnceOnlyRequest(RpcRequest):
-    """A request that must not be applied twice; a repetition gets the first response again.
+    """A request that must not be applied twice; a repetition gets the response of the first
+    attempt.
 
-    The sender first looks up the state before the change, and names that state in the request. If
-    the state has changed when the request is repeated, the first attempt changed it. Older
-    controllers ignore this, and respond that the object does not exist.
+    The sender looks up the state before the change, and names that state in the request. If the
+    state differs when a repetition arrives, the first attempt has changed it. Older controllers
+    ignore this, and respond that the object does not exist.
     """
 
     is_repeated: bool = False
@@ -145,7 +148,7 @@ class OnceOnlyRequest(RpcRequest):
 
 
 class ListenerInfo(RpcBody):
-    """An address of a broker for clients."""
+    """A listener of a broker or controller: its name, and the advertised host and port."""
 
     name: RepeatedText
     host: RepeatedText
@@ -155,9 +158,9 @@ class ListenerInfo(RpcBody):
 class BrokerRegistrationResponse(RpcResponse):
     broker_epoch: BrokerEpoch
     metadata_offset: int = -1
-    """Offset of the entry that made the registration and all that followed from it; -1: unknown.
+    """Offset of the metadata entry with the registration and its consequences; -1 if unknown.
 
-    The broker epoch of an amendment is older than that.
+    If the same incarnation registers again, its broker epoch stays and is lower than this offset.
     """
     metadata_log_id: WireUuid | None = None
     """Id of the controller's metadata log; None if the log was created before logs had ids."""
@@ -168,10 +171,14 @@ class BrokerRegistrationResponse(RpcResponse):
 class BrokerRegistrationRequest(RpcRequest):
     """Register an incarnation of a broker (KIP-858, "Broker registration").
 
-    ``log_dirs`` are the ids of its available log directories, ``log_dir_paths`` their paths in the
-    same order, and ``cordoned_log_dirs`` those that take no new replicas (KIP-1066).
-    An incarnation may register again, with directories that were reattached or added, or without
-    those that ``forgotten_log_dirs`` removes permanently. Other missing directories are offline.
+    ``log_dirs`` are the ids of the available log directories, ``log_dir_paths`` their paths in the
+    same order, and ``cordoned_log_dirs`` the ids of directories that accept no new replicas
+    (KIP-1066).
+
+    A registered incarnation may register again: with directories that were reattached or added, and
+    without the directories that ``forgotten_log_dirs`` removes permanently. Other missing
+    directories are offline.
+
     ``previous_broker_epoch`` is the epoch that a clean shutdown stored, or -1.
     """
 
@@ -203,24 +210,26 @@ class BrokerRegistrationRequest(RpcRequest):
     forgotten_log_dirs: Annotated[tuple[WireDirectoryId, ...], Since(4)] = Field(
         default=(), max_length=MAX_DIRECTORIES
     )
-    """Directories that this broker had and never will have again; their replicas are made anew."""
+    """Permanently lost directories of this broker; their replicas are recreated."""
     clean_shutdown_epochs: Annotated[tuple[BrokerEpoch, ...], Since(3)] = Field(
         default=(), max_length=MAX_DIRECTORIES
     )
-    """Up to which broker epoch the contents of each of ``log_dirs`` are known to be whole.
+    """For each item of ``log_dirs``, the broker epoch in which its logs were last complete.
 
-    In their order; -1 where nothing is known, empty if nothing is known of any. At a start it is
-    what the directory's clean-shutdown mark says; in a later registration of the same incarnation
-    the present epoch for a directory that was served without a break since the last answer.
+    -1 for an unknown epoch; empty if all are unknown. At a start, the epoch is in the clean
+    shutdown mark of the directory. When an incarnation registers again, it is the current broker
+    epoch for each directory that stayed online since the last response.
     """
     clean_shutdown_incarnations: Annotated[tuple[WireUuid, ...], Since(3)] = Field(
         default=(), max_length=MAX_DIRECTORIES
     )
-    """Which incarnation had that epoch, in the same order: epochs are offsets of one metadata log,
-    and another log may give the same. ``NO_INCARNATION`` where the mark does not say.
+    """For each item of ``clean_shutdown_epochs``, the incarnation of the broker with that epoch.
+
+    Epochs are offsets of one metadata log, so another log may have given the same epoch to another
+    incarnation. ``NO_INCARNATION`` if the mark does not name it.
     """
     applied_metadata_offset: Offset = -1
-    """How far the broker has followed its metadata log, at least."""
+    """A lower bound of the metadata offset that the broker has applied."""
 
 
 class ImpairedLogDir(RpcBody):
@@ -252,11 +261,12 @@ class BrokerHeartbeatResponse(RpcResponse):
 
 
 class BrokerHeartbeatRequest(RpcRequest):
-    """The broker is alive, has applied this much metadata, and these directories are offline.
+    """Report that the broker is alive, the metadata offset that it has applied, and its bad
+    directories.
 
     ``offline_log_dirs`` is cumulative for the incarnation, so its size depends on the number of
-    directories and never on the number of replicas (KIP-858).
-    ``impaired_log_dirs`` is not cumulative: a directory that is missing has recovered (KIP-928).
+    directories and never on the number of replicas (KIP-858). ``impaired_log_dirs`` is not
+    cumulative: a directory that is missing has recovered (KIP-928).
     """
 
     api = "BrokerHeartbeat"
@@ -279,13 +289,13 @@ class BrokerHeartbeatRequest(RpcRequest):
     cordoned_log_dirs: Annotated[tuple[WireDirectoryId, ...] | None, Since(2)] = Field(
         default=None, max_length=MAX_DIRECTORIES
     )
-    """None says nothing; an empty tuple says that none is cordoned."""
+    """None: not reported. An empty tuple: no directory is cordoned."""
     impaired_log_dirs: Annotated[tuple[ImpairedLogDir, ...] | None, Since(2)] = Field(
         default=None, max_length=MAX_DIRECTORIES
     )
-    """None says nothing; an empty tuple says that none is impaired."""
+    """None: not reported. An empty tuple: no directory is impaired."""
     max_replicas: int = Field(default=-1, ge=-1)
-    """How many replicas it can hold with the files that it may have open; -1: it does not say."""
+    """Number of replicas that the broker's limit of open files permits; -1: not reported."""
 
 
 # --- brokers: replicas ---------------------------------------------------------------------------
@@ -299,7 +309,7 @@ class AssignedTopic(RpcBody):
 
 
 class AssignedDirectory(RpcBody):
-    """The replicas in one directory, or those whose assignment is to be corrected to it."""
+    """The replicas that are in one directory, or that the metadata should assign to it."""
 
     directory_id: WireDirectoryId
     topics: tuple[AssignedTopic, ...]
@@ -320,7 +330,7 @@ class AssignReplicasToDirsResponse(RpcResponse):
 
 
 class AssignReplicasToDirsRequest(RpcRequest):
-    """A broker reports the directories of its replicas (KIP-858)."""
+    """Report the directories of the sender's replicas (KIP-858)."""
 
     api = "AssignReplicasToDirs"
     Response = AssignReplicasToDirsResponse
@@ -335,8 +345,10 @@ class PartitionIsr(RpcBody):
 
     ``isr_broker_epochs`` has one item per item of ``isr``; -1 means "not known", which is accepted
     for a member of the current ISR.
+
     ``metadata_offset`` is the leader's metadata offset at the time of the request. A broker that
-    registered later may have fewer records than the leader knows. Older leaders send -1.
+    registered after that offset may have fewer records than the leader assumes. Older leaders send
+    -1.
     """
 
     topic_id: WireTopicId
@@ -349,7 +361,7 @@ class PartitionIsr(RpcBody):
 
 
 class AlteredPartition(RpcBody):
-    """The result for one partition: an error, or the current state."""
+    """The result for one partition: an error, or the current leader and ISR."""
 
     topic_id: WireTopicId
     partition: int
@@ -365,7 +377,7 @@ class AlterPartitionResponse(RpcResponse):
 
 
 class AlterPartitionRequest(RpcRequest):
-    """A leader requests changes of ISRs."""
+    """Request changes of the ISRs of partitions that the sender leads."""
 
     api = "AlterPartition"
     Response = AlterPartitionResponse
@@ -383,7 +395,7 @@ class AllocateProducerIdsResponse(RpcResponse):
 
 
 class AllocateProducerIdsRequest(RpcRequest):
-    """Reserves the next block of producer ids for a broker (KIP-730)."""
+    """Reserve the next block of producer ids for a broker (KIP-730)."""
 
     api = "AllocateProducerIds"
     Response = AllocateProducerIdsResponse
@@ -396,9 +408,10 @@ class AllocateProducerIdsRequest(RpcRequest):
 
 
 class NewTopic(RpcBody):
-    """``num_partitions`` and ``replication_factor`` are -1 if ``assignments`` is given.
+    """A topic to create.
 
-    ``assignments`` maps a partition to its replicas, the preferred leader first.
+    ``num_partitions`` and ``replication_factor`` are -1 if ``assignments`` is given.
+    ``assignments`` is a list of replicas per partition, the preferred leader first.
     """
 
     name: str
@@ -422,7 +435,8 @@ class CreateTopicsResponse(RpcResponse):
 
 
 class CreateTopicsRequest(RpcRequest):
-    """Creates topics. Each topic gets its own result, so one invalid topic refuses no other."""
+    """Create topics. Each topic gets its own result, so an invalid topic does not affect the
+    others."""
 
     api = "CreateTopics"
     version = 1
@@ -445,7 +459,7 @@ class TopicRef(RpcBody):
 
 
 class FoundTopic(RpcBody):
-    """Result for ``asked``: its current ``topic_id``, or an error."""
+    """Result for the topic ``asked``: its current ``topic_id``, or an error."""
 
     asked: TopicRef
     topic_id: WireTopicId = TopicId(bytes(16))
@@ -460,7 +474,7 @@ class FindTopicsResponse(RpcResponse):
 
 
 class FindTopicsRequest(RpcRequest):
-    """Look up topics, in a state that includes all decisions made so far.
+    """Look up topics in the newest state, which includes changes that are not committed yet.
 
     Requests that change a topic start with this lookup. A repeated change then cannot affect
     another topic that was created with the same name.
@@ -484,7 +498,8 @@ class DeleteTopicsResponse(RpcResponse):
 
 
 class DeleteTopicsRequest(OnceOnlyRequest):
-    """Delete topics. A topic given by id existed at the time of the first attempt."""
+    """Delete topics. A topic given by id existed when the sender looked it up for its first
+    attempt."""
 
     api = "DeleteTopics"
     Response = DeleteTopicsResponse
@@ -493,9 +508,10 @@ class DeleteTopicsRequest(OnceOnlyRequest):
 
 
 class MorePartitions(RpcBody):
-    """``assignments`` lists the replicas of the added partitions only, or is None.
+    """A topic whose number of partitions becomes ``count``.
 
-    ``topic_id`` is the id of the topic that was found with fewer than ``count`` partitions.
+    ``assignments`` is None or lists the replicas of the added partitions only. ``topic_id`` is the
+    id of the topic that the sender found with fewer than ``count`` partitions.
     """
 
     name: str
@@ -515,7 +531,7 @@ class CreatePartitionsResponse(RpcResponse):
 
 
 class CreatePartitionsRequest(OnceOnlyRequest):
-    """Raises the number of partitions of topics (KIP-195)."""
+    """Raise the number of partitions of topics (KIP-195)."""
 
     api = "CreatePartitions"
     Response = CreatePartitionsResponse
@@ -525,7 +541,10 @@ class CreatePartitionsRequest(OnceOnlyRequest):
 
 
 class FeatureUpdate(RpcBody):
-    """``upgrade_type`` is Kafka's: 1 upgrade, 2 safe downgrade, 3 unsafe downgrade (KIP-584)."""
+    """A new level of one feature (KIP-584).
+
+    ``upgrade_type`` has Kafka's numbers: 1 upgrade, 2 safe downgrade, 3 unsafe downgrade.
+    """
 
     name: str
     level: int = Field(ge=0)
@@ -543,7 +562,7 @@ class UpdateFeaturesResponse(RpcResponse):
 
 
 class UpdateFeaturesRequest(RpcRequest):
-    """Apply all updates, or none."""
+    """Change the levels of features: all updates, or none of them."""
 
     api = "UpdateFeatures"
     Response = UpdateFeaturesResponse

@@ -1,9 +1,8 @@
-"""PURE. RPC messages between the controllers of a quorum, to followers of the metadata log, and
-for questions about the quorum.
+"""PURE. RPC messages for the metadata quorum: Raft's messages, followers, and descriptions.
 
 Raft's messages are bodies of this RPC. They are one-way: the response only acknowledges receipt.
-Names are those of ``raft/machine/messages``, from which ``raft/wire.py`` builds them. Sender and
-receiver are stated once per request.
+Names are those of ``raft/machine/messages``, from which ``raft/wire.py`` builds the bodies. Sender
+and receiver are stated once per request.
 """
 
 from __future__ import annotations
@@ -146,15 +145,18 @@ _BODY: Final[TypeAdapter[QuorumMessageBody]] = TypeAdapter(QuorumMessageBody)
 
 
 def quorum_message_body(fields: Mapping[str, object]) -> QuorumMessageBody:
-    """The body for ``fields``, chosen by their ``kind``."""
+    """Return the message body with ``fields``; the field ``kind`` determines the class.
+
+    :raises ValueError: the fields are not valid.
+    """
     return _BODY.validate_python(fields)
 
 
 class QuorumMessagesResponse(RpcResponse):
     """Receipt of the messages; replies to them are separate messages.
 
-    ``directories``, if the request asks for them: the directory id with which each voter of a
-    static quorum votes, as known to the receiver.
+    ``directories`` is set if the request asks for it: the recorded directory id of each voter of a
+    static quorum.
     """
 
     directories: dict[WireBrokerId, WireDirectoryId] = Field(default_factory=dict)
@@ -164,13 +166,17 @@ class QuorumMessagesRequest(RpcRequest):
     """Messages of one controller to another, in order.
 
     ``sender_directory_id`` identifies the disk with the sender's vote and log: the same node with
-    another disk has lost its vote. ``receiver_id`` is the expected receiver.
-    ``receiver_directory_id`` likewise, or None if voters are identified by node id alone.
+    another disk has lost its vote. ``receiver_id`` is the expected receiver, and
+    ``receiver_directory_id`` its expected disk, or None if voters are identified by node id alone.
+
     ``sender_endpoint`` (``NAME://host:port``) is the sender's address. ``sender_features`` has the
-    lowest and highest level that its software supports, by feature. The leader registers the
-    sender with them (KIP-919). Older software sends neither.
-    ``metadata_log_id`` is the id of the sender's log, if its id is committed there.
-    ``asks_for_directories``: the request is only a question, and the sender is not recorded.
+    lowest and highest level that the sender supports, by feature. The leader registers the sender
+    with both (KIP-919). Older software sends neither.
+
+    ``metadata_log_id`` is the id of the sender's log, once it is committed there.
+
+    ``asks_for_directories``: the request only asks for recorded directories, and the receiver does
+    not record the sender.
     """
 
     api = "QuorumMessages"
@@ -210,13 +216,19 @@ class FetchMetadataResponse(RpcResponse):
     ``snapshot_offset`` is -1, or the offset of the last entry in the snapshot. A snapshot is sent
     in pieces: ``snapshot_chunk`` starts at the requested position, and ``snapshot_next_position``
     is -1 after the last piece.
-    ``high_watermark`` is the offset of the last committed entry, -1 if there is none.
+
+    ``high_watermark`` is the offset of the last committed entry; -1 if no entry is committed.
+
     ``metadata_log_id`` is the id of the log; None from software that has no such ids.
+
     ``controller_id`` is the responding controller, ``controller_epoch`` its term, and ``is_active``
     whether it is the leader. Snapshots differ between controllers, so pieces must not be mixed.
+
     ``snapshot_epoch`` is the epoch of the last entry in the snapshot, in its first piece; else -1.
+
     ``snapshot_crc`` is the CRC of the whole snapshot, in each piece. A controller that replaces a
     damaged snapshot may write the same state in another order.
+
     ``controllers`` are the voters, as ``id@host:port``, if the metadata log names them.
     """
 
@@ -256,7 +268,7 @@ class FetchMetadataRequest(RpcRequest):
     snapshot_position: int = Field(default=0, ge=0)
     metadata_log_id: WireUuid | None = None
     broker_epoch: BrokerEpoch = BrokerEpoch(-1)
-    """Shows the controller's door that this is a broker, once it is registered."""
+    """Identifies the sender as a registered broker to the controller's listener."""
     applied_metadata_offset: Offset | None = None
     applied_metadata_epoch: int | None = None
 
@@ -265,10 +277,10 @@ class FetchMetadataRequest(RpcRequest):
 
 
 class QuorumReplica(RpcBody):
-    """One replica of the metadata log, as its leader knows it.
+    """One replica of the metadata log, as the leader knows it.
 
-    ``log_end_offset`` is the offset after the last durable entry. Times are wall-clock times. -1
-    means unknown. ``endpoints`` are ``NAME://host:port``, for voters only.
+    ``log_end_offset`` is the offset after the last durable entry. Times are wall-clock ms. -1 means
+    unknown. ``endpoints`` are ``NAME://host:port``, for voters only.
     """
 
     node_id: WireBrokerId
@@ -280,11 +292,11 @@ class QuorumReplica(RpcBody):
 
 
 class DescribeQuorumResponse(RpcResponse):
-    """``node_id`` is the responding controller, ``leader_id`` is -1 while no leader is known.
+    """The quorum. ``node_id`` is the responding controller; ``leader_id`` is -1 if no leader is
+    known.
 
-    ``high_watermark`` is the offset after the last committed entry, -1 if it is not known.
-    ``refusal`` is the reason why the leader does not accept the responding controller as a voter,
-    or None.
+    ``high_watermark`` is the offset after the last committed entry, -1 if unknown. ``refusal`` is
+    the reason why the leader does not accept the responding controller as a voter; None if it does.
     """
 
     node_id: WireBrokerId
@@ -298,9 +310,9 @@ class DescribeQuorumResponse(RpcResponse):
 
 
 class DescribeQuorumRequest(RpcRequest):
-    """Request the state of the quorum from its leader, or from any controller with ``of_any``.
+    """Request the state of the quorum from its leader, or with ``of_any`` from any controller.
 
-    Any controller reports the leader and the voters that it knows.
+    A controller that is not the leader reports only the leader and the voters that it knows.
     """
 
     api = "DescribeQuorum"
@@ -314,7 +326,8 @@ class AddRaftVoterResponse(RpcResponse):
 
 
 class AddRaftVoterRequest(OnceOnlyRequest):
-    """Add a controller that follows the log and has caught up to the voters (KIP-853).
+    """Add a controller to the voters (KIP-853). It must have caught up with the metadata log
+    before.
 
     ``was_checked``: before its first attempt the sender verified that it was not a voter.
     """

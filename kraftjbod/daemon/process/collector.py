@@ -1,10 +1,11 @@
 """WIRE. ``Collector``: keeps Python's cyclic garbage collector from blocking the event loop.
 
-A full collection visits all objects whenever their number has grown by a quarter. With the metadata
-of 100,000 partitions that takes a third of a second, with a million more than three. A controller
-that is silent for a second is voted out. Objects that survive a long collection are permanent, so
-they are excluded from later ones (``gc.freeze``). Reference counts still free them. Only cycles
-among them would stay, and metadata has none.
+A full collection visits all objects, each time that their number has grown by a quarter. It takes a
+third of a second with the metadata of 100,000 partitions, and more than three with a million. The
+other controllers elect a new leader if the leader is silent for a second.
+
+``gc.freeze`` therefore excludes the objects that survive a long collection from later ones.
+Reference counts still free them. Only garbage cycles among them would stay, and metadata has none.
 """
 
 from __future__ import annotations
@@ -19,12 +20,14 @@ _LONG_S: Final = 0.03
 
 
 class Collector:
-    """Watches collections. Call ``watch()`` once in a process."""
+    """Freezes the surviving objects after each long collection. Call ``watch()`` once per
+    process."""
 
     def __init__(
         self, now_s: Callable[[], float] = time.perf_counter, long_s: float = _LONG_S
     ) -> None:
-        """:param long_s: a collection that takes this long is followed by ``gc.freeze``."""
+        """:param long_s: ``gc.freeze`` is called after a collection of at least this many
+        seconds."""
         self._now_s = now_s
         self._long_s = long_s
         self._began_s = 0.0

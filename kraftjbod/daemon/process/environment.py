@@ -1,7 +1,8 @@
 """WIRE. ``Environment``: a daemon's access to the process: clock, randomness, metrics, disks.
 
-The real implementations are created only here, the event loop in runner.py. Time, timers,
-connections and listeners come from the loop (net/connection.py), so another loop replaces them too.
+Only this file creates the real implementations; runner.py creates the real event loop. Time,
+timers, connections and listeners come from the loop (net/connection.py), so a simulated loop
+replaces them too.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from kraftjbod.storage.vfs import RealVfs, Vfs
 
 
 class SystemClock:
-    """The real :class:`~kraftjbod.core.loop.timing.Clock`."""
+    """The real :class:`~kraftjbod.core.loop.timing.Clock`: monotonic and wall-clock
+    milliseconds."""
 
     def __init__(self) -> None:
         self._guard = WallGuard()
@@ -45,7 +47,7 @@ def _max_open_files() -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
-    """Access to the process and the operating system. Simulations replace it."""
+    """Access to the process and the operating system. A simulation passes its own values."""
 
     clock: Clock = field(default_factory=SystemClock)
     random_bytes: Callable[[int], bytes] = os.urandom
@@ -60,5 +62,5 @@ class Environment:
     max_open_files: int = field(default_factory=_max_open_files)
     """RLIMIT_NOFILE of this process; negative if unlimited."""
     features: dict[str, tuple[int, int]] = field(default_factory=lambda: SUPPORTED_FEATURES)
-    """Lowest and highest level by feature that the node registers. A simulation of mixed versions
-    uses those of older versions."""
+    """Lowest and highest level of each feature that the node registers. A simulation of mixed
+    versions passes those of an older version."""

@@ -1,14 +1,14 @@
-"""WIRE. Telemetry as structured entries of the systemd journal.
+"""WIRE. ``Journal``: sends telemetry to the systemd journal as structured entries.
 
-* Events go to journald's socket, one datagram each, in its native protocol. A field is
-  ``NAME=value`` and a newline. For a value with newlines it is the name, a newline, eight bytes of
-  length (little-endian), the value and a newline.
-* ``MESSAGE`` is the event as a readable line, ``PRIORITY`` its level in syslog's numbers. Every
-  field of the event is also a field named ``KRAFTJBOD_`` and its name in capitals.
+* Each event is one datagram to journald's socket, in its native protocol. A field is ``NAME=value``
+  and a newline. A field whose value has newlines is the name, a newline, the length in eight bytes
+  (little-endian), the value and a newline.
+* ``MESSAGE`` is the event as a readable line, and ``PRIORITY`` its level in syslog's numbers. Every
+  field of the event is also sent as ``KRAFTJBOD_`` and its name in capitals.
 * Sending never blocks. Events that journald does not accept at once are dropped and counted. The
-  count is sent with the next event. Without journald, events go to standard error as JSON.
-* Long values are shortened, and fields beyond the size limit are left out. ``KRAFTJBOD_CUT_FIELDS``
-  counts both. Memory file descriptors, which allow larger entries, are not used.
+  count is sent before the next event. Without journald, events go to standard error as JSON.
+* Long values are cut, and fields beyond the size limit are omitted. ``KRAFTJBOD_CUT_FIELDS`` is the
+  number of both. Larger entries would need memory file descriptors.
 """
 
 from __future__ import annotations
@@ -36,7 +36,10 @@ _LENGTH: Final = struct.Struct("<Q")
 
 
 def is_journal(fd: int, environment: Mapping[str, str]) -> bool:
-    """Return whether ``fd`` is the stream to the journal that ``JOURNAL_STREAM`` names."""
+    """Return whether ``fd`` is a stream to the journal: the device and inode in ``JOURNAL_STREAM``.
+
+    :param environment: the environment variables of the process.
+    """
     named = environment.get("JOURNAL_STREAM")
     if not named:
         return False
@@ -48,7 +51,9 @@ class Journal:
     """A daemon's connection to the journal. :meth:`take` is a sink of telemetry.
 
     :param identifier: the name for ``journalctl -t``.
-    :param fallback_fd: receives events while there is no journald; made non-blocking.
+    :param address: path of journald's socket.
+    :param fallback_fd: descriptor that receives the events while journald does not run; becomes
+        non-blocking.
     """
 
     def __init__(
@@ -63,7 +68,7 @@ class Journal:
         os.set_blocking(fallback_fd, False)
 
     def take(self, event: Mapping[str, Any]) -> None:
-        """Send an event. Never raises and never waits."""
+        """Send ``event``, or count it as dropped. Never raises and never waits."""
         if self._dropped:
             fields: dict[str, Any] = {
                 "event": "telemetry_dropped",
@@ -81,7 +86,7 @@ class Journal:
         self._socket.close()
 
     def _send(self, event: Mapping[str, Any]) -> bool:
-        """Send an event, and return whether journald or the fallback accepted it."""
+        """Send ``event``; return whether journald or the fallback accepted it completely."""
         try:
             self._socket.sendto(_entry(event, self._identifier), self._address)
         except BlockingIOError:

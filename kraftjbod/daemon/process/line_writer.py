@@ -1,10 +1,10 @@
 """WIRE. ``LineWriter``: writes lines to a file or a pipe in a separate thread.
 
-* The caller never waits. A system disk that hangs, or a reader that does not read, blocks only the
-  thread.
-* The queue has a limit in bytes. Lines beyond it are dropped and counted, and a line with the count
-  is written when the thread continues. Lines that cannot be written are dropped too.
-* At the end, queued lines have a deadline. A killed process loses them.
+* The caller never waits. A system disk that hangs, or a pipe whose reader does not read, blocks
+  only the thread.
+* The queue has a limit in bytes. Lines beyond the limit are dropped and counted, like lines that
+  cannot be written. The thread writes a line with the count once it can write again.
+* ``close`` waits for the queued lines until a deadline. A killed process loses them.
 """
 
 from __future__ import annotations
@@ -24,9 +24,11 @@ _POLL_S: Final = 0.5
 
 
 class LineWriter:
-    """The part of a text stream's interface that telemetry needs.
+    """A writer of telemetry, with those methods of a text stream that telemetry calls.
 
-    :param dropped_line: return the line that reports the given number of dropped lines.
+    :param dropped_line: function that returns the line to write after the given number of lines was
+        dropped.
+    :param max_waiting_bytes: limit of the queue; each line counts with an overhead of 100 bytes.
     """
 
     def __init__(
@@ -47,7 +49,8 @@ class LineWriter:
         self._thread.start()
 
     def write(self, text: str) -> int:
-        """Queue a line. Never waits and never raises."""
+        """Queue ``text``; return its number of characters, or 0 if it was dropped. Never waits or
+        raises."""
         line = text.encode("utf-8", errors="backslashreplace")
         cost = len(line) + _LINE_OVERHEAD_BYTES
         with self._mutex:
@@ -65,7 +68,8 @@ class LineWriter:
         return os.isatty(self._fd)
 
     def close(self, timeout_s: float) -> bool:
-        """Return whether everything was written within ``timeout_s``. The descriptor stays open."""
+        """Wait up to ``timeout_s`` seconds; return whether the queue is empty. ``fd`` stays
+        open."""
         self._lines.put(None)
         self._thread.join(timeout_s)
         return not self._thread.is_alive()

@@ -1,7 +1,8 @@
-"""WIRE. ``MetricsSnapshots``: a file with all metrics, replaced at each interval.
+"""WIRE. ``MetricsSnapshots``: writes all metrics to a JSON file at each interval.
 
-A reader never sees an incomplete file. A separate thread writes it, so a disk that hangs blocks
-neither the event loop nor more than one snapshot. A failed snapshot is logged and tried again.
+The file is replaced by a rename, so a reader never sees an incomplete one. A separate thread writes
+each snapshot, so a disk that hangs does not block the event loop. While a snapshot is being
+written, no other one starts. A failed snapshot is logged, and the next interval tries again.
 """
 
 from __future__ import annotations
@@ -18,15 +19,18 @@ from kraftjbod.core.telemetry import Metrics, get_logger
 
 
 def _open_draft(path: str, flags: int) -> int:
-    """Open the draft file, and refuse a symbolic link in its place."""
+    """Open the draft file with mode 0640.
+
+    :raises OSError: ``path`` is a symbolic link, or cannot be opened.
+    """
     return os.open(path, flags | os.O_NOFOLLOW, 0o640)
 
 
 class MetricsSnapshots:
-    """Writes snapshots; see :meth:`run`.
+    """Writes snapshots at an interval; see :meth:`run`.
 
-    :param is_complete: return whether all metrics are registered. The first snapshot waits for
-        that, because alerts need the initial value of each metric.
+    :param is_complete: return whether all metrics are registered. No snapshot is written before,
+        because alerts need the initial value of each metric.
     """
 
     def __init__(
@@ -42,7 +46,7 @@ class MetricsSnapshots:
         self._log = get_logger(component="metrics_snapshots", path=str(path))
 
     async def run(self) -> None:
-        """Write until cancelled."""
+        """Start a snapshot per interval, until cancelled."""
         while True:
             if self._is_complete():
                 self._begin()

@@ -1,8 +1,8 @@
 """WIRE. ``ServiceManager``: reports readiness, status and watchdog beats of a daemon to systemd.
 
 The protocol is sd_notify's: datagrams of ``KEY=VALUE`` lines to the socket that ``NOTIFY_SOCKET``
-names. Without that variable nothing is sent. Only the event loop sends watchdog beats: systemd
-should kill a broker whose loop hangs, but not one whose disk hangs.
+names. Without that variable nothing is sent. The event loop sends the watchdog beats, so that
+systemd kills a broker whose loop hangs, and not one whose disk hangs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,11 @@ _MAX_STATUS_CHARS: Final = 500
 
 
 class ServiceManager:
-    """The socket of the service manager that started this process, if one did."""
+    """Client of the service manager that started this process.
+
+    :param address: its socket: a path, or ``@`` and an abstract name. None: nothing is sent.
+    :param watchdog_s: longest time between two beats, in seconds; None without a watchdog.
+    """
 
     def __init__(self, address: str | None, watchdog_s: float | None) -> None:
         self._address = address
@@ -40,8 +44,9 @@ class ServiceManager:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str], pid: int) -> Self:
-        """Read ``NOTIFY_SOCKET``, ``WATCHDOG_USEC`` and ``WATCHDOG_PID``.
+        """Create a client from ``NOTIFY_SOCKET``, ``WATCHDOG_USEC`` and ``WATCHDOG_PID``.
 
+        :param pid: id of this process. The watchdog of another ``WATCHDOG_PID`` is ignored.
         :raises ConfigError: a malformed value.
         """
         address = environment.get("NOTIFY_SOCKET")
@@ -58,7 +63,11 @@ class ServiceManager:
         return cls(address, watchdog_s)
 
     def notify(self, **facts: str) -> None:
-        """Send values at once. Failed ones are logged once, and sent again with the next values."""
+        """Send the values ``facts`` at once, in one datagram.
+
+        Values that cannot be sent are kept and sent with the next ones. The first failure is
+        logged.
+        """
         if self._address is None:
             return
         self._unsent |= facts
@@ -74,9 +83,9 @@ class ServiceManager:
             self._unsent.clear()
 
     def notify_status(self, text: str, **facts: str) -> None:
-        """Send the status line for ``systemctl status``, shortened if it is too long.
+        """Send ``text`` as the status line for ``systemctl status``, and the values ``facts``.
 
-        Nothing is sent if the status is unchanged and no other values are given.
+        The text is cut at 500 characters, and sent only if it has changed.
         """
         if text != self._status:
             facts["STATUS"] = text.replace("\n", " ")[:_MAX_STATUS_CHARS]
@@ -85,7 +94,10 @@ class ServiceManager:
             self.notify(**facts)
 
     async def attend(self, status: Callable[[], str]) -> None:
-        """Report each change of the status, and send watchdog beats, until cancelled."""
+        """Send each new status and the watchdog beats, until cancelled.
+
+        :param status: return the current status line; called at least once a second.
+        """
         if self._address is None:
             return
         beat_s = _STATUS_S if self._watchdog_s is None else self._watchdog_s / _BEATS
@@ -115,12 +127,15 @@ class ServiceManager:
 
 
 def this_service() -> ServiceManager:
-    """Return the service manager of this process's environment."""
+    """Return the client of the service manager that the environment of this process names."""
     return ServiceManager.from_environment(os.environ, os.getpid())
 
 
 def dirs_text(log_dirs: Sequence[LogDir]) -> str:
-    """Return ``log directories: 1 online, 1 impaired (saturated /data/2), 1 offline (/data/3)``."""
+    """Return ``log directories: 1 online, 1 impaired (saturated /data/2), 1 offline (/data/3)``.
+
+    Impaired and offline directories are not counted as online.
+    """
     impaired = [f"{d.state.value} {d.path}" for d in log_dirs if d.state.is_impaired]
     offline = [d.path for d in log_dirs if d.state is LogDirState.OFFLINE]
     online = len(log_dirs) - len(impaired) - len(offline)

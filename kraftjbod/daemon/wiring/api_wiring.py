@@ -52,7 +52,10 @@ T = TypeVar("T")
 
 
 class ApiWiring:
-    """The request handlers. ``answers`` limits the responses that all listeners hold together."""
+    """Builds the request handlers and the emitters of telemetry.
+
+    ``answers`` limits the bytes of the responses that all listeners hold together.
+    """
 
     def __init__(
         self,

@@ -20,7 +20,7 @@ from kraftjbod.storage.log_dirs.log_dir import LogDir, LogDirFailureChannel
 from kraftjbod.storage.manager.log_manager import LogManager
 from kraftjbod.storage.segments.segment_cache import CacheLimits
 
-#: Maximum number of directories in the life of the process; returned ones count again.
+#: Maximum number of directory openings in the life of the process; each reattachment counts.
 MAX_LOG_DIRS: Final = 10_000
 
 
@@ -37,9 +37,9 @@ class BrokerDisks:
 
 
 async def open_disks(config: BrokerConfig, environment: Environment) -> BrokerDisks:
-    """Open every directory.
+    """Open the configured log directories and the metadata directory.
 
-    :raises StartupError: the message has the remedy.
+    :raises StartupError: the broker cannot start with them; the message has the remedy.
     """
     failures = LogDirFailureChannel(max_dirs=MAX_LOG_DIRS)
 
@@ -94,7 +94,7 @@ async def open_disks(config: BrokerConfig, environment: Environment) -> BrokerDi
 
 
 def _cache_limits(config: BrokerConfig, environment: Environment, dirs: int) -> CacheLimits:
-    """Return the cache limits of one directory of ``dirs``."""
+    """Return the limits of one directory: its share of the limits for all ``dirs`` directories."""
     most_open = config.log_open_segments_max or (
         DescriptorBudget(environment.max_open_files).max_open_segments
     )
@@ -102,7 +102,10 @@ def _cache_limits(config: BrokerConfig, environment: Environment, dirs: int) -> 
 
 
 def _require_any(dirs: Sequence[LogDir]) -> None:
-    """:raises NoLogDirError: no directory can be used; the message has the reason of each."""
+    """Check that at least one directory is online.
+
+    :raises NoLogDirError: none is; the message has the reason of each directory.
+    """
     if not any(log_dir.is_online for log_dir in dirs):
         reasons = "; ".join(f"{log_dir.path}: {log_dir.offline_reason}" for log_dir in dirs)
         raise NoLogDirError(

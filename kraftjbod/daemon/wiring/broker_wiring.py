@@ -1,7 +1,7 @@
-"""WIRE. Build the parts of a broker and connect them. Nothing runs yet.
+"""WIRE. ``build_wiring``: build the parts of a broker and connect them, without starting them.
 
-Only the wiring of a package reads the configuration values for its parts. Each wiring uses those
-before it and knows nothing of later ones.
+Each wiring passes configuration values to the parts of its package. A wiring uses the wirings built
+before it, and does not know later ones.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from kraftjbod.net.memory_budget import Ledger, MemoryBudget, MemoryLimits
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerWiring:
-    """All parts between the disks and the listeners."""
+    """All parts of a broker between its disks and its listeners."""
 
     cluster: ClusterWiring
     replicas: ReplicaWiring
@@ -51,9 +51,9 @@ def build_wiring(
     """Build the parts of one broker.
 
     :param advertised: the addresses for clients.
-    :param tasks: will run the background tasks.
-    :param answers: limits the responses that all listeners hold together.
-    :param peers: the hosts that are members of the cluster.
+    :param tasks: runs the background tasks later.
+    :param answers: limits the bytes of the responses that all listeners hold together.
+    :param peers: tells which hosts are members of the cluster.
     """
     answers = answers or MemoryBudget(MemoryLimits()).answers
     cluster = ClusterWiring(config, environment, disks, advertised)

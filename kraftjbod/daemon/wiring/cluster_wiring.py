@@ -33,7 +33,10 @@ CONTROLLER_BACKOFF_MAX_MS: Final = 500
 
 
 class ClusterWiring:
-    """The broker's view of its cluster, and its reports. ``advertised`` are clients' addresses."""
+    """The broker's view of its cluster, and its reports to the controller.
+
+    ``advertised`` are the broker's addresses for clients.
+    """
 
     def __init__(
         self,
@@ -99,11 +102,12 @@ class ClusterWiring:
         )
 
     def is_agreed_to(self, key: TopicIdPartition, move: RequestedMove) -> bool:
-        """Return whether the metadata names the target of a requested move."""
+        """Return whether the metadata names the target directory of ``move`` for the replica
+        ``key``."""
         return self._directory_of(key) == move.target
 
     def _is_replica(self, key: TopicIdPartition) -> bool:
-        """Return whether the metadata still has a replica of the partition on this broker."""
+        """Return whether this broker has a replica of the partition according to the metadata."""
         return self._directory_of(key) is not None
 
     def _directory_of(self, key: TopicIdPartition) -> DirectoryId | None:
@@ -112,7 +116,7 @@ class ClusterWiring:
 
 
 def backoff(environment: Environment, max_ms: int) -> ExponentialBackoff:
-    """Return a backoff from short pauses up to ``max_ms``."""
+    """Return a backoff whose pauses double from 20 ms up to ``max_ms``."""
     return ExponentialBackoff(
         initial_ms=_FIRST_BACKOFF_MS, max_ms=max_ms, random_unit=environment.rng.random
     )

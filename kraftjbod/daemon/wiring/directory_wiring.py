@@ -21,7 +21,7 @@ from kraftjbod.storage.log_dirs.slow_dirs import SlowDirs
 
 
 class DirectoryWiring:
-    """Reactions to the states of log directories, and their administration."""
+    """Builds the parts that react to the states of log directories, and administer directories."""
 
     def __init__(
         self,

@@ -30,7 +30,7 @@ _LOAD_BACKOFF_MAX_MS: Final = 1_000
 
 
 class GroupWiring:
-    """The coordinator of consumer groups, and its request handlers."""
+    """Builds the coordinator of consumer groups, and its request handlers."""
 
     def __init__(
         self,

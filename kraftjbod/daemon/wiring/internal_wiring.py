@@ -24,7 +24,7 @@ _BACKOFF_MAX_MS: Final = 2_000
 
 
 class InternalWiring:
-    """The internal topics, their creation, and this broker's producers and readers for them."""
+    """The internal topics, their creator, and this broker's producers and readers of them."""
 
     def __init__(
         self,
@@ -79,7 +79,10 @@ class InternalWiring:
         )
 
     def reader(self, slice_bytes: int) -> InternalReader:
-        """Create a reader for a coordinator that loads a partition led by this broker."""
+        """Create a reader for a coordinator, which loads partitions that this broker leads.
+
+        :param slice_bytes: size of one read, unless a batch is larger.
+        """
         return InternalReader(
             replicas=self._replicas.hosted,
             damage_met=self._replicas.damaged.met,
@@ -88,7 +91,10 @@ class InternalWiring:
         )
 
     def producer(self, purpose: str) -> InternalProducer:
-        """Create a producer. A producer must not be shared between writers."""
+        """Create a producer to internal topics. Writers must not share a producer.
+
+        :param purpose: part of the client id of its connections.
+        """
         return InternalProducer(
             broker_id=self._config.node_id,
             cache=self._cluster.cache,

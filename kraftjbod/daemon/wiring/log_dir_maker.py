@@ -1,5 +1,4 @@
-"""WIRE. Create a log directory with the limits, the reserve and the free-space policy of the
-configuration."""
+"""WIRE. ``make_log_dir``: create a log directory with the limits of the configuration."""
 
 from __future__ import annotations
 
@@ -18,7 +17,10 @@ def make_log_dir(
     failures: LogDirFailureChannel,
     is_cordoned: bool = False,
 ) -> LogDir:
-    """Return a directory with a ``Vfs``, which is neither identified nor watched yet."""
+    """Return a log directory with its own ``Vfs``. It is not yet locked, identified or watched.
+
+    :param failures: is notified when the directory fails.
+    """
     vfs = environment.make_vfs()
     return LogDir(
         path=path,

@@ -1,8 +1,8 @@
-"""WIRE. ``MemberHosts``: the cluster's hosts, according to metadata and configuration.
+"""WIRE. ``MemberHosts``: the hosts of the cluster, according to metadata and configuration.
 
-A broker uses only the inter-broker listener of each broker. Behind the others may be a load
-balancer, whose connections are clients'. A controller cannot know which listener that is, and uses
-all.
+A broker counts only the inter-broker listener of each broker. The addresses of other listeners may
+be a load balancer's, which forwards connections of clients. A controller does not know which
+listener is the inter-broker one, and counts all.
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ from kraftjbod.metadata.state import MetadataState
 
 
 class MemberHosts:
-    """Call it to get addresses and names: the same object while these are unchanged."""
+    """Callable that returns the addresses and names of the members' hosts.
+
+    It returns the same object while the hosts are unchanged.
+    """
 
     def __init__(
         self,
@@ -25,10 +28,10 @@ class MemberHosts:
         registered: Callable[[MetadataState], Iterable[str]],
         others: Callable[[], Iterable[str]] = tuple,
     ) -> None:
-        """
-        :param configured: hosts named by the configuration.
-        :param registered: return the hosts named by the metadata.
-        :param others: return hosts of controllers that are known otherwise.
+        """:param configured: hosts named by the configuration.
+        :param state: return the current metadata.
+        :param registered: return the hosts that the given metadata names.
+        :param others: return further hosts, which neither configuration nor metadata name.
         """
         self._configured = frozenset(configured)
         self._state = state
@@ -69,7 +72,10 @@ def hosts_known_to_controller(
     state: Callable[[], MetadataState],
     quorum: Callable[[], Iterable[str]],
 ) -> Callable[[], frozenset[str]]:
-    """:param quorum: return the hosts of the controllers that this one talks to."""
+    """Return a callable with the hosts of all brokers and controllers.
+
+    :param quorum: return the hosts of the controllers that exchange messages with this one.
+    """
 
     def registered(state: MetadataState) -> Iterable[str]:
         for broker in state.brokers.values():

@@ -1,6 +1,6 @@
-"""WIRE. ``QuorumSearch``: lets a controller that has no vote and knows no leader find the quorum.
+"""WIRE. ``QuorumSearch``: finds the quorum for a controller that has no vote and knows no leader.
 
-Any controller at the configured addresses names the voters. The voters are then asked for
+Any controller at a configured address names the voters. This controller then asks the voters for
 the log, which the leader sends.
 """
 
@@ -20,10 +20,10 @@ from kraftjbod.raft.machine.voter_set import ReplicaKey
 
 
 class QuorumSearch:
-    """Finds the voters for a controller that has no vote and knows no leader.
+    """Asks the configured controllers for the voters, and passes the voters to the Raft driver.
 
-    Asks the configured controllers for the voters, and passes them to the Raft driver.
-    Use in the event loop's thread only.
+    It works only while the driver has no vote and knows no leader. Use in the event loop's thread
+    only.
     """
 
     def __init__(
@@ -35,8 +35,11 @@ class QuorumSearch:
         backoff: ExponentialBackoff,
         found: Callable[[Mapping[ReplicaKey, str]], None],
     ) -> None:
-        """:param found: called with the addresses of voters before the log is requested from
-        them."""
+        """:param addresses: host and port of the configured controllers.
+        :param interval_ms: pause between two rounds.
+        :param timeout_ms: timeout of each request.
+        :param found: called with the addresses of the voters, before they are asked for the log.
+        """
         self._clients = [RpcClient(host, port, backoff=backoff) for host, port in addresses]
         self._interval_ms = interval_ms
         self._timeout_ms = timeout_ms
@@ -74,7 +77,10 @@ class QuorumSearch:
                 self._ask(driver, answer)
 
     def _note_failure(self, error: OperatingError) -> None:
-        """Log a refusal once, at warning level; other failures are normal during elections."""
+        """Log a failed request: a new refusal as a warning, other failures at debug level.
+
+        Failures are normal during an election.
+        """
         if error.code is not ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
             self._log.debug("quorum_search_failed", reason=error.message)
         elif error.message != self._refusal:

@@ -52,9 +52,10 @@ FeatureRanges = Mapping[str, tuple[int, int]]
 
 
 class QuorumWiring:
-    """The ``RaftTransport`` of a controller. Use in the event loop's thread only.
+    """The ``RaftTransport`` of a controller: exchanges Raft messages with the other controllers.
 
-    The voters in force have addresses. Any other replica is reached at the address it sent.
+    A voter is reached at the address in the voter set, any other replica at the address that it
+    sent. Use in the event loop's thread only.
     """
 
     def __init__(
@@ -105,12 +106,15 @@ class QuorumWiring:
         self._log = get_logger(component="quorum", node_id=config.node_id)
 
     async def open(self) -> None:
-        """:raises InconsistentStorageError: the files about voters or the log id are damaged."""
+        """Load the recorded disks of voters and the recorded id of the metadata log.
+
+        :raises InconsistentStorageError: one of the two files is damaged.
+        """
         await self._known.load()
         await self._log_id.load()
 
     def attach(self, driver: RaftDriver) -> None:
-        """Set the driver that receives messages, and start the background tasks."""
+        """Set the driver that receives the messages, and start the background tasks."""
         self._driver = driver
         self._search.begin(driver)
         if driver.voters.is_static:
@@ -124,22 +128,24 @@ class QuorumWiring:
             await link.close()
 
     def note_log_id(self, log_id: Uuid | None) -> None:
-        """Note the id of the metadata log, whose entry is committed."""
+        """Record the id of the metadata log, once the entry with the id is committed."""
         self._log_id.note(log_id)
 
     def directories(self) -> Mapping[BrokerId, DirectoryId]:
-        """Return the directory of each controller that a static quorum has recorded.
+        """Return the recorded directory of each controller in a static quorum, with this
+        controller's.
 
-        Controllers of older versions, which cannot read an entry that names voters, are left out.
+        Controllers of older versions are omitted, because they cannot read an entry that names
+        voters.
         """
         known = self._known.directories
         able = {node_id: known[node_id] for node_id in self._able & known.keys()}
         return {**able, self._config.node_id: self._log_dir.directory_id}
 
     def supported_features(self) -> Mapping[BrokerId, FeatureRanges]:
-        """Return the feature levels of each voter; empty if unknown or of an older version.
+        """Return the feature levels of each voter; empty for a voter that has not sent them.
 
-        Used only below the level from which on controllers register.
+        Used only below the ``metadata.version`` from which on controllers register.
         """
         ranges = {self._voters.known_as(key): said for key, said in self._supported.items()}
         found = {key.node_id: ranges.get(key, {}) for key in self._voters}
@@ -151,7 +157,7 @@ class QuorumWiring:
         return self._driver.voters
 
     def hosts(self) -> Iterable[str]:
-        """Return hosts of the voters, and of other controllers that sent their addresses."""
+        """Return the hosts of the voters, and of other controllers that sent their addresses."""
         for key in self._voters:
             yield from (Endpoint.parse(said).host for said in self._voters.endpoints_of(key))
         yield from (endpoint.host for endpoint in self._heard.values())
@@ -164,7 +170,8 @@ class QuorumWiring:
             link.send(message)
 
     def _link(self, to: ReplicaKey) -> PeerLink[Message] | None:
-        """Return the link to a replica; None if its address is not known."""
+        """Return the connection to a replica, created on demand; None if its address is not
+        known."""
         endpoint = self._endpoint_of(to)
         if endpoint is None:
             return None
@@ -216,7 +223,11 @@ class QuorumWiring:
             self._driver.note_connection_lost(voter)
 
     def _refused(self, voter: BrokerId, error: OperatingError) -> None:
-        """Note a refusal. It lasts until an operator acts, so it is logged once per interval."""
+        """Log that ``voter`` refuses this controller, at most every 30 s; record the leader's
+        reason.
+
+        A refusal repeats until an operator acts.
+        """
         now_ms = self._clock.now_ms()
         if self._driver is not None and voter == self._driver.leader:
             self._leaders_refusal = error.message, now_ms
@@ -224,7 +235,7 @@ class QuorumWiring:
             self._log.error("controller_refused_by_peer", peer=voter, reason=error.message)
 
     def _is_due(self, due_ms: dict[BrokerId, int], peer: BrokerId) -> bool:
-        """Return whether ``peer`` may be logged now, and start its next interval."""
+        """Return whether an event about ``peer`` may be logged now; if so, restart its interval."""
         now_ms = self._clock.now_ms()
         if now_ms < due_ms.get(peer, now_ms) or (peer not in due_ms and len(due_ms) >= _MAX_HEARD):
             return False
@@ -233,14 +244,14 @@ class QuorumWiring:
 
     @property
     def refusal(self) -> str | None:
-        """Why the leader refuses this controller as a voter; None if it does not."""
+        """The leader's reason to refuse this controller; None if it did not in the last 5 s."""
         reason, at_ms = self._leaders_refusal
         return reason if reason and self._clock.now_ms() - at_ms < _REFUSAL_STANDS_MS else None
 
     async def ask_leader(self, request: RpcRequest) -> RpcResponse:
-        """Send a request to the leader, and return the response.
+        """Send ``request`` to the leader of the quorum, and return the response.
 
-        :raises OperatingError: the leader refuses, is unknown or cannot be reached.
+        :raises OperatingError: the leader is unknown, cannot be reached, or refuses the request.
         """
         leader = None if self._driver is None else self._driver.core.leader
         endpoint = None if leader is None else self._endpoint_of(leader)
@@ -283,7 +294,7 @@ class QuorumWiring:
     # --- in --------------------------------------------------------------------------------------
 
     def speaks_here(self, request: QuorumMessagesRequest) -> bool:
-        """Return whether only another controller of this quorum can have sent the request."""
+        """Return whether only another controller of this quorum can have sent ``request``."""
         return (
             request.cluster_id == self._cluster_id
             and request.sender_id != self._config.node_id
@@ -291,7 +302,11 @@ class QuorumWiring:
         )
 
     async def receive(self, request: QuorumMessagesRequest) -> QuorumMessagesResponse:
-        """:raises OperatingError: the sender is not of this quorum, or its disk was replaced."""
+        """Check the sender, and pass the messages of ``request`` to the Raft driver.
+
+        :raises OperatingError: the sender is not a member of this quorum, takes this controller for
+            another one, has another metadata log, or has a replaced disk.
+        """
         if request.cluster_id != self._cluster_id:
             raise OperatingError(
                 f"controller {self._config.node_id} is of cluster {self._cluster_id}, not of "
@@ -314,10 +329,11 @@ class QuorumWiring:
         return QuorumMessagesResponse()
 
     def _known_as(self, key: ReplicaKey) -> ReplicaKey:
-        """Return the key by which the voters in force know a replica.
+        """Return the key of a replica in the voter set in force.
 
-        In a static quorum, a replica on another disk than the voter of the same node keeps its own
-        key. Its votes and acknowledgements are not promises of that voter.
+        In a static quorum, the voters are known by node id. A replica whose disk is not the
+        recorded one of that node keeps its own key, so that its votes and acknowledgements do not
+        count as the voter's.
         """
         is_other = (
             self._voters.is_static
@@ -349,7 +365,11 @@ class QuorumWiring:
             )
 
     def _require_same_log(self, request: QuorumMessagesRequest) -> None:
-        """:raises ForeignMetadataError: the sender has another metadata log."""
+        """Check that the sender does not have another metadata log.
+
+        :raises ForeignMetadataError: it has; the mismatch is logged at most once per 30 s and
+            sender.
+        """
         ours, theirs = self._log_id.value, request.metadata_log_id
         if ours is None or theirs is None or ours == theirs:
             return
@@ -368,8 +388,10 @@ class QuorumWiring:
         )
 
     async def _require_static_voter(self, request: QuorumMessagesRequest) -> None:
-        """Check a sender while the log names no voters: it must be configured, with its known
-        disk."""
+        """Check the sender in a static quorum: it must be a configured voter, on its recorded disk.
+
+        :raises OperatingError: INVALID_VOTER_KEY.
+        """
         if self._voters.known_as(_sender(request)) not in self._voters:
             raise self._refusal(request)
         await self._static.require(request.sender_id, request.sender_directory_id, self._voters)
@@ -386,7 +408,7 @@ class QuorumWiring:
         )
 
     def _remember_addresses(self, endpoints: Mapping[ReplicaKey, str]) -> None:
-        """Remember the addresses of replicas, sent by these replicas or by others."""
+        """Remember the addresses of replicas; malformed addresses are ignored."""
         for key, text in endpoints.items():
             try:
                 endpoint = Endpoint.parse(text)

@@ -32,7 +32,10 @@ from kraftjbod.storage.replicas.requested_moves import RequestedMoves
 
 
 class ReplicaWiring:
-    """Hosting, leading, following, moving and removing replicas. ``tasks`` runs fetch loops."""
+    """Builds the parts that host, lead, follow, move and remove replicas.
+
+    ``tasks`` runs the fetchers and other background tasks.
+    """
 
     def __init__(
         self,

@@ -1,12 +1,14 @@
-"""WIRE. ``StaticQuorum``: checks the disks of voters while the log does not name voters.
+"""WIRE. ``StaticQuorum``: checks the disks of voters while the metadata log does not name voters.
 
-The voters are those of ``controller.quorum.voters``, known by their node ids alone. A replaced disk
-has lost its node's promises and must not vote in its place. So each controller remembers the disk
-from which a voter's first message came (``KnownVoters``), and two steps come before that:
+The voters are those of ``controller.quorum.voters``, known by their node ids alone. The promises of
+a voter (its term and vote) are lost with its disk, so a node with a new disk must not vote. Each
+controller therefore records the disk from which the first message of a voter came
+(``KnownVoters``). Two steps precede the record:
 
-* Each voter introduces itself to all others, because two followers exchange no messages otherwise.
-* For a disk that is new here, the other voters are asked whether they know another one. Voters that
-  do not answer are ignored. Otherwise no quorum could ever start.
+* Each voter introduces itself to all others. Without that, two followers would exchange no
+  messages.
+* If no disk of the sender is recorded, the other voters are asked whether they have recorded one.
+  Voters that do not respond are ignored, because no quorum could start otherwise.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ Directories = Mapping[BrokerId, DirectoryId]
 
 
 class StaticQuorum:
-    """Checks the disks of voters. Use in the event loop's thread only."""
+    """Checks the disks of voters in a static quorum. Use in the event loop's thread only."""
 
     def __init__(
         self,
@@ -37,9 +39,8 @@ class StaticQuorum:
         introduce: Callable[[ReplicaKey], Awaitable[bool]],
         ask: Callable[[ReplicaKey], Awaitable[Directories]],
     ) -> None:
-        """
-        :param introduce: introduce this controller to a voter; return False to try again later.
-        :param ask: ask a voter for all directories it knows; raises OperatingError.
+        """:param introduce: introduce this controller to a voter; return False to try again later.
+        :param ask: return all directories that a voter has recorded; raises OperatingError.
         """
         self._node_id = node_id
         self._known = known
@@ -49,9 +50,11 @@ class StaticQuorum:
         self._introducing: asyncio.Task[None] | None = None
 
     def begin(self, voters: Callable[[], VoterSet]) -> None:
-        """Introduce this controller to each voter, until all know it or the log names voters.
+        """Introduce this controller to each voter, in a background task.
 
-        :param voters: return the set in force.
+        The task ends when all voters know this controller, or when the log names voters.
+
+        :param voters: return the voter set in force.
         """
         self._introducing = asyncio.create_task(
             self._introduce_to_all(voters), name="static_quorum"
@@ -64,9 +67,11 @@ class StaticQuorum:
             await asyncio.gather(self._introducing, return_exceptions=True)
 
     async def require(self, node: BrokerId, directory: DirectoryId, voters: VoterSet) -> None:
-        """Check that ``node`` votes from this disk, according to all voters that answer.
+        """Check that ``directory`` is the recorded disk of ``node``; record it if no voter has
+        another.
 
-        :raises OperatingError: INVALID_VOTER_KEY; the message says what to do.
+        :raises OperatingError: INVALID_VOTER_KEY: another disk is recorded; the message says what
+            to do.
         """
         if self._known.is_known(node, directory):
             return

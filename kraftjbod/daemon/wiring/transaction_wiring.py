@@ -29,7 +29,7 @@ _LATE_COUNT_INTERVAL_MS: Final = 10_000
 
 
 class TransactionWiring:
-    """The coordinator of transactions, and its request handlers."""
+    """Builds the coordinator of transactions, and its request handlers."""
 
     def __init__(
         self,
@@ -93,7 +93,11 @@ class TransactionWiring:
         )
 
     def _count_late_transactions(self) -> int:
-        """Return the number of late transactions, counted every ten seconds over all replicas."""
+        """Return the number of hosted partitions with a late transaction, counted at most every 10
+        s.
+
+        A transaction is late 5 minutes after ``transaction.max.timeout.ms``.
+        """
         clock = self._environment.clock
         if clock.now_ms() >= self._count_late_at_ms:
             self._count_late_at_ms = clock.now_ms() + _LATE_COUNT_INTERVAL_MS
@@ -114,7 +118,10 @@ class TransactionWiring:
         )
 
     def _leader_of(self, topic_partition: TopicPartition) -> BrokerId | None:
-        """Return the leader if it has an address; ``NO_LEADER`` if not; None for no partition."""
+        """Return the leader of a partition; ``NO_LEADER`` if it has no address.
+
+        None means that the partition does not exist.
+        """
         partition = self._cluster.cache.state.partition_named(topic_partition)
         if partition is None:
             return None

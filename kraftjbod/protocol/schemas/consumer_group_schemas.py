@@ -1,8 +1,8 @@
-"""PURE. Kafka's schemas of consumer groups (KIP-848), which no Python package contains: the two
-APIs, and the records of such a group in ``__consumer_offsets``.
+"""PURE. Kafka's schemas of consumer groups (KIP-848), which no Python package contains.
 
-They have the form of Kafka's message schemas, as of 4.3. In a record schema ``apiKey`` is the
-record type. Keys have one version, 0, and are never flexible.
+They are the two APIs, and the records of consumer groups in ``__consumer_offsets``, in the form of
+Kafka's message schemas as of 4.3. In a record schema ``apiKey`` is the record type. Keys have one
+version, 0, and are never flexible.
 """
 
 from __future__ import annotations
@@ -245,5 +245,5 @@ CONSUMER_PROTOCOL: Final[Mapping[str, _Schema]] = {
 
 
 def consumer_group_message(name: str) -> Mapping[str, Any] | None:
-    """The schema of a request or response of consumer groups; None for other names."""
+    """Return the schema of a request or response of consumer groups; None for other names."""
     return CONSUMER_GROUP_MESSAGES.get(name)

@@ -44,7 +44,12 @@ NO_TAGS: Final = b"\x00"
 
 
 def long_uvarint(b: memoryview, p: int, first: int) -> tuple[int, int]:
-    """Decode the rest of an unsigned varint whose first byte had its high bit set."""
+    """Decode an unsigned varint of several bytes; return the value and the position after it.
+
+    :param p: position of the second byte.
+    :param first: the first byte, whose high bit is set.
+    :raises RemoteProtocolError: the varint is too long, or exceeds an int32.
+    """
     value = first & 0x7F
     shift = 7
     while True:
@@ -110,7 +115,7 @@ _NAMESPACE: Final[dict[str, Any]] = {
 
 
 def _suffix(fmt: str) -> str:
-    """``fmt`` in a form that fits a Python name."""
+    """Return the struct format ``fmt`` as a part of a Python name."""
     return fmt.replace("?", "t")
 
 
@@ -118,7 +123,7 @@ def _suffix(fmt: str) -> str:
 
 
 class Compiler:
-    """Generates the functions for one version of one message."""
+    """Generates the functions that read and write one message in one version."""
 
     def __init__(self, schema: MessageSchema, version: int) -> None:
         self._schema = schema
@@ -135,7 +140,10 @@ class Compiler:
         return "\n".join(self._lines) + "\n"
 
     def compile(self, classes: dict[str, type[Message]]) -> dict[str, Any]:
-        """Compile ``read_X`` and ``write_X`` of every struct X."""
+        """Return a namespace with the functions ``read_X`` and ``write_X`` of every struct X.
+
+        :param classes: the message classes by name of their struct.
+        """
         code = compile(self.source(), f"<{self._schema.name} v{self._version}>", "exec")
         namespace = {**_NAMESPACE, **classes}
         for fmt in self._formats:
@@ -164,7 +172,8 @@ class Compiler:
         return [f for f in s.fields if self._version not in f.versions]
 
     def _runs(self, fields: Sequence[FieldSchema]) -> Iterator[list[FieldSchema]]:
-        """Group adjacent fields of fixed size."""
+        """Yield the fields in groups: adjacent fields of fixed size together, any other field
+        alone."""
         run: list[FieldSchema] = []
         for f in fields:
             if f.type in _FIXED_FORMATS and not f.is_array:
@@ -183,7 +192,10 @@ class Compiler:
         return fmt
 
     def _min_bytes(self, f: FieldSchema) -> int:
-        """Minimum size of an element of ``f``; at least 1, so that claimed counts are bounded."""
+        """Return the minimum size of an element of ``f`` in bytes.
+
+        It is at least 1, so that the claimed number of elements is bounded by the frame.
+        """
         if f.type in _FIXED_FORMATS:
             return struct.calcsize(">" + _FIXED_FORMATS[f.type])
         if f.struct is None:
@@ -198,7 +210,8 @@ class Compiler:
         return size
 
     def _may_lack(self, f: FieldSchema) -> bool:
-        """Whether ``f`` is a nullable struct, which has a prefix byte that is negative for null."""
+        """Return whether ``f`` is a nullable struct, which starts with a byte that is negative for
+        null."""
         return f.struct is not None and not f.is_array and self._version in f.nullable
 
     def _put(self, depth: int, *lines: str) -> None:
@@ -231,7 +244,11 @@ class Compiler:
         self._put(depth, f"if {name} > 127: {name}, p = long_uvarint(b, p, {name})")
 
     def _read_length(self, depth: int, name: str, *, wide: bool) -> None:
-        """Generate code that sets the variable ``name`` to a length, -1 for null."""
+        """Generate code that sets the variable ``name`` to a length; -1 means null.
+
+        :param wide: whether the length has four bytes instead of two in versions that are not
+            flexible.
+        """
         if self._flexible:
             self._read_uvarint(depth, name)
             self._put(depth, f"{name} -= 1")
@@ -254,7 +271,8 @@ class Compiler:
             self._read_bytes(depth, f, f"m.{f.name} =")
 
     def _read_bytes(self, depth: int, f: FieldSchema, target: str) -> None:
-        """Generate code for a string or bytes; ``target`` starts the assignment."""
+        """Generate code that reads a string or bytes; ``target`` is the left side of the
+        assignment."""
         self._read_length(depth, "n", wide=f.type != "string")
         is_null = "None" if self._version in f.nullable else f"null({f.name!r})"
         value = "str(b[p:e], 'utf-8')" if f.type == "string" else "b[p:e]"
@@ -304,7 +322,7 @@ class Compiler:
             self._later_tag_reader(s, f)
 
     def _later_tag_reader(self, s: StructSchema, f: FieldSchema) -> None:
-        """Generate a separate function for a tagged field, before the reader that calls it."""
+        """Generate a function that reads a tagged field, before the reader that calls it."""
         lines, self._lines = self._lines, []
         self._put(0, f"def read_{s.name}_{f.name}(m, b, p, end, q):")
         self._read_field(1, f)
@@ -335,7 +353,7 @@ class Compiler:
         self._put(1, "")
 
     def _differs_from_default(self, f: FieldSchema) -> str:
-        """The condition under which ``f`` differs from its default."""
+        """Return the Python condition that field ``f`` of ``m`` differs from its default."""
         if f.default == ():
             return f"m.{f.name}"
         if f.struct is not None and not f.is_array:
@@ -384,7 +402,7 @@ class Compiler:
             self._write_bytes(depth, f)
 
     def _write_bytes(self, depth: int, f: FieldSchema) -> None:
-        """Generate code for the string or bytes in the variable ``s``."""
+        """Generate code that writes the string or bytes in the variable ``s``."""
         if f.type == "string":
             self._put(depth, "s = s.encode()")
         self._write_length(depth, "s", wide=f.type != "string")
@@ -393,7 +411,8 @@ class Compiler:
         self._put(depth, "a(s)")
 
     def _write_array(self, depth: int, f: FieldSchema) -> None:
-        """Generate code for the array in the variable ``s``, whose elements may also be bytes."""
+        """Generate code that writes the array in the variable ``s``; its elements may be encoded
+        bytes."""
         self._write_length(depth, "s", wide=True)
         if f.type == "uuid":
             self._put(depth, "for o in s: a(struct.pack('16s', o))")

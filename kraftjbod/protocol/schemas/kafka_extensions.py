@@ -1,5 +1,6 @@
-"""PURE. Extensions of Kafka's protocol: tagged fields and an API of this project. Also messages of
-Kafka that the package with its schemas lacks.
+"""PURE. Extensions of Kafka's protocol: tagged fields and an API of this project.
+
+The file also has messages of Kafka that the package with Kafka's schemas lacks.
 
 A reader skips tagged fields whose number it does not know (KIP-482), so Kafka's brokers and clients
 work with these messages and only miss the additional fields. Rules:
@@ -11,8 +12,8 @@ work with these messages and only miss the additional fields. Rules:
 Fields are written as in Kafka's schemas, and kafka_schema.py appends them to Kafka's fields.
 
 Essential information needs a separate API, with a number far above Kafka's. ApiVersions lists it
-only for clients of this project (KIP-511), so other clients never see the number. A tool of this
-project finds it missing on Kafka's brokers.
+only for clients of this project (KIP-511), so other clients never see the number. Kafka's brokers
+do not list it either, so a tool of this project detects that they lack it.
 """
 
 from __future__ import annotations
@@ -240,8 +241,8 @@ OWN_FIELDS: Final[Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]] = {
     ),
     ("AlterReplicaLogDirsResponse", "AlterReplicaLogDirPartitionResult"): (
         {
-            # Why a replica cannot move there, and what to do: KAFKA_STORAGE_ERROR may mean an
-            # offline, a full or a cordoned directory. Null if there is no error, or not reported.
+            # The reason why a replica cannot move there, and the remedy: KAFKA_STORAGE_ERROR may
+            # mean an offline, a full or a cordoned directory. Null without an error or a report.
             "name": "ErrorMessage",
             "type": "string",
             "versions": "2+",
@@ -313,7 +314,7 @@ OWN_MESSAGES: Final[Mapping[str, Mapping[str, Any]]] = {
         "flexibleVersions": "0+",
         "fields": (
             {"name": "ErrorCode", "type": "int16", "versions": "0+"},
-            # What was wrong and what to do, or what was done.
+            # The error and its remedy, or a description of the completed operation.
             {"name": "Message", "type": "string", "versions": "0+"},
             # Zeros if unknown.
             {"name": "DirectoryId", "type": "uuid", "versions": "0+"},
@@ -416,10 +417,10 @@ _LEFT_OUT: Final[Mapping[str, Mapping[str, Any]]] = {
 
 
 def own_message(name: str) -> Mapping[str, Any] | None:
-    """The schema of a message that this file defines; None for other names."""
+    """Return the schema of a message that this file defines; None for other names."""
     return OWN_MESSAGES.get(name) or _LEFT_OUT.get(name)
 
 
 def own_fields(message: str, struct: str) -> Sequence[Mapping[str, Any]]:
-    """This project's additional fields of ``struct`` in ``message``."""
+    """Return this project's additional fields of ``struct`` in ``message``."""
     return OWN_FIELDS.get((message, struct), ())

@@ -1,4 +1,5 @@
-"""PURE. Messages as Python objects: one class per struct of a schema, with fields of all versions.
+"""PURE. Messages as Python objects: one class per struct of a schema, with the fields of all
+versions.
 
 kafka_compiler.py generates the functions that encode and decode them, per version.
 """
@@ -25,7 +26,11 @@ class Message:
     schema: ClassVar[StructSchema]
 
     def __init__(self, **fields: Any) -> None:
-        """Replace this method by a generated one on first use: most structs are only decoded."""
+        """Set the fields by name; fields that are not given get their defaults.
+
+        The first call replaces this method by a generated one, because most structs are only
+        decoded.
+        """
         kind = type(self)
         namespace: dict[str, Any] = {}
         exec(constructor_source(kind.schema), namespace)  # noqa: S102 - made from schemas only
@@ -50,13 +55,16 @@ Answer_co = TypeVar("Answer_co", covariant=True)
 
 
 class Request(Message, Generic[Answer_co]):
-    """A request; the type parameter is its response."""
+    """A request; the type parameter is the class of its response."""
 
     __slots__ = ()
 
 
 def build_classes(schema: MessageSchema) -> dict[str, type[Message]]:
-    """Create one class per struct of ``schema``; inner classes are attributes of the outermost."""
+    """Create one class per struct of ``schema``; return them by name of their struct.
+
+    Classes of inner structs are also attributes of the message's class.
+    """
     base = Request if schema.name.endswith("Request") else Message
     outermost = _class_of(schema.struct, base)
     classes = {schema.name: outermost}

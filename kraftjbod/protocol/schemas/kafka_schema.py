@@ -1,9 +1,9 @@
 """PURE. Kafka's message schemas as Python objects: the fields of each message, and their versions.
 
-The schemas are Kafka's JSON files, which the kafka-python package contains.
-They are loaded as resources, without importing or running code of that package.
-kafka_extensions.py adds tagged fields to a few structs, and a few messages.
-kafka_compiler.py generates the code for the bytes of a schema.
+The schemas are Kafka's JSON files, which the kafka-python package contains. They are loaded as
+resources, without importing or running code of that package. kafka_extensions.py adds tagged fields
+to some structs, and some messages. kafka_compiler.py generates the code that encodes and decodes
+the messages of a schema.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Versions:
 
     @classmethod
     def parse(cls, text: str) -> Versions:
-        """``"3-12"``, ``"9+"``, ``"4"`` or ``"none"``."""
+        """Parse Kafka's text of a range: ``"3-12"``, ``"9+"``, ``"4"`` or ``"none"``."""
         if text == "none":
             return NO_VERSIONS
         first, dash, last = text.partition("-")
@@ -74,7 +74,7 @@ NO_VERSIONS: Final = Versions(1, 0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FieldSchema:
-    """One field.
+    """One field of a struct.
 
     ``type`` is one of :data:`PRIMITIVES`, or ``"struct"`` with the schema in ``struct``.
     ``default`` is a Python value: None for null and for a struct, ``()`` for an array.
@@ -100,7 +100,7 @@ class StructSchema:
     fields: tuple[FieldSchema, ...]
 
     def structs(self) -> Iterator[StructSchema]:
-        """This struct and all inner structs, each once, the innermost first."""
+        """Yield all inner structs, each once and the innermost first, and then this struct."""
         seen: set[str] = set()
         for field in self.fields:
             for struct in () if field.struct is None else field.struct.structs():
@@ -112,7 +112,10 @@ class StructSchema:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageSchema:
-    """A request or a response, or the key or value of a record."""
+    """Schema of a request, a response, or the key or value of a record.
+
+    ``api_key`` is the record type for a key or value, and -1 if the message has neither.
+    """
 
     name: str
     api_key: int
@@ -123,9 +126,9 @@ class MessageSchema:
 
 @functools.cache
 def load_message(name: str) -> MessageSchema:
-    """Load the schema of ``name``, for example ``"FetchRequest"``.
+    """Return the schema of the message ``name``, for example ``"FetchRequest"``.
 
-    :raises KeyError: there is no such message.
+    :raises KeyError: the name is unknown.
     """
     document = (
         own_message(name)
@@ -161,7 +164,10 @@ def _package_root() -> Any:
 
 
 class _Parser:
-    """Parses the fields of one message; ``shared`` are the common structs by name."""
+    """Parses the fields of one message.
+
+    :param shared: the fields of the message's common structs, by name.
+    """
 
     def __init__(self, message: str, shared: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
         self._message = message
@@ -194,7 +200,7 @@ class _Parser:
 
 
 def _default_value(type_name: str, is_array: bool, text: Any) -> Any:
-    """The default in the schema, or else Kafka's default for the type."""
+    """Return the default of the schema, or Kafka's default for the type, as a Python value."""
     if text == "null":
         return None
     if is_array:

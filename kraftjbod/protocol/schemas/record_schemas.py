@@ -1,8 +1,7 @@
-"""PURE. Schemas of the records in ``__consumer_offsets`` and ``__transaction_state``, in the form
-of Kafka's message schemas.
+"""PURE. Schemas of the records in ``__consumer_offsets`` and ``__transaction_state``.
 
-``apiKey`` is the record type: the 16 bits before a key. A value follows a 16-bit version number.
-Keys have one version, 0, and are never flexible.
+They have the form of Kafka's message schemas. ``apiKey`` is the record type: the 16 bits before a
+key. A value follows a 16-bit version number. Keys have one version, 0, and are never flexible.
 """
 
 from __future__ import annotations
@@ -118,5 +117,5 @@ RECORD_SCHEMAS: Final[Mapping[str, Mapping[str, Any]]] = {
 
 
 def record_schema(name: str) -> Mapping[str, Any] | None:
-    """The schema of a record's key or value; None for other names."""
+    """Return the schema of the key or value of a record; None for other names."""
     return RECORD_SCHEMAS.get(name)

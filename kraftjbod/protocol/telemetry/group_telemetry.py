@@ -1,9 +1,8 @@
 """PURE. Records of ``__group_telemetry``: the lag of consumer groups, reported by coordinators.
 
-One JSON object per record, with the fields of :class:`~.storage_telemetry.Origin` and
-:class:`LagSample` as keys, and kind ``lag``. ``schema`` is the version. A reader accepts its own
-and older versions, and ignores unknown fields. docs/group-telemetry.md documents the format for
-users.
+A record is one JSON object, whose keys are the fields of :class:`~.storage_telemetry.Origin` and of
+:class:`LagSample`, ``kind`` (``"lag"``) and ``schema`` (the version). A reader accepts its own and
+older versions, and ignores unknown fields. docs/group-telemetry.md documents the format for users.
 """
 
 from __future__ import annotations
@@ -41,10 +40,11 @@ class LagSample:
 
 
 def encode(origin: Origin, sample: LagSample) -> bytes:
-    """Encode the value of one record."""
+    """Return the value of the record with ``sample``."""
     return encode_sample(KIND, origin, sample)
 
 
 def record_key(sample: LagSample) -> bytes:
-    """Key of the record. It is the same for a group and partition, whichever broker coordinates."""
+    """Return the key of the record: group, topic and partition, whichever broker is the
+    coordinator."""
     return f"{sample.group_id}:{sample.topic}-{sample.partition}".encode()

@@ -1,10 +1,12 @@
 """PURE. Records of ``__storage_telemetry``: reports of brokers about log directories and replicas.
 
-One JSON object per record, with the fields below as keys, in two kinds: :class:`LogDirSample` and
-:class:`ReplicaSample`. ``schema`` is the version. A reader accepts its own and older versions, and
-ignores unknown fields. Counters (``…_total``, ``io_counts``) start at 0 with each ``incarnation``
-of a broker. Those of a directory also restart when it is reattached, which changes ``since_ms``.
-A replica's counters continue when it moves to another directory of its broker.
+A record is one JSON object, whose keys are the fields of :class:`Origin` and of
+:class:`LogDirSample` or :class:`ReplicaSample`, ``kind`` and ``schema`` (the version). A reader
+accepts its own and older versions, and ignores unknown fields. Counters (``…_total``,
+``io_counts``) start at 0 with each ``incarnation`` of a broker. Those of a directory also restart
+when it is reattached, which changes ``since_ms``. The counters of a replica continue when it moves
+to another directory of its broker.
+
 docs/storage-telemetry.md documents the format for users.
 """
 
@@ -77,9 +79,9 @@ class LogDirSample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaSample:
-    """One replica, or the future copy of one, in its directory. ``brokers`` is its assignment.
+    """One replica in its directory, or the future copy of a replica. ``brokers`` is its assignment.
 
-    A move builds a future copy. It leads nothing, and its counters are 0.
+    A move between directories builds a future copy, which is no leader and whose counters are 0.
     """
 
     directory_id: str
@@ -98,7 +100,7 @@ class ReplicaSample:
 
 
 def _reader_of(kind: type) -> tuple[tuple[str, ...], Any]:
-    """The field names of ``kind`` and a getter for all of them, cached for many replicas."""
+    """Return the field names of ``kind``, and a function that reads all fields of an instance."""
     found = _readers.get(kind)
     if found is None:
         names = tuple(field.name for field in fields(kind))
@@ -112,12 +114,12 @@ _to_json: Final = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def encode(origin: Origin, sample: LogDirSample | ReplicaSample) -> bytes:
-    """Encode the value of one record."""
+    """Return the value of the record with ``sample``."""
     return encode_sample(_KINDS[type(sample)], origin, sample)
 
 
 def encode_sample(kind: str, origin: Origin, sample: object) -> bytes:
-    """Encode a sample of any kind: a dataclass of plain values."""
+    """Return the value of a record with ``sample``, a dataclass of plain values."""
     document: dict[str, Any] = {"schema": SCHEMA, "kind": kind}
     for said in (origin, sample):
         names, read = _reader_of(type(said))
@@ -126,7 +128,7 @@ def encode_sample(kind: str, origin: Origin, sample: object) -> bytes:
 
 
 def record_key(origin: Origin, sample: LogDirSample | ReplicaSample) -> bytes:
-    """Key of the record: one per directory, and one per replica."""
+    """Return the key of the record: broker and directory, or broker, topic and partition."""
     if isinstance(sample, LogDirSample):
         return f"{origin.broker_id}:{sample.directory_id}".encode()
     return f"{origin.broker_id}:{sample.topic}-{sample.partition}".encode()
