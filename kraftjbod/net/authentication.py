@@ -41,9 +41,10 @@ class Authenticator(Protocol):
     """Processes the authentication requests of one connection, one after the other."""
 
     async def authenticate(self, header: RequestHeader, body: Message) -> Message:
-        """Answer one request.
+        """Return the response to a SaslHandshake or SaslAuthenticate request.
 
-        :raises AuthenticationFailedError: the connection is to be closed.
+        :raises AuthenticationFailedError: the connection is to be closed after its ``answer`` is
+            sent.
         """
         ...
 
@@ -66,10 +67,11 @@ class AuthenticationLimits:
 
 
 class HeldRequests:
-    """The requests of one connection on a listener with an authenticator.
+    """Answers the requests of one connection on a listener with an authenticator.
 
-    ``answer`` replaces ``open_answer``, the function of a listener without authenticator.
-    ``authenticated`` is called with the principal before the first held request starts.
+    :meth:`answer` replaces ``open_answer``, which answers the requests of an authenticated client.
+        ``authenticated`` is called with the principal after each successful authentication, the
+        first time before the first held request starts.
     """
 
     def __init__(
@@ -122,7 +124,10 @@ class HeldRequests:
         return self._in_turn(request, turn)
 
     def may_be_large(self, request: Frame) -> bool:
-        """As on an open listener, but authentication never waits for held requests."""
+        """Whether the response to ``request`` may be large.
+
+        False while requests are held, so that the session starts authentication requests at once.
+        """
         return self._is_open and not self._held and self._may_be_large(request)
 
     async def _in_turn(self, request: PendingRequest, turn: asyncio.Future[None]) -> Any:

@@ -44,13 +44,16 @@ _FIRST_VERSIONS: Final[Mapping[int, int]] = MappingProxyType(
 
 
 def is_cluster_action(api_key: int, frame: Frame) -> bool:
-    """Whether only members may send the request in ``frame``; False for every Fetch."""
+    """Whether only brokers and controllers may send the request in ``frame``.
+
+    False for Fetch: :func:`fetching_replica` needs its decoded body.
+    """
     first = _FIRST_VERSIONS.get(api_key)
     return first is not None and api_version_of(frame) >= first
 
 
 def fetching_replica(request: FetchRequest, version: int) -> int:
-    """The broker whose replica fetches; negative for consumers and tools."""
+    """Return the id of the broker whose replica fetches; negative for consumers and tools."""
     if version < _REPLICA_STATE_SINCE:
         return request.replica_id
     state = request.replica_state
@@ -58,7 +61,7 @@ def fetching_replica(request: FetchRequest, version: int) -> int:
 
 
 def refusal_text(api: str, host: str) -> str:
-    """The error message for ``host``, which sent a request of kind ``api``."""
+    """Return the error message for ``host``, which sent a request of kind ``api``."""
     return (
         f"{api} from {host} is refused: only brokers and controllers of this cluster may ask that. "
         f"If {host} is one of them, name it in {ALLOWED_HOSTS_KEY} in the file of the daemon that "
@@ -87,7 +90,10 @@ def refuse_fetch(request: FetchRequest, version: int) -> FetchResponse:
 
 
 def refuse_undecoded(api_key: int, text: str) -> Message | None:
-    """Response to a refused request whose body is not decoded; None for WriteTxnMarkers."""
+    """Return the response that refuses a request without decoding its body.
+
+    None for WriteTxnMarkers, whose response lists the partitions of the body, and for other APIs.
+    """
     match api_key:
         case ApiKey.ADD_PARTITIONS_TO_TXN:
             return AddPartitionsToTxnResponse(error_code=REFUSED)
@@ -100,14 +106,15 @@ def refuse_undecoded(api_key: int, text: str) -> Message | None:
 
 
 def refuse_markers(request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
-    """Response that refuses all partitions; WriteTxnMarkers has no top-level error code."""
+    """Return the response that refuses each partition: WriteTxnMarkers has no top-level error
+    code."""
     return markers_response(request, itertools.repeat(REFUSED))
 
 
 def markers_response(
     request: WriteTxnMarkersRequest, codes: Iterable[int]
 ) -> WriteTxnMarkersResponse:
-    """Create a response.
+    """Create the response to ``request`` from the error codes of its partitions.
 
     :param codes: one error code per partition of ``request``, in the same order.
     """

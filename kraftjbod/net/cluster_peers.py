@@ -45,7 +45,10 @@ async def _resolve(name: str) -> Collection[str] | None:
 
 
 class ClusterPeers:
-    """The member hosts. Not thread-safe. Names are resolved while :meth:`run` runs."""
+    """Decides whether a host is a member of the cluster. Not thread-safe.
+
+    Host names are resolved only while :meth:`run` runs.
+    """
 
     def __init__(
         self,
@@ -54,9 +57,10 @@ class ClusterPeers:
         known_hosts: Callable[[], frozenset[str]] = lambda: _NO_HOSTS,
         resolve: Resolve = _resolve,
     ) -> None:
-        """
-        :param allowed: the configured hosts; if None, loopback and ``known_hosts``.
-        :param known_hosts: returns addresses and names; the same object while they are unchanged.
+        """:param allowed: the configured hosts; if None, loopback and ``known_hosts``.
+        :param known_hosts: returns addresses and names of members. It must return the same object
+            while they are unchanged. Not called if ``allowed`` is given.
+        :param resolve: resolves one host name.
         """
         self._is_every = allowed is not None and allowed.is_every
         self._networks = LOOPBACK if allowed is None else allowed.networks
@@ -79,7 +83,7 @@ class ClusterPeers:
         self._waiting = 0
 
     def allows(self, host: str) -> bool:
-        """Whether the address ``host`` is known to be a member's."""
+        """Whether the numeric address ``host`` is known to be a member's. Resolves no names."""
         if self._is_every:
             return True
         verdict = self._verdicts.get(host)
@@ -96,9 +100,9 @@ class ClusterPeers:
         return address in self._members or any(address in one for one in self._networks)
 
     async def admits(self, host: str) -> bool:
-        """As :meth:`allows`, but resolve names first if ``host`` is unknown.
+        """Whether ``host`` is a member; if it is unknown, wait up to 2 s for names to be resolved.
 
-        Waits for names that are being resolved, or have to be, for a limited time.
+        Names are resolved at most once per second, however many unknown hosts send requests.
         """
         if self.allows(host):
             return True
@@ -123,7 +127,8 @@ class ClusterPeers:
         _log.warning("cluster_action_refused", api=shortened(api), peer=peer)
 
     async def run(self) -> None:
-        """Resolve names until cancelled."""
+        """Resolve the host names every 30 s, or earlier when ``admits`` needs it, until
+        cancelled."""
         while True:
             self._take_hosts()
             self._is_due.clear()
@@ -145,7 +150,7 @@ class ClusterPeers:
         return [host for host in self._hosts if address_of(host) is None][:MAX_HOSTS]
 
     def _take_hosts(self) -> bool:
-        """Apply the current list of hosts; return whether names have to be resolved."""
+        """Apply the current list of hosts; return whether it has a name that was never resolved."""
         hosts = self._known_hosts()
         if hosts is self._hosts:
             return False
@@ -178,7 +183,7 @@ class ClusterPeers:
         self._verdicts.clear()
 
     async def _news_until(self, until_s: float) -> bool:
-        """Wait until a name is resolved; False if the time ran out."""
+        """Wait until a name is resolved; return False if the loop time ``until_s`` passed first."""
         loop = asyncio.get_running_loop()
         if self._news is None:
             self._news = loop.create_future()

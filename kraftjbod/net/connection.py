@@ -32,7 +32,10 @@ _NO_SUCH_HOST: Final = frozenset({socket.EAI_NONAME, socket.EAI_NODATA})
 
 
 def _shared_scratch() -> bytearray:
-    """The read buffer of all connections of this thread, since each read is processed at once."""
+    """Return the read buffer that all connections of this thread share.
+
+    One buffer is enough, because each read is processed before the next one.
+    """
     scratch: bytearray | None = getattr(_of_thread, "scratch", None)
     if scratch is None:
         scratch = _of_thread.scratch = bytearray(SCRATCH_BYTES)
@@ -43,16 +46,16 @@ class FrameReceiver(Protocol):
     """Receives the events of a connection."""
 
     def frame_received(self, frame: Frame) -> None:
-        """A complete frame was received.
+        """Process a complete frame.
 
         :raises RemoteProtocolError: the frame violates the protocol; the connection is aborted.
         """
 
     def writing_resumed(self) -> None:
-        """The peer has read enough that ``is_write_paused`` is False again."""
+        """Called when the peer has read enough that ``is_write_paused`` is False again."""
 
     def connection_closed(self, reason: str) -> None:
-        """The connection is closed. This is the last call, and happens once."""
+        """Called once, after all other calls, when the connection is closed."""
 
 
 R = TypeVar("R", bound=FrameReceiver)
@@ -69,7 +72,10 @@ class ConnectionLimits:
 
 
 class Connection(asyncio.BufferedProtocol):
-    """Reads frames and writes buffers. ``make_receiver`` is called once it is connected."""
+    """A TCP connection that passes frames to a receiver and writes buffers.
+
+    ``make_receiver`` creates the receiver when the connection is open.
+    """
 
     def __init__(
         self,
@@ -128,7 +134,8 @@ class Connection(asyncio.BufferedProtocol):
     def write(self, buffers: Sequence[Buffer]) -> None:
         """Send ``buffers`` in order; they must not change until they are sent.
 
-        Dropped if the connection is closing: ``connection_closed`` notifies the receiver.
+        Buffers written to a closing connection are dropped. The receiver's ``connection_closed`` is
+        called then.
         """
         if self._transport is not None and self._close_reason is None:
             if self.is_write_paused and self._memory is not None:
@@ -153,7 +160,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._transport.resume_reading()
 
     def close(self, reason: str) -> None:
-        """Send pending writes, then close. The first ``reason`` is kept."""
+        """Send pending writes, then close. Only the first ``reason`` of several is kept."""
         if self._transport is not None and self._close_reason is None:
             self._close_reason = reason
             self._transport.close()
@@ -168,8 +175,8 @@ class Connection(asyncio.BufferedProtocol):
     def reset(self, reason: str) -> None:
         """Close at once by a TCP reset, which is sent even if earlier bytes are unacknowledged.
 
-        The FIN that :meth:`abort` sends waits for the retransmission of such bytes. After a
-        network outage that takes as long again as the outage lasted.
+        The FIN that :meth:`abort` sends waits for the retransmission of such bytes. After a network
+        outage the retransmission can take as long as the outage took.
         """
         if self._transport is not None and (own := self._transport.get_extra_info("socket")):
             try:
@@ -252,7 +259,10 @@ class Connection(asyncio.BufferedProtocol):
     # --- memory
 
     def note_taken(self) -> None:
-        """Report to the budget how much of the responses the peer has read."""
+        """Report to the memory budget how many response bytes the peer has read.
+
+        Does nothing unless writing is paused.
+        """
         if self.is_write_paused:
             self._note_unread()
 
@@ -310,9 +320,9 @@ async def connect(
     limits: ConnectionLimits,
     timeout_ms: int,
 ) -> R:
-    """Connect and return the result of ``make_receiver``.
+    """Connect to ``host:port`` and return the receiver that ``make_receiver`` creates.
 
-    :raises ConnectionLostError: there is no connection within ``timeout_ms``.
+    :raises ConnectionLostError: the connection is not open within ``timeout_ms``.
     """
     loop = asyncio.get_running_loop()
     made: list[R] = []
@@ -335,7 +345,10 @@ async def connect(
 
 
 async def is_refused(host: str, port: int, *, timeout_ms: int = 500) -> bool:
-    """Whether the address refuses connections; False if it is unknown or takes too long."""
+    """Whether ``host:port`` refuses connections (ECONNREFUSED).
+
+    False if it accepts one, is unreachable or unknown, or does not answer within ``timeout_ms``.
+    """
     loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(timeout_ms / 1000):
@@ -373,7 +386,8 @@ async def listen(
     backlog: int,
     start_serving: bool = True,
 ) -> asyncio.Server:
-    """Accept connections on ``host:port``; port 0 lets the system choose.
+    """Return a server that accepts connections on ``host:port``; with port 0 the system chooses
+    one.
 
     :param start_serving: False only binds the address; connections are refused until the server
         starts to serve.

@@ -11,7 +11,10 @@ ANONYMOUS: Final = "User:ANONYMOUS"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionContext:
-    """One object per connection, passed to the handler with each of its requests."""
+    """The principal, listener and addresses of one connection.
+
+    The handler receives it with each request of the connection.
+    """
 
     #: "host:port" of the client.
     peer: str

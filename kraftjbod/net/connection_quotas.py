@@ -51,7 +51,7 @@ class _Place(Enum):
 
 
 class ConnectionQuotas:
-    """Assigns slots, and aborts connections that are evicted."""
+    """Assigns the slots of a listener to connections, and aborts the connections that it evicts."""
 
     def __init__(self, limits: QuotaLimits) -> None:
         self._limits = limits
@@ -68,9 +68,11 @@ class ConnectionQuotas:
     def admit(
         self, connection: Counted, now_s: float, *, are_descriptors_short: bool = False
     ) -> bool:
-        """Assign a slot or make ``connection`` pending; False if neither is possible.
+        """Assign a slot or make ``connection`` pending; return False if neither is possible.
 
-        Clients get no slot while descriptors are short, because disks need the rest.
+        :param now_s: event loop time.
+        :param are_descriptors_short: give no client slot, because disks need the remaining
+            descriptors.
         """
         host = connection.peer_host
         is_free = self._count[_Place.CLIENT] < self._limits.clients and not are_descriptors_short
@@ -86,7 +88,10 @@ class ConnectionQuotas:
         return True
 
     def note_broker(self, connection: Counted) -> None:
-        """Move ``connection``, identified as a broker's, from a client slot to a reserved slot."""
+        """Note that ``connection`` is a broker's.
+
+        It gets priority for memory, and a reserved slot instead of its present one if one is free.
+        """
         brokers = self._limits.max_connections - self._limits.clients
         place = self._places.get(connection)
         if place is None or place is _Place.BROKER:
@@ -113,7 +118,10 @@ class ConnectionQuotas:
         connection.abort("the places that are left are brokers'")
 
     def evict_pending(self, now_s: float) -> None:
-        """Evict connections that were pending for too long."""
+        """Abort the connections that have been pending for ``pending_ms``.
+
+        :param now_s: event loop time.
+        """
         until_s = now_s - self._limits.pending_ms / 1000
         for old in [old for old, since_s in self._pending.items() if since_s <= until_s]:
             self.evict(old)

@@ -56,7 +56,7 @@ class _Waiting:
 
 
 class KafkaConnection:
-    """One connection, created by :meth:`connect`."""
+    """A client connection to one broker, created by :meth:`connect`. It cannot be reopened."""
 
     def __init__(self, connection: Connection, *, client_id: str, max_in_flight: int) -> None:
         self._connection = connection
@@ -102,9 +102,9 @@ class KafkaConnection:
         return self._connection.is_open
 
     def version_of(self, api_key: int) -> int:
-        """Highest version of an API that both sides support.
+        """Return the highest version of an API that both sides support.
 
-        :raises OperatingError: UNSUPPORTED_VERSION, if there is none.
+        :raises OperatingError: UNSUPPORTED_VERSION: there is none.
         """
         version = self._versions.get(api_key)
         if version is None:
@@ -115,16 +115,16 @@ class KafkaConnection:
         return version
 
     async def request(self, body: Request[R], *, timeout_ms: int, version: int | None = None) -> R:
-        """Send a request and wait for its response.
+        """Send a request and return its response.
 
-        Returns None at once for a Produce with acks=0, which has no response.
-        Records in the response are memoryviews into its frame.
+        Produce with ``acks=0`` has no response and returns None at once. Records in the response
+        are memoryviews into its frame.
 
         :param version: version of the API; the highest common version by default.
         :raises RequestTimedOutError: no response in time; the connection is closed.
         :raises ConnectionLostError: the connection is or was closed.
-        :raises OverloadedError: too many requests are in flight.
-        :raises OperatingError: UNSUPPORTED_VERSION.
+        :raises OverloadedError: ``max_in_flight`` requests are in flight.
+        :raises OperatingError: UNSUPPORTED_VERSION: both sides have no version in common.
         """
         api_key = request_api_key(body)
         if version is None:
@@ -190,7 +190,10 @@ class KafkaConnection:
     # --- called by the connection
 
     def frame_received(self, frame: Frame) -> None:
-        """:raises RemoteProtocolError: the response is malformed, or answers another request."""
+        """Complete the oldest request in flight with the response in ``frame``.
+
+        :raises RemoteProtocolError: the response is malformed, or answers another request.
+        """
         if not self._waiting:
             raise RemoteProtocolError("a response came that answers no request")
         waiting = self._waiting[0]

@@ -1,12 +1,12 @@
 """LOOP. The listener for Kafka clients and following brokers.
 
-Decodes requests, passes them to the injected handler and encodes its responses.
-ApiVersions is answered here from the versions of the codec and the given features.
-Requests for members of the cluster (cluster_actions.py) are refused to all other hosts
-(cluster_peers.py), without decoding the body where possible.
+Decodes requests, passes them to the injected handler and encodes its responses. ApiVersions is
+answered here from the versions of the codec and the given features. Requests for members of the
+cluster (cluster_actions.py) are refused to all other hosts (cluster_peers.py), without decoding the
+body where possible.
 
-A handler maps every expected error to a response.
-Any other exception is a bug: ``request_handler_failed`` is logged and the connection closed.
+A handler maps every expected error to a response. Any other exception is a bug:
+``request_handler_failed`` is logged and the connection closed.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class _Requests:
     def held_until_known(
         self, make_authenticator: MakeAuthenticator, limits: AuthenticationLimits
     ) -> HeldRequests:
-        """Wrap this object for a listener with an authenticator."""
+        """Return a wrapper of this object that holds requests until the client is authenticated."""
         return HeldRequests(
             self._connection,
             make_authenticator(self._context),
@@ -176,7 +176,10 @@ class _Requests:
         return refuse_fetch(body, header.api_version)
 
     async def _answer_unknown_host(self, request: PendingRequest) -> Sequence[Buffer] | None:
-        """Answer a request that is only for members, and refuse it if the host is not a member."""
+        """Answer a request that only members may send, from a host that is not known as a member.
+
+        Host names are resolved first. If the host still is no member, the request is refused.
+        """
         if await self._peers.admits(self._connection.peer_host):
             return await self._answer_in_slices(request, is_hot=False)
         header = decode_request_header(request.frame)

@@ -53,7 +53,7 @@ class ListenerLimits:
 
 
 class Listener:
-    """One port. ``make_session`` is called for each accepted connection."""
+    """A listening port. ``make_session`` creates the session of each accepted connection."""
 
     def __init__(
         self,
@@ -129,9 +129,9 @@ class Listener:
             self._port = self._server.sockets[0].getsockname()[1]
 
     async def start(self) -> None:
-        """Accept connections.
+        """Accept connections; bind the address first if that was not done.
 
-        :raises StartupError: the address was not bound before and cannot be bound.
+        :raises StartupError: the address cannot be bound, or another process listens there.
         """
         if self._server is None:
             await self.bind()
@@ -140,7 +140,10 @@ class Listener:
         self._watch_idle()
 
     async def close(self, *, timeout_ms: int) -> None:
-        """Stop accepting, let requests in flight finish within ``timeout_ms``, close all."""
+        """Stop accepting, and close each connection after its requests in flight are answered.
+
+        Connections that are still open after ``timeout_ms`` are aborted.
+        """
         self._is_closing = True
         if self._server is not None:
             stop_listening(self._server)
@@ -189,7 +192,7 @@ class Listener:
             self._empty.set()
 
     def _log_refused(self, connection: Connection, now_s: float, *, is_short: bool) -> None:
-        """Log at most once a second, so that many connections do not flood the telemetry."""
+        """Log refused connections at most once per second, with their number."""
         self._refused += 1
         if now_s - self._reported_s >= 1:
             self._reported_s = now_s
@@ -218,7 +221,7 @@ class Listener:
         """Reset the connections that have been open and silent since ``since_s``.
 
         :param since_s: event loop time.
-        :return: how many connections were reset.
+        :return: number of connections that were reset.
         """
         count = 0
         async for connection in in_slices(list(self._sessions)):
@@ -238,7 +241,10 @@ class Listener:
 
 
 class _Accepted:
-    """Passes all events on to the session, and the closing to the listener as well."""
+    """The receiver of an accepted connection: passes events to its session.
+
+    The listener is notified when the connection closes.
+    """
 
     def __init__(self, listener: Listener, connection: Connection, session: RequestSession) -> None:
         self._listener = listener

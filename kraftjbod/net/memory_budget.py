@@ -28,7 +28,8 @@ _log = get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryLimits:
-    """Memory that one daemon uses for its peers, and time limits."""
+    """Limits of the memory that a daemon's connections occupy, and of the time of their
+    transfers."""
 
     max_request_bytes: int = 256 * _MIB
     max_answer_bytes: int = 256 * _MIB
@@ -54,20 +55,20 @@ class Peer(Protocol):
         ...
 
     def note_taken(self) -> None:
-        """Report to the budget how much of its responses the peer has read."""
+        """Report to the budget how many bytes of its responses the peer has read."""
         ...
 
     def abort(self, reason: str) -> None: ...
 
 
 class Waiter(Protocol):
-    """Waits for memory of a ledger."""
+    """An object that waits for memory of a ledger."""
 
     def memory_freed(self) -> None: ...
 
 
 class Holding:
-    """A transfer in progress."""
+    """Memory that waits for one peer, with the progress of the transfer."""
 
     __slots__ = ("began_s", "moved_bytes", "seen_bytes", "seen_s", "size_bytes")
 
@@ -85,7 +86,10 @@ class Holding:
 
 
 class Ledger:
-    """One kind of memory. Not thread-safe."""
+    """Counts the memory of one kind, and closes peers that hold it too long. Not thread-safe.
+
+    The kinds are requests and responses.
+    """
 
     def __init__(
         self,
@@ -149,7 +153,7 @@ class Ledger:
             self.give(holding.size_bytes)
 
     def wait_for_memory(self, waiter: Waiter) -> None:
-        """Call ``memory_freed`` once memory is available; the waiter may then wait again."""
+        """Call ``memory_freed`` of ``waiter`` once, when memory is available."""
         self._waiters[waiter] = None
         self._budget.begin_sweeps()
 
@@ -167,7 +171,12 @@ class Ledger:
         return list(self._holdings)
 
     def sweep(self, now_s: float) -> None:
-        """Close peers without progress, and free memory if connections wait for it."""
+        """Close peers without progress in the time limit.
+
+        If connections wait for memory, also close the slowest peers and resume connections.
+
+        :param now_s: event loop time.
+        """
         for peer, holding in list(self._holdings.items()):
             if (self._may_be_held_up and peer.is_held_up) or (
                 holding.moved_bytes - holding.seen_bytes >= self._limits.min_progress_bytes
@@ -224,7 +233,11 @@ class _Sweeps(Protocol):
 
 
 class MemoryBudget:
-    """``requests``: bytes received and not answered; ``answers``: response bytes not yet read."""
+    """The memory of all connections of a daemon.
+
+    ``requests`` counts bytes that were received and not answered, ``answers`` counts bytes of
+    responses that the peers have not read.
+    """
 
     def __init__(self, limits: MemoryLimits) -> None:
         self.requests = Ledger(

@@ -65,7 +65,7 @@ class PeerLink(Generic[T]):
         self._task: asyncio.Task[None] | None = None
 
     def send(self, message: T) -> None:
-        """Queue ``message``; it may be dropped."""
+        """Queue ``message``. The oldest messages of a full queue are dropped."""
         self._queue.append(message)
         self._queued_bytes += self._size_of(message)
         while len(self._queue) > self._max_queued or (
@@ -78,7 +78,7 @@ class PeerLink(Generic[T]):
             self._task.add_done_callback(raise_task_error)
 
     def abandon(self) -> None:
-        """Close the link without waiting, because the peer has another address; drop the queue."""
+        """Close the link without waiting, and drop the queue: the peer has another address now."""
         if self._task is not None:
             self._task.cancel()
         self._client.close()

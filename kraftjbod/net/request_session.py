@@ -43,9 +43,10 @@ class SessionLimits:
 
 
 class PendingRequest:
-    """One request in flight. ``answer`` sets ``api`` once it is known, for telemetry.
+    """A request in flight.
 
-    ``answer`` may also set ``encode``, which converts its result to buffers.
+    The ``answer`` function of the session sets ``api``, which telemetry uses, and may set
+    ``encode``, which converts the function's result to buffers.
     """
 
     __slots__ = ("answer", "api", "close_reason", "encode", "frame", "is_answered", "size_bytes")
@@ -66,7 +67,7 @@ MayBeLarge = Callable[[Frame], bool]
 
 
 def never(_frame: Frame) -> bool:
-    """For listeners without large responses."""
+    """Return False: no response of the listener is large."""
     return False
 
 
@@ -79,12 +80,12 @@ Answer = Callable[[PendingRequest], Awaitable[Any]]
 
 
 class RequestSession:
-    """The receiver of a server's connection.
+    """Receiver of a server's connection: starts its requests and sends the responses.
 
-    ``answer`` turns a request into the buffers of its response, or None if there is no response.
-    It raises :class:`RemoteProtocolError` if the request is invalid, and :class:`UnansweredError`
-    to close the connection instead of an answer.
-    Any other exception is a bug: it is logged and the connection closed.
+    ``answer`` returns the buffers of the response to a request, or None if there is no response. It
+    raises :class:`RemoteProtocolError` if the request is invalid, and :class:`UnansweredError` if
+    the connection is to be closed without a response. Any other exception is a bug: it is logged
+    and the connection is aborted.
     """
 
     def __init__(
@@ -139,7 +140,7 @@ class RequestSession:
         self._start_backlog()
 
     def memory_freed(self) -> None:
-        """Continue after the daemon got memory for this connection."""
+        """Start waiting requests: the daemon may have memory for this connection again."""
         self._writable.set()
         self._start_backlog()
 
@@ -228,7 +229,8 @@ class RequestSession:
         task.add_done_callback(self._tasks.discard)
 
     def _start_backlog_soon(self) -> None:
-        """Start the backlog later: the caller is still completing another request."""
+        """Start the backlog in a later call of the loop: the caller is still completing a
+        request."""
         if not self._is_starting_soon:
             self._is_starting_soon = True
             self._loop.call_soon(self._start_backlog)
@@ -262,7 +264,10 @@ class RequestSession:
             self._settle(request)
 
     def _completed(self, request: PendingRequest, done: Completion[Any]) -> None:
-        """Send the response. Runs inside ``Completion.set_result``, so it starts no request."""
+        """Send the response of a completed request.
+
+        Runs inside ``Completion.set_result``, so it starts no other request.
+        """
         if self._is_gone:
             return
         try:
@@ -273,7 +278,11 @@ class RequestSession:
             self._settle(request)
 
     def _fail(self, request: PendingRequest, error: Exception) -> None:
-        """Close the connection: a protocol error, a request of the handler, or a bug."""
+        """Close the connection because of ``error``.
+
+        RemoteProtocolError aborts it, and UnansweredError closes it after the earlier responses.
+        Any other error is a bug: it is logged and aborts the connection.
+        """
         if isinstance(error, RemoteProtocolError):
             self._connection.refuse(error)
             return
@@ -312,7 +321,7 @@ class RequestSession:
             self._connection.close(request.close_reason)
 
     async def _answer_in_turn(self, request: PendingRequest) -> None:
-        """Answer after earlier large responses were read and when the daemon has memory."""
+        """Answer once earlier large responses were read and the daemon has memory for responses."""
         async with self._large_turn:
             while self._connection.is_write_paused or not self._has_memory(self._answers):
                 self._writable.clear()

@@ -1,11 +1,11 @@
 """LOOP. A client of the RPC between brokers and controllers.
 
-Connects on the first call, and on the next call after a loss.
-After each failure in a row the client pauses longer before it reconnects. Calls wait for that
-pause within their own deadlines. Calls share one connection and may be answered out of order.
+Connects on the first call, and on the next call after a loss. After each failure in a row the
+client pauses longer before it reconnects. Calls wait for that pause within their own deadlines.
+Calls share one connection and may be answered out of order.
 
-A call that times out does not affect other calls on the connection.
-The client never repeats a call, because only the caller knows whether that is safe.
+A call that times out does not affect other calls on the connection. The client never repeats a
+call, because only the caller knows whether that is safe.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _CORRELATION_MASK = 0xFFFFFFFF
 
 
 class RpcClient:
-    """Calls one peer. Not thread-safe."""
+    """Calls one peer over one connection at a time. Not thread-safe."""
 
     def __init__(
         self,
@@ -68,13 +68,14 @@ class RpcClient:
     async def call(
         self, request: RpcRequest, *, timeout_ms: int, version: int | None = None
     ) -> Any:
-        """Send a request and wait for an instance of ``request.Response``.
+        """Send a request and return the response, an instance of ``request.Response``.
 
         :param version: wire version of the request; the newest if None.
         :raises OperatingError: the peer's error, with its code and message.
         :raises RequestTimedOutError: no response in time; the peer may have processed the request.
-        :raises ConnectionLostError: no connection, or it was lost (likewise).
-        :raises OverloadedError: too many calls are in flight.
+        :raises ConnectionLostError: there is no connection, or it was lost before the response. The
+            peer may have processed the request in the second case.
+        :raises OverloadedError: ``max_in_flight`` calls are in flight.
         """
         try:
             async with asyncio.timeout(timeout_ms / 1000):
@@ -95,7 +96,8 @@ class RpcClient:
             self._link.close()
 
     def drop(self, reason: str) -> None:
-        """Abort the connection; the next call opens another one."""
+        """Abort the connection. Calls in flight fail, and the next call opens another
+        connection."""
         if self._link is not None:
             self._link.abort(reason)
 
@@ -189,7 +191,10 @@ class _Link:
     # --- called by the connection
 
     def frame_received(self, frame: Frame) -> None:
-        """:raises RemoteProtocolError: the response is malformed or belongs to no call."""
+        """Complete the call that the response in ``frame`` answers, unless the caller timed out.
+
+        :raises RemoteProtocolError: the response is malformed or belongs to no call.
+        """
         incoming = decode_response(frame)
         if incoming.correlation_id >= self._next_correlation_id:
             raise RemoteProtocolError(f"a response is to call {incoming.correlation_id}, not made")

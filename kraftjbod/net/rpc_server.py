@@ -7,8 +7,7 @@ The handler gets the id of the connection, and ``on_peer_closed`` gets the conne
 peers closed. No request of such a connection starts after that.
 
 Only members of the cluster are served (cluster_peers.py). Requests of other hosts are refused
-without decoding the body.
-An :class:`OperatingError` from the handler becomes an error envelope.
+without decoding the body. An :class:`OperatingError` from the handler becomes an error envelope.
 Any other exception is a bug: ``request_handler_failed`` is logged and the connection closed.
 """
 
@@ -51,7 +50,7 @@ PeerClosed = Callable[[ConnectionId, bool], None]
 
 
 def _ignore(_connection_id: ConnectionId, _is_reset: bool) -> None:
-    """The default for ``on_peer_closed``."""
+    """Do nothing: the default of ``on_peer_closed``."""
 
 
 def _refuse(pending: PendingRequest, connection: Connection, peers: ClusterPeers) -> Buffer:
@@ -83,7 +82,8 @@ def rpc_server(
 
     :param peers: the hosts that are served.
     :param is_broker: recognizes brokers, whose connections use reserved slots.
-    :param on_peer_closed: not called for connections that this side closed.
+    :param on_peer_closed: called with the id of a connection that its peer closed, and whether by a
+        reset. Not called for connections that this side closed.
     :param memory: budget of the daemon, if several listeners share it.
     """
 

@@ -39,8 +39,7 @@ class AssignmentsManager:
 
     Call ``assign(partition, directory_id, on_accepted)`` on the event loop. ``queued`` counts the
     assignments that the controller has not accepted yet. ``await idle()`` returns when there are
-    none.
-    ``await close()`` drops the rest.
+    none. ``await close()`` drops the rest.
     """
 
     def __init__(
@@ -106,10 +105,10 @@ class AssignmentsManager:
     ) -> None:
         """Report that the replica is, or will be, in ``directory_id``.
 
-        The report replaces an earlier one, but follows a report of LOST.
-        :param on_accepted: called once when the controller has accepted the report; never called if
-            another
-            report for the replica replaces it, or if the replica leaves this broker.
+        The report replaces an earlier one, except that it is sent after a pending report of LOST.
+
+        :param on_accepted: called once when the controller has accepted the report. Never called if
+            another report for the replica replaces it, or if the replica leaves this broker.
         """
         if on_accepted is None:
             self._on_accepted.pop(partition, None)
@@ -118,11 +117,11 @@ class AssignmentsManager:
         self._handle(AssignmentRequested(partition=partition, directory_id=directory_id))
 
     def is_queued(self, partition: TopicIdPartition) -> bool:
-        """Return whether the controller may not know the reported directory of the replica."""
+        """Whether the controller may not know the reported directory of the replica yet."""
         return self._state.is_queued(partition)
 
     def is_losing(self, partition: TopicIdPartition) -> bool:
-        """Return whether a report that the replica is LOST is still pending."""
+        """Whether a report that the replica is LOST is still pending."""
         return self._state.is_losing(partition)
 
     def queued_into(self, directory_id: DirectoryId) -> int:
@@ -130,7 +129,7 @@ class AssignmentsManager:
         return self._state.queued_into(directory_id)
 
     async def idle(self) -> None:
-        """Return once the controller has accepted all reports."""
+        """Wait until the controller has accepted all reports."""
         await self._idle.wait()
 
     async def close(self) -> None:

@@ -40,7 +40,7 @@ class AssignmentRequested:
 
 @dataclass(frozen=True, slots=True)
 class WokeUp:
-    """The time of the last ``WakeAt`` has come."""
+    """The time of the last ``WakeAt`` action has come."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +65,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class WakeAt:
-    """Replaces the previous ``WakeAt``."""
+    """Handle ``WokeUp`` at ``at_ms``. Replaces the previous ``WakeAt``."""
 
     at_ms: int
 
@@ -97,11 +97,11 @@ class _Refusal:
 
 
 class AssignmentsState:
-    """``handle(event, now_ms)`` returns the actions.
+    """The state machine: ``handle(event, now_ms)`` returns the actions to perform.
 
     ``is_replica`` returns whether this broker hosts a partition according to the metadata.
 
-    :raises InvalidTransition: from ``handle``, if a response arrives without a request in flight.
+    :raises InvalidTransition: from ``handle``: a response arrived without a request in flight.
     """
 
     def __init__(
@@ -138,27 +138,28 @@ class AssignmentsState:
 
     @property
     def queued(self) -> int:
-        """Number of replicas whose directory the controller does not know yet."""
+        """Number of replicas whose latest assignment the controller has not accepted yet."""
         return len(self._wishes())
 
     @property
     def is_idle(self) -> bool:
-        """Whether no assignment is pending, except those that were refused too often."""
+        """Whether no assignment is pending, except those with more than ``MAX_REFUSALS_AWAITED``
+        refusals in a row."""
         if self._ready or self._in_flight:
             # Called for each assignment, so it stops at the first one to wait for.
             return all(map(self._is_hopeless, itertools.chain(self._in_flight, self._ready)))
         return all(map(self._is_hopeless, self._held))
 
     def queued_into(self, directory_id: DirectoryId) -> int:
-        """Return the number of pending assignments to ``directory_id``."""
+        """Return the number of replicas whose latest pending assignment is ``directory_id``."""
         return sum(1 for wish in self._wishes().values() if wish == directory_id)
 
     def is_queued(self, partition: TopicIdPartition) -> bool:
-        """Return whether an assignment of the replica is pending."""
+        """Whether an assignment of the replica is pending."""
         return any(partition in wishes for wishes in (self._ready, self._in_flight, self._held))
 
     def is_losing(self, partition: TopicIdPartition) -> bool:
-        """Return whether a LOST assignment of the replica is pending."""
+        """Whether a LOST assignment of the replica is pending."""
         return LOST_DIR in (
             self._ready.get(partition),
             self._in_flight.get(partition),
@@ -225,7 +226,7 @@ class AssignmentsState:
         return [WakeAt(at_ms)]
 
     def _send(self, now_ms: int) -> list[Action]:
-        """Send the next request if none is in flight, or wake when one may be sent."""
+        """Return the next request, or a time to wake at; nothing while a request is in flight."""
         if self._in_flight:
             return []
         self._let_go_of_held(now_ms)

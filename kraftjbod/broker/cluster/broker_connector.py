@@ -25,8 +25,8 @@ class BrokerConnector:
     async def connect(self, peer: BrokerId, *, purpose: str, timeout_ms: int) -> KafkaConnection:
         """Open a dedicated connection to ``peer`` with the client id ``broker-<id>-<purpose>``.
 
-        :raises ConnectionLostError: if the metadata has no endpoint of the peer, or it refuses.
-        :raises RequestTimedOutError: if it accepts but does not respond.
+        :raises ConnectionLostError: the metadata has no endpoint of the peer, or it is unreachable.
+        :raises RequestTimedOutError: the peer accepts the connection but does not respond.
         """
         endpoint = self._cache.endpoint(peer, self._listener_name)
         if endpoint is None:
@@ -44,8 +44,8 @@ class BrokerConnector:
         return connection
 
     def hang_up(self) -> None:
-        """Close the connections to brokers that are fenced, unregistered or restarted by the
-        metadata."""
+        """Close connections to brokers that the metadata shows as fenced, gone or in another
+        epoch."""
         for connection, (peer, epoch) in list(self._connections.items()):
             known = self._cache.state.brokers.get(peer)
             if known is None or known.fenced or known.epoch != epoch:

@@ -91,13 +91,13 @@ class ControllerChannel:
     ) -> None:
         """Create a channel without connections.
 
-        :param addresses: controllers, which may name other voters.
+        :param addresses: the configured controllers. Metadata responses may name other voters.
         :param voters: the voters in the configuration, if any.
         :param level: returns the known ``metadata.version``, which determines request versions.
         :param log_id: returns the id of the followed metadata log, if known.
-        :param request_timeout_ms: time for a long-poll beyond its own wait. After half of it
-            without a
-            response the other voters are asked whether one of them is active.
+        :param request_timeout_ms: time limit of a connection attempt, and of a metadata long-poll
+            beyond its ``max_wait_ms``. If another request has no response after half of this time,
+            the other voters are asked whether one of them is active.
         """
         assert addresses, "a broker needs a controller"
         self._configured = tuple(addresses)
@@ -136,13 +136,12 @@ class ControllerChannel:
         """Send a request to the active controller and return its response.
 
         :raises OperatingError: the controller's refusal, with its code. At the deadline: the last
-            failure
-            (NOT_CONTROLLER or a :class:`ConnectionLostError`) or REQUEST_TIMED_OUT.
+            failure (NOT_CONTROLLER or a :class:`ConnectionLostError`) or REQUEST_TIMED_OUT.
         """
         return await self._call(_Purpose.CONTROL, request, timeout_ms)
 
     async def forward(self, request: Asks[R_co], *, timeout_ms: int) -> R_co:
-        """Send a client's request to the active controller.
+        """Send a client's request to the active controller and return its response.
 
         At most ``MAX_FORWARDED_AT_ONCE`` requests are in flight; the others wait here.
 
@@ -169,7 +168,7 @@ class ControllerChannel:
             self._forwarding.release()
 
     async def fetch_metadata(self, request: FetchMetadataRequest) -> FetchMetadataResponse:
-        """Send one long-poll; raises as :meth:`call`."""
+        """Send one metadata long-poll and return its response; raises as :meth:`call`."""
         timeout_ms = request.max_wait_ms + self._request_timeout_ms
         response = await self._call(_Purpose.METADATA, request, timeout_ms)
         if response.controllers:
@@ -178,11 +177,10 @@ class ControllerChannel:
         return response
 
     def _follow_voters(self, voters: Sequence[Voter]) -> None:
-        """Ask the present voters first, and the configured controllers if no voter answers.
+        """Replace the list of addresses: the present ``voters``, then the configured controllers.
 
         Connections to controllers that remain in the list are kept. A removed voter keeps its
-        connections
-        until the next change, because it may be about to report its removal.
+        connections until the next change, because it may be about to report its removal.
         """
         node_ids = {(voter.host, voter.port): voter.node_id for voter in voters}
         addresses = tuple(dict.fromkeys([*node_ids, *self._configured]))
@@ -265,21 +263,26 @@ class ControllerChannel:
         return client
 
     def _connection_lost(self, purpose: _Purpose) -> None:
-        """Report a lost control connection to any controller: the active one may be another by
-        now."""
+        """Call ``on_control_lost`` for a lost control connection, whichever controller it went to.
+
+        The active controller may be another one by now.
+        """
         if purpose is _Purpose.CONTROL and self.on_control_lost is not None:
             self.on_control_lost()
 
     def _give_up_poll(self, address: Address) -> None:
-        """Drop the long-poll at a voter that answers no heartbeat; another voter may have newer
-        metadata."""
+        """Drop the long-poll at a voter that answers no heartbeat, so that it moves to another
+        voter."""
         client = self._clients.get((_Purpose.METADATA, address))
         if client is not None:
             client.drop("the controller does not answer")
 
     @contextlib.contextmanager
     def _suspecting(self, purpose: _Purpose, address: Address) -> Iterator[None]:
-        """Search for another active voter while a request is silent; a long-poll may be silent."""
+        """Search for another active voter while a request has no response for half its time limit.
+
+        A metadata long-poll is exempt: it may be silent.
+        """
         if purpose is _Purpose.METADATA or len(self._addresses) == 1:
             yield
             return
@@ -300,7 +303,7 @@ class ControllerChannel:
             timer.cancel()
 
     async def _find_another(self, silent: Address) -> None:
-        """Ask each of the other voters once whether it is active."""
+        """Ask each voter except ``silent`` once whether it is active, and use the first that is."""
         # The request has no effect. Only the active controller answers it, after its previous
         # decisions are committed.
         question = self._with_log_id(ListPartitionReassignmentsRequest(partitions={}))
@@ -327,7 +330,8 @@ class ControllerChannel:
             return
 
     def _note_answer(self, address: Address) -> None:
-        """Note that a voter is active; requests that wait at other voters are sent again."""
+        """Note that the voter at ``address`` is active. Requests that wait at other voters move to
+        it."""
         self._source = address
         if self._answered == address:
             return
@@ -337,7 +341,8 @@ class ControllerChannel:
                 client.drop("another controller is active")
 
     def _leave(self, purpose: _Purpose, address: Address) -> None:
-        """Ask the next voter from now on, unless another call has moved on already."""
+        """Use the next voter from now on, unless another call has moved on from ``address``
+        already."""
         if address not in self._addresses:
             return
         following = self._addresses[(self._addresses.index(address) + 1) % len(self._addresses)]
@@ -357,7 +362,7 @@ def _is_from_active(response: RpcResponse) -> bool:
 
 
 def _is_about_the_voter(error: OperatingError) -> bool:
-    """Return whether the error concerns the voter, so that another voter may succeed."""
+    """Whether the error concerns the voter that was asked, so that another voter may succeed."""
     return isinstance(error, ConnectionLostError) or error.code in (
         ErrorCode.NOT_CONTROLLER,
         ErrorCode.REQUEST_TIMED_OUT,
@@ -369,6 +374,6 @@ def _is_about_the_voter(error: OperatingError) -> bool:
 
 
 def forward_timeout_ms(asked_ms: int) -> int:
-    """Return the time limit for a client's forwarded request; the client's own timeout is
-    ``asked_ms``."""
+    """Return the time limit in ms of a forwarded request: ``asked_ms``, the client's, within
+    bounds."""
     return max(1, min(asked_ms, MAX_FORWARD_TIMEOUT_MS))

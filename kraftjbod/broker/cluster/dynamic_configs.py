@@ -22,7 +22,8 @@ from kraftjbod.metadata.records import ResourceType
 
 
 class DynamicValue(NamedTuple):
-    """One committed value for a key, and whether it is for this broker alone."""
+    """A committed value of a key. ``is_own``: it is set for this broker alone, not for all
+    brokers."""
 
     text: str
     is_own: bool
@@ -46,7 +47,10 @@ class DynamicConfigs:
         take(self.current)
 
     def refresh(self) -> frozenset[str]:
-        """Apply a change of the brokers' configuration in the metadata; return the changed keys."""
+        """Apply the brokers' configuration in the metadata and notify the subscribers.
+
+        Return the keys whose value changed.
+        """
         found = {key: next(self._usable(key), None) for key in DYNAMIC_BROKER_KEYS}
         winning = {key: value.text for key, value in found.items() if value is not None}
         config = DynamicBrokerConfig.from_values({**self._static, **winning}, source="broker")

@@ -25,7 +25,7 @@ class GroupConfigs:
         self._of_all = config.for_all_groups
 
     def own(self, group_id: str) -> Mapping[str, str]:
-        """Return the values set for this group, which need not exist."""
+        """Return the values that are set for this group, by key. The group need not exist."""
         return self._cache.state.configs.get((ResourceType.GROUP, group_id), {})
 
     def in_force(self, group_id: str) -> GroupOverrides:

@@ -16,7 +16,7 @@ from kraftjbod.metadata.state import MetadataState
 
 
 class MetadataCache:
-    """Written by the metadata loader only."""
+    """The committed metadata of this broker. Only the metadata loader changes it."""
 
     def __init__(self, *, cluster_id: str) -> None:
         self.cluster_id = cluster_id
@@ -28,7 +28,7 @@ class MetadataCache:
 
     @property
     def version(self) -> int:
-        """Equal versions mean equal metadata."""
+        """The offset of the metadata. Equal versions mean equal metadata."""
         return self.state.offset
 
     def replace(self, state: MetadataState) -> None:
@@ -50,7 +50,7 @@ class MetadataCache:
         return listener_of(broker, listener_name)
 
     def leader_for(self, partition: PartitionRegistration, listener_name: str) -> BrokerId:
-        """Return the leader if a client can reach it, else ``NO_LEADER``."""
+        """Return the leader if a client can reach it by ``listener_name``, else ``NO_LEADER``."""
         if self.endpoint(partition.leader, listener_name) is None:
             return NO_LEADER
         return partition.leader
@@ -58,10 +58,10 @@ class MetadataCache:
     def offline_replicas(
         self, partition: PartitionRegistration, listener_name: str
     ) -> list[BrokerId]:
-        """Return the offline replicas (KIP-858, "Metadata caching").
+        """Return the brokers whose replica is offline (KIP-858, "Metadata caching").
 
-        Their broker is unknown, fenced or not reachable under the listener, or the directory they
-        are assigned to is not online.
+        A replica is offline if its broker is unknown, fenced or has no such listener, or if the
+        directory that the replica is assigned to is not online.
         """
         return [
             broker_id
@@ -74,7 +74,7 @@ class MetadataCache:
 
 
 def listener_of(broker: BrokerRegistration, listener_name: str) -> Listener | None:
-    """Return the listener with that name, or None."""
+    """Return the broker's listener with that name, or None."""
     for listener in broker.listeners:
         if listener.name == listener_name:
             return listener

@@ -41,10 +41,9 @@ _WRITE_INTERVAL_MS: Final = 1_000
 class Followed(NamedTuple):
     """The progress that this broker reports to controllers.
 
-    ``offset`` is that of the last entry, -1 for none; ``epoch`` is the entry's, None if unknown. An
-    ``offset`` of None means that the broker may accept another log; then only the active controller
-    may
-    respond.
+    ``offset`` is that of the last applied entry, -1 for none. ``epoch`` is the entry's, None if
+    unknown. ``offset`` is None if the broker may accept another log. Then only the active
+    controller may respond.
     """
 
     metadata_log_id: Uuid | None
@@ -53,8 +52,10 @@ class Followed(NamedTuple):
 
 
 class MetadataMemory:
-    """Call ``await load()`` first, ``run()`` for the broker's lifetime, and ``write()`` at its
-    end."""
+    """The persisted id and offset of the metadata log that this broker follows.
+
+    Call ``await load()`` first, ``run()`` for the broker's lifetime, and ``write()`` at its end.
+    """
 
     def __init__(self, *, metadata_dir: LogDir) -> None:
         self._metadata_dir = metadata_dir
@@ -74,7 +75,7 @@ class MetadataMemory:
 
     @property
     def applied_offset(self) -> int:
-        """The last applied offset, in this or an earlier incarnation; -1 for none."""
+        """The offset of the last entry that this or an earlier incarnation applied; -1 for none."""
         return self._applied_offset
 
     @property
@@ -99,9 +100,12 @@ class MetadataMemory:
             self._applied_epoch = self._written.epoch
 
     def note_metadata_log_id(self, metadata_log_id: Uuid | None) -> None:
-        """Note the id of a controller's log; None for a log without an id.
+        """Note the id of a controller's log; None if the log has no id.
 
-        :raises ForeignMetadataError: it is not the followed log.
+        The first id, or the first other id after an operator made the broker forget its log,
+        becomes the followed log.
+
+        :raises ForeignMetadataError: the id is not that of the followed log.
         """
         if self.metadata_log_id is None:
             self.metadata_log_id = metadata_log_id
@@ -112,7 +116,8 @@ class MetadataMemory:
             self._refuse(f"the controller has log {metadata_log_id}")
 
     def require_complete(self, last_offset: int) -> None:
-        """Check the end of the controller's log.
+        """Return if the controller's log, which ends at ``last_offset``, has all that was applied
+        here.
 
         :raises ForeignMetadataError: this broker has followed the log further.
         """
@@ -138,21 +143,23 @@ class MetadataMemory:
         )
 
     def note_applied(self, offset: int, epoch: int | None) -> None:
-        """Note that all entries up to ``offset`` were applied; ``epoch`` is the last entry's, if
-        known."""
+        """Note that all entries up to ``offset`` were applied.
+
+        :param epoch: the epoch of the last entry; None if unknown.
+        """
         if offset > self._applied_offset:
             self._applied_offset, self._applied_epoch = offset, epoch
 
     # --- to disk ---------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Persist progress at intervals, until cancelled."""
+        """Persist the progress once per second, until cancelled."""
         while True:
             await asyncio.sleep(_WRITE_INTERVAL_MS / 1000)
             await self.write()
 
     async def write(self) -> None:
-        """Persist all progress from before the call; return when that succeeded or failed."""
+        """Persist all progress from before the call. A failure is logged and not raised."""
         wanted = self._applied_offset
         async with self._writing:
             if self._written is not None and self._written.offset >= wanted:

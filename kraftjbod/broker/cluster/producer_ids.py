@@ -1,7 +1,7 @@
 """LOOP. ``ProducerIdManager``: assigns producer ids from blocks that the controller reserves.
 
-One block is requested at a time; concurrent callers wait for the same response.
-The rest of a block is lost when the broker stops: ids are plentiful.
+One block is requested at a time; concurrent callers wait for the same response. The rest of a block
+is lost when the broker stops: ids are plentiful.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class ProducerIdManager:
         self._refill = asyncio.Lock()
 
     async def next_id(self) -> int:
-        """Return an unused producer id.
+        """Return an unused producer id, from a new block if the present one is used up.
 
-        :raises OperatingError: if the controller does not reserve a block in time.
+        :raises OperatingError: the controller did not reserve a block in time.
         """
         if self._next >= self._end:
             async with self._refill:

@@ -37,7 +37,7 @@ class TopicConfigs:
         return config
 
     def of_new_topic(self, own: Mapping[str, str]) -> TopicConfig:
-        """Return the configuration of a new topic with the values ``own``."""
+        """Return the effective configuration of a topic that is created with the values ``own``."""
         overrides = {**overrides_of(self._cache.state.configs, topic=""), **own}
         return self.defaults.with_stored_overrides(overrides, source="new topic")[0]
 

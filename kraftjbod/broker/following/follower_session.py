@@ -18,7 +18,7 @@ from kraftjbod.storage.log.log_handle import LogHandle
 
 
 class Followed:
-    """One replica that this loop fetches, in one leader epoch."""
+    """A replica that the fetch loop follows in one leader epoch, and its progress."""
 
     __slots__ = (
         "failures",
@@ -48,7 +48,7 @@ class Followed:
 
 
 class FetchLimits:
-    """The limits of the requests of one fetch loop."""
+    """Limits of each fetch request of one fetch loop."""
 
     __slots__ = ("max_bytes", "max_partition_bytes", "max_wait_ms", "min_bytes", "timeout_ms")
 
@@ -91,7 +91,7 @@ class FollowerSession:
 
     @property
     def has_reported(self) -> bool:
-        """Whether the leader's session has any replicas."""
+        """Whether the leader's session contains any replica."""
         return bool(self._reported)
 
     # --- followed replicas -----------------------------------------------------------------------
@@ -115,30 +115,32 @@ class FollowerSession:
         return self._followed.get(topic_partition)
 
     def named(self, key: TopicIdPartition) -> Followed | None:
-        """Return the replica that a response about ``key`` is for."""
+        """Return the replica that a response about ``key`` is for; None if it is no longer
+        followed."""
         one = self._reported.get(key)
         return one if one is not None and self.is_followed(one) else None
 
     # --- the leader's session ---------------------------------------------------------------------
 
     def name(self, one: Followed) -> None:
-        """Name the replica in the next fetch."""
+        """Name the replica in the next fetch, if it is still followed."""
         if self.is_followed(one):
             self._unreported[one.topic_partition] = one
 
     def name_last(self, one: Followed) -> None:
-        """Move the replica to the end of the queue of replicas that the next fetches name."""
+        """Name the replica in the next fetch, after all replicas that are already to be named."""
         self._unreported.pop(one.topic_partition, None)
         self.name(one)
 
     def leave(self, one: Followed) -> None:
-        """Remove the replica from the leader's session, unless it is named again first."""
+        """Remove the replica from the leader's session with the next fetch, unless that names
+        it."""
         if self._reported.pop(one.replica.key, None) is not None:
             self._left[one.replica.key] = None
 
     def restart_session(self) -> None:
-        """Open a new session, naming all replicas, in the next fetch. The leader then closes the
-        old one."""
+        """Make the next fetch open a new session that names all replicas. The leader closes the old
+        one."""
         self._session_epoch = 0
         for one in self._reported.values():
             self.name(one)
@@ -151,8 +153,12 @@ class FollowerSession:
     def request(
         self, ready: Sequence[Followed], *, broker_epoch: BrokerEpoch, wait_ms: int
     ) -> FetchRequest:
-        """Return the next fetch request. It names ``ready`` and removes the replicas that were
-        left."""
+        """Return the next fetch request.
+
+        :param ready: the replicas to name. Replicas that left are removed from the leader's
+            session.
+        :param wait_ms: how long the leader may wait for ``min_bytes``.
+        """
         naming: dict[TopicId, list[Followed]] = defaultdict(list)
         forgetting: dict[TopicId, list[int]] = defaultdict(list)
         for one in ready:

@@ -4,10 +4,9 @@ Each (leader, directory) has one coroutine, so that a hung directory blocks no o
 
 1. A replica that begins to follow in a new leader epoch truncates its log before any damage. It
 asks the leader for the end offset of its own last epoch, and truncates to the last point at which
-both logs agree (KIP-101, KIP-279).
-2. Then it joins the incremental fetch session of this loop (KIP-227) and appends the batches that
-it receives unchanged.
-3. A leader that finds a divergence later reports it in the fetch response (KIP-595).
+both logs agree (KIP-101, KIP-279). 2. Then it joins the incremental fetch session of this loop
+(KIP-227) and appends the batches that it receives unchanged. 3. A leader that finds a divergence
+later reports it in the fetch response (KIP-595).
 
 * A leader that has just been elected may not be ready: the first retries wait only shortly, and a
   change of the followed replicas ends every wait.
@@ -70,8 +69,9 @@ class ReplicaFetcher:
     ) -> None:
         """Create a fetch loop.
 
-        :param damage_met: called for a damaged replica that the ISR still counts.
-        :param committed: called for each replica whose high watermark has moved.
+        :param damage_met: called with a replica whose log is damaged while the ISR still counts on
+            it.
+        :param committed: called with each replica whose high watermark has moved.
         """
         self._broker_id = broker_id
         self._leader = leader
@@ -118,8 +118,7 @@ class ReplicaFetcher:
         self._session.drop(topic_partition)
 
     def _interrupt(self) -> None:
-        """End a long poll that does not name the new replicas. Its records will be fetched
-        again."""
+        """End a long poll that does not name the new replicas. Later fetches get its records."""
         if self._is_polling:
             self._disconnect()
         else:
@@ -157,8 +156,7 @@ class ReplicaFetcher:
     async def _round(self) -> bool:
         """Fetch all replicas that may be fetched now, or wait until some may be.
 
-        Return whether a request was sent.
-
+        :return: whether a request was sent.
         :raises OperatingError: the leader could not be reached or refused.
         """
         self._changed.clear()
@@ -185,8 +183,10 @@ class ReplicaFetcher:
         return True
 
     def _admit(self, asking: Sequence[Followed], now_ms: int) -> list[Followed]:
-        """Return those of ``asking`` that no throttle delays; the others leave the session for
-        now."""
+        """Return the replicas of ``asking`` that no throttle delays.
+
+        The others leave the session until the throttle admits them.
+        """
         if self._quota.wait_ms(now_ms) > 0:
             for topic_partition in self._turns.end_all():
                 one = self._session.get(topic_partition)
@@ -202,7 +202,7 @@ class ReplicaFetcher:
         return admitted
 
     def _may_be_held_up(self, one: Followed) -> bool:
-        """Whether a throttle may delay the replica. In-sync replicas are exempt
+        """Whether a throttle may delay the replica; False for in-sync replicas
         (replication_quotas.py)."""
         return (
             not one.has_caught_up
@@ -232,7 +232,8 @@ class ReplicaFetcher:
         self._session.restart_session()
 
     def _delay(self, one: Followed, code: ErrorCode, reason: str) -> None:
-        """Pause this replica after a failure. The others continue."""
+        """Pause this replica after a failure, without pausing others. The pause grows with the
+        failures."""
         self._turns.end(one.topic_partition)
         self._session.name(one)
         self._session.leave(one)
@@ -249,7 +250,7 @@ class ReplicaFetcher:
     # --- alignment -------------------------------------------------------------------------------
 
     async def _align(self, connection: KafkaConnection, unaligned: Sequence[Followed]) -> None:
-        """Truncate records that the leader does not have, before the first fetch of an epoch."""
+        """Truncate records that the leader does not have, before the first fetch in its epoch."""
         by_topic: dict[str, list[Followed]] = defaultdict(list)
         for one in unaligned:
             by_topic[one.topic_partition.topic].append(one)
@@ -282,7 +283,10 @@ class ReplicaFetcher:
         await asyncio.gather(*truncations)
 
     async def _truncate_damage(self, one: Followed) -> None:
-        """Truncate a damaged log before the damage, once the replica does not count as in sync."""
+        """Truncate a damaged log before the damage, unless the replica still counts as in sync.
+
+        In that case ``damage_met`` is called, and the replica is tried again later.
+        """
         offset = one.handle.damaged_from
         if offset is None:
             return
@@ -308,17 +312,21 @@ class ReplicaFetcher:
         one.is_aligned = await truncated
 
     async def _truncate_to_epoch(self, one: Followed, epoch: int, leader_end: int) -> bool:
-        """Truncate at the last point up to which both logs can agree."""
+        """Truncate the log to the last offset up to which it can agree with the leader's log.
+
+        :param epoch: the latest epoch that both logs may have, according to the leader.
+        :param leader_end: end offset of that epoch in the leader's log.
+        :return: as :meth:`_truncate`.
+        """
         own_epoch, own_end = one.handle.end_offset_for_epoch(epoch)
         keep = leader_end if own_epoch == _NONE else min(leader_end, own_end)
         return await self._truncate(one, keep)
 
     async def _truncate(self, one: Followed, offset: int) -> bool:
-        """Truncate the log at ``offset``; return whether that worked and the replica is still
-        followed.
+        """Truncate the log at ``offset``; return whether that worked.
 
-        An append as former leader may still be queued for the disk. The leader then finds the
-        divergence in
+        False also if the replica was no longer followed, and may lead now. An append that this
+        broker made as leader may still be queued for the disk. The leader finds that divergence in
         the next fetch.
         """
         if not self._session.is_followed(one):
@@ -378,7 +386,8 @@ class ReplicaFetcher:
             await asyncio.gather(*writing)
 
     def _take(self, one: Followed, data: FetchResponse.PartitionData) -> asyncio.Future[Any] | None:
-        """Start the operation that one partition's response requires; None if there is none."""
+        """Start the disk operation that one partition's response requires and return it; None if
+        none."""
         if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
             return asyncio.ensure_future(self._restart_log(one, data.log_start_offset))
         if data.error_code != ErrorCode.NONE:
@@ -425,7 +434,7 @@ class ReplicaFetcher:
                 one.failures = 0
 
     async def _follow_start(self, one: Followed, leader_log_start: int) -> None:
-        """Advance the log start to the leader's (KIP-107), up to the local high watermark."""
+        """Advance the log start to the leader's (KIP-107), at most to the local high watermark."""
         try:
             await one.handle.start_at(min(leader_log_start, one.handle.high_watermark))
             await one.handle.keep_log_start()
@@ -453,8 +462,8 @@ class ReplicaFetcher:
             self._committed(one.replica)
 
     async def _restart_log(self, one: Followed, leader_log_start: int) -> None:
-        """Restart the log at the leader's log start, because the leader has none of the next
-        offsets."""
+        """Empty the log and start it at the leader's log start, because the leader lacks the next
+        offset."""
         if not self._session.is_followed(one):
             return
         self._log.warning(

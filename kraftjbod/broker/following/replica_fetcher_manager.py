@@ -26,8 +26,10 @@ class _FetcherKey(NamedTuple):
 
 
 class ReplicaFetcherManager:
-    """Starts and stops fetch loops; ``make_fetcher`` creates one for a leader and a directory's
-    path."""
+    """Starts and stops the fetch loops.
+
+    ``make_fetcher`` creates a loop for a leader and the path of a log directory.
+    """
 
     def __init__(
         self,
@@ -43,8 +45,8 @@ class ReplicaFetcherManager:
         metrics.gauge("ReplicaFetcherCount", lambda: len(self._fetchers))
 
     def follow(self, replicas: Iterable[HostedReplica]) -> None:
-        """Fetch the replicas from their present leaders; a replica that is already followed
-        changes its loop."""
+        """Fetch the replicas from their present leaders. A replica that is followed already changes
+        loops."""
         by_key: dict[_FetcherKey, list[HostedReplica]] = defaultdict(list)
         left: list[_FetcherKey] = []
         for replica in replicas:
@@ -67,7 +69,8 @@ class ReplicaFetcherManager:
         self._end_empty(left)
 
     def stop_in(self, log_dir: LogDir) -> None:
-        """Cancel every loop that writes to an unusable directory, without waiting for it."""
+        """Cancel all loops that write to ``log_dir``, which is unusable, without waiting for their
+        end."""
         for topic_partition, key in list(self._key_of.items()):
             if key.log_dir_path == log_dir.path:
                 del self._key_of[topic_partition]

@@ -25,7 +25,7 @@ from kraftjbod.core.topic_config import ThrottledReplicas, TopicConfig
 
 
 class ReplicationQuota:
-    """One side. ``listed`` returns the list of a topic."""
+    """The quota of one side. ``listed`` returns the throttled replicas of a topic."""
 
     def __init__(
         self, *, broker_id: BrokerId, listed: Callable[[str], ThrottledReplicas], now_ms: int
@@ -42,7 +42,7 @@ class ReplicationQuota:
         self._bucket.set_rate(bytes_per_second, now_ms)
 
     def is_throttled(self, topic_partition: TopicPartition) -> bool:
-        """Return whether the replica counts against the quota and may be delayed."""
+        """Whether the replica is listed and a rate is set, so that its bytes count."""
         if self._bucket.bytes_per_second == MAX_LONG:
             return False
         topic, partition = topic_partition
@@ -53,12 +53,13 @@ class ReplicationQuota:
         self._bucket.spend(size_bytes, now_ms)
 
     def wait_ms(self, now_ms: int) -> int:
-        """Return the milliseconds that throttled replicas must wait; 0 if none."""
+        """Return how many milliseconds throttled replicas must wait; 0 if the quota is not
+        overdrawn."""
         return self._bucket.wait_ms(now_ms)
 
 
 class ReplicationQuotas:
-    """Both sides of this broker. ``topic_config`` returns the present configuration of a topic."""
+    """The quotas of both sides. ``topic_config`` returns the present configuration of a topic."""
 
     def __init__(
         self, *, broker_id: BrokerId, topic_config: Callable[[str], TopicConfig], now_ms: int
@@ -83,10 +84,8 @@ class FetchTurns:
     """Turns of the throttled replicas in one fetch loop.
 
     At most ``max_turns`` replicas have a turn at a time, so that one response overdraws the quota
-    by a
-    bounded number of bytes. A turn ends with the bytes that it fetched. While the quota is
-    overdrawn,
-    no replica has a turn.
+    by a bounded number of bytes. A turn ends with the bytes that it fetched. While the quota is
+    overdrawn, no replica has a turn.
     """
 
     def __init__(self, quota: ReplicationQuota, max_turns: int) -> None:
@@ -97,7 +96,7 @@ class FetchTurns:
         self._having: dict[TopicPartition, None] = {}
 
     def begin(self, topic_partition: TopicPartition, now_ms: int) -> bool:
-        """Return whether a throttled replica has a turn, new or old."""
+        """Give the replica a turn if possible; return whether it has one."""
         if self._quota.wait_ms(now_ms) > 0:
             return False
         if topic_partition not in self._having and len(self._having) >= self._max_turns:

@@ -32,7 +32,7 @@ _INTERVAL_S: Final = 3.0
 
 
 class _Asking(NamedTuple):
-    """A replica with its state when its leader was asked."""
+    """A replica, with the state that it had when its leader was asked."""
 
     replica: HostedReplica
     partition: Partition
@@ -41,7 +41,7 @@ class _Asking(NamedTuple):
 
 
 class SaturatedFollowers:
-    """Runs as one coroutine, :meth:`run`."""
+    """Asks the leaders of replicas in full directories for their log starts, in :meth:`run`."""
 
     def __init__(
         self,
@@ -58,13 +58,14 @@ class SaturatedFollowers:
         self._log = get_logger(component="saturated_followers")
 
     async def run(self) -> None:
-        """Ask at intervals until cancelled."""
+        """Call :meth:`check` every 3 s until cancelled."""
         while True:
             await asyncio.sleep(_INTERVAL_S)
             await self.check()
 
     async def check(self) -> None:
-        """Ask all leaders once, concurrently."""
+        """Ask the leaders of all replicas in full directories once, concurrently, and apply the
+        responses."""
         by_leader: dict[BrokerId, list[_Asking]] = defaultdict(list)
         for replica in self._replicas:
             asking = _asking(replica)
@@ -137,7 +138,7 @@ class SaturatedFollowers:
 
 
 def _asking(replica: HostedReplica) -> _Asking | None:
-    """Return the replica's present state, if its leader should be asked."""
+    """Return the replica's present state if its leader is to be asked, else None."""
     if replica.state is not ReplicaState.SATURATED:
         return None  # Checked first, because most clusters have no saturated replica.
     partition, handle = replica.partition, replica.handle

@@ -206,13 +206,15 @@ class CommittedOffsetApis:
         stable: bool,
         by_id: bool = False,
     ) -> FetchedGroup:
-        """Return the committed offsets of a group.
+        """Return the committed offsets of a group, or the error code of the group.
 
         :param wanted: topics and partitions; None for all committed offsets.
         :param member: the sender's member id and epoch. A consumer group checks them, except for a
             sender without both.
-        :param stable: refuse offsets that an open transaction may change.
-        :param by_id: name topics by id and omit topics without one.
+        :param stable: report UNSTABLE_OFFSET_COMMIT for offsets that an open transaction may
+            change.
+        :param by_id: whether the response names topics by id. If ``wanted`` is None, topics without
+            an id are omitted.
         """
         try:
             groups = await self._coordinator.find_current(group_id)
@@ -306,7 +308,8 @@ class CommittedOffsetApis:
 
 
 def _code_of_fetch(code: ErrorCode) -> ErrorCode:
-    """Return the code for a refused OffsetFetch.
+    """Return the error code of an OffsetFetch response if finding the coordinator failed with
+    ``code``.
 
     Java clients before 3.9 fail on COORDINATOR_NOT_AVAILABLE in this response. NOT_COORDINATOR
     makes every client look the coordinator up and retry.
@@ -326,7 +329,10 @@ def _unknown(index: int, code: ErrorCode) -> FetchedPartition:
 
 
 def _fetched(index: int, committed: CommittedOffset | None, topic_id: bytes) -> FetchedPartition:
-    """Return no offset if none is committed, or if it belongs to an earlier topic of that name."""
+    """Return the committed offset of a partition.
+
+    The offset is -1 if none is committed, or if the commit was for an earlier topic of that name.
+    """
     if committed is None or _is_of_another(committed, topic_id):
         return _unknown(index, ErrorCode.NONE)
     return FetchedPartition(
@@ -346,7 +352,10 @@ def _of_one_group(
     wanted: Sequence[tuple[_Named, Sequence[int]]] | None,
     context: RequestContext,
 ) -> OffsetFetchResponse:
-    """Convert to versions before 8, without groups; the oldest have no group error."""
+    """Convert to a response before version 8, which has one group.
+
+    Versions before 2 have no error code of the group: it is reported for each partition.
+    """
     kinds = OffsetFetchResponse
     topics = group.topics
     if group.error_code and context.api_version < _ERROR_OF_GROUP_SINCE:

@@ -1,7 +1,7 @@
 """LOOP. ConsumerGroupHeartbeat and ConsumerGroupDescribe (KIP-848).
 
-This module validates requests; consumer_group.py has the semantics.
-Both are refused as unsupported until the cluster's level of ``group.version`` is 1.
+This module validates requests; consumer_group.py has the semantics. Both are refused as unsupported
+until the cluster's level of ``group.version`` is 1.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ class ConsumerGroupApis:
     def _assignment(
         self, partitions: Iterable[TopicIdPartition]
     ) -> ConsumerGroupDescribeResponse.Assignment:
-        """Return the assignment without deleted topics."""
+        """Return the partitions, grouped by topic, without those of deleted topics."""
         topics = self._cache.state.topics
         return ConsumerGroupDescribeResponse.Assignment(
             topic_partitions=[
@@ -182,7 +182,7 @@ def _require_sense(request: ConsumerGroupHeartbeatRequest, context: RequestConte
 def _validation_error(
     request: ConsumerGroupHeartbeatRequest, context: RequestContext
 ) -> str | None:
-    """Return the error in the request itself, independent of the group."""
+    """Return the error message for a request that is invalid for any group; None if it is valid."""
     epoch, is_own = request.member_epoch, context.api_version >= _OWN_ID_SINCE
     names, regex = request.subscribed_topic_names, request.subscribed_topic_regex
     is_joining = epoch == JOINING

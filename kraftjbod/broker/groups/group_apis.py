@@ -224,5 +224,5 @@ def _join_response(answer: JoinAnswer, version: int) -> JoinGroupResponse:
 
 
 def _dashed(text: str) -> str:
-    """Format 32 hexadecimal digits as Java writes a UUID."""
+    """Return 32 hexadecimal digits with the dashes of a UUID in Java."""
     return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))

@@ -36,7 +36,7 @@ class _Waiting(NamedTuple):
 
 
 class _Gathered:
-    """Records for a partition in this event loop iteration."""
+    """The records of one partition that were collected in this event loop iteration."""
 
     __slots__ = ("count", "leader_epoch", "most_bytes", "waiting")
 
@@ -49,7 +49,10 @@ class _Gathered:
 
 
 class BatchedAppends:
-    """Needs no closing: records are appended within the event loop iteration."""
+    """Appends the records of coordinators, one batch per partition and event loop iteration.
+
+    It needs no closing: each iteration appends its records at its end.
+    """
 
     def __init__(self, producer: InternalProducer, *, timeout_ms: int) -> None:
         self._producer = producer
@@ -59,11 +62,11 @@ class BatchedAppends:
     def append(
         self, partition: TopicPartition, records: Sequence[Record], *, leader_epoch: LeaderEpoch
     ) -> Completion[AppendOutcome]:
-        """Append as :meth:`InternalProducer.append`; the base offset is that of ``records``.
-
-        Appends keep their order.
+        """Append ``records`` with others of this event loop iteration, in the order of the calls.
 
         :param records: without headers.
+        :return: as :meth:`InternalProducer.append`. The base offset is that of the first of
+            ``records``.
         """
         most_bytes = sum(map(most_bytes_of, records))
         gathered = self._gathered.get(partition)
@@ -85,7 +88,8 @@ class BatchedAppends:
         return completion
 
     def flush(self, partition: TopicPartition) -> None:
-        """Append the collected records now, so that the caller's next append follows them."""
+        """Append the collected records of ``partition`` now, before any append that the caller
+        makes next."""
         gathered = self._gathered.pop(partition, None)
         if gathered is not None:
             self._append(partition, gathered.leader_epoch, gathered.waiting)

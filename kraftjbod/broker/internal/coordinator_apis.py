@@ -92,7 +92,8 @@ class CoordinatorApis:
         return self._cache.endpoint(leader, listener_name), leader
 
     async def _make(self, topic: InternalTopic) -> None:
-        """Create the topic; the client retries. An error is logged once."""
+        """Request the creation of the topic. A failure is logged once and not raised: the client
+        retries."""
         try:
             await self._creator.ensure(topic)
         except OperatingError as e:

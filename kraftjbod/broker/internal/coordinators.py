@@ -29,7 +29,7 @@ _TOLD: Final[Mapping[ErrorCode, ErrorCode]] = {
 
 
 def code_of_write(code: ErrorCode) -> ErrorCode:
-    """Return the code for a client whose write ended with ``code``."""
+    """Return the error code for the client if a coordinator's write ended with ``code``."""
     return _TOLD.get(code, code)
 
 
@@ -40,7 +40,7 @@ def partition_of(state: MetadataState, topic_name: str, key: str) -> int | None:
 
 
 def java_hash(text: str) -> int:
-    """Compute Java's ``String.hashCode``, but 0 for the minimum, which has no absolute value."""
+    """Return Java's ``String.hashCode``, or 0 for the least value, which has no absolute value."""
     value = 0
     units = text.encode("utf-16-be", "surrogatepass")
     for at in range(0, len(units), 2):

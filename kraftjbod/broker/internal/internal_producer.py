@@ -29,7 +29,7 @@ _REQUEST_TIMEOUT_MS: Final = 2_000
 
 
 class InternalProducer:
-    """Call ``close()`` at the end."""
+    """Writes the broker's own batches to internal topics. Call ``close()`` at the end."""
 
     def __init__(
         self,
@@ -45,6 +45,8 @@ class InternalProducer:
     ) -> None:
         """Create a producer.
 
+        :param suspect_after_ms: time after which an append that has no result makes its directory
+            suspect.
         :param purpose: part of the client id of its connections.
         """
         self._broker_id = broker_id
@@ -60,7 +62,7 @@ class InternalProducer:
         self._connection: KafkaConnection | None = None
 
     def max_batch_bytes(self, topic: str) -> int:
-        """Return the present limit of a batch, ``max.message.bytes`` of the topic."""
+        """Return the limit of a batch in bytes: the topic's present ``max.message.bytes``."""
         return self._appends.max_batch_bytes(topic)
 
     def append(
@@ -72,11 +74,12 @@ class InternalProducer:
         timeout_ms: int,
         transaction: TransactionClaim | None = None,
     ) -> Completion[AppendOutcome]:
-        """Append as the leader of that epoch; completes when all in-sync replicas have the batch.
+        """Append as the leader of ``leader_epoch``; complete when all in-sync replicas have the
+        batch.
 
         Appends keep their order. The outcome is an error if this broker does not lead in that
-        epoch, if the directory refuses or does not respond, or after ``timeout_ms``. The batch may
-        still be appended later, but only in this epoch.
+        epoch, if the directory refuses or does not respond, or after ``timeout_ms``. After an
+        error the batch may still be appended, but only in this epoch.
 
         :param transaction: the transaction of a transactional batch.
         """
@@ -100,9 +103,10 @@ class InternalProducer:
         deadline: Deadline,
         choose: Callable[[int], int],
     ) -> None:
-        """Send to the partition that ``choose`` selects by the number of partitions.
+        """Send ``batch`` to a partition's leader, with retries until ``deadline``.
 
-        :raises OperatingError: the last failure, if no time is left for another attempt.
+        :param choose: returns the index of the partition from the number of partitions.
+        :raises OperatingError: the last failure, when no time is left for another attempt.
         """
         failures = 0
         while True:

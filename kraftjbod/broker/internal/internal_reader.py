@@ -1,10 +1,10 @@
 """LOOP. ``InternalReader``: reads the log of a led partition of an internal topic from start to
 end.
 
-A coordinator uses it to load a partition at the start of a leadership. Batches are read in slices
-of limited size, and the event loop runs other tasks in between.
-The read ends when everything before the log end is committed. Before that, records of this or an
-earlier leader may be lost, so no response may rely on them.
+A coordinator uses it to load a partition at the start of a leadership. Batches are read in
+slices of limited size, and the event loop runs other tasks in between. The read ends when
+everything before the log end is committed. Before that, records of this or an earlier leader may
+be lost, so no response may rely on them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from kraftjbod.storage.log.log_handle import LogHandle, ReadResult
 
 
 class InternalBatch(NamedTuple):
-    """A batch with its records; compaction may have removed all of them."""
+    """A batch of an internal topic with its records. Compaction may have removed all records."""
 
     header: BatchHeader
     records: tuple[Record, ...]
@@ -42,6 +42,7 @@ class InternalReader:
     ) -> None:
         """Create a reader.
 
+        :param damage_met: called with a replica whose log is damaged.
         :param slice_bytes: size of one read, unless a batch is larger.
         """
         self._replicas = replicas
@@ -54,8 +55,8 @@ class InternalReader:
     ) -> AsyncIterator[InternalBatch]:
         """Yield all batches up to the log end, and wait until they are committed.
 
-        A hung or busy directory and slow followers are waited for, as long as this broker leads in
-        that epoch.
+        Also waits for a hung or busy directory and for slow followers, as long as this broker leads
+        in ``leader_epoch``.
 
         :raises OperatingError: this broker does not lead any more; CORRUPT_MESSAGE, if the log is
             damaged.
@@ -87,7 +88,10 @@ class InternalReader:
     async def _read_at(
         self, topic_partition: TopicPartition, leader_epoch: LeaderEpoch, position: int
     ) -> tuple[int, ReadResult]:
-        """Read a slice at ``position``; return the log end offset and the slice."""
+        """Read a slice at ``position``; return the log end offset and the slice.
+
+        Retries while the directory is impaired or busy.
+        """
         failures = 0
         while True:
             # Looked up again each time: the replica may have moved to another directory.

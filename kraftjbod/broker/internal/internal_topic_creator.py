@@ -16,7 +16,11 @@ from kraftjbod.protocol.rpc_messages import CreatedTopic
 
 
 class Creation(NamedTuple):
-    """Whether the topic exists, or will as soon as the metadata has it."""
+    """Result of :meth:`InternalTopicCreator.ensure`.
+
+    ``is_there`` is False while too few brokers are alive to create the topic. If True, the topic is
+    in the metadata or will be soon.
+    """
 
     is_there: bool
     created: CreatedTopic | None = None
@@ -33,8 +37,10 @@ class InternalTopicCreator:
         self._plans: dict[str, CreationPlan] = {}
 
     async def ensure(self, topic: InternalTopic) -> Creation:
-        """Request ``topic`` if it is missing; wait for more brokers first if it accepts fewer
-        replicas.
+        """Make the controller create ``topic`` if it is missing. Each call makes at most one
+        request.
+
+        A topic that accepts fewer replicas first waits some calls for more brokers.
 
         :raises OperatingError: the controller's reason not to create it.
         """

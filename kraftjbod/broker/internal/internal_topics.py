@@ -34,7 +34,10 @@ class InternalTopic:
     """The module that defines, encodes and decodes its records."""
 
     def creation(self, replication_factor: int | None = None) -> CreateTopicsRequest:
-        """Return the CreateTopics request, by default with the full number of replicas."""
+        """Return the CreateTopics request.
+
+        :param replication_factor: the full number of replicas by default.
+        """
         topic = NewTopic(
             name=self.name,
             num_partitions=self.num_partitions,
@@ -45,7 +48,7 @@ class InternalTopic:
 
 
 class InternalTopics:
-    """All internal topics by name."""
+    """The internal topics by name."""
 
     def __init__(self, topics: Iterable[InternalTopic] = ()) -> None:
         self._topics = {topic.name: topic for topic in topics}
@@ -68,7 +71,9 @@ class InternalTopics:
 
 
 class CreationPlan:
-    """One broker's wait for the replicas of a topic that accepts fewer; asked once per round.
+    """Decides with how many replicas a topic that accepts fewer is created.
+
+    Call :meth:`missing` once per round.
 
     * The topic gets its full replication factor as soon as enough brokers are alive. Otherwise the
       broker waits :data:`PATIENCE_ROUNDS` rounds, and then uses as many replicas as there are

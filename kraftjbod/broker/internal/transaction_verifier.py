@@ -38,7 +38,11 @@ Wire = AddPartitionsToTxnRequest
 
 
 class _Key(NamedTuple):
-    """Identity of one transaction in a request."""
+    """Questions with equal keys share an entry of the request.
+
+    ``verifies_only``: the entry asks whether the partitions are in the transaction instead of
+    adding them.
+    """
 
     transactional_id: str
     producer_id: int
@@ -46,7 +50,8 @@ class _Key(NamedTuple):
 
 
 class _Question:
-    """A question about one transaction and any number of partitions."""
+    """A question about partitions of one transaction, with the completions that wait for each of
+    them."""
 
     __slots__ = ("asking", "began_ms", "producer_epoch")
 
@@ -62,7 +67,7 @@ class _Question:
 
 
 class _Coordinator:
-    """One broker that coordinates transactions."""
+    """A broker that coordinates transactions: its waiting questions and its connection."""
 
     def __init__(self) -> None:
         self.waiting: dict[_Key, _Question] = {}
@@ -71,7 +76,7 @@ class _Coordinator:
 
 
 class TransactionVerifier:
-    """Call ``close()`` at the end."""
+    """Asks coordinators whether partitions are in transactions. Call ``close()`` at the end."""
 
     def __init__(
         self,
@@ -84,7 +89,12 @@ class TransactionVerifier:
         retry_backoff_ms: int,
         retry_max_ms: int,
     ) -> None:
-        """Create a verifier; ``retry_backoff_ms`` is the pause while a transaction is ending."""
+        """Create a verifier.
+
+        :param timeout_ms: time limit of one request.
+        :param retry_backoff_ms: pause before a question about an ending transaction is repeated.
+        :param retry_max_ms: time after which such a question is not repeated.
+        """
         self._cache = cache
         self._connector = connector
         self._clock = clock
@@ -102,7 +112,12 @@ class TransactionVerifier:
         producer_epoch: int,
         claim: TransactionClaim,
     ) -> Completion[ErrorCode]:
-        """Ask whether the partition is in the producer's ongoing transaction."""
+        """Ask whether the partition is in the producer's ongoing transaction.
+
+        For a client that knows KIP-890 the coordinator adds the partition.
+
+        :return: NONE if it is, else the error code for the client.
+        """
         answer: Completion[ErrorCode] = Completion()
         key = _Key(claim.transactional_id, producer_id, not claim.supports_epoch_bump)
         question = _Question(producer_epoch, self._clock.now_ms())
@@ -148,7 +163,7 @@ class TransactionVerifier:
         return None if leader == NO_LEADER else leader
 
     async def _ask_all(self, broker_id: BrokerId, coordinator: _Coordinator) -> None:
-        """Send requests until no question waits."""
+        """Send one request after the other to the coordinator until no question waits."""
         try:
             while coordinator.waiting:
                 asked, coordinator.waiting = coordinator.waiting, {}
@@ -221,8 +236,10 @@ class TransactionVerifier:
 
 
 def _queue(waiting: dict[_Key, _Question], key: _Key, question: _Question) -> None:
-    """Merge with a waiting question of the same producer; the older of two incarnations is
-    fenced."""
+    """Add ``question`` to ``waiting``, or merge it with a waiting question of the same key.
+
+    If their producer epochs differ, the question of the older epoch ends with PRODUCER_FENCED.
+    """
     known = waiting.get(key)
     if known is None or known.producer_epoch < question.producer_epoch:
         waiting[key] = question

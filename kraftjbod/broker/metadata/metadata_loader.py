@@ -51,7 +51,7 @@ _SMALL_FETCH_BYTES: Final = 200
 
 
 class MetadataLoader:
-    """Runs as one coroutine, :meth:`run`, for the broker's lifetime."""
+    """Follows the metadata log in one coroutine, :meth:`run`, for the broker's lifetime."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class MetadataLoader:
             self._log.info("metadata_fetch_resumed", lasted_ms=lasted_ms)
 
     def _log_refusal(self, error: OperatingError) -> None:
-        """Log a refusal at intervals, until an operator has resolved it."""
+        """Note that the controller's metadata was refused, and log it once per minute."""
         now_ms = self._clock.now_ms()
         if self.refusal is None or now_ms >= self._log_again_at_ms:
             self._log_again_at_ms = now_ms + _REFUSAL_LOGGED_EVERY_MS
@@ -118,8 +118,10 @@ class MetadataLoader:
         self.refusal = error.message
 
     async def caught_up(self, at_least: int) -> None:
-        """Wait until the state has entry ``at_least`` and all entries that were committed at the
-        call."""
+        """Wait until the local state has all entries that were committed at the call.
+
+        :param at_least: offset of an entry that the state must also have.
+        """
         while True:
             offset = self._cache.state.offset
             if offset >= max(at_least, self._high_watermark):
@@ -223,13 +225,15 @@ class MetadataLoader:
 
 
 def _snapshot_of(response: FetchMetadataResponse) -> tuple[int, int, int, int | None]:
-    """Return the identity of the snapshot that this piece belongs to."""
+    """Return the identity of the snapshot that ``response`` has a piece of: its sender and
+    contents."""
     controller = response.controller_id, response.controller_epoch
     return *controller, response.snapshot_offset, response.snapshot_crc
 
 
 async def _take_piece(reader: EntryReader, state: MetadataState, offset: int, piece: bytes) -> None:
-    """Apply a piece of a snapshot in slices, with event loop iterations in between."""
+    """Replay a piece of a snapshot on ``state``, a limited number of bytes per event loop
+    iteration."""
     for at in range(0, len(piece), _BYTES_PER_TURN):
         records = reader.feed(piece[at : at + _BYTES_PER_TURN])
         state.replay_part(records, offset=offset, delta=MetadataDelta())

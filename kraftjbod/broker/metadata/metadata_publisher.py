@@ -72,11 +72,11 @@ class BrokerMetadataPublisher:
         self._min_isr_of_all: str | None = None
 
     def subscribe_deletions(self, heard: Callable[[], None]) -> None:
-        """Call ``heard`` when topics are deleted; it must not await."""
+        """Call ``heard`` whenever topics are deleted."""
         self._heard_deletions.append(heard)
 
     def publish(self, delta: MetadataDelta) -> None:
-        """Apply a change that the cache already has."""
+        """Apply a metadata change on this broker. The cache has the change already."""
         changes_all = False
         if delta.brokers:
             self._connector.hang_up()
@@ -91,26 +91,29 @@ class BrokerMetadataPublisher:
         self._lifecycle.note_metadata(self._cache.state)
 
     def _take_broker_configs(self) -> bool:
-        """Apply the broker's configuration; return whether the defaults of topics changed."""
+        """Apply the broker's configuration; return whether defaults of all topics changed."""
         changed = self._dynamic_configs.refresh()
         of_all = self._cache.state.configs.get((ResourceType.BROKER, ""), {})
         before, self._min_isr_of_all = self._min_isr_of_all, of_all.get(MIN_INSYNC_REPLICAS)
         return before != self._min_isr_of_all or bool(changed & TopicDefaults.keys())
 
     def _topics_configured(self, delta: MetadataDelta, *, changes_all: bool) -> Iterable[str]:
-        """Return the topics whose configuration changed."""
+        """Return the topics whose configuration changed: all topics if ``changes_all``."""
         if changes_all:
             return self._cache.state.topic_ids
         return sorted(name for kind, name in delta.configs if kind is ResourceType.TOPIC)
 
     def open(self) -> None:
-        """Apply the present metadata and all later changes, now that the logs are loaded."""
+        """Apply the present metadata, and all later changes, to the replicas: their logs are
+        loaded."""
         self._is_open = True
         self._carry_out(self._replicas.apply_all())
 
     def reconcile_again(self, *, offline_too: bool = False) -> None:
-        """Reconcile after a directory accepts new logs again, see
-        ``ReplicaManager.reconcile_again``."""
+        """Reconcile the replicas after a directory accepts new logs again.
+
+        :param offline_too: see ``ReplicaManager.reconcile_again``.
+        """
         if self._is_open:
             self._carry_out(self._replicas.reconcile_again(offline_too=offline_too))
 

@@ -83,11 +83,11 @@ _LEAVES_SOURCE: Final = (MoveEnd.PROMOTED, MoveEnd.SOURCE_FAILED, MoveEnd.UNWANT
 
 
 class ReplicaAlterLogDirsManager:
-    """Call ``start``, ``cancel``, ``resume``, ``end`` and ``cancel_in`` on the event loop; they do
-    not wait.
+    """Moves replicas between the directories of this broker.
 
-    ``await swap_over(tp)`` and ``await ended(tp)`` wait for running operations.
-    ``await close()`` interrupts them.
+    Call ``start``, ``cancel``, ``resume``, ``end`` and ``cancel_in`` on the event loop; they do not
+    wait. ``await swap_over(tp)`` and ``await ended(tp)`` wait for running operations. ``await
+    close()`` interrupts them.
     """
 
     def __init__(
@@ -145,10 +145,10 @@ class ReplicaAlterLogDirsManager:
     # --- requests --------------------------------------------------------------------------------
 
     def start(self, replica: HostedReplica, target: LogDir) -> None:
-        """Move an open replica to ``target``; a previous move to another target is cancelled.
+        """Move an open replica to ``target``. A previous move to another target is cancelled.
 
-        Wait for :meth:`swap_over` first. If the replica is in ``target``, its move is only
-        cancelled.
+        If the replica is in ``target`` already, only the previous move is cancelled. Wait for
+        :meth:`swap_over` first.
         """
         assert replica.handle is not None, replica
         tp, source = replica.topic_partition, replica.handle.log_dir
@@ -162,14 +162,18 @@ class ReplicaAlterLogDirsManager:
             self._log.info("replica_move_started", partition=str(tp), target=target.path)
 
     def cancel(self, topic_partition: TopicPartition) -> bool:
-        """Keep the replica where it is. Return False if it was not moving."""
+        """Cancel the replica's move, if any; return whether there was one."""
         running = self._running(topic_partition)
         if running is not None:
             self._handle(running, Cancelled())
         return running is not None
 
     def resume(self, replica: HostedReplica, *, is_accepted: bool) -> None:
-        """Resume a move that a restart interrupted, unless it runs already."""
+        """Resume a move that a restart interrupted, if a future copy exists and the move does not
+        run.
+
+        :param is_accepted: whether the metadata already assigns the replica to the target.
+        """
         tp = replica.topic_partition
         future = self._logs.future(tp)
         if future is None or replica.handle is None or self._running(tp) is not None:
@@ -179,14 +183,14 @@ class ReplicaAlterLogDirsManager:
         self._log.info("replica_move_resumed", partition=str(tp), target=target.path)
 
     def end(self, topic_partition: TopicPartition) -> None:
-        """End the move of a replica that is no longer hosted here."""
+        """End the move, if any, of a replica that is no longer hosted here. Its copy is deleted."""
         self._failed.discard(topic_partition)
         running = self._running(topic_partition)
         if running is not None:
             self._handle(running, Unwanted())
 
     def cancel_in(self, log_dir: LogDir) -> None:
-        """End every move from and to a failed directory, without touching files."""
+        """End the moves from and to a failed directory, without touching files."""
         for move in list(self._moves.values()):
             if move.is_swapping:
                 continue  # The swap fails on its own and knows its progress.
@@ -196,7 +200,7 @@ class ReplicaAlterLogDirsManager:
                 self._handle(move, TargetFailed())
 
     def cancel_into(self, log_dir: LogDir) -> None:
-        """End every move into a full directory and free the space of its copy.
+        """End the moves into a full directory and free the space of their copies.
 
         A move that is swapping its copies also ends, unless the swap succeeds.
         """
@@ -205,7 +209,10 @@ class ReplicaAlterLogDirsManager:
                 self._handle(move, TargetFilledUp())
 
     def take_back_in(self, log_dir: LogDir) -> None:
-        """Report the serving directory of replicas that move from or to a stalled directory."""
+        """Withdraw the assignments of moves from or to ``log_dir`` if it is stalled.
+
+        The controller is notified that each of the replicas is still in its source.
+        """
         for move in list(self._moves.values()):
             if log_dir in (move.source, move.target):
                 self._take_back_if_stalled(move)
@@ -215,17 +222,18 @@ class ReplicaAlterLogDirsManager:
         return [move.progress for move in self._moves.values() if not move.state.is_over]
 
     def set_rate(self, bytes_per_second: int) -> None:
-        """Set the rate limit of all moves together."""
+        """Set the rate limit that all moves share."""
         self._bucket.set_rate(bytes_per_second, self._clock.now_ms())
 
     async def swap_over(self, topic_partition: TopicPartition) -> None:
-        """Wait until the directory of the replica is certain: no swap is running."""
+        """Wait until the replica's copies are not being swapped, so that its directory is
+        certain."""
         move = self._moves.get(topic_partition)
         if move is not None:
             await move.is_settled.wait()
 
     async def ended(self, topic_partition: TopicPartition) -> None:
-        """Wait until no move uses files of the replica."""
+        """Wait until no move uses the replica's files. A stop of the broker ends this wait."""
         while (move := self._moves.get(topic_partition)) is not None:
             assert move.task is not None
             if move.task.done():
@@ -291,7 +299,8 @@ class ReplicaAlterLogDirsManager:
             del self._moves[move.topic_partition]
 
     async def _move(self, move: ReplicaMove) -> None:
-        """Run one move. The numbers are those of KIP-113, "Complete replica data movement"."""
+        """Run one move to its end. The numbers are those of KIP-113, "Complete replica data
+        movement"."""
         if move.state.is_over:
             return
         # 1. The replica tracks two logs.
@@ -321,7 +330,8 @@ class ReplicaAlterLogDirsManager:
                     await move.pause(idle_ms)
 
     async def _future_of(self, move: ReplicaMove) -> FutureReplica:
-        """Return the future copy of this move, created if needed."""
+        """Return the future copy of this move. Create it, and remove a copy of another move, if
+        needed."""
         tp = move.topic_partition
         while True:
             future = self._logs.future(tp)
@@ -342,7 +352,7 @@ class ReplicaAlterLogDirsManager:
     async def _copy(
         self, move: ReplicaMove, future: FutureReplica, executor: LogDirExecutor
     ) -> CopyStep | None:
-        """Copy one step. Return None if it failed."""
+        """Copy one step within the rate limit and return its result. None if it failed."""
         await self._throttle(move)
         handle = move.replica.handle
         try:
@@ -361,7 +371,10 @@ class ReplicaAlterLogDirsManager:
         return step
 
     async def _noted(self, move: ReplicaMove) -> bool:
-        """Persist that the controller is asked. Return False if that failed or the move is over."""
+        """Persist that the controller is asked to assign the target.
+
+        Return False if that failed or if the move has ended meanwhile.
+        """
         source, target = move.source.directory_id, move.target.directory_id
         try:
             await self._whole(self._requested_moves.note(move.replica.key, source, target))
@@ -371,8 +384,11 @@ class ReplicaAlterLogDirsManager:
         return not move.state.is_over
 
     async def _forget_asking(self, move: ReplicaMove) -> None:
-        """Forget the persisted request. Only the creation of a new log relies on it, and forgets
-        it itself."""
+        """Remove the persisted note that the controller was asked. A failure is logged.
+
+        A note that remains does no harm: only the creation of a new log reads it, and removes it
+        then.
+        """
         try:
             await self._requested_moves.forget(move.replica.key)
         except OperatingError as e:
@@ -380,7 +396,7 @@ class ReplicaAlterLogDirsManager:
             self._log.info("asked_move_not_forgotten", partition=partition, reason=str(e))
 
     async def _swap(self, move: ReplicaMove, executor: LogDirExecutor) -> None:
-        """Steps 4 to 9: swap the copies while the gate is closed."""
+        """Perform steps 4 to 9: close the gate, swap the copies, and open the gate."""
         replica, began_ms = move.replica, self._clock.now_ms()
         move.is_settled.clear()
         replica.gate.close()
@@ -445,8 +461,7 @@ class ReplicaAlterLogDirsManager:
         self._take_back_if_stalled(move)
 
     def _take_back_if_stalled(self, move: ReplicaMove) -> None:
-        """Withdraw the assignment if a directory stalled before or while the controller was
-        asked."""
+        """Withdraw the assignment if a directory of the move is stalled."""
         if move.state.may_be_assigned and move.source.state is LogDirState.STALLED:
             self._handle(move, SourceStalled())
         elif (
@@ -504,7 +519,8 @@ class ReplicaAlterLogDirsManager:
             move.task.cancel()
 
     def _failure(self, move: ReplicaMove) -> Event | None:
-        """Return the event for a failed directory or a full target; None otherwise."""
+        """Return the event if a directory of the move failed or its target is full; None
+        otherwise."""
         if not move.source.is_online:
             return SourceFailed()
         if move.target.state is LogDirState.SATURATED:
@@ -537,7 +553,8 @@ class ReplicaAlterLogDirsManager:
     # --- waiting ---------------------------------------------------------------------------------
 
     async def _whole(self, work: Coroutine[Any, Any, T]) -> T:
-        """Wait for a disk operation, even after a cancellation."""
+        """Wait for a disk operation and return its result. After a cancellation, wait for its end
+        too."""
         task = asyncio.ensure_future(work)
         try:
             return await asyncio.shield(task)
@@ -561,11 +578,11 @@ class ReplicaAlterLogDirsManager:
             await move.pause(_SLICE_MS)
 
     def _step_bytes(self) -> int:
-        """Return a step size that takes about a second at a low rate."""
+        """Return the size of the next step. At a low rate a step takes about a second."""
         return max(_SMALLEST_STEP_BYTES, min(_STEP_BYTES, self._bucket.bytes_per_second))
 
     def check_progress(self, now_ms: int) -> None:
-        """Log moves without progress; runs periodically while there are moves."""
+        """Log each move that has made no progress for ``stalled_after_ms``, once per stall."""
         for move in self._moves.values():
             if move.has_stalled(now_ms, self._stalled_after_ms):
                 self._log.warning(
@@ -584,7 +601,7 @@ class ReplicaAlterLogDirsManager:
 
 
 def _pass_over(done: asyncio.Future[Any]) -> None:
-    """Retrieve the exception of an abandoned operation, for example of a failed disk."""
+    """Retrieve the exception of an abandoned operation, so that asyncio does not log it."""
     if not done.cancelled():
         done.exception()
 

@@ -19,8 +19,7 @@ class MoveProgress:
     """The progress of one move.
 
     ``copied_bytes`` counts the bytes copied by this process. ``lag`` is the number of offsets that
-    the
-    future copy lacks; -1 before the first step.
+    the future copy lacks; -1 before the first step.
     """
 
     topic_partition: TopicPartition
@@ -32,7 +31,7 @@ class MoveProgress:
 
 
 class ReplicaMove:
-    """Used only by ``ReplicaAlterLogDirsManager``."""
+    """The run-time state of one move. Used only by ``ReplicaAlterLogDirsManager``."""
 
     def __init__(
         self, replica: HostedReplica, source: LogDir, target: LogDir, state: ReplicaMoveState
@@ -88,7 +87,7 @@ class ReplicaMove:
         self._is_stall_reported = False
 
     def has_stalled(self, now_ms: int, after_ms: int) -> bool:
-        """Return True once per stall of ``after_ms`` without progress."""
+        """Whether the move has made no progress for ``after_ms``; True only once per such stall."""
         since_ms = self._progress_at_ms
         if since_ms is None or self._is_stall_reported or self.state.is_over:
             return False
@@ -96,7 +95,7 @@ class ReplicaMove:
         return self._is_stall_reported
 
     async def pause(self, wait_ms: int) -> None:
-        """Wait for a change, at most ``wait_ms``."""
+        """Wait until the state changes, at most ``wait_ms``."""
         try:
             async with asyncio.timeout(wait_ms / 1000):
                 await self.changed.wait()

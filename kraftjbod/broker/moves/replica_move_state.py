@@ -58,8 +58,10 @@ class MoveEnd(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copied:
-    """One step has ended; ``is_caught_up``: the future copy has all records that the current
-    copy had."""
+    """One step has ended.
+
+    ``is_caught_up``: the future copy has all records that the current copy had.
+    """
 
     is_caught_up: bool
 
@@ -76,7 +78,7 @@ class Promoted:
 
 @dataclass(frozen=True, slots=True)
 class SwapFailed:
-    """The swap failed, and not because of a directory."""
+    """The swap failed, but both directories are online."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +135,7 @@ Event = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssignDirectory:
-    """Ask the controller to assign the target; the response has the move's id."""
+    """Ask the controller to assign the replica to the target. The response has the move's id."""
 
     directory_id: DirectoryId
     move_id: Uuid
@@ -156,7 +158,7 @@ class DropFuture:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportDirectory:
-    """Report the replica's serving or failed directory to the controller."""
+    """Report to the controller that the replica is in ``directory_id``."""
 
     directory_id: DirectoryId
 
@@ -172,11 +174,12 @@ Action = AssignDirectory | CopyOn | CloseGateAndPromote | DropFuture | ReportDir
 
 
 class ReplicaMoveState:
-    """``handle(event)`` returns the actions. Attributes are read-only for callers.
+    """The state machine of one move: ``handle(event)`` returns the actions to perform.
 
-    It has no notion of time: the driver detects stalls.
+    Attributes are read-only for callers. The machine has no notion of time: the driver detects
+    stalls.
 
-    :raises InvalidTransition: from ``handle``, if an event is impossible in the present phase.
+    :raises InvalidTransition: from ``handle``: the event is impossible in the present phase.
     """
 
     def __init__(
@@ -302,7 +305,8 @@ class ReplicaMoveState:
         return self._stop(how)
 
     def _stop(self, how: MoveEnd) -> list[Action]:
-        """End deliberately, but never during a swap: its result comes first."""
+        """End the move and drop its copy. During a swap, note ``how`` to end it if the swap
+        fails."""
         if self.phase is MovePhase.SWAPPING:
             # A replica that leaves this broker has precedence over other reasons.
             if self._wanted_end is not MoveEnd.UNWANTED:

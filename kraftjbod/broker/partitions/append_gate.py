@@ -19,7 +19,7 @@ MAX_APPENDS_AT_GATE: Final = 2_000
 
 
 class AppendGate:
-    """A gate. A new gate is open."""
+    """Holds back the leader's appends to one replica while it is closed. A new gate is open."""
 
     __slots__ = ("_waiting", "is_closed")
 
@@ -35,9 +35,9 @@ class AppendGate:
         self.is_closed = True
 
     def hold(self, append: Callable[[], None]) -> None:
-        """Keep ``append`` until the gate opens.
+        """Keep ``append`` until the gate opens or :meth:`recheck` is called.
 
-        :raises OverloadedError: if too many wait already.
+        :raises OverloadedError: ``MAX_APPENDS_AT_GATE`` appends wait already.
         """
         assert self.is_closed, self
         if len(self._waiting) >= MAX_APPENDS_AT_GATE:
@@ -47,7 +47,10 @@ class AppendGate:
         self._waiting.append(append)
 
     def recheck(self) -> None:
-        """Run the held appends again after a change of the replica's role, oldest first."""
+        """Run each held append once, oldest first, after a change of the replica's role.
+
+        The gate stays as it is. An append that must still wait calls :meth:`hold` again.
+        """
         waiting, self._waiting = self._waiting, []
         for append in waiting:
             append()

@@ -54,8 +54,10 @@ class ConsumerSessionLimits:
 
 
 class _Part:
-    """One partition of a session: the consumer's last request and the offsets last reported to
-    it."""
+    """One partition of a session, as the consumer last requested it.
+
+    It also has the offsets that were last reported to the consumer.
+    """
 
     __slots__ = ("high_watermark", "log_start_offset", "topic", "wanted")
 
@@ -66,7 +68,8 @@ class _Part:
         self.log_start_offset = _UNKNOWN
 
     def hear(self, data: FetchResponse.PartitionData) -> bool:
-        """Record the response that is about to be sent. Return False if it has nothing new."""
+        """Note the offsets in ``data``, which is about to be sent. Return whether ``data`` has
+        news."""
         is_new = bool(
             data.records
             or data.error_code
@@ -128,7 +131,9 @@ class ConsumerSession:
         return topics
 
     def leave_out_known(self, response: FetchResponse, *, is_first: bool) -> FetchResponse:
-        """Remove the partitions that the consumer already knows from ``response``.
+        """Return ``response`` without the partitions that have no news for the consumer.
+
+        Partitions with records move to the end of the fetch order.
 
         :param is_first: the request opened the session, so every partition is reported.
         """
@@ -193,8 +198,10 @@ class ConsumerSessions:
     ) -> Awaitable[FetchResponse]:
         """Answer ``request``, which opens or continues a session.
 
-        :param serve: answers ``request`` without a session; called after its topics were filled in.
+        :param serve: answers ``request`` without a session. Its topics are filled in before the
+            call.
         :param is_by_id: whether the request names topics by id.
+        :return: a response with an error code if the session cannot be continued.
         """
         is_first = request.session_epoch == INITIAL_EPOCH
         try:
@@ -233,8 +240,8 @@ class ConsumerSessions:
         return session
 
     def _go_on(self, request: FetchRequest, *, is_by_id: bool) -> ConsumerSession | None:
-        """Return the session that ``request`` continues, updated; None if no partition remains in
-        it.
+        """Update the session that ``request`` continues and return it; None if no partition
+        remains.
 
         :raises OperatingError: the session is unknown, its epoch or its topic naming does not
             match, or it has grown too large. The consumer then starts a full fetch.

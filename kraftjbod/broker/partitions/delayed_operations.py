@@ -41,11 +41,10 @@ class OffsetPurgatory:
     (KIP-107) and receives low watermarks.
 
     ``wait(tp, required_offset, timeout_ms)`` completes with NONE (reached), REQUEST_TIMED_OUT, or
-    the
-    code passed to ``fail``.
-    ``reached(tp, watermark)`` completes the waits that the watermark satisfies.
-    ``fail(tp, code)`` completes all waits of a partition: its directory failed, the leadership is
-    lost, or the ISR became too small. ``close()`` completes the waits of all partitions.
+    the code passed to ``fail``. ``reached(tp, watermark)`` completes the waits that the watermark
+    satisfies. ``fail(tp, code)`` completes all waits of a partition: its directory failed, the
+    leadership is lost, or the ISR became too small. ``close()`` completes the waits of all
+    partitions.
     """
 
     def __init__(
@@ -80,8 +79,7 @@ class OffsetPurgatory:
         """Wait until the watermark reaches ``required_offset``.
 
         :raises OverloadedError: if ``max_waiting`` requests wait in total, or ``max_per_partition``
-            for
-            this partition.
+            for this partition.
         """
         if self._count >= self._max_waiting:
             raise OverloadedError(f"{self._count} {self._kind} wait for replication already")
@@ -193,15 +191,13 @@ class FetchPurgatory:
     """Fetches that wait for bytes.
 
     One instance serves followers and is notified when a log end moves. Another serves consumers and
-    is
-    notified when a high watermark moves. So no fetch is woken for bytes that it may not read.
+    is notified when a high watermark moves. So no fetch is woken for bytes that it may not read.
 
     ``wait(partitions, missing_bytes, timeout_ms)`` returns a future. True: enough bytes may have
     arrived, or a partition changed, so the caller reads again. False: the deadline passed, so the
-    caller responds with the available records.
-    ``arrived(tp, size_bytes)`` counts new bytes. ``wake(tp)`` ends the waits on a partition at
-    once,
-    because it failed, was deleted or changed its leader.
+    caller responds with the available records. ``arrived(tp, size_bytes)`` counts new bytes.
+    ``wake(tp)`` ends the waits on a partition at once, because it failed, was deleted or changed
+    its leader.
     """
 
     def __init__(self, *, max_waiting: int = 10_000, max_partitions: int = 1_000_000) -> None:
@@ -225,8 +221,8 @@ class FetchPurgatory:
     ) -> asyncio.Future[bool]:
         """Wait until ``missing_bytes`` have arrived in ``partitions`` together.
 
-        :raises OverloadedError: if ``max_waiting`` fetches wait, or if ``max_partitions`` are
-            named.
+        :return: future of whether the wait ended before ``timeout_ms`` had passed.
+        :raises OverloadedError: ``max_waiting`` fetches wait, or they name ``max_partitions``.
         """
         if (
             len(self._all) >= self._max_waiting
@@ -262,7 +258,7 @@ class FetchPurgatory:
             _end(wait.done, True)
 
     def close(self) -> None:
-        """Complete every wait."""
+        """Complete every wait with True."""
         for done in self._all:
             _end(done, True)
 

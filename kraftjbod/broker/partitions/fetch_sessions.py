@@ -61,8 +61,10 @@ class FetchFrom(NamedTuple):
 
 
 class SessionPart:
-    """One partition of a session: the follower's last request and the offsets last reported to
-    it."""
+    """One partition of a session, as the follower last requested it.
+
+    It also has the offsets that were last reported to the follower.
+    """
 
     __slots__ = ("reported_high_watermark", "reported_log_start_offset", "wanted")
 
@@ -81,7 +83,7 @@ class Follower(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionLimits:
-    """Limits of all sessions together."""
+    """Limits of the fetch sessions of followers."""
 
     max_sessions: int = 10_000
     max_per_follower: int = 1_000
@@ -134,7 +136,8 @@ class FetchSession:
         self.news[key] = None
 
     def moved(self, key: TopicIdPartition, size_bytes: int) -> None:
-        """Mark the partition as changed; ``size_bytes`` more readable bytes may end a wait."""
+        """Mark the partition as changed, and count ``size_bytes`` new readable bytes for the
+        wait."""
         if key not in self.parts:
             return
         self.news[key] = None
@@ -176,8 +179,10 @@ class FetchSession:
 
 
 class FetchSessions:
-    """All sessions of followers on this broker. A session idle for ``max_idle_ms`` can be
-    removed."""
+    """All fetch sessions of followers on this broker.
+
+    A session that was idle for ``max_idle_ms`` is removed when another session opens.
+    """
 
     def __init__(
         self,
@@ -226,8 +231,8 @@ class FetchSessions:
         return opened, gone
 
     def _is_over(self, session: FetchSession, opening: Follower | None, now_ms: int) -> bool:
-        """Return whether the session was idle for too long, or belongs to an earlier incarnation of
-        the broker that opens one."""
+        """Whether the session was idle too long, or its owner is an earlier incarnation of
+        ``opening``."""
         if now_ms - session.last_used_ms > self._limits.max_idle_ms:
             return True
         follower = session.follower
@@ -239,8 +244,10 @@ class FetchSessions:
         )
 
     def _in_the_way(self, opening: Follower | None) -> FetchSession | None:
-        """Return the session that must be removed before ``opening`` can open one; None if below
-        the limits."""
+        """Return the session to remove before ``opening`` can open one; None below the limits.
+
+        :raises OverloadedError: see :meth:`open`.
+        """
         counts = self._counts
         if counts[opening] >= self._limits.max_per_follower:
             owner = opening
@@ -265,9 +272,8 @@ class FetchSessions:
     def take(self, session_id: int, epoch: int) -> FetchSession:
         """Return the session for its next fetch and advance its epoch.
 
-        :raises OperatingError: FETCH_SESSION_ID_NOT_FOUND or INVALID_FETCH_SESSION_EPOCH; the
-            follower
-            then opens a new session.
+        :raises OperatingError: FETCH_SESSION_ID_NOT_FOUND or INVALID_FETCH_SESSION_EPOCH. The
+            follower then opens a new session.
         """
         session = self._sessions.pop(session_id, None)
         if session is None:
@@ -280,7 +286,7 @@ class FetchSessions:
         return session
 
     def close(self, session_id: int) -> FetchSession | None:
-        """Remove the session and end its wait, if any."""
+        """Remove the session and end its wait, if any. Return it, or None if it is unknown."""
         session = self._sessions.pop(session_id, None)
         if session is not None:
             self._counts[session.follower] -= 1

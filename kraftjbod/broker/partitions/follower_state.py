@@ -1,12 +1,12 @@
 """PURE. The progress of a follower, as its leader knows it from fetch requests alone.
 
-A fetch reports the offset of the copy that the follower had when it sent the request. That copy
-can be lost and replaced by an emptier copy, in the same directory, by the same broker, in the same
-epochs. So the leader notes the moment of each event that invalidates earlier reports, and accepts
-a fetch only if it was *sent* after that moment. A fetch that continues a session was sent after
-the previous response. Nothing is known about the sending of a session's first fetch, so it counts
-only if no report was accepted before.
-All moments are counted on this broker alone: they need no clock and no wire field (ADR 60).
+A fetch reports the offset of the copy that the follower had when it sent the request. That copy can
+be lost and replaced by an emptier copy, in the same directory, by the same broker, in the same
+epochs. So the leader notes the moment of each event that invalidates earlier reports, and accepts a
+fetch only if it was *sent* after that moment. A fetch that continues a session was sent after the
+previous response. Nothing is known about the sending of a session's first fetch, so it counts only
+if no report was accepted before. All moments are counted on this broker alone: they need no clock
+and no wire field (ADR 60).
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ class Speaker:
 class FollowerState:
     """The progress of one follower in one leader epoch.
 
-    It was *caught up* at the last time at which it is known to have had the whole log: when it
-    fetched
-    from the log end, or at its previous fetch if it now has the log end of that time. So a follower
-    that keeps up with a steady load counts as caught up though it never reaches the log end.
+    ``last_caught_up_ms`` is the last time at which the follower is known to have had the whole log.
+    It is the time of a fetch from the log end. A fetch that reaches the log end of the previous
+    fetch counts for the time of the previous fetch. So a follower that keeps up with a steady load
+    counts as caught up although it never reaches the log end.
     """
 
     __slots__ = (
@@ -106,7 +106,7 @@ class FollowerState:
         return self.speaker is not None and self.speaker.since >= self.not_before
 
     def hears(self, speaker: Speaker) -> bool:
-        """Return whether a report of ``speaker`` counts.
+        """Whether a report of ``speaker`` counts.
 
         It does not count if a copy or a fetch loop that no longer exists may have sent it.
         """

@@ -16,10 +16,10 @@ def low_watermark_of(
     """Return the least log start offset of the leader and of all replicas that count.
 
     A replica of the maximal ISR or of the ELR (KIP-966) counts until the metadata removes it,
-    wherever
-    it is, because it may become leader. Another replica counts if its broker is not fenced and its
+    because it may become leader. Another replica counts if its broker is not fenced and its
     directory is online and not impaired. The rest adopts the log start before it joins the ISR.
 
+    :param log_start_offset: the leader's own.
     :return: UNKNOWN_OFFSET while a replica that counts has not fetched in this leader epoch.
     """
     pending = partition.pending_isr_change
@@ -40,7 +40,7 @@ def low_watermark_of(
 
 
 def _lives(broker: BrokerRegistration, directory_id: DirectoryId) -> bool:
-    """Return whether a replica of ``broker`` in that directory can fetch."""
+    """Whether a replica of ``broker`` in that directory can fetch."""
     if broker.fenced or broker.is_impaired(directory_id):
         return False
     return broker.has_online_dir(directory_id)

@@ -26,9 +26,12 @@ def nearest_replica(
     fetch_offset: int,
     listener_name: str,
 ) -> BrokerId | None:
-    """Return the preferred read replica of a partition led here; None for the leader.
+    """Return the follower that the consumer should read from.
+
+    None if it should read from the leader, or if this broker does not lead the partition.
 
     :param rack: the rack of the consumer.
+    :param listener_name: the consumer's listener, which the follower's broker must have too.
     """
     own = brokers.get(partition.broker_id)
     if not partition.is_leader or own is None or own.rack == rack:
@@ -52,8 +55,10 @@ def nearest_replica(
 
 
 def require_readable(partition: Partition, expected_epoch: int) -> None:
-    """Admit the leader and in-sync followers, if the consumer's leader epoch is the current one.
+    """Return if this replica may serve a consumer: it leads, or it is an in-sync follower.
 
+    :param expected_epoch: the consumer's leader epoch, which must be the current one; ``ANY_EPOCH``
+        if the consumer does not know it.
     :raises OperatingError: as :meth:`Partition.require_leader`.
     """
     if (

@@ -87,21 +87,19 @@ class Partition:
     ``partition_epoch``, ``replicas``, ``isr``, ``leader_epoch_start_offset``.
 
     Guards (raise, never change anything): ``require_leader(expected_epoch)``,
-    ``require_replica(expected_epoch)``, ``require_follower(...)``,
-    ``require_appendable(acks, expected_epoch)``.
+    ``require_replica(expected_epoch)``, ``require_follower(...)``, ``require_appendable(acks,
+    expected_epoch)``.
 
-    Offsets: ``high_watermark``, ``log_end_offset``.
-    ``log_end_moved(end)`` follows each append of the leader, ``follower_fetched(...)`` each fetch
-    of a
-    follower, and ``is_sent_again(...)`` its response. A follower calls ``fetched_from_leader(...)``
-    and
-    ``truncated(end)``. ``acks_state(required_offset)`` is for a waiting produce. A waiting deletion
-    uses low_watermark.py. Methods that return ``bool`` return whether the high watermark grew.
+    Offsets: ``high_watermark``, ``log_end_offset``. ``log_end_moved(end)`` follows each append of
+    the leader, ``follower_fetched(...)`` each fetch of a follower, and ``is_sent_again(...)`` its
+    response. A follower calls ``fetched_from_leader(...)`` and ``truncated(end)``.
+    ``acks_state(required_offset)`` is for a waiting produce. A waiting deletion uses
+    low_watermark.py. Methods that return ``bool`` return whether the high watermark grew.
 
     ISR: ``isr_shrink_candidates(now_ms)`` and ``isr_expand_wanted(...)`` find changes,
     ``begin_isr_change(isr, own_broker_epoch) -> IsrChange`` makes one pending,
-    ``isr_change_committed(change, ...)`` or ``isr_change_refused(change, code)`` ends it.
-    After a retriable failure the same request is sent again while it is pending.
+    ``isr_change_committed(change, ...)`` or ``isr_change_refused(change, code)`` ends it. After a
+    retriable failure the same request is sent again while it is pending.
     """
 
     __slots__ = (
@@ -148,8 +146,7 @@ class Partition:
 
         :param led_in: the last leader epoch of a lost copy that this copy replaces.
         :param checkpointed_high_watermark: UNKNOWN_OFFSET if no checkpoint has the replica. Then
-            only
-            records before the log start are known to be committed.
+            only records before the log start are known to be committed.
         """
         self.topic_partition = topic_partition
         self.topic_id = topic_id
@@ -224,8 +221,9 @@ class Partition:
         """Apply the metadata of the partition, which this broker learned at ``moment``.
 
         :param log_end_offset: the present end of the local log. No append may be in flight when the
-            role
-            changes, or the new leader epoch would start at a wrong offset.
+            role changes, or the new leader epoch would start at a wrong offset.
+        :param moment: a value of :class:`Moments`.
+        :return: the effect on the role of this replica.
         """
         if registration.partition_epoch < self.partition_epoch:
             return RoleChange.STALE
@@ -309,26 +307,24 @@ class Partition:
     # --- guards ----------------------------------------------------------------------------------
 
     def require_leader(self, expected_epoch: int = ANY_EPOCH) -> None:
-        """Admit only the leader, and only if the sender's leader epoch is the current one.
+        """Return if this broker leads and the sender's leader epoch is the current one.
 
-        :raises KafkaStorageError: if the replica's directory is offline.
+        :raises KafkaStorageError: the replica's directory is offline.
         :raises OperatingError: FENCED_LEADER_EPOCH (the sender's epoch is older) or
-            UNKNOWN_LEADER_EPOCH
-            (newer).
-        :raises NotLeaderOrFollowerError: if another broker leads.
+            UNKNOWN_LEADER_EPOCH (newer).
+        :raises NotLeaderOrFollowerError: another broker leads.
         """
         if self.role is Role.LEADER and expected_epoch in (ANY_EPOCH, self.leader_epoch):
             return
         self._refuse(expected_epoch)
 
     def require_replica(self, expected_epoch: int = ANY_EPOCH) -> None:
-        """Admit leader and followers, and only if the sender's leader epoch is the current one.
+        """Return if this broker leads or follows and the sender's leader epoch is the current one.
 
-        :raises KafkaStorageError: if the replica's directory is offline.
+        :raises KafkaStorageError: the replica's directory is offline.
         :raises OperatingError: FENCED_LEADER_EPOCH (the sender's epoch is older) or
-            UNKNOWN_LEADER_EPOCH
-            (newer).
-        :raises NotLeaderOrFollowerError: if the replica has no role yet.
+            UNKNOWN_LEADER_EPOCH (newer).
+        :raises NotLeaderOrFollowerError: the replica has no role yet.
         """
         if self.role is Role.FOLLOWER and expected_epoch in (ANY_EPOCH, self.leader_epoch):
             return
@@ -342,13 +338,13 @@ class Partition:
         expected_epoch: int,
         brokers: Mapping[BrokerId, BrokerRegistration],
     ) -> None:
-        """Require that this broker leads and that the sender is a follower with a replica.
+        """Return if this broker leads and the sender is a broker with a replica of the partition.
 
-        The request must have the sender's registered broker epoch and the leader epoch. A sender
-        with
-        newer metadata than this broker's retries.
+        The request must have the sender's registered broker epoch and the current leader epoch. A
+        sender whose metadata is newer than this broker's is refused and retries.
 
-        :raises NotLeaderOrFollowerError: if the sender is not a follower.
+        :raises OperatingError: as :meth:`require_leader`.
+        :raises NotLeaderOrFollowerError: the sender is not a follower.
         """
         self.require_leader(expected_epoch)
         broker = brokers.get(broker_id)
@@ -360,9 +356,9 @@ class Partition:
             )
 
     def require_appendable(self, acks: int, expected_epoch: int = ANY_EPOCH) -> None:
-        """Require that this broker leads and, for ``acks`` -1, that the ISR is large enough.
+        """Return if this broker leads and, for ``acks`` -1, the ISR is large enough.
 
-        :raises OperatingError: NOT_ENOUGH_REPLICAS.
+        :raises OperatingError: NOT_ENOUGH_REPLICAS, or as :meth:`require_leader`.
         """
         self.require_leader(expected_epoch)
         if acks == -1 and self._is_under_min_isr:
@@ -393,9 +389,10 @@ class Partition:
     # --- offsets ---------------------------------------------------------------------------------
 
     def note_idle_followers(self, now_ms: int) -> None:
-        """Mark followers that have the whole log as caught up. Call it before ``log_end_moved``.
+        """Mark each follower in the maximal ISR that has the whole log as caught up at ``now_ms``.
 
-        A follower that has all records of an idle log sends no fetch, and was caught up until now.
+        Call it before ``log_end_moved``. A fetch of such a follower waits at the leader or does not
+        name the partition, so no fetch updates its time.
         """
         for follower in self._waited:
             if follower.log_end_offset == self.log_end_offset:
@@ -427,8 +424,7 @@ class Partition:
         :param moment: the present moment.
         :param log_start_offset: the start of the follower's log according to the request.
         :return: None if the report is not accepted, because it may describe a lost copy. The next
-            request
-            in the session of ``speaker`` will be accepted.
+            request in the session of ``speaker`` will be accepted.
         """
         follower = self._followers[broker_id]
         if not follower.hears(speaker):
@@ -446,10 +442,10 @@ class Partition:
             follower.speaker = None
 
     def is_sent_again(self, broker_id: BrokerId, fetch_offset: int) -> bool:
-        """Return whether the follower gets records from ``fetch_offset`` for the second time in a
-        row.
+        """Note that the follower gets records from ``fetch_offset``.
 
-        If so, the follower could not use them, or the response was lost.
+        Return whether its previous response began at the same offset. If so, the follower could not
+        use those records, or the response was lost.
         """
         follower = self._followers.get(broker_id)
         if follower is None:
@@ -477,9 +473,8 @@ class Partition:
         """Return the state of a produce with ``acks`` -1 whose records end before
         ``required_offset``.
 
-        NONE: replicated. NOT_ENOUGH_REPLICAS_AFTER_APPEND: the ISR has become too small, so waiting
-        is
-        pointless. ``None``: keep waiting.
+        NONE: replicated. NOT_ENOUGH_REPLICAS_AFTER_APPEND: the ISR has become too small, so
+        waiting is pointless. ``None``: keep waiting.
         """
         if self._is_under_min_isr:
             return ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
@@ -507,14 +502,18 @@ class Partition:
         self._advance()
 
     def follower(self, broker_id: BrokerId) -> FollowerState | None:
-        """Return the leader's knowledge of a follower."""
+        """Return the progress of a follower; None if this broker does not lead or has no such
+        follower."""
         return self._followers.get(broker_id)
 
     # --- in-sync set -----------------------------------------------------------------------------
 
     def isr_shrink_candidates(self, now_ms: int) -> tuple[BrokerId, ...]:
-        """Return the members of the ISR that were not caught up for longer than
-        ``replica.lag.time.max.ms``."""
+        """Return the in-sync followers that have not been caught up for
+        ``replica.lag.time.max.ms``.
+
+        Empty while an ISR change is pending.
+        """
         if self.role is not Role.LEADER or self.pending_isr_change is not None:
             return ()
         return tuple(
@@ -531,14 +530,14 @@ class Partition:
         *,
         log_start_offset: int = UNKNOWN_OFFSET,
     ) -> bool:
-        """Return whether the follower has caught up and may join the ISR.
+        """Whether the follower has caught up and may join the ISR.
 
-        It must have everything committed and everything from before this leader epoch. It must have
-        nothing below the leader's ``log_start_offset``: as a leader it would return deleted
-        records. Its
-        broker must be active and in the epoch that fetched, with the replica's directory online and
-        not
-        impaired (KIP-928).
+        - It has all committed records and all records from before this leader epoch.
+        - Its log starts at ``log_start_offset``, the leader's, or later. As a leader it would
+          otherwise return deleted records.
+        - Its broker is active and in the epoch that fetched.
+        - The directory of its replica is online and not impaired (KIP-928).
+        - No other ISR change is pending.
         """
         if self.role is not Role.LEADER or broker_id in self.isr:
             return False
@@ -564,8 +563,10 @@ class Partition:
         own_broker_epoch: BrokerEpoch,
         metadata_offset: int = -1,
     ) -> IsrChange:
-        """Make ``isr`` the pending ISR. The high watermark waits for its new members from now
-        on."""
+        """Make ``isr`` the pending ISR and return the change to request from the controller.
+
+        The high watermark waits for the new members from now on.
+        """
         assert self.role is Role.LEADER and self.pending_isr_change is None, self
         assert self.broker_id in isr, (isr, self)
         change = IsrChange(
@@ -590,11 +591,11 @@ class Partition:
         partition_epoch: PartitionEpoch,
         isr: tuple[BrokerId, ...],
     ) -> bool:
-        """Apply the state in the controller's response. Return whether it was applied.
+        """Apply the ISR in the controller's response. Return whether it was applied.
 
-        Metadata may have brought it already. A removal from the ISR counts only when metadata
-        brings it,
-        after the ``min.insync.replicas`` that the controller used for it (KIP-966).
+        It is ignored if metadata has brought a newer state already. A removal from the ISR counts
+        only when metadata brings it, after the ``min.insync.replicas`` that the controller used for
+        it (KIP-966).
         """
         is_stale = self.pending_isr_change is not change or leader_epoch != self.leader_epoch
         if is_stale or not set(self.isr) <= set(isr):
@@ -606,7 +607,10 @@ class Partition:
         return True
 
     def isr_change_refused(self, change: IsrChange, code: ErrorCode) -> IsrVerdict:
-        """Handle the controller's refusal ``code`` of the change for this partition."""
+        """Return the consequence of the controller's refusal ``code`` of ``change``.
+
+        A change that is rolled back is no longer pending afterwards.
+        """
         if self.pending_isr_change is not change:
             return IsrVerdict.STALE
         verdict = verdict_of(code)

@@ -11,7 +11,7 @@ from typing import Final
 
 
 class AclOperation(IntEnum):
-    """Operations with Kafka's numbers."""
+    """Operations of Kafka's ACLs, with Kafka's numbers."""
 
     READ = 3
     WRITE = 4

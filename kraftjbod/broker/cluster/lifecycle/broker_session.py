@@ -2,10 +2,10 @@
 
 * A session lasts ``timeout_ms`` from the time at which the last answered request was sent. After
   that, the controller may have fenced this broker for its silence. The controller announces
-  ``timeout_ms`` in its answer; the broker's own file does not count.
-* The session is also in doubt after the loss of the connection or of the registration, or after
-  any failed request, until a later request is answered: a controller that refuses the request, or
-  does not get it, may not be the one that decides about the session.
+  ``timeout_ms`` in its response. The broker's own file does not count.
+* The session is also in doubt after the loss of the connection or of the registration, or after any
+  failed request, until a later request is answered. A controller that refuses a request, or does
+  not get it, may not be the active one.
 * Leadership changes caused by an expired session are visible once the local metadata reaches the
   offset in the controller's response (ADR 98).
 """
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 
 class BrokerSession:
-    """The session with the controller. One request is in flight at a time."""
+    """The session of this broker with the controller. One request is in flight at a time."""
 
     def __init__(self, *, timeout_ms: int) -> None:
         self._timeout_ms = timeout_ms
@@ -51,15 +51,17 @@ class BrokerSession:
         self._lost = self._sent
 
     def is_over(self, now_ms: int) -> bool:
-        """Return whether the session has expired; False before the first response."""
+        """Whether the session has expired; False before the first response."""
         return self._answered_ms is not None and now_ms - self._answered_ms >= self._timeout_ms
 
     def is_in_doubt(self, now_ms: int, metadata_offset: int) -> bool:
-        """Return whether other brokers may lead partitions that this broker leads by its metadata.
+        """Whether other brokers may lead partitions that this broker leads by its metadata.
 
-        False before the first response. There is no warning of leadership changes for other reasons
-        than a
-        silent broker: the new leader may learn of such a change first.
+        Covers only leadership changes caused by a silent broker. After other changes a new leader
+        may learn of its role before this broker does.
+
+        :param metadata_offset: the offset up to which this broker has replayed the metadata.
+        :return: False before the first response.
         """
         if self._answered_ms is None:
             return False

@@ -27,7 +27,10 @@ from kraftjbod.core.ids import DirectoryId
 
 
 class FailureReports:
-    """Pending failure reports; ``timeout_ms`` is ``log.dir.failure.timeout.ms``."""
+    """Pending failure reports of directories, with their deadlines.
+
+    :param timeout_ms: ``log.dir.failure.timeout.ms``.
+    """
 
     def __init__(self, *, timeout_ms: int) -> None:
         self._timeout_ms = timeout_ms
@@ -42,7 +45,8 @@ class FailureReports:
         return self._unreported.keys()
 
     def is_known(self, directory_id: DirectoryId) -> bool:
-        """Return whether the controller knows the failure and all affected replicas."""
+        """Whether the controller knows the failure, if any, and the directory of all affected
+        replicas."""
         half_reported = self._half_reported.get(directory_id)
         return directory_id not in self._unreported and (
             half_reported is None or not half_reported.has_unreported_replicas()
@@ -53,8 +57,7 @@ class FailureReports:
         return [ArmReportDeadline(failure.directory_id, now_ms + self._timeout_ms)]
 
     def reported(self, directory_ids: Collection[DirectoryId]) -> list[Action]:
-        """Note that the controller acknowledged these failures, all of which were
-        ``unreported``."""
+        """Note that the controller acknowledged these failures. All must be in ``unreported``."""
         actions: list[Action] = []
         for directory_id in sorted(directory_ids):
             failure = self._unreported.pop(directory_id)
@@ -65,7 +68,7 @@ class FailureReports:
         return actions
 
     def over(self, directory_id: DirectoryId) -> list[Action]:
-        """Drop the failure of a directory that returned or was forgotten."""
+        """Forget the failure of a directory that returned or that the cluster released."""
         failures = (
             self._unreported.pop(directory_id, None),
             self._half_reported.pop(directory_id, None),

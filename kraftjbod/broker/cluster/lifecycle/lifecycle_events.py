@@ -56,12 +56,15 @@ class HeartbeatFailed:
 
 @dataclass(frozen=True, slots=True)
 class ControllerLost:
-    """The connection to the controller was lost; it kept this broker alive at the controller."""
+    """The connection to the controller was lost.
+
+    While it was open, the controller treated this broker as alive.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class WokeUp:
-    """The time of the last ``WakeAt`` has come."""
+    """The time of the last ``WakeAt`` action has come."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,8 +72,8 @@ class MetadataReplayed:
     """Metadata was replayed up to ``offset``.
 
     ``level`` is the ``metadata.version`` there. ``knows_dirs`` is whether this broker's
-    registration
-    lists directories. ``online_dirs`` are the online directories in it, None if unknown.
+    registration lists directories. ``online_dirs`` are the online directories in it, None if
+    unknown.
     """
 
     offset: int
@@ -103,7 +106,7 @@ class ReportDeadlinePassed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectoryImpaired:
-    """The directory became saturated or stalled (KIP-928), also if it was the other before."""
+    """The directory became saturated or stalled (KIP-928), or changed between these two states."""
 
     directory_id: DirectoryId
     state: LogDirState
@@ -140,7 +143,10 @@ class DirectoryForgotten:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShutdownRequested:
-    """The broker should stop: in order, with moved leaders, or ``at_once`` if it cannot serve."""
+    """The broker should stop, after the controller has moved its leaders away.
+
+    ``at_once``: the broker cannot serve, so the first heartbeat asks to be fenced.
+    """
 
     at_once: bool = False
 
@@ -184,7 +190,7 @@ class SendHeartbeat:
 
 @dataclass(frozen=True, slots=True)
 class WakeAt:
-    """Replaces the previous ``WakeAt``."""
+    """Handle ``WokeUp`` at ``at_ms``. Replaces the previous ``WakeAt``."""
 
     at_ms: int
 
@@ -207,15 +213,17 @@ class AnnounceRegistered:
 
 @dataclass(frozen=True, slots=True)
 class AnnounceChanges:
-    """The controller has accepted these changes, and the local metadata shows their
-    consequences."""
+    """The controller has accepted these changes of directories.
+
+    The local metadata shows their consequences already.
+    """
 
     changes: DirectoryChanges
 
 
 @dataclass(frozen=True, slots=True)
 class AnnounceRefusal:
-    """The controller refused these changes, and they are withdrawn."""
+    """The controller refused these changes of directories, and they are withdrawn."""
 
     changes: DirectoryChanges
     error: OperatingError

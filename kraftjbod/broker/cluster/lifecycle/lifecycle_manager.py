@@ -75,22 +75,20 @@ T = TypeVar("T")
 class BrokerLifecycleManager:
     """Keeps this broker registered and its controller informed.
 
-    Call ``start()`` on the running loop, then ``await registered()`` and ``await unfenced()``.
-    In between, call ``set_ready_to_unfence()``, ``note_metadata(state)``,
-    ``report_offline(directory_id, leads, has_unreported_replicas)``, ``report_impaired``,
-    ``report_recovered``, ``set_cordoned(directory_ids)``,
-    ``await attach(directory_id, path, timeout_ms)`` and ``await forget(directory_id, timeout_ms)``.
-    At the end call ``await begin_controlled_shutdown(timeout_ms, at_once)`` and ``await close()``.
-    ``await wait_failed()`` never returns: it raises when the broker must stop.
+    Call ``start()`` on the running loop, then ``await registered()`` and ``await unfenced()``. In
+    between, call ``set_ready_to_unfence()`` and ``note_metadata(state)``. At the end call ``await
+    begin_controlled_shutdown(timeout_ms, at_once)`` and ``await close()``. ``await wait_failed()``
+    never returns: it raises when the broker must stop.
 
-    ``state`` and ``broker_epoch`` are the present values; the epoch is -1 while not registered.
-    ``is_session_over`` is whether the controller may have fenced this broker; ``await session()``
-    waits
-    until it is False. ``may_be_deposed`` is whether other brokers may lead partitions of this
-    broker,
-    which lasts a little longer. ``await session_regained()`` waits for the end of an outage in
-    which
-    the session expired.
+    Directories: ``report_offline``, ``report_impaired``, ``report_recovered``, ``set_cordoned``,
+    ``await attach(...)`` and ``await forget(...)``.
+
+    Session: ``is_session_over`` is whether the controller may have fenced this broker, and ``await
+    session()`` waits until it is False. ``may_be_deposed`` is whether other brokers may lead
+    partitions of this broker, which lasts a little longer. ``await session_regained()`` waits for
+    the end of an outage in which the session expired.
+
+    ``state`` and ``broker_epoch`` are the present values. The epoch is -1 while not registered.
     """
 
     def __init__(
@@ -172,7 +170,8 @@ class BrokerLifecycleManager:
         return self._state.may_be_deposed(self._clock.now_ms())
 
     async def session(self) -> None:
-        """Return at once if the session is valid, else after the controller's next response."""
+        """Wait for the controller's next response if the session has expired; else return at
+        once."""
         while self.is_session_over:
             self._heard.clear()
             await self._heard.wait()
@@ -180,7 +179,7 @@ class BrokerLifecycleManager:
     async def session_regained(self) -> float:
         """Wait for a response of the controller after the session had expired.
 
-        :return: loop time of the first heartbeat that failed.
+        :return: loop time, in seconds, of the first heartbeat that failed in that outage.
         """
         while self._lost_since_s is None:
             self._regained.clear()
@@ -194,7 +193,7 @@ class BrokerLifecycleManager:
         return self._state.unacknowledged_dirs
 
     def start(self) -> None:
-        """Start to register."""
+        """Start to register this broker, and to send heartbeats."""
         loop = asyncio.get_running_loop()
         self._registered: asyncio.Future[BrokerEpoch] = loop.create_future()
         self._unfenced: asyncio.Future[None] = loop.create_future()
@@ -205,11 +204,12 @@ class BrokerLifecycleManager:
         self._post(Started())
 
     async def registered(self) -> BrokerEpoch:
-        """Return the epoch of the first registration; raises as :meth:`wait_failed` does."""
+        """Wait for the first registration and return its epoch; raises as :meth:`wait_failed`
+        does."""
         return await self._unless_failed(self._registered)
 
     async def unfenced(self) -> None:
-        """Return when the broker may serve clients; raises as :meth:`wait_failed` does."""
+        """Wait until the broker may serve clients; raises as :meth:`wait_failed` does."""
         await self._unless_failed(self._unfenced)
 
     async def wait_failed(self) -> None:
@@ -244,12 +244,11 @@ class BrokerLifecycleManager:
         leads: Callable[[], bool],
         has_unreported_replicas: Callable[[], bool] = bool,
     ) -> None:
-        """Report a failed directory.
+        """Report a failed directory. A pending :meth:`attach` of it fails.
 
         :param leads: returns whether this broker still leads a replica there.
-        :param has_unreported_replicas: returns whether the controller may not know the directory of
-            a
-            replica there.
+        :param has_unreported_replicas: returns whether an assignment of a replica into the
+            directory is pending, so that the controller may not know that the replica is there.
         """
         self._post(
             DirectoryFailed(
@@ -274,26 +273,24 @@ class BrokerLifecycleManager:
         self._post(CordonsChanged(cordoned=frozenset(directory_ids)))
 
     async def attach(self, directory_id: DirectoryId, path: str, *, timeout_ms: int) -> None:
-        """Register a directory that returned or is new; return when the controller has registered
-        it.
+        """Register a directory that returned or is new, and wait until the controller has done so.
 
-        Its failure is reported first. When this method returns, the local metadata has the
-        consequences of
-        both, such as a new leader epoch.
+        An earlier failure of the directory is reported first. When this method returns, the local
+        metadata has the consequences of both, such as a new leader epoch.
 
         :raises OperatingError: the controller refuses; the directory is not registered.
-        :raises KafkaStorageError: it failed meanwhile.
+        :raises KafkaStorageError: the directory failed meanwhile.
         :raises RequestTimedOutError: no response within ``timeout_ms``; the broker keeps trying.
         """
         event = DirectoryAttached(directory_id=directory_id, path=path)
         await self._ask_for(self._attaching, directory_id, event, timeout_ms)
 
     def keep(self, directory_id: DirectoryId, path: str) -> None:
-        """Keep a directory that was to be forgotten: :meth:`attach` without a wait."""
+        """Withdraw :meth:`forget` of a directory: register it again without waiting."""
         self._post(DirectoryAttached(directory_id=directory_id, path=path))
 
     async def forget(self, directory_id: DirectoryId, *, timeout_ms: int) -> None:
-        """Make the cluster release a directory that is gone; return when it has.
+        """Make the cluster release the id of a directory that is gone, and wait until it has.
 
         :raises OperatingError: the controller refuses; the directory stays registered and offline.
         :raises RequestTimedOutError: no response within ``timeout_ms``; the broker keeps trying.
@@ -302,9 +299,9 @@ class BrokerLifecycleManager:
         await self._ask_for(self._forgetting, directory_id, event, timeout_ms)
 
     async def begin_controlled_shutdown(self, timeout_ms: int, *, at_once: bool = False) -> bool:
-        """Let the controller move leaders away; return whether that ended within ``timeout_ms``.
+        """Ask the controller to move leaders away; return whether it did so within ``timeout_ms``.
 
-        :param at_once: for a broker that cannot serve: the first heartbeat fences it.
+        :param at_once: for a broker that cannot serve: the first heartbeat asks to be fenced.
         """
         self._post(ShutdownRequested(at_once=at_once))
         ends = {self._may_stop, self._failed}
@@ -418,7 +415,10 @@ class BrokerLifecycleManager:
         event: DirectoryAttached | DirectoryForgotten,
         timeout_ms: int,
     ) -> None:
-        """Wait together with earlier callers for the same directory."""
+        """Post ``event`` and wait for the controller's response about the directory.
+
+        Callers for the same directory share one future of ``waiting``.
+        """
         answered = waiting.setdefault(directory_id, asyncio.get_running_loop().create_future())
         self._post(event)
         ends: set[asyncio.Future[None]] = {answered, self._failed}
@@ -434,7 +434,8 @@ class BrokerLifecycleManager:
         )
 
     def _settle_changes(self, changes: DirectoryChanges, error: OperatingError | None) -> None:
-        """Complete the waiting callers; ``error`` None: the controller accepted the changes."""
+        """Complete the callers that wait for ``changes``; ``error`` is None if they were
+        accepted."""
         for waiting, directory_ids in (
             (self._attaching, changes.attached),
             (self._forgetting, changes.forgotten),

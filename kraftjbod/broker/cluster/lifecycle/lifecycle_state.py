@@ -129,7 +129,7 @@ class BrokerState(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerIdentity:
-    """Constants of the process."""
+    """Facts about this broker that do not change while the process runs."""
 
     broker_id: BrokerId
     cluster_id: str
@@ -148,7 +148,7 @@ class BrokerIdentity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LifecycleTimes:
-    """``eager_interval_ms`` is the interval of heartbeats while a report is unanswered."""
+    """Intervals and time limits. ``eager_interval_ms`` is used while a report has no response."""
 
     heartbeat_interval_ms: int = 2_000
     eager_interval_ms: int = 100
@@ -158,9 +158,11 @@ class LifecycleTimes:
 
 
 class LifecycleState:
-    """``handle(event, now_ms)`` returns the actions. Attributes are read-only for callers.
+    """The state machine: ``handle(event, now_ms)`` returns the actions to perform.
 
-    :raises InvalidTransition: from ``handle``, if a response arrives without a request in flight.
+    Attributes are read-only for callers.
+
+    :raises InvalidTransition: from ``handle``: a response arrived without a request in flight.
     """
 
     def __init__(
@@ -231,13 +233,11 @@ class LifecycleState:
         return frozenset(self._failures.unreported)
 
     def is_session_over(self, now_ms: int) -> bool:
-        """Return whether the session has expired, so that the controller may have fenced this
-        broker."""
+        """Whether the session has expired, so that the controller may have fenced this broker."""
         return self._session.is_over(now_ms)
 
     def may_be_deposed(self, now_ms: int) -> bool:
-        """Return whether other brokers may lead partitions that this broker leads by its
-        metadata."""
+        """Whether other brokers may lead partitions that this broker leads by its metadata."""
         return self._session.is_in_doubt(now_ms, self.metadata_offset)
 
     def check_invariants(self) -> None:
@@ -372,7 +372,7 @@ class LifecycleState:
         ]
 
     def _announce_seen(self) -> list[Action]:
-        """Announce the changes that the local metadata shows."""
+        """Return announcements of the accepted changes that the local metadata shows by now."""
         seen = [changes for offset, changes in self._unseen if offset <= self.metadata_offset]
         self._unseen = [(at, c) for at, c in self._unseen if at > self.metadata_offset]
         return [AnnounceChanges(changes) for changes in seen]
@@ -422,7 +422,7 @@ class LifecycleState:
         return self._heartbeat_at_once()
 
     def _heartbeat_at_once(self) -> list[Action]:
-        """Send a heartbeat, or send it after the one in flight."""
+        """Send a heartbeat now, or after the request in flight."""
         if self.broker_epoch == NOT_REGISTERED or self.state is BrokerState.SHUTTING_DOWN:
             return []
         if self._sent is not None or self._is_registering:
@@ -494,8 +494,11 @@ class LifecycleState:
         return [WakeAt(now_ms + min(interval_ms, times.heartbeat_interval_ms))]
 
     def _metadata_replayed(self, event: MetadataReplayed) -> list[Action]:
-        """Note the replayed metadata. The controller needs this broker's own registration
-        replayed."""
+        """Note the replayed metadata.
+
+        Send a heartbeat when it first contains this broker's own registration: the controller waits
+        for that before it unfences the broker.
+        """
         was_lagging = self.metadata_offset < self.broker_epoch
         self.metadata_offset = max(self.metadata_offset, event.offset)
         self._metadata = event
@@ -521,8 +524,8 @@ class LifecycleState:
         return self._amend()
 
     def _amend(self) -> list[Action]:
-        """Register again in the same incarnation if needed; a request in flight calls this at its
-        end.
+        """Register again in the same incarnation if needed. Does nothing while a request is in
+        flight.
 
         An unreachable controller does not stop the broker: the present registration stays valid.
         """
@@ -536,8 +539,7 @@ class LifecycleState:
 
     @property
     def _is_misheard(self) -> bool:
-        """Whether the metadata has other online directories than the last report to the
-        controller."""
+        """Whether the metadata has other online directories than this broker last reported."""
         metadata = self._metadata
         if metadata.online_dirs is None or metadata.offset < self._shown_from:
             return False
@@ -546,7 +548,7 @@ class LifecycleState:
     # --- directories -----------------------------------------------------------------------------
 
     def _has_unreported_conditions(self) -> bool:
-        """Return whether impairments or cordons have changed since the last answered heartbeat."""
+        """Whether impairments or cordons have changed since the last answered heartbeat."""
         answered = self._answered
         dirs = self._dirs
         if answered is None:
@@ -555,7 +557,8 @@ class LifecycleState:
         return reported != (dirs.impaired, dirs.cordoned)
 
     def _welcome_back(self) -> list[Action]:
-        """Add the returning directories whose failure the controller has acknowledged."""
+        """Mark returning directories as online again if the controller has acknowledged their
+        failure."""
         actions: list[Action] = []
         returning = [d for d in self._returning if self._failures.is_known(d)]
         for directory_id in returning:

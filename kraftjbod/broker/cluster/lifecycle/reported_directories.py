@@ -41,7 +41,8 @@ class DirectoryChanges:
 
 
 class ReportedDirectories:
-    """Plain state; each method that changes it is named after its event."""
+    """The states of directories that this broker reports. Methods that change them are named after
+    events."""
 
     def __init__(
         self,
@@ -80,13 +81,13 @@ class ReportedDirectories:
         return directory_id in self._online
 
     def is_registered(self, directory_id: DirectoryId) -> bool:
-        """Return whether the present registration lists it, so that a heartbeat can report its
-        failure."""
+        """Whether the present registration lists the directory, so that heartbeats can report on
+        it."""
         return directory_id in self._registered
 
     @property
     def needs_amendment(self) -> bool:
-        """Whether a directory is online but not registered as such, or must be forgotten."""
+        """Whether the controller must register a directory as online, or forget one."""
         listed = self._listed()
         return bool(
             listed - self._registered
@@ -96,8 +97,10 @@ class ReportedDirectories:
         )
 
     def is_misheard(self, shown: frozenset[DirectoryId]) -> bool:
-        """Return whether the shown online directories contradict the last report, because an
-        older one arrived late."""
+        """Whether ``shown`` contradicts the last report, because an older one arrived late.
+
+        :param shown: this broker's online directories according to the metadata.
+        """
         said = self._registered & self._listed() - self._reported_offline
         return bool(said - shown or shown - self._registered)
 
@@ -105,12 +108,12 @@ class ReportedDirectories:
 
     @property
     def asked(self) -> tuple[DirectoryId, ...]:
-        """The directories in the last registration sent, sorted."""
+        """The directories in the last registration request, sorted."""
         return self._asked
 
     @property
     def reported_paths(self) -> tuple[str, ...]:
-        """Their paths in the same order; empty if unknown."""
+        """The paths of the directories in ``asked``, in the same order; "" if unknown."""
         return tuple(self._paths.get(directory_id, "") for directory_id in self._asked)
 
     @property
@@ -123,12 +126,12 @@ class ReportedDirectories:
 
     @property
     def reported_clean_epochs(self) -> tuple[BrokerEpoch, ...]:
-        """The epochs up to which they are complete, in the same order."""
+        """The epoch up to which each directory in ``asked`` is complete, in the same order."""
         return tuple(self._whole.get(d, NO_CLEAN_SHUTDOWN).broker_epoch for d in self._asked)
 
     @property
     def reported_clean_incarnations(self) -> tuple[Uuid, ...]:
-        """The incarnations of those epochs, in the same order."""
+        """The incarnations that belong to ``reported_clean_epochs``, in the same order."""
         found = (self._whole.get(d, NO_CLEAN_SHUTDOWN).incarnation_id for d in self._asked)
         return tuple(one or NO_INCARNATION for one in found)
 
@@ -141,7 +144,7 @@ class ReportedDirectories:
         )
 
     def registration_answered(self, broker_epoch: BrokerEpoch) -> DirectoryChanges:
-        """Return the changes that the controller has now accepted.
+        """Note the accepted registration, and return the changes that the controller made by it.
 
         A directory that failed since the request counts as failed even if it is online again.
         """
@@ -156,9 +159,10 @@ class ReportedDirectories:
         return changes
 
     def registration_refused(self) -> DirectoryChanges:
-        """Return the withdrawn changes: directories to forget, or else the attached ones.
+        """Withdraw the changes that a refused registration contained, and return them.
 
-        A forbidden removal does not affect attached directories.
+        If it contained directories to forget, only these are withdrawn: a forbidden removal does
+        not affect attached directories.
         """
         changes, self._asked_changes = self._asked_changes, DirectoryChanges()
         if changes.forgotten:
@@ -173,12 +177,12 @@ class ReportedDirectories:
 
     @property
     def offline(self) -> tuple[DirectoryId, ...]:
-        """The offline directories, sorted; cumulative within a registration."""
+        """The offline directories for a heartbeat, sorted; cumulative within a registration."""
         return tuple(sorted(self._registered - self._listed()))
 
     @property
     def impaired(self) -> tuple[ImpairedLogDir, ...]:
-        """All impaired directories, sorted by id."""
+        """The registered directories that are saturated or stalled, sorted by id."""
         known = self._registered & self._listed()
         return tuple(
             ImpairedLogDir(directory_id=directory_id, state=state)
@@ -220,7 +224,10 @@ class ReportedDirectories:
         self._forgotten.discard(directory_id)
 
     def forgotten(self, directory_id: DirectoryId) -> None:
-        """Remove the directory from heartbeats: the controller may have forgotten it already."""
+        """Note that the controller should forget the directory.
+
+        Heartbeats no longer contain it, because the controller may have forgotten it already.
+        """
         self.failed(directory_id)
         self._registered -= {directory_id}
         self._forgotten.add(directory_id)

@@ -86,17 +86,18 @@ class ClassicGroup:
 
     @property
     def members(self) -> dict[str, Member]:
-        """Members in the order of joining."""
+        """The members by member id, in the order of joining."""
         return self._roster.members
 
     @property
     def static_members(self) -> dict[str, str]:
-        """Member ids by instance id."""
+        """The member ids of static members, by instance id."""
         return self._roster.static_members
 
     @property
     def pending(self) -> dict[str, int]:
-        """Member ids assigned to members that must send JoinGroup again, with their deadlines."""
+        """Ids given to new members that must send JoinGroup again, with the times at which they
+        expire."""
         return self._roster.pending
 
     @property
@@ -109,7 +110,7 @@ class ClassicGroup:
         return bool(self.members or self.pending or self._writes)
 
     def load(self, kept: GroupMetadata, now_ms: int) -> None:
-        """Restore the last written state; sessions start again."""
+        """Restore the last written state of the group. The sessions of its members start again."""
         self.generation = kept.generation
         self.protocol_type = kept.protocol_type or None
         self.protocol_name = kept.protocol_name
@@ -155,7 +156,13 @@ class ClassicGroup:
         *,
         in_transaction: bool = False,
     ) -> ErrorCode:
-        """Return NONE if the sender may commit: a member, or a producer in a transaction."""
+        """Return NONE if the sender may commit offsets, else the error code for it.
+
+        A commit outside a transaction renews the member's session.
+
+        :param generation: negative for a sender that is no member of the group.
+        :param in_transaction: the sender is a producer (TxnOffsetCommit).
+        """
         self._now_ms = now_ms
         if self.state is GroupState.DEAD:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -271,7 +278,11 @@ class ClassicGroup:
     # --- replacement of a static member ----------------------------------------------------------
 
     def _replace_static(self, member: Member, request: JoinRequested) -> None:
-        """Replace a static member that restarted and lost its member id (KIP-345, KIP-814)."""
+        """Give the member id of the request to a static member that restarted (KIP-345, KIP-814).
+
+        If the group's protocol stays the same, no rebalance follows. The new id takes effect when
+        it is written to the log.
+        """
         old_id, old_leader = member.member_id, self.leader
         before = (member.protocols, member.session_timeout_ms, member.rebalance_timeout_ms)
         self._end_join(member, ErrorCode.FENCED_INSTANCE_ID)
@@ -411,7 +422,8 @@ class ClassicGroup:
         return ErrorCode.NONE
 
     def _write_assignments(self, assignments: Mapping[str, bytes]) -> None:
-        """Write the assignments. They take effect when written, if the generation is unchanged."""
+        """Write the assignments. They take effect when they are replicated, if the generation is
+        unchanged."""
         generation = self.generation
         wanted = {member_id: assignments.get(member_id, b"") for member_id in self.members}
 
@@ -447,7 +459,8 @@ class ClassicGroup:
             self._end_sync(member, code)
 
     def _sync_phase_is_over(self) -> None:
-        """Remove members that got their generation but did not send SyncGroup."""
+        """Remove the members that sent no SyncGroup in this generation, and rebalance if there are
+        any."""
         self._phase_deadline_ms = None
         late = [one.member_id for one in self.members.values() if not one.has_synced]
         for member_id in late:
@@ -545,7 +558,7 @@ class ClassicGroup:
         self.next_deadline_ms = self._earliest_ms()
 
     def _is_lost(self, member: Member) -> bool:
-        """Return whether the session has expired. A member that waits for the group sends no
+        """Whether the session has expired; False for a member that waits, which sends no
         heartbeats."""
         if member.session_deadline_ms is None or member.session_deadline_ms > self._now_ms:
             return False
@@ -559,7 +572,8 @@ class ClassicGroup:
             member.session_deadline_ms = self._due(member.session_timeout_ms)
 
     def _due(self, in_ms: int) -> int:
-        """Return the time ``in_ms`` from now and make it a deadline."""
+        """Return the time ``in_ms`` from now; ``next_deadline_ms`` is moved there if it is
+        later."""
         at_ms = self._now_ms + in_ms
         self.next_deadline_ms = min(self.next_deadline_ms, at_ms)
         return at_ms

@@ -91,12 +91,13 @@ class GroupWritten:
 
 @dataclass(frozen=True, slots=True)
 class TimePassed:
-    """A deadline may have passed."""
+    """A deadline of the group may have passed."""
 
 
 @dataclass(frozen=True, slots=True)
 class RebalanceRequired:
-    """Members changed while the group was a consumer group."""
+    """The members changed while the group was a consumer group, so a stable group must
+    rebalance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +165,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class WriteGroup:
-    """Append the group metadata. :class:`GroupWritten` must follow."""
+    """Append the group metadata to the log. :class:`GroupWritten` with ``write_id`` must follow."""
 
     write_id: int
     group: GroupMetadata

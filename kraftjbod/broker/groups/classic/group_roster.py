@@ -18,7 +18,10 @@ class GroupLimits:
 
 
 class Member:
-    """A member; written by its group only. Deadlines are monotonic milliseconds, None for none."""
+    """A member of a classic group. Only its group changes it.
+
+    Deadlines are monotonic milliseconds; None if there is none.
+    """
 
     __slots__ = (
         "assignment",
@@ -79,7 +82,7 @@ class Member:
         return self.join_token is not None
 
     def take(self, request: JoinRequested) -> None:
-        """Take over the member's data from a repeated JoinGroup."""
+        """Replace the member's protocols and timeouts by those of a repeated JoinGroup."""
         self.protocols = request.protocols
         self.session_timeout_ms = request.session_timeout_ms
         self.rebalance_timeout_ms = request.rebalance_timeout_ms
@@ -91,7 +94,10 @@ class Member:
         return b""
 
     def kept(self, protocol_name: str | None, assignment: bytes) -> GroupMember:
-        """Return the persisted form, with an assignment that may not be in effect yet."""
+        """Return the member's part of the group metadata record.
+
+        :param assignment: the assignment to write, which may not be in effect yet.
+        """
         return GroupMember(
             member_id=self.member_id,
             instance_id=self.instance_id,
@@ -105,8 +111,7 @@ class Member:
 
 
 class GroupRoster:
-    """The members of a group; changed by the group only. It has no phases and answers no
-    requests."""
+    """The members of a group, without phases and requests. Only the group changes it."""
 
     def __init__(self) -> None:
         #: In the order of joining.
@@ -134,7 +139,7 @@ class GroupRoster:
         return member
 
     def rename(self, member: Member, member_id: str) -> None:
-        """Change the member id of a static member, keeping its position."""
+        """Change the member id of a static member; its position among the members stays."""
         assert member.instance_id is not None, member
         if self.leader == member.member_id:
             self.leader = member_id
@@ -145,7 +150,8 @@ class GroupRoster:
         self.static_members[member.instance_id] = member_id
 
     def elect_leader(self) -> bool:
-        """Elect a joined member as leader; return False if no member has joined."""
+        """Keep the leader if it has joined, else elect a joined member; return False if there is
+        none."""
         leader = self.members.get(self.leader or "")
         if leader is not None and leader.is_joining:
             return True
@@ -156,7 +162,11 @@ class GroupRoster:
         return False
 
     def check(self, member_id: str, instance_id: str | None) -> ErrorCode:
-        """Check that it is a member, and the present holder of its instance id if it has one."""
+        """Return NONE if the sender is a member and, if it names an instance id, is its present
+        holder.
+
+        Else return UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID.
+        """
         if instance_id is not None:
             known_as = self.static_members.get(instance_id)
             if known_as is None:
@@ -166,8 +176,10 @@ class GroupRoster:
         return ErrorCode.NONE if member_id in self.members else ErrorCode.UNKNOWN_MEMBER_ID
 
     def admits_member(self, member_id: str, state: GroupState, max_size: int) -> bool:
-        """Return whether ``group.max.size`` admits the member; of the rejoining ones the last
-        are refused."""
+        """Whether ``group.max.size`` admits the member.
+
+        In a join phase only members that have joined count, so the last ones to rejoin are refused.
+        """
         match state:
             case GroupState.EMPTY | GroupState.DEAD:
                 return True
@@ -180,7 +192,7 @@ class GroupRoster:
                 return member_id in self.members or len(self.members) < max_size
 
     def rebalance_timeout_ms(self) -> int:
-        """Return the longest rebalance timeout of the members."""
+        """Return the longest rebalance timeout of the members; 0 without members."""
         return max((one.rebalance_timeout_ms for one in self.members.values()), default=0)
 
     def deadlines(self) -> Iterator[int]:
@@ -200,7 +212,7 @@ class GroupRoster:
         )
 
     def assignments(self) -> dict[str, bytes]:
-        """Return the assignments in effect."""
+        """Return the assignments that are in effect, by member id."""
         return {member.member_id: member.assignment for member in self.members.values()}
 
     def kept(
@@ -210,8 +222,10 @@ class GroupRoster:
         protocol_name: str | None,
         assignments: Mapping[str, bytes],
     ) -> GroupMetadata:
-        """Return the persisted form of the group, with assignments that may not be in effect
-        yet."""
+        """Return the group metadata record.
+
+        :param assignments: the assignments to write, by member id. They may not be in effect yet.
+        """
         return GroupMetadata(
             protocol_type=protocol_type or "",
             generation=generation,
@@ -226,7 +240,7 @@ class GroupRoster:
     # --- protocols -------------------------------------------------------------------------------
 
     def supports(self, request: JoinRequested, protocol_type: str | None) -> bool:
-        """Return whether the request names the group's protocol type and a protocol of all members.
+        """Whether the request names the group's protocol type and a protocol that all members have.
 
         An empty group supports every request that names a type and a protocol.
         """
@@ -239,7 +253,7 @@ class GroupRoster:
         return not self._common_protocols().isdisjoint(name for name, _ in request.protocols)
 
     def choose_protocol(self) -> str:
-        """Return the protocol that most members prefer among the common ones."""
+        """Return the protocol that most members prefer among those that all members have."""
         common = self._common_protocols()
         votes = Counter(
             next(name for name, _ in member.protocols if name in common)

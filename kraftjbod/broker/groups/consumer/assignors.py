@@ -5,8 +5,8 @@
 * ``uniform``: all topics together, as evenly as subscriptions allow, and with as few moves as that
   allows. With equal subscriptions, partition counts of members differ by at most one.
 
-Racks do not count, as in Kafka since 4.0. A changed rack triggers a new assignment.
-An assignment has every member, and each partition once.
+Racks do not count, as in Kafka since 4.0. A changed rack triggers a new assignment. An assignment
+has every member, and each partition once.
 """
 
 from __future__ import annotations
@@ -70,8 +70,10 @@ ASSIGNORS: Final[Mapping[str, Assignor]] = {
 
 
 def _even(members: list[Subscriber], sizes: Sizes) -> Assignment:
-    """Assign with equal subscriptions: members keep partitions up to a quota and get the free
-    ones."""
+    """Assign partitions to members with equal subscriptions.
+
+    Members keep partitions up to a quota, and the free partitions fill the other members up.
+    """
     topics = members[0].topics if members else frozenset()
     free = dict.fromkeys(
         TopicIdPartition(topic_id, index)
@@ -99,7 +101,11 @@ def _even(members: list[Subscriber], sizes: Sizes) -> Assignment:
 
 
 class _Balance:
-    """Assigns with different subscriptions: a partition goes to its least loaded subscriber."""
+    """Assigns partitions to members with different subscriptions.
+
+    Each free partition goes to its least loaded subscriber. Then partitions move from loaded to
+    less loaded subscribers.
+    """
 
     def __init__(self, members: list[Subscriber], sizes: Sizes) -> None:
         self._sizes = sizes
@@ -146,8 +152,10 @@ class _Balance:
         self._own[member_id].add(partition)
 
     def _balance(self, topic_id: TopicId) -> bool:
-        """Move partitions of the topic from the most to the least loaded member; return whether
-        any moved."""
+        """Move partitions of the topic from its most to its least loaded subscribers.
+
+        Return whether any partition moved.
+        """
         readers, has_moved = self._readers[topic_id], False
         of_topic: dict[str, list[TopicIdPartition]] = {member_id: [] for member_id in readers}
         for index in range(self._sizes[topic_id]):

@@ -58,9 +58,10 @@ class ClassicMembers:
     # --- JoinGroup -------------------------------------------------------------------------------
 
     def join(self, asked: JoinRequested, moment: Moment) -> JoinAnswer:
-        """Handle JoinGroup.
+        """Answer JoinGroup: update the member, or ask a new one to repeat the request with its
+        member id.
 
-        :raises OperatingError: with the code for the member.
+        :raises OperatingError: the request is refused, with the code for the member.
         """
         state = self._state
         self._check_protocols(asked)
@@ -96,7 +97,11 @@ class ClassicMembers:
             raise _refused("no protocol is known to all", _E.INCONSISTENT_GROUP_PROTOCOL)
 
     def _found(self, asked: JoinRequested, member_id: str) -> ConsumerMember | None:
-        """Return the known member; None if it is new."""
+        """Return the member that sends the request, under its new id if it replaced a static
+        member.
+
+        None if the member is new.
+        """
         state, instance_id = self._state, asked.instance_id
         if instance_id is None:
             return state.members.get(member_id)
@@ -118,9 +123,10 @@ class ClassicMembers:
     # --- SyncGroup -------------------------------------------------------------------------------
 
     def sync(self, asked: SyncRequested, moment: Moment) -> SyncAnswer:
-        """Handle SyncGroup.
+        """Answer SyncGroup with the member's assignment.
 
-        :raises OperatingError: as :meth:`join`.
+        :raises OperatingError: the request is refused; REBALANCE_IN_PROGRESS if the assignment has
+            changed, so that the member must rejoin.
         """
         member = self._classic(asked.member_id, asked.instance_id, asked.generation)
         assert member.classic is not None, member
@@ -147,9 +153,9 @@ class ClassicMembers:
     # --- Heartbeat, LeaveGroup -------------------------------------------------------------------
 
     def heartbeat(self, asked: HeartbeatReceived, moment: Moment) -> HeartbeatAnswer:
-        """Handle Heartbeat.
+        """Answer Heartbeat; the code is REBALANCE_IN_PROGRESS if the member must rejoin.
 
-        :raises OperatingError: as :meth:`join`.
+        :raises OperatingError: the sender is not a member of this generation.
         """
         member_id = asked.member_id
         member = self._classic(member_id, asked.instance_id, asked.generation)
@@ -177,7 +183,10 @@ class ClassicMembers:
                 return is_stale and all(one.classic for one in state.members.values())
 
     def leave(self, asked: LeaveRequested, moment: Moment) -> LeaveAnswer:
-        """Remove members of either protocol, on their own or an operator's request."""
+        """Answer LeaveGroup: remove the named members of either protocol.
+
+        Members name themselves; an operator may name static members by their instance id alone.
+        """
         codes, leaving = [], dict[str, None]()
         for member_id, instance_id in asked.members:
             found = member_id or self._state.static_members.get(instance_id or "", "")
@@ -222,7 +231,7 @@ def _refused(message: str, code: ErrorCode) -> OperatingError:
 
 
 def _described(asked: JoinRequested, member_id: str, subscription: Subscription) -> ConsumerMember:
-    """Return the member from the request alone: a classic member always sends all its data."""
+    """Return the member that the request describes: a classic member always sends all its data."""
     return ConsumerMember(
         member_id=member_id,
         instance_id=asked.instance_id,
@@ -238,7 +247,8 @@ def _described(asked: JoinRequested, member_id: str, subscription: Subscription)
 
 
 def _partitions(subscription: Subscription, topics: GroupTopics) -> Partitions:
-    """Return its owned partitions of existing topics."""
+    """Return the partitions of existing topics that the member owns according to
+    ``subscription``."""
     found = ((topics.topic(one.topic), one.partition) for one in subscription.owned)
     return frozenset(
         TopicIdPartition(topic.topic_id, index) for topic, index in found if topic is not None

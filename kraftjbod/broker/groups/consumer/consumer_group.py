@@ -101,7 +101,7 @@ class ConsumerGroup:
         return f"<ConsumerGroup {self.state!r} {'writes' * self._is_writing}>"
 
     def configure(self, settings: ConsumerGroupSettings) -> None:
-        """Apply changed settings; deadlines that were set before stay."""
+        """Apply changed settings. Deadlines that are already set stay."""
         if settings is not self._settings:
             self._settings = settings
             self._target.configure(settings)
@@ -109,17 +109,17 @@ class ConsumerGroup:
 
     @property
     def next_deadline_ms(self) -> int:
-        """Time of the next action; during a write there is none."""
+        """The time of the next deadline in monotonic milliseconds; ``NEVER`` during a write."""
         return NEVER if self._is_writing or self._is_over else self._deadlines.next_ms
 
     @property
     def is_used(self) -> bool:
-        """Whether the group has facts in the log, or will have."""
+        """Whether the log has facts of the group, or a write or a request is pending."""
         return self.state.is_written or self._is_writing or bool(self._waiting)
 
     @property
     def is_idle(self) -> bool:
-        """Whether the group has no members and no pending changes."""
+        """Whether the group has no members and no pending writes or requests."""
         return not (self.state.members or self._is_writing or self._waiting)
 
     @property
@@ -133,12 +133,16 @@ class ConsumerGroup:
         self.state.apply(fact)
 
     def loaded(self, now_ms: int) -> None:
-        """Start sessions and revocation timeouts again after all facts were loaded."""
+        """Start the sessions and revocation timeouts of the members, after all facts were
+        loaded."""
         for member_id in self.state.members:
             self._renew(member_id, now_ms)
 
     def follow(self, facts: Iterable[Fact], now_ms: int) -> None:
-        """Replace a classic group: ``facts`` are written with the first changes."""
+        """Take the place of a classic group.
+
+        :param facts: the facts that convert the group. They are written with the first changes.
+        """
         for fact in facts:
             if isinstance(fact, GroupFact):
                 self._first.append(fact)
@@ -170,7 +174,7 @@ class ConsumerGroup:
         return actions
 
     def _work(self, moment: Moment) -> None:
-        """Decide waiting requests, and write their changes in a batch below the size limit."""
+        """Decide waiting requests and write their changes as one batch, within the size limit."""
         self._throw_out(moment)
         is_new = bool(self._first)
         while self._waiting and self._becomes is None and len(self._changes) < MAX_BATCH_FACTS:
@@ -199,12 +203,13 @@ class ConsumerGroup:
 
     @property
     def _last(self) -> list[Fact]:
-        """Facts that are written after the changes: the classic group that this group becomes."""
+        """The fact to write after the changes: the classic group that this group becomes, if
+        any."""
         kept = None if self._becomes is None else self._becomes.group
         return [] if kept is None else [GroupFact(self.group_id, kept)]
 
     def _records(self, moment: Moment) -> Iterator[Record]:
-        """Yield all records of the present batch.
+        """Yield the records of the present batch.
 
         :raises LocalProtocolError: a name is longer than records can hold.
         """
@@ -296,7 +301,8 @@ class ConsumerGroup:
         self._settle()
 
     def _settle(self) -> None:
-        """Nothing is left to write: send the pending answers and the conversion."""
+        """Send the pending answers, and convert the group if it becomes classic: no write is
+        pending."""
         self._answer_all()
         if self._becomes is not None:
             self._is_over = True
@@ -324,16 +330,20 @@ class ConsumerGroup:
     # --- back to the classic protocol ------------------------------------------------------------
 
     def _has_consumers(self, *, of_none: bool = True) -> bool:
-        """Return whether a member uses the consumer protocol; ``of_none`` is returned without
-        members."""
+        """Whether a member uses the consumer protocol.
+
+        :param of_none: the result for a group without members.
+        """
         members = self.state.members
         return any(member.classic is None for member in members.values()) if members else of_none
 
     def _go_back(self, generation: int, moment: Moment) -> None:
-        """Convert to a classic group, if allowed: only members with the classic protocol remain.
+        """Convert the group to a classic group if that is allowed and fits a batch.
 
-        :param generation: their generation before the last other member left. They get a rebalance,
-            as in Kafka, and revoke partitions as in any rebalance.
+        All remaining members use the classic protocol.
+
+        :param generation: the group epoch from before the last consumer-protocol member left. The
+            members get a rebalance, as in Kafka, and revoke partitions as in any rebalance.
         """
         is_too_large = len(self.state.members) > self._settings.classic_max_size
         if not self._settings.migration_policy.may_downgrade or is_too_large:
@@ -360,7 +370,10 @@ class ConsumerGroup:
     # --- time ------------------------------------------------------------------------------------
 
     def _renew(self, member_id: str, now_ms: int) -> None:
-        """Renew the member's session; a pending revocation keeps its own deadline."""
+        """Renew the member's session.
+
+        A member of the consumer protocol that must revoke partitions keeps its revocation deadline.
+        """
         member, settings = self.state.members[member_id], self._settings
         if member.classic is not None:
             self._deadlines.renew_session(member_id, now_ms, member.classic.session_timeout_ms)
@@ -405,7 +418,7 @@ class ConsumerGroup:
     # --- offsets ---------------------------------------------------------------------------------
 
     def check_commit(self, asked: Commit) -> ErrorCode:
-        """Return NONE if the sender may commit: a member, or a producer in a transaction."""
+        """Return NONE if the sender may commit offsets, else the error code for it."""
         is_nobody = asked.epoch < 0 and not asked.member_id
         if (asked.epoch < 0 and not self.state.members) or (asked.in_transaction and is_nobody):
             return ErrorCode.NONE
@@ -429,7 +442,10 @@ class ConsumerGroup:
         return ErrorCode.ILLEGAL_GENERATION if knows_generations else ErrorCode.STALE_MEMBER_EPOCH
 
     def check_fetch(self, member_id: str | None, epoch: int) -> ErrorCode:
-        """Return NONE if the sender may fetch committed offsets, else the error."""
+        """Return NONE if the sender may fetch committed offsets, else the error code for it.
+
+        :param member_id: None, with a negative ``epoch``, for a sender that is no member.
+        """
         if member_id is None and epoch < 0:
             return ErrorCode.NONE
         member = self.state.members.get(member_id or "")

@@ -66,7 +66,7 @@ class ConsumerGroupSettings:
 
 
 class Moment(NamedTuple):
-    """The time and the topics at an event."""
+    """The clocks, the topics and the batch limit at the time of an event."""
 
     now_ms: int
     """Monotonic milliseconds."""
@@ -78,7 +78,8 @@ class Moment(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerHeartbeat:
-    """A heartbeat. ``None``, or a timeout of -1, means unchanged."""
+    """A ConsumerGroupHeartbeat request. A field that is None, or a timeout of -1, means
+    unchanged."""
 
     token: Token
     member_id: str
@@ -95,7 +96,7 @@ class ConsumerHeartbeat:
 
     @property
     def is_full(self) -> bool:
-        """Whether it has all fields, as after a lost response."""
+        """Whether the heartbeat has all fields, as a member sends after it got no response."""
         has_topics = self.topic_names is not None or self.topic_regex is not None
         return self.rebalance_timeout_ms != -1 and has_topics and self.owned is not None
 
@@ -113,7 +114,8 @@ class ConsumerAnswer:
 
 @dataclass(frozen=True, slots=True)
 class FactsWritten:
-    """The write of :class:`WriteFacts` is replicated, or nothing of it is in the log."""
+    """The batch of :class:`WriteFacts` is replicated, or it failed with ``code`` and is not in the
+    log."""
 
     code: ErrorCode
     is_too_large: bool = False
@@ -160,9 +162,10 @@ class WriteFacts:
 
 @dataclass(frozen=True, slots=True)
 class BecameClassic:
-    """The group became classic and that is written; ``waiting`` requests continue there.
+    """The group became a classic group, and the log has that; the ``waiting`` requests continue
+    there.
 
-    ``group`` is None for a group without members, which starts new.
+    ``group`` is None for a group without members, which starts as a new classic group.
     """
 
     group: GroupMetadata | None

@@ -83,7 +83,7 @@ class ConsumerGroupState:
 
     @property
     def assigned_ms(self) -> int:
-        """Time of the last assignment in wall milliseconds; 0 if unknown."""
+        """Wall-clock time of the last assignment in ms; 0 if unknown."""
         return (self._target_epoch or _UNASSIGNED).since_ms
 
     def target(self, member_id: str) -> Partitions:
@@ -110,13 +110,12 @@ class ConsumerGroupState:
         return GroupState.STABLE
 
     def topics_of(self, member: ConsumerMember) -> frozenset[str]:
-        """Return the subscribed topic names, including those that its regular expression
-        matched."""
+        """Return the topic names that the member subscribes to by name or by regular expression."""
         resolved = self.regexes.get(member.topic_regex or "")
         return member.topic_names if resolved is None else member.topic_names | resolved.topics
 
     def subscribed_names(self) -> frozenset[str]:
-        """Return the subscribed topic names of all members."""
+        """Return the topic names that any member subscribes to."""
         found = (self.regexes[one].topics for one in self.used_regexes if one in self.regexes)
         return frozenset(self.names).union(*found)
 
@@ -152,7 +151,8 @@ class ConsumerGroupState:
         return facts
 
     def obsolete(self) -> list[ConsumerFact]:
-        """Return facts that delete records of Kafka before 4.1."""
+        """Return the facts that delete the partition metadata record, which Kafka before 4.1
+        wrote."""
         return [PartitionMetadataFact(self.group_id, False)] * self._has_partition_metadata
 
     @property
@@ -171,7 +171,7 @@ class ConsumerGroupState:
     # --- changing --------------------------------------------------------------------------------
 
     def apply(self, fact: ConsumerFact) -> ConsumerFact:
-        """Apply the fact; return the fact that undoes it."""
+        """Apply the fact and return the fact that undoes it."""
         match fact:
             case EpochFact(group_id, epoch):
                 before, self._epoch = self._epoch, epoch
@@ -231,7 +231,7 @@ def _put(into: dict[str, T], key: str, value: T | None) -> T | None:
 
 
 def _add(counts: Counter[str], names: frozenset[str], change: int) -> None:
-    """Add ``change`` to the counts of the names and remove zeros."""
+    """Add ``change`` to the count of each name, and remove counts that become 0."""
     for name in names:
         counts[name] += change
         if not counts[name]:
@@ -239,7 +239,7 @@ def _add(counts: Counter[str], names: frozenset[str], change: int) -> None:
 
 
 class GroupChanges:
-    """Facts that are applied to a state but not written yet."""
+    """Facts that are applied to a group's state but not written yet."""
 
     def __init__(self, state: ConsumerGroupState) -> None:
         self.state = state
@@ -268,7 +268,7 @@ class GroupChanges:
             self.size_bytes += most_bytes_of(record)
 
     def keep(self) -> None:
-        """Forget the changes after they were written."""
+        """Forget the changes, because they are written."""
         self.facts.clear()
         self._before.clear()
         self.records.clear()

@@ -1,8 +1,8 @@
 """PURE. Members of a consumer group: joining, subscriptions, reconciliation and leaving.
 
 A heartbeat has everything. Its changes are recorded in the order that Kafka's replay needs. The
-answer has the partitions that the member may have from now on.
-Rules and codes are Kafka's (GroupMetadataManager, "consumerGroup…").
+answer has the partitions that the member may have from now on. Rules and codes are Kafka's
+(GroupMetadataManager, "consumerGroup…").
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ class ConsumerMembers:
     # --- heartbeats ------------------------------------------------------------------------------
 
     def heartbeat(self, asked: ConsumerHeartbeat, moment: Moment) -> ConsumerAnswer:
-        """Handle a heartbeat.
+        """Answer a heartbeat of a member that joins or stays.
 
-        :raises OperatingError: with the code for the member.
+        :raises OperatingError: the request is refused, with the code for the member.
         """
         before = self._found(asked)
         self._check_wishes(asked)
@@ -74,7 +74,12 @@ class ConsumerMembers:
         owned: Partitions | None,
         moment: Moment,
     ) -> CurrentAssignment:
-        """Store the member and advance it towards its target assignment."""
+        """Store the member, and advance it towards its target assignment by one step.
+
+        :param before: the stored member; None if it is new.
+        :param owned: the partitions that the member reports as its own; None if unchanged.
+        :return: the member's assignment after the step.
+        """
         is_new_to = before is None or _subscription(before) != _subscription(member)
         if member != before:
             self._changes.put(MemberFact(self._state.group_id, member.member_id, member))
@@ -107,7 +112,13 @@ class ConsumerMembers:
         return step
 
     def _found(self, asked: ConsumerHeartbeat) -> ConsumerMember | None:
-        """Return the known member; None if it is new."""
+        """Return the member that sends the heartbeat, under its new id if it replaced a static
+        member.
+
+        None if the member is new.
+
+        :raises OperatingError: the member is unknown, or its epoch or instance id is refused.
+        """
         member_id, instance_id = asked.member_id, asked.instance_id
         member = self._state.members.get(member_id)
         known_as = self._state.static_members.get(instance_id or "")
@@ -161,7 +172,11 @@ class ConsumerMembers:
     # --- static members --------------------------------------------------------------------------
 
     def _replaced(self, asked: ConsumerHeartbeat, old: ConsumerMember) -> ConsumerMember:
-        """Replace the holder of the instance id, if the sender may be its successor."""
+        """Replace the holder of the instance id by the sender, and return the member with its new
+        id.
+
+        :raises OperatingError: the sender may not replace the holder.
+        """
         if asked.epoch != JOINING:
             raise OperatingError(
                 f"the instance id {asked.instance_id} is that of another member now",
@@ -175,7 +190,7 @@ class ConsumerMembers:
         return self.succeed(old, asked.member_id)
 
     def succeed(self, old: ConsumerMember, member_id: str) -> ConsumerMember:
-        """Give a static member another member id, keeping its assignment."""
+        """Give a static member another member id and return it. Its assignment stays."""
         state, group_id = self._state, self._state.group_id
         target, current = state.target(old.member_id), state.current(old.member_id)
         self._changes.put(*_end(group_id, old.member_id))
@@ -197,9 +212,9 @@ class ConsumerMembers:
     # --- leaving ---------------------------------------------------------------------------------
 
     def leave(self, asked: ConsumerHeartbeat, moment: Moment) -> ConsumerAnswer:
-        """Handle the leaving of a member.
+        """Answer a heartbeat of a member that leaves, permanently or (a static member) temporarily.
 
-        :raises OperatingError: as :meth:`heartbeat`.
+        :raises OperatingError: the sender is not a member, or does not hold its instance id.
         """
         member_id = asked.member_id
         if asked.instance_id is not None:
@@ -230,7 +245,7 @@ class ConsumerMembers:
         return ConsumerAnswer(member_id=member_id, epoch=asked.epoch)
 
     def remove(self, member_ids: Collection[str], moment: Moment) -> None:
-        """Remove the members and free their partitions."""
+        """Remove the members and free their partitions, so that a later heartbeat assigns them."""
         for member_id in member_ids:
             member = self._state.members[member_id]
             self._changes.put(*_end(self._state.group_id, member_id))
@@ -253,7 +268,7 @@ def _subscription(member: ConsumerMember) -> tuple[frozenset[str], str]:
 
 
 def _described(asked: ConsumerHeartbeat, before: ConsumerMember | None) -> ConsumerMember:
-    """Return the member with the fields of the heartbeat; missing fields stay unchanged."""
+    """Return the member as the heartbeat describes it. Fields that it omits stay unchanged."""
     was = before or ConsumerMember(member_id=asked.member_id)
     names, timeout_ms = asked.topic_names, asked.rebalance_timeout_ms
     return ConsumerMember(

@@ -33,9 +33,9 @@ class Subscription:
 
 
 def read_subscription(data: bytes) -> Subscription:
-    """Decode a subscription.
+    """Decode a member's subscription.
 
-    :raises OperatingError: INCONSISTENT_GROUP_PROTOCOL, if it cannot be decoded.
+    :raises OperatingError: INCONSISTENT_GROUP_PROTOCOL: the data cannot be decoded.
     """
     version, body = _read("ConsumerProtocolSubscription", data)
     assert isinstance(body, ConsumerProtocolSubscription)
@@ -52,10 +52,10 @@ def read_subscription(data: bytes) -> Subscription:
 
 
 def read_assignment(data: bytes) -> frozenset[TopicPartition]:
-    """Decode an assignment; empty data has no partitions.
+    """Decode a member's assignment. Empty data means no partitions.
 
-    :raises OperatingError: INCONSISTENT_GROUP_PROTOCOL, if it cannot be decoded or has user data,
-        as from assignors that are not Kafka's own.
+    :raises OperatingError: INCONSISTENT_GROUP_PROTOCOL: the data cannot be decoded, or has user
+        data as from assignors that are not Kafka's own.
     """
     if not data:
         return frozenset()

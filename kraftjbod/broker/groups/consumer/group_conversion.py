@@ -40,8 +40,9 @@ from kraftjbod.core.ids import TopicIdPartition, TopicPartition
 
 
 def check_upgrade(protocol_type: str | None, members: int, settings: ConsumerGroupSettings) -> None:
-    """Check that the group may become a consumer group.
+    """Return if a classic group may become a consumer group.
 
+    :param members: the number of members of the group.
     :raises OperatingError: GROUP_ID_NOT_FOUND, with the reason.
     """
     if not settings.migration_policy.may_upgrade:
@@ -55,9 +56,9 @@ def check_upgrade(protocol_type: str | None, members: int, settings: ConsumerGro
 def consumer_facts_of(
     group_id: str, generation: int, members: Iterable[Member], topics: GroupTopics
 ) -> list[Fact]:
-    """Return the facts that replace a classic group by a consumer group.
+    """Return the facts that replace a classic group by a consumer group with the same members.
 
-    :raises OperatingError: GROUP_ID_NOT_FOUND, if a member's metadata cannot be decoded.
+    :raises OperatingError: GROUP_ID_NOT_FOUND: a member's metadata cannot be decoded.
     """
     facts: list[Fact] = [GroupFact(group_id, None)]
     targets: list[Fact] = []
@@ -125,7 +126,10 @@ def classic_group_of(state: ConsumerGroupState, generation: int, moment: Moment)
 
 
 def _common_protocol(state: ConsumerGroupState) -> str:
-    """Return the first common protocol of the first member; JoinGroup ensures that there is one."""
+    """Return the first protocol of the first member that all members have.
+
+    JoinGroup ensures that there is one.
+    """
     protocols = [
         [name for name, _ in member.classic.protocols]
         for member in state.members.values()

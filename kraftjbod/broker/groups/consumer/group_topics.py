@@ -32,18 +32,18 @@ Layout = Hashable
 
 
 class GroupTopics(Protocol):
-    """The cluster's topics as the state machine of a group sees them."""
+    """The cluster's topics as the state machine of a group needs them."""
 
     @property
     def version(self) -> int:
-        """Offset of the metadata."""
+        """The offset of the metadata."""
 
     @property
     def layout(self) -> Layout:
-        """Equal values mean equal topic ids, sizes and racks."""
+        """A value that is equal for equal topic ids, partition counts and racks."""
 
     def layout_of(self, names: Collection[str]) -> Layout:
-        """As :attr:`layout`, but for the topics with these names only."""
+        """Return a value like :attr:`layout` for the topics with these names only."""
 
     def topic(self, name: str) -> GroupTopic | None: ...
 
@@ -52,11 +52,11 @@ class GroupTopics(Protocol):
     def names(self) -> Iterable[str]: ...
 
     def hash_of(self, names: Collection[str]) -> int:
-        """Return a hash of the topics' ids, sizes and racks; 0 if none of them exists."""
+        """Return a hash of the topics' ids, partition counts and racks; 0 if no topic exists."""
 
 
 class ClusterTopics:
-    """A view of the broker's metadata without copies."""
+    """:class:`GroupTopics` as a view of the broker's metadata, without copies."""
 
     def __init__(self, state: MetadataState) -> None:
         self._state = state
@@ -106,7 +106,7 @@ class ClusterTopics:
 
 
 def check_regex(text: str) -> None:
-    """Check the syntax of an expression.
+    """Return if ``text`` is a regular expression of RE2.
 
     :raises OperatingError: INVALID_REGULAR_EXPRESSION, with the reason.
     """

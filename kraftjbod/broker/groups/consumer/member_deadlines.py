@@ -28,7 +28,8 @@ class MemberDeadlines:
         self._sessions[member_id] = self._due(now_ms + timeout_ms)
 
     def begin_phase(self, member_id: str, now_ms: int, timeout_ms: int) -> None:
-        """Start the phase's deadline unless it runs already."""
+        """Start the member's phase unless one runs already. Its deadline is ``timeout_ms`` from
+        now."""
         if member_id not in self._phases:
             self._phases[member_id] = self._due(now_ms + max(0, timeout_ms))
 
@@ -36,7 +37,7 @@ class MemberDeadlines:
         self._phases.pop(member_id, None)
 
     def overdue(self, now_ms: int) -> list[Overdue]:
-        """Return and remove the expired deadlines."""
+        """Remove the expired deadlines and return them."""
         if self.next_ms > now_ms:
             return []
         over = []

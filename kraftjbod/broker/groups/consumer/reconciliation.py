@@ -25,7 +25,7 @@ from kraftjbod.core.ids import TopicId, TopicIdPartition
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Destination:
-    """The target of a member and the obstacles to it."""
+    """The target assignment of a member, and what limits the next step towards it."""
 
     member_id: str
     target: Partitions
@@ -39,10 +39,11 @@ class Destination:
 
 
 def reconciled(current: CurrentAssignment, to: Destination) -> CurrentAssignment:
-    """Return the next step, or ``current`` if none is possible now.
+    """Return the member's assignment after the next step, or ``current`` if no step is possible
+    now.
 
-    :raises OperatingError: FENCED_MEMBER_EPOCH, if its state is unknown here and it owns
-        partitions.
+    :raises OperatingError: FENCED_MEMBER_EPOCH: the coordinator does not know the member's
+        state, and the member owns partitions or does not report that it owns none.
     """
     match current.state:
         case MemberState.STABLE if current.epoch == to.target_epoch:
@@ -63,7 +64,10 @@ def _still_owns(partitions: Collection[TopicIdPartition], to: Destination) -> bo
 
 
 def _without_dropped_topics(current: CurrentAssignment, to: Destination) -> CurrentAssignment:
-    """Revoke partitions of unsubscribed topics at once, independent of the target."""
+    """Revoke the partitions of topics that the member no longer subscribes to.
+
+    This does not wait for another target assignment.
+    """
     if not to.is_subscription_new:
         return current
     dropped = {one: at for one, at in current.assigned.items() if one.topic_id not in to.topics}

@@ -49,13 +49,14 @@ class TargetAssignment:
         self._settings = settings
 
     def clear_cached_comparisons(self) -> None:
-        """Forget cached comparisons after decisions were undone."""
+        """Forget which topics were compared last, because the decisions since then were undone."""
         self._seen_layout = None
         self._matched.clear()
 
     @property
     def assignor(self) -> str:
-        """The assignor that most members request, else the first one configured."""
+        """Name of the assignor that most members request; the first one configured if none is
+        known."""
         members = self._state.members.values()
         votes = Counter(one.assignor for one in members if one.assignor is not None)
         known = [name for name in votes if name in self._settings.assignors]
@@ -64,8 +65,11 @@ class TargetAssignment:
         return max(known, key=lambda name: (votes[name], name))
 
     def refresh(self, moment: Moment, *, is_changed: bool) -> None:
-        """Increment the epoch if ``is_changed`` or if topics changed; then recompute the target
-        if due."""
+        """Increment the group epoch if members, subscriptions or topics changed, and reassign if
+        due.
+
+        :param is_changed: whether a member or a subscription changed.
+        """
         self._match_regexes(moment)
         if is_changed or moment.topics.layout != self._seen_layout:
             self._compare_topics(moment, is_changed=is_changed)
@@ -73,7 +77,7 @@ class TargetAssignment:
             self._assign(moment)
 
     def begin_epoch(self, moment: Moment) -> None:
-        """Increment the epoch; the next heartbeat triggers the assignment."""
+        """Increment the group epoch. The next heartbeat triggers the assignment."""
         self._compare_topics(moment, is_changed=True)
 
     def _compare_topics(self, moment: Moment, *, is_changed: bool) -> None:
@@ -85,7 +89,7 @@ class TargetAssignment:
         self._seen_layout = moment.topics.layout
 
     def _hash_of_topics(self, moment: Moment) -> int:
-        """Hash the group's topics, unless they are unchanged since the last hash."""
+        """Return the hash of the group's topics, computed only if they have changed."""
         names = self._state.subscribed_names()
         layout = moment.topics.layout_of(names)
         if self._hashed[0] != layout:
@@ -93,7 +97,7 @@ class TargetAssignment:
         return self._hashed[1]
 
     def drop_regex(self, regex: str | None) -> None:
-        """Forget an expression that no member uses any more."""
+        """Forget the expression if no member uses it any more."""
         state = self._state
         if regex in state.regexes and regex not in state.used_regexes:
             self._changes.put(RegexFact(state.group_id, regex, None))
@@ -154,7 +158,10 @@ class TargetAssignment:
     def _topic_ids(
         self, member: ConsumerMember, moment: Moment, sizes: dict[TopicId, int]
     ) -> frozenset[TopicId]:
-        """Return the ids of existing subscribed topics; a missing topic has no partitions."""
+        """Return the ids of the member's subscribed topics that exist.
+
+        The partition count of each is added to ``sizes``.
+        """
         found = (moment.topics.topic(name) for name in self._state.topics_of(member))
         known = {topic.topic_id: topic.size for topic in found if topic is not None}
         sizes.update(known)

@@ -45,19 +45,20 @@ from kraftjbod.core.loop.timing import Clock
 
 
 class ClassicSide(Protocol):
-    """The owner of the classic groups in the same partitions."""
+    """The owner of the classic groups in the same partitions: :class:`GroupCoordinator`."""
 
     def end_classic(self, led: LedGroups, group: ClassicGroup) -> None:
-        """End a classic group that becomes a consumer group; waiting requests must be retried."""
+        """End a classic group that becomes a consumer group. Its waiting requests must be
+        retried."""
 
     def begin_classic(self, led: LedGroups, group: ClassicGroup) -> None:
-        """Start a classic group from a consumer group; its members must rejoin."""
+        """Start a classic group that was a consumer group. Its members must rejoin."""
 
     def again(self, led: LedGroups, group_id: str, request: Any) -> None:
-        """Handle a request for a consumer group that became classic."""
+        """Handle a request that waited for a consumer group, which has become a classic group."""
 
     def reload(self, led: LedGroups) -> None:
-        """Load the partition again, because memory and log may differ."""
+        """Load the partition again, because the groups in memory may differ from the log."""
 
 
 class ConsumerGroupDriver:
@@ -83,7 +84,7 @@ class ConsumerGroupDriver:
         self._figures = figures
 
     def heartbeat(self, led: LedGroups, group_id: str, request: ConsumerHeartbeat) -> None:
-        """Handle a heartbeat; its token completes with a :class:`ConsumerAnswer`."""
+        """Handle a heartbeat. Its token completes with a :class:`ConsumerAnswer`."""
         group = led.groups.consumer_groups.get(group_id)
         if group is None:
             try:
@@ -94,7 +95,11 @@ class ConsumerGroupDriver:
         self.handle(led, group, request)
 
     def _begun(self, led: LedGroups, group_id: str, request: ConsumerHeartbeat) -> ConsumerGroup:
-        """Create a group, or convert a classic group."""
+        """Return a new consumer group, which replaces a classic group of that name.
+
+        :raises OperatingError: the sender does not join, a limit is reached, or the classic group
+            cannot be converted.
+        """
         groups, facts = led.groups, list[Fact]()
         if request.epoch != JOINING:
             raise OperatingError(
@@ -119,7 +124,7 @@ class ConsumerGroupDriver:
         return group
 
     async def delete(self, led: LedGroups, group: ConsumerGroup) -> ErrorCode:
-        """Delete a group without members."""
+        """Delete a consumer group; return NON_EMPTY_GROUP if it has members."""
         token: Completion[DeletionAnswer] = Completion()
         self.handle(led, group, DeletionRequested(token))
         return (await token).code
@@ -153,7 +158,7 @@ class ConsumerGroupDriver:
                 self._classic.begin_classic(led, restored)
 
     def _settings_of(self, group_id: str) -> ConsumerGroupSettings:
-        """Return the group's settings in the present metadata."""
+        """Return the present settings of the group: its own values, else those for all groups."""
         if not self._configs.own(group_id):
             return self._settings.consumer
         said = self._configs.in_force(group_id)

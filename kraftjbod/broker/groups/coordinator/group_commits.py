@@ -29,7 +29,8 @@ from kraftjbod.core.loop.work_slices import in_slices
 
 
 class Committer(NamedTuple):
-    """The identity of a commit's sender; ``generation`` is the member epoch in a consumer group."""
+    """The sender of a commit. ``generation`` is the member epoch if the group is a consumer
+    group."""
 
     member_id: str
     instance_id: str | None
@@ -61,9 +62,10 @@ class GroupCommits:
         *,
         absent_code: ErrorCode,
     ) -> ErrorCode:
-        """Commit all of ``offsets`` or none.
+        """Commit all of ``offsets`` or none; return the error code when they are replicated.
 
-        :param absent_code: the code for a member of a group that does not exist.
+        :param absent_code: the code if the sender claims a generation of a group that does not
+            exist.
         :raises OperatingError: this broker does not coordinate the group, or is still loading it.
         """
         self._coordinator.led_of(group_id)
@@ -96,10 +98,13 @@ class GroupCommits:
         producer: tuple[int, int],
         claim: TransactionClaim,
     ) -> ErrorCode:
-        """Commit as :meth:`commit`; the offsets take effect when the producer's transaction is
-        committed.
+        """Append ``offsets`` as a part of the producer's transaction; return the error code.
+
+        The offsets take effect when that transaction is committed.
 
         :param producer: producer id and epoch.
+        :param claim: the transaction.
+        :raises OperatingError: as :meth:`commit`.
         """
         facts = [OffsetFact(group_id, tp, one) for tp, one in offsets.items()]
         wall_ms = self._clock.wall_ms()
@@ -143,7 +148,7 @@ class GroupCommits:
         *,
         in_transaction: bool = False,
     ) -> ErrorCode | None:
-        """Return the group's check of the sender; None if the group does not exist."""
+        """Return the group's verdict on the sender; None if the group does not exist."""
         member_id, instance_id, generation, knows_epochs = committer
         classic = led.groups.groups.get(group_id)
         if classic is not None:

@@ -82,7 +82,10 @@ _NOTHING: Final = GroupFact("", None)
 
 
 class GroupCoordinator:
-    """Subscribes to leaderships and deleted topics; ``run()`` expires offsets."""
+    """Coordinates the groups in the partitions of ``__consumer_offsets`` that this broker leads.
+
+    It must be subscribed to leaderships and to deletions of topics. ``run()`` expires offsets.
+    """
 
     def __init__(
         self,
@@ -132,7 +135,7 @@ class GroupCoordinator:
     # --- leaderships -----------------------------------------------------------------------------
 
     def elected(self, leadership: Leadership) -> None:
-        """Load the partition, if it is one of ``__consumer_offsets`` and not loaded already."""
+        """Load the partition if it is one of ``__consumer_offsets`` and not loaded already."""
         (topic, index), epoch = leadership.topic_partition, leadership.leader_epoch
         if topic != OFFSETS_TOPIC:
             return
@@ -151,13 +154,13 @@ class GroupCoordinator:
         self._tasks.attempt(lambda: self._load(led), f"load-groups-{index}")
 
     def resigned(self, leadership: Leadership) -> None:
-        """Fail the requests that wait for groups of this partition."""
+        """Drop the partition, if it is one of ``__consumer_offsets``. Waiting requests fail."""
         topic, index = leadership.topic_partition
         if topic == OFFSETS_TOPIC and index in self._led:
             self._unload(index)
 
     def close(self) -> None:
-        """Fail all waiting requests."""
+        """Drop all partitions. Waiting requests fail."""
         for index in list(self._led):
             self._unload(index)
 
@@ -278,7 +281,7 @@ class GroupCoordinator:
         self._consumer.heartbeat(self.led_of(group_id), group_id, request)
 
     async def delete(self, group_id: str) -> ErrorCode:
-        """Delete an empty group and its committed offsets.
+        """Delete a group without members, and its committed offsets; return the error code.
 
         :raises OperatingError: as :meth:`join`.
         """
@@ -300,16 +303,20 @@ class GroupCoordinator:
         return code
 
     def find(self, group_id: str) -> GroupPartition:
-        """Return the partition of the group, which need not exist.
+        """Return the loaded partition of ``__consumer_offsets`` that coordinates ``group_id``.
+
+        The group need not exist.
 
         :raises OperatingError: as :meth:`join`.
         """
         return self.led_of(group_id).groups
 
     async def find_current(self, group_id: str) -> GroupPartition:
-        """As :meth:`find`, after confirming that no other broker has become coordinator.
+        """As :meth:`find`, but first confirm that no other broker has become coordinator.
 
-        :raises OperatingError: as :meth:`join`, also if that cannot be confirmed now.
+        The confirmation is an append, which is only needed while another broker may lead.
+
+        :raises OperatingError: as :meth:`join`, also if the append fails.
         """
         led = self.led_of(group_id)
         if self._may_be_deposed():
@@ -322,9 +329,9 @@ class GroupCoordinator:
         return led.groups
 
     def all_partitions(self) -> Iterator[GroupPartition]:
-        """Yield all led partitions.
+        """Yield all loaded partitions.
 
-        :raises OperatingError: COORDINATOR_LOAD_IN_PROGRESS, if a partition is not loaded yet.
+        :raises OperatingError: COORDINATOR_LOAD_IN_PROGRESS: a partition is not loaded yet.
         """
         for led in self._led.values():
             if led.phase is Phase.LOADING:
@@ -336,7 +343,7 @@ class GroupCoordinator:
                 yield led.groups
 
     def loaded_partitions(self) -> list[GroupPartition]:
-        """Return the loaded partitions."""
+        """Return the partitions that are loaded. Others may be loading."""
         return [led.groups for led in self._led.values() if led.phase is Phase.ACTIVE]
 
     # --- from one kind to the other --------------------------------------------------------------
@@ -426,7 +433,7 @@ class GroupCoordinator:
     async def delete_offsets(
         self, group_id: str, partitions: Sequence[TopicPartition]
     ) -> ErrorCode:
-        """Delete the committed offsets of ``partitions``.
+        """Delete the committed offsets of ``partitions``; return the error code.
 
         :raises OperatingError: as :meth:`join`.
         """
@@ -443,12 +450,12 @@ class GroupCoordinator:
         return code
 
     def topics_deleted(self) -> None:
-        """Note that topics were deleted."""
+        """Note that topics were deleted: :meth:`run` deletes their offsets."""
         self._has_orphans.set()
 
     async def run(self) -> None:
-        """Expire offsets at intervals, and delete offsets of deleted topics at once, until
-        cancelled."""
+        """Expire offsets at intervals, until cancelled. Offsets of deleted topics are deleted at
+        once."""
         while True:
             expires = False
             try:
@@ -464,7 +471,7 @@ class GroupCoordinator:
                     await self._expire(led)
 
     async def _forget_orphans(self, led: LedGroups) -> None:
-        """Delete offsets of deleted topics; offsets that remain are retried at the next expiry.
+        """Delete the offsets of deleted topics. After a failure the next expiry tries again.
 
         The leader that wrote an offset knew its topic, and the present leader's metadata is at
         least as new. So a topic that is missing in the metadata was deleted.
@@ -498,9 +505,9 @@ class GroupCoordinator:
                 await self._consumer.delete(led, led.groups.consumer_groups[group_id])
 
     def led_of(self, group_id: str) -> LedGroups:
-        """Return the loaded partition that coordinates the group.
+        """Return the loaded partition that coordinates the group. The group need not exist.
 
-        :raises OperatingError: this broker does not lead it, or is still loading it.
+        :raises OperatingError: NOT_COORDINATOR or COORDINATOR_LOAD_IN_PROGRESS.
         """
         index = partition_of(self._cache.state, OFFSETS_TOPIC, group_id)
         led = None if index is None else self._led.get(index)

@@ -39,7 +39,7 @@ class GroupFigures:
         self._metrics.count("OffsetExpirationsPerSec", offsets)
 
     def deleted(self, offsets: int) -> None:
-        """Count offsets deleted on request or with their topic."""
+        """Count offsets that were deleted on request or with their topic."""
         self._metrics.count("OffsetDeletionsPerSec", offsets)
 
     def rebalanced(self) -> None:
@@ -47,7 +47,7 @@ class GroupFigures:
         self._metrics.count("CompletedRebalancesPerSec")
 
     def count_new_assignment(self) -> None:
-        """Count a new epoch, and so a new assignment, of a consumer group."""
+        """Count a new group epoch of a consumer group, which triggers a new assignment."""
         self._metrics.count("ConsumerGroupRebalancesPerSec")
 
     def _all(self) -> Iterator[tuple[str, float]]:

@@ -34,10 +34,11 @@ _UNKNOWN: Final = frozenset(
 
 
 class Written(NamedTuple):
-    """The result of a write: the code for the client, and the offset of the first fact on success.
+    """The result of a write.
 
-    ``may_be_in_log``: it was not replicated in time, but may be replicated later.
-    ``is_too_large``: the log does not accept batches of that size.
+    ``code`` is the code for the client, ``base_offset`` the offset of the first record on success.
+    ``may_be_in_log``: the records may be in the log although the write failed. ``is_too_large``:
+    the log does not accept batches of that size.
     """
 
     code: ErrorCode
@@ -54,7 +55,8 @@ class GroupLog:
         self._timeout_ms = timeout_ms
 
     def write(self, led: LedGroups, facts: Sequence[Fact]) -> Completion[ErrorCode]:
-        """Append ``facts``. They are applied when they are replicated; return the code."""
+        """Append ``facts`` and apply them when they are replicated; complete with the error
+        code."""
         wall_ms = self._clock.wall_ms()
         try:
             records = [record_of(fact, wall_ms) for fact in facts]
@@ -64,7 +66,7 @@ class GroupLog:
         return self._append(led, records).map(_taker(led, facts, NO_PRODUCER_ID))
 
     def write_records(self, led: LedGroups, records: Sequence[Record]) -> Completion[Written]:
-        """Append ``records`` as one batch without applying facts."""
+        """Append ``records`` as one batch. The caller applies the facts that they encode."""
         return self._append(led, records)
 
     def append(
@@ -75,9 +77,10 @@ class GroupLog:
         producer: tuple[int, int] = _NO_PRODUCER,
         claim: TransactionClaim | None = None,
     ) -> Completion[ErrorCode]:
-        """As :meth:`write`, for facts that are already encoded.
+        """As :meth:`write`, with ``records`` that encode ``facts`` one to one.
 
-        :param producer: producer id and epoch, if ``claim`` makes it part of a transaction.
+        :param producer: producer id and epoch of the transaction.
+        :param claim: the transaction of the batch; None outside a transaction.
         """
         taker = _taker(led, facts, producer[0])
         return self._append(led, records, producer, claim).map(taker)

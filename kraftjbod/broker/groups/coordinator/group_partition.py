@@ -1,8 +1,8 @@
 """PURE. ``GroupPartition``: the contents of one partition of ``__consumer_offsets`` in memory.
 
 It has the groups and their committed offsets. Facts are applied when they are replicated, or when
-the partition is loaded. Methods for requests only return the facts to write.
-Times are wall milliseconds, except ``now_ms``, which is monotonic.
+the partition is loaded. Methods for requests only return the facts to write. Times are wall
+milliseconds, except ``now_ms``, which is monotonic.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ class GroupPartition:
         self._kept: dict[str, GroupMetadata] = {}
 
     def __len__(self) -> int:
-        """Return the number of known groups, including those with committed offsets only."""
+        """Number of known groups, including those that only have committed offsets."""
         return len(self.group_ids())
 
     def admits(self, group_id: str, max_groups: int) -> bool:
-        """Return whether the group exists, or ``max_groups`` allows to create it.
+        """Whether the group exists, or ``max_groups`` allows to create it.
 
         Groups whose first commit is in flight count, so that many commits at once stay below the
         limit.
@@ -82,10 +82,11 @@ class GroupPartition:
     def take(self, fact: Fact, record_offset: int = -1, producer_id: int = NO_PRODUCER_ID) -> None:
         """Apply a fact that is replicated or was read from the log.
 
-        Facts of consumer groups are applied here only during a load: a written fact was applied
-        before.
+        A fact of a consumer group must be from a load: the group applies the facts that it writes
+        itself.
 
-        :param producer_id: the producer of its transaction.
+        :param record_offset: the offset of the fact's record.
+        :param producer_id: the producer of its transaction, if it has one.
         """
         match fact:
             case OffsetFact(group_id, topic_partition, None):
@@ -115,10 +116,10 @@ class GroupPartition:
                 self.consumer_group(fact.group_id).load(fact)
 
     def transaction_ended(self, producer_id: int, marker_offset: int, *, commits: bool) -> None:
-        """Apply a marker that is replicated or was read from the log.
+        """Apply a transaction marker that is replicated or was read from the log.
 
-        Offsets that the group committed later, without a transaction, stay. So do pending offsets
-        behind the marker: they belong to the producer's next transaction.
+        Offsets that the group committed later, without a transaction, stay. Pending offsets behind
+        the marker stay too: they belong to the producer's next transaction.
         """
         for group_id, topic_partition, committed in self.pending.end(producer_id, marker_offset):
             present = self.offsets(group_id).get(topic_partition)
@@ -127,7 +128,7 @@ class GroupPartition:
                 self._offsets.setdefault(group_id, {})[topic_partition] = committed
 
     def loaded(self, now_ms: int) -> None:
-        """Start the groups after all facts of the log were applied."""
+        """Start the loaded groups, after all facts of the log were applied."""
         for group_id, kept in self._kept.items():
             group = self.groups[group_id] = ClassicGroup(group_id, self._limits)
             group.load(kept, now_ms)
@@ -140,35 +141,39 @@ class GroupPartition:
     # --- groups ----------------------------------------------------------------------------------
 
     def group(self, group_id: str) -> ClassicGroup:
-        """Return the classic group of that name, created if needed."""
+        """Return the classic group with that id; create it if needed."""
         group = self.groups.get(group_id)
         if group is None:
             group = self.groups[group_id] = ClassicGroup(group_id, self._limits)
         return group
 
     def consumer_group(self, group_id: str) -> ConsumerGroup:
-        """Return the consumer group of that name, created if needed."""
+        """Return the consumer group with that id; create it if needed."""
         group = self.consumer_groups.get(group_id)
         if group is None:
             group = self.consumer_groups[group_id] = ConsumerGroup(group_id, self._consumer)
         return group
 
     def became_classic(self, group_id: str, group: GroupMetadata | None, now_ms: int) -> None:
-        """Replace a consumer group by a classic group; None: by none, as it has no members."""
+        """Replace a consumer group by a classic group, or remove it if ``group`` is None."""
         self.consumer_groups.pop(group_id, None)
         if group is not None:
             self.take(GroupFact(group_id, group))
             self.group(group_id).load(group, now_ms)
 
     def forget_unused_consumer(self, group: ConsumerGroup) -> bool:
-        """Drop a consumer group without records in the log; return whether it was dropped."""
+        """Drop a consumer group that has no records and no pending requests; return whether it
+        did."""
         if group.is_used or self.consumer_groups.get(group.group_id) is not group:
             return False
         del self.consumer_groups[group.group_id]
         return True
 
     def restore(self, group_id: str, now_ms: int) -> ClassicGroup | None:
-        """Restore a classic group whose conversion was not written."""
+        """Restore a classic group whose conversion to a consumer group was not written.
+
+        Return it, or None if there is nothing to restore.
+        """
         kept = self._kept.get(group_id)
         if kept is None or group_id in self.groups or group_id in self.consumer_groups:
             return None
@@ -180,7 +185,7 @@ class GroupPartition:
         self._since_ms[group_id] = wall_ms
 
     def forget_unused(self, group: ClassicGroup) -> bool:
-        """Drop a group without members and records in the log; return whether it was dropped."""
+        """Drop a classic group that has no members, requests or records; return whether it did."""
         is_used = group.is_used or group.group_id in self._kept
         if is_used or self.groups.get(group.group_id) is not group:
             return False
@@ -189,7 +194,7 @@ class GroupPartition:
         return True
 
     def state_of(self, group_id: str) -> GroupState:
-        """Return the state; DEAD if unknown, EMPTY for a group with committed offsets only."""
+        """Return the group's state: DEAD if unknown, EMPTY if it only has committed offsets."""
         group = self.groups.get(group_id)
         if group is not None:
             return group.state
@@ -215,7 +220,7 @@ class GroupPartition:
                 return ErrorCode.NON_EMPTY_GROUP
 
     def deletion(self, group_id: str) -> list[Fact]:
-        """Return the facts that delete the group and its offsets."""
+        """Return the facts that delete the group and its committed offsets."""
         pending = dict.fromkeys(self.pending.of_group(group_id))
         facts: list[Fact] = [
             OffsetFact(group_id, topic_partition, None)
@@ -232,7 +237,11 @@ class GroupPartition:
 
     @contextmanager
     def committing(self, group_id: str) -> Iterator[None]:
-        """Mark a commit as in flight until it is replicated: memory may be older than the log."""
+        """Mark a commit of the group as in flight, within the context.
+
+        Meanwhile its offsets do not expire, because those in memory may be older than those in the
+        log.
+        """
         self._committing[group_id] += 1
         try:
             yield
@@ -242,7 +251,8 @@ class GroupPartition:
                 del self._committing[group_id]
 
     def subscribed(self, group_id: str) -> frozenset[str] | None:
-        """Return the topics that members subscribe to; None if unknown, which may be any."""
+        """Return the topics that the group's members subscribe to; None if that cannot be found
+        out."""
         if group_id in self.consumer_groups:
             return self.consumer_groups[group_id].state.subscribed_names()
         group = self.groups.get(group_id)
@@ -261,7 +271,8 @@ class GroupPartition:
     def expired(self, group_id: str, wall_ms: int, retention_ms: int) -> list[Fact]:
         """Return the facts that delete the group's expired offsets.
 
-        :meth:`is_over` tells whether a consumer group can be deleted.
+        A classic group that has no offsets left is deleted with them. For a consumer group see
+        :meth:`is_over`.
         """
         if group_id in self._committing:
             return []
@@ -298,7 +309,7 @@ class GroupPartition:
         return [OffsetFact(group_id, one, None) for one in gone]
 
     def is_over(self, group_id: str) -> bool:
-        """Return whether a consumer group has no members and no offsets."""
+        """Whether the group is a consumer group without members and offsets."""
         group = self.consumer_groups.get(group_id)
         has_offsets = self.offsets(group_id) or self.pending.of_group(group_id)
         return group is not None and group.is_idle and not has_offsets
@@ -330,9 +341,10 @@ class GroupPartition:
 
 
 def subscribed_topics(subscription: bytes) -> frozenset[str] | None:
-    """Return the topic names in a member's metadata of a ``consumer`` group; None if undecodable.
+    """Return the topic names in the metadata of a member of a ``consumer`` group.
 
-    All versions begin like version 0; the rest is for the group leader.
+    None if the metadata cannot be decoded. All versions begin like version 0; the rest is for the
+    group leader.
     """
     try:
         (version,) = _INT16.unpack_from(subscription)

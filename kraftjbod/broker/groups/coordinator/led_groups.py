@@ -53,9 +53,9 @@ class LedGroups:
     def set_timer(
         self, group: ClassicGroup | ConsumerGroup, now_ms: int, passed: Callable[[], None]
     ) -> None:
-        """Call ``passed`` at the group's next deadline; an earlier timer is kept.
+        """Call ``passed`` at the group's next deadline, if it has one.
 
-        No timer is set for a group without deadlines.
+        A timer that is set for an earlier time stays: when it fires it sets the next one.
         """
         at_ms, set_for = group.next_deadline_ms, self.timers.get(group)
         if set_for is not None:

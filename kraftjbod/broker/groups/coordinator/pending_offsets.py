@@ -31,7 +31,7 @@ class PendingOffsets:
         self._arriving: dict[str, Counter[TopicPartition]] = {}
 
     def arrives(self, group_id: str, partitions: Collection[TopicPartition]) -> None:
-        """Note offsets in flight to the log; :meth:`arrived` must follow in every case."""
+        """Note offsets that are in flight to the log. :meth:`arrived` must follow in every case."""
         self._arriving.setdefault(group_id, Counter()).update(list(partitions))
 
     def arrived(self, group_id: str, partitions: Collection[TopicPartition]) -> None:
@@ -46,7 +46,10 @@ class PendingOffsets:
         of_producer[group_id, topic_partition] = committed
 
     def drop(self, group_id: str, topic_partition: TopicPartition) -> None:
-        """Drop the pending offsets of all producers: the group's offset was deleted."""
+        """Drop all producers' pending offsets of the group for the partition.
+
+        Called when the group's offset was deleted.
+        """
         for of_producer in self._of_producers.values() if group_id in self._open else ():
             if of_producer.pop((group_id, topic_partition), None) is not None:
                 _less(self._open, group_id, topic_partition)
@@ -67,13 +70,13 @@ class PendingOffsets:
         return ended
 
     def is_open(self, group_id: str, topic_partition: TopicPartition) -> bool:
-        """Return whether an open transaction may change the group's offset."""
+        """Whether an open transaction may change the group's offset of the partition."""
         return any(
             topic_partition in counts.get(group_id, ()) for counts in (self._open, self._arriving)
         )
 
     def of_group(self, group_id: str) -> Collection[TopicPartition]:
-        """Return the partitions with pending offsets in the log."""
+        """Return the partitions for which the log has pending offsets of the group."""
         return self._open.get(group_id, Counter()).keys()
 
     @property
@@ -87,7 +90,7 @@ class PendingOffsets:
 
 
 def _less(counts: dict[str, Counter[TopicPartition]], group_id: str, one: TopicPartition) -> None:
-    """Decrement a count; remove zeros and empty groups."""
+    """Decrement the count of ``one``, and remove counts that become 0 and groups without counts."""
     counts[group_id][one] -= 1
     if not counts[group_id][one]:
         del counts[group_id][one]

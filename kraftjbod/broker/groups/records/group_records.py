@@ -3,9 +3,8 @@
 A record is one fact about one key: the offset of a group for a partition, or a group with its
 members. A record without a value deletes the fact. A consumer group (KIP-848) has many facts, see
 consumer_group_records.py. Records of an unknown type are skipped, as in Kafka; an unknown version
-of a value ends the load.
-The topic is compacted, so the last fact per key counts. It is created with all its replicas or not
-at all: committed offsets must not depend on one disk.
+of a value ends the load. The topic is compacted, so the last fact per key counts. It is created
+with all its replicas or not at all: committed offsets must not depend on one disk.
 """
 
 from __future__ import annotations
