@@ -53,7 +53,8 @@ from kraftjbod.protocol.rpc_messages import BrokerHeartbeatRequest, BrokerRegist
 
 
 class ClusterControlManager:
-    """Decides about brokers; reads the shared state and changes nothing."""
+    """Decides about registrations and heartbeats of brokers. Reads the shared state and changes
+    nothing of it."""
 
     def __init__(
         self,
@@ -76,7 +77,7 @@ class ClusterControlManager:
     # --- reading ---------------------------------------------------------------------------------
 
     def require_epoch(self, broker_id: BrokerId, epoch: BrokerEpoch) -> BrokerRegistration:
-        """Return the registration if it is of exactly this incarnation.
+        """Return the broker's registration, which must have this epoch.
 
         :raises OperatingError: BROKER_ID_NOT_REGISTERED or STALE_BROKER_EPOCH.
         """
@@ -97,11 +98,12 @@ class ClusterControlManager:
         return broker is not None and broker.is_active
 
     def acceptance(self, broker_id: BrokerId, directory_id: DirectoryId) -> Acceptance:
-        """Return whether the replica in this directory may lead and be in sync."""
+        """Return whether a replica in this directory of the broker may lead and be in sync."""
         return acceptance_of(self._state.brokers.get(broker_id), directory_id)
 
     def acceptance_with(self, after: BrokerRegistration) -> AcceptanceOf:
-        """Return the acceptance of replicas as if that broker were registered as ``after``."""
+        """Return a function that answers as :meth:`acceptance` once ``after`` is a broker's
+        registration."""
 
         def acceptance(broker_id: BrokerId, directory_id: DirectoryId) -> Acceptance:
             if broker_id != after.broker_id:
@@ -113,8 +115,8 @@ class ClusterControlManager:
     def default_dir(self, broker_id: BrokerId) -> DirectoryId:
         """Return the directory for a new replica: the only one of the broker that may take it.
 
-        With several the result is UNASSIGNED_DIR: the broker chooses, because it knows the free
-        space.
+        UNASSIGNED_DIR if there are several: the broker chooses, because it knows the free space.
+        MIGRATING_DIR while the metadata has no directories.
         """
         broker = self._state.brokers.get(broker_id)
         if not self._state.metadata_version.has_directories:
@@ -127,7 +129,7 @@ class ClusterControlManager:
         return eligible[0] if len(eligible) == 1 else UNASSIGNED_DIR
 
     def usable_brokers(self) -> list[UsableBroker]:
-        """Return brokers that may receive replicas."""
+        """Return the brokers that may receive new replicas, sorted by id."""
         return [
             UsableBroker(broker_id=broker_id, rack=broker.rack, fenced=broker.fenced)
             for broker_id, broker in sorted(self._state.brokers.items())
@@ -148,7 +150,7 @@ class ClusterControlManager:
         )
 
     def why_too_many(self, broker_id: BrokerId, added: int) -> str | None:
-        """Return why the broker cannot hold ``added`` more replicas; None if it can."""
+        """Return a message why the broker cannot hold ``added`` more replicas; None if it can."""
         most = self._max_replicas.get(broker_id, -1)
         present = self._index.replica_count(broker_id)
         if most < 0 or present + added <= most:
@@ -171,9 +173,10 @@ class ClusterControlManager:
     def register(
         self, request: BrokerRegistrationRequest, *, now_ms: int, next_offset: int
     ) -> RegisterBrokerRecord:
-        """Return the record of a new incarnation, or of the same one registered again.
+        """Return the registration record of a new incarnation, or of the same one that registers
+        again.
 
-        :param next_offset: offset of the entry that will hold the record: the broker's epoch.
+        :param next_offset: offset of the entry that will have the record; it is the broker's epoch.
         :raises OperatingError: the registration is refused; the message says why.
         """
         self._require_same_cluster(request)
@@ -229,9 +232,11 @@ class ClusterControlManager:
                 )
 
     def _require_features(self, request: BrokerRegistrationRequest) -> None:
-        """Check feature levels.
+        """Return if the broker supports the cluster's level of each feature.
 
-        Without a range the present metadata.version counts as supported.
+        A request without a range for ``metadata.version`` supports the present level.
+
+        :raises OperatingError: UNSUPPORTED_VERSION.
         """
         for name, level in self._state.features.items():
             unsaid = level if name == METADATA_VERSION else 0
@@ -247,9 +252,9 @@ class ClusterControlManager:
 
     @property
     def announced_session_ms(self) -> int:
-        """Session length announced to brokers: at least this long after each request.
+        """Length of a session, from each request on, that is announced to brokers.
 
-        Not longer than the sessions that the next leader grants to brokers of this one.
+        It is at most the length that the next active controller grants to brokers of this one.
         """
         limit_ms = self._state.session_limit_ms - self._election_timeout_ms
         return max(1, min(self._heartbeats.session_timeout_ms, limit_ms))
@@ -257,7 +262,8 @@ class ClusterControlManager:
     def heartbeat(
         self, broker: BrokerRegistration, request: BrokerHeartbeatRequest
     ) -> tuple[BrokerControlState, BrokerRegistrationChangeRecord | None]:
-        """Return the broker's next state and its record; the record is None if nothing changes.
+        """Return the broker's state after the heartbeat, and the record of its change if it
+        changes.
 
         :raises OperatingError: LOG_DIR_NOT_FOUND, naming a directory that is not this broker's.
         """
@@ -306,7 +312,10 @@ class ClusterControlManager:
         request: BrokerHeartbeatRequest,
         online: tuple[DirectoryId, ...],
     ) -> tuple[ImpairedLogDir, ...] | None:
-        """Return the impaired directories if they changed, else None. Offline ones are left out."""
+        """Return the broker's impaired directories if they change with the heartbeat, else None.
+
+        Offline directories are left out.
+        """
         level, said = self._state.metadata_version, request.impaired_log_dirs
         if said is None or not level.has_cordoning or not broker.known_log_dirs:
             return None
@@ -333,7 +342,10 @@ class ClusterControlManager:
         impaired: tuple[ImpairedLogDir, ...] | None,
         request: BrokerHeartbeatRequest,
     ) -> bool:
-        """Return whether the broker may be unfenced.
+        """Whether the broker may be unfenced.
+
+        It must have replayed its registration, and know the directory of each of its replicas,
+        unless no directory can take new replicas.
 
         :param impaired: its impaired directories if they changed with this heartbeat, else None.
         """
@@ -347,7 +359,10 @@ class ClusterControlManager:
 
 
 def _require_parallel(request: BrokerRegistrationRequest) -> None:
-    """Check that optional lists have one item per directory, if they are given."""
+    """Return if each optional list of the request is empty or has one item per directory.
+
+    :raises OperatingError: INVALID_REQUEST.
+    """
     parallel = (
         ("paths", request.log_dir_paths),
         ("clean shutdown epochs", request.clean_shutdown_epochs),

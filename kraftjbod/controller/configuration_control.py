@@ -77,7 +77,7 @@ class ConfigOperation(IntEnum):
 
 
 class ConfigurationControlManager:
-    """Decides about configurations; reads the shared state and changes nothing."""
+    """Decides about configurations. Reads the shared state and changes nothing of it."""
 
     def __init__(self, *, state: MetadataState, settings: SettingsInForce) -> None:
         self._state = state
@@ -86,14 +86,14 @@ class ConfigurationControlManager:
 
     @property
     def _defaults(self) -> TopicConfig:
-        """Defaults of topics, for the keys by which controllers decide."""
+        """The default configuration of topics, as far as controllers decide by it."""
         is_unclean = self._settings.now.unclean_leader_election_enable
         if is_unclean != self._known_defaults.unclean_leader_election_enable:
             self._known_defaults = TopicConfig(unclean_leader_election_enable=is_unclean)
         return self._known_defaults
 
     def new_topic(self, name: str, configs: Mapping[str, str | None]) -> tuple[ConfigRecord, ...]:
-        """Return records of a new topic's own values; a value of None means the default.
+        """Return the records of a new topic's own values. A value of None means the default.
 
         :raises OperatingError: INVALID_CONFIG, naming each key that is unknown or wrong.
         """
@@ -102,11 +102,11 @@ class ConfigurationControlManager:
         return _difference(ResourceType.TOPIC, name, {}, given)
 
     def rules_of(self, topic: str) -> TopicRules:
-        """Return the topic's rules for elections and in-sync sets."""
+        """Return the topic's rules for elections and in-sync replicas."""
         return self._rules_by(self._state.configs, topic)
 
     def rules_after(self, records: Iterable[Record]) -> RulesOf:
-        """Return these rules as they will be once ``records`` are replayed."""
+        """Return a function that answers as :meth:`rules_of` after ``records`` are replayed."""
         after: dict[tuple[ResourceType, str], Mapping[str, str]] = dict(self._state.configs)
         for record in records:
             if isinstance(record, ConfigRecord):
@@ -132,7 +132,10 @@ class ConfigurationControlManager:
     def incremental_alter(
         self, request: IncrementalAlterConfigsRequest
     ) -> ControllerResult[IncrementalAlterConfigsResponse]:
-        """Set, delete, append to and subtract from values of topics and brokers (KIP-339)."""
+        """Return the records of changed values of topics, brokers and groups (KIP-339).
+
+        Each resource has an outcome of its own.
+        """
         named = Counter((resource.resource_type, resource.name) for resource in request.resources)
         records: list[ConfigRecord] = []
         outcomes: list[ResourceOutcome] = []
@@ -196,7 +199,10 @@ class ConfigurationControlManager:
         return _difference(resource_type, resource.name, present, wanted)
 
     def _find(self, resource: AlteredResource) -> ResourceType:
-        """Return the type of the resource after a check that it may be configured."""
+        """Return the type of the resource, which must exist and be configurable.
+
+        :raises OperatingError: it is not.
+        """
         match resource.resource_type:
             case ResourceType.TOPIC:
                 if self._state.topic(resource.name) is None:
@@ -283,7 +289,10 @@ class ConfigurationControlManager:
     def _list_value(
         self, change: ConfigChange, resource_type: ResourceType, values: Mapping[str, str]
     ) -> str:
-        """Return the present list that a change extends or reduces."""
+        """Return the present value of the list that APPEND or SUBTRACT changes.
+
+        If the resource has no own value, it is the default or the value for all brokers.
+        """
         if change.name in values:
             return values[change.name]
         if resource_type is ResourceType.TOPIC:
@@ -294,7 +303,10 @@ class ConfigurationControlManager:
     def _require_valid(
         self, resource_type: ResourceType, name: str, values: Mapping[str, str]
     ) -> None:
-        """:raises OperatingError: INVALID_CONFIG, naming each key that is unknown or wrong."""
+        """Return if ``values`` are a valid configuration of the resource.
+
+        :raises OperatingError: INVALID_CONFIG, naming each key that is unknown or wrong.
+        """
         try:
             match resource_type:
                 case ResourceType.TOPIC:
@@ -309,8 +321,11 @@ class ConfigurationControlManager:
             raise _error(ErrorCode.INVALID_CONFIG, str(e)) from e
 
     def _require_valid_of_node(self, name: str, values: Mapping[str, str]) -> None:
-        """Check values of a broker, of a controller, or of all nodes, each of which uses known
-        keys."""
+        """Return if ``values`` are valid for a broker, a controller, or (``name`` is empty) all of
+        them.
+
+        :raises ConfigError: they are not.
+        """
         state, node_id = self._state, BrokerId(int(name)) if name else None
         is_broker, is_controller = node_id in state.brokers, node_id in state.controllers
         if is_broker or not state.metadata_version.has_controllers:
@@ -326,7 +341,11 @@ class ConfigurationControlManager:
             require_dynamic(values, *models, source=source, node="broker or controller")
 
     def _require_level_for(self, values: Mapping[str, str]) -> None:
-        """Refuse controller keys below the level at which all brokers know them."""
+        """Return if no key needs a higher ``metadata.version``: all brokers must know controller
+        keys.
+
+        :raises OperatingError: INVALID_CONFIG.
+        """
         above = sorted(DYNAMIC_CONTROLLER_KEYS & values.keys())
         if above and not self._state.metadata_version.has_controllers:
             raise _error(
@@ -338,7 +357,11 @@ class ConfigurationControlManager:
     # --- cordons (KIP-1066) ----------------------------------------------------------------------
 
     def _require_may_cordon(self, name: str, wanted: str, *, is_checked: bool) -> None:
-        """:raises OperatingError: INVALID_CONFIG, in Kafka's words."""
+        """Return if ``wanted`` may become the value of ``cordoned.log.dirs``.
+
+        :param is_checked: whether the broker that has the directories checked the value.
+        :raises OperatingError: INVALID_CONFIG, in Kafka's words.
+        """
         if not self._state.metadata_version.has_cordoning:
             raise _error(
                 ErrorCode.INVALID_CONFIG,
@@ -353,8 +376,11 @@ class ConfigurationControlManager:
             )
 
     def _present_cordons(self, name: str) -> frozenset[str]:
-        """Return the paths cordoned now, including those that ``*`` or the broker's file stands
-        for."""
+        """Return the paths that are cordoned now by a broker's value, or by the value for all
+        brokers.
+
+        ``*`` and the value in the broker's file are resolved to paths.
+        """
         if not name:
             of_all = self._state.configs.get((ResourceType.BROKER, ""), {})
             return frozenset(list_items(of_all.get(CORDONED_LOG_DIRS, "")))
@@ -371,7 +397,8 @@ class ConfigurationControlManager:
     def _changed_cordons(
         self, records: Iterable[ConfigRecord]
     ) -> Iterator[BrokerRegistrationChangeRecord]:
-        """Return the changes of the brokers' registrations that follow from ``records``."""
+        """Yield the changes of broker registrations that follow from changed
+        ``cordoned.log.dirs``."""
         changed = [record for record in records if record.name == CORDONED_LOG_DIRS]
         if not changed or not self._state.metadata_version.has_cordoning:
             return
@@ -393,8 +420,10 @@ class ConfigurationControlManager:
         broker: BrokerRegistration,
         after: Mapping[tuple[ResourceType, str], Mapping[str, str]],
     ) -> tuple[DirectoryId, ...] | None:
-        """Return the cordons; None if its next heartbeat will report them, because its file
-        counts."""
+        """Return the broker's cordoned directories by the configuration ``after``.
+
+        None if its file counts again: its next heartbeat will report them.
+        """
         cordoned = dynamic_cordons(after, broker)
         was_set = dynamic_value(self._state.configs, broker.broker_id) is not None
         if cordoned is None and was_set and broker.fenced:
@@ -407,7 +436,7 @@ class ConfigurationControlManager:
     def describe(
         self, request: DescribeDynamicConfigsRequest
     ) -> ControllerResult[DescribeDynamicConfigsResponse]:
-        """Return the committed values by resource. Resources without values are left out."""
+        """Return the committed values of each requested resource that has any."""
         wanted = None if request.names is None else frozenset(request.names)
         return ControllerResult(
             response=DescribeDynamicConfigsResponse(
@@ -437,9 +466,9 @@ _LIST_KEYS: Final[Mapping[ResourceType, frozenset[str]]] = {
 
 
 def _fitting(key: str, value: str) -> str:
-    """Check the length. Longer values fit into no response.
+    """Return ``value`` if it is not too long for responses.
 
-    :raises OperatingError: INVALID_CONFIG, in Kafka's words.
+    :raises OperatingError: INVALID_CONFIG, in Kafka's words: the value is too long.
     """
     if len(value.encode()) > MAX_CONFIG_VALUE_BYTES:
         raise _error(
@@ -451,7 +480,7 @@ def _fitting(key: str, value: str) -> str:
 
 
 def _canonical(path: str) -> str:
-    """Return an absolute path as brokers register it. Only a broker can resolve a relative path."""
+    """Return an absolute path as brokers register it. A relative path is unchanged."""
     return posixpath.normpath(path) if path.startswith("/") else path
 
 

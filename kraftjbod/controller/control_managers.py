@@ -84,8 +84,7 @@ from kraftjbod.protocol.rpc_messages import (
 
 
 def is_from_broker(request: RpcRequest) -> bool:
-    """Return whether a node sends the request for itself; else a broker forwards it for a
-    client."""
+    """Whether a broker or controller sends such a request for itself, not for a client."""
     return isinstance(
         request,
         BrokerRegistrationRequest
@@ -98,7 +97,7 @@ def is_from_broker(request: RpcRequest) -> bool:
 
 
 class ControlManagers:
-    """The control managers over one metadata state."""
+    """All control managers, over one metadata state."""
 
     def __init__(
         self,
@@ -112,12 +111,11 @@ class ControlManagers:
         controllers: Callable[[], Mapping[BrokerId, Mapping[str, tuple[int, int]]]] = dict,
         may_delete_topics: bool = True,
     ) -> None:
-        """
-        :param in_file: the controller's file, which applies if the metadata has no value.
+        """:param in_file: the controller's file, which applies if the metadata has no value.
         :param node_id: the node whose own values in the metadata apply; None for none.
         :param election_timeout_ms: how long this controller may still answer after another
             election.
-        :param controllers: return the voters, each with the feature levels it supports, if known.
+        :param controllers: returns the voters, each with the feature levels it supports, if known.
         """
         self.cluster_id = cluster_id
         self.state = MetadataState()
@@ -172,7 +170,7 @@ class ControlManagers:
     # --- decisions -------------------------------------------------------------------------------
 
     def ineligible_members(self, requested: PartitionIsr) -> Iterator[tuple[BrokerId, str]]:
-        """Yield the members because of which a request gets INELIGIBLE_REPLICA, and the reasons."""
+        """Yield the members that make the request INELIGIBLE_REPLICA, each with the reason."""
         return self._replication.ineligible_members(requested)
 
     def decide(
@@ -180,7 +178,7 @@ class ControlManagers:
     ) -> ControllerResult[RpcResponse]:
         """Return the records and the response of a request.
 
-        :param connection: the request's connection; its end shows that the broker has died.
+        :param connection: the request's connection. Its end is a sign that the broker died.
         :raises OperatingError: the request as a whole is refused.
         """
         match request:
@@ -204,7 +202,8 @@ class ControlManagers:
                 return self._decide_for_admin(request)
 
     def _decide_for_admin(self, request: RpcRequest) -> ControllerResult[RpcResponse]:
-        """Decide about requests that brokers forward or tools send."""
+        """Return the result of a request that a broker forwards for a client, or that a tool
+        sends."""
         match request:
             case CreateTopicsRequest():
                 return self._topics.create_topics(request)
@@ -285,7 +284,8 @@ class ControlManagers:
         return result
 
     def take_back(self, request: RpcRequest) -> None:
-        """Undo soft state of :meth:`decide` for a request whose records could not be written."""
+        """Undo what :meth:`decide` changed in the soft state: the request's records were not
+        written."""
         if isinstance(request, BrokerRegistrationRequest):
             broker = self.state.brokers.get(request.broker_id)
             if broker is None or broker.incarnation_id != request.incarnation_id:
@@ -301,8 +301,9 @@ class ControlManagers:
         """Return the first records of an empty log, or those that an existing log lacks.
 
         :param features: levels by feature, including ``metadata.version``.
-        :param min_insync_replicas: the cluster's, from the controller's file, if it has none yet.
-        :param fork: whether the log lost its end, so that it continues as another log.
+        :param min_insync_replicas: the value in the controller's file for the cluster, recorded if
+            the cluster has none yet.
+        :param fork: whether the log lost its end, so that it gets another log id.
         """
         records: list[Record] = []
         if self.state.metadata_log_id is None or fork:
@@ -336,9 +337,10 @@ class ControlManagers:
         return ControllerResult(records=tuple(records), response=None)
 
     def adjust_session_limit(self, now_ms: int) -> ControllerResult[None]:
-        """Return a record with the longest session that any broker may rely on, if it changed.
+        """Return a record of the longest session that any broker may rely on, if that changed.
 
-        Raise it before a longer session is announced. Lower it once all longer sessions are over.
+        The limit is raised before a longer session is announced, and lowered once all longer
+        sessions are over.
         """
         limit_ms, longest_ms = self.state.session_limit_ms, self._longest_session_ms
         is_settled = limit_ms == longest_ms or (
@@ -352,7 +354,7 @@ class ControlManagers:
         return self.settings.broker_session_timeout_ms + self._election_timeout_ms
 
     def _unsaid_session_limit(self) -> int:
-        """Return the limit to be recorded before sessions are announced; 0 if none."""
+        """Return the limit that must be recorded before sessions are announced; 0 if none must."""
         longest_ms, limit_ms = self._longest_session_ms, self.state.session_limit_ms
         is_new_log = METADATA_VERSION not in self.state.features
         return longest_ms if longest_ms > limit_ms or (is_new_log and longest_ms < limit_ms) else 0
@@ -365,15 +367,18 @@ class ControlManagers:
         )
 
     def find_stale_broker(self, now_ms: int) -> BrokerId | None:
-        """Return an unfenced broker whose session has ended."""
+        """Return the unfenced broker that has been silent the longest after its session; None if
+        none."""
         return self._heartbeats.find_stale(self._cluster.unfenced_brokers(), now_ms)
 
     def is_gone(self, broker_id: BrokerId, now_ms: int) -> bool:
-        """Return whether its process closed its connection and did not return within the grace."""
+        """Whether a sign of death has ended the broker's session; see
+        :class:`BrokerHeartbeatManager`.
+        """
         return self._heartbeats.is_gone(broker_id, now_ms)
 
     def until_gone_ms(self, now_ms: int) -> int | None:
-        """Return the time until the next reconnect grace ends; None if none is running."""
+        """Return the milliseconds until the next reconnect grace ends; None if none is running."""
         return self._heartbeats.until_gone_ms(now_ms)
 
     def connection_closed(self, connection: ConnectionId, now_ms: int, *, is_reset: bool) -> None:
@@ -381,7 +386,8 @@ class ControlManagers:
         self._heartbeats.connection_closed(connection, now_ms, is_reset=is_reset)
 
     def take_suspects(self) -> list[BrokerRegistration]:
-        """Return unfenced brokers that may be dead, each once, to be probed by the caller."""
+        """Return the unfenced brokers that may be dead, each once. The caller probes their
+        addresses."""
         brokers = self.state.brokers
         return [
             brokers[broker_id]
@@ -392,7 +398,7 @@ class ControlManagers:
         ]
 
     def refused(self, broker: BrokerRegistration) -> None:
-        """Note that the addresses of a suspect refuse connections."""
+        """Note that a suspect's addresses refuse connections."""
         self._heartbeats.refused(broker.broker_id, broker.epoch)
 
     def discount_pause(self, pause_ms: int, now_ms: int) -> bool:
@@ -405,15 +411,15 @@ class ControlManagers:
 
     @property
     def has_follow_ups(self) -> bool:
-        """Whether :meth:`follow_up` may have something to do."""
+        """Whether :meth:`follow_up` may return records."""
         return self._replication.has_follow_ups
 
     def limit_followed_at_once(self, count: int) -> None:
-        """Let one decision about a broker change ``count`` partitions at most."""
+        """Limit the partitions that one decision about a broker changes to ``count``."""
         self._replication.followed_at_once = count
 
     def follow_up(self) -> ControllerResult[None]:
-        """Decide about some of the partitions that a change of a broker left for later."""
+        """Decide about some of the partitions that a decision about a broker left for later."""
         return self._replication.follow_up()
 
     def elect_preferred(self) -> ControllerResult[None]:
@@ -425,7 +431,7 @@ class ControlManagers:
     # --- replay ----------------------------------------------------------------------------------
 
     def replay(self, records: Sequence[Record], *, offset: int, epoch: int) -> MetadataDelta:
-        """Apply one entry, and update the indexes and the soft state."""
+        """Apply an entry to the metadata, the indexes and the soft state; return the change."""
         delta = MetadataDelta()
         self.state.replay(records, offset=offset, epoch=epoch, delta=delta)
         self.index.apply(delta, self.state)
@@ -439,7 +445,10 @@ class ControlManagers:
         return delta
 
     def _note_moved_leaderships(self, delta: MetadataDelta, offset: int) -> None:
-        """Note the offset for brokers in shutdown, whose leaderships may need several entries."""
+        """Note ``offset`` for brokers in shutdown whose leaderships the entry moved away.
+
+        Moving all of them may need several entries.
+        """
         leaving = {b for b, one in self.state.brokers.items() if one.in_controlled_shutdown}
         if leaving:
             led = {before.leader for before in delta.partitions.values() if before is not None}
@@ -447,7 +456,7 @@ class ControlManagers:
                 self._heartbeats.note_shutdown_offset(broker_id, offset)
 
     def replay_part(self, records: Sequence[Record], *, offset: int) -> None:
-        """Apply a part of a snapshot; the rest goes to :meth:`replay`."""
+        """Apply a part of a snapshot. The last part is applied by :meth:`replay`."""
         delta = MetadataDelta()
         self.state.replay_part(records, offset=offset, delta=delta)
         self.index.apply(delta, self.state)
@@ -455,11 +464,12 @@ class ControlManagers:
 
     @property
     def settings(self) -> DynamicControllerConfig:
-        """The settings in force; another object after any change."""
+        """The settings that apply now. Every change makes another object."""
         return self._settings.now
 
     def set_by_metadata(self) -> dict[str, object]:
-        """Return the values that differ from the controller's file, by key."""
+        """Return the settings whose value in the metadata differs from the controller's file, by
+        key."""
         return self._settings.otherwise_than_in_file()
 
     def _follow_settings(self, delta: MetadataDelta) -> None:
@@ -471,13 +481,14 @@ class ControlManagers:
         )
 
     def rehearse(self, records: Sequence[Record], *, offset: int, epoch: int) -> None:
-        """Run :meth:`replay` on a copy of the affected metadata, and raise the same errors."""
+        """Run :meth:`replay` on a copy of the affected metadata. Raises what the replay would
+        raise."""
         delta, excerpt = MetadataDelta(), self.state.excerpt(records)
         excerpt.replay(records, offset=offset, epoch=epoch, delta=delta)
         ReplicaIndex().apply(delta, excerpt)
 
     def take_leadership(self, now_ms: int) -> None:
-        """Start a session for every broker, because this controller has received no request yet.
+        """Start a session for every unfenced broker: this controller became the active one.
 
         A session lasts as long as this controller or a former one may have announced. Work that a
         former controller left for later is collected again.
@@ -492,14 +503,15 @@ class ControlManagers:
     # --- figures ---------------------------------------------------------------------------------
 
     def broker_counts(self) -> tuple[int, int, int]:
-        """Return the numbers of active, fenced, and shutting-down brokers."""
+        """Return the numbers of active brokers, of fenced ones, and of others that shut down."""
         brokers = self.state.brokers.values()
         fenced = sum(broker.fenced for broker in brokers)
         leaving = sum(broker.in_controlled_shutdown and not broker.fenced for broker in brokers)
         return len(brokers) - fenced - leaving, fenced, leaving
 
     def elected_from_elr(self, records: Iterable[Record]) -> int:
-        """Return how many of these changes, not replayed yet, elect an eligible leader replica."""
+        """Return how many of ``records``, which are not replayed yet, elect an eligible leader
+        replica."""
         return sum(
             isinstance(record, PartitionChangeRecord)
             and record.leader is not None
@@ -512,13 +524,18 @@ class ControlManagers:
         return () if partition is None else partition.elr
 
     def impaired_dir_count(self, state: LogDirState) -> int:
-        """Return how many directories of all brokers are in ``state`` (saturated or stalled)."""
+        """Return the number of directories of all brokers that are in ``state``.
+
+        :param state: SATURATED or STALLED.
+        """
         brokers = self.state.brokers.values()
         return sum(one.state is state for broker in brokers for one in broker.impaired_log_dirs)
 
     def last_resort_leader_count(self) -> int:
-        """Return how many leaders are in impaired directories because no other replica is in
-        sync."""
+        """Return the number of leaders in impaired directories.
+
+        They lead because no other replica could be elected.
+        """
         return sum(
             self._leads(broker.broker_id, key)
             for broker in self.state.brokers.values()

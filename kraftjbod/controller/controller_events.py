@@ -32,7 +32,7 @@ _INELIGIBLE_INTERVAL_MS: Final = 30_000
 
 
 class ControllerEvents:
-    """The events of one controller. Use in the event loop's thread only."""
+    """Logs the events of one controller. Use it in the event loop's thread only."""
 
     def __init__(
         self,
@@ -42,8 +42,7 @@ class ControllerEvents:
         metrics: Metrics,
         fenced: Callable[[BrokerId], None],
     ) -> None:
-        """
-        :param managers: return the present control managers, which may be replaced.
+        """:param managers: returns the present control managers, which may be replaced.
         :param fenced: called with each broker that is fenced.
         """
         self._managers = managers
@@ -59,14 +58,14 @@ class ControllerEvents:
         self._ineligible_due_ms: dict[BrokerId, int] = {}
 
     def note_foreign_metadata(self, error: ForeignMetadataError) -> None:
-        """Log the error, at most once per interval, because brokers repeat their requests."""
+        """Log the error, at most once per 30 s: brokers repeat their requests."""
         now_ms = self._clock.now_ms()
         if now_ms >= self._foreign_metadata_due_ms:
             self._foreign_metadata_due_ms = now_ms + _FOREIGN_METADATA_INTERVAL_MS
             self._log.error("broker_knows_other_metadata", reason=error.message)
 
     def note_ineligible(self, request: AlterPartitionRequest, response: RpcResponse) -> None:
-        """Log which requested members are ineligible and why, at most once per interval and member.
+        """Log the refused members of ISR changes with the reasons, each at most once per 30 s.
 
         A leader repeats its request for as long as the member fetches from it.
         """

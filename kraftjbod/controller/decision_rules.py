@@ -30,7 +30,7 @@ NO_RECORDS: Final = encode_entry((), LATEST_METADATA_VERSION)
 
 
 def grows(request: RpcRequest) -> bool:
-    """Return whether the request makes the metadata grow permanently."""
+    """Whether the request makes the metadata grow permanently, so that it needs free disk space."""
     if isinstance(request, AlterPartitionReassignmentsRequest):
         return any(wish.replicas is not None for wish in request.partitions)
     return isinstance(
@@ -39,7 +39,8 @@ def grows(request: RpcRequest) -> bool:
 
 
 def needs_no_write(request: BrokerHeartbeatRequest, result: ControllerResult[RpcResponse]) -> bool:
-    """Return whether the answer depends on nothing but the broker's own registration."""
+    """Whether a heartbeat can be answered without writing: nothing changes, and no shutdown is
+    asked."""
     return not result.records and not request.want_shut_down
 
 
@@ -67,7 +68,11 @@ def too_large(size_bytes: int) -> OperatingError:
 
 @contextlib.contextmanager
 def readable(what: str) -> Iterator[None]:
-    """:raises InconsistentStorageError: the content of the log cannot be replayed."""
+    """Convert errors of the replay in this context.
+
+    :param what: the content that is replayed, for the message.
+    :raises InconsistentStorageError: the content of the log cannot be replayed.
+    """
     try:
         yield
     except Exception as e:

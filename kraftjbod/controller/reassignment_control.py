@@ -1,8 +1,8 @@
 """PURE. ``ReassignmentControlManager``: moves replicas between brokers on request (KIP-455).
 
 * Each partition of a request succeeds or fails separately. If one is named twice, the second fails.
-* Only *added* replicas have to meet conditions. Present replicas may stay in any
-  state of their broker.
+* Only *added* replicas have to meet conditions. Present replicas may stay in any state of their
+  broker.
 * Target directories apply to added replicas. A replica is created directly in that directory,
   because brokers obey the directory in the metadata if it is online (KIP-858).
 * A request that would leave no replica in sync is refused.

@@ -1,10 +1,10 @@
 """LOOP. DescribeConfigs, IncrementalAlterConfigs and AlterConfigs: values, their sources, changes.
 
 Values are those in effect. A synonym is a source that can set the same key, with its value there;
-the source with precedence is first. No value of this version is sensitive.
-Changes are forwarded to the controller. Checks that only a broker can do are done here, for its own
-values and those of all brokers. A change for another broker is refused while that broker is alive.
-Otherwise the controller accepts harmless values unchecked.
+the source with precedence is first. No value of this version is sensitive. Changes are forwarded to
+the controller. Checks that only a broker can do are done here, for its own values and those of all
+brokers. A change for another broker is refused while that broker is alive. Otherwise the controller
+accepts harmless values unchecked.
 """
 
 from __future__ import annotations
@@ -108,7 +108,10 @@ class ConfigApis:
         channel: ControllerChannel,
         own_dirs: Callable[[], Collection[str]],
     ) -> None:
-        """Create the handlers; ``own_dirs`` returns the present directory paths of this broker."""
+        """Create the handlers.
+
+        :param own_dirs: returns the paths of this broker's directories at the time of the call.
+        """
         self._broker_id = config.node_id
         self._config = config
         self._cache = cache
@@ -129,7 +132,7 @@ class ConfigApis:
     async def describe_configs(
         self, request: DescribeConfigsRequest, context: RequestContext
     ) -> DescribeConfigsResponse:
-        """Describe each resource once, up to the size limit of a response."""
+        """Answer DescribeConfigs: each named resource once, up to the size limit of a response."""
         answer = _DescribeAnswer(request, context.api_version)
         async for (resource_type, name), keys in in_slices(_folded(request.resources).items()):
             try:
@@ -172,7 +175,8 @@ class ConfigApis:
     async def alter_configs(
         self, request: AlterConfigsRequest, context: RequestContext
     ) -> AlterConfigsResponse:
-        """Replace a resource's values: values that the request does not name are removed.
+        """Answer AlterConfigs: replace all values of a resource, so that unnamed values are
+        removed.
 
         The present values come from the controller, because this broker's metadata may be older.
         """
@@ -194,7 +198,8 @@ class ConfigApis:
         resources: Sequence[Altered],
         refused: list[ResourceOutcome],
     ) -> Iterator[AlteredResource]:
-        """Yield the resources for the controller; ``refused`` gets the others, each once."""
+        """Yield the resources to forward. The outcomes of the others are added to ``refused``, each
+        once."""
         named = Counter((r.resource_type, r.resource_name) for r in resources)
         for resource in resources:
             key = resource.resource_type, resource.resource_name
@@ -208,10 +213,10 @@ class ConfigApis:
                 refused.append(_refused(*key, _NAMED_TWICE))
 
     def _checked(self, resource: AlteredResource) -> AlteredResource:
-        """Check a change that only a broker can check.
+        """Return the change with its cordons resolved, after the checks that only a broker can do.
 
-        :raises OperatingError: INVALID_REQUEST, if another broker must be asked or a directory
-            cannot be cordoned. INVALID_CONFIG, if a group's value is invalid.
+        :raises OperatingError: INVALID_REQUEST: another broker must be asked, or a directory cannot
+            be cordoned. INVALID_CONFIG: a group's value is invalid.
         """
         if resource.resource_type == ResourceType.GROUP:
             self._group_configs.require_valid(resource)
@@ -280,7 +285,7 @@ class ConfigApis:
     def configs_of_new_topic(
         self, own: Mapping[str, str], replication_factor: int
     ) -> list[CreatedConfig]:
-        """Return the complete configuration of a new topic with the values ``own``, for
+        """Return all configuration entries of a new topic with the values ``own``, for
         CreateTopics."""
         config = self._topic_configs.of_new_topic(own)
         entries = self._entries_with(own, config, replication_factor)
@@ -312,7 +317,8 @@ class ConfigApis:
     def _min_isr_of(
         self, own: str | None, value: int, replication_factor: int | None, default: _Entry
     ) -> _Entry:
-        """Return ``min.insync.replicas``: the topic's value, else the cluster's, else the default.
+        """Return the entry of ``min.insync.replicas``: the topic's value, the cluster's, or the
+        default.
 
         The default is two, or a larger value in the broker's file, but at most the replication
         factor.
@@ -326,7 +332,7 @@ class ConfigApis:
         return _Entry(key, value, [*synonyms, *counts], False)
 
     def _topic_defaults(self) -> list[_Entry]:
-        """Return the entries of a topic without values of its own, cached until the metadata
+        """Return the entries of a topic without own values. They are cached until the metadata
         changes."""
         if not self._default_entries or self._default_version != self._cache.version:
             self._default_entries, self._default_version = [], self._cache.version
@@ -345,7 +351,7 @@ class ConfigApis:
         return self._default_entries
 
     def _group_entries(self, group_id: str) -> Iterable[_Entry]:
-        """Yield the entries of a group, which need not exist."""
+        """Yield the entries of a group. The group need not exist."""
         if not group_id:
             raise OperatingError("name a group", code=ErrorCode.INVALID_REQUEST)
         own = self._group_configs.own(group_id)
@@ -383,7 +389,8 @@ class ConfigApis:
             yield key, value.text, source
 
     def _broker_synonyms(self, keys: Iterable[str]) -> list[_Synonym]:
-        """Return the values of the keys in the broker's file, then their defaults."""
+        """Return the values of ``keys`` in the broker's file, followed by the defaults of these
+        keys."""
         in_file = [
             key for key in keys if key in self._set_by_file and self._broker_values[key] is not None
         ]
@@ -398,7 +405,7 @@ class ConfigApis:
 
 
 class _DescribeAnswer:
-    """Results of DescribeConfigs. Each is encoded at once, so that a long response takes little
+    """The results of DescribeConfigs, each encoded at once so that a long response takes little
     memory."""
 
     def __init__(self, request: DescribeConfigsRequest, version: int) -> None:
@@ -410,9 +417,9 @@ class _DescribeAnswer:
         self.results: list[bytes] = []
 
     def require_within_limits(self) -> None:
-        """Check the size of the response.
+        """Return if the response may have another result.
 
-        :raises OperatingError: INVALID_REQUEST, if the limit is reached.
+        :raises OperatingError: INVALID_REQUEST: the response has reached a limit.
         """
         if len(self.results) >= MAX_ITEMS_PER_REQUEST or self._bytes >= MAX_ANSWER_BYTES:
             raise OperatingError(
@@ -427,7 +434,7 @@ class _DescribeAnswer:
         entries: Iterable[_Entry],
         keys: Collection[str] | None,
     ) -> None:
-        """Add a resource.
+        """Add the result for a resource.
 
         :param keys: the requested keys; None for all.
         """
@@ -468,7 +475,7 @@ class _DescribeAnswer:
 def _folded(
     resources: Iterable[DescribeConfigsRequest.DescribeConfigsResource],
 ) -> dict[tuple[int, str], set[str] | None]:
-    """Return the requested keys of each named resource; None for all keys."""
+    """Return the requested keys of each named resource; None stands for all keys."""
     folded: dict[tuple[int, str], set[str] | None] = {}
     for resource in resources:
         key = resource.resource_type, resource.resource_name
@@ -487,9 +494,9 @@ def _refused(resource_type: int, name: str, error: OperatingError) -> ResourceOu
 
 
 def _altered(resource: Altered) -> AlteredResource:
-    """Convert a resource's changes.
+    """Return a resource's changes in the form of the controller's request.
 
-    :raises OperatingError: INVALID_REQUEST, for an unknown operation.
+    :raises OperatingError: INVALID_REQUEST: an operation is unknown.
     """
     for change in resource.configs:
         if change.config_operation not in _OPERATIONS:
@@ -513,7 +520,7 @@ def _source_of(entry: _Entry) -> ConfigSource:
 
 
 def _entry(entry: _Entry, asked: DescribeConfigsRequest) -> Entry:
-    """Return the entry of a response, with synonyms and documentation if requested."""
+    """Return an entry of the response, with synonyms and documentation if they are requested."""
     meanings = config_meanings(entry.model) if asked.include_documentation else {}
     return Entry(
         name=entry.key,

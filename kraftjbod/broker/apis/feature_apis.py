@@ -58,10 +58,10 @@ class FeatureApis:
 
 
 def _updates(request: UpdateFeaturesRequest, version: int) -> tuple[FeatureUpdate, ...]:
-    """Convert the updates.
+    """Return the updates in the form of the controller's request.
 
-    :raises OperatingError: INVALID_REQUEST, for updates that the controller's request cannot
-        express.
+    :raises OperatingError: INVALID_REQUEST: there are too many updates, or an upgrade type is
+        unknown.
     """
     if len(request.feature_updates) > _MAX_UPDATES:
         raise OperatingError(

@@ -1,10 +1,10 @@
 """LOOP. Fetches of followers, answered from fetch sessions, so that an idle replica costs nothing.
 
 A fetch updates its session and reads the changed partitions. It waits if they have too few bytes,
-and answers changes: records, an error, a divergence, or only a new high watermark.
-An error of a partition is reported once; the follower removes the partition and names it later.
-While the quota is overdrawn (KIP-73), records of a throttled partition are left out, but its other
-changes are reported.
+and answers changes: records, an error, a divergence, or only a new high watermark. An error of a
+partition is reported once; the follower removes the partition and names it later. While the quota
+is overdrawn (KIP-73), records of a throttled partition are left out, but its other changes are
+reported.
 """
 
 from __future__ import annotations
@@ -99,7 +99,8 @@ class FollowerFetches:
         return opened
 
     def follower_of(self, request: FetchRequest) -> Follower | None:
-        """Return the sending broker incarnation; None if the metadata does not have it."""
+        """Return the broker and epoch that sent the request; None if the metadata does not have
+        them."""
         state = request.replica_state
         assert state is not None, "no follower asks"
         follower = Follower(BrokerId(state.replica_id), BrokerEpoch(state.replica_epoch))
@@ -107,7 +108,7 @@ class FollowerFetches:
         return follower if known is not None and known.epoch == follower.epoch else None
 
     def _update(self, session: FetchSession, request: FetchRequest) -> dict[TopicIdPartition, None]:
-        """Apply the request to the session. Return the partitions that it names."""
+        """Apply the request to the session. Return the keys of the partitions that it names."""
         state = request.replica_state
         assert state is not None, "no follower asks"
         replica_id, replica_epoch = BrokerId(state.replica_id), BrokerEpoch(state.replica_epoch)
@@ -161,7 +162,7 @@ class FollowerFetches:
     async def _fill(
         self, session: FetchSession, request: FetchRequest, named: Collection[TopicIdPartition]
     ) -> _Answers:
-        """Return the changes, after a wait if they have too few bytes."""
+        """Return the changes to report, after a wait if they have fewer than ``min_bytes``."""
         deadline_ms = self._clock.now_ms() + max(0, request.max_wait_ms)
         max_bytes = min(request.max_bytes, self._max_fetch_bytes)
         if buggify.is_on and buggify.fires("broker.small_follower_fetch"):
@@ -204,8 +205,10 @@ class FollowerFetches:
         *,
         has_found: bool,
     ) -> _Answers:
-        """Read the changed partitions, up to ``left_bytes``, but at least one batch if nothing
-        was found."""
+        """Return the results of the changed partitions, up to ``left_bytes`` of records.
+
+        If no records were found before, the first partition with records gets at least one batch.
+        """
         answers: _Answers = {}
         is_overdrawn = self._quota.wait_ms(self._clock.now_ms()) > 0
         for key in news:
@@ -238,12 +241,12 @@ class FollowerFetches:
         answers: _Answers,
         left_bytes: int,
     ) -> None:
-        """Read each partition in its directory's thread; late results count as changes for the next
-        fetch.
+        """Read each partition of ``on_disk`` in its directory's thread and put the results in
+        ``answers``.
 
-        A read is late when its directory becomes suspect. A fetch waits for that once: the next
-        fetch skips a directory whose operation still runs, so that it does not delay other
-        directories.
+        A read is late when its directory becomes suspect. A late partition counts as changed for
+        the next fetch. That fetch skips a directory whose operation still runs, so that a hung
+        directory delays other directories only once.
         """
         patience_s: dict[TopicIdPartition, float] = {}
         min_one_batch = not _size_of(answers)
@@ -274,7 +277,7 @@ class FollowerFetches:
                 answers[key] = answers[key]._replace(is_left_out=True)
 
     def _is_urgent(self, part: SessionPart, data: FetchedData) -> bool:
-        """Return whether to answer without waiting for records.
+        """Whether the fetch is to be answered without a wait for records.
 
         Deletions wait for followers' log starts (KIP-107), and consumers that read a follower wait
         for the high watermark (KIP-392).
@@ -290,7 +293,7 @@ class FollowerFetches:
         )
 
     def _patience_s(self, wanted: FetchFrom) -> float:
-        """Return the seconds until the replica's directory becomes suspect."""
+        """Return the seconds until the replica's directory becomes suspect; negative if it is."""
         replica = self._replicas.get(wanted.topic_partition)
         if replica is None or replica.handle is None:
             return self._suspect_after_s
@@ -299,7 +302,7 @@ class FollowerFetches:
     # --- the throttle ----------------------------------------------------------------------------
 
     def _may_be_held_up(self, wanted: FetchFrom, replica: HostedReplica) -> bool:
-        """Return whether the quota may delay the replica. In-sync followers are exempt."""
+        """Whether the quota may delay the replica; False for in-sync followers."""
         return (
             replica.partition is not None
             and wanted.replica_id not in replica.partition.isr
@@ -307,7 +310,7 @@ class FollowerFetches:
         )
 
     def _count(self, session: FetchSession, answers: _Answers) -> None:
-        """Count the bytes of the response for the replicas and for the quota."""
+        """Count the bytes of the response in the replicas' metrics and against the quota."""
         throttled_bytes = 0
         for key, data in answers.items():
             part = session.parts.get(key)
@@ -324,7 +327,7 @@ class FollowerFetches:
 
 
 def _is_empty_result(data: FetchedData) -> bool:
-    """Return whether there are no records, here or on disk, and no error."""
+    """Whether the result has no error and no records, neither in memory nor on the disk."""
     is_sound = data.code is ErrorCode.NONE and data.diverging is None
     return is_sound and data.is_in_memory and not data.records
 
@@ -338,7 +341,7 @@ def _size_of(answers: _Answers) -> int:
 
 
 def _settle(session: FetchSession, key: TopicIdPartition, data: FetchedData) -> bool:
-    """Record the response that is about to be sent. Return False if it has nothing new."""
+    """Note the result that is about to be sent. Return whether it has news for the follower."""
     part = session.parts.get(key)
     if part is None:
         return False
@@ -367,7 +370,7 @@ def _topics(session: FetchSession, answers: _Answers) -> list[FetchResponse.Fetc
 
 
 def partition_data(index: int, data: FetchedData) -> FetchResponse.PartitionData:
-    """Return one partition of a fetch response."""
+    """Return the part of a fetch response for one partition."""
     response = FetchResponse.PartitionData(
         partition_index=index,
         error_code=data.code,

@@ -190,11 +190,11 @@ class KafkaApis:
     def _serve(
         self, kind: type[Q], handler: Callable[[Q, RequestContext], Awaitable[Message | None]]
     ) -> None:
-        """Register a handler; the types ensure that it gets its own requests only."""
+        """Register the handler of requests of class ``kind``; the types ensure that both match."""
         self._handlers[kind] = handler
 
     def is_of_broker(self, header: RequestHeader, body: Message) -> bool:
-        """Return whether the request is a fetch of a follower in the metadata."""
+        """Whether the request is a fetch of a follower that the metadata has."""
         return isinstance(body, FetchRequest) and self._produce_fetch.is_of_follower(
             body, header.api_version
         )
@@ -202,7 +202,7 @@ class KafkaApis:
     def handle(
         self, header: RequestHeader, body: Message, connection: ConnectionContext
     ) -> Awaitable[Message | None]:
-        """Answer one request; None if no response is due."""
+        """Answer one request. The response is None for Produce with ``acks=0``."""
         context = RequestContext(
             connection=connection,
             api_version=header.api_version,

@@ -26,9 +26,10 @@ E = TypeVar("E")
 
 
 class LeaderHints(Generic[L, E]):
-    """The hints of one response, whose classes for ``leader`` and ``endpoint`` are passed.
+    """The hints of one response.
 
-    ``has_leaders`` and ``has_endpoints`` are whether the response's version has the fields.
+    ``leader`` and ``endpoint`` create its ``CurrentLeader`` and ``NodeEndpoint`` objects.
+    ``has_leaders`` and ``has_endpoints`` are whether the response's version has these fields.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class LeaderHints(Generic[L, E]):
         self._reported: dict[BrokerId, Listener] = {}
 
     def leader_of(self, topic_partition: TopicPartition, code: int) -> L | None:
-        """Return ``CurrentLeader`` for a partition with the error ``code``; None for no hint.
+        """Return the ``CurrentLeader`` of a partition with the error ``code``; None for no hint.
 
         :meth:`endpoints` then includes the endpoint of that leader.
         """
@@ -68,7 +69,8 @@ class LeaderHints(Generic[L, E]):
         return self._leader(leader_id=partition.leader, leader_epoch=partition.leader_epoch)
 
     def endpoints(self) -> list[E]:
-        """Return ``NodeEndpoints``: the endpoints of the leaders in the hints."""
+        """Return the endpoints of the leaders in the hints so far, for the field
+        ``NodeEndpoints``."""
         if not self._has_endpoints:
             return []
         brokers = self._cache.state.brokers

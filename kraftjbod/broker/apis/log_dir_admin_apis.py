@@ -54,14 +54,22 @@ class LogDirAdminApis:
         return response
 
     def _require_allowed(self, path: str) -> None:
-        """Check the path by name; the directory's own thread checks symbolic links."""
+        """Return if the path is below an allowed root by name.
+
+        The directory's own thread checks symbolic links later.
+
+        :raises OperatingError: the path is not allowed.
+        """
         plain = posixpath.normpath(path)
         if path.startswith("/") and not is_below_any(plain, self._allowed_roots):
             raise not_taken(path, "it is not below log.dirs.allowed.roots")
 
 
 def _require_path(target: str) -> None:
-    """Refuse a path that system calls do not accept."""
+    """Return if system calls accept the path.
+
+    :raises OperatingError: INVALID_REQUEST: the path contains a NUL character.
+    """
     if "\0" in target:
         raise OperatingError(
             f"{target!r} contains a NUL character, which no path has",

@@ -65,7 +65,7 @@ _TOO_MANY_MOVES: Final = OperatingError(
 
 
 class _Copy(NamedTuple):
-    """A current or future copy for the description."""
+    """A current or future copy of a replica, as DescribeLogDirs reports it."""
 
     topic_partition: TopicPartition
     size_bytes: int
@@ -132,7 +132,10 @@ class LogDirApis:
     async def _alter(
         self, topic_partition: TopicPartition, where: str, *, is_reported: bool
     ) -> OperatingError | None:
-        """Start or cancel a move; return the error if it is refused."""
+        """Start or cancel a move. Return the error if the request is refused, else None.
+
+        :param where: path or ``dirid:<uuid>`` of a directory, or ``any``.
+        """
         # A swap takes milliseconds; until its end the replica's directory is undecided.
         await self._moves.swap_over(topic_partition)
         try:
@@ -181,7 +184,11 @@ class LogDirApis:
             self._moves.start(replica, target)
 
     def _online_dir(self, where: str) -> LogDir:
-        """Find an online directory by absolute path or by ``dirid:<uuid>``."""
+        """Return the online directory with this absolute path or ``dirid:<uuid>``.
+
+        :raises KafkaStorageError: the directory is offline.
+        :raises OperatingError: LOG_DIR_NOT_FOUND.
+        """
         for log_dir in self._logs.dirs():
             if where in (log_dir.path, log_dir.directory_id.reference):
                 if not log_dir.is_online:
@@ -298,12 +305,12 @@ class LogDirApis:
         return described
 
     def _future_lag(self, future: FutureReplica) -> int:
-        """Return the number of offsets that the future copy lacks."""
+        """Return the number of offsets that the future copy lacks; -1 if unknown."""
         handle = self._logs.get(future.topic_partition)
         return _UNKNOWN_LAG if handle is None else future.lag_of(handle)
 
     def _lag(self, handle: LogHandle) -> int:
-        """Return the number of committed offsets that the copy lacks."""
+        """Return the number of committed offsets that the current copy lacks; -1 if unknown."""
         replica = self._replicas.get(handle.topic_partition)
         if replica is None or replica.partition is None:
             return _UNKNOWN_LAG
@@ -328,7 +335,7 @@ def _is_in(replica: HostedReplica | None, log_dir: LogDir) -> bool:
 
 
 def _wanted(request: DescribeLogDirsRequest) -> Collection[TopicPartition] | None:
-    """Return the requested partitions; None for all."""
+    """Return the partitions that the request names; None for all."""
     if request.topics is None:
         return None
     return {

@@ -137,7 +137,7 @@ class MetadataApis:
         return Topic(error_code=code, name=name, topic_id=topic_id)
 
     def _topic(self, topic: TopicRegistration, operations: int, context: RequestContext) -> bytes:
-        """Return the encoded topic."""
+        """Return the encoded metadata of a topic, from the cache if the metadata is unchanged."""
         if self._encoded_at != self._cache.version:
             self._encoded.clear()
             self._encoded_at = self._cache.version
@@ -179,9 +179,10 @@ class MetadataApis:
         )
 
     def _brokers(self, listener_name: str) -> list[MetadataResponse.MetadataResponseBroker]:
-        """Return the live brokers with the listener, or all registered ones if none is alive.
+        """Return the live brokers that have the listener.
 
-        A client drops brokers that are missing, and could not recover from an empty list.
+        If no broker is alive, return all registered ones: a client drops brokers that are missing,
+        and could not recover from an empty list.
         """
         brokers = self._cache.alive_brokers() or self._cache.state.brokers.values()
         return [
@@ -193,7 +194,10 @@ class MetadataApis:
         ]
 
     def _controller_id(self) -> BrokerId:
-        """Return the broker for admin requests. Any broker works, so this one if it is alive."""
+        """Return the id of the broker that clients send admin requests to; -1 if none is alive.
+
+        Any live broker works, so this broker names itself if it is alive.
+        """
         alive = [broker.broker_id for broker in self._cache.alive_brokers()]
         if self._broker_id in alive:
             return self._broker_id
@@ -234,7 +238,7 @@ class MetadataApis:
     async def _log_dirs(
         self,
     ) -> dict[BrokerId, list[DescribeClusterResponse.DescribeClusterLogDir]]:
-        """Return the directories of all brokers in the metadata."""
+        """Return the log directories of each registered broker, with their numbers of replicas."""
         held: Counter[tuple[BrokerId, DirectoryId]] = Counter()
         async for _, partition in in_slices(list(self._cache.state.partitions())):
             held.update(zip(partition.replicas, partition.directories, strict=True))
@@ -254,7 +258,8 @@ class MetadataApis:
 
 
 def _unsupported_endpoint_response(endpoint_type: int) -> DescribeClusterResponse:
-    """Response to a DescribeCluster request for endpoints other than brokers, as in Kafka."""
+    """Return the response to a DescribeCluster request for other endpoints than brokers, as in
+    Kafka."""
     if endpoint_type == _CONTROLLERS:
         return DescribeClusterResponse(
             error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE,

@@ -87,7 +87,7 @@ _TOO_MANY: Final = AppendOutcome(
 
 
 class _Fetching:
-    """One partition of a fetch request: the request and the result."""
+    """One partition of a fetch request, with its result once it was read."""
 
     __slots__ = ("data", "is_given", "wanted")
 
@@ -99,7 +99,7 @@ class _Fetching:
 
 
 class _Found(NamedTuple):
-    """The result of reading from memory for a whole request."""
+    """What one pass over the partitions of a request has read from memory."""
 
     found_bytes: int
     #: Bytes that the response may still take.
@@ -133,11 +133,14 @@ class ProduceFetchApis:
     ) -> None:
         """Create the handlers.
 
-        :param answers: the byte budget for responses of all clients.
+        :param suspect_after_ms: ``log.dir.io.suspect.ms``: how long a response waits for a
+            directory.
+        :param answers: the byte budget for responses to all clients.
         :param closed_topics: topics without Produce: their leaders write them internally.
         :param member_topics: topics that only members of the cluster may write.
         :param is_member: returns whether an address is that of a member.
-        :param selects_nearest: send consumers with a rack to the nearest replica (KIP-392).
+        :param selects_nearest: whether consumers with a rack are sent to the nearest replica
+            (KIP-392).
         """
         self._broker_id = broker_id
         self._cache = cache
@@ -164,16 +167,16 @@ class ProduceFetchApis:
     def produce(
         self, request: ProduceRequest, context: RequestContext
     ) -> Completion[ProduceResponse | None]:
-        """Handle Produce without a task. The result is None for ``acks=0``, which has no response.
+        """Answer Produce without a task. The result is None for ``acks=0``, which has no response.
 
-        Appends begin at once, so pipelined requests keep their order.
+        The appends are started before this returns, so pipelined requests keep their order.
         """
         pending = self._append_all(request, context)
         answer = partial(self._produce_response, request, context, pending)
         return self._appends.outcomes(pending, answer, suspect_after_ms=self._suspect_after_ms)
 
     def _append_all(self, request: ProduceRequest, context: RequestContext) -> list[PendingAppend]:
-        """Begin the append of each partition, or refuse it."""
+        """Start or refuse the append of each partition. Return them in the order of the request."""
         acks, timeout_ms = request.acks, max(0, min(request.timeout_ms, _MAX_WAIT_MS))
         is_by_id = context.api_version >= _PRODUCE_BY_ID_SINCE
         refusal, claim = _refuse_produce(request), _claim_of(request, context.api_version)
@@ -270,11 +273,10 @@ class ProduceFetchApis:
         outcomes: Sequence[AppendOutcome],
         context: RequestContext,
     ) -> None:
-        """Close the connection if a partition failed with ``acks=0``, as Kafka does.
+        """Return if all appends of a request with ``acks=0`` succeeded.
 
-        Otherwise the client would write to a former leader until its metadata expires.
-
-        :raises UnansweredError: a partition failed.
+        :raises UnansweredError: a partition failed. The connection is then closed, as in Kafka.
+            Otherwise the client would write to a former leader until its metadata expires.
         """
         for one, outcome in zip(pending, outcomes, strict=True):
             if outcome.code:
@@ -296,7 +298,7 @@ class ProduceFetchApis:
     # --- Fetch -----------------------------------------------------------------------------------
 
     def fetch(self, request: FetchRequest, context: RequestContext) -> Awaitable[FetchResponse]:
-        """Handle Fetch; it needs a task only to wait for records or to read from a disk."""
+        """Answer Fetch. A task is needed only to wait for records or to read from a disk."""
         version = context.api_version
         asker = _asker(request, version)
         if asker >= 0 and version >= _REPLICA_STATE_SINCE:
@@ -318,7 +320,8 @@ class ProduceFetchApis:
     def _fetch(
         self, request: FetchRequest, context: RequestContext, asker: BrokerId
     ) -> Awaitable[FetchResponse]:
-        """Read all partitions of the request."""
+        """Answer a fetch without a session, or a fetch whose session has filled in the
+        partitions."""
         fetching = self._parse_fetch(request, context.api_version, asker)
         reading = self._read_now(fetching)
         if self._selects_nearest and request.rack_id and asker == CONSUMER:
@@ -334,9 +337,9 @@ class ProduceFetchApis:
         return self._fetch_later(request, fetching, reading, context)
 
     def _read_now(self, fetching: Sequence[_Fetching]) -> Sequence[_Fetching]:
-        """Return the partitions to read: all, or a part from a random start.
+        """Return the partitions to read: all, or ``MAX_ITEMS_PER_REQUEST`` from a random start.
 
-        The rest is answered without records; the client requests it again.
+        The rest is answered without records, and the client requests it again.
         """
         count = len(fetching)
         if count <= MAX_ITEMS_PER_REQUEST:
@@ -358,7 +361,7 @@ class ProduceFetchApis:
         return self._fetch_response(request, fetching, context)
 
     def is_of_follower(self, fetch: FetchRequest, version: int) -> bool:
-        """Return whether the sender is a replica of a registered broker."""
+        """Whether the fetch was sent by a follower that the metadata has."""
         if version < _REPLICA_STATE_SINCE or _asker(fetch, version) < 0:
             return False
         return self._followers.follower_of(fetch) is not None
@@ -388,7 +391,8 @@ class ProduceFetchApis:
         return fetching
 
     async def _fill(self, fetching: Sequence[_Fetching], request: FetchRequest) -> int:
-        """Read, and wait for more while there are too few bytes and no other result.
+        """Read all partitions until there are enough bytes, a result to return at once, or no time
+        left.
 
         Return the bytes taken from the response budget, which the caller must give back.
         """
@@ -413,7 +417,8 @@ class ProduceFetchApis:
             await waiting
 
     def _read(self, fetching: Sequence[_Fetching], request: FetchRequest) -> _Found:
-        """Read the partitions that are in memory."""
+        """Read the records that are in memory, and find the partitions that must be read from a
+        disk."""
         max_bytes = min(request.max_bytes, self._max_fetch_bytes, self._answers.left_bytes)
         if buggify.is_on and buggify.fires("broker.small_consumer_fetch"):
             max_bytes = min(max_bytes, 1)
@@ -439,9 +444,10 @@ class ProduceFetchApis:
         return _Found(found_bytes, max_bytes - found_bytes, is_enough, on_disk)
 
     async def _read_from_disk(self, found: _Found) -> int:
-        """Read each partition in its directory's thread; late results are left out.
+        """Read each partition in its directory's thread. Results that are late are left out.
 
-        The size is known only after the read, so the maximum of each is reserved before.
+        The size of a result is known only after the read, so the maximum is taken from the budget
+        before. Return the bytes taken.
         """
         reading: list[tuple[_Fetching, asyncio.Future[FetchedData]]] = []
         taken_bytes = 0
@@ -510,12 +516,15 @@ class ProduceFetchApis:
 
 
 def _asker(request: FetchRequest, version: int) -> BrokerId:
-    """Return the broker id of the sender, or the value for a client."""
+    """Return the id of the broker that fetches, or the negative value for a client."""
     return BrokerId(fetching_replica(request, version))
 
 
 def _without_storage_error(code: ErrorCode) -> ErrorCode:
-    """Replace KAFKA_STORAGE_ERROR for a client that does not know it: it looks for the leader."""
+    """Return the code for a client that does not know KAFKA_STORAGE_ERROR.
+
+    NOT_LEADER_OR_FOLLOWER, which replaces it, makes the client look for the leader.
+    """
     if code is ErrorCode.KAFKA_STORAGE_ERROR:
         return ErrorCode.NOT_LEADER_OR_FOLLOWER
     return code
@@ -528,7 +537,7 @@ def _refuse_produce(request: ProduceRequest) -> AppendOutcome | None:
 
 
 def _claim_of(request: ProduceRequest, version: int) -> TransactionClaim | None:
-    """Return the transaction in the request, if any."""
+    """Return the transaction that the request names, if any."""
     if request.transactional_id is None:
         return None
     return TransactionClaim(
@@ -539,7 +548,7 @@ def _claim_of(request: ProduceRequest, version: int) -> TransactionClaim | None:
 
 
 def _transaction_refusal(code: ErrorCode, version: int) -> ErrorCode:
-    """Map a code of the transaction coordinator to one for the producer, as in Kafka."""
+    """Return the producer's error code for a code of the transaction coordinator, as in Kafka."""
     is_old = version < _EPOCH_BUMP_SINCE
     match code:
         case ErrorCode.PRODUCER_FENCED:

@@ -48,7 +48,7 @@ class QuorumApis:
     ) -> None:
         """Create the handlers.
 
-        :param timeout_ms: limit for the controller's response.
+        :param timeout_ms: time limit of the controller's response, for requests without a timeout.
         """
         self._cluster_id = cluster_id
         self._channel = channel
@@ -137,8 +137,9 @@ class QuorumApis:
         return response
 
     async def _votes(self, node_id: BrokerId, directory_id: DirectoryId) -> bool:
-        """Return whether the node is a voter before the change, so that a retry recognizes its own
-        success.
+        """Whether the node is a voter before the change is requested.
+
+        With that, a retry of the forwarded request recognizes its own success.
 
         :raises OperatingError: no controller responds in time.
         """
@@ -150,7 +151,7 @@ class QuorumApis:
         )
 
     def _voter_of(self, request: AddRaftVoterRequest | RemoveRaftVoterRequest) -> BrokerId:
-        """Return the voter's id.
+        """Return the id of the voter to add or remove.
 
         :raises OperatingError: the request is for another cluster, or the id is invalid.
         """
@@ -163,9 +164,9 @@ class QuorumApis:
 
 
 def _controller_id(number: int) -> BrokerId:
-    """Check a controller's id.
+    """Return ``number`` as the id of a controller.
 
-    :raises OperatingError: INVALID_REQUEST, if it is out of range.
+    :raises OperatingError: INVALID_REQUEST: the number is out of range.
     """
     if not 0 <= number <= MAX_BROKER_ID:
         raise OperatingError(f"{number} is the id of no controller", code=ErrorCode.INVALID_REQUEST)
@@ -173,9 +174,9 @@ def _controller_id(number: int) -> BrokerId:
 
 
 def _directory_of(request: AddRaftVoterRequest | RemoveRaftVoterRequest) -> DirectoryId:
-    """Return the voter's directory id.
+    """Return the directory id of the voter to add or remove.
 
-    :raises OperatingError: INVALID_REQUEST, if it is missing.
+    :raises OperatingError: INVALID_REQUEST: the id is missing or malformed.
     """
     try:
         if any(request.voter_directory_id):
@@ -186,9 +187,9 @@ def _directory_of(request: AddRaftVoterRequest | RemoveRaftVoterRequest) -> Dire
 
 
 def _endpoints_of(request: AddRaftVoterRequest) -> tuple[str, ...]:
-    """Return the voter's endpoints.
+    """Return the endpoints of the voter to add, as texts.
 
-    :raises OperatingError: INVALID_REQUEST, if they are too many or too long.
+    :raises OperatingError: INVALID_REQUEST: the endpoints are too many or too long.
     """
     if len(request.listeners) > rpc.MAX_ENDPOINTS:
         raise OperatingError(

@@ -96,8 +96,10 @@ class ReassignmentApis:
     async def _under_way(
         self, request: AlterPartitionReassignmentsRequest, left: TimeLeft
     ) -> set[tuple[str, int]]:
-        """Return the pending reassignments among those to cancel, so that a retry knows its own
-        cancellation."""
+        """Return the ongoing reassignments among those that the request cancels.
+
+        With that, a retry of the forwarded request recognizes its own cancellation.
+        """
         cancelled: dict[str, list[int]] = defaultdict(list)
         for topic in request.topics:
             for partition in topic.partitions:
@@ -159,8 +161,11 @@ def _wishes(
     twice: list[ReassignmentOutcome],
     under_way: set[tuple[str, int]],
 ) -> Iterator[ReassignedPartition]:
-    """Yield the request per partition; ``twice`` gets the refusal of a partition that is named
-    again."""
+    """Yield the controller's request for each partition.
+
+    :param twice: gets a refusal for each repeated partition.
+    :param under_way: the partitions with an ongoing reassignment.
+    """
     seen: set[tuple[str, int]] = set()
     for topic in request.topics:
         for partition in topic.partitions:

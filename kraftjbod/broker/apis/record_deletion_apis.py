@@ -57,7 +57,7 @@ class RecordDeletionApis:
     def __init__(
         self, *, replicas: HostedReplicas, closed_topics: frozenset[str] = frozenset()
     ) -> None:
-        """Create the handler.
+        """Create the handler of DeleteRecords.
 
         :param closed_topics: topics whose records clients cannot delete.
         """
@@ -99,7 +99,12 @@ class RecordDeletionApis:
         return result
 
     async def _start_at(self, topic_partition: TopicPartition, offset: int, due_s: float) -> int:
-        """Advance the log start; return the low watermark. Replicas have until ``due_s``."""
+        """Advance the log start to ``offset`` and return the low watermark of the partition.
+
+        :param due_s: loop time until which the other replicas may take.
+        :raises OperatingError: the deletion is refused; REQUEST_TIMED_OUT: not all replicas
+            followed.
+        """
         if topic_partition.topic in self._closed_topics:
             raise OperatingError(
                 f"Cannot delete records of internal topic {topic_partition.topic}",
@@ -134,7 +139,10 @@ class RecordDeletionApis:
         return max(wanted, self._replicas.low_watermark(replica))
 
     async def _keep_log_start(self, handle: LogHandle) -> None:
-        """Persist the log start; a full directory first frees the space of the deleted records."""
+        """Persist the log start.
+
+        A full directory first frees the space of the deleted records, and the write is repeated.
+        """
         while True:
             if handle.log_dir.state is LogDirState.SATURATED:
                 await handle.apply_retention()
@@ -146,7 +154,10 @@ class RecordDeletionApis:
             await asyncio.sleep(_PURGE_WAIT_S)
 
     async def _pass_gate(self, topic_partition: TopicPartition) -> None:
-        """Wait while a move swaps the replica's copies."""
+        """Wait while a move swaps the replica's copies.
+
+        :raises OverloadedError: too many appends and deletions wait already.
+        """
         gate = self._replicas.require(topic_partition).gate
         while gate.is_closed:
             opened = asyncio.Event()

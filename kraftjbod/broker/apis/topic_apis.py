@@ -2,8 +2,8 @@
 
 The broker makes no decisions here: it translates between Kafka's requests and the controller's.
 Topics to grow or delete are first resolved to ids. So a retry after a failover has no second
-effect, and does not affect a newer topic with the same name.
-An error of the whole call, such as a timeout, becomes the error of each of its topics.
+effect, and does not affect a newer topic with the same name. An error of the whole call, such as a
+timeout, becomes the error of each of its topics.
 """
 
 from __future__ import annotations
@@ -73,11 +73,14 @@ class TopicApis:
         may_delete_topics: bool = True,
         max_remembered_outcomes: int = 1_000,
     ) -> None:
-        """Create the handlers. Defaults are those in this broker's file; missing ones are the
-        controller's.
+        """Create the handlers.
 
         :param describe_configs: returns the configuration of a new topic.
+        :param default_partitions: the default in this broker's file; if None, the controller's
+            applies.
+        :param default_replication_factor: likewise.
         :param may_delete_topics: the value in this broker's file; the controller's applies as well.
+        :param max_remembered_outcomes: limit of the failed automatic creations that are remembered.
         """
         self._channel = channel
         self._random_bytes = random_bytes
@@ -96,7 +99,10 @@ class TopicApis:
     # --- automatic creation ----------------------------------------------------------------------
 
     async def auto_create(self, names: Iterable[str]) -> None:
-        """Create topics with default settings; :meth:`creation_outcome` has the result."""
+        """Create topics with default settings, and wait for the end of their creation.
+
+        Concurrent requests for a topic share one creation. :meth:`creation_outcome` has the result.
+        """
         names = list(dict.fromkeys(names))
         fresh = [name for name in names if name not in self._creating]
         if fresh:
@@ -108,7 +114,10 @@ class TopicApis:
         await asyncio.gather(*map(asyncio.shield, under_way))
 
     def creation_outcome(self, name: str) -> ErrorCode:
-        """Return the code for a topic that does not exist yet."""
+        """Return the error code for a missing topic: that of its failed creation, if there was one.
+
+        Otherwise the code is LEADER_NOT_AVAILABLE.
+        """
         return self._refused.get(name, ErrorCode.LEADER_NOT_AVAILABLE)
 
     async def _auto_create(self, names: list[str]) -> None:
@@ -157,7 +166,8 @@ class TopicApis:
     async def _add_configs(
         self, results: Iterable[Result], own: Mapping[str, Mapping[str, str]], version: int
     ) -> None:
-        """Add the configuration of each new topic (KIP-525); equal topics share it."""
+        """Add the configuration of each new topic to its result (KIP-525). Equal topics share
+        it."""
         described: dict[tuple[Any, ...], Sequence[TopicConfigs]] = {}
         async for result in in_slices(results):
             if result.error_code:
@@ -299,7 +309,7 @@ class TopicApis:
 
 
 def _too_many_partitions(counts: Iterable[int]) -> OperatingError | None:
-    """Return the error for a request for too many new partitions; None if allowed."""
+    """Return an error if one request may not create so many partitions, else None."""
     if sum(max(count, 0) for count in counts) <= MAX_PARTITIONS_MADE_PER_REQUEST:
         return None
     return OperatingError(
@@ -328,13 +338,13 @@ def _not_created(name: str, error: OperatingError) -> CreatedTopic:
 
 
 def _found_ref(found: FoundTopic) -> TopicRef:
-    """Return the reference by id, or the original one if the controller is too old to resolve
-    it."""
+    """Return a reference by the found id, or the original one if an old controller found no id."""
     return TopicRef(topic_id=found.topic_id) if any(found.topic_id) else found.asked
 
 
 def _by_its_name(topic: DeletedTopic, name: str | None) -> DeletedTopic:
-    """Return the result with the ``name`` in the client's request, if it used the name."""
+    """Return the result with ``name``, the topic's name in the request; None if that had no
+    name."""
     if name is None or topic.name is not None:
         return topic
     if topic.error_code is ErrorCode.UNKNOWN_TOPIC_ID:
@@ -355,7 +365,8 @@ def _not_found(found: FoundTopic) -> DeletedTopic:
 
 
 def _code_for_version(code: ErrorCode, knows_deletion_disabled: bool) -> ErrorCode:
-    """Return the ``code`` for a version of DeleteTopics."""
+    """Return the code for a client, with INVALID_REQUEST if it does not know
+    TOPIC_DELETION_DISABLED."""
     if code is ErrorCode.TOPIC_DELETION_DISABLED and not knows_deletion_disabled:
         return ErrorCode.INVALID_REQUEST
     return code
@@ -384,7 +395,7 @@ def _new_topic(topic: CreateTopicsRequest.CreatableTopic) -> NewTopic:
 
 
 def _own_configs(topic: CreateTopicsRequest.CreatableTopic) -> dict[str, str]:
-    """Return the topic's own values; None means the default."""
+    """Return the topic's own values. A value of None in the request means the default."""
     return {config.name: config.value for config in topic.configs if config.value is not None}
 
 

@@ -67,10 +67,10 @@ class TopicPartitionsApis:
         return response
 
     def _wanted(self, request: DescribeTopicPartitionsRequest) -> tuple[list[str], int]:
-        """Return the topic names from the cursor on, sorted, and the first partition of the first
-        topic.
+        """Return the sorted topic names from the cursor on, and the first topic's first partition
+        index.
 
-        :raises OperatingError: INVALID_REQUEST, for an invalid cursor.
+        :raises OperatingError: INVALID_REQUEST: the cursor is invalid.
         """
         asked = {topic.name for topic in request.topics}
         cursor = request.cursor
@@ -90,8 +90,10 @@ class TopicPartitionsApis:
     def _describe(
         self, topic: TopicRegistration, first: int, limit: int, listener_name: str
     ) -> tuple[Topic, int]:
-        """Return the topic with partitions from ``first`` on, and the next partition if there is
-        one."""
+        """Return the topic with at most ``limit`` partitions from ``first`` on.
+
+        The second result is the index of the next partition; -1 if there is none.
+        """
         end = min(len(topic.partitions), first + limit)
         described = Topic(
             name=topic.name,

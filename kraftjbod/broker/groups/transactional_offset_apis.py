@@ -133,7 +133,11 @@ class TransactionalOffsetApis:
 
 
 def _refusal_in(version: int) -> Callable[[ErrorCode], ErrorCode]:
-    """Return a mapping from codes of the transaction coordinator to codes of a request version."""
+    """Return a function that maps a code of the transaction coordinator to the code for the
+    producer.
+
+    :param version: the version of the producer's request.
+    """
 
     def refusal_of(code: ErrorCode) -> ErrorCode:
         if code is ErrorCode.TRANSACTION_ABORTABLE and version < _ABORTABLE_SINCE:

@@ -23,7 +23,7 @@ from kraftjbod.protocol.telemetry.storage_telemetry import Origin
 
 
 class GroupOffset(NamedTuple):
-    """One group and one partition of an existing topic with a committed offset."""
+    """A group's committed offset for one partition of an existing topic."""
 
     group_id: str
     topic_partition: TopicPartition
@@ -53,7 +53,8 @@ class GroupTelemetryGatherer:
         self._found_ends: Ends = {}
 
     async def gather(self, *, whole: bool) -> Gathered[GroupOffset]:
-        """Gather whole groups up to the size limit."""
+        """Gather the offsets of whole groups up to the size limit, and the log ends of their
+        partitions."""
         del whole  # All values change fast, so every round has them.
         groups = [
             (partition, group_id)
@@ -78,8 +79,10 @@ class GroupTelemetryGatherer:
         return Gathered(found, left_out)
 
     def records(self, origin: Origin, subjects: Sequence[GroupOffset]) -> Iterator[Record]:
-        """Yield records for subjects whose topics still exist. Call in small batches to keep the
-        event loop responsive."""
+        """Yield a record for each subject whose topic still exists.
+
+        Call it with few subjects at a time, to keep the event loop responsive.
+        """
         for one in subjects:
             topic = self._cache.state.topic(one.topic_partition.topic)
             if topic is None:

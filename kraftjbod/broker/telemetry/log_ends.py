@@ -33,7 +33,7 @@ Ends = dict[TopicPartition, int]
 
 
 class LogEnds:
-    """Call ``close()`` at the end."""
+    """Finds the high watermarks of partitions on any broker. Call ``close()`` at the end."""
 
     def __init__(
         self,
@@ -53,7 +53,8 @@ class LogEnds:
         self._log = get_logger(component="log_ends", broker_id=broker_id)
 
     async def find(self, partitions: Collection[TopicPartition]) -> Ends:
-        """Return the high watermarks of partitions whose leaders respond."""
+        """Return the high watermarks of ``partitions``, without those whose leaders do not
+        respond."""
         by_leader: dict[BrokerId, list[TopicPartition]] = {}
         ends: Ends = {}
         async for one in in_slices(partitions):

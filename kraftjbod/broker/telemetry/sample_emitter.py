@@ -45,19 +45,21 @@ class Gathered(NamedTuple, Generic[Subject]):
 
 
 class Gatherer(Protocol[Subject]):
-    """The source of samples."""
+    """The source of the samples. ``gather`` returns what to sample in a round."""
 
     async def gather(self, *, whole: bool) -> Gathered[Subject]: ...
 
     def records(self, origin: Origin, subjects: Sequence[Subject]) -> Iterable[Record]:
-        """Skip subjects that were replaced since ``gather()``. Call in small batches to keep the
-        event loop responsive."""
+        """Return a record for each subject that was not replaced since ``gather()``.
+
+        Call it with few subjects at a time, to keep the event loop responsive.
+        """
 
     def close(self) -> None: ...
 
 
 class SampleEmitter(Generic[Subject]):
-    """Runs as one coroutine, :meth:`run`."""
+    """Sends samples to an internal topic in rounds, in one coroutine, :meth:`run`."""
 
     def __init__(
         self,
@@ -95,7 +97,7 @@ class SampleEmitter(Generic[Subject]):
     async def run(self) -> None:
         """Send samples at once and then every interval, until cancelled.
 
-        Close the producer and the gatherer at the end.
+        At the end the producer and the gatherer are closed.
         """
         due_ms = whole_due_ms = self._clock.now_ms()
         try:
@@ -113,7 +115,10 @@ class SampleEmitter(Generic[Subject]):
             self._gatherer.close()
 
     async def _round_or_bug(self, deadline: Deadline, *, whole: bool) -> bool:
-        """Run a round; log an unexpected exception, which must not stop the broker."""
+        """Run a round. An unexpected exception is logged, because it must not stop the broker.
+
+        :return: as :meth:`round`; True after an exception.
+        """
         try:
             return await self.round(deadline, whole=whole)
         except Exception as e:
@@ -121,9 +126,9 @@ class SampleEmitter(Generic[Subject]):
             return True
 
     async def round(self, deadline: Deadline, *, whole: bool) -> bool:
-        """Report all samples once; drop those that are not accepted before ``deadline``.
+        """Send all samples once. Those that are not accepted before ``deadline`` are dropped.
 
-        Return False if there is no topic because the creation waits for more brokers.
+        :return: False if the topic is missing because its creation waits for more brokers.
         """
         subjects, left_out = await self._gatherer.gather(whole=whole)
         self._count_dropped(left_out)
@@ -166,7 +171,8 @@ class SampleEmitter(Generic[Subject]):
         return records
 
     async def _send(self, records: Sequence[Record], deadline: Deadline) -> None:
-        """Send one batch, with retries until ``deadline``; it may be in the log twice.
+        """Send one batch, with retries until ``deadline``. After a retry it may be in the log
+        twice.
 
         :raises OperatingError: the last failure.
         """
@@ -180,7 +186,7 @@ class SampleEmitter(Generic[Subject]):
         )
 
     async def _has_topic(self) -> bool:
-        """Return whether the topic exists or will soon.
+        """Create the topic if needed; return whether it exists or will soon.
 
         :raises OperatingError: the controller's reason not to create the topic.
         """

@@ -38,7 +38,10 @@ _SUMMED_AT_ONCE: Final = 1_000
 
 
 class StorageTelemetryGatherer:
-    """``gather`` returns the subjects, ``samples`` the present values of some of them."""
+    """Samples directories and replicas.
+
+    ``gather`` returns the subjects of a round, ``samples`` the present values of some subjects.
+    """
 
     def __init__(
         self,
@@ -58,7 +61,7 @@ class StorageTelemetryGatherer:
         self._contents: dict[LogDir, LogDirContents] = {}
 
     async def gather(self, *, whole: bool) -> Gathered[Subject]:
-        """Return the directories; in a whole round also the replicas with a log and the future
+        """Return the directories, and in a whole round also the replicas with a log and the future
         copies."""
         self._contents = await self._sum_up()
         subjects: list[Subject] = [*self._logs.dirs()]
@@ -76,11 +79,13 @@ class StorageTelemetryGatherer:
             )
 
     def close(self) -> None:
-        """Do nothing: no resource is held."""
+        """Do nothing: there is no resource to release."""
 
     def samples(self, subjects: Sequence[Subject]) -> list[Sample]:
-        """Return samples, skipping replaced subjects. Call in small batches to keep the event
-        loop responsive."""
+        """Return the samples of ``subjects``, without those that were replaced since ``gather()``.
+
+        Call it with few subjects at a time, to keep the event loop responsive.
+        """
         return [made for subject in subjects if (made := self._sample(subject)) is not None]
 
     async def _sum_up(self) -> dict[LogDir, LogDirContents]:

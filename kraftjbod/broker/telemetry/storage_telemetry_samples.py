@@ -20,7 +20,7 @@ IO_BOUNDS_MS: Final = tuple(1 << bucket for bucket in range(BUCKETS - 1))
 
 
 class LogDirFacts(Protocol):
-    """The attributes of a directory that samples use."""
+    """The attributes of a directory that its sample is made from."""
 
     @property
     def path(self) -> str: ...
@@ -46,7 +46,7 @@ class LogDirFacts(Protocol):
 
 @dataclass(slots=True)
 class LogDirContents:
-    """Contents and moves of one directory, summed up by the caller."""
+    """Sums over the replicas in one directory and over the moves from and to it."""
 
     replica_bytes: int = 0
     replicas: int = 0
@@ -65,7 +65,7 @@ def log_dir_sample(
     is_slow: bool,
     queued_assignments: int,
 ) -> LogDirSample:
-    """Return the sample of one directory."""
+    """Return the sample of one directory. For an offline one, it has little more than the state."""
     if facts.state is LogDirState.OFFLINE:
         return _offline_sample(facts, queued_assignments)
     statistics = facts.statistics

@@ -19,7 +19,7 @@ _MAX_MESSAGE_BYTES: Final = 1024 * 1024
 
 
 class TelemetryBounds(NamedTuple):
-    """Limits from the broker's configuration."""
+    """Settings of a telemetry topic from the broker's configuration."""
 
     partitions: int
     replication_factor: int

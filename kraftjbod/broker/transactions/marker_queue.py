@@ -33,7 +33,7 @@ _AS_GOOD_AS_DONE: Final = frozenset(
 
 
 class Ending:
-    """A transaction with a written end and partitions that lack the marker."""
+    """A transaction whose end is written, and its partitions that lack the marker."""
 
     __slots__ = ("coordinator_epoch", "index", "left", "metadata", "transactional_id")
 
@@ -68,7 +68,7 @@ class _Due(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """The result of a response for one transaction."""
+    """Partitions of one transaction that are done, or the code after which it was abandoned."""
 
     ending: Ending
     done: frozenset[TopicPartition]
@@ -87,9 +87,8 @@ class MarkerQueue:
     ) -> None:
         """Create an empty queue.
 
-        :param leader_of: returns the present leader, ``NO_LEADER``, or None if the partition does
-            not
-            exist.
+        :param leader_of: returns the present leader of a partition: ``NO_LEADER`` if it has none,
+            None if the partition does not exist.
         """
         self._leader_of = leader_of
         self._backoff = backoff
@@ -103,13 +102,17 @@ class MarkerQueue:
         self._number = 0
 
     def __len__(self) -> int:
-        """Return the number of ending transactions."""
+        """Number of transactions that lack markers."""
         return len(self._endings)
 
     def put(
         self, ending: Ending, partitions: Collection[TopicPartition], now_ms: int
     ) -> frozenset[TopicPartition]:
-        """Queue markers for the partitions. Return those that do not exist, which count as done."""
+        """Queue a marker for each of ``partitions``, in place of earlier markers of the
+        transaction.
+
+        Return the partitions that do not exist, which count as done.
+        """
         self._endings[ending.transactional_id] = ending
         ending.left = set(partitions)
         gone = frozenset(
@@ -126,22 +129,24 @@ class MarkerQueue:
             self.drop(ending)
 
     def drop(self, ending: Ending) -> None:
-        """Stop sending markers for the transaction."""
+        """Stop sending markers for the transaction, unless it was put again."""
         if self._is_current(ending):
             del self._endings[ending.transactional_id]
 
     def drop_partition(self, index: int) -> None:
-        """Drop all transactions of that partition of ``__transaction_state``."""
+        """Drop all transactions of partition ``index`` of ``__transaction_state``."""
         for ending in [one for one in self._endings.values() if one.index == index]:
             self.drop(ending)
 
     def idle_brokers(self) -> Iterator[BrokerId]:
-        """Return the brokers with queued markers and no request in flight."""
+        """Return the brokers that have queued markers and no request in flight."""
         return iter([one for one, due in self._queues.items() if due and one not in self._asked])
 
     def take(self, broker_id: BrokerId) -> Batch:
-        """Return the markers for the next request to a broker. If there are any,
-        :meth:`answered` must follow."""
+        """Return the markers for the next request to a broker, by transaction.
+
+        :meth:`answered` must follow unless the result is empty.
+        """
         queue, taken = self._queues.get(broker_id, deque()), list[_Due]()
         batch: dict[Ending, list[TopicPartition]] = {}
         while queue and len(taken) < MAX_PARTITIONS_PER_REQUEST:
@@ -161,8 +166,11 @@ class MarkerQueue:
         codes: Mapping[tuple[int, TopicPartition], ErrorCode],
         now_ms: int,
     ) -> list[Outcome]:
-        """Handle a response with codes by producer id and partition; a marker without a code is
-        retried."""
+        """Handle a broker's response and return the results per transaction.
+
+        :param codes: the response's codes by producer id and partition. A marker without a code is
+            retried.
+        """
         done: dict[Ending, set[TopicPartition]] = {}
         given_up: dict[Ending, ErrorCode] = {}
         for due in self._asked.pop(broker_id):
@@ -187,12 +195,14 @@ class MarkerQueue:
 
     @property
     def next_ms(self) -> int | None:
-        """Time of the next :meth:`retry`; None if nothing waits."""
+        """The time at which :meth:`retry` must be called; None if no marker waits for a retry."""
         return self._later[0][0] if self._later else None
 
     def retry(self, now_ms: int) -> list[Outcome]:
-        """Queue the markers whose pause is over with their present leaders; deleted partitions
-        are done."""
+        """Queue the markers whose pause is over, each for its partition's present leader.
+
+        Return deleted partitions as done, per transaction.
+        """
         gone: dict[Ending, set[TopicPartition]] = {}
         while self._later and self._later[0][0] <= now_ms:
             _, _, due = heapq.heappop(self._later)
@@ -203,7 +213,8 @@ class MarkerQueue:
         return [Outcome(ending, frozenset(partitions)) for ending, partitions in gone.items()]
 
     def _queue(self, due: _Due, now_ms: int) -> bool:
-        """Queue a marker. Return False if the partition does not exist."""
+        """Queue a marker for the partition's leader; return False if the partition does not
+        exist."""
         leader = self._leader_of(due.partition)
         if leader is None:
             return False

@@ -28,7 +28,7 @@ _CONNECT_TIMEOUT_MS: Final = 2_000
 
 
 class MarkerSender:
-    """Call ``close()`` at the end."""
+    """Sends queued markers to the partition leaders. Call ``close()`` at the end."""
 
     def __init__(
         self,
@@ -42,7 +42,8 @@ class MarkerSender:
     ) -> None:
         """Create a sender.
 
-        :param heard: called with each result; must not await.
+        :param request_timeout_ms: the time within which a partition leader responds.
+        :param heard: called with each outcome; must not await.
         """
         self._queue = queue
         self._connector = connector
@@ -56,14 +57,19 @@ class MarkerSender:
         self._log = get_logger(component="marker_sender")
 
     def send(self, ending: Ending, partitions: Collection[TopicPartition]) -> None:
-        """Send markers until each partition has one, is deleted, or has a newer owner."""
+        """Send a marker to each of ``partitions``.
+
+        It is repeated until the partition has a marker, is deleted, or has a newer producer or
+        coordinator.
+        """
         gone = self._queue.put(ending, partitions, self._clock.now_ms())
         if gone:
             self._on_outcome(Outcome(ending, gone))
         self._go_on()
 
     def drop_partition(self, index: int) -> None:
-        """Drop the markers of that partition of ``__transaction_state``."""
+        """Stop sending markers of transactions in partition ``index`` of
+        ``__transaction_state``."""
         self._queue.drop_partition(index)
 
     def close(self) -> None:

@@ -60,9 +60,9 @@ _NOBODY: Final = object()
 
 class Transaction:
     def __init__(self, transactional_id: str, metadata: TransactionMetadata) -> None:
-        """Create the machine.
+        """Create the state machine.
 
-        :param metadata: as last written; for a new id, without an epoch.
+        :param metadata: as last written. The metadata of a new id has no epoch.
         """
         self.transactional_id = transactional_id
         self.metadata = metadata
@@ -93,16 +93,16 @@ class Transaction:
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether no epoch is left, so that the next increment needs a fresh producer id."""
+        """Whether no epoch is left, so that the next increment needs another producer id."""
         return self.metadata.producer_epoch >= LAST_CLIENT_EPOCH
 
     def is_overdue(self, now_ms: int) -> bool:
-        """Return whether it has been open for longer than its timeout."""
+        """Whether the transaction has been open for longer than its timeout."""
         kept, is_open = self.metadata, self.state is TransactionState.ONGOING
         return is_open and not self._is_writing and kept.started_ms + kept.timeout_ms < now_ms
 
     def is_expired(self, now_ms: int, kept_ms: int) -> bool:
-        """Return whether it has been unused for ``kept_ms``."""
+        """Whether the transactional id has been unused for ``kept_ms``."""
         is_unused = self.state.is_idle and not self._is_writing
         return is_unused and self.metadata.updated_ms <= now_ms - kept_ms
 
@@ -139,7 +139,8 @@ class Transaction:
     def verify(
         self, producer_id: int, producer_epoch: int, partitions: frozenset[TopicPartition]
     ) -> Mapping[TopicPartition, ErrorCode]:
-        """Return for each partition whether it is part of the producer's open transaction."""
+        """Return NONE for each partition that is part of the producer's open transaction, else an
+        error."""
         code = self._check_producer(producer_id, producer_epoch)
         if code is ErrorCode.NONE and self.state.is_ending:
             code = ErrorCode.CONCURRENT_TRANSACTIONS
@@ -153,11 +154,11 @@ class Transaction:
 
     @property
     def _is_busy(self) -> bool:
-        """Whether nothing else can begin now.
+        """Whether a write is in flight or the transaction is ending.
 
-        An ending transaction is busy for all requests: its producer already has the next epoch,
-        with which
-        it could end a transaction that it has not begun.
+        Requests are then answered CONCURRENT_TRANSACTIONS. From EndTxn 5 on, the producer has its
+        next epoch before the markers are written. A request with that epoch must not act on the old
+        transaction.
         """
         return self._is_writing or self.state.is_ending
 
@@ -278,7 +279,10 @@ class Transaction:
         self._decide(state, event.token, event.version, event.fresh_producer_id)
 
     def _check_plain_end(self, event: EndRequested) -> ErrorCode | None:
-        """Return the code to answer at once; None if the end must be decided now."""
+        """Return the code to answer EndTxn with at once; None if the end is to be decided now.
+
+        For versions in which the end of a transaction does not increment the epoch.
+        """
         code = self._check_producer(event.producer_id, event.producer_epoch)
         if code is not ErrorCode.NONE:
             return code
@@ -322,7 +326,8 @@ class Transaction:
         return ErrorCode.INVALID_TXN_STATE if event.commits else None
 
     def _code_for_repeated_end(self, event: EndRequested) -> ErrorCode:
-        """Return the code for a repeated request to end a completed transaction."""
+        """Return the code for a repeated EndTxn: NONE if the transaction ended in the requested
+        way."""
         is_same = event.commits == (self.state is TransactionState.COMPLETE_COMMIT)
         return ErrorCode.NONE if is_same else ErrorCode.INVALID_TXN_STATE
 
@@ -349,9 +354,11 @@ class Transaction:
         fresh_producer_id: int,
         fenced_with: TransactionAnswer | None = None,
     ) -> None:
-        """Write the decision how the transaction ends.
+        """Write the decision how the transaction ends, or answer that a producer id is missing.
 
-        :param fenced_with: the answer if the end fences the producer instead of being its request.
+        :param state: ``PREPARE_COMMIT`` or ``PREPARE_ABORT``.
+        :param fenced_with: the answer if the producer is fenced; None if the producer requested the
+            end.
         """
         kept = self.metadata
         bumps = version >= BUMPING_VERSION

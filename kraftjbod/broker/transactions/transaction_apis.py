@@ -68,8 +68,10 @@ class TransactionApis:
     ) -> None:
         """Create the handlers.
 
-        :param make_offsets_topic: creates a missing ``__consumer_offsets``; raises
+        :param make_offsets_topic: creates ``__consumer_offsets``; may raise
             :class:`OperatingError`.
+        :param next_producer_id: returns an unused producer id; may raise :class:`OperatingError`.
+        :param max_timeout_ms: ``transaction.max.timeout.ms``.
         """
         self._coordinator = coordinator
         self._cache = cache
@@ -83,8 +85,8 @@ class TransactionApis:
     async def init_producer_id(
         self, request: InitProducerIdRequest, context: RequestContext
     ) -> InitProducerIdResponse:
-        """Start a producer. Without a transactional id it always gets a new producer id with
-        epoch 0."""
+        """Answer InitProducerId. Without a transactional id it returns a new producer id with epoch
+        0."""
         had = (request.producer_id, request.producer_epoch)
         if (had[0] == NO_PRODUCER) != (had[1] == NO_EPOCH):
             return _no_producer(ErrorCode.INVALID_REQUEST)
@@ -190,7 +192,8 @@ class TransactionApis:
     def _refusals(
         self, partitions: frozenset[TopicPartition], *, is_client: bool
     ) -> Mapping[TopicPartition, ErrorCode]:
-        """Return an error per partition if any partition is refused, else an empty mapping."""
+        """Return an error code for each partition if any of them is refused, else an empty
+        mapping."""
         if len(partitions) > MAX_ITEMS_PER_REQUEST:
             return dict.fromkeys(partitions, ErrorCode.INVALID_REQUEST)
         refused = {}
@@ -237,7 +240,10 @@ class TransactionApis:
     async def add_offsets_to_txn(
         self, request: AddOffsetsToTxnRequest, context: RequestContext
     ) -> AddOffsetsToTxnResponse:
-        """Add the group's partition of ``__consumer_offsets`` to the transaction."""
+        """Answer AddOffsetsToTxn: add the group's partition of ``__consumer_offsets``.
+
+        If that topic is missing, it is created, and the producer must retry.
+        """
         if not request.transactional_id:
             return AddOffsetsToTxnResponse(error_code=ErrorCode.INVALID_REQUEST)
         index = partition_of(self._cache.state, OFFSETS_TOPIC, request.group_id)
@@ -294,7 +300,10 @@ def _no_producer(code: ErrorCode) -> InitProducerIdResponse:
 
 
 def _fenced(code: ErrorCode, context: RequestContext, known_since: int) -> ErrorCode:
-    """Return ``code``, replaced if the request's version does not know it."""
+    """Return ``code``, or INVALID_PRODUCER_EPOCH if the request's version has no PRODUCER_FENCED.
+
+    :param known_since: the first version of the API that has PRODUCER_FENCED.
+    """
     if code is ErrorCode.PRODUCER_FENCED and context.api_version < known_since:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     return code

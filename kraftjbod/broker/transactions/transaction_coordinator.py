@@ -100,7 +100,12 @@ class _Led:
 
 
 class TransactionCoordinator:
-    """Subscribes to leaderships; ``run()`` aborts and expires transactions."""
+    """Coordinates the transactions in the partitions of ``__transaction_state`` that this broker
+    leads.
+
+    It must be subscribed to leaderships. ``run()`` aborts overdue transactions and expires unused
+    ids.
+    """
 
     def __init__(
         self,
@@ -146,7 +151,7 @@ class TransactionCoordinator:
     # --- leaderships -----------------------------------------------------------------------------
 
     def elected(self, leadership: Leadership) -> None:
-        """Load the partition, if it is one of ``__transaction_state`` and not loaded already."""
+        """Load the partition if it is one of ``__transaction_state`` and not loaded already."""
         (topic, index), epoch = leadership.topic_partition, leadership.leader_epoch
         if topic != TRANSACTIONS_TOPIC:
             return
@@ -160,13 +165,13 @@ class TransactionCoordinator:
         self._tasks.attempt(lambda: self._load(led), f"load-transactions-{index}")
 
     def resigned(self, leadership: Leadership) -> None:
-        """Fail the requests that wait for transactions of this partition."""
+        """Drop the partition, if it is one of ``__transaction_state``. Waiting requests fail."""
         topic, index = leadership.topic_partition
         if topic == TRANSACTIONS_TOPIC and index in self._led:
             self._unload(index)
 
     def close(self) -> None:
-        """Fail all waiting requests."""
+        """Drop all partitions and stop sending markers. Waiting requests fail."""
         for index in list(self._led):
             self._unload(index)
         self._sender.close()
@@ -236,11 +241,11 @@ class TransactionCoordinator:
     async def ask(
         self, transactional_id: str, event: InitRequested | AddRequested | EndRequested
     ) -> TransactionAnswer:
-        """Handle a request and return its answer; its token must be a new :class:`Completion`.
+        """Handle a request and return its answer. Its token must be a new :class:`Completion`.
 
-        :raises OperatingError: this broker is not the coordinator, is loading, or cannot confirm
-            that it
-            still is the coordinator.
+        :raises OperatingError: this broker is not the coordinator, is still loading, or cannot
+            confirm that it is the coordinator; COORDINATOR_LOAD_IN_PROGRESS also if no producer id
+            is available.
         """
         await self._require_current(transactional_id)
         led, transaction = self._find(transactional_id)
@@ -272,7 +277,7 @@ class TransactionCoordinator:
         producer_epoch: int,
         partitions: frozenset[TopicPartition],
     ) -> Mapping[TopicPartition, ErrorCode]:
-        """Return for each partition whether it is part of the transaction (KIP-890).
+        """Return NONE for each partition that is part of the transaction (KIP-890), else an error.
 
         :raises OperatingError: as :meth:`ask`.
         """
@@ -283,16 +288,16 @@ class TransactionCoordinator:
         return transaction.verify(producer_id, producer_epoch, partitions)
 
     def describe(self, transactional_id: str) -> Transaction | None:
-        """Return the transaction, if it exists.
+        """Return the transaction; None if the transactional id is unknown.
 
-        :raises OperatingError: as :meth:`ask`.
+        :raises OperatingError: this broker is not the coordinator, or is still loading.
         """
         return self._find(transactional_id)[1]
 
     def all_transactions(self) -> Iterator[Transaction]:
-        """Yield all transactions that this broker coordinates.
+        """Yield the transactions that this broker coordinates.
 
-        :raises OperatingError: COORDINATOR_LOAD_IN_PROGRESS, if a partition is not loaded yet.
+        :raises OperatingError: COORDINATOR_LOAD_IN_PROGRESS: a partition is not loaded yet.
         """
         for led in list(self._led.values()):
             if led.phase is _Phase.LOADING:
@@ -300,9 +305,10 @@ class TransactionCoordinator:
             yield from list(led.transactions.values())
 
     async def _fresh_id(self) -> int:
-        """Return a new producer id.
+        """Return an unused producer id.
 
-        :raises OperatingError: COORDINATOR_LOAD_IN_PROGRESS, so that clients retry.
+        :raises OperatingError: COORDINATOR_LOAD_IN_PROGRESS, so that clients retry: none is
+            available.
         """
         try:
             return await self._next_producer_id()
@@ -313,7 +319,12 @@ class TransactionCoordinator:
             ) from e
 
     async def _require_current(self, transactional_id: str) -> None:
-        """Confirm that no other broker has become coordinator of the id."""
+        """Return if no other broker has become coordinator of the id.
+
+        This needs an append only while another broker may lead.
+
+        :raises OperatingError: the append failed.
+        """
         if not self._may_be_deposed():
             return
         code = await self._append(self._led_of(transactional_id), _NOTHING)
@@ -343,7 +354,7 @@ class TransactionCoordinator:
     # --- timeouts and expiry ---------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Abort overdue transactions and expire unused ids, until cancelled."""
+        """Abort overdue transactions and expire unused ids at intervals, until cancelled."""
         settings = self._settings
         next_expiry_ms = self._clock.now_ms() + settings.expiry_interval_ms
         while True:
@@ -418,7 +429,7 @@ class TransactionCoordinator:
                 assert_never(action)
 
     def _handle_outcome(self, outcome: Outcome) -> None:
-        """Handle the result of markers."""
+        """Pass the outcome of markers to the transaction, unless its metadata has changed since."""
         ending = outcome.ending
         led = self._led.get(ending.index)
         transaction = None if led is None else led.transactions.get(ending.transactional_id)

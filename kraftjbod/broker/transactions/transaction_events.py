@@ -1,8 +1,7 @@
 """PURE. Events and actions of the state machine of a transactional id.
 
 Names are those of Kafka's requests. A ``token`` identifies a request that waits for its answer;
-each
-is answered once. Times are wall milliseconds.
+each is answered once. Times are wall milliseconds.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ class EndRequested:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overdue:
-    """The transaction may be open for too long; then its producer is fenced.
+    """The transaction may be open for longer than its timeout. If so, its producer is fenced.
 
     ``version`` is the cluster's level of ``transaction.version``.
     """
@@ -71,14 +70,14 @@ class Overdue:
 
 @dataclass(frozen=True, slots=True)
 class Expired:
-    """The id may have been unused for ``kept_ms``, the retention time of transactional ids."""
+    """The id may have been unused for ``kept_ms``. If so, it is deleted."""
 
     kept_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """The write of :class:`Write` is replicated, or failed with ``code``."""
+    """The record of :class:`Write` is replicated, or the write failed with ``code``."""
 
     code: ErrorCode
 
@@ -92,7 +91,7 @@ class Marked:
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """Continue an unfinished end, after a load or a failed write."""
+    """Continue the end of the transaction, after a load or a failed write."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +117,10 @@ TransactionEvent = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionAnswer:
-    """The answer to a request, with the producer id and epoch to use next where the request
-    returns them."""
+    """The answer to a request.
+
+    For InitProducerId and EndTxn it has the producer id and epoch to use next.
+    """
 
     code: ErrorCode = ErrorCode.NONE
     producer_id: int = NO_PRODUCER
@@ -134,14 +135,15 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """Append the metadata, or a tombstone (None). Report the result as :class:`Written`."""
+    """Append the metadata, or a tombstone if it is None. :class:`Written` must follow."""
 
     metadata: TransactionMetadata | None
 
 
 @dataclass(frozen=True, slots=True)
 class SendMarkers:
-    """Send markers to the partitions. :class:`Marked` follows for each partition."""
+    """Send markers to the partitions that lack one. :class:`Marked` must follow for each
+    partition."""
 
     metadata: TransactionMetadata
 

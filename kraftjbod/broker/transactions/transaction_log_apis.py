@@ -49,8 +49,10 @@ class TransactionLogApis:
     ) -> None:
         """Create the handlers.
 
-        :param timeout_ms: maximum time for the replication of a marker.
-        :param listeners: by topic.
+        :param suspect_after_ms: ``log.dir.io.suspect.ms``: how long a response waits for a
+            directory.
+        :param timeout_ms: time limit of the replication of a marker.
+        :param listeners: by topic; each is called with a marker that is replicated in the topic.
         """
         self._replicas = replicas
         self._appends = appends

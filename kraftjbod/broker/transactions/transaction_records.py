@@ -1,9 +1,9 @@
 """PURE. Records of ``__transaction_state``, in Kafka's format.
 
 A record has the whole state of one transactional id; a record without a value deletes it. Records
-of an unknown type or version are skipped, as in Kafka.
-The topic is compacted, is created with all its replicas or not at all, and has no unclean leader
-elections: a coordinator's decision must never be lost.
+of an unknown type or version are skipped, as in Kafka. The topic is compacted, is created with all
+its replicas or not at all, and has no unclean leader elections: a coordinator's decision must never
+be lost.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _MAX_ELEMENTS: Final = 1_000_000
 
 
 class TransactionState(IntEnum):
-    """Kafka's states and numbers.
+    """States of a transactional id, with Kafka's numbers.
 
     The last two are never written: fencing is one step here, and a dead id has no record.
     """
@@ -54,7 +54,7 @@ class TransactionState(IntEnum):
 
     @property
     def is_ending(self) -> bool:
-        """Whether the end is decided and some partitions may lack the marker."""
+        """Whether the end is decided but some partitions may lack the marker."""
         return self in (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
 
     @property
@@ -65,7 +65,7 @@ class TransactionState(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionMetadata:
-    """The persisted state of a transactional id. Times are wall milliseconds."""
+    """The value of the record of a transactional id. Times are wall-clock milliseconds."""
 
     producer_id: int
     producer_epoch: int = NO_EPOCH
@@ -83,17 +83,18 @@ class TransactionMetadata:
 
 @dataclass(frozen=True, slots=True)
 class TransactionFact:
-    """The state of an id; ``metadata`` is None for a deletion."""
+    """The state of a transactional id; ``metadata`` is None if the id is deleted."""
 
     transactional_id: str
     metadata: TransactionMetadata | None
 
 
 def record_of(fact: TransactionFact, *, version: int, now_ms: int) -> Record:
-    """Encode a fact as a record.
+    """Return the record that encodes ``fact``.
 
-    :param version: of the value: 0, or 1 from level 1 of ``transaction.version`` on.
-    :param now_ms: the wall time of the record.
+    :param version: version of the value: 1 from level 1 of ``transaction.version`` on, else 0.
+    :param now_ms: wall-clock time of the record.
+    :raises LocalProtocolError: a name is longer than records can hold.
     """
     key_fields = TransactionLogKey(transactional_id=fact.transactional_id)
     key = _TYPE.pack(_KEY_TYPE) + encode_body(0, key_fields)
@@ -124,7 +125,7 @@ def _value(metadata: TransactionMetadata, version: int) -> bytes:
 
 
 def fact_of(record: Record) -> TransactionFact | None:
-    """Decode a record; return None for an unknown type or version.
+    """Return the fact that a record contains; None if its type or version is unknown.
 
     :raises CorruptRecordError: the key or value does not match its type and version.
     """
@@ -178,7 +179,7 @@ def _metadata_in(value: memoryview) -> TransactionMetadata | None:
 
 
 def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    """Group partitions by topic, sorted, as requests name them."""
+    """Return the partition indices of each topic, both sorted."""
     grouped: dict[str, list[int]] = {}
     for topic, partition in sorted(partitions):
         grouped.setdefault(topic, []).append(partition)

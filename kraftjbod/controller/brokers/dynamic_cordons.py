@@ -22,16 +22,18 @@ Configs = Mapping[tuple[ResourceType, str], Mapping[str, str]]
 
 
 def dynamic_cordons(configs: Configs, broker: BrokerRegistration) -> tuple[DirectoryId, ...] | None:
-    """Return the sorted ids of the cordoned directories of ``broker``; None if nothing is set.
+    """Return the sorted ids of the directories of ``broker`` that dynamic configuration cordons.
 
-    Paths that the broker did not register are ignored: they may be its offline directories.
+    None if no dynamic value is set. Paths that the broker did not register are ignored: they may be
+    its offline directories.
     """
     text = dynamic_value(configs, broker.broker_id)
     return None if text is None else cordoned_ids(broker, list_items(text))
 
 
 def dynamic_value(configs: Configs, broker_id: BrokerId) -> str | None:
-    """Return the value set for the broker, or else for all brokers."""
+    """Return ``cordoned.log.dirs`` as set for the broker, or else for all brokers; None if
+    unset."""
     for name in (str(broker_id), ""):
         text = configs.get((ResourceType.BROKER, name), {}).get(CORDONED_LOG_DIRS)
         if text is not None:
@@ -40,7 +42,10 @@ def dynamic_value(configs: Configs, broker_id: BrokerId) -> str | None:
 
 
 def cordoned_ids(broker: BrokerRegistration, paths: Iterable[str]) -> tuple[DirectoryId, ...]:
-    """Return the ids of the directories of ``broker`` among ``paths``."""
+    """Return the sorted ids of the directories of ``broker`` whose path is in ``paths``.
+
+    All directories, if ``paths`` contains ``*``.
+    """
     wanted = frozenset(paths)
     return tuple(
         directory_id

@@ -22,7 +22,12 @@ from kraftjbod.protocol.rpc_quorum_messages import FetchMetadataRequest
 def require_same_log(
     state: MetadataState, broker_id: BrokerId, metadata_log_id: Uuid | None, applied_offset: int
 ) -> None:
-    """:raises ForeignMetadataError: the logs differ; the message describes both."""
+    """Return if a broker may have followed this controller's metadata log.
+
+    :param metadata_log_id: the log that the broker follows; None accepts any log.
+    :param applied_offset: the last offset that the broker has applied.
+    :raises ForeignMetadataError: the logs differ; the message describes both.
+    """
     if metadata_log_id is None:
         return
     if metadata_log_id != state.metadata_log_id:
@@ -38,7 +43,10 @@ def require_same_log(
 
 
 def require_log(state: MetadataState, metadata_log_id: Uuid | None) -> None:
-    """:raises ForeignMetadataError: the sender of a request follows another metadata log."""
+    """Return if the sender of a request follows this controller's metadata log, or names none.
+
+    :raises ForeignMetadataError: the sender follows another log.
+    """
     if metadata_log_id not in (None, state.metadata_log_id):
         raise ForeignMetadataError(
             f"The broker follows metadata log {metadata_log_id}, and this controller has "
@@ -47,10 +55,10 @@ def require_log(state: MetadataState, metadata_log_id: Uuid | None) -> None:
 
 
 def require_same_entry(request: FetchMetadataRequest, epoch: int | None) -> None:
-    """Check that the broker's last entry is the one in this log (KIP-595).
+    """Return if the broker's last entry may be the entry at that offset of this log (KIP-595).
 
-    :param epoch: of the entry at that offset; None if it is unknown or not committed.
-    :raises ForeignMetadataError: the broker knows another entry.
+    :param epoch: epoch of the entry here; None if it is unknown or not committed.
+    :raises ForeignMetadataError: the entry here has another epoch.
     """
     known = request.applied_metadata_epoch
     if request.metadata_log_id is None or None in (known, epoch) or known == epoch:

@@ -35,7 +35,7 @@ from kraftjbod.metadata.registrations import BrokerRegistration
 
 
 class BrokerControlState(Enum):
-    """What the controller lets a broker do."""
+    """What the controller permits a broker to do."""
 
     FENCED = "fenced"
     UNFENCED = "unfenced"
@@ -55,7 +55,7 @@ class BrokerControlState(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatRequests:
-    """The requests of a heartbeat, and the facts that decide whether they are granted."""
+    """The requests in a heartbeat, and the conditions under which they are granted."""
 
     want_fence: bool
     want_shut_down: bool
@@ -67,7 +67,7 @@ class HeartbeatRequests:
 
 
 def next_state(current: BrokerControlState, wish: HeartbeatRequests) -> BrokerControlState:
-    """One step of the state table (the KIP-631 heartbeat table)."""
+    """Return the broker's state after a heartbeat (the table of heartbeats in KIP-631)."""
     match current:
         case BrokerControlState.FENCED:
             if wish.want_shut_down:
@@ -120,18 +120,21 @@ class _Contact:
 
 
 class BrokerHeartbeatManager:
-    """The last contact with each broker."""
+    """The last contact with each broker, and the sessions that follow from it."""
 
     def __init__(self, *, session_timeout_ms: int, reconnect_grace_ms: int) -> None:
-        """:param reconnect_grace_ms: 0 if closed connections are to be ignored."""
+        """Create a manager without contacts.
+
+        :param session_timeout_ms: silence that ends a session.
+        :param reconnect_grace_ms: time for a broker whose connection closed to send a request on
+            another one; 0 ignores closed connections.
+        """
         self.set_limits(session_timeout_ms, reconnect_grace_ms)
         self._contacts: dict[BrokerId, _Contact] = {}
 
     def set_limits(self, session_timeout_ms: int, reconnect_grace_ms: int) -> None:
-        """Change the limits.
-
-        A running session still lasts as long as was announced to the broker.
-        """
+        """Change the limits. A running session lasts at least as long as was announced to the
+        broker."""
         self.session_timeout_ms = session_timeout_ms
         self._reconnect_grace_ms = reconnect_grace_ms
 
@@ -170,8 +173,7 @@ class BrokerHeartbeatManager:
                 contact.closed_ms = None if is_reset else now_ms
 
     def end_session(self, broker_id: BrokerId) -> None:
-        """End the session of a broker that shut down, so that its next incarnation need not
-        wait."""
+        """Forget a broker that shut down or was removed, so that it may register again at once."""
         self._contacts.pop(broker_id, None)
 
     def restart(
@@ -192,7 +194,7 @@ class BrokerHeartbeatManager:
     def discount_pause(self, pause_ms: int, now_ms: int) -> None:
         """Disregard a pause of this process, during which requests waited in its sockets.
 
-        A long pause extends sessions. Every pause extends a reconnect grace.
+        A long pause extends sessions. Every pause extends the reconnect graces.
 
         :param pause_ms: duration of the pause, which ends now.
         """
@@ -208,7 +210,8 @@ class BrokerHeartbeatManager:
         return pause_ms > self.session_timeout_ms // 2
 
     def has_longer_sessions(self, now_ms: int) -> bool:
-        """Return whether a broker may rely on a session longer than one announced now."""
+        """Whether a broker may rely on a longer session than one that is announced at
+        ``now_ms``."""
         end_ms = now_ms + self.session_timeout_ms
         return any(contact.until_ms > end_ms for contact in self._contacts.values())
 
@@ -218,8 +221,10 @@ class BrokerHeartbeatManager:
         return is_heard and not self.is_gone(broker_id, now_ms)
 
     def is_gone(self, broker_id: BrokerId, now_ms: int) -> bool:
-        """Return whether a broker closed its connection and the grace is over, or refuses
-        others."""
+        """Whether the broker's process has ended, by a sign of death.
+
+        It closed its connection and the grace is over, or its address refuses connections.
+        """
         contact = self._contacts.get(broker_id)
         if contact is None:
             return False
@@ -228,10 +233,11 @@ class BrokerHeartbeatManager:
         return contact.is_refused or is_late
 
     def take_suspects(self) -> list[tuple[BrokerId, BrokerEpoch]]:
-        """Return brokers that closed their connection; each once until its next request.
+        """Return id and epoch of the brokers that closed their connection, for a probe.
 
-        Brokers that never sent a request to this controller are left out. A firewall rule may both
-        block their heartbeats and refuse connections to them.
+        Each broker is returned once until its next request. Brokers that never sent a request to
+        this controller are left out: a firewall may both block their heartbeats and refuse
+        connections.
         """
         suspects = []
         for broker_id, contact in self._contacts.items():
@@ -241,8 +247,8 @@ class BrokerHeartbeatManager:
         return suspects
 
     def refused(self, broker_id: BrokerId, epoch: BrokerEpoch) -> None:
-        """Note that the address of a suspect refuses connections, unless it sent a request
-        since."""
+        """Note that a suspect's address refuses connections. Ignored if it sent a request since the
+        probe."""
         contact = self._contacts.get(broker_id)
         if contact is not None and contact.epoch == epoch and contact.is_probed:
             contact.is_refused = True
@@ -253,14 +259,14 @@ class BrokerHeartbeatManager:
         return contact.closed_ms is not None or contact.is_reset or stays_away
 
     def may_be_replaced(self, broker_id: BrokerId, now_ms: int) -> bool:
-        """Return whether another incarnation may register, because the last one shows no life."""
+        """Whether another incarnation may register, because the last one shows no sign of life."""
         contact = self._contacts.get(broker_id)
         if contact is None or not self.has_valid_session(broker_id, now_ms):
             return True
         return self._is_suspect(contact, now_ms)
 
     def until_gone_ms(self, now_ms: int) -> int | None:
-        """Return the time until the next reconnect grace ends; None if none is running."""
+        """Return the milliseconds until the next reconnect grace ends; None if none is running."""
         ends = (
             contact.closed_ms + self._reconnect_grace_ms - now_ms
             for contact in self._contacts.values()
@@ -269,19 +275,26 @@ class BrokerHeartbeatManager:
         return min((wait_ms for wait_ms in ends if wait_ms > 0), default=None)
 
     def find_stale(self, unfenced: Iterable[BrokerId], now_ms: int) -> BrokerId | None:
-        """Return the unfenced broker without a valid session that has been silent the longest."""
+        """Return the broker without a valid session that has been silent the longest, if there is
+        one.
+
+        :param unfenced: the brokers to examine.
+        """
         stale = [broker for broker in unfenced if not self.has_valid_session(broker, now_ms)]
         return min(stale, key=self._last_ms, default=None)
 
     def note_shutdown_offset(self, broker_id: BrokerId, offset: int) -> None:
-        """Note that the entry at ``offset`` moved leaderships of this broker away; the last
-        counts."""
+        """Note that the entry at ``offset`` moved leaderships of this broker away.
+
+        The last such entry of a shutdown counts.
+        """
         contact = self._contacts.get(broker_id)
         if contact is not None:
             contact.shutdown_offset = offset
 
     def is_shutdown_known(self, broker_id: BrokerId, active: Iterable[BrokerId]) -> bool:
-        """Return whether every active broker has replayed this broker's shutdown entry."""
+        """Whether every broker in ``active`` has replayed the entry noted by
+        ``note_shutdown_offset``."""
         contact = self._contacts.get(broker_id)
         if contact is None or contact.shutdown_offset is None:
             return False

@@ -34,12 +34,12 @@ _NO_RECORDS: Final = encode_entry((), LATEST_METADATA_VERSION)
 
 
 def _payload(entry: Entry) -> bytes:
-    """Return the payload for brokers. Entries about voters are not for them, but keep an offset."""
+    """Return the entry's payload for brokers: no records if the entry is about voters."""
     return entry.payload if entry.kind is EntryKind.DATA else _NO_RECORDS
 
 
 class MetadataFetches:
-    """Answers metadata fetches. Use in the event loop's thread only."""
+    """Answers the metadata fetches of brokers. Use it in the event loop's thread only."""
 
     def __init__(
         self,
@@ -51,10 +51,10 @@ class MetadataFetches:
         require_up_to_date: Callable[[int | None], bool],
         max_fetch_bytes: Callable[[], int],
     ) -> None:
-        """
-        :param state: return the present metadata.
-        :param require_up_to_date: return whether this controller is active; raise if it neither is
-            active nor follows the active one with all entries up to the given offset.
+        """:param state: returns the present metadata.
+        :param require_up_to_date: returns whether this controller is active. Raises if it neither
+            is active nor follows the active one with all entries up to the given offset.
+        :param max_fetch_bytes: returns the present limit of a response.
         """
         self._driver = driver
         self._clock = clock
@@ -64,7 +64,7 @@ class MetadataFetches:
         self._max_fetch_bytes = max_fetch_bytes
 
     async def fetch(self, request: FetchMetadataRequest) -> FetchMetadataResponse:
-        """Answer a fetch of a broker.
+        """Answer a fetch, after a wait of at most ``max_wait_ms`` for the entry at its offset.
 
         :raises NotControllerError: this controller is not active and may not answer instead.
         :raises OffsetOutOfRangeError: the offset is after the log's end.
@@ -118,13 +118,16 @@ class MetadataFetches:
         )
 
     def _committed_term_at(self, offset: int | None) -> int | None:
-        """Return the term of a committed entry; None if it is unknown or not committed."""
+        """Return the term of the entry at ``offset``; None if it is unknown or not committed."""
         if offset is None or offset > self._driver.committed_offset:
             return None
         return self._driver.core.log.term_at(offset)
 
     def _controllers(self) -> tuple[str, ...]:
-        """Return the voters' addresses once the log names them; else brokers use their files."""
+        """Return the voters as ``id@host:port`` once the log names them.
+
+        Empty before that: brokers then use the controllers in their files.
+        """
         voters = self._driver.voters
         if voters.is_static:
             return ()
@@ -137,8 +140,12 @@ class MetadataFetches:
     async def _snapshot_piece(
         self, last_offset: int, position: int, max_bytes: int, is_active: bool
     ) -> FetchMetadataResponse:
-        """Return a piece of that snapshot, or the first piece of the newest if it is gone.
+        """Return a response with a piece of the snapshot that ends at ``last_offset``.
 
+        If that snapshot is gone, or ``last_offset`` is negative, the piece is the first of the
+        newest one.
+
+        :param position: position of the piece in bytes.
         :raises CorruptRecordError: the snapshot is damaged; a repeated request gets another one.
         :raises OffsetOutOfRangeError: no snapshot exists, or ``position`` is after its end.
         """

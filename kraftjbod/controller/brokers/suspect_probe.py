@@ -21,7 +21,10 @@ IsRefused = Callable[[str, int], Awaitable[bool]]
 
 
 class SuspectProbe:
-    """Run ``run()`` while the controller lives. Call ``wake()`` when there may be suspects."""
+    """Probes the addresses of brokers that may be dead.
+
+    Run ``run()`` while the controller lives. Call ``wake()`` when there may be suspects.
+    """
 
     def __init__(
         self,
@@ -30,10 +33,9 @@ class SuspectProbe:
         is_refused: IsRefused,
         on_refused: Callable[[BrokerRegistration], Awaitable[None]],
     ) -> None:
-        """
-        :param take_suspects: return each suspect once.
-        :param on_refused: called with a suspect whose addresses all refuse connections. It may have
-            sent a request meanwhile.
+        """:param take_suspects: returns each suspect once.
+        :param on_refused: called with a suspect whose addresses all refuse connections. The suspect
+            may have sent a request meanwhile.
         """
         self._take_suspects = take_suspects
         self._is_refused = is_refused

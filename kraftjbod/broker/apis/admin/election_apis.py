@@ -41,7 +41,7 @@ class ElectionApis:
     ) -> None:
         """Create the handlers.
 
-        :param unregister_timeout_ms: for UnregisterBroker, which has no timeout.
+        :param unregister_timeout_ms: time limit of UnregisterBroker, whose request has no timeout.
         """
         self._channel = channel
         self._cache = cache
@@ -123,9 +123,9 @@ def _require_broker_id(number: int) -> None:
 
 
 def _election_type(request: ElectLeadersRequest, version: int) -> ElectionType:
-    """Return the requested election type.
+    """Return the requested election type: PREFERRED for versions before 1.
 
-    :raises OperatingError: INVALID_REQUEST, for a number unknown to Kafka.
+    :raises OperatingError: INVALID_REQUEST: Kafka has no type with this number.
     """
     if version < _TYPED_SINCE:
         return ElectionType.PREFERRED

@@ -45,7 +45,8 @@ _TOO_MANY: Final = OperatingError(
 
 
 class TimeLeft:
-    """The time left of a client's timeout, for a request that needs several controller requests."""
+    """The rest of a client's timeout, for a client request that needs several controller
+    requests."""
 
     def __init__(self, asked_ms: int) -> None:
         self._loop = asyncio.get_running_loop()
@@ -61,9 +62,9 @@ async def find_topics(
 ) -> list[FoundTopic]:
     """Ask the controller for the present names and ids of topics.
 
-    An old controller without this request gives the unchanged references, without an error.
-
-    An operation on a topic found by its id cannot affect a later topic with the same name.
+    A topic that does not exist has an error code. An old controller does not know this request:
+    then the references are returned unchanged, without errors. An operation on a topic found by its
+    id cannot affect a later topic with the same name.
     """
     found = await forward(
         channel,
@@ -91,11 +92,15 @@ async def forward(
     timeout_ms: int,
     raises_first: bool = False,
 ) -> list[Outcome]:
-    """Forward all items and return their outcomes.
+    """Forward all items to the controller and return one outcome per item.
 
+    :param ask: returns the controller request for some items.
+    :param outcomes: returns the outcomes that a controller response contains.
+    :param refuse: returns the outcome of an item that failed with an error.
     :param timeout_ms: the client's timeout, for all parts together.
-    :param raises_first: raise the error that refuses the first part, before which nothing was done.
-    :raises OperatingError: in that case.
+    :param raises_first: whether to raise the error of the first part, before which nothing was
+        done.
+    :raises OperatingError: with ``raises_first``: the first part failed.
     """
     loop = asyncio.get_running_loop()
     deadline_s = loop.time() + forward_timeout_ms(timeout_ms) / 1000
@@ -124,7 +129,8 @@ async def forward(
 async def _parts(
     items: Iterable[Item], ended: list[Outcome], refuse: Callable[[Item, OperatingError], Outcome]
 ) -> AsyncIterator[tuple[Item, ...]]:
-    """Yield ``items`` in parts; add the outcome of items that cannot be forwarded to ``ended``."""
+    """Yield ``items`` in parts. Outcomes of items that cannot be forwarded are added to
+    ``ended``."""
     part: list[Item] = []
     part_bytes = count = 0
     async for item in in_slices(items):

@@ -43,7 +43,7 @@ _VERSION: Final = _HEAD.pack(0)
 
 
 class MemberState(IntEnum):
-    """Reconciliation states of a member; numbers are Kafka's."""
+    """States of a member's reconciliation, with Kafka's numbers."""
 
     STABLE = 0
     UNREVOKED_PARTITIONS = 1
@@ -62,7 +62,7 @@ class MemberState(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassicProtocols:
-    """The data of a member with the classic protocol."""
+    """What a member of a consumer group has in addition if it uses the classic protocol."""
 
     session_timeout_ms: int
     protocols: tuple[tuple[str, bytes], ...]
@@ -71,7 +71,7 @@ class ClassicProtocols:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerMember:
-    """A member as it describes itself."""
+    """A member of a consumer group, as its requests describe it."""
 
     member_id: str
     instance_id: str | None = None
@@ -94,7 +94,8 @@ class GroupEpoch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetEpoch:
-    """The epoch of the target assignment and its time (wall milliseconds)."""
+    """The epoch of the target assignment, and the wall-clock time in ms at which it was
+    computed."""
 
     epoch: int
     since_ms: int = 0
@@ -113,8 +114,10 @@ class CurrentAssignment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedRegex:
-    """The topics that an expression matched at metadata offset ``version``, at wall time
-    ``resolved_ms``."""
+    """The topics that a regular expression matched.
+
+    ``version`` is the metadata offset of the match, ``resolved_ms`` its wall-clock time.
+    """
 
     topics: frozenset[str]
     version: int
@@ -129,7 +132,10 @@ class EpochFact:
 
 @dataclass(frozen=True, slots=True)
 class PartitionMetadataFact:
-    """A record of Kafka before 4.1. It is unused, but its deletion must be written."""
+    """Whether the log has the partition metadata record that Kafka before 4.1 wrote.
+
+    The record is unused, but a tombstone must delete it.
+    """
 
     group_id: str
     is_there: bool
@@ -184,7 +190,7 @@ ConsumerFact = (
 
 
 def consumer_record_of(fact: ConsumerFact) -> tuple[bytes, bytes | None]:
-    """Return key and value of the record for ``fact``."""
+    """Return the key and the value of the record for ``fact``. The value is None for a deletion."""
     group_id = fact.group_id
     match fact:
         case EpochFact(_, epoch):
@@ -295,7 +301,7 @@ def _regex_body(value: ResolvedRegex) -> Message:
 
 
 def by_topic(partitions: Iterable[TopicIdPartition]) -> list[tuple[TopicId, list[int]]]:
-    """Group partitions by topic id, sorted."""
+    """Return the partition indices of each topic id, both sorted."""
     return [
         (topic_id, [one.partition for one in own])
         for topic_id, own in groupby(sorted(partitions), key=lambda one: one.topic_id)
@@ -306,7 +312,8 @@ def by_topic(partitions: Iterable[TopicIdPartition]) -> list[tuple[TopicId, list
 
 
 def consumer_fact_of(key: Message, value: Message | None) -> ConsumerFact | None:
-    """Decode a record's key and value; None for another type."""
+    """Return the fact that a record's decoded key and value contain; None if the key type is
+    unknown."""
     match key:
         case ConsumerGroupMetadataKey():
             return EpochFact(key.group_id, _read(value, _epoch_in))
@@ -380,7 +387,10 @@ def _current_in(body: ConsumerGroupCurrentMemberAssignmentValue) -> CurrentAssig
 def _held_in(
     topics: Iterable[ConsumerGroupCurrentMemberAssignmentValue.TopicPartitions], epoch: int
 ) -> Held:
-    """Decode held partitions; old records without epochs per partition use the member's epoch."""
+    """Return the partitions that a member holds, each with the epoch in which the member got it.
+
+    Old records have no epochs of partitions. ``epoch``, the member's epoch, is used for them.
+    """
     held: dict[TopicIdPartition, int] = {}
     for one in topics:
         epochs = one.assignment_epochs

@@ -65,7 +65,7 @@ NO_EXPIRY: Final = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommittedOffset:
-    """A committed offset of a group for a partition. Times are wall milliseconds."""
+    """A committed offset of a group for a partition. Times are wall-clock milliseconds."""
 
     offset: int
     leader_epoch: int = -1
@@ -78,7 +78,7 @@ class CommittedOffset:
 
 
 def is_too_long(metadata: str | None, max_chars: int) -> bool:
-    """Return whether metadata exceeds ``max_chars``, counted in UTF-16 units as in Kafka."""
+    """Whether the metadata of a commit exceeds ``max_chars`` UTF-16 units, the unit of Kafka."""
     text = metadata or ""
     if 2 * len(text) <= max_chars:
         return False
@@ -87,7 +87,10 @@ def is_too_long(metadata: str | None, max_chars: int) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupMember:
-    """The persisted form of a member. The subscription is its metadata for the group's protocol."""
+    """A member in the group metadata record.
+
+    ``subscription`` is the member's metadata for the group's protocol.
+    """
 
     member_id: str
     instance_id: str | None
@@ -101,7 +104,10 @@ class GroupMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupMetadata:
-    """The persisted form of a group. ``since_ms`` is the wall time of its last change of state."""
+    """The value of a group metadata record.
+
+    ``since_ms`` is the wall-clock time of the group's last change of state; -1 if unknown.
+    """
 
     protocol_type: str
     generation: int
@@ -113,7 +119,7 @@ class GroupMetadata:
 
 @dataclass(frozen=True, slots=True)
 class OffsetFact:
-    """A committed offset; ``committed`` is None for a deletion."""
+    """A committed offset of a group for a partition; ``committed`` is None if it is deleted."""
 
     group_id: str
     topic_partition: TopicPartition
@@ -122,7 +128,7 @@ class OffsetFact:
 
 @dataclass(frozen=True, slots=True)
 class GroupFact:
-    """A group; ``group`` is None for a deletion."""
+    """A classic group; ``group`` is None if it is deleted."""
 
     group_id: str
     group: GroupMetadata | None
@@ -132,7 +138,11 @@ Fact = OffsetFact | GroupFact | ConsumerFact
 
 
 def record_of(fact: Fact, now_ms: int) -> Record:
-    """Encode a fact as a record; ``now_ms`` is the wall time of the record."""
+    """Return the record that encodes ``fact``.
+
+    :param now_ms: wall-clock time of the record.
+    :raises LocalProtocolError: a name is longer than records can hold.
+    """
     match fact:
         case OffsetFact(group_id, (topic, partition), committed):
             offset_key = OffsetCommitKey(group=group_id, topic=topic, partition=partition)
@@ -185,7 +195,7 @@ def _group_value(group: GroupMetadata) -> bytes:
 
 
 def fact_of(record: Record) -> Fact | None:
-    """Decode a record; return None for an unknown type.
+    """Return the fact that a record contains; None if its type is unknown.
 
     :raises CorruptRecordError: the key or value does not match its type and version.
     """
