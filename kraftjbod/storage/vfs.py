@@ -1,14 +1,14 @@
-"""DISK. The file system interface of a log directory: ``Vfs``, ``VfsFile``, and their
-implementations with POSIX calls.
+"""DISK. The file system interface of a log directory: ``Vfs`` and ``VfsFile``, and their POSIX
+implementations ``RealVfs`` and ``RealFile``.
 
 * All calls are synchronous and run in a log directory's own thread. The exception is
   ``read_cached_at``, which never waits for the disk and may therefore run on the event loop.
-* Errors are plain ``OSError``. This module does not judge them. Only calls whose names say so
-  return a value for a missing file instead.
+* Errors are plain ``OSError``. This module does not judge them. A missing file is an error too,
+  except for calls with ``if_exists``, ``exists``, ``is_dir`` and ``remove_tree``.
 * Paths are strings, joined with ``/``.
+* Every file is opened close-on-exec.
 
-This module knows no file formats, keeps only the set of open files, and opens every file
-close-on-exec.
+This module knows no file formats. Its only state is the set of open files.
 """
 
 from __future__ import annotations
@@ -56,9 +56,10 @@ class OpenMode(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirEntry:
-    """A name in a directory; ``size_bytes`` is 0 for a directory and None if it was not read.
+    """An entry of a directory.
 
-    A symbolic link is not followed: a link to a directory is not listed as a directory.
+    ``size_bytes`` is 0 for a directory, and None if it was not read. Symbolic links are not
+    followed: a link to a directory has ``is_dir`` False.
     """
 
     name: str
@@ -68,7 +69,7 @@ class DirEntry:
 
     @property
     def known_size(self) -> int:
-        """Return ``size_bytes`` of an entry that was listed with its size."""
+        """``size_bytes`` of an entry that was listed with its size."""
         assert self.size_bytes is not None, self
         return self.size_bytes
 
@@ -84,7 +85,7 @@ class DirEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Space:
-    """Size and free space of a file system, in bytes and inodes, for an unprivileged user."""
+    """Size and free space of a file system for an unprivileged user, in bytes and inodes."""
 
     total_bytes: int
     usable_bytes: int
@@ -125,8 +126,8 @@ class VfsFile(Protocol):
         """Copy ``size`` bytes at ``position`` of ``source`` to the same position here, in the
         kernel.
 
-        Both files belong to the same kind of ``Vfs``. Returns the number of bytes copied, which is
-        less than ``size`` only at the end of ``source``.
+        Both files belong to the same implementation of ``Vfs``. Returns the number of bytes copied,
+        which is less than ``size`` only at the end of ``source``.
 
         :raises OSError: EINVAL or ENOSYS if the two file systems do not support it.
         """
@@ -155,7 +156,7 @@ class Vfs(Protocol):
         ...
 
     def open_stream(self, path: str) -> io.BufferedReader:
-        """Open a sequential reader for a small file that is read from beginning to end."""
+        """Open the file for one sequential read from its beginning. Intended for small files."""
         ...
 
     def read_if_exists(self, path: str) -> bytes | None:
@@ -169,7 +170,7 @@ class Vfs(Protocol):
         ...
 
     def real_path(self, path: str) -> str:
-        """Return ``path`` without symbolic links, ``.`` and ``..``, even if it does not exist."""
+        """Return ``path`` without symbolic links, ``.`` and ``..``. The file need not exist."""
         ...
 
     def extent_if_exists(self, path: str) -> Extent | None: ...
@@ -179,8 +180,8 @@ class Vfs(Protocol):
 
         A name that another thread renames or removes meanwhile may be absent.
 
-        :param sized: suffix of the names whose sizes are read, which costs one stat call each; None
-            reads no sizes.
+        :param sized: suffix of the names whose sizes are read, which costs one stat call each. With
+            None no sizes are read.
         """
         ...
 
@@ -195,7 +196,10 @@ class Vfs(Protocol):
     def unlink_if_exists(self, path: str) -> None: ...
 
     def remove_tree(self, path: str) -> None:
-        """Remove ``path`` and everything below it, unless another program removes it meanwhile."""
+        """Remove ``path`` and everything below it.
+
+        No error if ``path`` does not exist or disappears meanwhile.
+        """
         ...
 
     def sync_dir(self, path: str) -> None:
@@ -205,9 +209,9 @@ class Vfs(Protocol):
     def sync_side_by_side(
         self, syncs: Sequence[Callable[[], None]], beat: Callable[[], None]
     ) -> None:
-        """Carry out fsyncs in any order, several at a time, and ``beat`` after each.
+        """Run fsyncs in any order, several at a time, and call ``beat`` after each.
 
-        Returns when none of them runs any more; then the first error is raised.
+        Returns after the last one has ended. If some failed, the first error is raised then.
         """
         ...
 
@@ -218,7 +222,7 @@ class Vfs(Protocol):
     def space(self, path: str) -> Space: ...
 
     def try_lock(self, path: str) -> VfsFile | None:
-        """Create ``path`` and lock it exclusively until it is closed or the process ends.
+        """Create the file ``path`` and lock it exclusively until it is closed or the process ends.
 
         Returns None if another process or object holds the lock.
         """
@@ -227,22 +231,22 @@ class Vfs(Protocol):
     def let_go(self, root: str) -> None:
         """Abandon all open files below ``root``, locks included, so that the disk can be unmounted.
 
-        Operations on an abandoned file fail. No file below ``root`` can be opened through this
-        ``Vfs`` afterwards. The call may come from any thread, may hang with the disk, and needs no
-        free descriptor.
+        Operations on an abandoned file fail with EBADF. Later, no file below ``root`` can be opened
+        through this ``Vfs``. The call may come from any thread, may hang with the disk, and needs
+        no free descriptor.
         """
         ...
 
     def close_let_go(self, root: str) -> None:
         """Close the descriptors that :meth:`let_go` abandoned. Until then they count as open files.
 
-        Call this only when no thread runs an operation on one of those files.
+        Call this only when no thread can still use one of those files.
         """
         ...
 
 
 class RealFile:
-    """A ``VfsFile`` over a file descriptor.
+    """``VfsFile`` of a file descriptor.
 
     The class deliberately has no finalizer: files of a failed disk are dropped, and closing them
     may hang.
@@ -313,8 +317,8 @@ class RealFile:
         self._open_files.close(self._fd)
 
     def become_useless(self, nothing: int) -> None:
-        """Make operations that start from now on fail with EBADF, by using the descriptor
-        ``nothing``.
+        """Redirect the file to the descriptor ``nothing``, so that all later operations fail with
+        EBADF.
         """
         self._fd = nothing
 
@@ -355,7 +359,7 @@ class SpareDescriptor:
 
 @functools.cache
 def _spare() -> SpareDescriptor:
-    """Return the spare descriptor; all disks of the process share it."""
+    """Return the spare descriptor that all disks of the process share."""
     return SpareDescriptor()
 
 
@@ -372,7 +376,8 @@ class OpenFiles:
 
     An abandoned descriptor keeps its number and is redirected to ``nothing``. Closing it at once
     would let a new file of a healthy disk reuse the number, and a late operation could write to
-    that file. It is closed when no thread can still use it.
+    that file.
+    :meth:`close_given_up` closes it when no thread can still use it.
     """
 
     def __init__(self, nothing: int) -> None:
@@ -428,7 +433,7 @@ class OpenFiles:
 
 
 class RealVfs:
-    """A ``Vfs`` over the operating system's file system."""
+    """``Vfs`` of the operating system's file system."""
 
     def __init__(self) -> None:
         self._files = OpenFiles(_spare().nothing)
@@ -586,7 +591,10 @@ class RealVfs:
 
 
 def _start_threads(work: Callable[[], None], count: int) -> int:
-    """Start up to ``count`` threads; return how many the process was allowed to start."""
+    """Start up to ``count`` threads that run ``work``.
+
+    Return how many the process was allowed to start.
+    """
     for started in range(count):
         try:
             threading.Thread(target=work, name="fsync", daemon=True).start()
@@ -596,17 +604,20 @@ def _start_threads(work: Callable[[], None], count: int) -> int:
 
 
 def sync_in_order(syncs: Sequence[Callable[[], None]], beat: Callable[[], None]) -> None:
-    """Implement :meth:`Vfs.sync_side_by_side` sequentially; end with the first error."""
+    """Run ``syncs`` one after the other, and ``beat`` after each.
+
+    The first error ends the function.
+    """
     for sync in syncs:
         sync()
         beat()
 
 
 class Undoing:
-    """Context manager that calls ``undo`` if its body raises.
+    """Context manager that calls ``undo`` if its body raises, and raises the error again.
 
-    Operations on a full disk fail halfway, and the process continues to use the files. The error is
-    raised again. If ``undo`` fails, its error is raised with the first one as context.
+    Operations on a full disk fail halfway, and the process continues to use the files. If ``undo``
+    fails, its error is raised with the first one as context.
     """
 
     __slots__ = ("_undo",)
@@ -637,7 +648,8 @@ def sync_renamed(vfs: Vfs, directory: str, undo: Callable[[], None]) -> None:
 
 
 def write_atomically(vfs: Vfs, path: str, data: bytes, *, sync: bool = True) -> None:
-    """Replace the file ``path`` atomically: after a crash it holds the old or the new bytes.
+    """Replace the content of the file ``path`` atomically: after a crash it is the old or the new
+    bytes.
 
     With ``sync`` the new bytes are durable when this returns. If the call fails before the rename,
     the old content stays and the temporary file is removed.
@@ -650,9 +662,10 @@ def write_atomically(vfs: Vfs, path: str, data: bytes, *, sync: bool = True) -> 
 
 
 def write_temporary(vfs: Vfs, path: str, data: bytes, *, sync: bool) -> str:
-    """Write the file that is to be renamed to ``path``, and return its path.
+    """Write ``data`` to ``path`` + ``.tmp`` and return that path. The caller renames it to
+    ``path``.
 
-    If writing fails, the file is removed.
+    If writing fails, the temporary file is removed.
     """
     temporary = f"{path}.tmp"
     with Undoing(lambda: vfs.unlink_if_exists(temporary)):

@@ -1,7 +1,8 @@
-"""LOOP. ``DirCondition``: identity and state of a log directory, with the reasons and errors.
+"""LOOP. ``DirCondition``: path, id and state of a log directory, the reason of the state, and the
+errors that the state causes.
 
-The state changes by the table of ``core/log_dir_state.py``, and each change is logged. The
-consequences of a change are in ``log_dir.py``.
+The state changes by the table of ``core/log_dir_state.py``, and each change is logged.
+``log_dir.py`` acts on the changes.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class DirCondition:
 
     @property
     def is_online(self) -> bool:
-        """Return whether the state is not OFFLINE. An impaired directory is online."""
+        """Whether the state is not OFFLINE. An impaired directory is online."""
         return self.state is not LogDirState.OFFLINE
 
     @property
@@ -49,7 +50,7 @@ class DirCondition:
         return self.state.is_impaired
 
     def require_allowed(self, kind: OpKind) -> None:
-        """Raise an error unless the state allows operations of ``kind``.
+        """Raise an error if the state forbids operations of ``kind``.
 
         :raises KafkaStorageError: the directory is offline.
         :raises LogDirImpairedError: the directory is saturated or stalled.
@@ -61,7 +62,9 @@ class DirCondition:
         return self._impaired_error(self.state, self.impaired_reason)
 
     def saturated_error(self, reason: str) -> LogDirImpairedError:
-        """Return the error for operations after ENOSPC, before the state is SATURATED."""
+        """Return the error for operations that fail after ENOSPC, while the state is still
+        ONLINE.
+        """
         return self._impaired_error(LogDirState.SATURATED, reason)
 
     def offline_error(self) -> KafkaStorageError:
@@ -80,9 +83,11 @@ class DirCondition:
         )
 
     def step(self, event: LogDirEvent, reason: str, **failed: str) -> bool:
-        """Apply ``event`` to the state and log the change; False if the state stays the same.
+        """Apply ``event`` to the state and log the change. Return False if the state does not
+        change.
 
-        :param failed: kind of the failed operation, and its replica if it has one.
+        :param reason: text for log events and errors.
+        :param failed: further fields of the log event: ``operation`` and ``replica``.
         """
         after = next_state(self.state, event)
         if after is self.state:
@@ -94,7 +99,7 @@ class DirCondition:
         return True
 
     def story(self, reason: str) -> dict[str, str | int]:
-        """Return the fields of log events about the directory, without its path."""
+        """Return the fields of a log event about the directory, without its path."""
         return {
             "directory_id": str(self.directory_id),
             "reason": reason,

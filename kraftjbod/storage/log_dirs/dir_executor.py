@@ -4,14 +4,15 @@
   (ADR 3).
 * The queue is bounded in operations and bytes. A full queue refuses new operations at once.
 * The event loop is woken once per batch of completions, not once per operation.
-* The executor knows the start of the running operation and can be abandoned. Then all pending
-  operations fail at once, and later results of the thread are ignored.
+* The executor measures how long the running operation has been running.
+* The executor can be abandoned. Then all pending operations fail at once, and later results of
+  the thread are ignored.
 * An operation that *may be taken back* can be failed at once if it has not started. It never starts
   then, so nothing is written after its caller got an error.
 
-The class is a ``concurrent.futures.Executor`` so that aiofiles can use it.
-It does not judge errors: the callback ``on_error`` runs first, in the thread, and ``translate``
-returns the caller's exception on the event loop.
+The class is a ``concurrent.futures.Executor`` so that aiofiles can use it. It does not judge
+errors. After an error, the callback ``on_error`` runs in the thread. Then ``translate`` runs on the
+event loop and returns the caller's exception.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _IDLE: Final = -1
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    """One queued operation. Only the event loop uses ``done`` and ``settle``."""
+    """One queued operation. Only the event loop uses ``done``, ``settle`` and ``translate``."""
 
     op: Callable[[], Any]
     settle: Callable[[Any], Any] | None
@@ -59,7 +60,10 @@ _Done = tuple[_Job, Any, BaseException | None, int]
 
 
 class LogDirExecutor(Executor):
-    """One thread and its queue. Every method but ``beat`` runs on the event loop."""
+    """One thread and its queue of operations.
+
+    All methods run on the event loop, except :meth:`beat` and :meth:`hold_back`.
+    """
 
     def __init__(
         self,
@@ -112,22 +116,22 @@ class LogDirExecutor(Executor):
 
     @property
     def is_full(self) -> bool:
-        """Return whether the queue has reached its limit of operations."""
+        """Whether the queue has reached its limit of operations."""
         return len(self._waiting) >= self._max_ops
 
     @property
     def is_idle(self) -> bool:
-        """Return whether every accepted operation was answered."""
+        """Whether every accepted operation was answered."""
         return not self._waiting
 
     @property
     def is_running(self) -> bool:
-        """Return whether the thread runs an operation, even after :meth:`abandon`."""
+        """Whether the thread runs an operation, even after :meth:`abandon`."""
         return self._running_since_ms != _IDLE
 
     @property
     def has_thread(self) -> bool:
-        """Return whether the thread was started and has not ended."""
+        """Whether the thread was started and has not ended."""
         return self._loop is not None and not self._has_ended
 
     def submit_op(
@@ -138,7 +142,10 @@ class LogDirExecutor(Executor):
         translate: Callable[[BaseException], BaseException] | None = None,
         size_bytes: int = 0,
     ) -> asyncio.Future[R]:
-        """Like :meth:`begin_op`, with a future. Cancelling it does not take the operation back."""
+        """Queue ``op`` as :meth:`begin_op` does, and return a future.
+
+        Cancelling it does not cancel ``op``.
+        """
         done: Completion[R] = self.begin_op(
             op, settle=settle, translate=translate, size_bytes=size_bytes
         )
@@ -156,18 +163,19 @@ class LogDirExecutor(Executor):
         may_be_taken_back: bool = False,
         what: object = "",
     ) -> Completion[R]:
-        """Run ``op`` in the thread, then ``settle`` on the event loop, which returns the result.
+        """Queue ``op`` for the thread and return the completion of the answer.
 
-        ``settle`` and ``translate`` run even if the caller stopped waiting, because they publish
-        the effects of the operation.
+        ``settle`` and ``translate`` run on the event loop even if the caller stopped waiting,
+        because they publish the effects of the operation.
 
-        :param settle: turns the result of ``op`` into the answer.
-        :param translate: turns the exception of ``op`` into the caller's exception.
+        :param settle: returns the answer for the result of ``op``.
+        :param translate: returns the caller's exception for the exception of ``op``.
         :param on_error: called in the thread with the exception, before the next operation starts.
             An exception of the callback replaces the first one.
         :param size_bytes: memory that the operation holds while it is queued.
+        :param may_be_taken_back: whether :meth:`take_back` and :meth:`hold_back` may fail it.
         :param what: description of the operation (``str(what)``) for :meth:`running_op`.
-        :raises OverloadedError: the queue is full.
+        :raises OverloadedError: the queue is full. After :meth:`abandon`, its error is raised.
         """
         if self._refusal is not None:
             raise self._refusal()
@@ -199,7 +207,10 @@ class LogDirExecutor(Executor):
         return done
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Implement ``concurrent.futures.Executor``, for the event loop's thread only."""
+        """Run ``fn`` in the thread (``concurrent.futures.Executor``).
+
+        Call it only on the event loop.
+        """
         outcome: Future[T] = Future()
         outcome.set_running_or_notify_cancel()
         inner: asyncio.Future[T] = self.submit_op(lambda: fn(*args, **kwargs))
@@ -207,12 +218,16 @@ class LogDirExecutor(Executor):
         return outcome
 
     def beat(self) -> None:
-        """Report progress of a long operation, so that it does not count as hung."""
+        """Report progress of the running operation from its thread: its running time starts again
+        at 0.
+        """
         self.beats += 1
         self._running_since_ms = self._clock.now_ms()
 
     def running_for_ms(self) -> int:
-        """How long the operation in the thread has been running, in ms; 0 if there is none."""
+        """Milliseconds since the running operation started or last beat, without pauses; 0 if none
+        runs.
+        """
         since_ms = self._running_since_ms
         if since_ms == _IDLE:
             return 0
@@ -222,12 +237,14 @@ class LogDirExecutor(Executor):
         return max(0, self._clock.now_ms() - since_ms - excused_ms)
 
     def running_op(self) -> str:
-        """Return the operation in the thread in words, such as ``flush``; empty if unknown."""
+        """Describe the running operation, such as ``flush``; empty if none runs."""
         job = self._begun
         return "" if job is None or self._running_since_ms == _IDLE else str(job.what)
 
     def excuse(self, paused_ms: int) -> None:
-        """Do not count a pause of the whole process as time of the running operation."""
+        """Subtract ``paused_ms``, a pause of the whole process, from the time of the running
+        operation.
+        """
         since_ms = self._running_since_ms
         excused_since_ms, excused_ms = self._excused
         so_far_ms = excused_ms if excused_since_ms == since_ms else 0
@@ -235,7 +252,10 @@ class LogDirExecutor(Executor):
         self._excused = (since_ms, min(so_far_ms + paused_ms, longest_ms))
 
     def take_back(self, refusal: Callable[[], BaseException]) -> int:
-        """Fail all operations that may be taken back and have not started; return their number."""
+        """Fail the operations that may be taken back and have not started. Return their number.
+
+        :param refusal: creates the error of each operation.
+        """
         taken = 0
         for job in list(self._not_begun):
             if self._not_begun.pop(job, _ABSENT) is _ABSENT:
@@ -248,11 +268,14 @@ class LogDirExecutor(Executor):
         return taken
 
     def hold_back(self, refusal: Callable[[], BaseException]) -> None:
-        """In the thread: fail operations that may be taken back, instead of starting them."""
+        """From now on fail operations that may be taken back instead of starting them.
+
+        Called in the thread. ``refusal`` creates the error of each operation.
+        """
         self._hold = refusal
 
     def let_go(self) -> None:
-        """Undo :meth:`hold_back`, on the event loop."""
+        """Undo :meth:`hold_back`. Called on the event loop."""
         self._hold = None
 
     def abandon(self, refusal: Callable[[], BaseException]) -> None:
@@ -265,7 +288,10 @@ class LogDirExecutor(Executor):
             job.done.set_exception(refusal())
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Let the thread end after the queued operations. Join it unless it was abandoned."""
+        """Let the thread end after the queued operations.
+
+        With ``wait``, join it unless it was abandoned.
+        """
         self._jobs.put(None)
         if wait and self._thread is not None and self._refusal is None:
             self._thread.join()
@@ -301,7 +327,7 @@ class LogDirExecutor(Executor):
             self._loop.call_soon_threadsafe(self._drain)
 
     def _drain(self) -> None:
-        """On the event loop: answer all operations that have finished."""
+        """Answer the operations that the thread has finished. Runs on the event loop."""
         if buggify.is_on and buggify.fires("storage.late_answers"):
             assert self._loop is not None
             self._loop.call_soon(self._drain)
@@ -336,10 +362,10 @@ class LogDirExecutor(Executor):
 
 
 class ThreadCount:
-    """Number of threads of other executors that run operations on one directory's files.
+    """Number of foreign threads that run operations on one directory's files now.
 
-    ``with`` counts the calling thread. ``on_none``, if set, is called in the last thread that
-    leaves.
+    Each thread enters the object with ``with``. ``on_none``, if set, is called in the last thread
+    that leaves.
     """
 
     __slots__ = ("_count", "_mutex", "on_none")
@@ -384,7 +410,10 @@ _ABSENT: Final = object()
 def _carry_out(
     op: Callable[[], T], on_error: Callable[[BaseException], None] | None
 ) -> tuple[T | None, BaseException | None]:
-    """Return the result or the error of ``op``. The error keeps this frame: hold no future here."""
+    """Run ``op``. Return its result and None, or None and its error.
+
+    The traceback of the error refers to this frame, so no local variable here may be a future.
+    """
     try:
         return op(), None
     except BaseException as e:

@@ -1,12 +1,13 @@
 """LOOP. ``DirWatch``: the two timers of an online log directory.
 
-* The first timer finds operations that do not end. After a time set per queue it reports them once,
-  and again when they have ended. After ``timeout_ms`` it reports a hung disk. The timer is off
-  while no operation is queued, because a broker can have dozens of idle directories.
+* The first timer finds operations that run for too long. After a time set per queue it calls
+  ``on_suspect`` once, and ``on_answer`` when they have ended. After ``timeout_ms`` it calls
+  ``on_hung``. The timer is off while no operation is queued, because a broker can have dozens of
+  idle directories.
 * The second timer requests checks of the disk.
 * Time during which the whole process was paused does not count.
 
-This class only reports. The log directory decides.
+The class only reports. The log directory decides.
 """
 
 from __future__ import annotations
@@ -37,9 +38,10 @@ class Watched(Protocol):
 
 
 class DirWatch:
-    """Watch of one directory, on the event loop.
+    """The two timers of one log directory.
 
     :param queues: the executors, and after how many ms an operation of each is suspected.
+    :param timeout_ms: after this time a running operation is reported as hung.
     """
 
     def __init__(
@@ -76,11 +78,13 @@ class DirWatch:
         self._note(is_suspicious=False)
 
     def running_ms(self) -> int:
-        """How long the oldest running operation has been running, in ms; 0 if none is."""
+        """Longest running time of the operations that run now, in ms; 0 if none runs."""
         return max(queue.running_for_ms() for queue in self._queues)
 
     def _poll_on_time(self) -> None:
-        """Poll when the timer fires, or earlier after answers."""
+        """Poll the queues, when the timer fires or earlier when answers arrive, and set the timer
+        again.
+        """
         if self._next_poll is not None:
             late_s = asyncio.get_running_loop().time() - self._next_poll.when()
             self._next_poll.cancel()

@@ -1,9 +1,9 @@
 """DISK. Checks of the disk below a log directory, run in the directory's thread.
 
-Every ``log.dir.check.interval.ms`` a check finds out whether the disk is still the same and
-writable. A failed check raises an ``OSError`` without errno, which the directory judges like any
-other. ``write_probe`` measures a durable write. The check itself says little about speed, because
-the page cache answers it.
+``check_disk`` runs every ``log.dir.check.interval.ms`` and finds out whether the disk is still the
+same one and writable. If not, it raises an ``OSError``, which the directory judges like any other.
+``write_probe`` is a durable write, whose duration the caller measures. The duration of
+``check_disk`` says little, because the page cache answers it.
 """
 
 from __future__ import annotations
@@ -24,10 +24,9 @@ def check_disk(
 ) -> Space:
     """Return the space of the file system at ``path`` if it is the expected one.
 
-    With ``has_free_space`` the check creates a file. Otherwise it opens an existing one for
-    writing, which a full disk allows and a read-only disk does not.
-
-    :raises OSError: another directory id or device than expected, or a failed operation.
+    :param has_free_space: True: the check creates and removes a file. False: it opens an existing
+        file for writing, which a full disk allows and a read-only disk does not.
+    :raises OSError: another directory id or device than expected (without errno), or a failed call.
     """
     meta = f"{path}/{META_PROPERTIES}"
     # ``exists`` needs no descriptor, and the process may have none left.
@@ -47,12 +46,13 @@ def check_disk(
 
 
 def require_identity(vfs: Vfs, path: str) -> None:
-    """Raise an error if ``meta.properties`` is missing, before a file is created in ``path``.
+    """Raise an error if ``meta.properties`` is missing in ``path``. Called before a file is created
+    there.
 
     If the disk was unmounted, ``path`` can be an empty directory of another disk. Files left there
     would prevent that directory from being added later.
 
-    :raises FileNotFoundError: the file is missing. The next check finds the cause.
+    :raises FileNotFoundError: the file is missing. The next :func:`check_disk` finds the cause.
     """
     meta = f"{path}/{META_PROPERTIES}"
     if not vfs.exists(meta):
@@ -60,12 +60,12 @@ def require_identity(vfs: Vfs, path: str) -> None:
 
 
 def holds_replicas(vfs: Vfs, path: str) -> bool:
-    """Return whether the directory contains replicas, the metadata log included."""
+    """Return whether ``path`` contains replica directories. The metadata log counts as one."""
     return any(entry.is_dir and parse_replica_dir(entry.name) for entry in vfs.list_dir(path))
 
 
 def write_probe(vfs: Vfs, directory: str) -> None:
-    """Write, sync and remove a small file. The caller measures the time."""
+    """Write, sync and remove a file of 4 KiB. The caller measures the time."""
     path = f"{directory}/{PROBE_FILE}"
     file = vfs.open(path, OpenMode.CREATE)
     with Undoing(lambda: vfs.unlink_if_exists(path)):

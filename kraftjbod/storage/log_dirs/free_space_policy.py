@@ -1,11 +1,11 @@
 """PURE. ``FreeSpacePolicy``: when a log directory counts as full, and when it has space again
 (KIP-928).
 
-* A directory is full below ``log.dir.min.free.bytes``, or with no free bytes at all: small writes
-  may still fit into allocated blocks, but the next write may not. An operation that fails with
-  ENOSPC also makes it full, without this policy.
-* A directory has space again when the reserve can be rebuilt, and the minimum and
-  ``log.dir.heal.free.bytes`` are free beside it, on :data:`CHECKS_TO_HEAL` checks in a row.
+* A directory is full if less than ``log.dir.min.free.bytes`` or nothing is free. With nothing free,
+  a small write may still fit into allocated blocks, but the next write may not.
+* An operation that fails with ENOSPC also makes a directory full. This policy does not decide that.
+* A directory has space again if enough is free on :data:`CHECKS_TO_HEAL` checks in a row. Enough is
+  the sum of the missing reserve, ``log.dir.min.free.bytes`` and ``log.dir.heal.free.bytes``.
 * With a quota, operations can fail though the file system reports free space. Then each attempt to
   heal waits for twice as many checks, up to :data:`LONGEST_WAIT_CHECKS`.
 """
@@ -41,7 +41,10 @@ class SpaceOnDisk(Protocol):
 class FreeSpacePolicy:
     """Policy of one log directory.
 
-    :param heal_free_bytes: margin for healing, at least 1 MiB; None means ``reserve_bytes``.
+    :param reserve_bytes: size of the reserve file.
+    :param min_free_bytes: with less free space the directory counts as full.
+    :param heal_free_bytes: free space beyond those two for healing, at least 1 MiB. None means
+        ``reserve_bytes``.
     """
 
     def __init__(
@@ -56,9 +59,9 @@ class FreeSpacePolicy:
         self._wait_checks = 0
 
     def is_short(self, space: SpaceOnDisk) -> bool:
-        """Return whether fewer bytes are free than configured, or none.
+        """Return whether less than ``min_free_bytes`` or nothing is free.
 
-        A file system without limits reports a total of 0 bytes.
+        A file system without a size limit reports a total of 0 bytes and is not full.
         """
         is_full = space.total_bytes > 0 and space.usable_bytes == 0
         return is_full or space.usable_bytes < self._min_free_bytes
@@ -74,8 +77,9 @@ class FreeSpacePolicy:
         return has_inodes and space.usable_bytes >= needed
 
     def may_heal(self, space: SpaceOnDisk, *, has_reserve: bool) -> bool:
-        """Return whether to rebuild the reserve now; called once per check of a saturated
-        directory.
+        """Return whether to rebuild the reserve now.
+
+        Call it once per check of a saturated directory.
         """
         if self._wait_checks:
             self._wait_checks -= 1
@@ -85,7 +89,10 @@ class FreeSpacePolicy:
         return self._good_checks >= CHECKS_TO_HEAL
 
     def filled_up(self, space: SpaceOnDisk | None) -> None:
-        """Record that an operation found no space. ``space`` is the measured space, if known."""
+        """Record that an operation found no space.
+
+        :param space: the space that the file system reported then; None if unknown.
+        """
         self._good_checks = 0
         if space is None or not self.is_enough(space, has_reserve=False):
             self._contradictions = self._wait_checks = 0

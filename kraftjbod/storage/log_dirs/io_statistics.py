@@ -3,11 +3,10 @@
 * Durations are the time in the directory's threads, without the time in the queue.
 * Buckets are powers of two: [0] below 1 ms, [1] below 2 ms, [2] below 4 ms and so on. The last one
   has no upper limit.
-* ``latency_ms`` is used to compare directories. It is the average of writes, flushes and probes
-  over the last few checks, including the running operation. Probes measure a directory without
-  load.
+* ``latency_ms`` is used to compare directories. It is the moving average of writes, flushes and
+  probes over the last few checks, the running operation included. Without load, only probes count.
 
-This module only counts. ``storage/log_dirs/slow_dirs.py`` judges the figures.
+``slow_dirs.py`` judges the figures.
 """
 
 from __future__ import annotations
@@ -51,7 +50,10 @@ _COMPARED: Final = (IoGroup.WRITE, IoGroup.FLUSH, IoGroup.PROBE)
 
 @dataclass(slots=True)
 class IoFigures:
-    """Figures of one group since the directory was opened. Only appends count in ``size_bytes``."""
+    """Counters of one group since the directory was opened.
+
+    ``size_bytes`` counts the memory of the operations, which only appends declare.
+    """
 
     operations: int = 0
     errors: int = 0
@@ -77,7 +79,10 @@ class IoStatistics:
         return self._figures[group]
 
     def record(self, group: IoGroup, elapsed_ms: int, size_bytes: int, *, is_error: bool) -> None:
-        """Count an operation that has ended."""
+        """Count an operation that has ended.
+
+        :param elapsed_ms: its time in the thread.
+        """
         figures = self._figures[group]
         figures.operations += 1
         figures.errors += is_error

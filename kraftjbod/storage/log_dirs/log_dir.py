@@ -2,16 +2,17 @@
 judged.
 
 * Every operation goes through :meth:`LogDir.begin` or a method built on it. Its ``OSError`` is
-  judged here, and the caller gets a :class:`KafkaStorageError`. The subclass names the kind of
-  operation (KIP-18).
+  judged here, and the caller gets a :class:`KafkaStorageError`. The subclass of the error names the
+  kind of operation (KIP-18).
 * The state changes only here, by the table of ``core/log_dir_state.py``. An impaired directory
-  refuses the operations listed in ``log_dir_policy.py`` with a retriable error.
+  (SATURATED or STALLED) refuses some kinds of operations with a retriable error:
+  ``log_dir_policy.is_allowed``.
 * OFFLINE is permanent: a reattached directory is a new object. All pending operations fail at once
-  and the thread is abandoned. Another thread abandons the open files, because closing them can
-  hang. Their descriptors are closed once no thread may still use them.
+  and the threads are abandoned. Another thread redirects the open files, because closing them can
+  hang. Their descriptors are closed once no thread can still use them.
 * ``saturation.py`` handles a full disk.
-* An operation that does not end makes the directory STALLED (``dir_watch.py``). Queued operations
-  that may be taken back fail, and new ones are refused, until it ends. After
+* An operation that runs for too long makes the directory STALLED (``dir_watch.py``). Queued
+  operations that may be taken back fail. New ones are refused until the operation ends. After
   ``log.dir.io.timeout.ms`` the directory goes OFFLINE.
 * ``outside_operations.py`` runs operations on the directory's files in other threads.
 * fsyncs of segments have their own thread, so that a slow fsync does not delay appends. Pure
@@ -68,7 +69,11 @@ _LACKS_LOGGED_EVERY_MS: Final = 10_000
 
 
 class _Way(NamedTuple):
-    """How operations of one kind run: thread, error callback, statistics and checks."""
+    """How operations of one kind run.
+
+    - ``on_error``: called in the thread with the exception of a failed operation.
+    - ``makes_names``: the thread checks ``meta.properties`` before the operation.
+    """
 
     executor: LogDirExecutor
     on_error: Callable[[BaseException], None]
@@ -88,7 +93,7 @@ class _OpName(NamedTuple):
 
 
 class _Lacks:
-    """Rate limit for the log event about operations that lacked a resource of the process."""
+    """Limits the log event ``log_dir_operation_lacked_resources`` to one in 10 s."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -96,7 +101,10 @@ class _Lacks:
         self._logged_from_ms = 0
 
     def count(self) -> int:
-        """Count one operation. Return how many came since the last event if one is due, else 0."""
+        """Count one operation.
+
+        Return the number since the last event if an event is due, else 0.
+        """
         self._unlogged += 1
         now_ms, times = self._clock.now_ms(), self._unlogged
         if now_ms < self._logged_from_ms:
@@ -121,7 +129,7 @@ class LogDirFailureChannel:
             self._changed.put_nowait(log_dir)
 
     async def take(self) -> LogDir:
-        """Wait for the next directory and return it; the caller reads its state and reasons."""
+        """Wait for the next directory and return it. The caller reads its state and reasons."""
         log_dir = await self._changed.get()
         self._waiting.discard(log_dir)
         return log_dir
@@ -230,13 +238,15 @@ class LogDir(DirCondition):
 
     @property
     def is_busy(self) -> bool:
-        """Return whether a thread runs an operation on the directory's files, abandoned or not."""
+        """Whether a thread runs an operation on the directory's files, even one that was
+        abandoned.
+        """
         is_running = self._executor.is_running or self._flush_executor.is_running
         return is_running or bool(self.outside_threads)
 
     @property
     def running_ms(self) -> int:
-        """How long the main thread's operation has been running, in ms; 0 if none is."""
+        """Duration of the running operation of the main thread, in ms; 0 if none runs."""
         return self._executor.running_for_ms()
 
     @property
@@ -254,8 +264,9 @@ class LogDir(DirCondition):
         settle: Callable[[T], R] | None = None,
         replica: TopicPartition | None = None,
     ) -> asyncio.Future[R]:
-        """Like :meth:`begin`, with a future. Cancelling the future does not take the operation
-        back.
+        """Queue ``op`` as :meth:`begin` does, and return a future of the answer.
+
+        Cancelling the future does not cancel the operation.
         """
         done: Completion[R] = self.begin(kind, op, settle=settle, replica=replica)
         return done.future()
@@ -269,16 +280,16 @@ class LogDir(DirCondition):
         size_bytes: int = 0,
         replica: TopicPartition | None = None,
     ) -> Completion[R]:
-        """Queue ``op`` for the directory's thread.
+        """Queue ``op`` for the directory's thread, or for the flush thread if ``kind`` is FLUSH.
 
-        ``settle`` runs on the event loop in the iteration in which the operation completes. It
-        turns the result of ``op`` into the answer and publishes the effects of the operation. So it
-        runs even if the caller stopped waiting.
-
+        :param settle: called on the event loop with the result of ``op``, even if the caller
+            stopped waiting. It publishes the effects of the operation and returns the answer.
+            Without it, the result of ``op`` is the answer.
         :param size_bytes: memory that the operation holds while it is queued.
         :param replica: the replica of the operation, for log events about a failure.
-        :raises KafkaStorageError: the directory is offline; also a possible answer later.
-        :raises LogDirImpairedError: its state forbids ``kind`` now; also a possible answer later.
+        :returns: the completion, which gets the answer or one of the errors below.
+        :raises KafkaStorageError: the directory is offline.
+        :raises LogDirImpairedError: the state of the directory forbids ``kind`` now.
         :raises OverloadedError: the queue is full.
         """
         if self.state is not LogDirState.ONLINE:
@@ -305,7 +316,11 @@ class LogDir(DirCondition):
         )
 
     def if_ours(self, op: Callable[[], T]) -> Callable[[], T]:
-        """Wrap ``op`` so that it fails if ``meta.properties`` is missing (unmounted disk)."""
+        """Return ``op`` with a check before it that ``meta.properties`` exists.
+
+        The check raises FileNotFoundError if the disk was unmounted. A directory that was not
+        identified yet is not checked.
+        """
 
         def op_if_ours() -> T:
             if self._device is not None:
@@ -317,11 +332,14 @@ class LogDir(DirCondition):
     async def run(
         self, kind: OpKind, op: Callable[[], T], *, replica: TopicPartition | None = None
     ) -> T:
-        """Run ``op`` and wait for it. Cancelling the wait does not take the operation back."""
+        """Run ``op`` as :meth:`begin` does and return its result.
+
+        Cancelling the wait does not cancel ``op``.
+        """
         return await cast("asyncio.Future[T]", self.submit(kind, op, replica=replica))
 
     async def read_text(self, kind: OpKind, path: str) -> str | None:
-        """Read a small text file in the directory's thread; None if it does not exist.
+        """Return the content of a small text file, or None if it does not exist.
 
         :raises KafkaStorageError: the directory is or goes offline.
         """
@@ -339,12 +357,13 @@ class LogDir(DirCondition):
     def read_cached(
         self, file: VfsFile, position: int, size: int, *, replica: TopicPartition | None = None
     ) -> memoryview | None:
-        """Read bytes from the page cache, possibly fewer than ``size``, without waiting for the
+        """Read up to ``size`` bytes at ``position`` from the page cache, without waiting for the
         disk.
 
-        Returns None if the bytes are not cached: then read them in the directory's thread.
+        Returns None if the first byte is not cached: then read in the directory's thread.
 
         :raises KafkaStorageError: the directory is or goes offline.
+        :raises LogDirImpairedError: the directory is stalled.
         """
         if self.state is not LogDirState.ONLINE:
             self.require_allowed(OpKind.READ)
@@ -361,10 +380,11 @@ class LogDir(DirCondition):
             raise self.judge_error(OpKind.READ, e, replica) from e
 
     async def compute(self, op: Callable[[], T], *, size_bytes: int) -> T:
-        """Run ``op``, which touches no file, in the thread for computations, and return its result.
+        """Run ``op`` in the thread for computations and return its result. ``op`` accesses no file.
 
         :param size_bytes: memory that the queued computation holds.
         :raises KafkaStorageError: the directory is or goes offline.
+        :raises LogDirImpairedError: the directory is stalled.
         :raises OverloadedError: too many computations or bytes are queued.
         """
         self.require_allowed(OpKind.READ)
@@ -382,29 +402,35 @@ class LogDir(DirCondition):
     # -- life cycle -------------------------------------------------------------------------
 
     def identify(self, directory_id: DirectoryId, device: int) -> None:
-        """Set the directory id and the device (``st_dev``) of its files."""
+        """Set the directory id, and the device number (``st_dev``) that later checks expect."""
         self.directory_id = directory_id
         self._device = device
 
     def try_lock(self) -> bool:
-        """Lock the directory, in its thread; False if another holder has the lock."""
+        """Lock the directory (``.lock``). Return False if another process or object holds the lock.
+
+        Runs in the directory's thread.
+        """
         self._lock_file = self.vfs.try_lock(f"{self.path}/{LOCK_FILE}")
         return self._lock_file is not None
 
     def put_on_trial(self) -> None:
-        """Report no state change until :meth:`take_into_service`. Call this method first."""
+        """Suppress reports of state changes until :meth:`take_into_service`.
+
+        Call this before any operation on a directory that is opened at run time.
+        """
         self.is_on_trial = True
         self._news, self._failure_channel = self._failure_channel, LogDirFailureChannel(max_dirs=1)
 
     def take_into_service(self) -> None:
-        """Report state changes from now on, and the present state unless it is ONLINE."""
+        """End the trial: report the present state unless it is ONLINE, and all later changes."""
         self.is_on_trial = False
         self._failure_channel = self._news
         if self.state is not LogDirState.ONLINE:
             self._failure_channel.report(self)
 
     def start_watches(self) -> None:
-        """Watch for stalls and for a missing disk until :meth:`close` or OFFLINE."""
+        """Watch for stalled operations and for a missing disk until :meth:`close` or OFFLINE."""
         self._watch.start()
 
     async def secure_reserve(self) -> None:
@@ -416,20 +442,23 @@ class LogDir(DirCondition):
         await self.run(OpKind.START, lambda: self._saturation.secure_reserve(self.beat))
 
     def suspect(self, reason: str) -> None:
-        """Treat the directory as stalled, though its operations end, until :meth:`absolve`."""
+        """Make the directory STALLED until :meth:`absolve`, although its operations end.
+
+        Used for a directory that is slow compared with others (``slow_dirs.py``).
+        """
         self._demotion = reason
         self._stall(reason)
 
     def absolve(self) -> None:
-        """Undo :meth:`suspect`."""
+        """Undo :meth:`suspect`. The directory stays STALLED if an operation runs for too long."""
         self._demotion = ""
         self.on_answer()
 
     def go_offline(self, reason: str, *, report: bool = True, **failed: str) -> None:
-        """Set the state to OFFLINE, abandon threads and files; no effect if it is OFFLINE already.
+        """Set the state to OFFLINE, abandon threads and files. No effect if the state is OFFLINE.
 
         :param report: whether the failure channel gets the directory.
-        :param failed: kind of the failed operation, and its replica if it has one.
+        :param failed: fields of the log event: ``operation`` and ``replica``.
         """
         if not self.step(LogDirEvent.FAILED, reason, **failed):
             return
@@ -447,9 +476,10 @@ class LogDir(DirCondition):
             self._report_change()
 
     async def leave(self) -> None:
-        """Release an online directory without replicas, :meth:`close` included.
+        """Release an online directory that holds no replicas: abandon its open files, and
+        :meth:`close`.
 
-        :raises OperatingError: its state forbids that now, or it goes offline.
+        :raises OperatingError: the state forbids that now, or the directory goes offline.
         """
         try:
             await self.run(OpKind.CLOSE, lambda: self.vfs.let_go(self.path))
@@ -459,10 +489,9 @@ class LogDir(DirCondition):
                 self._close_files_when_unused()
 
     def _close_files_when_unused(self) -> None:
-        """Close the abandoned descriptors as soon as no thread may still use them.
+        """Close the abandoned descriptors as soon as no thread can still use one of their numbers.
 
-        A thread that hangs in the kernel prevents that, because it may still use a descriptor
-        number.
+        While a thread hangs in the kernel, they stay open.
         """
         loop = asyncio.get_running_loop()
 
@@ -498,7 +527,9 @@ class LogDir(DirCondition):
         await self._gone.wait()
 
     def close(self) -> None:
-        """Stop the watches and let the threads end after the queued operations."""
+        """Stop the watches, release the lock, and let the threads end after the queued
+        operations.
+        """
         self._watch.stop()
         if self.is_online:
             if self._lock_file is not None and self._unlocking is None:
@@ -513,7 +544,8 @@ class LogDir(DirCondition):
         unlocking.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     async def unlocked(self) -> bool:
-        """After :meth:`close` or OFFLINE, wait for the release of the lock, with a time limit.
+        """After :meth:`close` or OFFLINE, wait up to ``log.dir.io.suspect.ms`` for the release of
+        the lock.
 
         Returns whether another object may lock the directory now.
         """
@@ -526,7 +558,11 @@ class LogDir(DirCondition):
     def judge_error(
         self, kind: OpKind, error: BaseException, replica: TopicPartition | None = None
     ) -> BaseException:
-        """Return the caller's exception for ``error``; take the directory OFFLINE if it failed."""
+        """Return the exception for the caller of a failed operation, and change the state as
+        ``error`` demands.
+
+        An error that is no ``OSError`` is returned unchanged.
+        """
         if not isinstance(error, OSError):
             return error
         if not self.is_online:
@@ -555,7 +591,9 @@ class LogDir(DirCondition):
                 assert_never(verdict)
 
     def _report_unless_gone(self, said: str, error: OSError) -> None:
-        """Log an error that looks like a bug, unless the pending check finds the disk missing."""
+        """Log an error that looks like a bug, unless the pending disk check takes the directory
+        OFFLINE.
+        """
 
         def checked(_check: object) -> None:
             if self.is_online:
@@ -605,7 +643,9 @@ class LogDir(DirCondition):
         self.go_offline(self._still_running(running_ms))
 
     def check_disk(self) -> None:
-        """Queue a check of the disk unless one is queued; its result is handled in this class."""
+        """Queue a check of the disk, unless a check or a rebuild of the reserve is pending or the
+        queue is full.
+        """
         self.statistics.sample(self._watch.running_ms())
         if self._device is None or (self._check is not None and not self._check.done()):
             return
@@ -626,7 +666,10 @@ class LogDir(DirCondition):
         )
 
     def _probe(self, op: Callable[[], T], settle: Callable[[T], None]) -> asyncio.Future[None]:
-        """Queue ``op``, without a waiter: judge_error handles a failure, ``settle`` a success."""
+        """Queue ``op`` as a PROBE and return its future, which needs no waiter.
+
+        :meth:`judge_error` handles a failure. ``settle`` gets the result of ``op``.
+        """
         probe: asyncio.Future[None] = self.submit(OpKind.PROBE, op, settle=settle)
         probe.add_done_callback(self._note_seen)
         return probe

@@ -1,11 +1,11 @@
-"""PURE. The meaning of a failed operation for its log directory, and the choice of a directory for
-a new replica.
+"""PURE. Verdicts on failed disk operations, and the choice of a log directory for a new replica.
 
-``judge`` is the only function that interprets an errno. Other code uses its verdicts.
-A failed fsync is final (ADR 14).
-``is_allowed`` is the table of operations that an impaired directory accepts (KIP-928 for a
-saturated one).
-``error_class`` maps a kind of operation to the exception of its caller (KIP-18).
+* ``judge`` is the only function that interprets an errno. Other code uses its verdicts.
+* A failed fsync is final (ADR 14).
+* ``is_allowed`` is the table of operations that an impaired directory accepts. KIP-928 defines it
+  for a saturated one.
+* ``error_class`` maps a kind of operation to the exception of its caller (KIP-18).
+
 The states are defined in ``core/log_dir_state.py``.
 """
 
@@ -47,7 +47,10 @@ _KIND_OF_PART: Final = "kind_of_part"
 
 
 class OpKind(Enum):
-    """Purpose of an operation. Log events name it, and the verdict on a failure depends on it."""
+    """Purpose of a disk operation.
+
+    Log events name it, and the verdict on a failure depends on it.
+    """
 
     START = "start"
     LOAD = "load"
@@ -70,8 +73,7 @@ class Verdict(Enum):
     FAILED = "failed"
     """The disk is broken, gone, read-only or inaccessible: the directory goes OFFLINE."""
     FULL = "full"
-    """No space for the operation (ENOSPC, EDQUOT): the directory is SATURATED for now.
-    """
+    """No space for the operation (ENOSPC, EDQUOT): the directory is SATURATED for now."""
     CALLER_BUG = "caller bug"
     """The operation itself was invalid. The disk is checked before the directory is blamed."""
     PROCESS_LIMIT = "process limit"
@@ -161,7 +163,7 @@ def error_class(kind: OpKind) -> type[KafkaStorageError]:
 class FailsAs:
     """Context manager that marks errors of its body as failures of another kind of operation.
 
-    An append may have to flush or to write an index, for example. The error is raised again.
+    For example, an append may have to flush or to write an index. The error is raised again.
     """
 
     __slots__ = ("_kind",)
@@ -187,7 +189,7 @@ def kind_of_failure(error: BaseException, whole: OpKind) -> OpKind:
 class DirCandidate:
     """A log directory that could take one more replica.
 
-    ``promised_bytes`` is the space that its replicas may take until each has filled a segment.
+    ``promised_bytes`` is the space that existing replicas need until each has filled one segment.
     Without it, many new empty replicas would all go to the directory with the most free bytes.
     """
 
@@ -202,7 +204,8 @@ class DirCandidate:
 
 
 def choose_dir(candidates: Sequence[DirCandidate]) -> DirectoryId | None:
-    """Choose the directory with the most unpromised free space, then with the fewest replicas.
+    """Return the directory with the most free space that is not promised; on a tie, the fewest
+    replicas.
 
     Cordoned (KIP-1066, "only a log directory not currently cordoned will be selected") and impaired
     directories are never chosen. Returns None if no directory remains: the replica waits then.

@@ -1,11 +1,12 @@
 """LOOP. Operations on a log directory's files in threads other than its own: copies and reads.
 
 * Errors of these operations are judged like errors in the directory's own thread.
-* A copy uses two directories. Often neither the hang nor the error tells which directory caused it.
+* A copy uses two directories. Often neither a hang nor an error tells which directory caused it.
   Then the source's own thread reads the same bytes again: if that read fails, the source is at
-  fault.
-* Once a directory of an operation is offline, the operation fails at once, even if its thread still
-  runs. No new operation starts, because its paths could refer to a reattached directory.
+  fault, else the target.
+* When a directory of an operation goes offline, the operation fails at once, even if its thread
+  still runs. Operations that have not started do not start, because their paths could refer to a
+  reattached directory.
 """
 
 from __future__ import annotations
@@ -41,14 +42,16 @@ async def run_copy(
     settle: Callable[[T], R],
     replica: TopicPartition,
 ) -> R:
-    """Carry out ``op``, which reads files of ``source`` and writes to ``target``, in ``executor``.
+    """Run ``op`` in ``executor``. It reads files of ``source`` and writes files of ``target``.
 
-    ``op`` gets whether the kernel may copy. ``settle`` is the same as in :meth:`LogDir.begin`.
+    The argument of ``op`` says whether the kernel may copy.
 
-    :param read_again: repeats the current read of ``op``, if there is one. If it fails or hangs,
+    :param read_again: repeats the current read of ``op``, if there is one. If this fails or hangs,
         the source is at fault, else the target.
+    :param settle: as in :meth:`LogDir.begin`.
     :raises KafkaStorageError: with the id of the directory at fault.
-    :raises OverloadedError: the process lacks memory, or the kernel does not copy; call again.
+    :raises LogDirImpairedError: a directory forbids reads or writes now.
+    :raises OverloadedError: the process lacks a resource, or the kernel cannot copy: call again.
     """
     source.require_allowed(OpKind.READ)
     target.require_allowed(OpKind.APPEND)
@@ -85,21 +88,27 @@ async def run_copy(
 
 
 def _require_online(*dirs: LogDir) -> None:
-    """Check the states in the operation's thread, which :attr:`LogDir.is_busy` counts."""
+    """Raise KafkaStorageError if a directory is offline. Runs in the operation's thread."""
     for log_dir in dirs:
         if not log_dir.is_online:
             raise log_dir.offline_error()
 
 
 def _is_about_a_file_in(log_dir: LogDir, error: OSError) -> bool:
-    """Return whether ``error`` names a file there. Errors of an open file name no file."""
+    """Return whether ``error`` names a file below ``log_dir``.
+
+    Errors of open files name no file.
+    """
     return str(error.filename).startswith(f"{log_dir.path}/")
 
 
 async def _until_done_or_hung(
     done: asyncio.Future[Any], executor: LogDirExecutor, timeout_ms: int
 ) -> None:
-    """Wait until ``done`` is done, or no beat came for ``timeout_ms`` while the process ran."""
+    """Wait until ``done`` is done, or until ``executor`` had no beat for ``timeout_ms``.
+
+    Time during which the process was paused does not count.
+    """
     beats = None
     while not done.done() and beats != executor.beats:
         beats = executor.beats
@@ -109,10 +118,10 @@ async def _until_done_or_hung(
 async def run_beside(
     log_dir: LogDir, executor: LogDirExecutor, op: Callable[[], T], *, replica: TopicPartition
 ) -> T:
-    """Carry out ``op``, which only reads files of ``log_dir``, in ``executor``.
+    """Run ``op`` in ``executor`` and return its result. ``op`` only reads files of ``log_dir``.
 
-    Its errors are judged as read errors. Its duration is not watched, because the watch of the
-    directory's own thread finds a disk that does not answer.
+    Errors are judged as read errors. The duration is not watched, because the watch of the
+    directory's own thread finds a disk that does not respond.
 
     :raises KafkaStorageError: the directory is or goes offline.
     :raises LogDirImpairedError: the directory accepts no reads now.

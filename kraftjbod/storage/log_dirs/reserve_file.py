@@ -1,8 +1,8 @@
 """DISK. ``ReserveFile``: space that a log directory reserves for a full disk (KIP-928).
 
 * The content is random and differs for each MiB, so that no file system compresses or shares it.
-* A complete reserve has the configured length, blocks for all bytes, and is durable.
-* The reserve is released by unlinking it, because freeing other space may need space first:
+* A complete reserve has the configured length, allocated blocks for all bytes, and is durable.
+* The reserve is released by unlinking it. It is needed because freeing space may need space first:
   retention rolls a new segment before it deletes old ones.
 
 The methods run in the directory's thread, and the directory judges their errors. After ENOSPC it
@@ -24,7 +24,10 @@ _SYNC_BYTES: Final = 8 * _CHUNK_BYTES
 
 
 class ReserveFile:
-    """The reserve file of one directory. With ``size_bytes`` 0 there is none, which is complete."""
+    """The reserve file of one directory.
+
+    ``size_bytes`` 0 disables it: the reserve is complete if no file exists.
+    """
 
     def __init__(
         self, *, vfs: Vfs, directory: str, size_bytes: int, random_bytes: Callable[[int], bytes]
@@ -39,7 +42,10 @@ class ReserveFile:
         self.is_held = False
 
     def find(self) -> bool:
-        """Return whether the file exists and is complete, possibly from an earlier run."""
+        """Return whether the reserve is complete.
+
+        An earlier run of the process may have written the file.
+        """
         found = self._vfs.extent_if_exists(self._path)
         if found is None or not self.size_bytes:
             self.is_held = found is None and not self.size_bytes
@@ -50,9 +56,10 @@ class ReserveFile:
         return self.is_held
 
     def build(self, beat: Callable[[], None]) -> None:
-        """Make the file complete and durable. Calls ``beat`` between the steps.
+        """Make the reserve complete and durable. Calls ``beat`` between the steps.
 
-        :raises OSError: ENOSPC, if the file does not fit. Nothing is written then.
+        :raises OSError: ENOSPC, if the file does not fit. If that is known before, nothing is
+            written.
         """
         if self.find():
             return
@@ -77,7 +84,7 @@ class ReserveFile:
         self.is_held = True
 
     def release(self) -> bool:
-        """Unlink the file. Return whether a complete reserve was released."""
+        """Unlink the file. Return whether it was a complete reserve."""
         was_held, self.is_held = self.is_held and self.size_bytes > 0, False
         self._vfs.unlink_if_exists(self._path)
         return was_held

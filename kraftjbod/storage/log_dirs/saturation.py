@@ -1,12 +1,12 @@
 """LOOP. ``Saturation``: how a log directory reacts to the free space on its disk (KIP-928).
 
 * The first operation that finds no space releases the reserve at once, in the directory's thread.
-  Operations that were queued after it cannot take that space permanently.
-* Each check that reports free space asks ``FreeSpacePolicy``. The policy may declare the directory
-  full before its disk is, or allow the reserve to be rebuilt. Once the reserve is complete, the
+  Appends and creations that were queued after it fail, so that they cannot take that space.
+* Each check passes the free space to ``FreeSpacePolicy``. The policy can declare the directory full
+  before its disk is, or allow the reserve to be rebuilt. Once the reserve is complete, the
   directory has space again (ADR 24).
 
-A stall does not reset the full state, so a directory that responds again is still full.
+The full state survives a stall: a directory that responds again is still full.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _FULL_STORY: Final = "full_story"
 
 
 class _FullStory(NamedTuple):
-    """The state that the thread saw when an operation found no space."""
+    """Free space, and whether the reserve was complete, when an operation found no space."""
 
     space: Space
     had_reserve: bool
 
 
 class Probing(Protocol):
-    """Queue an operation without a waiter: its errors are judged, its result goes to ``settle``."""
+    """Queues ``op`` without a waiter. Errors are judged, and ``settle`` gets the result."""
 
     def __call__(
         self, op: Callable[[], Any], settle: Callable[[Any], None]
@@ -73,7 +73,7 @@ class Saturation:
 
     @property
     def reserve_bytes(self) -> int:
-        """Bytes that the reserve file holds for a full disk; 0 after it was released."""
+        """Size of the complete reserve file; 0 after its release."""
         return self._reserve.size_bytes if self._reserve.is_held else 0
 
     @property
@@ -81,10 +81,13 @@ class Saturation:
         return self._rebuilding is not None and not self._rebuilding.done()
 
     def secure_reserve(self, beat: Callable[[], None]) -> None:
-        """Make the reserve complete and durable, at the start, in the directory's thread.
+        """Make the reserve complete and durable at the start, in the directory's thread.
 
         A directory with replicas and without a reserve was full when it stopped. It is still full
-        unless enough space is free to heal.
+        unless
+        :meth:`FreeSpacePolicy.is_enough`.
+
+        :raises OSError: ENOSPC: the directory is still full, or the reserve does not fit.
         """
         if self._reserve.find() and self._reserve.size_bytes:
             return
@@ -97,7 +100,10 @@ class Saturation:
         self._reserve.build(beat)
 
     def give_reserve_if_full(self, kind: OpKind, error: BaseException) -> None:
-        """Release the reserve if ``error`` means a full disk; in the thread that saw the error."""
+        """Release the reserve if ``error`` means a full disk.
+
+        Runs in the directory's thread, before the next operation starts.
+        """
         if not isinstance(error, OSError):
             return
         if judge(error.errno, kind_of_failure(error, kind)) is Verdict.FULL:
@@ -106,12 +112,16 @@ class Saturation:
             vars(error)[_FULL_STORY] = self._give_reserve()
 
     def _give_reserve(self) -> _FullStory:
-        """Unlink the reserve, in the directory's thread."""
+        """Unlink the reserve, in the directory's thread. Return the free space before that."""
         space = self._vfs.space(self._condition.path)
         return _FullStory(space, self._reserve.release())
 
     def fill_up(self, reason: str, error: OSError, *, is_attempt: bool) -> None:
-        """Set the state after ENOSPC. ``is_attempt``: the operation only probed for space."""
+        """Set the state after an operation failed with ENOSPC or EDQUOT.
+
+        :param is_attempt: the operation was a probe, so a directory that is already full was not
+            healed.
+        """
         self.full_reason = reason
         story: _FullStory | None = vars(error).get(_FULL_STORY)
         if story is not None:
@@ -132,7 +142,10 @@ class Saturation:
             condition.log.warning("log_dir_reserve_released", **condition.story(self.full_reason))
 
     def note_space(self, space: Space, beat: Callable[[], None]) -> None:
-        """Handle the free space that a check found; ``beat`` is for a rebuild of the reserve."""
+        """Handle the free space that a check found.
+
+        :param beat: reports progress of a rebuild of the reserve, in the directory's thread.
+        """
         self._condition.space = space
         if self.full_reason:
             if self._plan.may_heal(space, has_reserve=self._reserve.is_held):

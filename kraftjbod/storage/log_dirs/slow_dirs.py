@@ -1,7 +1,7 @@
-"""PURE. State machine that finds the slow log directories of one broker.
+"""PURE. ``SlowDirs``: finds the slow log directories of one broker.
 
-* A directory is *suspicious* at a check if its writes and flushes take at least
-  ``log.dir.slow.factor`` times the median of the broker's other directories, and at least
+* A directory is *suspicious* at a check if its average latency reaches two limits:
+  ``log.dir.slow.factor`` times the median of the broker's other directories, and
   ``log.dir.slow.min.ms``. A single directory is compared with the factor times this minimum,
   because no other disk shows the usual latency of the machine.
 * :data:`CHECKS_TO_SLOW` suspicious checks in a row make a directory slow. :data:`CHECKS_TO_FAST`
@@ -11,7 +11,7 @@
   Further slow directories wait until the demotion ends.
 * A directory that is missing in a check is removed from the state: it is OFFLINE or gone.
 
-This module only judges. broker/directories/log_dir_monitor.py measures and acts.
+``broker/directories/log_dir_monitor.py`` measures the latencies and carries out the actions.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ CHECKS_TO_FAST: Final = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirLatency:
-    """Average latency of one directory's writes and flushes.
+    """Average latency of one directory's writes, flushes and probes, in ms.
 
-    :param is_healthy: the directory accepts operations of every kind.
+    ``is_healthy``: the directory accepts operations of every kind.
     """
 
     directory_id: DirectoryId
@@ -41,7 +41,7 @@ class DirLatency:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BecameSlow:
-    """The directory became slow. ``limit_ms`` is the exceeded limit."""
+    """Action: report that the directory became slow. Its latency reached ``limit_ms``."""
 
     directory_id: DirectoryId
     latency_ms: float
@@ -50,7 +50,7 @@ class BecameSlow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BecameFast:
-    """The directory is not slow any more."""
+    """Action: report that the directory is not slow any more."""
 
     directory_id: DirectoryId
     latency_ms: float
@@ -58,14 +58,14 @@ class BecameFast:
 
 @dataclass(frozen=True, slots=True)
 class Demote:
-    """Treat the directory as one that does not respond."""
+    """Action: treat the directory as stalled (:meth:`LogDir.suspect`)."""
 
     directory_id: DirectoryId
 
 
 @dataclass(frozen=True, slots=True)
 class GiveBack:
-    """End the demotion of the directory."""
+    """Action: end the demotion of the directory (:meth:`LogDir.absolve`)."""
 
     directory_id: DirectoryId
 
@@ -74,7 +74,7 @@ Action = BecameSlow | BecameFast | Demote | GiveBack
 
 
 class SlowDirs:
-    """State of all directories. :meth:`check` returns the actions to carry out, in order."""
+    """Which directories of the broker are slow, and which one is demoted."""
 
     def __init__(self, *, factor: float, min_ms: float, may_demote: bool) -> None:
         assert factor > 1, factor
@@ -98,7 +98,10 @@ class SlowDirs:
         return self._demoted
 
     def check(self, latencies: Sequence[DirLatency]) -> list[Action]:
-        """Process one sample of every directory that is not OFFLINE."""
+        """Process one latency of each directory that is not OFFLINE.
+
+        Return the actions, in order.
+        """
         self._forget_all_but({one.directory_id for one in latencies})
         actions: list[Action] = []
         for one in latencies:

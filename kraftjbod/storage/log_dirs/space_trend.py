@@ -1,4 +1,4 @@
-"""PURE. How fast a log directory and its disk fill, when they will be full, and when to warn.
+"""PURE. ``SpaceTrend``: how fast a log directory or its disk fills. ``WarningMark``: when to warn.
 
 * Growth is a moving average over some minutes, which smooths retention runs and bursts of writes.
   Negative growth means that the directory shrinks.
@@ -6,7 +6,7 @@
   :data:`HYSTERESIS_PERCENT` above the mark before the next warning.
 
 The disk may hold other data than the log directory, so each has its own trend. The time until the
-disk is full uses the faster one.
+disk is full follows the faster one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ HYSTERESIS_PERCENT: Final = 1
 
 
 class SpaceTrend:
-    """Moving average of the growth. Call :meth:`note` regularly."""
+    """Moving average of the growth of a directory or disk. Call :meth:`note` regularly."""
 
     __slots__ = ("_as_of_ms", "_growth", "_used_bytes")
 
@@ -35,7 +35,7 @@ class SpaceTrend:
 
     @property
     def bytes_per_second(self) -> float:
-        """Growth in bytes per second; 0 before the second note."""
+        """Growth in bytes per second; 0 before the second call of :meth:`note`."""
         return self._growth
 
     def note(self, used_bytes: int, now_ms: int) -> None:
@@ -52,8 +52,9 @@ class SpaceTrend:
         self._growth += weight * (rate - self._growth)
 
     def seconds_until_full(self, usable_bytes: int) -> float | None:
-        """Return the seconds until the disk is full at the present growth; None if it does not
-        fill."""
+        """Return the seconds until ``usable_bytes`` are used at the present growth; None without
+        growth.
+        """
         # Growth below 1 byte per second is the remainder of growth that has ended.
         return usable_bytes / self._growth if self._growth >= 1 else None
 
@@ -64,7 +65,7 @@ class Crossing(Enum):
 
 
 class WarningMark:
-    """Warning mark at ``percent`` free space; 0 disables it."""
+    """Warning below ``percent`` of free space; 0 disables it."""
 
     __slots__ = ("_percent", "is_below")
 
@@ -76,7 +77,11 @@ class WarningMark:
         return f"<WarningMark {self._percent} % {'below' if self.is_below else 'above'}>"
 
     def sample(self, usable_bytes: int, total_bytes: int) -> Crossing | None:
-        """Return the crossing since the last sample, if any; None if the disk's size is unknown."""
+        """Return whether the free space crossed the mark since the last sample, and in which
+        direction.
+
+        Returns None without a crossing, and if the size of the disk is unknown.
+        """
         if not self._percent or total_bytes <= 0:
             return None
         free_percent = 100 * usable_bytes / total_bytes

@@ -1,4 +1,4 @@
-"""LOOP. Removing directories and files of any size in steps, so that no disk operation is long.
+"""LOOP. Removal of directories and files of any size in steps, so that no disk operation is long.
 
 Each file is removed in a separate operation, a large one in several: unlinking a GiB can take
 seconds where the file system discards freed blocks. Appends and reads of other replicas run between
@@ -20,14 +20,14 @@ STEP_BYTES: Final = 64 * 1024 * 1024
 
 
 async def remove_replica_dir(log_dir: LogDir, path: str) -> None:
-    """Remove the directory ``path`` of an unused replica, unless another program removed it.
+    """Remove the directory ``path`` of an unused replica. No effect if it does not exist.
 
     Cost: a listing, and one operation for each file and for each further ``STEP_BYTES`` of it. The
     file with the topic id is removed first, so that the rest of the directory does not count as a
     replica after a crash.
 
-    :raises OverloadedError: the dir's queue is full. Some files may be removed already; call again.
-    :raises KafkaStorageError: the dir is or goes offline.
+    :raises OverloadedError: the queue is full. Some files may be removed already; call again.
+    :raises KafkaStorageError: the directory is or goes offline.
     """
     vfs = log_dir.vfs
 
@@ -43,7 +43,10 @@ async def remove_replica_dir(log_dir: LogDir, path: str) -> None:
 
 
 def remove_part(vfs: Vfs, path: str) -> bool:
-    """Unlink the file ``path``, or shrink it if it is large; return whether it is still there."""
+    """Unlink the file ``path``, or truncate it by ``STEP_BYTES`` if it is larger.
+
+    Returns whether the file still exists: then call again.
+    """
     if shrink(vfs, path):
         return True
     vfs.unlink_if_exists(path)
@@ -51,9 +54,9 @@ def remove_part(vfs: Vfs, path: str) -> bool:
 
 
 def shrink(vfs: Vfs, path: str) -> bool:
-    """Truncate the file ``path`` by ``STEP_BYTES``; False if it is smaller or does not exist.
+    """Truncate the file ``path`` by ``STEP_BYTES``. No reader may need the truncated bytes.
 
-    No reader may need the truncated bytes.
+    Returns False, without an effect, if the file is not larger or does not exist.
     """
     extent = vfs.extent_if_exists(path)
     if extent is None or extent.size_bytes <= STEP_BYTES:

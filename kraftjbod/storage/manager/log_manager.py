@@ -1,9 +1,9 @@
 """LOOP. ``LogManager``: all replicas of this node, by log directory.
 
-* Directories are loaded in parallel, each in its own thread. A directory that cannot be loaded is
+* Directories are loaded in parallel, each in its own thread. A directory that cannot be loaded goes
   OFFLINE, and the others are served.
-* If two current copies of one partition exist, neither is served until the caller resolves which
-  one wins, by the metadata.
+* If two current copies of one partition exist, neither is served until the caller has looked up
+  the right directory in the metadata and calls :meth:`LogManager.resolve`.
 * ``.kafka_cleanshutdown`` is written only if every log was loaded and closed without an error.
 * This class handles the files of moves: future copies are created, removed and promoted. Other
   components decide about moves, roles and cluster metadata.
@@ -73,7 +73,11 @@ class LogManager:
         cleaner: CleanerLimits | None = None,
         cache_limits: CacheLimits = DEFAULT_CACHE_LIMITS,
     ) -> None:
-        """:param cache_limits: limits of each directory."""
+        """Create a manager for ``dirs``, which are not loaded yet.
+
+        :param cleaner: limits of the log cleaner; None for the defaults.
+        :param cache_limits: limits of the segment cache of each directory.
+        """
         self._producer_limits = producer_limits
         self._clock = clock
         self._log = get_logger()
@@ -164,7 +168,7 @@ class LogManager:
         )
 
     def _equip(self, log_dir: LogDir) -> None:
-        """Create the tasks of a directory, before it is loaded."""
+        """Create the background tasks of a directory, before the directory is loaded."""
         self._housekeeping[log_dir] = self._make_housekeeping(
             log_dir,
             handles=partial(self.handles_in, log_dir),
@@ -173,14 +177,14 @@ class LogManager:
         )
 
     def _begin(self, log_dir: LogDir) -> None:
-        """Start the tasks of a directory that was added and loaded."""
+        """Start the background tasks of a directory that was added at run time and loaded."""
         self._loaded.add(log_dir)
         if self._background is not None:
             chores = self._housekeeping[log_dir].run()
             self._chores[log_dir] = self._background.create_task(chores)
 
     def _end(self, log_dir: LogDir) -> None:
-        """Stop the tasks of a directory that was removed."""
+        """Stop the background tasks of a directory that was removed."""
         self._loaded.discard(log_dir)
         if (chores := self._chores.pop(log_dir, None)) is not None:
             chores.cancel()
@@ -209,21 +213,27 @@ class LogManager:
         return self._registry.dir_by_id(directory_id)
 
     def remembers(self, topic_partition: TopicPartition) -> bool:
-        """Return whether an online directory's checkpoints name a log, existing or removed."""
+        """Return whether a checkpoint of an online directory names the partition.
+
+        The log need not exist any more: it may have been removed by another program.
+        """
         return self._checkpoints.remembers(topic_partition)
 
     @property
     def duplicates(self) -> Mapping[TopicPartition, Sequence[LogHandle]]:
-        """Partitions with several current copies, which :meth:`get` does not return."""
+        """Partitions with several current copies. :meth:`get` does not return them until
+        :meth:`resolve`.
+        """
         return self._registry.held_aside
 
     # -- load -------------------------------------------------------------------------------
 
     async def load(self, on_progress: Callable[[LoadProgress], None] | None = None) -> None:
-        """Load every replica of every online directory. Recover directories without a clean mark.
+        """Load every replica of every online directory; recover logs of directories without a clean
+        mark.
 
-        A directory whose load fails for any reason is OFFLINE. With an empty registry it would look
-        like an empty disk, and its replicas would be recreated without their records.
+        A directory whose load fails for any reason goes OFFLINE. With an empty registry it would
+        look like an empty disk, and its replicas would be recreated without their records.
         """
         report = on_progress or (lambda progress: None)
         found = await asyncio.gather(*(self._load_dir(d, report) for d in self.online_dirs()))
@@ -260,10 +270,9 @@ class LogManager:
         return loaded
 
     async def resolve(self, topic_partition: TopicPartition, winner: LogHandle) -> None:
-        """Serve ``winner`` of several copies. The others become ``-delete``.
+        """Serve ``winner`` of several copies. Rename the other copies to ``-delete``.
 
-        If the directory of a copy refuses the rename, the copy stays as it is. The directory has
-        judged the error.
+        If the directory of a copy refuses the rename, the copy keeps its name and is not served.
         """
         copies = self._registry.held_aside.pop(topic_partition)
         assert winner in copies, (winner, copies)
@@ -296,7 +305,7 @@ class LogManager:
     ) -> FutureReplica:
         """Create an empty future copy in ``target`` of a current replica.
 
-        :raises UnknownTopicOrPartitionError: there is no replica here.
+        :raises UnknownTopicOrPartitionError: no replica exists here.
         :raises OperatingError: INVALID_TOPIC_EXCEPTION if the name is too long to be moved,
             REASSIGNMENT_IN_PROGRESS if a future copy exists (drop it first), INVALID_REQUEST if the
             replica is in ``target``.
@@ -313,22 +322,22 @@ class LogManager:
     async def drop_future(self, topic_partition: TopicPartition) -> None:
         """Cancel a move by removing its future copy. No effect if there is none.
 
-        If its directory is offline, the files stay.
+        If the directory of the copy is offline, the files stay.
 
-        :raises OverloadedError: the queue of its directory is full; nothing has changed.
-        :raises KafkaStorageError: its directory goes offline meanwhile; the copy is forgotten.
+        :raises OverloadedError: the queue of the directory is full; nothing has changed.
+        :raises KafkaStorageError: the directory goes offline meanwhile; the copy is forgotten.
         """
         await self._swap.drop_future(topic_partition)
 
     async def promote_future(
         self, topic_partition: TopicPartition, executor: LogDirExecutor
     ) -> LogHandle:
-        """Replace the replica by its future copy. Return the new handle, as :meth:`get` does.
+        """Replace the replica by its future copy. Return the handle of the new replica.
 
-        The missing bytes are copied first. The caller ensures that nothing is appended or truncated
-        meanwhile. The old handle can be read until its files are removed after
-        ``file.delete.delay.ms``. After an error the old handle is still the replica, unless its own
-        directory is offline.
+        The missing bytes are copied first, in ``executor``. The caller ensures that nothing is
+        appended or truncated meanwhile. The old handle can be read until its files are removed
+        after ``file.delete.delay.ms``. After an error the old handle is still the replica, unless
+        its own directory is offline.
 
         :raises UnknownTopicOrPartitionError: there is no replica, or no future copy.
         :raises OverloadedError: the replica was appended to, or a directory is busy: try again.
@@ -343,17 +352,20 @@ class LogManager:
     async def adopt_future(self, topic_partition: TopicPartition) -> LogHandle:
         """Make the future copy the replica because no current copy exists (KIP-113 §3).
 
-        It is recovered as after a crash, and contains the records that had been copied.
+        The copy is recovered as after a crash. It contains the records that had been copied.
 
         :raises UnknownTopicOrPartitionError: there is no future copy.
         :raises OperatingError: INVALID_REQUEST, if there is a current copy.
-        :raises KafkaStorageError: its directory is offline or goes offline meanwhile.
+        :raises KafkaStorageError: the directory of the copy is offline or goes offline meanwhile.
         """
         return await self._swap.adopt_future(topic_partition)
 
     @property
     def orphans(self) -> Sequence[Orphan]:
-        """``-delete`` copies of partitions without a current copy, until the caller decides."""
+        """``-delete`` copies of partitions without a current copy.
+
+        The caller restores or discards each one.
+        """
         return tuple(self._recovery.orphans)
 
     async def restore_deleted(self, orphan: Orphan) -> LogHandle:
@@ -381,10 +393,11 @@ class LogManager:
         return await self.maker.create(topic_partition, topic_id, directory_id, config)
 
     async def delete(self, topic_partition: TopicPartition) -> None:
-        """Remove the replica at once; its files are deleted after ``file.delete.delay.ms``.
+        """Remove the replica at once. Its files are deleted after ``file.delete.delay.ms``.
 
         :raises OverloadedError: the queue of its directory is full; nothing has changed.
-        :raises UnknownTopicOrPartitionError: there is none; its directory may have been dropped.
+        :raises UnknownTopicOrPartitionError: there is no replica; its directory may have been
+            dropped.
         :raises KafkaStorageError: its directory is offline or goes offline meanwhile.
         """
         await self._remove(topic_partition, ReplicaDirKind.DELETE)
@@ -395,9 +408,12 @@ class LogManager:
         reason: StrayReason,
         metadata_log_id: Uuid | None = None,
     ) -> None:
-        """Keep the files of a replica that the metadata does not contain, under a ``-stray`` name.
+        """Remove a replica that the metadata does not contain, but keep its files under a
+        ``-stray`` name.
 
-        Raises as :meth:`delete`.
+        :param metadata_log_id: id of the metadata log that lacks the replica, for the mark in the
+            directory.
+        :raises OperatingError: the same errors as :meth:`delete`.
         """
         await self._remove(topic_partition, ReplicaDirKind.STRAY, reason, metadata_log_id)
 
@@ -438,9 +454,10 @@ class LogManager:
         return handle
 
     def drop(self, log_dir: LogDir) -> list[LogHandle]:
-        """Forget the replicas of an OFFLINE directory, without file operations. Return them.
+        """Forget the replicas of an OFFLINE directory, without file operations. Return their
+        handles.
 
-        A metadata directory that is not among the log directories has none.
+        For the metadata directory, which need not be a log directory, the list is empty.
         """
         gone = self._registry.forget_all_in(log_dir)
         self._recovery.forget_all_in(log_dir)
@@ -452,7 +469,7 @@ class LogManager:
     # -- configuration ----------------------------------------------------------------------
 
     def set_default_config(self, config: TopicConfig) -> None:
-        """Set the configuration of new logs of topics without their own configuration."""
+        """Set the configuration of logs whose topics have no configuration of their own."""
         self._registry.set_default_config(config)
 
     def update_config(self, topic: str, config: TopicConfig, partitions: Iterable[int]) -> None:
@@ -471,10 +488,10 @@ class LogManager:
         high_watermarks: Mapping[TopicPartition, int],
         is_gone: Callable[[TopicPartition], bool] = lambda _: False,
     ) -> None:
-        """Write the high watermarks of each directory; skip directories that are or go offline.
+        """Write ``replication-offset-checkpoint`` of each directory; skip directories that are or
+        go offline.
 
-        :param is_gone: returns whether a missing log is not needed here, so that it may be
-            forgotten.
+        :param is_gone: returns whether the entry of a partition without a log may be removed.
         """
         await self._checkpoints.write_high_watermarks(high_watermarks, is_gone)
 
@@ -528,7 +545,9 @@ class LogManager:
         self._housekeeping[log_dir].try_again(removal)
 
     def _forbids_cleaning(self, topic_partition: TopicPartition) -> str | None:
-        """Return a visible reason not to clean the replica now, other than a pause; or None."""
+        """Return why the replica must not be cleaned now, other than a pause; None if it may be
+        cleaned.
+        """
         handle = self.get(topic_partition)
         if handle is None:
             return "there is no such replica here"
@@ -541,7 +560,9 @@ class LogManager:
     # -- background and stop ----------------------------------------------------------------
 
     async def run_background(self) -> None:
-        """Retention, checkpoints, flushes and purges, until cancelled."""
+        """Run retention, checkpoints, flushes, cleaning and removals of all directories until
+        cancelled.
+        """
         async with asyncio.TaskGroup() as self._background:
             for log_dir in self.dirs():
                 chores = self._housekeeping[log_dir].run()
@@ -556,10 +577,13 @@ class LogManager:
         *,
         doubtful: Collection[TopicPartition] = (),
     ) -> None:
-        """Flush and close every log, and write the clean shutdown marks.
+        """Flush and close every log, and write a clean shutdown mark to each online directory.
 
-        A directory gets no mark after an error, or if it holds ``doubtful`` replicas. They may lack
-        records, which no other broker knows yet.
+        A directory gets no mark after an error, after an incomplete load, or if it holds a replica
+        in ``doubtful``. The log of such a replica may lack records although no other broker knows
+        that.
+
+        :param broker_epoch: stored in the mark, like ``incarnation_id``.
         """
         stop = CleanShutdown(BrokerEpoch(broker_epoch), incarnation_id)
         await asyncio.gather(*(self._close_dir(d, stop, doubtful) for d in self.online_dirs()))
@@ -571,7 +595,10 @@ class LogManager:
     async def _close_dir(
         self, log_dir: LogDir, stop: CleanShutdown, doubtful: Collection[TopicPartition]
     ) -> None:
-        """Close a directory. If that fails, it gets no mark, and the others are still closed."""
+        """Close the logs of a directory and write its mark.
+
+        An error prevents the mark and is only logged.
+        """
         handles = self._registry.every_handle_in(log_dir)
         is_doubtful = any(handle.topic_partition in doubtful for handle in handles)
         failed = await close_logs(log_dir, handles)
