@@ -1,7 +1,7 @@
-"""PURE. Walking over the batches of one segment in runs, one piece of the file at a time.
+"""PURE. Walking over the sound batches of one segment in runs of about :data:`RUN_BYTES`.
 
-The rules for a sound batch are in batch_walk.py, which walks batch by batch. A run costs a few
-Python calls per :data:`RUN_BYTES`, and no object for a batch without a producer id: ``BatchScan``
+batch_walk.py has the rules for a sound batch, and walks batch by batch. A run costs only a few
+Python calls, and no object for a batch without a producer id: ``BatchScan``
 (protocol/byte_scans.py) is compiled if possible.
 """
 
@@ -18,9 +18,9 @@ RUN_BYTES: Final = 512 * 1024
 
 
 class SoundRun(NamedTuple):
-    """Consecutive sound batches.
+    """Consecutive sound batches: the first ``size_bytes`` of ``data``.
 
-    They are the first ``size_bytes`` of ``data``, which starts at ``position`` in the file.
+    ``position`` is the position of ``data`` in the file.
     """
 
     position: int
@@ -36,7 +36,7 @@ class SoundRun(NamedTuple):
 
     @property
     def next_offset(self) -> int:
-        """The offset after the last batch. Valid until the next run is read."""
+        """Offset after the last batch. Valid until the next run is read."""
         return self.scan.next_offset
 
 
@@ -49,9 +49,11 @@ def sound_runs(
     on_progress: OnProgress,
     run_bytes: int = RUN_BYTES,
 ) -> Iterator[SoundRun]:
-    """Yield the batches from ``position`` up to the first that is not sound, or to ``end``.
+    """Yield runs of batches from ``position`` up to the first batch that is not sound, or to
+    ``end``.
 
-    :param on_progress: called for each read, with the size of the run in bytes.
+    :param scan: checks the batches; it expects the first one at ``position``.
+    :param on_progress: called after each read with the size of its sound batches in bytes.
     """
     want = run_bytes
     while position < end:

@@ -1,13 +1,12 @@
 """PURE. Walking over the batches of one segment: finding sound batches and damage.
 
-A *sound* batch has a plausible header, starts at the expected offset, is complete and, if
-requested, matches its CRC. Logs have no gaps, so a batch with a later offset than expected is not
-sound.
-Damage extends from the first unsound batch to the next sound one.
-If compaction may have removed records, a batch that starts later also counts as sound, provided
-that it ends below a given offset.
+* A *sound* batch has a plausible header, starts at the expected offset, is complete and, if
+  requested, matches its CRC.
+* A log without compaction has no gaps, so a batch with a later offset than expected is not sound.
+  If compaction may have removed records, such a batch is sound if it ends below a given offset.
+* Damage extends from the first unsound batch to the next sound one.
 
-The bytes come from a ``read_at`` function. The callers decide what to do about damage.
+A function of type ``ReadAt`` supplies the bytes. The callers decide what to do about damage.
 """
 
 from __future__ import annotations
@@ -44,7 +43,9 @@ _EMPTY: Final = memoryview(b"")
 
 
 class WouldWait(Exception):
-    """The bytes are not in memory, and this reader must not wait for the disk."""
+    """The bytes are not in memory, or are too few for a header, so the caller has to read in
+    another way.
+    """
 
 
 def no_progress(_size_bytes: int) -> None:
@@ -52,7 +53,7 @@ def no_progress(_size_bytes: int) -> None:
 
 
 class Damage(NamedTuple):
-    """A damaged part of a log. It starts at ``position`` of its segment."""
+    """A damaged part of a log, from the offset ``offset`` at the file position ``position``."""
 
     offset: int
     #: Offset of the first sound batch after the damage.
@@ -78,7 +79,9 @@ class Located(NamedTuple):
 
 
 class Sound(Protocol):
-    """One sound batch, or several consecutive ones."""
+    """Interface of one sound batch (:class:`Located`) or several consecutive ones
+    (``SoundRun``).
+    """
 
     @property
     def end(self) -> int:
@@ -109,7 +112,8 @@ def sound_batches(
 
     The batch at ``position`` has to start at ``next_offset``.
 
-    :param gaps_below: allows gaps; each batch may start later, but has to end below this offset.
+    :param gaps_below: allows gaps: a batch may start later, if it ends below this offset. None
+        allows no gaps.
     :param on_progress: called with the number of bytes read since the last call, after each
         ``chunk_bytes`` or larger batch.
     """
@@ -146,7 +150,7 @@ def walk_around_damage(
     chunk_bytes: int = WALK_BYTES,
     gaps_below: int | None = None,
 ) -> Iterator[Located | Damage]:
-    """Walk a segment in order: yield its sound batches, and the damage between and after them.
+    """Yield the sound batches of a segment, and the damage between and after them, in order.
 
     Missing offsets before ``end_offset``, the expected end of the segment, count as damage too.
 
@@ -184,10 +188,10 @@ def walk_sound_around_damage(
 ) -> Iterator[S | Damage | None]:
     """Implement :func:`walk_around_damage` with any walk over sound batches.
 
-    It yields None after some failed tries to find a sound batch, so that a caller can work in
-    steps.
+    Yields None after some failed tries to find a sound batch, so that a caller can work in steps.
 
-    :param sound_from: gets a position and its offset, and stops before the first unsound batch.
+    :param sound_from: returns an iterator over sound batches from a position and the offset
+        expected there. The iterator ends before the first unsound batch.
     """
     position, next_offset = 0, begin_offset
     limit = min(end_offset, begin_offset + LARGEST_RELATIVE_OFFSET + 1)
@@ -211,10 +215,12 @@ def walk_sound_around_damage(
 def _first_sound(
     read_at: ReadAt, damaged_at: int, known: Iterable[int], end: int, offsets: range
 ) -> Generator[None, None, Located | None]:
-    """Return the first sound batch after the damage, with offsets in ``offsets``.
+    """Return the first sound batch after the damage whose offsets are all in ``offsets``; None
+    without one.
 
     The first try is the end of the damaged batch according to its header, followed by the ``known``
-    positions. The offsets must be checked because the CRC does not cover them.
+    positions. The offsets must be checked because the CRC does not cover them. Yields None after
+    every 16 tries.
     """
     damaged = batch_at(read_at, damaged_at, end)
     following = [] if damaged is None else [damaged_at + damaged.header.size_bytes]
@@ -232,7 +238,9 @@ def _first_sound(
 
 
 def batch_at(read_at: ReadAt, position: int, end: int) -> Located | None:
-    """Return the batch at ``position``; None if its header is implausible or it is incomplete."""
+    """Return the batch at ``position``; None if its header is implausible or it extends beyond
+    ``end``.
+    """
     if end - position < HEADER_BYTES:
         return None
     try:
@@ -247,11 +255,11 @@ def sent_batches(
 ) -> list[BatchHeader]:
     """Return the headers of batches from a leader, for a log that ends at ``next_offset``.
 
-    The result omits an incomplete last batch. It also omits batches beyond the span of one segment,
-    which the next fetch returns again. An empty log accepts a first batch that starts before
-    ``next_offset`` and contains it: DeleteRecords may have moved the leader's log start inside that
-    batch.
+    The result omits an incomplete last batch. It also omits batches beyond the offset span of one
+    segment, which the next fetch returns again.
 
+    :param is_log_empty: accept a first batch that starts before ``next_offset`` and contains it:
+        DeleteRecords may have moved the leader's log start inside that batch.
     :raises CorruptRecordError: a wrong CRC, or offsets that do not continue the log.
     """
     headers: list[BatchHeader] = []
@@ -279,11 +287,10 @@ def sent_batches(
 
 
 def require_sound(data: Buffer, known: int, gaps_below: int | None = None) -> None:
-    """Check that ``data`` consists of complete, sound, consecutive batches.
+    """Raise an error unless ``data`` consists of complete, sound, consecutive batches.
 
-    The CRC does not cover offsets, so the first batch is checked with ``known``: its last offset,
-    or the offset before the batch.
-
+    :param known: last offset of the first batch, or the offset before it. Needed because the CRC
+        does not cover offsets.
     :param gaps_below: as in :func:`sound_batches`.
     :raises CorruptRecordError: ``data`` contains anything else.
     """
@@ -298,7 +305,13 @@ def require_sound(data: Buffer, known: int, gaps_below: int | None = None) -> No
 
 
 def walk_to(read_at: ReadAt, position: int, limit: int, offset: int) -> Located | None:
-    """Return the first batch from ``position`` on whose last offset is at least ``offset``."""
+    """Return the first batch from ``position`` on whose last offset is at least ``offset``.
+
+    Returns None if no batch that starts below ``limit`` has it.
+
+    :raises CorruptRecordError: the next bytes are not a batch.
+    :raises WouldWait: the bytes end inside a header.
+    """
     block, begin = _EMPTY, position
     while position < limit:
         if position - begin + HEADER_BYTES > len(block):
@@ -326,7 +339,14 @@ def located_from(read_at: ReadAt, position: int, limit: int) -> Iterator[Located
 
 
 def last_end(read_at: ReadAt, position: int, limit: int, max_offset: int) -> int:
-    """Return the end of the last batch from ``position`` on that is within both limits."""
+    """Return the end position of the last batch that ends at or before ``limit`` and below
+    ``max_offset``.
+
+    Returns ``position``, where the walk starts, if no batch does.
+
+    :raises CorruptRecordError: the next bytes are not a batch.
+    :raises WouldWait: the bytes end inside a header.
+    """
     block, begin = _EMPTY, position
     while position + HEADER_BYTES <= limit:
         if position - begin + HEADER_BYTES > len(block):

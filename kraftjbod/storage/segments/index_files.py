@@ -1,7 +1,4 @@
-"""DISK. Searching index files without loading them, which reads some entries instead of megabytes.
-
-A largest timestamp is used only if it matches a batch of the segment.
-"""
+"""DISK. Searches in index files without loading them: some entries are read instead of megabytes."""
 
 from __future__ import annotations
 
@@ -30,10 +27,13 @@ def read_largest_entry(
     read_at: ReadAt,
     size_bytes: int,
 ) -> TimeEntry | None:
-    """Read the last entry of a time index; None if it does not name a batch of the segment.
+    """Return the last entry of a time index file: the largest timestamp of the segment and its
+    offset.
 
-    ``read_at`` reads the segment, which has ``size_bytes``. Cost: O(log n) reads of one entry, one
-    of a block, and one index interval of headers.
+    Returns None if a file is missing or malformed, or if the entry does not match a batch. Cost:
+    O(log n) reads of one entry, one read of a block, and one index interval of headers.
+
+    :param read_at: reads the segment, which has ``size_bytes``.
     """
     largest = _last_time_entry(vfs, time_index_path, base_offset)
     file = None if largest is None else vfs.open_if_exists(index_path)
@@ -56,7 +56,9 @@ def read_largest_entry(
 
 
 def read_last_position(vfs: Vfs, index_path: str) -> int:
-    """Return where the last batch begins that an offset index names; 0 if it names none."""
+    """Return the batch position in the last entry of an offset index file; 0 without file or
+    entries.
+    """
     file = vfs.open_if_exists(index_path)
     if file is None:
         return 0
@@ -86,7 +88,9 @@ def _last_time_entry(vfs: Vfs, path: str, base_offset: int) -> TimeEntry | None:
 
 
 def _position_before(file: VfsFile, entries: int, relative_offset: int) -> int:
-    """Return the position in the last entry at or below ``relative_offset``; 0 without one."""
+    """Return the batch position of the last entry with an offset up to ``relative_offset``; 0
+    without one.
+    """
     low, high = 0, entries
     probe = max(0, entries - _ENTRIES_PER_BLOCK)  # The largest timestamp is usually near the end.
     while high - low > _ENTRIES_PER_BLOCK:

@@ -23,7 +23,7 @@ _STEP_BYTES: Final = 1024 * 1024
 class IndexRebuild:
     """One rebuild of a segment's indexes, in the directory's thread.
 
-    Run a step only while the segment belongs to its log.
+    Call :meth:`step` only while the segment belongs to its log.
     """
 
     def __init__(self, unread: SegmentUnreadError) -> None:
@@ -44,17 +44,22 @@ class IndexRebuild:
 
     @property
     def is_valid(self) -> bool:
-        """Whether no step failed and the segment was not truncated; in the directory's thread."""
+        """Whether no step failed and the segment was not truncated.
+
+        Asked in the directory's thread.
+        """
         return not self._is_stepping and self.segment.truncations == self._truncations
 
     def is_for(self, unread: SegmentUnreadError) -> bool:
-        """Return whether this rebuild satisfies ``unread``."""
+        """Return whether this rebuild does what ``unread`` demands: the same segment, truncations
+        and survey.
+        """
         is_survey = unread.survey_end is not None
         is_its = self.segment is unread.segment and self._truncations == unread.truncations
         return is_its and self.is_survey == is_survey
 
     def step(self) -> bool:
-        """Read the next part. Return whether the segment is complete."""
+        """Read about 1 MiB. Return whether the whole segment has been read."""
         self._is_stepping = True
         is_complete = self._step()
         self._is_stepping = False
@@ -76,7 +81,11 @@ class IndexRebuild:
         return True
 
     def run(self, beat: Callable[[], None]) -> None:
-        """Run all steps in one operation, while the log is loaded, and ``beat`` between them."""
+        """Run all steps in one operation and give the indexes to the segment. Used while a log is
+        loaded.
+
+        :param beat: called between two steps.
+        """
         while not self.step():
             beat()
         self.segment.adopt(self.fresh)
@@ -93,7 +102,7 @@ class IndexRebuild:
         )
 
     def _runs_from(self, position: int, next_offset: int) -> Iterator[SoundRun]:
-        """Return the runs up to the first damage, or to the segment's end as last seen."""
+        """Return the runs from ``position`` up to the first damage or to ``size_bytes``."""
         segment = self.segment
         self.fresh.lead_past_damage(next_offset, position)
         scan = self.fresh.indexes.batch_scan(
@@ -107,7 +116,7 @@ class IndexRebuild:
         )
 
     def _go_on(self) -> Iterator[SoundRun]:
-        """Return the runs of batches that were appended since the last call."""
+        """Return the runs of batches that were appended since ``size_bytes`` was last set."""
         position, self.size_bytes = self.size_bytes, self.segment.size_bytes
         self._limit_offset = NO_LIMIT
         return self._runs_from(position, self.end_offset)

@@ -3,7 +3,7 @@
 * Entries are kept in memory. The files are written as a whole when a segment is rolled or closed,
   in Kafka's formats (8 and 12 bytes per entry, big-endian, offsets relative to the base).
 * Parsing runs in C: a segment of 1 GiB has 262,144 entries at the default interval.
-* The indexes can be rebuilt from the segment, so a file that does not fit is dropped.
+* The indexes can be rebuilt from the segment, so a file that does not match is dropped.
 * The directory's thread appends while the event loop searches. Each lookup takes the arrays once,
   positions are appended before offsets, and truncation creates new arrays. So a reader sees a
   consistent earlier state.
@@ -27,7 +27,7 @@ TIME_ENTRY_BYTES: Final = 12
 
 
 class OffsetIndex:
-    """Last offsets of some batches, and the positions of those batches in the file."""
+    """Last offsets of some batches, and the positions of those batches in the file (``.index``)."""
 
     __slots__ = ("_base_offset", "_entries")
 
@@ -40,19 +40,21 @@ class OffsetIndex:
         return len(self._entries[0])
 
     def append(self, last_offset: int, position: int) -> None:
-        """Add the batch that ends with ``last_offset`` and starts at ``position``."""
+        """Add an entry for the batch that ends with ``last_offset`` and starts at ``position``."""
         offsets, positions = self._entries
         positions.append(position)
         offsets.append(last_offset - self._base_offset)
 
     def position_before(self, offset: int) -> int:
-        """Return where to start a walk for ``offset``: at or before the position of its batch."""
+        """Return the position of an indexed batch at or before the batch with ``offset``; 0 without
+        one.
+        """
         offsets, positions = self._entries
         at = bisect_right(offsets, offset - self._base_offset)
         return positions[at - 1] if at > 0 else 0
 
     def position_at_most(self, limit: int) -> int:
-        """Return the last indexed batch position that is not after ``limit``."""
+        """Return the last indexed batch position that is not after ``limit``; 0 without one."""
         _, positions = self._entries
         at = bisect_right(positions, limit)
         return positions[at - 1] if at > 0 else 0
@@ -75,12 +77,12 @@ class OffsetIndex:
         return self._base_offset + (offsets[at] + 1 if at >= 0 else 0)
 
     def positions_after(self, position: int) -> Sequence[int]:
-        """Return the indexed batch positions after ``position``, in rising order."""
+        """Return the indexed batch positions after ``position``, in ascending order."""
         _, positions = self._entries
         return positions[bisect_right(positions, position) :]
 
     def entries(self) -> Iterator[tuple[int, int]]:
-        """Yield last offset and position of each indexed batch, in rising order."""
+        """Yield the last offset and the position of each indexed batch, in ascending order."""
         for offset, position in zip(*self._entries, strict=True):
             yield self._base_offset + offset, position
 
@@ -90,7 +92,7 @@ class OffsetIndex:
         return positions[-1] if positions else 0
 
     def below(self, size_bytes: int) -> OffsetIndex:
-        """Return the index of the batches that begin before the position ``size_bytes``."""
+        """Return a copy with the batches that begin before the position ``size_bytes``."""
         offsets, positions = self._entries
         keep = bisect_left(positions, size_bytes)
         index = OffsetIndex(self._base_offset)
@@ -130,7 +132,7 @@ class TimeEntry(NamedTuple):
 
 
 class TimeIndex:
-    """The largest timestamp up to some points of a segment, and the offset that has it."""
+    """Largest timestamps up to some points of a segment, each with its offset (``.timeindex``)."""
 
     __slots__ = ("_base_offset", "_entries")
 
@@ -142,7 +144,7 @@ class TimeIndex:
         return len(self._entries[0])
 
     def append(self, timestamp: int, offset: int) -> None:
-        """Add an entry if ``timestamp`` is larger than that of the last entry."""
+        """Add an entry, unless ``timestamp`` is not larger than that of the last entry."""
         timestamps, offsets = self._entries
         if timestamps and timestamp <= timestamps[-1]:
             return
@@ -156,18 +158,22 @@ class TimeIndex:
         return TimeEntry(timestamps[-1], self._base_offset + offsets[-1])
 
     def offset_before(self, timestamp: int) -> int:
-        """Return where to start a walk for the first record not older than ``timestamp``."""
+        """Return the offset of the last entry older than ``timestamp``; the base offset without
+        one.
+
+        A walk from there finds the first record with ``timestamp`` or later.
+        """
         timestamps, offsets = self._entries
         at = bisect_left(timestamps, timestamp)
         return self._base_offset + (offsets[at - 1] if at > 0 else 0)
 
     def entries(self) -> Iterator[TimeEntry]:
-        """Yield all entries, in rising order."""
+        """Yield all entries, in ascending order."""
         for timestamp, offset in zip(*self._entries, strict=True):
             yield TimeEntry(timestamp, self._base_offset + offset)
 
     def below(self, end_offset: int) -> TimeIndex:
-        """Return the index without the entries for offsets from ``end_offset`` on."""
+        """Return a copy without the entries for offsets from ``end_offset`` on."""
         timestamps, offsets = self._entries
         keep = bisect_left(offsets, end_offset - self._base_offset)
         index = TimeIndex(self._base_offset)

@@ -5,8 +5,8 @@
 * After a failure for lack of space the segment stays usable. :meth:`retire` and :meth:`truncate`
   describe the order that ensures this.
 * File and indexes are opened when first needed, so that loading thousands of replicas is cheap.
-  Index files are written when a segment is rolled or closed. If they are missing or do not fit,
-  index_rebuild.py rebuilds both. segment_indexes.py defines their content.
+  Index files are written when a segment is rolled or closed. If they are missing or do not match
+  the segment, index_rebuild.py rebuilds both. segment_indexes.py defines their content.
 * Damage of the file does not shorten the segment. Only recovery and truncation do.
 * trusted_bytes.py tracks which bytes may be read from memory without a check. Every read of the
   file that may wait for the disk goes through :meth:`read_at`.
@@ -71,21 +71,27 @@ NO_LIMIT: Final = 2**63 - 1
 
 
 class Scanned(NamedTuple):
-    """Size and end of the complete, sound batches at the start of a segment."""
+    """Result of :meth:`LogSegment.scan`: size of the sound batches in bytes, and the offset after
+    them.
+    """
 
     valid_bytes: int
     next_offset: int
 
 
 class SegmentUnreadError(Exception):
-    """An operation needs indexes that must be rebuilt from all of ``segment`` (IndexRebuild)."""
+    """An operation needs indexes that must be rebuilt from all of ``segment``
+    (:class:`IndexRebuild`).
+    """
 
     def __init__(
         self, segment: LogSegment, *, did_not_fit: bool = False, survey_end: int | None = None
     ) -> None:
-        """
-        :param did_not_fit: the index files exist and do not fit the segment.
-        :param survey_end: end offset of the segment, if every CRC has to be checked.
+        """Record the present state of ``segment``.
+
+        :param did_not_fit: the index files exist and do not match the segment.
+        :param survey_end: end offset of the segment, if the CRC of each batch must be checked; else
+            None.
         """
         super().__init__(f"{segment.path} has to be read as a whole")
         self.segment = segment
@@ -97,7 +103,7 @@ class SegmentUnreadError(Exception):
 
 
 class LogSegment:
-    """Batches from ``base_offset`` up to the next segment's."""
+    """Batches from ``base_offset`` up to the base offset of the next segment."""
 
     __slots__ = (
         "_first_timestamp",
@@ -196,17 +202,17 @@ class LogSegment:
 
     @property
     def retired_path(self) -> str:
-        """The log file's path after :meth:`retire`."""
+        """Path of the log file after :meth:`retire`."""
         return self.path + self._retired_suffix
 
     @property
     def has_indexes(self) -> bool:
-        """Return whether the indexes are in memory; also for the event loop."""
+        """Whether the indexes are in memory. The event loop may ask."""
         return self._indexes is not None
 
     @property
     def is_ready(self) -> bool:
-        """Return whether file and indexes are open, so that the event loop may read."""
+        """Whether file and indexes are open, so that the event loop may read."""
         return self.file is not None and self._indexes is not None
 
     # -- writing ----------------------------------------------------------------------------
@@ -221,7 +227,12 @@ class LogSegment:
         self._vfs.unlink_if_exists(self.path)
 
     def append(self, buffers: Sequence[Buffer], headers: Sequence[BatchHeader]) -> None:
-        """Write ``buffers``, which hold the batches of ``headers``, at the end."""
+        """Write ``buffers``, which hold the batches of ``headers``, at the end, and index the
+        batches.
+
+        :raises SegmentUnreadError: the index files are missing or do not match; nothing was
+            written.
+        """
         file = self.open()
         indexes = self.indexes()
         if self._tail_is_torn:
@@ -239,9 +250,9 @@ class LogSegment:
             self._first_timestamp = headers[0].max_timestamp
 
     def truncate_torn_tail(self) -> bool:
-        """Truncate the bytes of a failed write, which no later batch may follow.
+        """Truncate the bytes of a failed write. Return whether there were such bytes.
 
-        Returns whether there were such bytes.
+        No batch may be written after them.
         """
         was_torn = self._tail_is_torn
         if was_torn:
@@ -253,9 +264,9 @@ class LogSegment:
         """Write the index files if they are not up to date. Return whether that was necessary.
 
         Each file is replaced atomically. Loading trusts the files of segments below the recovery
-        point, so they must be synced before the recovery point passes the segment. Without ``sync``
-        that is up to the caller. After a power failure an unsynced time index may be truncated. It
-        would look complete with an earlier last timestamp, which retention would use.
+        point. Therefore they must be synced before the recovery point passes the segment: with
+        ``sync``, or later by the caller. After a power failure an unsynced time index may be
+        truncated. It would look complete with an earlier last timestamp, which retention would use.
         """
         is_needed = not self._indexes_on_disk
         if is_needed:
@@ -275,12 +286,16 @@ class LogSegment:
     def truncate(self, size_bytes: int, end_offset: int) -> None:
         """Truncate the file to ``size_bytes``, the start of a batch, durably.
 
-        The rest ends at ``end_offset``. The fsync ensures that truncated batches do not reappear
-        after a crash, beside batches appended later. The index files are removed first. If that or
-        the truncation fails, the segment is unchanged.
+        The fsync ensures that truncated batches do not reappear after a crash, beside batches
+        appended later. The index files are removed first. If that or the truncation fails, the
+        segment is unchanged.
 
-        Cost: loading the indexes, and one index interval. If the interval is damaged, the segment
-        has no indexes afterwards.
+        Cost: loading the indexes, and reading one index interval. If the interval is damaged, the
+        segment has no indexes afterwards.
+
+        :param end_offset: end offset of the remaining batches.
+        :raises SegmentUnreadError: the index files are missing or do not match; nothing was
+            truncated.
         """
         file = self.open()
         indexes = self._indexes_below(size_bytes, end_offset)
@@ -305,7 +320,9 @@ class LogSegment:
             file.sync()
 
     def _indexes_below(self, size_bytes: int, end_offset: int) -> SegmentIndexes | None:
-        """Return the indexes for :meth:`truncate`; None if they do not point to batches."""
+        """Return the indexes of the first ``size_bytes``; None if an entry does not point to a
+        batch.
+        """
         if size_bytes == 0:
             return SegmentIndexes(self.base_offset, self._index_interval_bytes)
         try:
@@ -314,12 +331,15 @@ class LogSegment:
             return None
 
     def retire(self, *, at_once: bool = False, suffix: str = DELETED_SUFFIX) -> None:
-        """Append ``suffix`` to the files' names; :meth:`purge` frees the space later.
+        """Append ``suffix`` to the names of the log and index files. :meth:`purge` frees the space
+        later.
 
-        The log file is renamed last: until then the segment can be read and this can be repeated.
-        The index of transactions cannot be rebuilt, so the caller removes it afterwards.
-        A new name may need space. With ``at_once`` the files are unlinked instead; open files can
-        still be read.
+        The log file is renamed last. Until then the segment can be read, and the call can be
+        repeated. The transaction index stays, because it cannot be rebuilt: the caller removes it
+        afterwards.
+
+        :param at_once: unlink the files instead, because a new name may need space. Open files can
+            still be read.
         """
         self._retired_suffix = suffix
         for kind in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, LOG_SUFFIX):
@@ -330,10 +350,11 @@ class LogSegment:
                 self._vfs.rename(path, path + suffix)
 
     def reborn(self, base_offset: int) -> LogSegment:
-        """Reuse the file for an empty segment at ``base_offset``; this segment ceases to exist.
+        """Return an empty segment at ``base_offset`` that reuses the file of this segment.
 
-        Needs no space. The old content counts as a torn tail of the new segment. A crash may come
-        before it is truncated, so no old batch may have offsets that are valid in the new segment.
+        This segment must not be used any more. The call needs no disk space. The old content counts
+        as the torn tail of the new segment. A crash may come before it is truncated, so no old
+        batch may have offsets that are valid in the new segment.
         """
         file = self.open()
         fresh = LogSegment(
@@ -355,13 +376,16 @@ class LogSegment:
         return fresh
 
     def remove(self) -> None:
-        """Unlink all files of a segment that no log contains. Creates no names."""
+        """Unlink all files of a segment that belongs to no log. Needs no disk space."""
         for suffix in (LOG_SUFFIX, *INDEX_SUFFIXES):
             self._vfs.unlink_if_exists(self._path(suffix))
         self.close()
 
     def purge(self) -> None:
-        """Unlink the files of a retired segment. No reader may use the segment any more."""
+        """Unlink the files of a segment that was retired.
+
+        No reader may use the segment any more.
+        """
         for kind in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX):
             self._vfs.unlink_if_exists(self._path(kind) + self._retired_suffix)
         self.close()
@@ -374,7 +398,10 @@ class LogSegment:
             self.cache.closed(self)
 
     def detach_file(self) -> VfsFile | None:
-        """Detach the open file for the caller to close later; None if its tail is torn."""
+        """Return the open file, for the caller to close later, and forget it.
+
+        Returns None if no file is open, or if it ends with bytes of a failed write.
+        """
         if self._tail_is_torn:
             return None
         file, self.file = self.file, None
@@ -385,7 +412,10 @@ class LogSegment:
     # -- memory -----------------------------------------------------------------------------
 
     def join(self, cache: SegmentCache[LogSegment] | None) -> None:
-        """Notify ``cache`` of open files and loaded indexes from now on; None: leave the cache."""
+        """Report open files and loaded indexes to ``cache`` from now on.
+
+        None leaves the present cache.
+        """
         if self.cache is not None:
             self.cache.left(self)
         self.cache = cache
@@ -395,7 +425,7 @@ class LogSegment:
             cache.joined(self, index_bytes, is_open=self.file is not None)
 
     def drop_indexes(self) -> bool:
-        """Drop the indexes if their files are up to date; False if not."""
+        """Release the indexes if their files are up to date. Return whether that was done."""
         if self._indexes is None or not self._indexes_on_disk:
             return False
         self._largest, self._indexes = self._indexes.largest, None
@@ -417,14 +447,20 @@ class LogSegment:
         return self.file
 
     def read_at(self, position: int, size: int) -> bytes | bytearray:
-        """Read from the file, possibly from the disk. The bytes are not trusted afterwards."""
+        """Read ``size`` bytes from the file, possibly from the disk.
+
+        The bytes, and bytes that the kernel may read ahead, are not trusted afterwards.
+        """
         file = self.open()
         self.trusted.doubt(position, size, self.size_bytes)
         return file.read_at(position, size)
 
     @contextmanager
     def _reader(self) -> Iterator[ReadAt]:
-        """Yield :meth:`read_at`, without leaving a file open for the event loop to read through."""
+        """Yield a function like :meth:`read_at`.
+
+        A file that was closed is closed again at the end.
+        """
         if self.file is not None:
             yield self.read_at
             return
@@ -440,18 +476,21 @@ class LogSegment:
             file.close()
 
     def indexes(self) -> SegmentIndexes:
-        """Return both indexes, loaded if necessary. Raises as :meth:`load_indexes`."""
+        """Return both indexes, loaded if necessary.
+
+        :raises SegmentUnreadError: as :meth:`load_indexes`.
+        """
         if self._indexes is None:
             self.load_indexes()
         assert self._indexes is not None
         return self._indexes
 
     def load_indexes(self) -> None:
-        """Load both indexes from their files.
+        """Load both indexes from their files, unless they are in memory.
 
         Cost: both files and one index interval.
 
-        :raises SegmentUnreadError: the files are missing, or do not fit the segment.
+        :raises SegmentUnreadError: the files are missing, or do not match the segment.
         """
         if self._indexes is not None:
             return
@@ -497,7 +536,11 @@ class LogSegment:
         return self._path(TRANSACTION_INDEX_SUFFIX)
 
     def load_transactions(self) -> bool:
-        """Load :attr:`transactions` if necessary; False if the file does not fit this segment."""
+        """Load :attr:`transactions` if necessary. Return False if the file does not match this
+        segment.
+
+        Without a file, :attr:`transactions` stays None and the result is False.
+        """
         if self.transactions is None:
             with FailsAs(OpKind.INDEX):
                 data = self._vfs.read_if_exists(self.transactions_path)
@@ -506,23 +549,25 @@ class LogSegment:
         return self.transactions is not None
 
     def note_aborted(self, aborted: AbortedTransaction) -> None:
-        """Add a transaction that the last appended marker has aborted."""
+        """Add an aborted transaction, whose marker is the last batch, to the transaction index in
+        memory.
+        """
         assert self.transactions is not None, self
         self._transactions_on_disk = False
         self.transactions.append(aborted)
 
     def take_transactions(self, transactions: TransactionIndex) -> None:
-        """Use an index that was rebuilt from the log."""
+        """Replace the transaction index in memory by one that was rebuilt from the log."""
         self._transactions_on_disk = False
         self.transactions = transactions
 
     def write_transactions(self, *, sync: bool = False, suffix: str = "") -> None:
-        """Write the transaction index to its file unless it is up to date.
+        """Write the transaction index to its file unless the file is up to date.
 
-        An empty index has no file.
+        An empty index has no file. Recovery trusts the file.
 
-        With ``suffix`` the index is always written, even if empty, to a file that is renamed later.
-        Recovery trusts the file.
+        :param suffix: if given, always write the index, even an empty one, to a file with this
+            suffix. The caller renames the file later.
         """
         transactions = self.transactions
         if transactions is None or (self._transactions_on_disk and not suffix):
@@ -545,12 +590,13 @@ class LogSegment:
         on_run: Callable[[SoundRun], None] = lambda run: None,
         on_progress: OnProgress = no_progress,
     ) -> Scanned:
-        """Walk all batches, rebuild the indexes, and stop before the first that is not sound.
+        """Walk all batches, rebuild the indexes, and stop before the first batch that is not sound.
 
         Sets ``size_bytes`` to the size of the sound batches. The file itself is not changed.
 
-        :param least_epoch: if given, a batch with a lower leader epoch than an earlier one is not
-            sound.
+        :param least_epoch: if given, a batch with a lower leader epoch than this or an earlier
+            batch is not sound.
+        :param on_run: called with each run of sound batches.
         :param on_progress: called with the number of bytes read since the last call.
         """
         fresh, valid_bytes = self.fresh_indexes(), 0
@@ -574,7 +620,10 @@ class LogSegment:
         return Scanned(valid_bytes, scan.next_offset if valid_bytes else self.base_offset)
 
     def adopt(self, fresh: FreshIndexes) -> None:
-        """Use indexes that were rebuilt from the whole segment as it is now."""
+        """Use indexes that were rebuilt from the whole segment as it is now.
+
+        Their files are written later.
+        """
         self._first_timestamp = fresh.first_timestamp
         self._indexes = fresh.indexes
         self._indexes_on_disk = False
@@ -590,10 +639,13 @@ class LogSegment:
         on_progress: OnProgress = no_progress,
         chunk_bytes: int = WALK_BYTES,
     ) -> Iterator[Located | Damage]:
-        """Walk the batches and the damage in order, with any reader of the file, in any thread.
+        """Yield the batches and the damage of the segment in order. Changes nothing.
 
-        Changes nothing. ``known`` returns the positions after a position where batches should
-        start.
+        Any thread may call this with a reader of its own.
+
+        :param known: returns the positions after a position where batches start, according to an
+            index.
+        :param end_offset: expected end offset of the segment.
         """
         return walk_around_damage(
             read_at,
@@ -608,7 +660,10 @@ class LogSegment:
         )
 
     def gaps_below(self, end_offset: int) -> int | None:
-        """Return the ``gaps_below`` of walks: None if batches follow one another without gaps."""
+        """Return the argument ``gaps_below`` of :func:`sound_batches` for this segment.
+
+        None means that batches must follow one another without gaps.
+        """
         if not self.may_have_gaps:
             return None
         return min(end_offset, self.base_offset + LARGEST_RELATIVE_OFFSET + 1)
@@ -618,19 +673,26 @@ class LogSegment:
         return FreshIndexes(self.base_offset, self._index_interval_bytes)
 
     def known_positions(self, position: int) -> Iterable[int]:
-        """Return the indexed batch positions after ``position``, if the index is in memory."""
+        """Return the indexed batch positions after ``position``; none if the index is not in
+        memory.
+        """
         return () if self._indexes is None else self._indexes.offsets.positions_after(position)
 
     def offset_below(self, position: int) -> int:
-        """Return an offset such that all batches below it end before ``position``.
+        """Return an offset such that all batches below it end before ``position``. The event loop
+        may call it.
 
-        While the index is not loaded, this is the base offset. Also for the event loop.
+        While the index is not loaded, this is the base offset.
         """
         indexes = self._indexes
         return self.base_offset if indexes is None else indexes.offsets.offset_below(position)
 
     def next_offset(self, limit: int) -> int:
-        """Return the offset after the last batch that starts below the position ``limit``."""
+        """Return the offset after the last batch that starts below the position ``limit``.
+
+        :raises SegmentUnreadError: as :meth:`load_indexes`.
+        :raises CorruptRecordError: the bytes before ``limit`` are not a batch.
+        """
         position, found = self.indexes().offsets.position_at_most(limit - 1), self.base_offset
         while position < limit:
             header = read_header(self.read_at(position, HEADER_BYTES))
@@ -643,7 +705,7 @@ class LogSegment:
         Used for loading. Reads the last entry of the index file and the batches from there on, or
         the whole file if it has no index. Leaves no file open.
 
-        :param suffix: suffix of a retired segment's files.
+        :param suffix: suffix of the file names of a retired segment.
         """
         with FailsAs(OpKind.INDEX):
             begin = read_last_position(self._vfs, self._path(INDEX_SUFFIX) + suffix)
@@ -674,7 +736,9 @@ class LogSegment:
         return next_offset if end == self.size_bytes else None
 
     def _sound_end_of_all(self, on_progress: OnProgress) -> int | None:
-        """Implement :meth:`sound_end` without an index file; rebuilds the indexes."""
+        """Implement :meth:`sound_end` without an index file: read the whole file and rebuild the
+        indexes.
+        """
         size_bytes = self.size_bytes
         scanned = self.scan(check_crc_of_each=True, on_progress=on_progress)
         if scanned.valid_bytes == size_bytes:
@@ -683,7 +747,11 @@ class LogSegment:
         return None
 
     def position_of(self, offset: int) -> Located | None:
-        """Return the first batch that ends at or after ``offset``, or None."""
+        """Return the first batch that ends at or after ``offset``; None if there is none.
+
+        :raises SegmentUnreadError: as :meth:`load_indexes`.
+        :raises CorruptRecordError: the walk from the index entry meets no batch.
+        """
         position = self.indexes().offsets.position_before(offset)
         return walk_to(self.read_at, position, self.size_bytes, offset)
 
@@ -698,15 +766,16 @@ class LogSegment:
         min_one: bool,
         is_checked: bool = False,
     ) -> memoryview | None:
-        """Read complete batches below ``max_offset``, starting with that of ``start_offset``.
+        """Read complete batches below ``max_offset``, starting with the batch of ``start_offset``.
 
-        Reads only bytes below the position ``limit``. Returns at most ``max_bytes``, except for the
-        first batch if ``min_one``. Returns empty bytes if no batch fits. Returns None if
-        ``read_at`` returned None or too little, or if the indexes are not loaded.
+        Returns at most ``max_bytes``, except for the first batch if ``min_one``. Returns empty
+        bytes if no batch fits. Returns None if ``read_at`` returned None or too little, or if the
+        indexes are not loaded.
 
-        With ``is_checked``, in the directory's thread, each batch is verified and trusted
-        afterwards, including the batches that the walk from the index entry passes.
-
+        :param limit: position in the file; only bytes below it are read.
+        :param is_checked: verify each batch, including those between the index entry and
+            ``start_offset``. The batches are trusted afterwards. Allowed only in the directory's
+            thread.
         :raises CorruptRecordError: the walk from the index entry meets no batch, the batch of
             ``start_offset`` is missing, or a checked batch is not sound.
         """
@@ -752,9 +821,11 @@ class LogSegment:
         return view
 
     def _read_checked(self, index: OffsetIndex, begin: int, position: int, end: int) -> memoryview:
-        """Return the batches from ``position`` to ``end``; all from ``begin`` on are verified.
+        """Return the bytes from ``position`` to ``end``, after a check of all batches from
+        ``begin`` on.
 
-        Reads from memory also start at ``begin``, the position from the index.
+        ``begin`` is the position from the index. Reads from memory also start there, so all these
+        bytes have to be trusted.
         """
         data = self.read_at(begin, end - begin)
         if len(data) < end - begin:
@@ -770,14 +841,16 @@ class LogSegment:
 
     @property
     def is_largest_known(self) -> bool:
-        """Return whether :meth:`largest_timestamp` needs no read."""
+        """Whether :meth:`largest_timestamp` needs no read."""
         return self._indexes is not None or self._largest is not None
 
     def largest_timestamp(self) -> TimeEntry | None:
         """Return the largest timestamp and an offset that has it; None if there are no batches.
 
-        Cost, once: the last entry of the time index, a binary search for its batch in the offset
-        index, and one index interval. Raises as :meth:`load_indexes`.
+        Cost of the first call: the last entry of the time index, a binary search for its batch in
+        the offset index, and one index interval.
+
+        :raises SegmentUnreadError: as :meth:`load_indexes`.
         """
         if not self.is_largest_known:
             self._largest = self._read_largest()
@@ -809,7 +882,10 @@ class LogSegment:
 
 
 def take_back(vfs: Vfs, directory: str, base_offset: int) -> None:
-    """Undo the :meth:`LogSegment.retire` of an expired segment, complete or not, before a purge."""
+    """Undo :meth:`LogSegment.retire` of a segment with the suffix ``.expired``, complete or not.
+
+    The files must not have been purged.
+    """
     for suffix in (LOG_SUFFIX, TIME_INDEX_SUFFIX, INDEX_SUFFIX):
         path = f"{directory}/{offset_file_name(base_offset, suffix)}"
         if vfs.exists(path + EXPIRED_SUFFIX):

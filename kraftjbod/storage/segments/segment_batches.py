@@ -1,6 +1,7 @@
-"""DISK. Reads the batches of a segment one after another, and continues after damage.
+"""DISK. ``batches_from``: yields the batch headers of a segment in order, and continues after
+damage.
 
-Only headers are read, in blocks, and returned one at a time: a segment of 1 GiB may have millions.
+Only headers are read, in blocks, and yielded one at a time: a segment of 1 GiB may have millions.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ def batches_from(
 ) -> Iterator[Located]:
     """Yield all batches that end at or after ``offset``, except damaged ones.
 
-    :param beat: reports progress while a missing index is rebuilt.
+    :param beat: called while a missing index is rebuilt, to report progress.
     """
     begin = offset
     try:
@@ -36,7 +37,7 @@ def batches_from(
 
 
 def _sound_from(segment: LogSegment, offset: int) -> Iterator[Located]:
-    """Implement :func:`batches_from` after an invalid header, by a walk around all damage."""
+    """Yield the sound batches that end at or after ``offset``, by a walk over the whole segment."""
     for found in segment.walk(
         segment.read_at,
         known=segment.known_positions,

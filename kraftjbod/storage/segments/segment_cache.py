@@ -1,9 +1,10 @@
 """DISK. ``SegmentCache``: limits the indexes in memory and the open files of one log directory.
 
 * Indexes over the limit are dropped at once, the first loaded ones first. An index that was read
-  since gets a second chance. Indexes with entries that are not in their files stay.
-* This cache only chooses files to close, in :meth:`choose_idle`. The event loop closes them,
-  because it reads through them and a flush may sync them (log_handle.py, ``close_idle``).
+  since it was loaded or last considered gets a second chance. Indexes with entries that are not in
+  their files stay.
+* For open files, the cache only chooses what to close (:meth:`choose_idle`). The event loop closes
+  them, because it reads through them and a flush may sync them (log_handle.py, ``close_idle``).
 * Segments report opened and closed files in the directory's thread. The event loop may only call
   :meth:`SegmentCache.joined` and read the figures, because the thread may be using an index.
 """
@@ -19,7 +20,7 @@ _FILES_PER_STEP: Final = 256
 
 
 class CacheLimits(NamedTuple):
-    """Limits of one log directory."""
+    """Limits of one log directory: bytes of indexes in memory, and open segment files."""
 
     index_bytes: int = 256 * 1024 * 1024
     open_segments: int = 100_000
@@ -34,7 +35,7 @@ class CachedSegment(Protocol):
     was_read: bool
 
     def drop_indexes(self) -> bool:
-        """Drop the indexes if their files are up to date; False if not."""
+        """Release the indexes if their files are up to date. Return whether that was done."""
         ...
 
 
@@ -42,7 +43,7 @@ S = TypeVar("S", bound=CachedSegment)
 
 
 class SegmentCache(Generic[S]):
-    """The cache of one log directory."""
+    """Loaded indexes and open segment files of one log directory."""
 
     def __init__(self, limits: CacheLimits) -> None:
         self._limits = limits
@@ -55,7 +56,7 @@ class SegmentCache(Generic[S]):
 
     @property
     def open_segments(self) -> int:
-        """Number of open files."""
+        """Number of open segment files."""
         return len(self._opened)
 
     @property
@@ -75,14 +76,18 @@ class SegmentCache(Generic[S]):
                 self._opened[segment] = None
 
     def left(self, segment: S) -> None:
-        """Remove ``segment`` from the cache, from any thread."""
+        """Remove ``segment``, from any thread."""
         self.unloaded(segment)
         self.closed(segment)
 
     # -- indexes ----------------------------------------------------------------------------
 
     def loaded(self, segment: S, index_bytes: int) -> None:
-        """Record that ``segment`` loaded or changed its indexes, and drop others over the limit."""
+        """Record that ``segment`` loaded or changed its indexes. Drop other indexes if over the
+        limit.
+
+        :param index_bytes: size of its indexes in memory.
+        """
         with self._mutex:
             self._count(segment, index_bytes)
             for _ in range(len(self._indexed) - 1):
@@ -114,9 +119,10 @@ class SegmentCache(Generic[S]):
             self._opened.pop(segment, None)
 
     def choose_idle(self) -> list[S]:
-        """Return segments whose files should be closed, least recently opened first.
+        """Return at most 256 segments whose files should be closed, least recently opened first.
 
-        A segment that was read since it was opened or last considered gets a second chance.
+        A segment that was read since it was opened or last considered gets a second chance. The
+        list is empty while the limit is not exceeded.
         """
         idle: list[S] = []
         with self._mutex:

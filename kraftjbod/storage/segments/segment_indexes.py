@@ -1,6 +1,6 @@
 """DISK. ``SegmentIndexes``: the offset and time index of one segment, updated with its batches.
 
-* Both get an entry with the first batch after ``index.interval.bytes``.
+* Both indexes get an entry with the first batch after ``index.interval.bytes``.
 * Both are loaded together or not at all, because one is useless without the other.
 * :class:`FreshIndexes` rebuilds both by a walk over the whole segment, damage included. Readers use
   the present indexes meanwhile.
@@ -38,7 +38,10 @@ BELOW_EPOCHS: Final = -(2**32)
 
 
 class SegmentIndexes:
-    """Both indexes, initially empty. The event loop may search ``offsets``."""
+    """Offset and time index of one segment, initially empty.
+
+    The event loop may search ``offsets``.
+    """
 
     __slots__ = (
         "_base_offset",
@@ -60,7 +63,7 @@ class SegmentIndexes:
 
     @property
     def size_bytes(self) -> int:
-        """Size of the entries in bytes, in memory as in the files."""
+        """Size of the entries in bytes. It is the same in memory and in the files."""
         return OFFSET_ENTRY_BYTES * len(self.offsets) + TIME_ENTRY_BYTES * len(self.times)
 
     @classmethod
@@ -73,7 +76,8 @@ class SegmentIndexes:
         times: Buffer,
         segment_bytes: int,
     ) -> SegmentIndexes | None:
-        """Parse the files; None if they cannot belong to a segment of that size.
+        """Parse the contents of both files. Return None if they cannot belong to a segment of that
+        size.
 
         A segment with batches has at least one time entry, so an empty time index is incomplete.
         """
@@ -89,7 +93,10 @@ class SegmentIndexes:
         return indexes
 
     def note(self, header: BatchHeader, position: int) -> int:
-        """Add the next batch, with an index entry if one is due. Return its size in bytes."""
+        """Index the batch of ``header``, which follows the last one at ``position``.
+
+        Return its size in bytes.
+        """
         last_offset, size_bytes = header.last_offset, header.size_bytes
         if self.largest is None or header.max_timestamp > self.largest.timestamp:
             self.largest = TimeEntry(header.max_timestamp, last_offset)
@@ -109,9 +116,10 @@ class SegmentIndexes:
         end_offset: int = LARGEST_OFFSET,
         least_epoch: int | None = None,
     ) -> BatchScan:
-        """Return a scan of the batches from ``next_offset`` on, for :meth:`take_run`.
+        """Return a scan that checks the batches from ``next_offset`` on. Its runs go to
+        :meth:`take_run`.
 
-        :param end_offset: if offsets may be missing, batches have to end below it.
+        :param end_offset: if ``may_have_gaps``, batches have to end below this offset.
         :param least_epoch: if given, leader epochs have to start at or above it and must not
             decrease.
         """
@@ -144,7 +152,11 @@ class SegmentIndexes:
         self._bytes_since_entry = scan.bytes_since_entry
 
     def lead_past(self, next_offset: int, position: int) -> None:
-        """Add an entry after damage: no walk to ``next_offset`` starts before ``position``."""
+        """Add an entry at the first batch after damage, so that a walk to it does not start in the
+        damage.
+
+        :param next_offset: base offset of that batch, which starts at ``position``.
+        """
         self.offsets.append(next_offset - 1, position)
         if self.largest is not None:
             self.times.append(*self.largest)
@@ -153,8 +165,8 @@ class SegmentIndexes:
     def below(self, read_at: ReadAt, size_bytes: int, end_offset: int) -> SegmentIndexes:
         """Return the indexes of the segment's first ``size_bytes``, which end at ``end_offset``.
 
-        Reads the headers after the last remaining entry, at most one index interval. Each offset
-        entry has a time entry with the largest timestamp up to that batch.
+        Reads the headers after the last remaining entry, at most one index interval. They are
+        needed for the largest timestamp.
 
         :raises CorruptRecordError: the entry does not point to a batch.
         :raises WouldWait: the file is shorter than ``size_bytes``.
@@ -171,14 +183,16 @@ class SegmentIndexes:
         return kept
 
     def to_files(self) -> dict[str, bytes]:
-        """Add a last time entry and return the contents of both files, by suffix."""
+        """Return the contents of both files by suffix, after adding a time entry for the largest
+        timestamp.
+        """
         if self.largest is not None:
             self.times.append(*self.largest)
         return {INDEX_SUFFIX: self.offsets.to_bytes(), TIME_INDEX_SUFFIX: self.times.to_bytes()}
 
 
 class FreshIndexes:
-    """Rebuilt indexes, and the other results of a walk over a whole segment."""
+    """Indexes under construction, and the damage and first timestamp that the same walk finds."""
 
     __slots__ = ("damages", "first_timestamp", "indexes")
 
@@ -189,12 +203,14 @@ class FreshIndexes:
         self.damages: list[Damage] = []
 
     def lead_past_damage(self, next_offset: int, position: int) -> None:
-        """Note that a sound batch with offset ``next_offset`` begins at ``position``."""
+        """Add index entries if the sound batch at ``position``, with ``next_offset``, ends a
+        damage.
+        """
         if self.damages and self.damages[-1].next_offset == next_offset:
             self.indexes.lead_past(next_offset, position)
 
     def take(self, found: Located | SoundRun | Damage | None) -> None:
-        """Process the next result of the walk."""
+        """Process the next result of the walk; None is ignored."""
         match found:
             case Located(position, header):
                 self.lead_past_damage(header.base_offset, position)

@@ -1,4 +1,5 @@
-"""DISK. When a segment is rolled, and when retention may remove it, by the topic's configuration.
+"""DISK. When a segment must be rolled, and when retention may remove it, by the topic's
+configuration.
 
 Ages are computed from record timestamps. This module only judges. The log rolls and removes
 segments.
@@ -25,10 +26,12 @@ _MAX_TIMESTAMP: Final = attrgetter("max_timestamp")
 def must_roll(
     active: LogSegment, config: TopicConfig, headers: Sequence[BatchHeader], size_bytes: int
 ) -> bool:
-    """Return whether the batches of ``headers``, ``size_bytes`` in all, need a new segment.
+    """Return whether the batches of ``headers`` need a new segment instead of ``active``.
 
-    An empty segment never needs one: it starts at the log end, and ``sent_batches`` limits the
-    span.
+    An empty segment is never rolled: it starts at the log end, and ``sent_batches`` limits the
+    offset span.
+
+    :param size_bytes: size of all the batches.
     """
     if active.size_bytes == 0:
         return False
@@ -72,15 +75,14 @@ def count_expendable(
 ) -> int:
     """Return how many of the oldest segments retention may remove (KIP-32, KIP-107).
 
-    At most :data:`EXPENDABLE_PER_STEP`, and only segments that end at or below ``high_watermark``.
-    In a topic that is only compacted, segments below the log start are removed, and none because of
-    age or size.
+    * At most :data:`EXPENDABLE_PER_STEP`, and only segments that end at or below ``high_watermark``.
+    * In a topic that is only compacted, just segments below the log start, not because of age or size.
 
-    Cost: the largest timestamp of each removed segment, and of one more. Raises as
-    :meth:`LogSegment.largest_timestamp`.
+    Cost: the largest timestamp of each removed segment, and of one more.
 
     :param size_bytes: size of all segments.
     :param now_ms: wall clock time.
+    :raises SegmentUnreadError: as :meth:`LogSegment.load_indexes`.
     """
     doomed = 0
     for at, segment in enumerate(segments[:EXPENDABLE_PER_STEP]):

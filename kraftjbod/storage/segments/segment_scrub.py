@@ -1,12 +1,13 @@
 """DISK. ``SegmentScrub``: reads one closed segment from the disk and checks all of it, in steps.
 
-* It has its own open file and changes nothing, so it may run beside the directory's thread.
+* The check has its own open file and changes nothing, so it may run beside the directory's thread.
 * The page cache proves nothing about the disk. So the segment's pages are dropped before the first
-  step and after each step. This also keeps the pages that consumers read in memory.
-* Batches are checked as in a survey, CRC included. Each entry of the index files has to point to
-  the start of a batch. A missing index file is no finding, because it is rebuilt when needed. The
-  index of aborted transactions must exist if an aborted transaction has records and marker in the
-  segment.
+  step, and the pages of each step after it. This also leaves memory to pages that consumers read.
+* The CRC of each batch is checked.
+* Each entry of the index files has to point to the start of a batch. A missing index file is no
+  finding, because it is rebuilt when needed.
+* The index of aborted transactions must exist if an aborted transaction has records and marker in
+  the segment.
 
 storage/scrubbing/scrub.py handles the findings.
 """
@@ -37,7 +38,8 @@ class SegmentScrub:
     """Check of one segment: call :meth:`step` until :attr:`is_done`, then :meth:`close`."""
 
     def __init__(self, *, vfs: Vfs, file: VfsFile, segment: LogSegment, end_offset: int) -> None:
-        """
+        """Prepare the check. Nothing is read before the first :meth:`step`.
+
         :param file: open file of the segment (:meth:`LogSegments.open_beside`); :meth:`close`
             closes it.
         :param end_offset: base offset of the next segment.
@@ -74,11 +76,11 @@ class SegmentScrub:
 
     @property
     def has_findings(self) -> bool:
-        """Return whether the log has to be notified."""
+        """Whether damage or a wrong index was found, which the caller reports to the log."""
         return bool(self.damages) or self.is_index_wrong or self.is_transaction_index_wrong
 
     def _begin(self) -> None:
-        """Prepare the first step: drop cached pages and read the index files."""
+        """Drop the cached pages of the segment, read the index files, and start the walk."""
         self._is_begun = True
         self._file.forget_cached(0, self.size_bytes)
         index, times = self._read_indexes()
@@ -146,7 +148,7 @@ class SegmentScrub:
         return index, times
 
     def _compare(self, position: int, header: BatchHeader) -> None:
-        """Compare the index entries of a sound batch with the batch."""
+        """Compare the sound batch at ``position`` with the next entries of both index files."""
         offset_entry = self._offsets.next
         if offset_entry is not None and offset_entry[1] <= position:
             self.is_index_wrong |= offset_entry != (header.last_offset, position)
@@ -167,7 +169,11 @@ class SegmentScrub:
             self._aborted = {entry.last_offset: entry for entry in index.entries}
 
     def _compare_transaction(self, position: int, header: BatchHeader) -> None:
-        """Check that abort markers of transactions with records have entries, and only those."""
+        """Check that an abort marker has an entry if its transaction has records here, and else
+        none.
+
+        The entry must name the producer of the marker.
+        """
         if not header.is_control:
             self._open.add(header.producer_id)
             return
@@ -183,7 +189,9 @@ class SegmentScrub:
             self.is_transaction_index_wrong |= not is_its
 
     def _compare_end(self) -> None:
-        """Report entries that are left over: they point to no batch."""
+        """Report index entries that are left over at the end of the segment: they point to no
+        batch.
+        """
         if self._aborted:
             self.is_transaction_index_wrong = True
         if self._offsets.next is not None or self._times.next is not None:

@@ -1,21 +1,23 @@
 """DISK. ``SegmentSwap``: replaces segments by the compacted segment that was made from them.
 
-After a crash at any point, either all old segments or the new one are used. The order, with Kafka's
+After a crash at any point, either all old segments or the new one are used. The steps, with Kafka's
 suffixes:
 
 1. The new segment is written to ``<base>.log.cleaned`` and synced. Loading removes such a file.
-2. It is renamed to ``<base>.log.swap``, durably. From now on it is the log, and loading completes
-the remaining steps.
+2. The file is renamed to ``<base>.log.swap``, durably. From now on it is the log, and loading
+   completes the remaining steps.
 3. The old segments get the suffix ``.deleted``, the newest first.
 4. The new segment becomes ``<base>.log``.
 
-The index of aborted transactions is renamed ahead of the segment at each step and replaces the old
-one, because it cannot be rebuilt. If an old segment had one, the new segment has one, possibly
-empty.
-The base offset is that of the oldest old segment. The new segment ends where the newest old one
+The index of aborted transactions is renamed before the segment in each step. It replaces the index
+of the first old segment. It cannot be rebuilt, so the new segment has one, possibly empty, if an
+old segment had one.
+
+The new segment has the base offset of the oldest old segment. It ends where the newest old one
 ended, because the last batch of a group is always kept. So the file itself tells which segments it
 replaces.
-If 3 or 4 fails for lack of space, call :meth:`SegmentSwap.finish` again.
+
+If step 3 or 4 fails for lack of space, :meth:`SegmentSwap.finish` is called again.
 """
 
 from __future__ import annotations
@@ -43,7 +45,10 @@ _REMADE_SUFFIXES = (INDEX_SUFFIX, TIME_INDEX_SUFFIX)
 
 
 class CleaningFiles(NamedTuple):
-    """Open files for a cleaner's thread. The directory's thread handles their names."""
+    """Open files for a cleaner's thread.
+
+    Only the directory's thread creates, renames and removes names.
+    """
 
     #: Open files of the old segments.
     sources: tuple[VfsFile, ...]
@@ -58,13 +63,19 @@ class CleaningFiles(NamedTuple):
 
 
 def place_of(sources: Sequence[LogSegment], segments: Sequence[LogSegment]) -> int | None:
-    """Return the index of ``sources`` in ``segments``; None unless all are closed neighbours."""
+    """Return the index of the first of ``sources`` in ``segments``.
+
+    Returns None unless the sources are neighbours there, without the active segment.
+    """
     at = bisect_left(segments, sources[0].base_offset, key=lambda s: s.base_offset)
     return at if list(segments[at:-1][: len(sources)]) == list(sources) else None
 
 
 def open_sources(vfs: Vfs, sources: Sequence[LogSegment]) -> tuple[VfsFile, ...]:
-    """Open the sources again for a cleaner, independently of other readers."""
+    """Open the files of the sources once more, for a cleaner.
+
+    Other readers use their own open files.
+    """
     opened: list[VfsFile] = []
 
     def undo() -> None:
@@ -77,7 +88,7 @@ def open_sources(vfs: Vfs, sources: Sequence[LogSegment]) -> tuple[VfsFile, ...]
 
 
 def open_target(vfs: Vfs, target: LogSegment) -> None:
-    """Open the ``.cleaned`` file for the target; if that fails, no such file exists."""
+    """Create and open the ``.cleaned`` file of ``target``. If that fails, no such file remains."""
     with Undoing(lambda: vfs.unlink_if_exists(target.path + CLEANED_SUFFIX)):
         target.file = vfs.open(target.path + CLEANED_SUFFIX, OpenMode.CREATE)
         with Undoing(target.close):
@@ -85,7 +96,7 @@ def open_target(vfs: Vfs, target: LogSegment) -> None:
 
 
 def discard_target(vfs: Vfs, files: CleaningFiles) -> None:
-    """Remove all files of a cancelled pass."""
+    """Close and remove all files of a cleaning pass that was cancelled."""
     files.close_sources()
     files.target.close()
     vfs.unlink_if_exists(files.target.path + CLEANED_SUFFIX)
@@ -94,13 +105,17 @@ def discard_target(vfs: Vfs, files: CleaningFiles) -> None:
 
 
 def write_target_transactions(sources: Sequence[LogSegment], target: LogSegment) -> None:
-    """Write the target's index of aborted transactions, synced, if any segment needs one."""
+    """Write the target's index of aborted transactions, synced, if the target or a source has
+    one.
+    """
     if target.transactions or any(one.transactions is None or one.transactions for one in sources):
         target.write_transactions(sync=True, suffix=CLEANED_SUFFIX)
 
 
 class SegmentSwap:
-    """Replaces ``sources`` by the complete, synced ``target``, in the directory's thread."""
+    """Replaces ``sources`` by ``target``, which is complete and synced, in the directory's
+    thread.
+    """
 
     def __init__(self, vfs: Vfs, sources: Sequence[LogSegment], target: LogSegment) -> None:
         assert target.base_offset == sources[0].base_offset, (sources, target)
@@ -109,7 +124,10 @@ class SegmentSwap:
         self.target = target
 
     def begin(self) -> None:
-        """Make the target the log, durably (step 2). If this fails, nothing has changed."""
+        """Make the target the log, durably (step 2).
+
+        If a rename fails, the sources remain the log.
+        """
         self._rename_target(CLEANED_SUFFIX, SWAP_SUFFIX)
         with FailsAs(OpKind.FLUSH):
             sync_renamed(
@@ -140,7 +158,7 @@ class SegmentSwap:
 
 
 def finish_swaps(vfs: Vfs, directory: str) -> None:
-    """Complete the swaps that a crash interrupted after step 2, when a replica is loaded."""
+    """Complete the swaps in ``directory`` that a crash interrupted after step 2. Called at load."""
     names = [entry.name for entry in vfs.list_dir(directory)]
     bases = [found[0] for name in names if (found := parse_offset_file(name)) is not None]
     for name in names:
@@ -160,7 +178,7 @@ def finish_swaps(vfs: Vfs, directory: str) -> None:
 
 
 def _end_of(vfs: Vfs, directory: str, name: str, base_offset: int) -> int:
-    """Return the end offset of a ``.swap`` file."""
+    """Return the offset after the last batch of a ``.swap`` file."""
     file = vfs.open(f"{directory}/{name}", OpenMode.READ)
     segment = LogSegment(
         vfs=vfs,

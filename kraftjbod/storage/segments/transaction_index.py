@@ -1,9 +1,9 @@
 """PURE. ``TransactionIndex``: the aborted transactions whose markers are in one segment.
 
-* Consumers with ``read_committed`` (KIP-98) learn from it which batches to skip.
+* Consumers with ``read_committed`` (KIP-98) use the index to skip batches of aborted transactions.
 * Entries are kept in memory. The file is written as a whole when a segment is rolled or closed, in
-  Kafka's format: 34 bytes per entry, big-endian, in the order of the markers. (Kafka writes an
-  entry with each marker: a second file, whose write can fail after the first one.)
+  Kafka's format: 34 bytes per entry, big-endian, in the order of the markers. Kafka writes an entry
+  with each marker, but a write to a second file could fail after the first one.
 * The directory's thread appends while the event loop collects. Truncation creates a new index.
 """
 
@@ -23,7 +23,7 @@ ENTRY_BYTES: Final = _ENTRY.size
 
 
 class AbortedTransaction(NamedTuple):
-    """An aborted transaction with records in this log; offsets are inclusive."""
+    """An aborted transaction with records in this log. Both offsets are inclusive."""
 
     producer_id: int
     first_offset: int
@@ -59,13 +59,15 @@ class TransactionIndex:
         self._entries.append(aborted)
 
     def below(self, end_offset: int) -> TransactionIndex:
-        """Return the index for a segment truncated to ``end_offset``."""
+        """Return the index without the transactions whose markers are at or above
+        ``end_offset``.
+        """
         return TransactionIndex(self._entries[: self._at(end_offset)])
 
     def collect(self, first_offset: int, end_offset: int, found: list[AbortedTransaction]) -> bool:
         """Add the transactions that overlap ``[first_offset, end_offset)`` to ``found``.
 
-        Returns False if no transaction that ended later can overlap.
+        Returns False if no transaction in a later segment can overlap, so the search may stop.
         """
         for aborted in self._entries[self._at(first_offset) :]:
             if aborted.first_offset < end_offset:

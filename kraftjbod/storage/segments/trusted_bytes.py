@@ -2,9 +2,10 @@
 
 * This process trusts bytes that it wrote, and bytes that it verified, CRC included, since it opened
   the file.
-* A reader that may wait for the disk calls :meth:`~TrustedBytes.doubt` before it reads. That covers
-  the bytes of the read and those that the kernel may read ahead. So pages that left memory are not
-  trusted when they come back. After a check the reader calls :meth:`~TrustedBytes.trust`.
+* A reader that may wait for the disk calls :meth:`~TrustedBytes.doubt` before it reads. The doubt
+  covers the bytes of the read and those that the kernel may read ahead, because pages that left
+  memory must not be trusted when they return. After a check the reader calls
+  :meth:`~TrustedBytes.trust`.
 * A reader from memory calls :meth:`~TrustedBytes.end_from` again after its read, because another
   thread may have read ahead meanwhile.
 * There are at most :data:`MAX_RANGES` ranges. A forgotten range only costs another check.
@@ -25,7 +26,7 @@ _OPEN: Final = 2**63
 
 
 class TrustedBytes:
-    """Ranges of file positions. Any thread may call any method."""
+    """Trusted ranges of file positions. Any thread may call any method."""
 
     __slots__ = ("_mutex", "_ranges")
 
@@ -39,14 +40,16 @@ class TrustedBytes:
         return f"<TrustedBytes {self._ranges}>"
 
     def end_from(self, position: int) -> int:
-        """Return the end of the trusted range that holds ``position``, or else ``position``."""
+        """Return the end of the trusted range that holds ``position``; ``position`` itself if none
+        does.
+        """
         for low, high in reversed(self._ranges):
             if low <= position:
                 return max(high, position)
         return position
 
     def trust(self, begin: int, end: int) -> None:
-        """Add a verified range of bytes below the present end of the file."""
+        """Add a range that was verified. It must end at or before the present end of the file."""
         with self._mutex:
             apart = []
             for low, high in self._ranges:
@@ -57,9 +60,10 @@ class TrustedBytes:
             self._ranges = _fewest([*apart, (begin, end)])
 
     def doubt(self, begin: int, size: int, file_size: int) -> None:
-        """Trust neither ``size`` bytes from ``begin`` on, nor the bytes that may be read ahead.
+        """Remove ``size`` bytes from ``begin`` on, and the bytes that may be read ahead, from the
+        ranges.
 
-        Bytes that are appended after ``file_size``, the size of the file, stay trusted.
+        Bytes that are appended after ``file_size``, the present size of the file, stay trusted.
         """
         end = min(begin + size + READ_AHEAD_BYTES, file_size)
         if begin >= end:
@@ -74,7 +78,7 @@ class TrustedBytes:
             self._ranges = _fewest(kept)
 
     def truncate(self, file_size: int) -> None:
-        """Forget the ranges after ``file_size``; bytes that are appended there are trusted."""
+        """Remove the ranges after ``file_size``. Bytes that are appended there are trusted."""
         with self._mutex:
             kept = [(low, min(high, file_size)) for low, high in self._ranges if low < file_size]
             self._ranges = (*kept, (file_size, _OPEN))
@@ -83,7 +87,9 @@ class TrustedBytes:
 
 
 def _fewest(ranges: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    """Keep the open range and the longest others, :data:`MAX_RANGES` in all, in rising order."""
+    """Return the open range and the longest others, at most :data:`MAX_RANGES` in all, in ascending
+    order.
+    """
     rising = sorted(ranges)
     while len(rising) > MAX_RANGES:
         rising.remove(min(rising[:-1], key=lambda found: found[1] - found[0]))
