@@ -1,4 +1,4 @@
-"""PURE. The start offset of each leader epoch in one log (KIP-101).
+"""PURE. Start offset of each leader epoch in one log (KIP-101).
 
 The entries are an immutable tuple, so the event loop can read them while the directory's thread
 works.
@@ -26,7 +26,7 @@ EpochEntries = tuple[EpochEntry, ...]
 def assign_epoch(entries: EpochEntries, epoch: int, start_offset: int) -> EpochEntries:
     """Return ``entries`` with ``epoch`` starting at ``start_offset``.
 
-    Entries with the same or later epochs or offsets contradict it, and are removed.
+    Entries with the same or a later epoch or offset contradict the new one and are removed.
     """
     if entries and entries[-1].epoch == epoch and entries[-1].start_offset <= start_offset:
         return entries
@@ -40,7 +40,7 @@ def truncate_epochs_from(entries: EpochEntries, end_offset: int) -> EpochEntries
 
 
 def truncate_epochs_before(entries: EpochEntries, start_offset: int) -> EpochEntries:
-    """Return ``entries`` after the log start moved to ``start_offset``."""
+    """Return ``entries`` after the log start was raised to ``start_offset``."""
     at = bisect_right(entries, start_offset, key=lambda e: e.start_offset)
     if at == 0:
         return entries
@@ -48,9 +48,11 @@ def truncate_epochs_before(entries: EpochEntries, start_offset: int) -> EpochEnt
 
 
 def end_offset_for(entries: EpochEntries, epoch: int, log_end_offset: int) -> tuple[int, int]:
-    """Return the largest epoch of the log not above ``epoch``, and its end offset.
+    """Return the answer of OffsetForLeaderEpoch: an epoch of the log, and its end offset.
 
-    This is the answer of OffsetForLeaderEpoch: ``(-1, -1)`` if the epoch is unknown.
+    The epoch is the largest one not above ``epoch``. If all are above, the answer is ``epoch`` with
+    the start of the first one. It is ``(-1, -1)`` if ``epoch`` is above all, or the log has no
+    epochs.
     """
     if epoch < 0 or not entries or epoch > entries[-1].epoch:
         return UNDEFINED_EPOCH, UNDEFINED_OFFSET

@@ -1,7 +1,8 @@
 """DISK. ``LogDamage``: the known damage of one log, and the repair of wrong indexes.
 
-* An index that leads to no batch is rebuilt from its segment, which is checked in steps (a survey).
-* The caller logs damage of the log itself. It is recorded here until it is truncated.
+* An index that leads to no batch is rebuilt from its segment. This rebuild also checks all batches
+  and is called a survey.
+* Damage of the log itself is recorded until it is truncated. published_log.py logs it.
 
 Methods run in the directory's thread. Other components decide what to do about damage.
 """
@@ -22,7 +23,11 @@ T = TypeVar("T")
 
 
 class LogDamage:
-    """The damage of the log with these ``segments``, a list that the log changes."""
+    """Known damage of one log.
+
+    :param segments: the list of the log's segments, which the log changes.
+    :param log_end: returns the log end offset.
+    """
 
     def __init__(
         self,
@@ -37,18 +42,20 @@ class LogDamage:
         self.indexes_mended = 0
 
     def open(self, segment: LogSegment) -> None:
-        """Open the file and load the indexes.
+        """Open the file of ``segment`` and load its indexes.
 
-        :raises SegmentUnreadError: index files are missing or do not fit.
+        :raises SegmentUnreadError: index files are missing or do not match.
         """
         segment.open()
         segment.load_indexes()
 
     def require_survey(self, at: int, surveyed: LogSegment | None) -> None:
-        """Require a survey of the segment with number ``at``, whose index or content is wrong.
+        """Raise an error unless segment number ``at`` was surveyed for this request.
 
-        :param surveyed: the segment that was surveyed for this request.
-        :raises SegmentUnreadError: this segment was not surveyed for the request.
+        Called when the segment's index or content is wrong.
+
+        :param surveyed: the segment that was surveyed for this request; None if none was.
+        :raises SegmentUnreadError: the survey has to be done first.
         """
         segment = self._segments[at]
         if segment is not surveyed:
@@ -59,10 +66,10 @@ class LogDamage:
         return self._log_end() if is_active else self._segments[at + 1].base_offset
 
     def by_index(self, at: int, search: Callable[[], T], surveyed: LogSegment | None = None) -> T:
-        """Run ``search``, which uses the segment's index; ``surveyed`` as in
-        :meth:`require_survey`.
+        """Return the result of ``search``, which uses the indexes of segment number ``at``.
 
-        :raises SegmentUnreadError: the index is missing, or leads to no batch before a survey.
+        :param surveyed: as in :meth:`require_survey`.
+        :raises SegmentUnreadError: the index is missing, or leads to no batch and was not surveyed.
         :raises CorruptRecordError: the index leads to no batch after a survey.
         """
         self.open(self._segments[at])
@@ -73,11 +80,11 @@ class LogDamage:
             raise
 
     def rebuild_step(self, rebuild: IndexRebuild) -> bool:
-        """Continue ``rebuild``; return True if it is complete, or not needed any more."""
+        """Run a step of ``rebuild``. Return True if it is complete, or not needed any more."""
         return not self._is_useful(rebuild) or rebuild.step()
 
     def take_rebuilt(self, rebuild: IndexRebuild) -> bool:
-        """Use the rebuilt indexes; False if the segment was replaced meanwhile."""
+        """Use the rebuilt indexes. Return False if the segment was replaced meanwhile."""
         segment = rebuild.segment
         if not self._is_useful(rebuild):
             return False
@@ -98,7 +105,7 @@ class LogDamage:
         return is_there and rebuild.is_valid and (rebuild.is_survey or not segment.has_indexes)
 
     def take_scrubbed(self, scrub: SegmentScrub) -> bool:
-        """Record the findings of a scrub; False if the segment was replaced meanwhile."""
+        """Record the findings of a scrub. Return False if the segment was replaced meanwhile."""
         segment, end_offset = scrub.segment, scrub.end_offset
         at = bisect_left(self._segments, segment.base_offset, key=lambda s: s.base_offset)
         if not (
@@ -115,14 +122,14 @@ class LogDamage:
         return True
 
     def forget_from(self, offset: int) -> None:
-        """Forget damage from ``offset`` on, after a truncation."""
+        """Forget damage that starts at or after ``offset``, where the log was truncated."""
         self.damages = tuple(d for d in self.damages if d.offset < offset)
 
     def forget_before(self, offset: int) -> None:
-        """Forget damage below ``offset``, the new log start."""
+        """Forget damage that ends at or below ``offset``, the new log start."""
         self.damages = tuple(d for d in self.damages if d.next_offset > offset)
 
     def _note(self, base_offset: int, end_offset: int, found: Sequence[Damage]) -> None:
-        """Record the complete damage of one segment."""
+        """Replace the recorded damage of one segment by ``found``."""
         elsewhere = [d for d in self.damages if not base_offset <= d.offset < end_offset]
         self.damages = tuple(sorted([*elsewhere, *found]))

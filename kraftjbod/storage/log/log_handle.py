@@ -2,9 +2,8 @@
 
 * The log itself belongs to its directory's thread. The event loop knows the last :class:`LogView`,
   which published_log.py publishes.
-* The event loop first tries to read from the page cache. Other reads run in the directory's thread.
-  The event loop returns only trusted bytes (trusted_bytes.py). The thread checks the bytes it
-  reads.
+* The event loop first tries to read from the page cache. It returns only trusted bytes
+  (trusted_bytes.py). Other reads run in the directory's thread, which checks the bytes.
 * Files that a view may still show are closed only after a newer view was published, and while no
   flush is running. The directory is renamed only between flushes.
 * A replica that was replaced by its copy in another directory can be read until its files are
@@ -63,7 +62,10 @@ ByIndex = Callable[[UnifiedLog, LogSegment | None], T]
 
 
 class ReadResult(NamedTuple):
-    """Complete batches, possibly none. The first one may start before the requested offset."""
+    """Complete batches, possibly none, and the bounds of the log.
+
+    The first batch may start before the requested offset.
+    """
 
     records: memoryview
     log_start_offset: int
@@ -74,15 +76,17 @@ class LogHost(Protocol):
     """The part of ``LogManager`` that a handle uses."""
 
     def request_flush(self, handle: LogHandle) -> None:
-        """Request a flush soon, because a segment was rolled."""
+        """Request a flush of the log soon, because a segment was rolled."""
         ...
 
     def retire(self, handle: LogHandle, segments: Sequence[LogSegment]) -> None:
-        """Purge segments that left the log, after the topic's delay."""
+        """Purge segments that left the log, after the topic's ``file.delete.delay.ms``."""
         ...
 
     async def lower_claims(self, handle: LogHandle) -> None:
-        """Make sure that no checkpoint has a recovery point or log start above the handle's."""
+        """Lower the checkpoints, so that no recovery point or log start in them is above the
+        handle's.
+        """
         ...
 
     def segment_cache(self, log_dir: LogDir) -> SegmentCache[LogSegment]:
@@ -90,7 +94,7 @@ class LogHost(Protocol):
         ...
 
     async def keep_log_start(self, handle: LogHandle) -> None:
-        """See :meth:`LogHandle.keep_log_start`."""
+        """Make the log start of the handle durable, as :meth:`LogHandle.keep_log_start` does."""
         ...
 
 
@@ -156,12 +160,14 @@ class LogHandle:
 
     @property
     def durable_log_start(self) -> int:
-        """Lower bound of the log start if the process or the disk's cache is lost now."""
+        """Lower bound of the log start after a loss of the process and of the disk's cache."""
         return min(self.log_start_offset, self.checkpointed_log_start)
 
     @property
     def claimable_log_start(self) -> int:
-        """Largest log start offset that a checkpoint may contain now."""
+        """Largest log start offset that a checkpoint may contain now, in view of pending
+        truncations.
+        """
         return self.unsettled.certain_start(self.log_start_offset)
 
     @property
@@ -170,7 +176,7 @@ class LogHandle:
 
     @property
     def high_watermark(self) -> int:
-        """Set by the partition's owner. Retention stays below it."""
+        """High watermark, set by the partition's owner. Retention stays below it."""
         return self._high_watermark
 
     @high_watermark.setter
@@ -181,12 +187,12 @@ class LogHandle:
 
     @property
     def last_stable_offset(self) -> int:
-        """The LSO: ``read_committed`` consumers read below it (KIP-98)."""
+        """Last stable offset (LSO): ``read_committed`` consumers read below it (KIP-98)."""
         return self._published.view.last_stable_offset(self._high_watermark)
 
     @property
     def latest_epoch(self) -> int:
-        """Leader epoch of the last batch; -1 if there never was one."""
+        """Leader epoch of the last batch; -1 if the log has no epochs."""
         epochs = self._published.view.epochs
         return epochs[-1].epoch if epochs else UNDEFINED_EPOCH
 
@@ -200,18 +206,18 @@ class LogHandle:
 
     @property
     def recovery_point(self) -> int:
-        """Everything below this offset is durable."""
+        """Offset below which everything is durable, and stays so after pending truncations."""
         return self.unsettled.certain_end(self._published.view.recovery_point)
 
     @property
     def damaged_from(self) -> int | None:
-        """The first offset that is known to be damaged, or None."""
+        """First offset that is known to be damaged; None without damage."""
         damages = self._published.view.damages
         return damages[0].offset if damages else None
 
     @property
     def view(self) -> LogView:
-        """The last published view."""
+        """The view that was published last."""
         return self._published.view
 
     @property
@@ -238,7 +244,7 @@ class LogHandle:
     ) -> Completion[AppendResult]:
         """Append validated batches. Offsets are assigned when the write happens.
 
-        The answer can be an OperatingError of :meth:`UnifiedLog.append_as_leader`, or a
+        The completion can also get an OperatingError of :meth:`UnifiedLog.append_as_leader`, or a
         KafkaStorageError.
 
         :raises KafkaStorageError: at once, if the directory is offline.
@@ -260,9 +266,9 @@ class LogHandle:
         transaction_version: int,
         leader_epoch: int,
     ) -> Completion[AppendResult]:
-        """End a producer's transaction, as :meth:`UnifiedLog.append_marker` does.
+        """Append a transaction marker, as :meth:`UnifiedLog.append_marker` does.
 
-        Raises as :meth:`append_as_leader`.
+        Errors are those of :meth:`append_as_leader`.
         """
         now_ms = self._clock.wall_ms()
         return self._published.begin(
@@ -282,10 +288,10 @@ class LogHandle:
     ) -> Completion[AppendResult]:
         """Append batches as the leader sent them, without an incomplete last one.
 
-        The answer can be a CorruptRecordError (wrong CRC, or offsets that do not continue the log)
-        or a KafkaStorageError. Raises as :meth:`append_as_leader`.
+        The completion can also get a CorruptRecordError (wrong CRC, or offsets that do not continue
+        the log) or a KafkaStorageError. Errors at once are those of :meth:`append_as_leader`.
 
-        :param may_have_gaps: the leader reports that compaction removed offsets.
+        :param may_have_gaps: whether the leader reports that compaction removed offsets.
         """
         now_ms = self._clock.wall_ms()
         append = self._published.begin(
@@ -301,14 +307,17 @@ class LogHandle:
     def read_cached(
         self, start_offset: int, max_bytes: int, max_offset: int, min_one: bool
     ) -> ReadResult | None:
-        """Read complete batches below ``max_offset``, starting with the one of ``start_offset``.
+        """Read complete batches below ``max_offset`` from memory, starting with the one of
+        ``start_offset``.
 
-        Returns at most ``max_bytes`` of one segment; ``min_one`` allows a larger first batch.
-        Returns None if the disk or an index must be read: call :meth:`read_checked` then.
-        The bytes were checked before, or were written by this process.
+        Returns at most ``max_bytes`` of one segment; ``min_one`` allows a larger first batch. The
+        bytes were checked before, or were written by this process. Returns None if the disk or an
+        index must be read, or while a truncation is pending: call :meth:`read_checked` then.
 
         :raises OffsetOutOfRangeError: the log does not contain ``start_offset``.
+        :raises CorruptRecordError: ``start_offset`` is in known damage.
         :raises KafkaStorageError: the directory is offline.
+        :raises UnknownTopicOrPartitionError: the replica was removed.
         """
         if self.unsettled.has_truncations:
             return None
@@ -335,6 +344,7 @@ class LogHandle:
     ) -> ReadResult:
         """Read as :meth:`read_cached`, in the directory's thread, and check every batch and CRC.
 
+        :raises OffsetOutOfRangeError: the log does not contain ``start_offset``.
         :raises CorruptRecordError: the batch of ``start_offset`` is damaged.
         :raises KafkaStorageError: the directory is offline or goes offline meanwhile.
         """
@@ -347,7 +357,7 @@ class LogHandle:
         return self._result(records)
 
     async def _ask_by_index(self, op: ByIndex[T]) -> T:
-        """Run ``op`` in the directory's thread, and repeat it after each required index rebuild."""
+        """Run ``op`` in the directory's thread. After a required index rebuild, run it again."""
         surveyed: LogSegment | None = None
         while True:
             try:
@@ -357,9 +367,10 @@ class LogHandle:
                 surveyed = await self._read_segment(unread)
 
     async def _read_segment(self, unread: SegmentUnreadError) -> LogSegment | None:
-        """Rebuild indexes in steps; return the segment if it was surveyed.
+        """Rebuild indexes in steps. Return the segment if it was surveyed, else None.
 
-        A later caller waits, or continues after a cancelled one.
+        Callers wait for one another. After a caller was cancelled, the next one continues its
+        rebuild.
         """
         surveys = self._surveys
         async with self._rebuilding:
@@ -392,12 +403,14 @@ class LogHandle:
         """Return the aborted transactions that overlap ``[first_offset, end_offset)``, below the
         LSO.
 
-        None if the disk has to be read: call :meth:`aborted_between` then.
+        Returns None if the disk has to be read: call :meth:`aborted_between` then.
         """
         return self.view.aborted_between(first_offset, end_offset)
 
     async def aborted_between(self, first_offset: int, end_offset: int) -> list[AbortedTransaction]:
-        """Return the same as :meth:`aborted_cached`, from the directory's thread."""
+        """Return the same as :meth:`aborted_cached`, in the directory's thread and from the disk if
+        necessary.
+        """
         return await asyncio.shield(
             self._published.ask(
                 OpKind.READ, lambda log: log.aborted_between(first_offset, end_offset)
@@ -405,17 +418,20 @@ class LogHandle:
         )
 
     async def known_producers(self) -> list[KnownProducer]:
-        """Return all remembered producers of this log."""
+        """Return the state of all remembered producers of this log."""
         return await asyncio.shield(
             self._published.ask(OpKind.READ, lambda log: log.known_producers())
         )
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
-        """Return the largest epoch not above ``epoch`` with its end offset; (-1, -1) if unknown."""
+        """Return the largest epoch not above ``epoch``, and its end offset.
+
+        See :func:`end_offset_for`.
+        """
         return end_offset_for(self.view.epochs, epoch, self.view.log_end_offset)
 
     async def offset_for_timestamp(self, timestamp: int) -> FoundTimestamp | None:
-        """Return the first record not older than ``timestamp`` (wall ms), or None.
+        """Return the first record not older than ``timestamp`` (wall ms); None if there is none.
 
         For a batch that cannot be decompressed within limits, the answer is its first offset.
 
@@ -431,7 +447,10 @@ class LogHandle:
         return search.answer
 
     async def offset_of_max_timestamp(self) -> FoundTimestamp | None:
-        """Return the first record with the largest timestamp, or None; limits as above."""
+        """Return the first record with the largest timestamp of the log; None if the log is empty.
+
+        Limits and errors are those of :meth:`offset_for_timestamp`.
+        """
         search = MaxTimestampSearch()
         while not search.is_over:
             await self._ask_by_index(lambda log, surveyed: log.search(search, surveyed))
@@ -465,12 +484,12 @@ class LogHandle:
     # -- change -----------------------------------------------------------------------------
 
     async def truncate_to(self, offset: int) -> None:
-        """Remove every batch that ends at or after ``offset``."""
+        """Remove every batch that ends at or after ``offset``, after lowering the checkpoints."""
         if offset < self.log_end_offset:
             await self._truncate(offset, lambda log, seen: log.truncate_to(offset, seen))
 
     async def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Remove everything and continue at ``offset``."""
+        """Remove all batches and continue at ``offset``, after lowering the checkpoints."""
         await self._truncate(offset, lambda log, _: log.truncate_fully_and_start_at(offset))
 
     async def _truncate(self, offset: int, op: ByIndex[None]) -> None:
@@ -500,7 +519,7 @@ class LogHandle:
                 done.add_done_callback(lambda _: self.unsettled.end_truncation(truncation))
 
     async def flush(self) -> None:
-        """Make everything appended so far durable, and advance the recovery point."""
+        """Make everything that was appended so far durable, and advance the recovery point."""
         async with self._files:
             plan = await self._published.run(OpKind.CHECKPOINT, lambda log: log.flush_plan())
             log_dir, replica = self.log_dir, self.topic_partition
@@ -513,7 +532,7 @@ class LogHandle:
             self.last_flush_ms = self._clock.now_ms()
 
     async def apply_retention(self) -> int:
-        """Remove segments that exceed the retention limits. Return their number.
+        """Remove segments that exceed the retention limits. Return how many were removed.
 
         Segments are renamed first, and removing all of them creates a new one. If a full disk has
         no space for that, not even after the reserve was released, files are unlinked instead.
@@ -527,7 +546,11 @@ class LogHandle:
         return await self._retain(without_free_space=True)
 
     async def _retain(self, *, without_free_space: bool) -> int:
-        """Remove a few segments per operation, so that other operations run in between."""
+        """Remove a few segments per operation until none is left to remove. Return how many were
+        removed.
+
+        Other operations of the directory run in between.
+        """
         gone = 0
         while not self._is_held_still:
             step = await self._retain_step(without_free_space=without_free_space)
@@ -556,12 +579,13 @@ class LogHandle:
                 raise
 
     async def start_at(self, offset: int) -> None:
-        """Move the log start to ``offset``, at most the high watermark (KIP-107).
+        """Raise the log start to ``offset``, at most the high watermark (KIP-107).
 
-        Needs no free space. Retention removes the files later. A crash may undo it until
+        Needs no free space. Retention removes the files later. A crash may undo the change until
         :meth:`keep_log_start` has succeeded.
 
-        :raises OverloadedError: the copy is about to replace this replica: try again.
+        :raises OverloadedError: a copy in another directory is about to replace this replica: try
+            again.
         """
         assert offset <= self.high_watermark, (offset, self.high_watermark)
         if self._is_held_still:
@@ -569,68 +593,81 @@ class LogHandle:
         await self._published.run(OpKind.RETENTION, lambda log: log.start_at(offset))
 
     async def keep_log_start(self) -> None:
-        """Make the log start durable: afterwards :attr:`durable_log_start` is not lower.
+        """Make the log start durable. Afterwards :attr:`durable_log_start` is not lower.
 
         :raises KafkaStorageError: the directory is or goes offline, or has no space.
         """
         await self._host.keep_log_start(self)
 
     async def take_scrubbed(self, scrub: SegmentScrub) -> bool:
-        """Record the findings of a scrub; False if the segment was replaced meanwhile."""
+        """Record the findings of a scrub. Return False if the segment was replaced meanwhile."""
         return await self._published.run(OpKind.INDEX, lambda log: log.take_scrubbed(scrub))
 
     # -- for the cleaner --------------------------------------------------------------------
 
     async def with_view(self, op: Callable[[LogView], T]) -> T:
-        """Run ``op`` in the directory's thread with the present view."""
+        """Run ``op`` in the directory's thread with the present view, and return its result."""
         return await self._ask_by_index(lambda log, _: op(log.view()))
 
     async def kept_producer_batches(self) -> KeptBatches:
-        """See :attr:`UnifiedLog.kept_producer_batches`."""
+        """Return :attr:`UnifiedLog.kept_producer_batches`."""
         return await self._published.run(OpKind.READ, lambda log: log.kept_producer_batches)
 
     async def open_beside(self, segment: LogSegment) -> VfsFile | None:
-        """See :meth:`LogSegments.open_beside`."""
+        """Open ``segment`` for a reader in another thread, as :meth:`LogSegments.open_beside`
+        does.
+        """
         return await self._published.run(OpKind.READ, lambda log: log.segments.open_beside(segment))
 
     async def open_sealed(self, segments: Sequence[LogSegment]) -> tuple[VfsFile, ...]:
-        """See :meth:`LogSegments.open_sealed`."""
+        """Open closed segments for a cleaner, as :meth:`LogSegments.open_sealed` does."""
         return await self._published.run(
             OpKind.READ, lambda log: log.segments.open_sealed(segments)
         )
 
     async def open_group(self, segments: Sequence[LogSegment]) -> CleaningFiles:
-        """See :meth:`LogSegments.open_group`."""
+        """Open segments and the target of their compaction, as :meth:`LogSegments.open_group`
+        does.
+        """
         return await self._published.run(
             OpKind.CREATE,
             lambda log: log.segments.open_group(segments, log.config.index_interval_bytes),
         )
 
     async def put_in_place(self, segments: Sequence[LogSegment], files: CleaningFiles) -> None:
-        """See :meth:`UnifiedLog.put_in_place`; :meth:`name_compacted` has to follow."""
+        """Replace segments as :meth:`UnifiedLog.put_in_place` does.
+
+        :meth:`name_compacted` has to follow.
+        """
         await self._published.run(OpKind.RENAME, lambda log: log.put_in_place(segments, files))
 
     async def name_compacted(self) -> None:
-        """See :meth:`LogSegments.name_compacted`."""
+        """Rename the files of compacted segments, as :meth:`LogSegments.name_compacted` does."""
         await self._published.run(OpKind.RENAME, lambda log: log.segments.name_compacted())
 
     async def roll(self) -> None:
-        """Start a new segment now."""
+        """Start a new segment at the log end."""
         await self._published.run(OpKind.APPEND, lambda log: log.roll())
 
     # -- for moves to another directory -----------------------------------------------------
 
     @property
     def has_truncation(self) -> bool:
-        """Whether there was a truncation since the last :meth:`take_truncation`."""
+        """Whether the log was truncated since the last :meth:`take_truncation`."""
         return self._published.has_truncation
 
     def take_truncation(self) -> Truncation | None:
-        """Return the lowest truncation since the last call. :attr:`view` already includes it."""
+        """Return the lowest truncation since the last call; None without one.
+
+        :attr:`view` includes it.
+        """
         return self._published.take_truncation()
 
     async def carried_state(self) -> CarriedState:
-        """Return the state that a copy needs besides the segments, after all earlier operations."""
+        """Return the state that a copy needs besides the segments.
+
+        Earlier operations are included.
+        """
         return await self._ask_by_index(lambda log, _: log.carried_state())
 
     async def refresh(self) -> None:
@@ -639,7 +676,10 @@ class LogHandle:
 
     @contextmanager
     def retention_paused(self) -> Iterator[None]:
-        """Context in which retention does not change the log. The caller prevents other changes."""
+        """Context in which retention does not change the log and :meth:`start_at` is refused.
+
+        The caller prevents other changes.
+        """
         self._is_held_still = True
         try:
             yield
@@ -647,7 +687,8 @@ class LogHandle:
             self._is_held_still = False
 
     async def give_way(self, directory: str) -> None:
-        """Rename the directory, because a copy replaces this replica. Reads are still possible.
+        """Rename the replica's directory, because a copy replaces this replica. Reads are still
+        possible.
 
         After a failure call :meth:`come_back`.
         """
@@ -657,9 +698,9 @@ class LogHandle:
             await asyncio.shield(renamed)
 
     async def come_back(self, directory: str) -> None:
-        """Restore the name after a failed swap, and accept appends again.
+        """Restore the directory's name after a failed swap, and accept appends again.
 
-        Appends are accepted even if the rename fails. Works in an impaired directory, too.
+        Appends are accepted even if the rename fails. The call works in an impaired directory, too.
         """
         self._published.is_replaced = False
         async with self._files:
@@ -668,7 +709,10 @@ class LogHandle:
     # -- for the LogManager -----------------------------------------------------------------
 
     async def move_aside(self, directory: str) -> None:
-        """Rename the replica's directory. The handle accepts no more requests."""
+        """Rename the replica's directory to ``directory``. The handle accepts no more requests.
+
+        :raises OverloadedError: the queue is full; the replica is unchanged.
+        """
         # A running flush would use the old name of the directory.
         async with self._files:
             renamed = self._rename(directory)
@@ -684,7 +728,9 @@ class LogHandle:
         return self._published.submit(kind, lambda log: log.segments.move_to(directory))
 
     async def purge(self, segments: Sequence[LogSegment]) -> None:
-        """Close and remove retired ``segments``, each in several operations if it is large."""
+        """Close and unlink ``segments`` that were retired, each in several operations if it is
+        large.
+        """
         log_dir, replica = self.log_dir, self.topic_partition
         for segment in segments:
             async with self._files:
@@ -695,7 +741,7 @@ class LogHandle:
                 await log_dir.run(OpKind.DELETE, segment.purge, replica=replica)
 
     async def close_idle(self, segments: Sequence[LogSegment]) -> None:
-        """Close the files of ``segments``, which open them again when needed.
+        """Close the files of ``segments``. A later access opens them again.
 
         The directory's thread first detaches the files. Then the event loop cannot be using one,
         because it reads within one callback. No flush uses one while ``_files`` is held.
@@ -713,7 +759,11 @@ class LogHandle:
             await self.log_dir.run(OpKind.DELETE, close, replica=self.topic_partition)
 
     async def close_plan(self) -> FlushPlan:
-        """Write what the next load needs. The handle accepts only :meth:`close` afterwards."""
+        """Write the files that the next load needs. The handle accepts only :meth:`close`
+        afterwards.
+
+        Returns the plan with the files that have to be synced.
+        """
         # A running flush or purge uses files.
         async with self._files:
             planned = self._published.submit(OpKind.CLOSE, lambda log: log.close_plan())
@@ -721,7 +771,11 @@ class LogHandle:
             return await asyncio.shield(planned)
 
     async def close(self, done: FlushPlan | None) -> None:
-        """See :meth:`UnifiedLog.close`; if ``done`` is given, the next load will need no scan."""
+        """Close all files of the log.
+
+        :param done: the plan of :meth:`close_plan` if it was carried out. Then the next load needs
+            no scan.
+        """
         await self._published.close(done)
 
 

@@ -1,9 +1,9 @@
-"""DISK. Listing a log directory, loading a replica, and creating one.
+"""DISK. Listing the replicas of a log directory, loading a replica, and creating one.
 
 * After a clean stop, loading reads only names, some small files and the end of the newest segment.
   The last batch has to be sound and to end at the recovery point of the checkpoint.
-* The oldest segment has to contain the log start offset from the files. If that segment is lost,
-  the log keeps its start offset, and the missing offsets are damage.
+* The oldest segment has to contain the log start offset that the files tell. If that segment is
+  lost, the log keeps its start offset, and the missing offsets are damage.
 * After an unclean stop, each batch from the recovery point's segment on is checked. The log ends
   before the first byte that is not sound, and later segments are removed.
 * An unreadable ``partition.metadata`` raises :class:`CorruptCheckpointError`. Without readable
@@ -70,7 +70,9 @@ from kraftjbod.storage.vfs import Undoing, Vfs, write_atomically
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirListing:
-    """Content of a log directory. ``unknown`` names do not belong to this program."""
+    """Replicas in a log directory, and the ``unknown`` names, which do not belong to this
+    program.
+    """
 
     replicas: Sequence[ReplicaDir]
     unknown: Sequence[str]
@@ -78,9 +80,10 @@ class DirListing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedLog:
-    """Result of loading. ``truncated_bytes`` were removed because they were not sound or reachable.
+    """Result of loading a replica.
 
-    ``was_future``: the replica was created by a move, and is loaded for the first time since.
+    - ``truncated_bytes``: removed because they were not sound or not reachable.
+    - ``was_future``: the replica was created by a move, and was not loaded since.
     """
 
     log: UnifiedLog
@@ -90,9 +93,10 @@ class LoadedLog:
 
 
 def list_log_dir(vfs: Vfs, path: str) -> DirListing:
-    """List the replicas in the log directory ``path``.
+    """Return the replicas and the unknown names in the log directory ``path``.
 
-    :raises OSError: a replica's name is a symbolic link, so its records may be on another disk.
+    :raises OSError: a current replica's name is a symbolic link, so its records may be on another
+        disk.
     """
     replicas, unknown = [], []
     for entry in vfs.list_dir(path):
@@ -121,6 +125,8 @@ def create_log(
     """Create an empty replica in the log directory ``root``, durably.
 
     If this fails, it leaves nothing, or a directory that :func:`is_half_made` recognizes.
+
+    :param start_offset: log start and end offset.
     """
     directory = f"{root}/{topic_partition}"
     vfs.make_dirs(directory)
@@ -141,7 +147,7 @@ def create_log(
 
 
 def is_half_made(vfs: Vfs, directory: str) -> bool:
-    """Return whether ``directory`` has only ``partition.metadata`` and an empty segment 0, if any.
+    """Return whether ``directory`` has no files but ``partition.metadata`` and an empty segment 0.
 
     An interrupted :func:`create_log` leaves such files. A new replica without records has them too.
     """
@@ -168,7 +174,12 @@ class LogLoader:
         producer_limits: ProducerLimits = DEFAULT_PRODUCER_LIMITS,
         on_progress: Callable[[int], None] = lambda size_bytes: None,
     ) -> None:
-        """:param log_start_offset: from the checkpoint; None if it has no entry."""
+        """Prepare loading.
+
+        :param was_clean: whether the directory had a clean shutdown mark.
+        :param log_start_offset: from the checkpoint; None if it has no entry.
+        :param on_progress: called with the number of bytes read since the last call.
+        """
         self._vfs = vfs
         self._directory = directory
         self._topic_partition = topic_partition
@@ -193,7 +204,7 @@ class LogLoader:
         self._may_have_gaps = False
 
     def load(self) -> LoadedLog:
-        """Load the replica.
+        """Load the replica, and recover it if necessary.
 
         :raises CorruptCheckpointError: the topic id cannot be read.
         """
@@ -256,7 +267,7 @@ class LogLoader:
         )
 
     def _is_saved(self, producers: LoadedProducers, end: int) -> bool:
-        """Return whether ``producers`` come from a snapshot at ``end`` of a clean stop."""
+        """Return whether ``producers`` come from a snapshot at ``end`` after a clean stop."""
         is_read = producers.is_from_snapshot and producers.replayed_bytes == 0
         return self._producers is None and is_read and self._snapshots.offsets[-1:] == [end]
 
@@ -293,7 +304,10 @@ class LogLoader:
         return self._log_start_offset if self._is_start_known else None
 
     def _find_segments(self) -> list[LogSegment]:
-        """Create segments for the files. Remove leftovers, and indexes without a log file."""
+        """Return the segments of the log files.
+
+        Remove leftovers, and indexes without a log file.
+        """
         finish_swaps(self._vfs, self._directory)
         logs: dict[int, int] = {}
         indexes: list[tuple[int, str]] = []
@@ -345,8 +359,10 @@ class LogLoader:
 
         Retention renames segments first and writes the new log start afterwards. So after a kill
         between the two, the renamed files still belong to the log. A segment that does not end at
-        the start of the next one was retired before, and records between them are lost. It is not
-        renamed, so that a killed start leaves no log with a gap.
+        the start of the next one is not renamed, because the records between them are lost. So a
+        killed start leaves no log with a gap.
+
+        :param logs: sizes of the log files by base offset.
         """
         start, oldest = self._start_on_disk(), min(logs, default=0)
         if start is None or start >= oldest:
@@ -377,7 +393,7 @@ class LogLoader:
         return segment
 
     def _clean_end(self, segments: Sequence[LogSegment]) -> int | None:
-        """Return the log end offset from the clean stop; None if the last batch does not end there.
+        """Return the log end offset after a clean stop; None if the last batch does not end there.
 
         The checkpoint has no checksum, and a segment or its end may be lost. If the check fails,
         the log is recovered and may end before its recovery point. The replica then leaves the
@@ -389,7 +405,9 @@ class LogLoader:
         return end if active.sound_end(self._on_progress) == end else None
 
     def _recover(self, segments: list[LogSegment], scan_from: int) -> int:
-        """Scan from the segment of an offset on, truncate unsound data, and return the log end."""
+        """Scan from the segment that holds ``scan_from``, remove unsound data, and return the log
+        end.
+        """
         bases = [segment.base_offset for segment in segments]
         at = max(0, bisect_right(bases, scan_from) - 1)
         # Later snapshots may contain records that were truncated.
@@ -420,7 +438,10 @@ class LogLoader:
         return end
 
     def _scan(self, segment: LogSegment, producers: ProducerRecovery) -> int:
-        """Read all of ``segment``, including producers and leader epochs; return its end offset."""
+        """Read all of ``segment``, including its producers and leader epochs.
+
+        Return its end offset.
+        """
 
         def take_run(run: SoundRun) -> None:
             producers.take_run(run)
@@ -440,7 +461,10 @@ class LogLoader:
         self._on_progress(0)
 
     def _start_over(self, segments: Sequence[LogSegment], start: int) -> LogContent:
-        """Start an empty log. The oldest file is reused, so that no space is needed."""
+        """Return the content of an empty log at ``start``.
+
+        The oldest file is reused: no space is needed.
+        """
         for segment in reversed(segments[1:]):
             segment.remove()
         segments[0].truncate(0, segments[0].base_offset)

@@ -3,8 +3,8 @@
 * This class adds, removes and replaces segments and renames their files. The log decides about
   their content, and which segments are removed.
 * After a failed step, the list still matches the files, so the step may be repeated.
-* Segments that left the log keep their open files and are returned as ``retired``. They are purged
-  once no view contains them.
+* Segments that left the log keep their open files. :meth:`LogSegments.take_retired` returns them,
+  and they are purged once no view contains them.
 * Compacted segments belong to the log as soon as :meth:`put_in_place` has run, though their files
   have other names. Call :meth:`name_compacted` before any operation that uses file names.
 
@@ -83,11 +83,11 @@ class LogSegments:
 
     @property
     def are_empty(self) -> bool:
-        """Return whether there is only one segment, without batches."""
+        """Whether there is only one segment, without batches."""
         return len(self.all) == 1 and self.all[0].size_bytes == 0
 
     def from_recovery_at(self, recovery_point: int) -> list[LogSegment]:
-        """Return the segments that recovery would scan after a crash."""
+        """Return the segments that recovery would scan if it started at ``recovery_point``."""
         at = bisect_right(self.all, recovery_point, key=lambda s: s.base_offset)
         return self.all[max(0, at - 1) :]
 
@@ -96,12 +96,14 @@ class LogSegments:
     def append(
         self, buffers: Sequence[Buffer], headers: Sequence[BatchHeader], size_bytes: int
     ) -> None:
-        """Write ``buffers``, which hold the batches of ``headers``, at the end."""
+        """Write ``buffers``, which hold the batches of ``headers``, at the end of the active
+        segment.
+        """
         self.active.append(buffers, headers)
         self.size_bytes += size_bytes
 
     def begin(self, base_offset: int, index_interval_bytes: int) -> None:
-        """Add a new active segment."""
+        """Create an empty segment at ``base_offset``, which becomes the active one."""
         self.drop_leftovers()
         fresh = self._new(base_offset, index_interval_bytes)
         with FailsAs(OpKind.CREATE):
@@ -110,7 +112,9 @@ class LogSegments:
         self.shown = tuple(self.all)
 
     def expect_gaps(self) -> None:
-        """Mark the replica durably, before the first gap is written."""
+        """Create the file that marks the replica as possibly having gaps, durably, before the first
+        gap.
+        """
         if not self.may_have_gaps:
             with FailsAs(OpKind.CHECKPOINT):
                 write_atomically(self._vfs, f"{self.directory}/{GAPS_MARK}", b"")
@@ -121,7 +125,9 @@ class LogSegments:
     # -- removing ---------------------------------------------------------------------------
 
     def retire(self, at: int, *, at_once: bool = False, suffix: str = DELETED_SUFFIX) -> None:
-        """Remove segment number ``at``; for the rest see :meth:`LogSegment.retire`."""
+        """Remove segment number ``at`` from the list, and its files as :meth:`LogSegment.retire`
+        does.
+        """
         segment = self.all[at]
         segment.retire(at_once=at_once, suffix=suffix)
         self._leftovers.append(segment.base_offset)
@@ -131,7 +137,7 @@ class LogSegments:
         self.shown = tuple(self.all)
 
     def drop_leftovers(self) -> None:
-        """Remove the transaction indexes of retired segments, before new segments reuse their
+        """Unlink the transaction indexes of retired segments, before new segments use the same
         names.
         """
         while self._leftovers:
@@ -145,15 +151,17 @@ class LogSegments:
         return retired
 
     def shorten(self, segment: LogSegment, size_bytes: int, end_offset: int) -> None:
-        """Truncate a segment to ``size_bytes``, the start of a batch, with ``end_offset`` as its
-        end.
+        """Truncate a segment durably to ``size_bytes``, the start of a batch.
+
+        :param end_offset: end offset of the remaining batches.
         """
         truncated_bytes = segment.size_bytes - size_bytes
         segment.truncate(size_bytes, end_offset)
         self.size_bytes -= truncated_bytes
 
     def restart_in_place(self, offset: int) -> LogSegment:
-        """Make the only segment an empty one at ``offset``, reusing the file and its space.
+        """Replace the only segment by an empty one at ``offset`` that reuses its file and space.
+        Return it.
 
         The caller truncates the old content after the new name is durable.
         """
@@ -168,17 +176,17 @@ class LogSegments:
     # -- compaction -------------------------------------------------------------------------
 
     def open_beside(self, segment: LogSegment) -> VfsFile | None:
-        """Open ``segment`` again, for a reader in another thread.
+        """Open the file of ``segment`` once more, for a reader in another thread.
 
-        Returns None if the segment left the log, or its file is gone. Do not open segments by name
-        elsewhere: until :meth:`name_compacted` has run, a compacted segment's name is that of its
-        source.
+        Returns None if the segment left the log, or its file does not exist. This is the only place
+        that may open segments by name for others: until :meth:`name_compacted` has run, a compacted
+        segment's name is that of its source.
         """
         self.name_compacted()
         return self._vfs.open_if_exists(segment.path) if segment in self.all else None
 
     def open_sealed(self, sources: Sequence[LogSegment]) -> tuple[VfsFile, ...]:
-        """Open ``sources``, sealed neighbours, for a cleaner to read.
+        """Open the files of ``sources`` for a cleaner. The sources are neighbours and not active.
 
         :raises OverloadedError: some of them left the log.
         """
@@ -187,7 +195,11 @@ class LogSegments:
         return open_sources(self._vfs, sources)
 
     def open_group(self, sources: Sequence[LogSegment], index_interval_bytes: int) -> CleaningFiles:
-        """Open ``sources`` and the target of their compaction. Raises as :meth:`open_sealed`."""
+        """Open ``sources`` and the target of their compaction, and mark the log as possibly having
+        gaps.
+
+        :raises OverloadedError: some of the sources left the log.
+        """
         files = self.open_sealed(sources)
         target = self._new(sources[0].base_offset, index_interval_bytes)
         target.may_have_gaps = True
@@ -198,10 +210,13 @@ class LogSegments:
         return opened
 
     def put_in_place(self, sources: Sequence[LogSegment], files: CleaningFiles) -> None:
-        """Replace ``sources`` by the complete, synced target of :meth:`open_group`.
+        """Replace ``sources`` by the target of :meth:`open_group`, which must be complete and
+        synced.
 
         :meth:`name_compacted` has to follow, and may be repeated after a failure.
-        Raises as :meth:`open_sealed`. The caller still owns the files then.
+
+        :raises OverloadedError: some of the sources left the log, or it was truncated. The caller
+            still owns the files then.
         """
         self.name_compacted()
         at, target = self._require_sealed(sources, files.truncations), files.target
@@ -213,7 +228,10 @@ class LogSegments:
         self._unnamed.append(swap)
 
     def name_compacted(self) -> None:
-        """Rename compacted segments. Required before any operation that uses file names."""
+        """Give compacted segments their final file names.
+
+        Required before operations that use file names.
+        """
         while self._unnamed:
             swap = self._unnamed[0]
             swap.finish()
@@ -229,13 +247,15 @@ class LogSegments:
     # -- the directory ----------------------------------------------------------------------
 
     def sync_names(self) -> None:
-        """Make removals durable, so that old files do not reappear beside later appends."""
+        """Make removals in the directory durable, so that old files do not reappear beside later
+        appends.
+        """
         self.drop_leftovers()
         with FailsAs(OpKind.FLUSH):
             self._vfs.sync_dir(self.directory)
 
     def move_to(self, directory: str) -> None:
-        """Rename the directory, durably."""
+        """Rename the replica's directory, durably."""
         self.name_compacted()
         former = self.directory
         self._rename(directory)
@@ -250,21 +270,22 @@ class LogSegments:
                 segment.directory = directory
 
     def close(self) -> None:
-        """Close all files, without any other operation."""
+        """Close all files without writing anything."""
         for segment in self.all:
             segment.close()
         self.close_detached()
 
     def join(self, cache: SegmentCache[LogSegment]) -> None:
-        """Let ``cache`` limit open files and loaded indexes of present and future segments."""
+        """Let ``cache`` limit the open files and loaded indexes of present and future segments."""
         self._cache = cache
         for segment in self.all:
             segment.join(cache)
 
     def detach_files(self, idle: Sequence[LogSegment], certain_end: int, log_end: int) -> None:
-        """Detach the open files of ``idle`` segments that end below the durable ``certain_end``.
+        """Detach the open files of ``idle`` segments that end at or below the durable
+        ``certain_end``.
 
-        Other files stay open: the kernel forgets an unreported error of the disk with the last open
+        Other files stay open: the kernel forgets an unreported disk error with the last open
         descriptor. Call :meth:`close_detached` once no reader can use the detached files.
         """
         for segment in idle:

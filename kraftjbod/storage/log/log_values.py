@@ -31,7 +31,7 @@ class AppendResult(NamedTuple):
 
 
 class FoundTimestamp(NamedTuple):
-    """Result of a search by timestamp."""
+    """Record that a search by timestamp found."""
 
     timestamp: int
     offset: int
@@ -39,7 +39,9 @@ class FoundTimestamp(NamedTuple):
 
 
 class FlushPlan(NamedTuple):
-    """The files to sync before the recovery point may become ``end_offset``."""
+    """The files of one log that must be synced before its recovery point may become
+    ``end_offset``.
+    """
 
     files: tuple[VfsFile, ...]
     directory: str
@@ -53,7 +55,7 @@ class FlushPlan(NamedTuple):
 
 
 class CarriedState(NamedTuple):
-    """The state that a copy of a log needs besides the segments, as of one moment."""
+    """State of a log at one moment that a copy needs besides the segments."""
 
     view: LogView
     #: Content of a ``.snapshot`` file for ``view.log_end_offset``.
@@ -66,7 +68,7 @@ class CarriedState(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogContent:
-    """Result of loading. There is at least one segment, and the newest one is active."""
+    """State of a log after loading or creation. The last one of ``segments`` is active."""
 
     segments: list[LogSegment]
     log_start_offset: int
@@ -89,11 +91,12 @@ class LogContent:
 
 
 def carry_out(vfs: Vfs, plans: Sequence[FlushPlan], beat: Callable[[], None]) -> None:
-    """Carry out the slow part of flushes. It uses no state of a log, so appends may run meanwhile.
+    """Sync the files of ``plans``, rename their replacements, and sync their directories.
 
-    Many plans together take less time than one after the other, because fsyncs that run at the same
-    time share commits of the file system's journal. syncfs(2) instead would also write, without
-    progress, the data of other directories on that file system.
+    No state of a log is used, so appends may run meanwhile. Many plans together take less time than
+    one after the other, because fsyncs that run at the same time share commits of the file system's
+    journal. syncfs(2) instead would also write, without progress, the data of other directories on
+    that file system.
 
     Cost: an fsync of each file and directory. ``beat`` reports progress after each.
     """
@@ -114,7 +117,7 @@ def _syncs(vfs: Vfs, plan: FlushPlan) -> Iterator[Callable[[], None]]:
 
 
 def sync_if_exists(vfs: Vfs, path: str) -> None:
-    """Sync the content of the file, if it exists. The caller syncs the directory."""
+    """Sync the content of the file ``path``, if it exists. The caller syncs the directory."""
     file = vfs.open_if_exists(path)
     if file is not None:
         try:

@@ -1,8 +1,8 @@
 """DISK. ``LogView``: an immutable state of a log for use outside of its directory's thread.
 
 A reader with a view uses only the part of a segment that was written when the view was created. So
-the event loop may read while the thread appends.
-Reads return the batches before and after known damage, never the damage.
+the event loop may read while the thread appends. Reads return the batches before and after known
+damage, never the damage.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _NOTHING: Final = memoryview(b"")
 
 
 class Truncation(NamedTuple):
-    """A truncation of the segment at ``base_offset`` to ``position`` bytes; later segments are
-    gone.
+    """A truncation of the segment at ``base_offset`` to ``position`` bytes. Later segments were
+    removed.
 
     Truncations are comparable: the lower one removes more.
     """
@@ -73,7 +73,9 @@ class LogView(NamedTuple):
         return any(one.is_open and 0 <= one.began_ms < wall_ms for one in self.unstable)
 
     def may_hold_aborted(self, first_offset: int) -> bool:
-        """Return False if no transaction that reaches beyond ``first_offset`` was aborted."""
+        """Return False if surely no transaction with a marker after ``first_offset`` was
+        aborted.
+        """
         rest = self.segments[self.segment_index(first_offset) :]
         return any(one.transactions is None or one.transactions for one in rest)
 
@@ -82,7 +84,8 @@ class LogView(NamedTuple):
     ) -> list[AbortedTransaction] | None:
         """Return the aborted transactions that overlap ``[first_offset, end_offset)``.
 
-        ``end_offset`` must not exceed the LSO. None if an index must be read from the disk.
+        Returns None if a transaction index must be read from the disk. ``end_offset`` must not
+        exceed the LSO.
         """
         found: list[AbortedTransaction] = []
         for segment in self.segments[self.segment_index(first_offset) :]:
@@ -124,12 +127,15 @@ def read_view(
     """Read complete batches from one segment, starting with the one of ``start_offset``.
 
     The batches are below ``max_offset`` and have at most ``max_bytes``, except for the first batch
-    if ``min_one``. Empty if there is none. None if ``read_at`` is None or would have to wait.
+    if ``min_one``. The result is empty if there is none.
+
+    Returns None if ``read_at_of`` returns no reader, or if that reader or the indexes would have to
+    wait for the disk.
 
     :param is_checked: as in :meth:`LogSegment.read`.
-    :raises OffsetOutOfRangeError: ``start_offset`` is outside of the log, and not its end.
-    :raises CorruptRecordError: with an ``offset`` if ``start_offset`` is in known damage; without
-        one if the batch was not found, because the index or the segment is damaged.
+    :raises OffsetOutOfRangeError: ``start_offset`` is below the log start or above the log end.
+    :raises CorruptRecordError: ``start_offset`` is in known damage (the error has an ``offset``),
+        or the batch was not found because the index or the segment is damaged (no ``offset``).
     """
     if not view.log_start_offset <= start_offset <= view.log_end_offset:
         raise OffsetOutOfRangeError(

@@ -1,8 +1,8 @@
 """PURE. Transactions of one partition that determine its last stable offset.
 
-A transaction starts with its producer's first transactional batch and ends with a marker.
-It is *unstable* while it is open, and afterwards until its marker is below the high watermark. A
-marker that is not replicated may be lost, and then the transaction is open again.
+A transaction starts with its producer's first transactional batch and ends with a marker. While it
+is open it is *unstable*, and also afterwards until its marker is below the high watermark. A marker
+that is not replicated may be lost, and then the transaction is open again.
 
 The last stable offset (LSO) is the first offset of the oldest unstable transaction, or the high
 watermark if that is lower. Replicas with the same batches and high watermark compute the same LSO.
@@ -16,7 +16,10 @@ _OPEN: Final = 2**63 - 1
 
 
 class UnstableTransaction(NamedTuple):
-    """A transaction from its first batch to its marker, both inclusive. An open one has no end."""
+    """A transaction from its first batch to its marker, both inclusive.
+
+    ``last_offset`` of an open transaction is 2**63 - 1.
+    """
 
     first_offset: int
     producer_id: int
@@ -33,7 +36,7 @@ class UnstableTransaction(NamedTuple):
 def last_stable_offset(
     unstable: tuple[UnstableTransaction, ...], *, log_start_offset: int, high_watermark: int
 ) -> int:
-    """Return the LSO; ``unstable`` must be in the order of first offsets."""
+    """Return the LSO. ``unstable`` must be in the order of first offsets."""
     for transaction in unstable:
         if transaction.last_offset >= high_watermark:
             return min(max(transaction.first_offset, log_start_offset), high_watermark)
@@ -41,7 +44,7 @@ def last_stable_offset(
 
 
 class OpenTransactions:
-    """The log's unstable transactions. Other threads may read :attr:`unstable`."""
+    """Unstable transactions of one log. Other threads may read :attr:`unstable`."""
 
     __slots__ = ("_first_offsets", "unstable")
 
@@ -59,7 +62,7 @@ class OpenTransactions:
         return self._first_offsets.get(producer_id)
 
     def begin(self, producer_id: int, first_offset: int, now_ms: int = -1) -> None:
-        """Record a transactional batch, which continues or starts a transaction."""
+        """Record a transactional batch. It starts a transaction if none of the producer is open."""
         if producer_id not in self._first_offsets:
             self._first_offsets[producer_id] = first_offset
             begun = UnstableTransaction(first_offset, producer_id, began_ms=now_ms)
@@ -68,7 +71,10 @@ class OpenTransactions:
             self.unstable = unstable if in_order else tuple(sorted(unstable))
 
     def end(self, producer_id: int, last_offset: int) -> int | None:
-        """Record a marker. Return the ended transaction's first offset; None if none was open."""
+        """Record a marker at ``last_offset``.
+
+        Returns the first offset of the transaction that it ends; None if none was open.
+        """
         first_offset = self._first_offsets.pop(producer_id, None)
         if first_offset is not None:
             self.unstable = tuple(
@@ -80,14 +86,16 @@ class OpenTransactions:
         return first_offset
 
     def stable_after(self, marker_offset: int) -> int:
-        """Return where the oldest open transaction starts, else the offset after the marker."""
+        """Return the first offset of the oldest open transaction, else the offset after the
+        marker.
+        """
         for one in self.unstable:
             if one.is_open:
                 return one.first_offset
         return marker_offset + 1
 
     def replicated(self, high_watermark: int) -> None:
-        """Forget transactions that ended below ``high_watermark``."""
+        """Forget transactions whose markers are below ``high_watermark``."""
         if any(one.last_offset < high_watermark for one in self.unstable):
             still = tuple(one for one in self.unstable if one.last_offset >= high_watermark)
             self.unstable = still

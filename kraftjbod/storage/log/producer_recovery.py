@@ -1,4 +1,4 @@
-"""DISK. ``ProducerRecovery``: producer state and transaction indexes while recovery walks a log.
+"""DISK. ``ProducerRecovery``: rebuilds producer state and transaction indexes during recovery.
 
 Recovery passes each run of sound batches once, so no batch is read a second time.
 
@@ -24,7 +24,7 @@ from kraftjbod.storage.segments.transaction_index import AbortedTransaction, Tra
 
 
 class ProducerRecovery:
-    """One walk from the start of a segment to the log end, in the directory's thread."""
+    """State of one walk of recovery, from the start of a segment to the log end."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class ProducerRecovery:
         limits: ProducerLimits,
         beat: Callable[[], None],
     ) -> None:
-        """:param at: index of the first segment of the walk."""
+        """Load the producer state at the start of segment number ``at``, the first of the walk."""
         begin = segments[at].base_offset
         loaded = snapshots.load(segments, begin, limits, beat=beat)
         self._snapshots = snapshots
@@ -52,7 +52,7 @@ class ProducerRecovery:
         self._aborted: list[AbortedTransaction] = []
 
     def take_run(self, run: SoundRun) -> None:
-        """Apply the batches of ``run``."""
+        """Apply the batches of ``run`` to the producer state."""
         applied = 0
         for at in self._needed(run, run.scan.producers):
             header = read_header(run.data, at)
@@ -64,16 +64,18 @@ class ProducerRecovery:
         self._replayed_bytes += run.size_bytes - applied
 
     def take_transactions(self) -> TransactionIndex:
-        """Return the transaction index of the segment that was walked, and start the next one."""
+        """Return the transaction index of the segment that was walked, and start that of the next
+        segment.
+        """
         aborted, self._aborted = self._aborted, []
         return TransactionIndex(aborted)
 
     def loaded(self) -> LoadedProducers:
-        """Return the state at the end of the walk."""
+        """Return the producer state after the last run."""
         return LoadedProducers(self._known, self._replayed_bytes, is_from_snapshot=True)
 
     def _needed(self, run: SoundRun, positions: list[int]) -> list[int]:
-        """Return ``positions`` without batches that later batches of their producers make
+        """Return ``positions`` without batches that later batches of the same producer make
         irrelevant.
 
         If there may be too many producers, all are returned, because each batch affects which
@@ -94,7 +96,10 @@ class ProducerRecovery:
             self._known.record(header, offset, limits=limits, marker=marker)
 
     def _pass(self, offset: int) -> bool:
-        """Load the sound snapshots up to ``offset``; True if the state is that of one of them."""
+        """Load the sound snapshots up to ``offset``.
+
+        Return whether one of them replaced the state.
+        """
         is_another = False
         while self._later and self._later[0] <= offset:
             found = self._snapshots.sound_at(self._later.pop(0))

@@ -1,7 +1,7 @@
 """DISK. ``ProducerSnapshots``: a replica's ``.snapshot`` files, with producer state at an offset.
 
-* They limit how much of the log is replayed when a replica is loaded or truncated. Any of them may
-  be missing or damaged, because older snapshots or the log itself suffice.
+* Snapshots limit how much of the log is replayed when a replica is loaded or truncated. Any of
+  them may be missing or damaged, because older snapshots or the log itself suffice.
 * One is kept for the start of each segment, as in Kafka, and the newest :data:`_SNAPSHOTS_KEPT`.
   Inside a segment the log writes one per ``producer.snapshot.interval.bytes``.
 * The directory is listed once, and the names are kept in memory afterwards.
@@ -31,7 +31,10 @@ _BATCHES_PER_BEAT: Final = 1000
 
 
 class LoadedProducers(NamedTuple):
-    """Producer state, and the number of bytes that were replayed after the last snapshot."""
+    """Producer state at an offset, and the number of log bytes that were replayed to get it.
+
+    ``is_from_snapshot``: the replay started with a snapshot, not with an empty state.
+    """
 
     state: ProducerState
     replayed_bytes: int
@@ -44,12 +47,16 @@ class _Replayed(NamedTuple):
 
 
 class ProducerSnapshots:
-    """Snapshots of one replica, in the directory's thread."""
+    """Snapshot files of one replica, used in the directory's thread."""
 
     def __init__(
         self, vfs: Vfs, directory: Callable[[], str], offsets: Iterable[int] | None = None
     ) -> None:
-        """:param offsets: offsets of the files, if the caller has listed the directory."""
+        """Create the object without reading any file.
+
+        :param directory: returns the present path of the replica.
+        :param offsets: offsets of the snapshot files; None: list the directory when needed.
+        """
         self._vfs = vfs
         self._directory = directory
         self._offsets = None if offsets is None else sorted(offsets)
@@ -79,11 +86,12 @@ class ProducerSnapshots:
         sync: bool,
         recovery_base: int = 0,
     ) -> None:
-        """Write ``state`` as of ``offset``, and remove unneeded older snapshots.
+        """Write ``state`` as of ``offset``, and remove older snapshots that are not needed.
 
-        The newest snapshot up to ``recovery_base``, the start of a recovery after a crash, is kept.
-        Only that snapshot shows which later transactions were aborted. If writing fails, the older
-        snapshots still exist.
+        If writing fails, the older snapshots still exist.
+
+        :param recovery_base: start of a recovery after a crash. The newest snapshot up to it is
+            kept, because only that one shows which later transactions were aborted.
         """
         offsets = self._listed()
         write_atomically(self._vfs, self.path(offset), state.to_snapshot(), sync=sync)
@@ -95,13 +103,16 @@ class ProducerSnapshots:
         self._remove([one for one in offsets if one not in needed])
 
     def put(self, snapshots: Mapping[int, bytes]) -> None:
-        """Write snapshots from another copy of this replica, by offset."""
+        """Write snapshot files from another copy of this replica.
+
+        ``snapshots`` has their contents by offset.
+        """
         for offset, data in snapshots.items():
             write_atomically(self._vfs, self.path(offset), data, sync=False)
         self._offsets = None
 
     def newest(self) -> dict[int, bytes]:
-        """Return the contents of the newest snapshots, by offset, for :meth:`put`."""
+        """Return the contents of the newest snapshot files by offset, for :meth:`put`."""
         found = {at: self._vfs.read_if_exists(self.path(at)) for at in self._newest_offsets()}
         return {offset: data for offset, data in found.items() if data is not None}
 
@@ -109,7 +120,7 @@ class ProducerSnapshots:
         return self._listed()[-_SNAPSHOTS_KEPT:]
 
     def drop_outside(self, start_offset: int, end_offset: int) -> None:
-        """Remove snapshots at offsets that the log no longer contains."""
+        """Remove snapshots at offsets below ``start_offset`` or above ``end_offset``."""
         outside = [one for one in self._listed() if not start_offset <= one <= end_offset]
         self._remove(outside)
 
@@ -129,9 +140,12 @@ class ProducerSnapshots:
         *,
         beat: Callable[[], None] = lambda: None,
     ) -> LoadedProducers:
-        """Load the newest sound snapshot up to ``end_offset``, and replay the batches after it.
+        """Return the producer state at ``end_offset``.
 
-        ``beat`` reports progress: without a snapshot the whole log is read.
+        It comes from the newest sound snapshot up to there, and a replay of the batches after it.
+        Without a snapshot the whole log is read.
+
+        :param beat: called during the replay, to report progress.
         """
         oldest = segments[0].base_offset
         found = self._newest_sound(oldest, end_offset)
@@ -152,7 +166,9 @@ class ProducerSnapshots:
         return None if data is None else ProducerState.from_snapshot(bytes(data))
 
     def _newest_sound(self, oldest: int, latest: int) -> tuple[ProducerState, int] | None:
-        """Return the newest sound snapshot between these offsets, with its offset."""
+        """Return the newest sound snapshot from ``oldest`` to ``latest``, and its offset; None
+        without one.
+        """
         for offset in reversed(self._listed()):
             if offset < oldest:
                 return None
@@ -169,7 +185,10 @@ class ProducerSnapshots:
         limits: ProducerLimits = DEFAULT_PRODUCER_LIMITS,
         beat: Callable[[], None] = lambda: None,
     ) -> TransactionIndex:
-        """Rebuild the transaction index of segment number ``at``, which ends at ``end_offset``."""
+        """Return the transaction index of segment number ``at``, rebuilt from its batches.
+
+        :param end_offset: end of the segment.
+        """
         segment = segments[at]
         base = segment.base_offset
         before = self.load(segments, base, limits, beat=beat).state
@@ -188,7 +207,10 @@ def _replay(
     limits: ProducerLimits,
     beat: Callable[[], None],
 ) -> _Replayed:
-    """Apply the segment's batches from ``begin`` up to ``end`` to ``state``."""
+    """Apply the segment's batches from ``begin`` up to ``end`` to ``state``.
+
+    Returns the aborted transactions and the size of the batches.
+    """
     aborted, size_bytes = [], 0
     for number, located in enumerate(batches_from(segment, begin, beat)):
         header = located.header

@@ -1,23 +1,21 @@
 """PURE. ``ProducerState``: the last batches of each idempotent producer of one partition (KIP-98).
 
-A batch with a producer id is appended once. Its sequence must follow the last one, and a repeated
-batch is answered with its first offset. The last five batches of each producer are remembered, as
-many as a client keeps in flight.
+* A batch with a producer id is appended once. Its sequence must follow the last one. A repeated
+  batch is answered with its first offset.
+* The last five batches of each producer are remembered, as many as a client keeps in flight.
+* ``ProducerLimits`` bounds the remembered producers in time and number. A producer that may still
+  retry must be remembered, to avoid duplicates. So the limit of the number forgets no producer
+  within ten minutes after its last append. If the limit is reached and all producers are that
+  recent, new ones are refused. The time of the append counts, not the record timestamps.
+* Batches of a group or transaction coordinator have no sequences. So their producers without an
+  open transaction are forgotten at once if there are too many.
+* A producer may have one open transaction (open_transactions.py), and is not forgotten meanwhile.
+  verification_guards.py decides which producer may start one.
 
-``ProducerLimits`` bounds the remembered producers in time and number. A producer that may still
-retry must be remembered, to avoid duplicates. So the limit of the number forgets no producer within
-ten minutes after its last batch. If the limit is reached and all producers are that recent, new
-ones are refused. The time of the append counts, not the record timestamps.
-Batches of a group or transaction coordinator have no sequences. So their producers without an open
-transaction are forgotten at once if there are too many.
-
-``to_snapshot`` and ``from_snapshot`` use the format of Kafka's ``.snapshot`` file.
-Kafka writes one entry per producer, with its last batch. This class writes one entry per remembered
-batch, oldest first, because clients may retry batches after an orderly stop.
-Kafka's reader replaces earlier entries of a producer by later ones, so it can read these files.
-
-A producer may have one open transaction (open_transactions.py), and is not forgotten meanwhile.
-verification_guards.py decides which producer may start one.
+``to_snapshot`` and ``from_snapshot`` use the format of Kafka's ``.snapshot`` file. Kafka writes one
+entry per producer, with its last batch. This class writes one entry per remembered batch, oldest
+first, because clients may retry batches after an orderly stop. Kafka's reader replaces earlier
+entries of a producer by later ones, so it can read these files.
 """
 
 from __future__ import annotations
@@ -68,7 +66,7 @@ _LOG_PER_SNAPSHOT: Final = 32
 
 
 class AppendedBatch(NamedTuple):
-    """A remembered batch; offsets and sequences are inclusive."""
+    """A remembered batch. Offsets and sequences are inclusive."""
 
     base_sequence: int
     last_sequence: int
@@ -77,10 +75,10 @@ class AppendedBatch(NamedTuple):
 
 
 class ProducerLimits(NamedTuple):
-    """How long a partition remembers an idle producer, and how many producers it remembers.
+    """Limits of remembered producers, and how much log may follow the last producer snapshot.
 
-    The producers' state is written to a snapshot file after ``snapshot_interval_bytes`` of log. If
-    there are many producers, the interval is longer, so that a snapshot is small beside the log.
+    A producer is forgotten after ``expiration_ms`` without an append. With many producers the
+    interval of snapshots is longer, so that a snapshot is small compared with that log.
     """
 
     expiration_ms: int = 86_400_000
@@ -115,7 +113,7 @@ class KnownProducer(NamedTuple):
 
 
 class KeptBatches(NamedTuple):
-    """Batches that compaction has to keep, so that producers are known after a crash."""
+    """Batches that compaction has to keep, so that their producers are known after a crash."""
 
     last_offsets: frozenset[int] = frozenset()
     #: (producer id, epoch) of producers with only a marker.
@@ -123,7 +121,7 @@ class KeptBatches(NamedTuple):
 
 
 class ProducerState:
-    """State of all producers of one log."""
+    """State of all remembered producers of one log."""
 
     def __init__(self) -> None:
         #: In the order of their last batches, oldest first.
@@ -135,7 +133,7 @@ class ProducerState:
         return len(self._producers)
 
     def __bool__(self) -> bool:
-        """Return False if a truncation cannot change the state."""
+        """Return whether a truncation can change the state: there are producers or transactions."""
         return bool(self._producers or self.transactions.unstable)
 
     # -- before the append ------------------------------------------------------------------
@@ -147,7 +145,7 @@ class ProducerState:
         limits: ProducerLimits,
         terms: ProducerTerms = ORDINARY_TERMS,
     ) -> AppendedBatch | None:
-        """Return None if the batch may be appended, or the earlier batch if it is a duplicate.
+        """Return None if the batch may be appended, or the earlier batch if this one repeats it.
 
         :raises NotVerifiedError: a transaction would start, and ``terms`` have no guard.
         :raises OperatingError: INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER or
@@ -183,7 +181,7 @@ class ProducerState:
         marker: TransactionMarker,
         transaction_version: int,
     ) -> None:
-        """Check whether a coordinator may end the producer's transaction here.
+        """Raise an error unless a coordinator may write ``marker`` for the producer here.
 
         :raises OperatingError: INVALID_PRODUCER_EPOCH if a newer epoch is known, or
             TRANSACTION_COORDINATOR_FENCED if a newer coordinator epoch is known.
@@ -224,7 +222,9 @@ class ProducerState:
         )
 
     def _idle(self) -> Iterator[int]:
-        """Yield producers without an open transaction, in the order of their last batches."""
+        """Yield producers without an open transaction, in the order of their last batches, oldest
+        first.
+        """
         for producer_id in self._producers:
             if self.transactions.first_offset(producer_id) is None:
                 yield producer_id
@@ -241,9 +241,10 @@ class ProducerState:
     ) -> AbortedTransaction | None:
         """Record a batch that was appended with ``base_offset``.
 
-        Returns the transaction that a marker aborted, for the index. If there are too many
-        producers, the one with the oldest last batch is forgotten. A leader called :meth:`check`
-        before. A follower forgets the same producers by this method.
+        Returns the transaction that a marker aborted, for the transaction index. If there are too
+        many producers, the ones with the oldest last batch are forgotten. A leader has called
+        :meth:`check` before. A follower forgets the same producers, because it records the same
+        batches.
 
         :param now_ms: wall clock time of the append.
         :param marker: content of a control batch.
@@ -283,7 +284,9 @@ class ProducerState:
                 del self._producers[producer_id]
 
     def expire(self, now_ms: int, limits: ProducerLimits) -> None:
-        """Forget producers without batches for ``limits.expiration_ms``."""
+        """Forget producers without an append for ``limits.expiration_ms``, unless a transaction is
+        open.
+        """
         for producer_id, known in list(self._producers.items()):
             if not 0 <= known.appended_ms <= now_ms:
                 known.appended_ms = now_ms  # Never in the future: the clock may have been set back.
@@ -296,14 +299,14 @@ class ProducerState:
     # -- queries ----------------------------------------------------------------------------
 
     def is_snapshot_due(self, appended_bytes: int, limits: ProducerLimits) -> bool:
-        """Return whether to write a snapshot after ``appended_bytes`` since the last one."""
+        """Return whether to write a snapshot, ``appended_bytes`` of log after the last one."""
         if not self or appended_bytes < limits.snapshot_interval_bytes:
             return False
         largest_bytes = BATCHES_KEPT * _ENTRY.size * len(self)
         return appended_bytes >= _LOG_PER_SNAPSHOT * largest_bytes
 
     def kept_batches(self) -> KeptBatches:
-        """Return the batches of all remembered producers that compaction has to keep."""
+        """Return the batches that compaction has to keep for the remembered producers."""
         known = self._producers.items()
         return KeptBatches(
             frozenset(batch.last_offset for _, one in known for batch in one.batches),
@@ -311,7 +314,7 @@ class ProducerState:
         )
 
     def known(self) -> list[KnownProducer]:
-        """Return all remembered producers, in the order of their last batches."""
+        """Return the state of all remembered producers, in the order of their last batches."""
         return [
             KnownProducer(
                 producer_id,
@@ -329,9 +332,11 @@ class ProducerState:
         return _NO_OFFSET if first_offset is None else first_offset
 
     def to_snapshot(self) -> bytes:
-        """Return version, CRC-32C of the rest, count, and one entry of 46 bytes per batch.
+        """Return the content of a ``.snapshot`` file: version, CRC-32C of the rest, count, and the
+        entries.
 
-        The producers are in the order of their last batches.
+        Each remembered batch has an entry of 46 bytes. The producers are in the order of their last
+        batches.
         """
         entries = [
             _ENTRY.pack(
@@ -352,7 +357,7 @@ class ProducerState:
 
     @classmethod
     def from_snapshot(cls, data: bytes) -> ProducerState | None:
-        """Parse a snapshot; None if it is damaged."""
+        """Parse the content of a ``.snapshot`` file; None if it is damaged."""
         entries = snapshot_entries(data)
         if entries is None:
             return None
@@ -409,7 +414,9 @@ _NO_BATCH: Final = AppendedBatch(_NO_SEQUENCE, _NO_SEQUENCE, _NO_OFFSET, _NO_OFF
 
 
 def _twin(known: _Producer, header: BatchHeader) -> AppendedBatch | None:
-    """Return the remembered batch that this one repeats, or None."""
+    """Return the remembered batch with the epoch and sequences of ``header``; None if there is
+    none.
+    """
     if header.producer_epoch != known.epoch:
         return None
     sequences = header.base_sequence, header.last_sequence

@@ -2,7 +2,8 @@
 
 * After each successful operation a new :class:`LogView` is published on the event loop, even if the
   caller stopped waiting. A failed operation publishes none, even if it changed a part of the log.
-* Segments that left the log are passed on together with the first view without them.
+* Segments that left the log are passed to ``on_retired`` together with the first view without
+  them.
 * A removed log accepts no operations. A log that was replaced by its copy in another directory can
   still be read.
 
@@ -29,7 +30,10 @@ T = TypeVar("T")
 
 
 class PublishedLog:
-    """One log. The methods run on the event loop; the operations run in the directory's thread."""
+    """A log and its last view.
+
+    Methods run on the event loop, operations in the directory's thread.
+    """
 
     def __init__(
         self,
@@ -59,7 +63,8 @@ class PublishedLog:
     def begin(
         self, kind: OpKind, op: Callable[[UnifiedLog], T], *, size_bytes: int = 0
     ) -> Completion[T]:
-        """Run ``op`` and publish the new view in the iteration in which the caller gets the result.
+        """Queue ``op``. The new view is published in the same event loop iteration in which it
+        completes.
 
         :raises NotLeaderOrFollowerError: at once, if the log was replaced by its copy.
         :raises UnknownTopicOrPartitionError: at once, if the log was removed.
@@ -69,11 +74,14 @@ class PublishedLog:
         return self._begin(kind, op, size_bytes)
 
     def submit(self, kind: OpKind, op: Callable[[UnifiedLog], T]) -> asyncio.Future[T]:
-        """Like :meth:`begin`, with a future."""
+        """Queue ``op`` as :meth:`begin` does, and return a future of the answer."""
         return self.begin(kind, op).future()
 
     def ask(self, kind: OpKind, op: Callable[[UnifiedLog], T]) -> asyncio.Future[T]:
-        """Like :meth:`submit`, for operations without changes; also allowed after a replacement."""
+        """Queue ``op``, which changes nothing, as :meth:`submit` does.
+
+        Allowed after a replacement, too.
+        """
         return self._begin(kind, op, 0).future()
 
     def _begin(self, kind: OpKind, op: Callable[[UnifiedLog], T], size_bytes: int) -> Completion[T]:
@@ -82,7 +90,7 @@ class PublishedLog:
         return self._begin_any(kind, op, size_bytes)
 
     async def close(self, done: FlushPlan | None) -> None:
-        """Run :meth:`UnifiedLog.close`. No other operation is accepted afterwards."""
+        """Run :meth:`UnifiedLog.close`, even if the log accepts no other operation."""
         closing: Completion[None] = self._begin_any(OpKind.CLOSE, lambda log: log.close(done), 0)
         await closing.future()
 
@@ -99,11 +107,16 @@ class PublishedLog:
         )
 
     async def run(self, kind: OpKind, op: Callable[[UnifiedLog], T]) -> T:
-        """Run ``op`` and wait for it. It continues if the caller is cancelled."""
+        """Run ``op`` and return its result. The operation continues if the caller is cancelled."""
         return await self.submit(kind, op)
 
     def require_open(self) -> None:
-        """:raises OperatingError: as :meth:`submit`, if no operation is accepted any more."""
+        """Raise an error if the log accepts no operations.
+
+        :raises NotLeaderOrFollowerError: the log was replaced by its copy, and its files are
+            closed.
+        :raises UnknownTopicOrPartitionError: the log was removed.
+        """
         if self.is_closed and self.is_replaced:
             raise self._moved_error()
         if self.is_closed:
@@ -113,11 +126,14 @@ class PublishedLog:
 
     @property
     def has_truncation(self) -> bool:
-        """Whether there was a truncation since the last :meth:`take_truncation`."""
+        """Whether the log was truncated since the last :meth:`take_truncation`."""
         return self._truncation is not None
 
     def take_truncation(self) -> Truncation | None:
-        """Return the lowest truncation since the last call. :attr:`view` already includes it."""
+        """Return the lowest truncation since the last call; None without one.
+
+        :attr:`view` includes it.
+        """
         truncation, self._truncation = self._truncation, None
         return truncation
 

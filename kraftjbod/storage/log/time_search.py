@@ -3,12 +3,12 @@
 * The directory's thread searches a few segments and batches per turn, so that other operations do
   not wait. A turn reads the indexes of at most one segment, and a few entries of some others. The
   next turn continues after them.
-* Another thread decompresses the found batch. Any client may search, and a batch of some KiB may
-  decompress to gigabytes of records with seven bytes each, so both are limited. For a batch beyond
-  the limits, or one that cannot be decompressed, the answer is the batch's first offset. It is not
-  later than the exact answer.
-* A segment's time index may be wrong, so the caller provides how to repeat a search with a rebuilt
-  index.
+* Another thread decompresses the batch that was found. Any client may search, and a batch of some
+  KiB may decompress to gigabytes of records with seven bytes each, so both are limited. For a
+  batch beyond the limits, or one that cannot be decompressed, the answer is the batch's first
+  offset. That is not later than the exact answer.
+* A segment's time index may be wrong, so the caller supplies a function that repeats a search
+  with a rebuilt index.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ _RECORDS_PER_STEP: Final = 4096
 
 
 class _Seen(NamedTuple):
-    """End of a turn: at a batch to open, or anywhere else (no ``data``)."""
+    """End of a turn: a batch to decompress, or with ``data`` None the last batch that was
+    examined.
+    """
 
     header: BatchHeader
     data: Buffer | None
@@ -57,11 +59,15 @@ ByIndex = Callable[[int, Callable[[], _Seen | None]], _Seen | None]
 class LogTimeSearch:
     """Search for the first record that is not older than ``timestamp`` (wall ms).
 
-    Call :meth:`scan`, and :meth:`open` if there is a batch to open, until :attr:`is_over`.
+    Call :meth:`scan` until :attr:`is_over`. After each call, call :meth:`open` if
+    :attr:`unopened_bytes` is not 0.
     """
 
     def __init__(self, timestamp: int, from_offset: int = 0) -> None:
-        """:param from_offset: all records before it are known to be older."""
+        """Start a search for ``timestamp``.
+
+        :param from_offset: all records before it are known to be older.
+        """
         self._timestamp = timestamp
         #: The log start offset at the last turn.
         self._log_start = 0
@@ -75,7 +81,7 @@ class LogTimeSearch:
 
     @property
     def unopened_bytes(self) -> int:
-        """Size of the batch to open, in bytes; 0 if there is none."""
+        """Size of the batch to decompress, in bytes; 0 if there is none."""
         return 0 if self._found is None else self._found.header.size_bytes
 
     def scan(
@@ -84,7 +90,10 @@ class LogTimeSearch:
         start_offset: int,
         by_index: ByIndex,
     ) -> None:
-        """Search the next segments and batches, in the directory's thread."""
+        """Search the next segments and batches, in the directory's thread.
+
+        :param start_offset: the log start offset.
+        """
         self._log_start = start_offset
         begin = max(start_offset, self._next_offset)
         for at in _turn(segments, begin):
@@ -102,7 +111,7 @@ class LogTimeSearch:
                 self._next_offset = segments[at + 1].base_offset
 
     def open(self) -> None:
-        """Search the found batch for the answer, in any thread."""
+        """Decompress the batch that was found and search it for the answer, in any thread."""
         assert self._found is not None, "scan() found nothing"
         found, self._found = self._found, None
         assert found.data is not None, found
@@ -117,7 +126,7 @@ class LogTimeSearch:
 
 
 class MaxTimestampSearch:
-    """Search for the largest timestamp of a log: call :meth:`scan` until :attr:`is_over`."""
+    """Search for the largest timestamp of a log. Call :meth:`scan` until :attr:`is_over`."""
 
     def __init__(self) -> None:
         self._next_offset = 0
@@ -133,7 +142,7 @@ class MaxTimestampSearch:
         start_offset: int,
         _by_index: ByIndex,
     ) -> None:
-        """Search the next segments, in the directory's thread."""
+        """Read the largest timestamps of the next segments, in the directory's thread."""
         for at in _turn(segments, max(start_offset, self._next_offset)):
             found = segments[at].largest_timestamp()
             if found is not None and (self.largest is None or found.timestamp > self.largest):
@@ -145,7 +154,7 @@ class MaxTimestampSearch:
 
 
 def _turn(segments: Sequence[LogSegment], begin: int) -> Iterator[int]:
-    """Yield the segment numbers of one turn, starting with the one that holds ``begin``."""
+    """Yield the segment numbers of one turn, starting with the segment that holds ``begin``."""
     first = max(0, bisect_right(segments, begin, key=lambda s: s.base_offset) - 1)
     unread = 0
     for at in range(first, min(first + _SEGMENTS_PER_TURN, len(segments))):
@@ -156,9 +165,10 @@ def _turn(segments: Sequence[LogSegment], begin: int) -> Iterator[int]:
 
 
 def _scan_segment(segment: LogSegment, timestamp: int, from_offset: int) -> _Seen | None:
-    """Return the first batch from ``from_offset`` on with a matching record, or None.
+    """Search the segment for the first batch from ``from_offset`` on with a record that matches.
 
-    Batches that compaction left without records do not match.
+    Batches that compaction left without records do not match. Returns None if the segment has no
+    such batch. After too many batches it returns the last one without data.
     """
     begin = max(segment.indexes().times.offset_before(timestamp), from_offset)
     located = segment.position_of(begin)
@@ -176,9 +186,10 @@ def _scan_segment(segment: LogSegment, timestamp: int, from_offset: int) -> _See
 def _first_in(
     data: Buffer, header: BatchHeader, timestamp: int, start_offset: int
 ) -> FoundTimestamp | None:
-    """Return the first matching record of a batch, or None.
+    """Return the first matching record of a batch; None if no record from the log start on matches.
 
-    Any client may have written the batch, so a decoding error is no failure of the search.
+    Any client may have written the batch, so a decoding error is no failure of the search: the
+    answer is the first offset.
     """
     try:
         body = open_body(data, 0, header, max_bytes=_MAX_UNPACKED_BYTES)
@@ -200,6 +211,6 @@ def _first_in(
 
 
 def _beginning(header: BatchHeader, start_offset: int) -> FoundTimestamp:
-    """Return the answer for a batch that cannot, or should not, be decompressed."""
+    """Return the answer for a batch that cannot be decompressed within limits: its first offset."""
     offset = max(header.base_offset, start_offset)
     return FoundTimestamp(header.max_timestamp, offset, header.partition_leader_epoch)

@@ -1,11 +1,11 @@
 """DISK. ``UnifiedLog``: the log of one replica.
 
-* It belongs to its directory's thread. Offsets are assigned here, when the write happens.
-* After each change a new :class:`LogView` is created, an immutable state that the event loop may
+* A log belongs to its directory's thread. Offsets are assigned here, when the write happens.
+* :meth:`UnifiedLog.view` returns a :class:`LogView`, an immutable state that the event loop may
   read.
 * The cost of an operation does not grow with the size of the log (ADR 108).
-* It keeps segments, offsets, leader epochs and producers consistent. log_segments.py manages the
-  list of segments and their file names.
+* The log keeps segments, offsets, leader epochs and producers consistent. log_segments.py manages
+  the list of segments and their file names.
 * Data from the disk is checked. A wrong index is rebuilt. Damage of the log itself is recorded,
   shown in the view, and not read again until it is truncated.
 * An operation that fails for lack of space may be partly done, but the state here always matches
@@ -14,7 +14,8 @@
   epochs become durable before it advances. Producer snapshots are only synced at a clean stop:
   a damaged or lost one is recognized, and the batches are replayed instead.
 
-This class knows no roles and no waiting. It gets the high watermark from its owner.
+This class knows no roles of replicas and waits for nothing but the disk. The owner of the partition
+sets the high watermark.
 """
 
 from __future__ import annotations
@@ -85,7 +86,10 @@ T = TypeVar("T")
 
 
 class UnifiedLog:
-    """One replica's log. Every method runs in the directory's thread."""
+    """Log of one replica. Every method runs in the directory's thread.
+
+    :param content: result of loading or creating the log.
+    """
 
     def __init__(
         self,
@@ -150,7 +154,10 @@ class UnifiedLog:
         )
 
     def carried_state(self) -> CarriedState:
-        """Return the state that a copy in another directory needs besides the segments."""
+        """Return the state that a copy in another directory needs besides the segments.
+
+        :raises SegmentUnreadError: the indexes of the active segment have to be rebuilt first.
+        """
         producers = self._producers.to_snapshot()
         active = self._open(len(self.segments.all) - 1)
         files = active.indexes().to_files()
@@ -160,15 +167,17 @@ class UnifiedLog:
 
     @property
     def kept_producer_batches(self) -> KeptBatches:
-        """Return the batches without which producers would be unknown after a crash."""
+        """Batches that compaction has to keep, because producers would be unknown after a crash
+        otherwise.
+        """
         return self._producers.kept_batches()
 
     def known_producers(self) -> list[KnownProducer]:
-        """Return all remembered producers."""
+        """Return the state of all remembered producers, for DescribeProducers."""
         return self._producers.known()
 
     def take_truncation(self) -> Truncation | None:
-        """Return the lowest truncation since the last call."""
+        """Return the lowest truncation since the last call; None if there was none."""
         truncation, self._truncation = self._truncation, None
         return truncation
 
@@ -184,9 +193,12 @@ class UnifiedLog:
     ) -> AppendResult:
         """Assign the next offsets to the batches of ``records``, and write them.
 
-        At most one batch per producer id. ``headers`` are those of ``records``, in order.
+        A repeated batch of an idempotent producer is not written: the result has its first offsets.
 
-        :raises NotVerifiedError: an unverified transaction would start.
+        :param headers: headers of the batches in ``records``, in order. At most one batch per
+            producer id.
+        :param now_ms: wall clock time, which becomes the timestamp with LogAppendTime.
+        :raises NotVerifiedError: a transaction would start that was not verified (KIP-890).
         :raises OperatingError: INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER,
             INVALID_TXN_STATE, or THROTTLING_QUOTA_EXCEEDED if there are too many producers.
         """
@@ -209,8 +221,11 @@ class UnifiedLog:
         leader_epoch: int,
         now_ms: int,
     ) -> AppendResult:
-        """Write the coordinator's marker for the producer's transaction, open or not.
+        """Write the transaction coordinator's marker for the producer, even if no transaction is
+        open here.
 
+        :param transaction_version: ``transaction.version`` of the marker; from 2 on each marker has
+            a new epoch.
         :raises OperatingError: INVALID_PRODUCER_EPOCH or TRANSACTION_COORDINATOR_FENCED.
         """
         self._producers.check_marker(producer_id, producer_epoch, marker, transaction_version)
@@ -252,7 +267,7 @@ class UnifiedLog:
 
         An incomplete last batch is omitted.
 
-        :param may_have_gaps: the leader's log has been compacted.
+        :param may_have_gaps: whether the leader's log has been compacted.
         :raises CorruptRecordError: a wrong CRC, or offsets that do not continue the log.
         """
         base_offset, epochs = self._end, self._epochs
@@ -317,11 +332,12 @@ class UnifiedLog:
             self.flush()
 
     def _begin_with(self, first_offset: int) -> None:
-        """Rename the only, empty segment so that it starts at ``first_offset``, its first batch.
+        """Rename the only segment, which is empty, so that it starts at the offset of its first
+        batch.
 
-        That is below the log start if DeleteRecords moved the leader's log start inside this batch
-        (KAFKA-6975). If the append fails afterwards, the next one renames the segment again. A
-        restart in between finds an empty log, and starts it at the log start.
+        ``first_offset`` is below the log start if DeleteRecords moved the leader's log start inside
+        that batch (KAFKA-6975). If the append fails afterwards, the next one renames the segment
+        again. A restart in between finds an empty log, and starts it at the log start.
         """
         if first_offset != self.segments.active.base_offset:
             self.segments.restart_in_place(first_offset)
@@ -366,7 +382,8 @@ class UnifiedLog:
         self._bytes_since_snapshot = 0
 
     def _open(self, at: int) -> LogSegment:
-        """Return segment number ``at`` with its file open and its indexes loaded.
+        """Return segment number ``at`` with its file open, and its offset, time and transaction
+        index loaded.
 
         :raises SegmentUnreadError: the indexes have to be rebuilt.
         """
@@ -380,7 +397,7 @@ class UnifiedLog:
             self._mend_transactions(at)
 
     def _open_active(self) -> bool:
-        """Open the active segment; False if it lacks indexes, so it cannot be appended to."""
+        """Open the active segment. Return False if its indexes must be rebuilt before an append."""
         try:
             self._open(len(self.segments.all) - 1)
         except SegmentUnreadError:
@@ -397,10 +414,10 @@ class UnifiedLog:
     # -- flush ------------------------------------------------------------------------------
 
     def flush_plan(self) -> FlushPlan:
-        """Return the files with bytes that are not durable yet, and write leader epochs now.
+        """Return the files with bytes that are not durable yet.
 
-        The indexes of closed segments and of transactions are written now, too, because segments
-        that are durable to their end are not visited again.
+        Leader epochs, the transaction indexes and the indexes of closed segments are written now,
+        because segments that are durable to their end are in no later plan.
         """
         segments = self.segments.from_recovery_at(self._recovery_point)
         paths = self._write_closed_indexes(segments)
@@ -414,7 +431,10 @@ class UnifiedLog:
         )
 
     def _write_closed_indexes(self, segments: Sequence[LogSegment]) -> list[str]:
-        """Write indexes that later appends do not change; return the files to sync."""
+        """Write transaction indexes, and the other indexes of closed segments.
+
+        Return the files to sync.
+        """
         for segment in segments:
             segment.write_transactions()
         paths = [one.transactions_path for one in segments if one.transactions]
@@ -425,18 +445,20 @@ class UnifiedLog:
         return paths
 
     def flushed(self, plan: FlushPlan) -> None:
-        """Advance the recovery point after ``plan`` was carried out."""
+        """Advance the recovery point after ``plan`` was carried out, unless the log was truncated
+        since.
+        """
         if plan.truncations == self.segments.truncations:
             self._recovery_point = max(self._recovery_point, plan.end_offset)
 
     def flush(self) -> None:
-        """Flush everything in this thread."""
+        """Make everything durable, in this thread."""
         plan = self.flush_plan()
         carry_out(self._vfs, [plan], self.beat)
         self.flushed(plan)
 
     def detach_files(self, idle: Sequence[LogSegment]) -> None:
-        """See :meth:`LogSegments.detach_files`."""
+        """Detach open files of ``idle`` segments, as :meth:`LogSegments.detach_files` does."""
         self.segments.detach_files(idle, self._recovery_point, self._end)
 
     def _write_epochs(self, epochs: EpochEntries) -> None:
@@ -459,13 +481,12 @@ class UnifiedLog:
         min_one: bool,
         surveyed: LogSegment | None = None,
     ) -> memoryview:
-        """Read as :func:`read_view`, waiting for the disk if necessary, and check each batch.
+        """Read as :func:`read_view`, from the disk if necessary, and check each batch.
 
-        Returns nothing if ``start_offset`` is in known damage, which the view shows.
+        Returns nothing if ``start_offset`` is in known damage, which the view shows. Cost: one
+        segment's indexes, and the bytes from the index entry before the first batch on.
 
-        Cost: one segment's indexes, and the bytes from the index entry before the first batch on.
-
-        :param surveyed: the segment that was surveyed for this request.
+        :param surveyed: the segment that was surveyed for this request; None if none was.
         :raises CorruptRecordError: the batch cannot be read, though a survey found no damage.
         :raises SegmentUnreadError: the segment's index has to be rebuilt, or the segment surveyed.
         """
@@ -497,7 +518,10 @@ class UnifiedLog:
         return found
 
     def aborted_between(self, first_offset: int, end_offset: int) -> list[AbortedTransaction]:
-        """See :meth:`LogView.aborted_between`; loads missing indexes."""
+        """Return the aborted transactions that overlap the offsets, loading missing indexes.
+
+        See :meth:`LogView.aborted_between`.
+        """
         view = self.view()
         while (found := view.aborted_between(first_offset, end_offset)) is None:
             unread = [i for i, one in enumerate(self.segments.all) if one.transactions is None]
@@ -506,7 +530,7 @@ class UnifiedLog:
         return found
 
     def take_scrubbed(self, scrub: SegmentScrub) -> bool:
-        """Record the findings of a scrub; False if the segment was replaced meanwhile."""
+        """Record the findings of a scrub. Return False if the segment was replaced meanwhile."""
         if not self._damage.take_scrubbed(scrub):
             return False
         if scrub.is_transaction_index_wrong and not scrub.damages:
@@ -517,21 +541,27 @@ class UnifiedLog:
     def search(
         self, search: LogTimeSearch | MaxTimestampSearch, surveyed: LogSegment | None = None
     ) -> None:
-        """Run one turn of a search by timestamp. Another thread opens the found batch.
+        """Run one turn of a search by timestamp. Another thread decompresses the batch that was
+        found.
 
         Cost: a few segments' largest timestamps, and the indexes of one segment.
 
-        Raises as :meth:`read`, with the same ``surveyed``.
+        :param surveyed: as in :meth:`read`.
+        :raises CorruptRecordError: as :meth:`read`.
+        :raises SegmentUnreadError: as :meth:`read`.
         """
         by_index = partial(self._damage.by_index, surveyed=surveyed)
         search.scan(self.segments.all, self._start, by_index)
 
     def rebuild_step(self, rebuild: IndexRebuild) -> bool:
-        """See :meth:`LogDamage.rebuild_step`."""
+        """Run a step of ``rebuild``. Return True if it is complete, or not needed any more."""
         return self._damage.rebuild_step(rebuild)
 
     def take_rebuilt(self, rebuild: IndexRebuild, *, is_written: bool) -> bool:
-        """See :meth:`LogDamage.take_rebuilt`; with ``is_written`` also write the index files."""
+        """Use the rebuilt indexes. Return False if the segment was replaced meanwhile.
+
+        :param is_written: also write the index files, unless the segment is active.
+        """
         if not self._damage.take_rebuilt(rebuild):
             return False
         if is_written and rebuild.segment is not self.segments.active:
@@ -541,10 +571,10 @@ class UnifiedLog:
     # -- compaction -------------------------------------------------------------------------
 
     def put_in_place(self, sources: Sequence[LogSegment], files: CleaningFiles) -> None:
-        """See :meth:`LogSegments.put_in_place`.
+        """Replace ``sources`` by their compacted segment, as :meth:`LogSegments.put_in_place` does.
 
-        :raises OverloadedError: also if damage of ``sources`` was found meanwhile. Positions of
-            damage refer to the damaged file, and a truncation uses them.
+        :raises OverloadedError: the sources changed, or damage of them was found, during the
+            compaction. Positions of damage refer to the damaged file, and a truncation uses them.
         """
         view = self.view()
         damage = view.damage_from(sources[0].base_offset)
@@ -558,8 +588,9 @@ class UnifiedLog:
         """Remove every batch that ends at or after ``offset``.
 
         Cost: one segment's indexes, one index interval, the log since the last producer snapshot,
-        and a few file operations per removed segment. Raises :exc:`SegmentUnreadError` as
-        :meth:`read`, before any change.
+        and a few file operations per removed segment.
+
+        :raises SegmentUnreadError: as :meth:`read`, before any change.
         """
         if offset >= self._end:
             return
@@ -586,10 +617,10 @@ class UnifiedLog:
     def _truncation_point(
         self, at: int, offset: int, surveyed: LogSegment | None
     ) -> tuple[int, int]:
-        """Return position and offset at which to truncate a segment to remove all from ``offset``
-        on.
+        """Return the position in segment number ``at`` and the offset at which to truncate it.
 
-        If that is inside damage, the whole damage is removed.
+        All batches that end at or after ``offset`` are beyond that point. If the offset is inside
+        damage, the whole damage is.
         """
         segment, is_active = self.segments.all[at], at == len(self.segments.all) - 1
         if not is_active and offset >= self.segments.all[at + 1].base_offset:
@@ -609,7 +640,7 @@ class UnifiedLog:
         return segment.size_bytes, min(offset, segment.next_offset(segment.size_bytes))
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Remove everything and continue at ``offset``, without creating a new file."""
+        """Remove all batches and continue at ``offset``, without creating a new file."""
         self.segments.name_compacted()
         self._snapshots.drop_outside(offset, offset)
         oldest = self.segments.oldest
@@ -626,14 +657,18 @@ class UnifiedLog:
         self._restart_in_place(offset)
 
     def _retire_after(self, last: LogSegment) -> None:
-        """Retire the segments after ``last``, newest first, so that a failure leaves no gap."""
+        """Retire the segments after ``last``, newest first, so that a failure leaves no gap in the
+        log.
+        """
         while (newest := self.segments.active) is not last:
             self.beat()
             self.segments.retire(-1)
             self._forget_from(newest.base_offset, Truncation(newest.base_offset, 0))
 
     def _forget_from(self, end: int, truncation: Truncation) -> None:
-        """Update the state after the files lost everything from ``end`` on."""
+        """Set end, start, recovery point, epochs and damage after the files lost all batches from
+        ``end`` on.
+        """
         self._truncation = lower_truncation(self._truncation, truncation)
         self._is_snapshot_durable = False
         self.segments.truncations += 1
@@ -644,7 +679,10 @@ class UnifiedLog:
         self._epochs = truncate_epochs_from(self._epochs, end)
 
     def _reload_producers(self) -> None:
-        """Reload the producer state at the log end; if it was empty it stays empty, as in Kafka."""
+        """Load the producer state at the log end from snapshots and batches.
+
+        An empty state stays empty, as in Kafka.
+        """
         if self._producers:
             loaded = self._snapshots.load(
                 self.segments.all, self._end, self._producer_limits, beat=self.beat
@@ -652,7 +690,7 @@ class UnifiedLog:
             self._producers, self._bytes_since_snapshot = loaded.state, loaded.replayed_bytes
 
     def _restart_in_place(self, offset: int) -> None:
-        """Make the only segment an empty one at ``offset``, reusing the file and its space."""
+        """Replace the only segment by an empty one at ``offset`` that reuses its file and space."""
         fresh = self.segments.restart_in_place(offset)
         self._end = self._recovery_point = offset
         self._begin_at(offset)
@@ -660,7 +698,7 @@ class UnifiedLog:
         fresh.truncate_torn_tail()
 
     def start_at(self, offset: int) -> None:
-        """Move the log start to ``offset`` (KIP-107). Retention frees the space later."""
+        """Raise the log start to ``offset`` (KIP-107). Retention frees the space later."""
         assert offset <= self._end, (offset, self._end)
         if offset > self._start:
             self._begin_at(offset)
@@ -673,17 +711,19 @@ class UnifiedLog:
     def delete_old_segments(
         self, now_ms: int, high_watermark: int, *, without_free_space: bool = False
     ) -> int:
-        """Apply retention to the oldest segments below ``high_watermark``; return their number.
+        """Apply retention to the oldest segments below ``high_watermark``. Return how many were
+        removed.
 
         At most ``EXPENDABLE_PER_STEP`` are removed. Call again after that many.
 
-        ``without_free_space`` is for a disk without space for another name. Files are unlinked at
-        once, and if all segments are removed, the last file is reused for the new one.
-
         The leader epochs on the disk show the log start (see ``log_loader``). They are written
-        before the renamed files can be purged, and removed before files are unlinked at once.
+        before the renamed files can be purged, and their file is removed before segments are
+        unlinked.
 
-        :raises SegmentUnreadError: an index has to be rebuilt first; nothing has changed.
+        :param without_free_space: for a disk without space for another name. Files are unlinked
+            instead of renamed. If all segments are removed, the last file is reused for the new
+            segment.
+        :raises SegmentUnreadError: an index has to be rebuilt first; no segment was removed.
         """
         self.segments.name_compacted()
         self._producers.expire(now_ms, self._producer_limits)
@@ -722,7 +762,8 @@ class UnifiedLog:
     # -- stop -------------------------------------------------------------------------------
 
     def close_plan(self) -> FlushPlan:
-        """Write what a load after a clean stop needs, and return what still has to be synced.
+        """Write the files that a load after a clean stop needs. Return the files that still have to
+        be synced.
 
         Only :meth:`close` may follow. Data that is durable already is not written or synced again:
         a log without changes since a clean stop costs one fsync of its directory.
@@ -750,7 +791,10 @@ class UnifiedLog:
             )
 
     def _write_new_epochs(self) -> tuple[tuple[str, str], ...]:
-        """Write leader epochs to a temporary file, if they differ from their file."""
+        """Write leader epochs to a temporary file, if they differ from the epochs on the disk.
+
+        Returns the temporary and the final path, for the plan.
+        """
         if self._epochs_on_disk == self._epochs:
             return ()
         with FailsAs(OpKind.CHECKPOINT):
@@ -759,7 +803,10 @@ class UnifiedLog:
         return ((written, self._epochs_path),)
 
     def close(self, done: FlushPlan | None) -> None:
-        """Close every file; ``done`` is the plan of :meth:`close_plan`, if it was carried out."""
+        """Close every file.
+
+        :param done: the plan of :meth:`close_plan` if it was carried out, else None.
+        """
         if done is not None:
             self.flushed(done)
         self.segments.close()

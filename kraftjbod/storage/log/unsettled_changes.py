@@ -1,8 +1,7 @@
-"""LOOP. ``UnsettledChanges``: pending truncations and appends of a follower in the directory's
-thread.
+"""LOOP. ``UnsettledChanges``: truncations and follower appends of one log that are still pending.
 
-The replica does not lead before they have ended. Checkpoints must be correct whether they succeed
-or fail.
+The replica does not become leader before they have ended in the directory's thread. Checkpoints
+must be correct whether they succeed or fail.
 """
 
 from __future__ import annotations
@@ -12,8 +11,9 @@ from typing import NamedTuple
 
 
 class TruncationUnderWay(NamedTuple):
-    """A pending truncation: at least the offsets below ``left`` remain. The log starts at
-    ``log_start`` afterwards, or below it.
+    """A pending truncation. All offsets below ``left`` remain.
+
+    ``log_start`` is an upper bound of the log start after the truncation.
     """
 
     left: int
@@ -37,7 +37,10 @@ class UnsettledChanges:
         return bool(self._truncations)
 
     def has_role_wait(self, *, will_lead: bool) -> bool:
-        """Return whether the next role of the replica has to wait."""
+        """Return whether the replica must wait before it takes its next role.
+
+        A follower waits for truncations, a leader also for appends.
+        """
         return self.has_truncations or (will_lead and self._appends > 0)
 
     async def settled(self) -> None:
@@ -45,13 +48,13 @@ class UnsettledChanges:
         await self._is_settled.wait()
 
     def certain_end(self, offset: int) -> int:
-        """Return ``offset``, lowered to the offsets that pending truncations certainly keep."""
+        """Return ``offset``, lowered so that pending truncations keep everything below it."""
         if not self._truncations:
             return offset
         return min([offset, *(one.left for one in self._truncations)])
 
     def certain_start(self, offset: int) -> int:
-        """Return ``offset``, the log start, lowered to ``log_start`` of each pending truncation."""
+        """Return ``offset``, lowered to the ``log_start`` of each pending truncation."""
         return min([offset, *(one.log_start for one in self._truncations)])
 
     def begin_truncation(self, left: int, log_start: int) -> TruncationUnderWay:

@@ -2,11 +2,10 @@
 
 If no transaction is open, a transactional batch may be a late one, from a transaction that has
 ended. It would keep a transaction open forever. So the partition leader first asks the coordinator.
-The answer is only valid for the state of the log when the question was sent. The *guard* of the
-question has to be current when the answer is used. A marker that is written meanwhile removes the
-guard.
 
-Guards are compared by object identity.
+The answer is only valid for the state of the log when the question was sent. Each question has a
+*guard*, an object that has to be current when the answer is used. A marker that is written
+meanwhile removes the guard. Guards are compared by object identity.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from kraftjbod.protocol.record_batch import BatchHeader
 
 
 class VerificationGuard:
-    """Guard of one producer, from the question to its first batch."""
+    """Guard of one producer, from the question to the coordinator until its first batch."""
 
     __slots__ = ("is_void", "lowest_sequence", "noted_ms", "producer_epoch", "supports_epoch_bump")
 
@@ -40,7 +39,7 @@ class VerificationGuard:
 
 
 class NotVerifiedError(OperatingError):
-    """The coordinator has to be asked. Then the batch may be tried again with ``guard``."""
+    """The coordinator has to be asked about the transaction. Then append again with ``guard``."""
 
     def __init__(self, guard: VerificationGuard) -> None:
         super().__init__(
@@ -64,7 +63,7 @@ ORDINARY_TERMS = ProducerTerms()
 
 
 class VerificationGuards:
-    """Guards by producer id, at most as many as there may be producers."""
+    """Current guards by producer id. Their number is limited like that of remembered producers."""
 
     __slots__ = ("_guards",)
 
@@ -76,16 +75,18 @@ class VerificationGuards:
         return len(self._guards)
 
     def get(self, producer_id: int) -> VerificationGuard | None:
-        """Return the current guard of the producer, or None."""
+        """Return the current guard of the producer; None without one."""
         return self._guards.get(producer_id)
 
     def require(self, header: BatchHeader, terms: ProducerTerms, now_ms: int, most: int) -> None:
-        """Check the guard of a batch that would start a transaction.
+        """Raise an error unless ``terms`` have the current guard of the batch, which starts a
+        transaction.
 
-        :raises NotVerifiedError: the coordinator was not asked, or for another copy of the log,
-            which has moved between directories or was truncated since.
-        :raises OperatingError: INVALID_TXN_STATE: it was asked, and the transaction has ended
-            since.
+        :param most: largest number of guards; the oldest are removed.
+        :raises NotVerifiedError: the coordinator was not asked, or it was asked for another copy of
+            the log: the log has moved between directories or was truncated since. The error has a
+            new guard.
+        :raises OperatingError: INVALID_TXN_STATE: the transaction ended after the question.
         """
         current = self._guards.get(header.producer_id)
         if terms.guard is None or not (terms.guard is current or terms.guard.is_void):
@@ -129,7 +130,11 @@ class VerificationGuards:
         self._drop(producer_id)
 
     def marker_appended(self, producer_id: int, producer_epoch: int) -> None:
-        """Remove the guard, unless it has the bumped epoch of the marker (next transaction)."""
+        """Remove the guard of the producer, unless it belongs to the next transaction.
+
+        That is so if the guard has the epoch of the marker, and epochs increase with each
+        transaction.
+        """
         guard = self._guards.get(producer_id)
         if guard is None:
             return

@@ -1,4 +1,6 @@
-"""DISK. Searches in index files without loading them: some entries are read instead of megabytes."""
+"""DISK. Searches in index files without loading them, by reads of some entries instead of
+megabytes.
+"""
 
 from __future__ import annotations
 

@@ -75,8 +75,9 @@ def count_expendable(
 ) -> int:
     """Return how many of the oldest segments retention may remove (KIP-32, KIP-107).
 
-    * At most :data:`EXPENDABLE_PER_STEP`, and only segments that end at or below ``high_watermark``.
-    * In a topic that is only compacted, just segments below the log start, not because of age or size.
+    The number is at most :data:`EXPENDABLE_PER_STEP`. Only segments that end at or below
+    ``high_watermark`` count. In a topic that is only compacted, only segments below the log start
+    count, whatever the age and size of others.
 
     Cost: the largest timestamp of each removed segment, and of one more.
 
