@@ -24,7 +24,10 @@ async def answer_partitions(
     *,
     refuse: Callable[[Asked], Answer],
 ) -> list[Answer]:
-    """Return the answers in order; partitions beyond the limit are refused."""
+    """Return one answer per item of ``asked``. They are awaited concurrently.
+
+    The result is in the order of ``asked``. Items beyond ``MAX_ITEMS_PER_REQUEST`` are refused.
+    """
     tasks: list[asyncio.Future[Answer]] = []
     refused: list[Answer] = []
     try:

@@ -18,8 +18,10 @@ from kraftjbod.core.loop.task_end import raise_task_error
 
 
 class BackgroundTasks:
-    """A set of tasks; ``jobs`` handles failures of kept and attempted work (default: a new
-    guard)."""
+    """A set of background tasks.
+
+    ``jobs`` handles the failures of kept and attempted work; by default it is a new guard.
+    """
 
     def __init__(self, jobs: JobGuard | None = None) -> None:
         self.jobs = jobs or JobGuard()
@@ -35,11 +37,11 @@ class BackgroundTasks:
         return task
 
     def keep(self, work: Callable[[], Awaitable[object]], name: str) -> asyncio.Task[Any]:
-        """Run ``work`` and restart it after an unexpected error."""
+        """Run ``work`` in a task, and restart it after an unexpected error."""
         return self.start(self.jobs.keep(name, work), name)
 
     def attempt(self, work: Callable[[], Awaitable[object]], name: str) -> asyncio.Task[Any]:
-        """Run ``work`` once and log an error that it does not handle."""
+        """Run ``work`` once in a task, and log an error that it does not handle."""
         return self.start(self._attempt(work, name), name)
 
     async def _attempt(self, work: Callable[[], Awaitable[object]], name: str) -> None:
@@ -49,7 +51,7 @@ class BackgroundTasks:
             self.jobs.log_failure(name, e)
 
     async def idle(self) -> None:
-        """Wait until all present tasks have ended."""
+        """Wait until all tasks that exist now have ended."""
         if self._tasks:
             await asyncio.wait(set(self._tasks))
 

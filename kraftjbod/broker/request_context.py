@@ -9,7 +9,7 @@ from kraftjbod.net.connection_context import ConnectionContext
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestContext:
-    """One request on one connection."""
+    """What a handler knows about a request besides its body."""
 
     connection: ConnectionContext
     api_version: int

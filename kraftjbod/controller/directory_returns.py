@@ -42,7 +42,10 @@ _REFUSED: Final = Acceptance.REFUSED
 
 
 class DirectoryReturns:
-    """Decides about partitions; reads the shared state and changes nothing."""
+    """Decides about the partitions in directories that return or are forgotten.
+
+    Reads the shared state and changes nothing of it.
+    """
 
     def __init__(
         self,
@@ -68,7 +71,8 @@ class DirectoryReturns:
         but_for: Collection[TopicIdPartition] = (),
         most: int | None = None,
     ) -> list[PartitionChangeRecord]:
-        """Return changes that remove replicas in unclean directories from ISR and eligible leaders.
+        """Return the changes that remove replicas in unclean directories from ISR and eligible
+        leaders.
 
         :param former: the present registration.
         :param after: the registration that results from ``request``.
@@ -102,10 +106,11 @@ class DirectoryReturns:
     def forget(
         self, after: BrokerRegistration, forgotten: Iterable[DirectoryId]
     ) -> list[PartitionChangeRecord]:
-        """Return the changes for replicas in directories that the broker released; they are lost.
+        """Return the changes for replicas in directories that the broker released.
 
-        These replicas are neither in sync nor eligible, and are recreated empty. If no other
-        replica is in sync or eligible, records would be lost: only unclean election allows that.
+        These replicas are lost: they are neither in sync nor eligible, and are recreated empty. If
+        no other replica is in sync or eligible, records would be lost: only unclean election allows
+        that.
 
         :raises OperatingError: INVALID_REQUEST, naming the partitions that would lose records.
         """
@@ -180,7 +185,8 @@ class DirectoryReturns:
 
 
 def _is_concerned(broker_id: BrokerId, partition: PartitionRegistration) -> bool:
-    """Return whether the broker's return may change it; after a long absence hardly any."""
+    """Whether the broker's return may change the partition. After a long absence few are
+    concerned."""
     return partition.counts_on(broker_id) or not partition.has_leader or partition.is_reassigning
 
 
@@ -189,8 +195,8 @@ def unclean_directories(
 ) -> frozenset[DirectoryId]:
     """Return the directories in ``request`` that are not proven to be complete.
 
-    UNASSIGNED and MIGRATING are added if an unclean directory may hold a replica of theirs: one
-    known to ``former``, or any if ``former`` had none.
+    UNASSIGNED and MIGRATING are included if an unclean directory may hold a replica that has no
+    assigned directory. It is one known to ``former``, or any if ``former`` had none.
     """
     is_same = former.incarnation_id == request.incarnation_id
     # Epochs are offsets, so another metadata log that was followed meanwhile may have the same.

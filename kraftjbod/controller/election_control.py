@@ -49,7 +49,10 @@ _NOBODY: Final = OperatingError(
 
 
 class ElectionControlManager:
-    """Decides about leaders; reads the shared state and changes nothing."""
+    """Decides about elections on request, and about unregistered brokers.
+
+    Reads the shared state and changes nothing of it.
+    """
 
     def __init__(
         self,
@@ -67,7 +70,8 @@ class ElectionControlManager:
     # --- ElectLeaders ----------------------------------------------------------------------------
 
     def elect(self, request: ElectLeadersRequest) -> ControllerResult[ElectLeadersResponse]:
-        """Elect leaders. A partition that is named twice gets the same answer twice."""
+        """Return the records of the requested elections, and one outcome per requested
+        partition."""
         records: list[PartitionChangeRecord] = []
         outcomes: dict[ElectedPartition, ElectionOutcome] = {}
         for wanted in request.partitions:
@@ -112,7 +116,11 @@ class ElectionControlManager:
     def _elected(
         self, key: TopicIdPartition, partition: PartitionRegistration, kind: ElectionType
     ) -> PartitionChangeRecord | None:
-        """:raises OperatingError: ELECTION_NOT_NEEDED."""
+        """Return the record that elects a leader of the requested kind; None if that changes
+        nothing.
+
+        :raises OperatingError: ELECTION_NOT_NEEDED: the partition has such a leader.
+        """
         is_preferred = kind is ElectionType.PREFERRED
         if _is_led(partition, kind):
             raise _NOT_NEEDED
@@ -125,7 +133,7 @@ class ElectionControlManager:
         )
 
     def _but_stalled(self, broker_id: BrokerId, directory_id: DirectoryId) -> Acceptance:
-        """Return the usual acceptance, but refuse stalled directories as last resort."""
+        """Return the acceptance of a replica, but REFUSED if its directory is stalled."""
         found = self._cluster.acceptance(broker_id, directory_id)
         if found is Acceptance.LAST_RESORT and self._state.brokers[broker_id].is_stalled(
             directory_id
@@ -138,8 +146,11 @@ class ElectionControlManager:
     def unregister(
         self, request: UnregisterBrokerRequest
     ) -> ControllerResult[UnregisterBrokerResponse]:
-        """:raises OperatingError: BROKER_ID_NOT_REGISTERED; INVALID_REQUEST if the broker is
-        alive."""
+        """Return the records that unregister a fenced broker and remove it from in-sync replicas
+        and ELR.
+
+        :raises OperatingError: BROKER_ID_NOT_REGISTERED; INVALID_REQUEST if the broker is alive.
+        """
         broker_id = request.broker_id
         broker = self._state.brokers.get(broker_id)
         was_found = request.is_repeated and request.found_epoch >= 0
@@ -195,13 +206,16 @@ class ElectionControlManager:
 
 
 def _is_led(partition: PartitionRegistration, kind: ElectionType) -> bool:
-    """Return whether the partition has the requested kind of leader."""
+    """Whether the partition has a leader of the requested kind."""
     if kind is ElectionType.PREFERRED:
         return partition.leader == partition.preferred_leader
     return partition.has_leader
 
 
 def _require_elected(partition: PartitionRegistration, kind: ElectionType) -> None:
-    """:raises OperatingError: the partition does not have the requested kind of leader."""
+    """Return if the partition has a leader of the requested kind.
+
+    :raises OperatingError: it has none.
+    """
     if not _is_led(partition, kind):
         raise _NOT_PREFERRED if kind is ElectionType.PREFERRED else _NOBODY

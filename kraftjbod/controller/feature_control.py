@@ -46,7 +46,7 @@ MAX_NAMED: Final = 10
 
 
 class UpgradeType(IntEnum):
-    """Kafka's numbers."""
+    """Kinds of feature updates, with Kafka's numbers."""
 
     UPGRADE = 1
     SAFE_DOWNGRADE = 2
@@ -54,7 +54,7 @@ class UpgradeType(IntEnum):
 
 
 class FeatureControlManager:
-    """Decides about levels; reads the shared state and changes nothing."""
+    """Decides about feature levels. Reads the shared state and changes nothing of it."""
 
     def __init__(
         self,
@@ -62,12 +62,14 @@ class FeatureControlManager:
         state: MetadataState,
         controllers: Callable[[], Mapping[BrokerId, Mapping[str, tuple[int, int]]]] = dict,
     ) -> None:
-        """:param controllers: return the voters, with the ranges in their messages, if any."""
+        """:param controllers: returns the voters, with the feature ranges in their messages, if
+        any.
+        """
         self._state = state
         self._controllers = controllers
 
     def update(self, request: UpdateFeaturesRequest) -> ControllerResult[UpdateFeaturesResponse]:
-        """Return one outcome per update, and records only if all updates are possible."""
+        """Return one outcome per update, and the records if all updates are possible."""
         problems = [self._problem(update, request.updates) for update in request.updates]
         is_refused = any(problem is not None for problem in problems)
         response = UpdateFeaturesResponse(
@@ -132,8 +134,11 @@ class FeatureControlManager:
         return self._state.features.get(name, 0)
 
     def _require_consistency(self, update: FeatureUpdate, updates: Iterable[FeatureUpdate]) -> None:
-        """Check that the metadata.version supports eligible leader replicas, if they are
-        enabled."""
+        """Return if the resulting ``metadata.version`` supports eligible leader replicas, or they
+        are off.
+
+        :raises OperatingError: INVALID_UPDATE_VERSION.
+        """
         after = {other.name: other.level for other in updates}
         level = after.get(METADATA_VERSION, self._state.metadata_version)
         elr = ELIGIBLE_LEADER_REPLICAS_VERSION
@@ -147,7 +152,12 @@ class FeatureControlManager:
         )
 
     def _require_support(self, name: str, wanted: int) -> None:
-        """Check all nodes. A broker without a declared range supports the present level only."""
+        """Return if all nodes support level ``wanted`` of the feature.
+
+        A broker without a declared range supports the present level only.
+
+        :raises OperatingError: FEATURE_UPDATE_FAILED, naming nodes that do not.
+        """
         present = self._level(name)
         without = []
         for broker_id, broker in sorted(self._state.brokers.items()):
@@ -179,7 +189,10 @@ class FeatureControlManager:
         return {**{voter: {} for voter in heard}, **registered}
 
     def _require_known_configs(self, update: FeatureUpdate) -> None:
-        """Refuse a downgrade to a version that does not know configurations of controllers."""
+        """Return if no stored configuration would be unknown at the requested ``metadata.version``.
+
+        :raises OperatingError: INVALID_UPDATE_VERSION, naming configurations of controllers.
+        """
         if MetadataVersion(update.level).has_controllers:
             return
         found = sorted(
@@ -196,7 +209,7 @@ class FeatureControlManager:
             )
 
     def _losses(self, wanted: MetadataVersion) -> list[str]:
-        """Return descriptions of the metadata that a replay at ``wanted`` would drop."""
+        """Return descriptions of the metadata that the level ``wanted`` does not have."""
         present, losses = self._state.metadata_version, list[str]()
         brokers = sorted(self._state.brokers.items())
         if present.has_directories and not wanted.has_directories:
@@ -256,7 +269,7 @@ def _bounded(items: list[str]) -> str:
 
 
 def _invalid(update: FeatureUpdate, why: str) -> OperatingError:
-    """Return Kafka's error with the reason appended."""
+    """Return Kafka's error for an invalid level, with the reason appended."""
     return OperatingError(
         f"Invalid update version {update.level} for feature {update.name}. {why}",
         code=ErrorCode.INVALID_UPDATE_VERSION,

@@ -17,7 +17,7 @@ PRODUCER_ID_BLOCK_SIZE: Final = 1000
 
 
 class ProducerIdControlManager:
-    """Decides about producer ids; reads the shared state and changes nothing."""
+    """Decides about producer ids. Reads the shared state and changes nothing of it."""
 
     def __init__(self, *, state: MetadataState, cluster: ClusterControlManager) -> None:
         self._state = state
@@ -26,7 +26,10 @@ class ProducerIdControlManager:
     def allocate(
         self, request: AllocateProducerIdsRequest
     ) -> ControllerResult[AllocateProducerIdsResponse]:
-        """Allocate the next block for a broker."""
+        """Return the record and the response that give the next block of producer ids to a broker.
+
+        :raises OperatingError: BROKER_ID_NOT_REGISTERED or STALE_BROKER_EPOCH.
+        """
         self._cluster.require_epoch(request.broker_id, request.broker_epoch)
         start = self._state.next_producer_id
         record = ProducerIdsRecord(

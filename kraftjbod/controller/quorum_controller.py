@@ -105,7 +105,7 @@ _COUNTERS: Final = (
 
 
 class QuorumController:
-    """The controller of the cluster. All methods must be called in the event loop's thread."""
+    """The controller of the cluster. Call all its methods in the event loop's thread."""
 
     def __init__(
         self,
@@ -121,12 +121,11 @@ class QuorumController:
         replayed: Callable[[], None] = lambda: None,
         log_id_committed: Callable[[Uuid | None], None] = lambda _: None,
     ) -> None:
-        """
-        :param make_managers: create managers with empty metadata.
+        """:param make_managers: creates managers with empty metadata.
         :param features: feature levels for an empty log.
-        :param min_insync_replicas: the cluster's, if its metadata does not have one yet.
-        :param is_refused: check the address of a broker that closed its connection.
-        :param directories: return the known directories of the controllers.
+        :param min_insync_replicas: the cluster's value, recorded if its metadata has none yet.
+        :param is_refused: checks the address of a broker that closed its connection.
+        :param directories: returns the known directories of the controllers.
         :param replayed: called whenever the metadata may have changed.
         :param log_id_committed: called with the log's id, if any, once it is committed.
         """
@@ -203,7 +202,7 @@ class QuorumController:
 
     @property
     def is_active(self) -> bool:
-        """Whether this controller makes the decisions."""
+        """Whether this controller makes the decisions of the cluster."""
         return self._is_active and self._driver.leads
 
     @property
@@ -212,12 +211,12 @@ class QuorumController:
 
     @property
     def state(self) -> MetadataState:
-        """The metadata including uncommitted decisions, for inspection only."""
+        """The metadata, including uncommitted decisions. For inspection only."""
         return self._managers.state
 
     @property
     def settings(self) -> DynamicControllerConfig:
-        """The settings in force."""
+        """The dynamic settings that apply now."""
         return self._managers.settings
 
     # --- start and stop --------------------------------------------------------------------------
@@ -228,7 +227,7 @@ class QuorumController:
         :param fork: the voter set of this controller only, which continues without all others; the
             log gets another id, see ``ControlManagers.bootstrap``.
         :raises StartupError: the log cannot be read, or there is no space for its first records.
-        :raises KafkaStorageError: the metadata dir fails.
+        :raises KafkaStorageError: the metadata directory fails.
         """
         await self._driver.start(self, alone=fork)
         self._is_starting = False
@@ -239,7 +238,7 @@ class QuorumController:
                 raise StartupError(e.message) from e
 
     async def _activate(self, *, fork: bool = False) -> None:
-        """Write the first records of an empty log, then become active.
+        """Write the records that the log lacks, then become active and start the periodic passes.
 
         :raises LogDirImpairedError: the disk is full.
         :raises NotControllerError: this node lost the leadership.
@@ -255,9 +254,9 @@ class QuorumController:
         self._begin(self._repeat(preferred_interval_ms, lambda: self._managers.elect_preferred()))
 
     async def _activate_as_leader(self) -> None:
-        """Activate a leader with other voters; resign if that fails.
+        """Activate a leader that has other voters; resign if that fails.
 
-        Losing leadership cancels it.
+        The loss of the leadership cancels this task.
         """
         while not self._is_active:
             try:
@@ -271,10 +270,7 @@ class QuorumController:
                 return
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run a task until the leadership is lost.
-
-        An earlier error of the task ends the process.
-        """
+        """Run a task until the leadership is lost. An error of the task ends the process."""
         task = asyncio.create_task(work)
         self._tasks.append(task)
         task.add_done_callback(self._note_task_end)
@@ -285,7 +281,7 @@ class QuorumController:
             self._broken.set_exception(error)
 
     async def wait_failed(self) -> None:
-        """Wait until the controller fails; never returns normally.
+        """Wait until the controller fails. Never returns normally.
 
         :raises KafkaStorageError: the metadata log is lost.
         :raises Exception: a bug: the state differs from the log.
@@ -301,7 +297,7 @@ class QuorumController:
             await asyncio.gather(log, return_exceptions=True)
 
     def release_waits(self) -> None:
-        """Answer waiting metadata fetches, so that the listener can close."""
+        """Answer the waiting metadata fetches now, so that the listener can close."""
         self._driver.release_waits()
 
     async def stop(self) -> None:
@@ -320,7 +316,7 @@ class QuorumController:
     async def handle(
         self, request: RpcRequest, connection: ConnectionId | None = None
     ) -> RpcResponse:
-        """Answer one request; the handler of the RPC listener.
+        """Answer one request. This is the handler of the RPC listener.
 
         :param connection: the request's connection, see :meth:`connection_closed`.
         :raises OperatingError: the request is refused.
@@ -337,7 +333,9 @@ class QuorumController:
             raise
 
     def connection_closed(self, connection: ConnectionId, is_reset: bool = False) -> None:
-        """Note that the other side closed it: a broker whose last request used it may have died.
+        """Note that the other side closed ``connection``.
+
+        A broker whose last request used it may have died.
 
         :param is_reset: whether it was reset, so that the broker may live without noticing.
         """
@@ -372,7 +370,7 @@ class QuorumController:
         return result.response
 
     def is_of_registered_broker(self, request: RpcRequest) -> bool:
-        """Return whether the request names a registered broker and its present epoch."""
+        """Whether the request names a registered broker and the broker's present epoch."""
         broker = self._managers.state.brokers.get(getattr(request, "broker_id", BrokerId(-1)))
         return broker is not None and broker.epoch == getattr(request, "broker_epoch", None)
 
@@ -404,14 +402,18 @@ class QuorumController:
             raise
 
     async def _commit(self, result: ControllerResult[object]) -> None:
-        """Apply a result, and return when everything that it depends on is committed."""
+        """Apply a result, and wait until everything that it depends on is committed.
+
+        :raises OperatingError: as :meth:`_apply`.
+        :raises NotControllerError: the leadership was lost before the commit.
+        """
         if result.records:
             self._require_running()
             self._apply(result.records, grows=False, is_atomic=result.is_atomic)
         await self._until_committed(self._last_proposal)
 
     def _change_voters(self, voters: VoterSet) -> asyncio.Future[None]:
-        """Put a set in force; the returned future completes when it is committed."""
+        """Apply another set of voters. Return a future that completes when it is committed."""
         self._require_active()
         proposal = self._driver.change_voters(voters)
         # The entry has no record, but the state's offset must match the end of the log.
@@ -427,6 +429,10 @@ class QuorumController:
     def _apply(self, records: Sequence[Record], *, grows: bool, is_atomic: bool) -> None:
         """Rehearse, replay and propose ``records``, so that only replayable records are written.
 
+        :param grows: whether the records make the metadata grow permanently; a full disk refuses
+            them.
+        :param is_atomic: whether the records must fit one entry.
+        :raises OverloadedError: too many entries are in flight; nothing has changed.
         :raises LogDirImpairedError: the disk is full; nothing has changed.
         :raises OperatingError: POLICY_VIOLATION: too large for one entry. UNKNOWN_SERVER_ERROR: not
             replayable. Nothing has changed.
@@ -466,7 +472,10 @@ class QuorumController:
     def _replay_and_propose(
         self, records: Sequence[Record], payload: bytes, *, grows: bool
     ) -> None:
-        """Replay and propose. An error makes the state differ from the log and ends the process."""
+        """Replay and propose one entry.
+
+        An error in between makes the state differ from the log, and ends the process.
+        """
         driver, offset = self._driver, self._driver.next_offset
         try:
             assert offset == self._managers.state.offset + 1, (offset, self._managers.state.offset)
@@ -486,17 +495,20 @@ class QuorumController:
                 self._last_feature = proposal
 
     def _require_active(self) -> None:
-        """:raises NotControllerError: another controller is active, or none at present."""
+        """Return if this controller is active.
+
+        :raises NotControllerError: another controller is active, or none at present.
+        """
         self._require_running()
         if not self.is_active:
             raise self._driver.not_controller()
 
     def _require_up_to_date(self, offset: int | None) -> bool:
-        """Return whether this controller is active; if not, it may answer as a follower.
+        """Return whether this controller is active. If it is not, it may answer as a follower.
 
-        :param offset: must be committed here if this is a follower; None accepts only the active
-            controller.
-        :raises NotControllerError: neither.
+        :param offset: an offset that must be committed here if this is a follower. None accepts
+            only the active controller.
+        :raises NotControllerError: this controller is not active and may not answer as a follower.
         """
         self._require_running()
         driver = self._driver
@@ -510,12 +522,15 @@ class QuorumController:
         return False
 
     def _require_running(self) -> None:
-        """:raises NotControllerError: the process ends, and its state must not be used."""
+        """Return if the state of this controller may be used.
+
+        :raises NotControllerError: the state differs from the log, and the process ends.
+        """
         if self._broken.done():
             raise NotControllerError("the controller met an error in its own state and ends")
 
     def _start_snapshot(self) -> None:
-        """Start a snapshot from a copy, because the state changes while it is encoded."""
+        """Start a snapshot of a copy of the state: the state itself changes while it is encoded."""
         copy = self._managers.state.copy()
         slices = encode_entry_in_slices(
             copy.snapshot_records(),
@@ -543,8 +558,7 @@ class QuorumController:
         self._start_snapshot()
 
     def on_commit(self, entry: Entry) -> None:
-        """Apply an entry, unless this incarnation proposed it, because then it was replayed
-        before."""
+        """Apply a committed entry, unless it was replayed here when it was proposed."""
         if entry.offset > self._managers.state.offset:
             with readable(f"entry {entry.offset} of the metadata log"):
                 records = decode_entry(entry.payload) if entry.kind is EntryKind.DATA else ()
@@ -557,7 +571,7 @@ class QuorumController:
             self._start_snapshot()
 
     def _note_metadata(self) -> None:
-        """React to a possible change of the metadata."""
+        """Apply changed settings and call ``replayed``: the metadata may have changed."""
         if self._managers.settings != self._settings:
             self._settings = self._managers.settings
             self._driver.set_bytes_between_snapshots(
@@ -568,8 +582,8 @@ class QuorumController:
         self._replayed()
 
     def on_reset(self) -> None:
-        """Discard the whole state, because uncommitted decisions are void; the log follows
-        again."""
+        """Discard the whole state, because uncommitted decisions are void. The log is replayed
+        next."""
         self._managers = self._make_managers()
         self._reader = EntryReader()
 
@@ -583,7 +597,7 @@ class QuorumController:
             self._begin(self._activate_as_leader())
 
     def on_leader_lost(self) -> None:
-        """Stop deciding. The driver answers the waiting requests."""
+        """Stop deciding. The driver fails the requests that wait for a commit."""
         self._is_active = False
         self._drop_tasks()
         self._last_proposal = self._last_feature = None
@@ -598,7 +612,11 @@ class QuorumController:
     async def _repeat(
         self, interval_ms: IntervalOf, decide: Callable[[], ControllerResult[None]]
     ) -> None:
-        """Repeat a pass. Its interval may change meanwhile, also to never and back."""
+        """Repeat a periodic pass for ever.
+
+        :param interval_ms: returns the interval by the present settings; it may become infinite and
+            finite again.
+        """
         while True:
             waited_ms = 0
             while (left_ms := interval_ms(self._managers.settings) - waited_ms) > 0:
@@ -608,7 +626,10 @@ class QuorumController:
             await self._do_pass(decide)
 
     async def _follow_up(self) -> None:
-        """Decide about affected partitions in parts, with other requests in between."""
+        """Decide about the partitions that decisions about brokers left, in parts.
+
+        Other requests are answered between two parts.
+        """
         while True:
             self._left_for_later.clear()
             while self._managers.has_follow_ups:
@@ -617,7 +638,7 @@ class QuorumController:
             await self._left_for_later.wait()
 
     async def _do_pass(self, decide: Callable[[], ControllerResult[None]]) -> bool:
-        """Repeat ``decide`` until it has no records; return False if writing failed for now."""
+        """Repeat ``decide`` until it has no records. Return False if a write failed."""
         try:
             while (result := decide()).records:
                 await self._commit(result)

@@ -43,7 +43,7 @@ from kraftjbod.protocol.rpc_config_messages import (
 
 
 class ReassignmentControlManager:
-    """Decides about reassignments; reads the shared state and changes nothing."""
+    """Decides about reassignments. Reads the shared state and changes nothing of it."""
 
     def __init__(
         self,
@@ -66,7 +66,8 @@ class ReassignmentControlManager:
     def alter(
         self, request: AlterPartitionReassignmentsRequest
     ) -> ControllerResult[AlterPartitionReassignmentsResponse]:
-        """Start, replace or cancel reassignments."""
+        """Return the records that start, replace or cancel reassignments, and an outcome per
+        partition."""
         records: list[PartitionChangeRecord] = []
         outcomes: list[ReassignmentOutcome] = []
         seen: set[tuple[str, int]] = set()
@@ -166,7 +167,11 @@ class ReassignmentControlManager:
         return present.reassigned_to(target, homes.__getitem__)
 
     def _home(self, replica: BrokerId, text: str, partition: PartitionRegistration) -> DirectoryId:
-        """Return the directory in which a replica of the target is, or is to be created."""
+        """Return the directory in which a replica of the target is, or is to be created.
+
+        :param text: the directory in the request: ``any``, a path, or ``dirid:`` and an id.
+        :raises OperatingError: the broker cannot have the replica there.
+        """
         broker = self._state.brokers.get(replica)
         present = partition.directory_of(replica)
         if broker is None:
@@ -228,14 +233,18 @@ class ReassignmentControlManager:
     # --- cancel ----------------------------------------------------------------------------------
 
     def _is_over(self, wish: ReassignedPartition) -> bool:
-        """Return whether a cancel has nothing to do."""
+        """Whether the request is a cancel and the partition has no reassignment."""
         _, partition = self._find(wish)
         return wish.replicas is None and not Assignment.of(partition).is_reassigning
 
     def _cancel(
         self, wish: ReassignedPartition, key: TopicIdPartition, partition: PartitionRegistration
     ) -> PartitionChangeRecord | None:
-        """Restore the original replicas, if one of these is in sync or may lead uncleanly."""
+        """Return the record that restores the original replicas; None if nothing changes.
+
+        :raises OperatingError: there is no reassignment, or no original replica is in sync and
+            unclean election is not allowed or finds no leader.
+        """
         present = Assignment.of(partition)
         if not present.is_reassigning:
             raise _error(
@@ -279,7 +288,7 @@ class ReassignmentControlManager:
     def list_ongoing(
         self, request: ListPartitionReassignmentsRequest
     ) -> ControllerResult[ListPartitionReassignmentsResponse]:
-        """List reassignments by topic and partition; unknown partitions are left out."""
+        """Return the ongoing reassignments, sorted, of all or of the requested partitions."""
         ongoing: list[OngoingReassignment] = []
         wanted: dict[str, frozenset[int]] | None = None
         if request.partitions is not None:

@@ -72,7 +72,10 @@ _NOBODY: Final = BrokerId(-1)
 
 
 class ReplicationControlManager:
-    """Decides about partitions; reads the shared state and changes nothing."""
+    """Decides about leaders, in-sync replicas and directories of partitions.
+
+    Reads the shared state and changes nothing of it, except its own queue of follow-ups.
+    """
 
     def __init__(
         self,
@@ -98,10 +101,10 @@ class ReplicationControlManager:
     def register_broker(
         self, request: BrokerRegistrationRequest, *, now_ms: int, next_offset: int
     ) -> ControllerResult[BrokerRegistrationResponse]:
-        """Register a broker, after replicas of its former incarnation that may be short are
-        demoted.
+        """Return the records that register a broker and change its partitions.
 
-        If very many are affected, the result is a part, and the request must be decided again.
+        Replicas of the former incarnation that may lack records leave the ISR first. If very many
+        are affected, the result is only a part (``is_part``): the request must be decided again.
         """
         record = self._cluster.register(request, now_ms=now_ms, next_offset=next_offset)
         former = self._state.brokers.get(request.broker_id)
@@ -132,7 +135,7 @@ class ReplicationControlManager:
     def heartbeat(
         self, request: BrokerHeartbeatRequest
     ) -> ControllerResult[BrokerHeartbeatResponse]:
-        """Handle a heartbeat: the broker's requested state and its failed directories."""
+        """Return the records of a heartbeat: the broker's change of state and its consequences."""
         broker = self._cluster.require_epoch(request.broker_id, request.broker_epoch)
         state, change = self._cluster.heartbeat(broker, request)
         records: tuple[Record, ...] = ()
@@ -148,7 +151,8 @@ class ReplicationControlManager:
         return ControllerResult(records=records, response=response, is_atomic=False)
 
     def fence_broker(self, broker_id: BrokerId) -> ControllerResult[None]:
-        """Fence a broker whose session ended."""
+        """Return the records that fence a broker, whose session ended, and change its
+        partitions."""
         broker = self._state.brokers[broker_id]
         change = self._cluster.fence(broker)
         changes = self._follow_broker(broker, broker.merge(change))
@@ -163,8 +167,10 @@ class ReplicationControlManager:
     ) -> list[PartitionChangeRecord]:
         """Return changes of partitions when a broker changes from ``before`` to ``after``.
 
-        If very many are affected, only the first are changed now, those it leads before others. The
-        rest is queued.
+        If very many are affected, only ``followed_at_once`` are changed now, those that the broker
+        leads first. The rest is queued.
+
+        :param but_for: partitions to be left out.
         """
         affected: dict[TopicIdPartition, None] = {}
         for directory_id in changed_directories(before, after):
@@ -185,10 +191,10 @@ class ReplicationControlManager:
     def _without_refused(
         self, broker_id: BrokerId, keys: Iterable[TopicIdPartition], acceptance: AcceptanceOf
     ) -> list[PartitionChangeRecord]:
-        """Remove the broker from each in-sync set in which it is refused, and elect new leaders.
+        """Return the changes that remove the broker from each ISR in which it is refused.
 
-        It stays in a set whose members are all refused, so that the first one that returns can
-        lead.
+        They also elect new leaders. Without eligible leader replicas the broker stays in an ISR
+        whose members are all refused, so that the first one that returns can lead.
         """
         rules_of = rules_by_topic(self._state, self._rules_of)
         records = []
@@ -214,11 +220,11 @@ class ReplicationControlManager:
 
     @property
     def has_follow_ups(self) -> bool:
-        """Whether partitions affected by a change of a broker are still queued."""
+        """Whether partitions that a change of a broker affects are still queued."""
         return bool(self._later)
 
     def follow_up(self) -> ControllerResult[None]:
-        """Decide about the next queued partitions. More may follow a result without records.
+        """Decide about the next queued partitions. More may follow even a result without records.
 
         Partitions stay queued until nothing is left to change, because a write may fail unnoticed.
         """
@@ -232,15 +238,14 @@ class ReplicationControlManager:
         return ControllerResult(records=tuple(changes), response=None, is_atomic=False)
 
     def take_over(self) -> None:
-        """Queue partitions that another controller, or this one earlier, may have left
-        undecided."""
+        """Queue the partitions that an earlier active controller may have left undecided."""
         self._later.clear()
         for broker_id in self._state.brokers:
             self._later.add(broker_id, self._refused_or_impaired(broker_id))
         self._later.add(_NOBODY, (*self._index.leaderless, *self._index.reassigning))
 
     def _refused_or_impaired(self, broker_id: BrokerId) -> Sequence[TopicIdPartition]:
-        """Return partitions that rely on a replica of the broker that is not acceptable."""
+        """Return the partitions for which the broker's replica counts but is not acceptable."""
         broker = self._state.brokers[broker_id]
         if not broker.is_active:
             return tuple(self._index.partitions_in_isr(broker_id))
@@ -253,7 +258,7 @@ class ReplicationControlManager:
         )
 
     def _is_concerned(self, broker_id: BrokerId, key: TopicIdPartition) -> bool:
-        """Return whether a change of the broker may affect the partition, if it still exists."""
+        """Whether the partition still exists and a change of the broker may affect it."""
         partition = self._state.partition(key)
         return partition is not None and (
             broker_id in partition.isr or not partition.has_leader or partition.is_reassigning
@@ -262,7 +267,7 @@ class ReplicationControlManager:
     # --- min.insync.replicas ---------------------------------------------------------------------
 
     def follow_min_isr(self, rules_of: RulesOf) -> list[PartitionChangeRecord]:
-        """Return changes of eligible leaders after a change of ``min.insync.replicas``.
+        """Return the changes of eligible leader replicas after a change of ``min.insync.replicas``.
 
         :param rules_of: the rules after the change.
         """
@@ -287,10 +292,11 @@ class ReplicationControlManager:
     def assign_replicas_to_dirs(
         self, request: AssignReplicasToDirsRequest
     ) -> ControllerResult[AssignReplicasToDirsResponse]:
-        """Record the directory of each replica that a broker reports; the last report counts.
+        """Return the records of the directories that a broker reports; the last report of a replica
+        counts.
 
-        A replica in a lost or offline directory leaves the in-sync set and the leadership. A lost
-        one is not eligible either.
+        A replica in a lost or offline directory leaves the ISR and the leadership. A lost one is
+        not eligible either.
         """
         broker = self._cluster.require_epoch(request.broker_id, request.broker_epoch)
         if not self._state.metadata_version.has_directories:
@@ -367,7 +373,8 @@ class ReplicationControlManager:
     def alter_partition(
         self, request: AlterPartitionRequest
     ) -> ControllerResult[AlterPartitionResponse]:
-        """Change in-sync sets that a leader requests. Each partition is answered separately."""
+        """Return the records of the in-sync replicas that a leader requests, and a result per
+        partition."""
         self._cluster.require_epoch(request.broker_id, request.broker_epoch)
         records: list[PartitionChangeRecord] = []
         altered: list[AlteredPartition] = []
@@ -409,7 +416,10 @@ class ReplicationControlManager:
         )
 
     def _why_not_alter(self, sender: BrokerId, requested: PartitionIsr) -> ErrorCode | None:
-        """Make Kafka's checks in Kafka's order, and check that the member's directory is online."""
+        """Return the error code of a refused ISR change, else None.
+
+        The checks and their order are Kafka's, and the directories of the members must be online.
+        """
         if requested.topic_id not in self._state.topics:
             return ErrorCode.UNKNOWN_TOPIC_ID
         partition = self._state.partition(TopicIdPartition(requested.topic_id, requested.partition))
@@ -425,7 +435,7 @@ class ReplicationControlManager:
         return None
 
     def ineligible_members(self, requested: PartitionIsr) -> Iterator[tuple[BrokerId, str]]:
-        """Yield members that cannot be in a requested in-sync set, and the reasons."""
+        """Yield the members that cannot be in the requested ISR, each with the reason."""
         partition = self._partition(TopicIdPartition(requested.topic_id, requested.partition))
         for member, epoch in zip(requested.isr, requested.isr_broker_epochs, strict=True):
             reason = self._why_ineligible(member, epoch, partition)
@@ -439,7 +449,10 @@ class ReplicationControlManager:
     def _why_ineligible(
         self, member: BrokerId, epoch: BrokerEpoch, partition: PartitionRegistration
     ) -> str | None:
-        """Return the reason; None if acceptable. A leader of last resort may name itself."""
+        """Return the reason why the member cannot be in sync; None if it can.
+
+        A leader of last resort may name itself.
+        """
         broker = self._state.brokers.get(member)
         directory_id = partition.directory_of(member)
         if broker is None or directory_id is None:
@@ -459,7 +472,7 @@ class ReplicationControlManager:
     def _is_of_current_registration(
         self, member: BrokerId, epoch: BrokerEpoch, requested: PartitionIsr
     ) -> bool:
-        """Return whether the leader's data about a joining member is of its present registration.
+        """Whether the leader's request accounts for the joining member's present registration.
 
         The leader must know the broker's epoch and its last registration in that epoch. A directory
         may have returned with fewer records, or without its replicas.
@@ -472,12 +485,16 @@ class ReplicationControlManager:
     # --- periodic passes -------------------------------------------------------------------------
 
     def elect_preferred(self) -> ControllerResult[None]:
-        """Give leaderships back to preferred leaders that can lead."""
+        """Return the records that give leaderships back to preferred leaders that can lead."""
         able = (key for key in self._index.imbalanced if self._may_preferred_lead(key))
         return self._pass(able, Election.PREFERRED)
 
     def _may_preferred_lead(self, key: TopicIdPartition) -> bool:
-        """Check cheaply before an election, because a dead broker may be preferred in very many."""
+        """Whether the preferred leader can be elected.
+
+        This check is cheaper than an election. A dead broker may be preferred in very many
+        partitions.
+        """
         partition = self._partition(key)
         preferred, directory_id = partition.preferred_leader, partition.directories[0]
         return (
@@ -486,7 +503,7 @@ class ReplicationControlManager:
         )
 
     def elect_unclean(self) -> ControllerResult[None]:
-        """Elect any online replica of leaderless partitions if the topic allows it."""
+        """Return the records that elect leaders by unclean election where topics allow it."""
         rules_of = rules_by_topic(self._state, self._rules_of)
         allowed = [
             key for key in self._index.leaderless if rules_of(key.topic_id).may_elect_unclean

@@ -12,12 +12,11 @@ R = TypeVar("R", covariant=True)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerResult(Generic[R]):
-    """The outcome of a decision. Without records there is nothing to wait for.
+    """The records and the response of a decision.
 
     An atomic result takes effect as a whole or not at all. The records of any other result take
-    effect one by one, in order. After a crash in between, repeating the request does the rest.
-
-    A part has no valid response: decide again once ``records`` are committed.
+    effect one by one, in order. After a crash in between, repeating the request does the rest. If
+    ``is_part``, the response is not valid: decide again once ``records`` are committed.
     """
 
     records: tuple[Record, ...] = ()

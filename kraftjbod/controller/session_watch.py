@@ -24,7 +24,8 @@ Decide = Callable[[], ControllerResult[None]]
 
 
 class SessionWatch:
-    """Watches sessions. ``sweep()`` and ``probe()`` are tasks that never end."""
+    """Fences brokers whose sessions have ended. ``sweep()`` and ``probe()`` are tasks that never
+    end."""
 
     def __init__(
         self,
@@ -35,9 +36,9 @@ class SessionWatch:
         is_refused: IsRefused,
         do_pass: Callable[[Decide], Awaitable[object]],
     ) -> None:
-        """
-        :param managers: return the present control managers.
-        :param do_pass: repeat a decision until it has no records.
+        """:param managers: returns the present control managers.
+        :param is_refused: checks an address of a broker that may be dead.
+        :param do_pass: repeats a decision until it has no records.
         """
         self._managers = managers
         self._clock = clock
@@ -60,11 +61,11 @@ class SessionWatch:
         self._probe.wake()
 
     def fenced(self, broker_id: BrokerId) -> None:
-        """Note that the broker is fenced, which completes the end of its session."""
+        """Note that the broker is fenced, so that the end of a later session is logged again."""
         self._expired.discard(broker_id)
 
     def forget(self) -> None:
-        """Forget all, because another controller decides now."""
+        """Forget which brokers' sessions have expired, because another controller decides now."""
         self._expired.clear()
 
     async def probe(self) -> None:

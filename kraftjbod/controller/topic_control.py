@@ -64,7 +64,7 @@ _UNSET: Final = -1
 
 
 class TopicControlManager:
-    """Decides about topics; reads the shared state and changes nothing."""
+    """Decides about topics. Reads the shared state and changes nothing of it."""
 
     def __init__(
         self,
@@ -133,7 +133,8 @@ class TopicControlManager:
         )
 
     def _taken_names(self, wanted: Iterable[str]) -> dict[str, str]:
-        """Return topics by collision key; empty if no requested name can collide."""
+        """Return the existing topics by collision key; empty if no name in ``wanted`` can
+        collide."""
         if not any(_MAY_COLLIDE.search(name) for name in wanted):
             return {}
         return {_collision_key(name): name for name in self._state.topic_ids}
@@ -170,10 +171,11 @@ class TopicControlManager:
         )
 
     def _new_id(self, wanted_id: TopicId | None) -> TopicId:
-        """Return an id that no topic ever had, with the part by which a repeated request finds it.
+        """Return an id that no topic ever had.
 
-        If the whole id came from the request, it would be used twice after a deletion. Then a
-        broker that was away would use its old log for the new topic.
+        It begins with a part of ``wanted_id``, by which a repeated request recognizes its topic. If
+        the whole id came from the request, it would be used twice after a deletion. Then a broker
+        that was away would use its old log for the new topic.
         """
         drawn = TopicId.random(self._random_bytes)
         if wanted_id is None:
@@ -223,7 +225,7 @@ class TopicControlManager:
     def _partition_records(
         self, topic_id: TopicId, first: int, assignments: Sequence[Replicas]
     ) -> list[PartitionRecord]:
-        """Return records of new partitions: active replicas are in sync, and the first one
+        """Return the records of new partitions. Active replicas are in sync, and the first of them
         leads."""
         return [
             PartitionRecord(
@@ -299,7 +301,7 @@ class TopicControlManager:
         )
 
     def _is_grown(self, requested: MorePartitions) -> bool:
-        """Return whether the topic already has the partitions that the request asks for."""
+        """Whether the topic already has the partitions that the request asks for."""
         topic = self._state.topics.get(requested.topic_id)
         if topic is None or topic.name != requested.name or len(topic.partitions) < requested.count:
             return False
@@ -362,7 +364,10 @@ class TopicControlManager:
         return ControllerResult(response=FindTopicsResponse(topics=tuple(found)))
 
     def delete_topics(self, request: DeleteTopicsRequest) -> ControllerResult[DeleteTopicsResponse]:
-        """:raises OperatingError: TOPIC_DELETION_DISABLED."""
+        """Return the records that delete topics, and an outcome per topic.
+
+        :raises OperatingError: TOPIC_DELETION_DISABLED.
+        """
         if not self._may_delete:
             raise _error(
                 ErrorCode.TOPIC_DELETION_DISABLED,
@@ -420,7 +425,7 @@ class TopicControlManager:
     def _require_capacity(
         self, assignments: Iterable[Replicas], new_replicas: Counter[BrokerId]
     ) -> None:
-        """Check that brokers can hold the replicas, and add them to ``new_replicas``.
+        """Return if the brokers can hold the replicas, and add them to ``new_replicas``.
 
         :param new_replicas: replicas by broker that the request has created so far.
         :raises OperatingError: INVALID_PARTITIONS: a broker cannot hold them.
@@ -460,7 +465,10 @@ def _require_legal_name(name: str) -> None:
 
 
 def _collision_key(name: str) -> str:
-    """Return the name for comparison: metric names map dots to underscores, so both collide."""
+    """Return the name with dots replaced by underscores, as in metric names.
+
+    Topics with equal keys would collide there.
+    """
     return name.replace(".", "_")
 
 

@@ -18,13 +18,12 @@ from kraftjbod.protocol.rpc_config_messages import ConfigChange
 def checked_cordons(
     change: ConfigChange, config: BrokerConfig, known_dirs: Collection[str], *, is_own: bool
 ) -> ConfigChange:
-    """Return ``change`` in the form for the controller.
+    """Return ``change`` with absolute paths, for the controller.
 
     :param known_dirs: the directories that may be cordoned.
-    :param is_own: the change is for this broker alone, so the value in its file applies until one
-        is
-        set.
-    :raises OperatingError: INVALID_REQUEST with Kafka's message.
+    :param is_own: whether the change is for this broker alone. If so, the value in its file applies
+        until a dynamic one is set.
+    :raises OperatingError: INVALID_REQUEST, with Kafka's message.
     """
     if change.value is None:
         return change

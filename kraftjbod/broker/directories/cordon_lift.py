@@ -37,11 +37,10 @@ class CordonLift:
         self._log = get_logger(component="cordon_lift")
 
     async def lift(self, path: str) -> str:
-        """Remove ``path`` from the cordoned directories.
+        """Remove ``path`` from the cordoned directories, and return a message for the operator.
 
-        Return a message for the operator, empty if ``path`` was not cordoned. An unreachable
-        controller
-        does not prevent the removal of the directory.
+        The message is empty if ``path`` was not cordoned. A failure is part of the message: it does
+        not prevent the removal of the directory.
         """
         cordoned = self._dynamic_configs.current.cordoned_log_dirs
         if ALL_LOG_DIRS in cordoned:

@@ -8,8 +8,8 @@
   other directories from other replicas. They start empty only if the operator uses ``--force``.
 
 One operation per directory runs at a time. An operation continues if its caller stops waiting: only
-a stop of the broker interrupts it, and the next start finds the old or the new state.
-A directory that fails during an operation is OFFLINE as before, and nothing else has changed.
+a stop of the broker interrupts it, and the next start finds the old or the new state. A directory
+that fails during an operation is OFFLINE as before, and nothing else has changed.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _NAMED_PARTITIONS: Final = 20
 
 
 class LogDirOperation(IntEnum):
-    """Operations with their codes in AlterLogDirs."""
+    """Operations on a directory, with their codes in AlterLogDirs."""
 
     REATTACH = 0
     ADD = 1
@@ -64,8 +64,8 @@ class LogDirOperation(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogDirOutcome:
-    """The result of an operation; ``state`` is empty if this broker does not have the directory
-    any more."""
+    """The result of an operation. ``state`` is empty if the broker does not have the directory any
+    more."""
 
     directory_id: DirectoryId
     state: str
@@ -73,8 +73,10 @@ class LogDirOutcome:
 
 
 class LogDirAdmin:
-    """Call ``perform`` per request, ``run`` once for the broker's lifetime, and ``close`` at its
-    end."""
+    """Reattaches, adds and forgets directories.
+
+    Call ``perform`` per request, ``run`` once for the broker's lifetime, and ``close`` at its end.
+    """
 
     def __init__(
         self,
@@ -121,10 +123,9 @@ class LogDirAdmin:
         self._log = get_logger(component="log_dir_admin")
 
     def log_unknown(self) -> None:
-        """Warn of replicas whose directory is missing in ``log.dirs``, before the broker acts on
-        it.
+        """Warn of replicas whose directory is not in ``log.dirs``, before the broker acts on that.
 
-        The replicas of a disk that was removed from ``log.dirs`` are missing with it.
+        A disk that was removed from ``log.dirs`` is a likely cause.
         """
         ours = {log_dir.directory_id for log_dir in self._logs.dirs()}
         unknown: Counter[DirectoryId] = Counter()
@@ -142,8 +143,10 @@ class LogDirAdmin:
             )
 
     async def run(self) -> None:
-        """Reattach OFFLINE directories at the configured interval, if there is one, until
-        cancelled."""
+        """Try to reattach OFFLINE directories at the configured interval, until cancelled.
+
+        Returns at once if no interval is configured.
+        """
         if self._reattach_interval_ms is None:
             return
         while True:
@@ -167,11 +170,11 @@ class LogDirAdmin:
         """Perform the operation and wait up to ``timeout_ms`` for its end.
 
         :param target: an absolute path, or ``dirid:`` and an id.
+        :param force: forget a directory even if partitions lose their last copy, where unclean
+            elections are allowed.
         :raises OperatingError: the operation was refused or failed: LOG_DIR_NOT_FOUND,
-            INVALID_REQUEST,
-            REASSIGNMENT_IN_PROGRESS, KAFKA_STORAGE_ERROR, or the controller's error.
-            REQUEST_TIMED_OUT:
-            the operation continues.
+            INVALID_REQUEST, REASSIGNMENT_IN_PROGRESS, KAFKA_STORAGE_ERROR, or the controller's
+            error. REQUEST_TIMED_OUT: the operation continues.
         """
         match operation:
             case LogDirOperation.REATTACH:
@@ -200,9 +203,9 @@ class LogDirAdmin:
     def _begin(
         self, operation: LogDirOperation, path: str, work: Coroutine[object, object, LogDirOutcome]
     ) -> asyncio.Future[LogDirOutcome]:
-        """Start the operation in a separate task; the result may be ignored.
+        """Start the operation in a separate task; return its future result, which may be ignored.
 
-        :raises OperatingError: REASSIGNMENT_IN_PROGRESS.
+        :raises OperatingError: REASSIGNMENT_IN_PROGRESS: an operation on the directory is running.
         """
         running = self._under_way.get(path)
         if operation is LogDirOperation.ADD and operation in self._under_way.values():
@@ -267,7 +270,10 @@ class LogDirAdmin:
         return self._outcome(log_dir, f"is back at {log_dir.path} with {replicas} replicas")
 
     async def _take_in(self, log_dir: LogDir, *, replaces: LogDir | None) -> int:
-        """Load a directory on trial and put it into service; return the number of its replicas."""
+        """Load a directory on trial and put it into service; return the number of its replicas.
+
+        :param replaces: the offline object of the same directory; None for an added directory.
+        """
         try:
             loaded = await self._logs.arrivals.load(log_dir, self._log_progress)
         except BaseException as e:
@@ -284,8 +290,7 @@ class LogDirAdmin:
         return len(loaded.handles)
 
     async def _register(self, log_dir: LogDir) -> None:
-        """Register the directory with the controller; report it as failed again if it fails
-        meanwhile.
+        """Register the directory with the controller. If that fails it is reported as failed again.
 
         :raises KafkaStorageError: the directory failed.
         :raises OperatingError: the controller refuses it, or did not respond in time.
@@ -326,8 +331,7 @@ class LogDirAdmin:
             self._publisher.reconcile_again(offline_too=True)
 
     def _is_taken(self, topic_partition: TopicPartition) -> bool:
-        """Return whether the replica is served or being created, so that no other copy may
-        replace it."""
+        """Whether the replica is served or being created, so that no other copy may replace it."""
         replica = self._replicas.get(topic_partition)
         is_ours = replica is not None and (
             replica.handle is not None or replica.state is ReplicaState.MAKING
@@ -335,8 +339,10 @@ class LogDirAdmin:
         return is_ours or self._logs.maker.is_making(topic_partition)
 
     def _disowned_by(self, topic_id: TopicId) -> Uuid | None:
-        """Return the metadata log id if the metadata lacks the topic (a newer one may have its
-        name)."""
+        """Return the metadata log id if the metadata lacks the topic, else None.
+
+        A newer topic may have the same name.
+        """
         state = self._cache.state
         return None if topic_id in state.topics else state.metadata_log_id
 
@@ -382,9 +388,9 @@ class LogDirAdmin:
         return self._outcome(log_dir, f"{what}; add it to log.dirs for the next start")
 
     def _require_place(self, path: str) -> None:
-        """Check that a directory of this node may be at the path.
+        """Return if a directory of this node may be at the path.
 
-        :raises OperatingError: INVALID_REQUEST.
+        :raises OperatingError: INVALID_REQUEST: the path is not absolute, or it is in use.
         """
         if not path.startswith("/") or posixpath.normpath(path) != path:
             raise _refused(f"{path} is no absolute path in its plain form")
@@ -445,8 +451,8 @@ class LogDirAdmin:
             )
 
     async def _leave_empty(self, log_dir: LogDir) -> None:
-        """Take the empty directory out of service, or put it back if the cluster does not
-        release it."""
+        """Take the empty directory out of service. It is put back if the cluster does not release
+        it."""
         self._logs.arrivals.take_out(log_dir)
         try:
             await self._release(log_dir.directory_id)
@@ -479,9 +485,10 @@ class LogDirAdmin:
             ) from e
 
     def _require_no_last_copy(self, log_dir: LogDir, *, force: bool) -> None:
-        """Check that no partition would lose its last in-sync replica.
+        """Return if no partition would lose its last in-sync replica.
 
-        :raises OperatingError: INVALID_REQUEST, naming such partitions.
+        :param force: accept that loss for topics that allow unclean elections.
+        :raises OperatingError: INVALID_REQUEST, naming the partitions that would.
         """
         last = [
             tp
@@ -507,7 +514,7 @@ class LogDirAdmin:
     def _assigned_to(
         self, directory_id: DirectoryId
     ) -> Iterator[tuple[TopicPartition, PartitionRegistration]]:
-        """Yield this broker's replicas in the directory by the metadata."""
+        """Yield this broker's replicas that the metadata assigns to the directory."""
         for key, registration in self._cache.state.partitions():
             if registration.directory_of(self._broker_id) == directory_id:
                 name = self._cache.state.topics[key.topic_id].name

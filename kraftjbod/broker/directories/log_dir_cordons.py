@@ -21,8 +21,10 @@ from kraftjbod.storage.manager.log_manager import LogManager
 
 
 class LogDirCordons:
-    """Call ``take(config)`` for each change of the configuration and ``renew()`` for new
-    directories."""
+    """Keeps the cordons of this broker's directories up to date.
+
+    Call ``take(config)`` for each change of the configuration and ``renew()`` for new directories.
+    """
 
     def __init__(
         self,
@@ -32,7 +34,7 @@ class LogDirCordons:
         metrics: Metrics,
         on_lifted: Callable[[], None],
     ) -> None:
-        """Create it from the present directories.
+        """Create it with the cordons of the present directories.
 
         :param on_lifted: called when a directory accepts new replicas again.
         """
@@ -46,7 +48,7 @@ class LogDirCordons:
         metrics.gauge("CordonedLogDirectoryCount", lambda: len(self._cordoned_dirs()))
 
     def take(self, config: DynamicBrokerConfig) -> None:
-        """Cordon exactly the directories in ``config``."""
+        """Cordon the directories that ``config`` names, and no others."""
         changed = config.cordoned_log_dirs != self._cordoned
         self._cordoned = config.cordoned_log_dirs
         known = {ALL_LOG_DIRS, *(log_dir.path for log_dir in self._logs.dirs())}
@@ -56,7 +58,8 @@ class LogDirCordons:
         self.renew()
 
     def renew(self) -> None:
-        """Update the flags of all directories: a directory was added, or its id became known."""
+        """Cordon directories that were added or identified since the last change, and report
+        changes."""
         for log_dir in self._logs.dirs():
             log_dir.is_cordoned = ALL_LOG_DIRS in self._cordoned or log_dir.path in self._cordoned
         cordoned = self._cordoned_dirs()

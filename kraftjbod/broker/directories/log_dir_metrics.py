@@ -27,7 +27,7 @@ Figures = Iterator[tuple[str, float]]
 
 
 class LogDirMetrics:
-    """Registers the metrics.
+    """Registers and computes the metrics of the log directories.
 
     ``unacknowledged`` returns the failed directories that the controller does not know yet.
     """
@@ -64,8 +64,8 @@ class LogDirMetrics:
         return sum(log_dir.state in states for log_dir in self._logs.dirs())
 
     def _oldest_failure_ms(self) -> int:
-        """Return the milliseconds that the oldest failure has been unacknowledged; 0 if there is
-        none."""
+        """Return for how many milliseconds the oldest failure has been unacknowledged; 0 if none
+        is."""
         now_ms, waiting = self._clock.now_ms(), set(self._unacknowledged())
         for directory_id in self._failed_since_ms.keys() - waiting:
             del self._failed_since_ms[directory_id]
@@ -134,10 +134,9 @@ def register_cleaner_figures(logs: LogManager, metrics: Metrics) -> None:
     """Register the metrics of log compaction, with the names of Kafka's LogCleaner.
 
     Per directory: the number and size of replicas that cannot be cleaned. Such a replica is not
-    cleaned
-    until it is truncated or recreated, or the broker restarts. For the broker: the dirty ratio of
-    the
-    dirtiest log at the last pass, and the ratio of written to read bytes, both in percent.
+    cleaned until it is truncated or recreated, or the broker restarts. For the broker: the dirty
+    ratio of the dirtiest log at the last pass, and the ratio of written to read bytes, both in
+    percent.
     """
     metrics.gauge("max-dirty-percent", lambda: logs.cleaner.max_dirty_percent)
     metrics.gauge("cleaner-recopy-percent", lambda: logs.cleaner.recopy_percent)

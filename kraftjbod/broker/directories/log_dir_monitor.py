@@ -53,7 +53,7 @@ _MEASURED_AT_ONCE: Final = 200
 
 @dataclass(slots=True)
 class _Watched:
-    """State of one directory over time."""
+    """The measurements of one directory over time."""
 
     mark: WarningMark
     #: Growth of the directory's own logs, and of all files in its file system.
@@ -66,7 +66,7 @@ class _Watched:
 
 
 class LogDirMonitor:
-    """Runs as one coroutine, :meth:`run`, for the broker's lifetime."""
+    """Checks the log directories in one coroutine, :meth:`run`, for the broker's lifetime."""
 
     def __init__(
         self, *, logs: LogManager, clock: Clock, slow_dirs: SlowDirs, warn_free_percent: int
@@ -83,7 +83,7 @@ class LogDirMonitor:
         self._log = get_logger(component="log_dir_monitor")
 
     async def run(self) -> None:
-        """Check until cancelled."""
+        """Check every second, and measure sizes every five seconds, until cancelled."""
         try:
             for number in itertools.count():
                 if number % _CHECKS_PER_MEASUREMENT == 0:
@@ -96,7 +96,7 @@ class LogDirMonitor:
                     watched.probe.cancel()
 
     async def measure(self) -> None:
-        """Measure the sizes of all copies."""
+        """Measure the sizes of all copies, and add their growth to that of their directories."""
         before, self._sizes = self._sizes, {}
         copies: list[LogHandle | FutureReplica] = [*self._logs.handles(), *self._logs.futures()]
         async for at in in_slices(range(0, len(copies), _MEASURED_AT_ONCE)):
@@ -107,7 +107,7 @@ class LogDirMonitor:
                     self._grown_bytes[copy.log_dir] += grown_bytes
 
     def check(self) -> None:
-        """Check the wall clock, which retention uses, and every directory once."""
+        """Check every directory once, and the wall clock, which retention uses."""
         self._check_clock()
         present = [log_dir for log_dir in self._logs.dirs() if log_dir.is_online]
         for log_dir in self._watched.keys() - set(present):
@@ -135,17 +135,19 @@ class LogDirMonitor:
     # -- figures ------------------------------------------------------------------------------
 
     def growth_bytes_per_second(self, log_dir: LogDir) -> float:
-        """Return the growth rate of the directory's logs."""
+        """Return the growth rate of the logs in the directory, averaged over minutes."""
         watched = self._watched.get(log_dir)
         return 0.0 if watched is None else watched.logs.bytes_per_second
 
     def disk_growth_bytes_per_second(self, log_dir: LogDir) -> float:
-        """Return the growth rate of all files in the directory's file system."""
+        """Return the growth rate of all files in the directory's file system, averaged over
+        minutes."""
         watched = self._watched.get(log_dir)
         return 0.0 if watched is None else watched.disk.bytes_per_second
 
     def seconds_until_full(self, log_dir: LogDir) -> float | None:
-        """Return the forecast by the faster growth, of the logs or the disk; None if none grows."""
+        """Return the seconds until the disk is full, at the faster of both growth rates; None if
+        none grows."""
         watched = self._watched.get(log_dir)
         if watched is None:
             return None
@@ -156,7 +158,10 @@ class LogDirMonitor:
         return min((seconds for seconds in forecasts if seconds is not None), default=None)
 
     def latency_ms(self, log_dir: LogDir) -> float:
-        """Return the latency for the comparison of directories."""
+        """Return the latency of the directory's operations, for the comparison of directories.
+
+        For a demoted directory it is at least that of the probe writes.
+        """
         watched = self._watched.get(log_dir)
         if watched is None or self._slow_dirs.demoted != log_dir.directory_id:
             return log_dir.statistics.latency_ms

@@ -35,7 +35,7 @@ from kraftjbod.storage.manager.log_manager import LogManager
 
 
 class LogDirStateHandler:
-    """Runs as one coroutine, :meth:`run`, for the broker's lifetime."""
+    """Handles changed directory states in one coroutine, :meth:`run`, for the broker's lifetime."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class LogDirStateHandler:
                 )
 
     async def lost(self) -> None:
-        """Wait until the broker must stop, then raise.
+        """Wait until the broker must stop. Never returns normally.
 
         :raises LastLogDirLostError: no directory is left.
         :raises KafkaStorageError: the metadata directory failed, or a state could not be handled.

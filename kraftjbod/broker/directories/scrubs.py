@@ -27,7 +27,10 @@ _POLL_INTERVAL_S: Final = 1.0
 
 
 class Scrubs:
-    """Runs as one coroutine, :meth:`run`; no scrub runs while ``log.dir.scrub.enable`` is off."""
+    """Runs the scrubs of all directories in one coroutine, :meth:`run`.
+
+    No scrub runs while ``log.dir.scrub.enable`` is off.
+    """
 
     def __init__(
         self,
@@ -59,7 +62,7 @@ class Scrubs:
         return self._scrubs
 
     async def run(self) -> None:
-        """Scrub every directory until cancelled."""
+        """Scrub every online directory, until cancelled."""
         tasks = BackgroundTasks()
         try:
             while self._is_enabled:

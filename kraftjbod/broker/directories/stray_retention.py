@@ -9,11 +9,10 @@ A stray is purged only under all of these conditions:
   while, so that a jump of the clock does not age it.
 
 A stray that could not be marked before a crash because the disk was full is marked when it is
-found, if its name says that the present metadata set it aside.
-The remains of an interrupted creation, without records, are deleted once they were known for a
-while.
-Strays of another metadata log, with an unknown topic id, or from before marks stay until an
-operator deletes them: they may be the only copies.
+found, if its name says that the present metadata set it aside. The remains of an interrupted
+creation, without records, are deleted once they were known for a while. Strays of another metadata
+log, with an unknown topic id, or from before marks stay until an operator deletes them: they may be
+the only copies.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _KNOWN_FOR_MS: Final = 3_600_000
 
 
 class StrayRetention:
-    """Deletes strays that are not needed, in one coroutine (:meth:`run`).
+    """Deletes strays that are not needed, in one coroutine, :meth:`run`.
 
     ``retention_ms`` -1 keeps all strays.
     """
@@ -57,13 +56,14 @@ class StrayRetention:
         self._log = get_logger(component="stray_retention")
 
     async def run(self) -> None:
-        """Check at intervals, until cancelled."""
+        """Call :meth:`purge_due` at intervals, until cancelled."""
         while self._retention_ms >= 0:
             await asyncio.sleep(self._check_interval_ms / 1000)
             await self.purge_due()
 
     async def purge_due(self) -> None:
-        """Delete the due strays; a failed deletion is tried again at the next check."""
+        """Write missing marks and delete the due strays. A failed deletion is repeated by the next
+        call."""
         log_id = self._cache.state.metadata_log_id
         if log_id is not None:
             self._logs.strays.queue_lost_marks(log_id)
@@ -83,7 +83,8 @@ class StrayRetention:
                 )
 
     async def _delete_retained_copies(self) -> None:
-        """Delete kept copies of deleted replicas whose topics were deleted meanwhile."""
+        """Delete the copies of deleted replicas that were kept, if their topics were deleted
+        since."""
         for orphan in self._logs.orphans:
             if orphan.topic_id in self._cache.state.topics:
                 continue

@@ -45,8 +45,8 @@ class InternalProducer:
     ) -> None:
         """Create a producer.
 
-        :param suspect_after_ms: time after which an append that has no result makes its directory
-            suspect.
+        :param suspect_after_ms: ``log.dir.io.suspect.ms``: how long an append waits for its
+            directory.
         :param purpose: part of the client id of its connections.
         """
         self._broker_id = broker_id

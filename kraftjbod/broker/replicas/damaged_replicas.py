@@ -44,7 +44,7 @@ class DamagedReplicas:
         self._log = get_logger(component="damaged_replicas")
 
     def met(self, replica: HostedReplica) -> None:
-        """React to damage of the replica; do nothing if its log is not damaged any more."""
+        """React to damage in the replica's log. Does nothing if the log is not damaged any more."""
         partition, handle = replica.partition, replica.handle
         if partition is None or handle is None or handle.damaged_from is None:
             return

@@ -35,7 +35,7 @@ from kraftjbod.core.ids import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalCopy:
-    """A replica's log in one of the online directories."""
+    """A copy of a replica's log in an online directory."""
 
     directory_id: DirectoryId
     topic_id: TopicId
@@ -43,7 +43,7 @@ class LocalCopy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """The state of one partition's replica on this broker according to the metadata.
+    """The replica of one partition on this broker, according to the metadata.
 
     ``directory_id`` is this broker's entry in the partition's directories.
     """
@@ -68,7 +68,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalDirs:
-    """The online directories of this broker, and whether any directory is known to be offline."""
+    """The online directories of this broker, and whether any other directory is offline."""
 
     online: Collection[DirectoryId]
     any_offline: bool
@@ -76,7 +76,7 @@ class LocalDirs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoveStray:
-    """Stop serving the copy in this directory permanently and rename it."""
+    """Stop serving the copy in this directory permanently, and set it aside."""
 
     directory_id: DirectoryId
 
@@ -90,19 +90,20 @@ class Create:
 
 @dataclass(frozen=True, slots=True)
 class CreateChosen:
-    """Choose a directory, create an empty log in it and assign the replica to it."""
+    """Choose a directory, create an empty log in it, and assign the replica to that directory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assign:
-    """Report the replica's directory to the controller; serve the copy if there is one."""
+    """Report to the controller that the replica is in ``directory_id``, and serve the copy, if
+    any."""
 
     directory_id: DirectoryId
 
 
 @dataclass(frozen=True, slots=True)
 class KeepAsIs:
-    """Serve the copy; the metadata names its directory."""
+    """Serve the copy. The metadata names its directory already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +116,7 @@ class WaitOffline:
 
 @dataclass(frozen=True, slots=True)
 class WaitOutOfSync:
-    """Create nothing: the copy is lost, and a new one would count as in sync.
+    """Create nothing: the copy is lost, and an empty one would count as in sync.
 
     A future copy is kept, because it may have the only records.
     """
@@ -123,15 +124,17 @@ class WaitOutOfSync:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResumeMove:
-    """Continue the copying to the future copy; ``is_accepted``: the controller has accepted the
-    move."""
+    """Continue the move to the future copy.
+
+    ``is_accepted``: the controller has assigned the replica to the move's target.
+    """
 
     is_accepted: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdoptFuture:
-    """Make the future copy in this directory the current copy and assign the replica to it."""
+    """Make the future copy in this directory the current copy, and assign the replica to it."""
 
     directory_id: DirectoryId
 
@@ -162,11 +165,12 @@ def reconcile(
 ) -> tuple[Action, ...]:
     """Return the actions for one partition, in order.
 
-    Exactly one action is about the current copy, or none if there is no copy and none is wanted.
+    Exactly one action is about the current copy, or none if there is no copy and no replica.
 
     :param wanted: None if the partition has no replica here.
-    :param copy: the current copy.
-    :param future: the copy that a move was building.
+    :param copy: the current copy; None if no online directory has one.
+    :param future: the copy that a move was building, if an online directory has one.
+    :param dirs: the directories of this broker.
     """
     assert copy is None or copy.directory_id in dirs.online, (copy, dirs)
     assert future is None or future.directory_id in dirs.online, (future, dirs)
@@ -220,11 +224,10 @@ def _with_both(
 
 
 def _adopt_future_copy(wanted: Wanted, future: LocalCopy, dirs: LocalDirs) -> Action:
-    """Adopt the future copy (KIP-113), unless an offline directory may have the current copy.
+    """Return the action if only a future copy exists: adopt it (KIP-113) or wait.
 
-    The future copy may lack acknowledged records. As a follower it is truncated and catches up, but
-    it
-    must not lead.
+    It is not adopted while an offline directory may have the current copy. The future copy may lack
+    acknowledged records. As a follower it is truncated and catches up, but it must not lead.
     """
     may_be_elsewhere = not _is_undecided(wanted.directory_id) and (
         wanted.directory_id != future.directory_id
@@ -251,11 +254,12 @@ def _without_copy(wanted: Wanted, dirs: LocalDirs) -> Action:
 
 
 def _out_of_sync_first(wanted: Wanted, make: Action) -> Action:
-    """Return ``make`` only if the replica does not count as in sync: its log may lack acknowledged
-    records.
+    """Return ``make`` only if the replica does not count as in sync, else the action that precedes
+    it.
 
-    The last in-sync replica stays in sync without a log, unless unclean elections are allowed. Even
-    then it is reported as LOST first, because it must not lead in the epoch of these records.
+    The new log may lack acknowledged records. The last in-sync replica stays in sync without a
+    log, unless unclean elections are allowed. Even then it is reported as LOST first, because it
+    must not lead in the epoch of these records.
     """
     if not wanted.is_counted:
         return make

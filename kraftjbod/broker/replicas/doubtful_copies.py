@@ -47,7 +47,8 @@ class DoubtfulCopies:
         self._log = get_logger(component="doubtful_copies")
 
     def met(self, replica: HostedReplica, handle: LogHandle) -> None:
-        """Check a copy that was found and is about to be served."""
+        """Check a copy that is about to be served. If it may lack acknowledged records, it leaves
+        the ISR."""
         named = replica.registration.directory_of(self._broker_id) or LOST_DIR
         found = handle.log_dir.directory_id
         if handle.log_end_offset < handle.checkpointed_recovery_point:
@@ -84,18 +85,20 @@ class DoubtfulCopies:
             self.leave_in_sync_set(replica, handle)
 
     def leave_in_sync_set(self, replica: HostedReplica, handle: LogHandle) -> None:
-        """Report the replica as LOST and then with its directory, if the cluster knows this
-        broker's directories."""
+        """Report the replica as LOST and then with its directory.
+
+        Does nothing while the cluster does not know this broker's directories.
+        """
         if self._cache.state.knows_dirs_of(self._broker_id):
             self._assignments.assign(replica.key, LOST_DIR)
             self._assignments.assign(replica.key, self._present_dir(replica, handle))
 
     def is_leaving(self, replica: HostedReplica) -> bool:
-        """Return whether the report that the copy is LOST is still pending."""
+        """Whether the report that the copy is LOST is still pending."""
         return self._assignments.is_losing(replica.key)
 
     def unreported(self) -> frozenset[TopicPartition]:
-        """Return the partitions whose copy may lack records without the cluster's knowledge."""
+        """Return the partitions whose copy may lack records although no other broker knows that."""
         unjudged = (
             handle.topic_partition
             for handle in self._logs.handles()
@@ -105,7 +108,7 @@ class DoubtfulCopies:
         return frozenset((*unjudged, *leaving))
 
     def _is_unjudged(self, handle: LogHandle) -> bool:
-        """Return whether ``met`` has not checked the copy before the broker or the directory stops.
+        """Whether :meth:`met` has not checked the copy, and will not before the broker stops.
 
         If a move finishes during the stop, an unchecked copy may have replaced a checked one.
         """
@@ -117,7 +120,8 @@ class DoubtfulCopies:
         return is_shorter or not self._was_closed_cleanly(handle.log_dir)
 
     def _present_dir(self, replica: HostedReplica, handle: LogHandle) -> DirectoryId:
-        """Return the replica's directory, or the target of a move that the controller accepted."""
+        """Return the directory to report: the copy's, or the target of a move that the controller
+        accepted."""
         named = replica.registration.directory_of(self._broker_id)
         future = self._logs.future(replica.topic_partition)
         is_moving = future is not None and future.log_dir.directory_id == named

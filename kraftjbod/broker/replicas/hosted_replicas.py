@@ -47,11 +47,10 @@ from kraftjbod.storage.log.log_handle import LogHandle
 
 
 class HostedReplica:
-    """One replica on this broker. ``partition`` and ``handle`` are None while there is no log.
+    """One replica on this broker. ``partition`` and ``handle`` are None while it has no log.
 
-    Only the replica manager writes the attributes, except ``gate`` and ``is_assigned_by_move``,
-    which
-    belong to moves between directories, and the counters.
+    Only the replica manager writes the attributes. Exceptions are the counters, and ``gate`` and
+    ``is_assigned_by_move``, which belong to moves between directories.
     """
 
     __slots__ = (
@@ -117,15 +116,14 @@ class HostedReplica:
 
     @property
     def is_offline(self) -> bool:
-        """Whether its directory is, or may be, offline."""
+        """Whether the replica's directory is, or may be, offline."""
         return self.state is ReplicaState.OFFLINE
 
     @property
     def should_follow(self) -> bool:
-        """Whether a fetch loop should fetch the replica: it is a follower with a known leader and a
-        log.
+        """Whether a fetch loop should fetch the replica.
 
-        False while a move swaps its copies.
+        It is a follower with a known leader and a log, and no move is swapping its copies.
         """
         partition = self.partition
         return (
@@ -137,11 +135,11 @@ class HostedReplica:
         )
 
     def lacks_a_log(self, *, is_reported: bool = False) -> bool:
-        """Return whether a change may give the replica a log.
+        """Whether the replica has no log but a change may give it one.
 
-        A replica that lost its directory gets a log only when it is reconciled, unless the metadata
-        names
-        another directory (``is_reported``) or it was reconciled since.
+        A replica that lost its directory gets a log only when it is reconciled.
+
+        :param is_reported: the metadata names another directory for it than before.
         """
         if self.handle is not None or self.state is ReplicaState.MAKING:
             return False
@@ -163,18 +161,18 @@ class HostedReplica:
         self.state = next_state(self.state, event)
 
     def note_dir_state(self) -> None:
-        """Adopt the state of the directory of the open log."""
+        """Adopt the state of the directory that has the replica's log."""
         if self.handle is not None:
             self.note(EVENT_OF_DIR[self.handle.log_dir.state])
 
     def require_open(self) -> tuple[Partition, LogHandle]:
-        """Return the role and the files.
+        """Return the replica's role and its log.
 
-        :raises KafkaStorageError: if its directory is offline.
-        :raises NotLeaderOrFollowerError: if its log is still being created, or if another broker
-            became
-            leader after the directory failed: a client without handling of storage errors goes to
-            it.
+        :raises KafkaStorageError: its directory is offline, or no directory takes its log at
+            present.
+        :raises NotLeaderOrFollowerError: its log is still being created, or another broker became
+            leader after the directory failed. This code sends clients that cannot handle storage
+            errors to that leader.
         """
         if self.partition is not None and self.handle is not None:
             return self.partition, self.handle
@@ -192,7 +190,7 @@ class HostedReplica:
 
 
 class HostedReplicas:
-    """All replicas of this broker by topic name and partition."""
+    """All replicas of this broker, by topic name and partition."""
 
     def __init__(
         self,
@@ -208,9 +206,8 @@ class HostedReplicas:
         """Create an empty registry.
 
         :param stable_fetches: fetches of consumers with ``read_committed``.
-        :param lets_followers_serve: consumers may read followers (KIP-392), so a new high watermark
-            is
-            sent to followers at once.
+        :param lets_followers_serve: whether consumers may read followers (KIP-392). If so, a new
+            high watermark is sent to followers at once.
         """
         self.lets_followers_serve = lets_followers_serve
         self.stable_fetches = stable_fetches or FetchPurgatory()
@@ -245,14 +242,14 @@ class HostedReplicas:
         return self._cache.state.brokers
 
     def is_current(self, replica: HostedReplica) -> bool:
-        """Return whether the replica is still hosted. Check it after every ``await``."""
+        """Whether the replica is still hosted. Check it after every ``await``."""
         return self._by_name.get(replica.topic_partition) is replica
 
     def require(self, topic_partition: TopicPartition) -> HostedReplica:
-        """Return the replica for a request.
+        """Return the replica that a request names.
 
-        :raises UnknownTopicOrPartitionError: if the cluster has no such partition.
-        :raises NotLeaderOrFollowerError: if the partition has no replica here.
+        :raises UnknownTopicOrPartitionError: the cluster has no such partition.
+        :raises NotLeaderOrFollowerError: the partition has no replica here.
         """
         replica = self._by_name.get(topic_partition)
         if replica is not None:
@@ -268,7 +265,7 @@ class HostedReplicas:
         broker_epoch: BrokerEpoch,
         leader_epoch: int,
     ) -> None:
-        """Call :meth:`Partition.require_follower` with the present metadata."""
+        """As :meth:`Partition.require_follower`, with the brokers in the present metadata."""
         partition.require_follower(
             broker_id,
             broker_epoch=broker_epoch,
@@ -277,17 +274,22 @@ class HostedReplicas:
         )
 
     def topic_name(self, topic_id: TopicId) -> str:
-        """:raises OperatingError: UNKNOWN_TOPIC_ID."""
+        """Return the name of the topic with this id.
+
+        :raises OperatingError: UNKNOWN_TOPIC_ID.
+        """
         topic = self._cache.state.topics.get(topic_id)
         if topic is None:
             raise OperatingError(f"no topic has the id {topic_id}", code=ErrorCode.UNKNOWN_TOPIC_ID)
         return topic.name
 
     def count_late_transactions(self, *, before_ms: int) -> int:
-        """Return the number of partitions with a transaction open since before ``before_ms`` (wall
-        clock).
+        """Return the number of partitions with a transaction that has been open since
+        ``before_ms``.
 
-        Their coordinator should have ended these transactions: they may hang.
+        Their coordinator should have ended these transactions, so they may hang.
+
+        :param before_ms: wall-clock time.
         """
         late = 0
         for replica in self._by_name.values():
@@ -301,8 +303,10 @@ class HostedReplicas:
     def log_end_moved(
         self, replica: HostedReplica, size_bytes: int, *, has_committed: bool
     ) -> None:
-        """Notify waiters that the leader appended ``size_bytes``, which may already be
-        committed."""
+        """Notify waiting requests that the leader has appended ``size_bytes``.
+
+        :param has_committed: whether the append advanced the high watermark.
+        """
         replica.unread_bytes += size_bytes
         for session in replica.watchers:
             session.moved(replica.key, size_bytes)
@@ -326,14 +330,16 @@ class HostedReplicas:
             self.stable_fetches.wake(replica.topic_partition)
 
     def follower_committed(self, replica: HostedReplica) -> None:
-        """Notify consumers that read this follower of a higher high watermark."""
+        """Notify consumers that read this follower: its high watermark has advanced."""
         if self.lets_followers_serve:
             self.consumer_fetches.wake(replica.topic_partition)
             self.stable_fetches.wake(replica.topic_partition)
 
     def in_sync_set_changed(self, replica: HostedReplica, high_watermark_before: int) -> None:
-        """Notify waiters of a changed ISR: it may have committed records, or made waiting
-        pointless."""
+        """Notify waiting requests after a change of the ISR.
+
+        It may have committed records, or left too few in-sync replicas for waiting produces.
+        """
         partition = replica.partition
         if partition is None:
             return
@@ -344,14 +350,14 @@ class HostedReplicas:
             self.produces.fail(replica.topic_partition, code)
 
     def end_waits(self, replica: HostedReplica, code: ErrorCode) -> None:
-        """End all waits for the replica with ``code``."""
+        """End all waits for the replica. Waiting produces and deletions get ``code``."""
         self.produces.fail(replica.topic_partition, code)
         self.deletions.fail(replica.topic_partition, code)
         replica.gate.recheck()
         self.reading_changed(replica)
 
     def reading_changed(self, replica: HostedReplica) -> None:
-        """Make all waiting fetches read the replica again."""
+        """Wake all fetches that wait for the replica, so that they read it again."""
         self.consumer_fetches.wake(replica.topic_partition)
         self.stable_fetches.wake(replica.topic_partition)
         for session in replica.watchers:
@@ -362,14 +368,14 @@ class HostedReplicas:
     def low_watermark(self, replica: HostedReplica) -> int:
         """Return the low watermark of a partition that is led here (KIP-107).
 
-        :raises OperatingError: if it is not led here, or its directory is offline.
+        :raises OperatingError: it is not led here, or its directory is offline.
         """
         partition, handle = replica.require_open()
         partition.require_leader()
         return low_watermark_of(partition, handle.log_start_offset, self._cache.state.brokers)
 
     def follower_start_reported(self, replica: HostedReplica) -> None:
-        """Note a follower's log start offset, which may complete a deletion of records."""
+        """Complete waiting deletions of records that a follower's new log start offset allows."""
         if not self.deletions.is_waited_for(replica.topic_partition):
             return
         try:
@@ -380,7 +386,7 @@ class HostedReplicas:
             self.deletions.reached(replica.topic_partition, low_watermark)
 
     def recheck_deletions(self) -> None:
-        """Recompute the low watermark of partitions with waiting deletions: brokers or directories
+        """Recompute the low watermarks that deletions wait for, because brokers or directories
         changed."""
         for topic_partition in self.deletions.partitions:
             # A replica that is not hosted any more has ended its waits.
@@ -393,7 +399,8 @@ class HostedReplicas:
         self.stable_fetches.close()
 
     def _figures(self) -> Iterator[tuple[str, int]]:
-        """Count in one loop over the replicas, because it runs for each snapshot of the metrics."""
+        """Yield the metrics of the replicas, counted in one loop for each snapshot of the
+        metrics."""
         leaders = under_replicated = under_min_isr = offline = 0
         for replica in self._by_name.values():
             if replica.state is ReplicaState.OFFLINE:

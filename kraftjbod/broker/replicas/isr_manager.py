@@ -82,18 +82,18 @@ class IsrManager:
         self._log = get_logger(component="isr_manager")
 
     def elected(self, leadership: Leadership) -> None:
-        """Note that this broker leads the partition."""
+        """Note that this broker leads the partition, so that it is checked."""
         self._led[leadership.topic_partition] = None
 
     def resigned(self, leadership: Leadership) -> None:
-        """Drop pending changes of a partition that this broker does not lead any more."""
+        """Forget a partition that this broker does not lead any more, and its pending change."""
         del self._led[leadership.topic_partition]
         self._unsent.pop(
             TopicIdPartition(leadership.topic_id, leadership.topic_partition.partition), None
         )
 
     def follower_caught_up(self, replica: HostedReplica, follower: BrokerId) -> None:
-        """Check whether a follower outside the ISR that has fetched may join."""
+        """Request that the follower joins the ISR, if it is outside and may join."""
         partition, handle = replica.partition, replica.handle
         if partition is None or handle is None:
             return
@@ -102,13 +102,13 @@ class IsrManager:
             self._want(replica, (*partition.isr, follower))
 
     async def watch(self) -> None:
-        """Check the partitions that this broker leads, until cancelled."""
+        """Check the led partitions at intervals, until cancelled."""
         for number in itertools.count():
             await asyncio.sleep(self._check_interval_ms / 1000)
             self._check_all(number % self._lag_parts)
 
     def _check_all(self, part: int) -> None:
-        """Check under-replicated partitions, and of the others the given ``part``."""
+        """Check the under-replicated partitions and every partition of lag part number ``part``."""
         now_ms = self._clock.now_ms()
         for at, topic_partition in enumerate(self._led):
             replica = self._replicas.get(topic_partition)
@@ -133,7 +133,7 @@ class IsrManager:
                     self.follower_caught_up(replica, follower)
 
     async def run(self) -> None:
-        """Send pending changes, until cancelled."""
+        """Send the requested ISR changes, until cancelled."""
         failures = 0
         while True:
             await self._wakeup.wait()
@@ -176,7 +176,7 @@ class IsrManager:
     async def _deliver(
         self, changes: dict[TopicIdPartition, _PendingChange]
     ) -> dict[TopicIdPartition, _PendingChange]:
-        """Send one request; return the changes that have to be sent again."""
+        """Send one request; return the changes that must be sent again."""
         request = AlterPartitionRequest(
             broker_id=self._broker_id,
             broker_epoch=self._lifecycle.broker_epoch,
@@ -195,7 +195,7 @@ class IsrManager:
         return {key: item for key, item in again.items() if self._is_pending(item)}
 
     def _settle(self, item: _PendingChange, altered: AlteredPartition) -> bool:
-        """Apply the answer for one partition; return whether to send the change again."""
+        """Apply the answer for one partition; return whether the change must be sent again."""
         replica, change = item
         partition = replica.partition
         if partition is None:

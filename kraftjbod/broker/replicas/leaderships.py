@@ -21,7 +21,7 @@ from kraftjbod.core.telemetry import get_logger
 
 
 class Leadership(NamedTuple):
-    """The leadership of this broker for a topic partition in an epoch."""
+    """A topic partition that this broker leads, with the leader epoch."""
 
     topic_partition: TopicPartition
     topic_id: TopicId
@@ -31,20 +31,25 @@ class Leadership(NamedTuple):
 class LeadershipSubscriber(Protocol):
     """A subscriber to leaderships.
 
-    The methods run inside the change: they may note it and start tasks, but must not await or
+    Its methods run inside the change. They may note it and start tasks, but must not await or
     raise.
     """
 
     def elected(self, leadership: Leadership) -> None:
-        """Note that this broker leads, in a newer epoch if it led before."""
+        """Note that this broker leads. If it led before, the leader epoch is newer."""
 
     def resigned(self, leadership: Leadership) -> None:
-        """Note that this broker no longer leads, or not with this log; ``leadership`` is the
-        previous one."""
+        """Note that this broker does not lead any more, or not with the same log.
+
+        :param leadership: the leadership that ended.
+        """
 
 
 class Leaderships:
-    """Call ``note`` where a role changes and ``publish`` when the change has been carried out."""
+    """Collects changes of leaderships and publishes them to subscribers.
+
+    Call ``note`` where a role changes, and ``publish`` when the change has been carried out.
+    """
 
     def __init__(self) -> None:
         self._subscribers: list[LeadershipSubscriber] = []
@@ -65,7 +70,7 @@ class Leaderships:
         self._subscribers.append(subscriber)
 
     def note(self, replica: HostedReplica) -> None:
-        """Note the replica's present role."""
+        """Note the replica's present role, to be published."""
         partition = replica.partition
         if partition is None or not partition.is_leader:
             self.note_end(replica)

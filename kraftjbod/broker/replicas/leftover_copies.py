@@ -43,11 +43,10 @@ class LeftoverCopies:
         self._log = get_logger(component="leftover_copies")
 
     async def resolve(self, is_taken: Callable[[TopicPartition], bool] = lambda _: False) -> None:
-        """Choose the copies; a directory that fails meanwhile is handled elsewhere.
+        """Decide about all duplicates, strays and deleted copies. Failures are logged.
 
-        :param is_taken: returns whether a replica is served or being created. No copy replaces it,
-            and
-            its deleted copies of the same topic stay as they are.
+        :param is_taken: returns whether a replica is served or being created. No copy replaces such
+            a replica, and its deleted copies of the same topic stay as they are.
         """
         await self._resolve_duplicates()
         for stray in self._logs.strays.all():
@@ -110,8 +109,7 @@ class LeftoverCopies:
             self._log.warning("deleted_replica_kept", partition=str(tp), path=orphan.directory)
 
     def _is_of_topic(self, orphan: Orphan) -> bool:
-        """Return whether the copy belongs to the present topic of that name, not to an earlier
-        one."""
+        """Whether the copy belongs to the present topic of its name, not to an earlier one."""
         topic = self._cache.state.topic(orphan.topic_partition.topic)
         return topic is not None and topic.topic_id == orphan.topic_id
 
@@ -160,7 +158,7 @@ class LeftoverCopies:
 
 
 def _has_all_committed_records(stray: Stray, registration: PartitionRegistration) -> bool:
-    """Return whether the stray has all records of a replica that counts as in sync."""
+    """Whether the stray has all committed records of a replica that counts as in sync."""
     if stray.mark is None:
         # It was set aside before marks existed. No other leader has been elected since the epoch of
         # its last record.

@@ -39,7 +39,7 @@ class AppendOutcome(NamedTuple):
 
 
 class PendingAppend(Completion[AppendOutcome]):
-    """One partition of one produce request until its outcome."""
+    """One partition of a produce request, or a transaction marker, until its outcome."""
 
     __slots__ = (
         "acks",
@@ -101,14 +101,14 @@ class PendingAppend(Completion[AppendOutcome]):
 
     @classmethod
     def refused(cls, topic_partition: TopicPartition, outcome: AppendOutcome) -> PendingAppend:
-        """Return a completed append that was refused before it began."""
+        """Return a completed append that was refused before it started."""
         pending = cls(topic_partition)
         pending.set_result(outcome)
         return pending
 
 
 class MarkerToWrite(NamedTuple):
-    """The end of a producer's transaction, as its coordinator decided."""
+    """A transaction marker to append: the end of a transaction as its coordinator decided."""
 
     producer_id: int
     producer_epoch: int
@@ -117,7 +117,8 @@ class MarkerToWrite(NamedTuple):
 
 
 class TransactionClaim(NamedTuple):
-    """The transaction that a batch claims to belong to. The coordinator verifies the claim."""
+    """The transaction that a batch names. The coordinator verifies whether the batch belongs
+    to it."""
 
     transactional_id: str
     supports_epoch_bump: bool

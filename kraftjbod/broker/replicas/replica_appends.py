@@ -6,8 +6,7 @@ The steps for one partition of a produce request:
 directory's thread. This takes no ``await``, so pipelined requests keep their order. While a move
 swaps the replica's copies, appends wait in order at its gate. Records that would block the event
 loop for long are validated in a thread shared by all partitions. Later appends to the partition
-wait behind them, in order.
-2. After the append, check the role again, because it may have changed.
+wait behind them, in order. 2. After the append, check the role again, because it may have changed.
 3. With ``acks=all``, wait for the high watermark.
 
 * An outcome is a value, never an exception, so an abandoned one leaves no unretrieved exception.
@@ -77,9 +76,8 @@ Verify = Callable[[TopicPartition, int, int, TransactionClaim], Completion[Error
 class _Outcomes(Completion[R], Generic[R]):
     """The outcomes of one produce request.
 
-    It completes with the value of ``make`` when each outcome is complete, and is in ``waiting``
-    until
-    then.
+    It completes with the value of ``make`` when each outcome is complete. Until then it is in
+    ``waiting``.
     """
 
     __slots__ = ("_each", "_left", "_make", "_waiting", "deadline_s", "pending")
@@ -143,6 +141,8 @@ class ReplicaAppends:
     ) -> None:
         """Create the component with its thread for validation.
 
+        :param max_unpacked_bytes: limit of the bytes of a batch after decompression.
+        :param max_records: limit of the records of a batch.
         :param max_checking_bytes: limit of the bytes that wait for the validation thread.
         :param verify: asks a transaction's coordinator; if None, no transaction can begin.
         """
@@ -183,11 +183,12 @@ class ReplicaAppends:
         leader_epoch: int = ANY_EPOCH,
         transaction: TransactionClaim | None = None,
     ) -> PendingAppend:
-        """Queue the batches of one partition. Never raises an :class:`OperatingError`.
+        """Queue the batch of one partition. An error becomes the outcome and is never raised.
 
-        :param timeout_ms: maximum wait for replication.
-        :param leader_epoch: the only leader epoch in which the batches may be written.
-        :param transaction: the transaction of transactional batches, which are refused without it.
+        :param records: the batch; its buffer must not change until the outcome.
+        :param timeout_ms: time limit of the replication.
+        :param leader_epoch: the only leader epoch in which the batch may be written.
+        :param transaction: the transaction of a transactional batch, which is refused without it.
         """
         pending = PendingAppend(
             topic_partition,
@@ -203,13 +204,13 @@ class ReplicaAppends:
     def append_marker(
         self, topic_partition: TopicPartition, marker: MarkerToWrite, *, timeout_ms: int
     ) -> PendingAppend:
-        """Queue a transaction marker. The outcome completes when the marker is replicated."""
+        """Queue a transaction marker. The outcome is complete when the marker is replicated."""
         pending = PendingAppend(topic_partition, timeout_ms=timeout_ms, marker=marker)
         self._begin(pending)
         return pending
 
     def close(self) -> None:
-        """Stop the validation thread. Nothing may be appended afterwards."""
+        """Stop the validation thread. Append nothing afterwards."""
         self._checker.shutdown(wait=False)
         if self._give_up_timer is not None:
             self._give_up_timer.cancel()
@@ -222,8 +223,10 @@ class ReplicaAppends:
         suspect_after_ms: int,
         each: Callable[[PendingAppend], None] | None = None,
     ) -> Completion[R]:
-        """Complete with ``make`` of all outcomes, in order; each append ends at its deadline.
+        """Return the result of ``make`` for all outcomes in order, once they are complete.
 
+        :param suspect_after_ms: after this time, appends whose directory has not responded get an
+            error.
         :param each: called with every append in the event loop iteration in which it completes,
             before ``make``.
         """
@@ -234,7 +237,7 @@ class ReplicaAppends:
         return outcomes
 
     def _begin(self, pending: PendingAppend) -> None:
-        """Take the append to the directory's queue, or to the first step at which it must wait."""
+        """Queue the append at its directory, or where it must wait first."""
         if pending.done():
             return  # Its deadline passed at the gate.
         try:
@@ -294,9 +297,9 @@ class ReplicaAppends:
     # -- transactions ---------------------------------------------------------------------------
 
     def _queue_behind_earlier_batches(self, pending: PendingAppend, header: BatchHeader) -> bool:
-        """Queue the append behind earlier batches of its producer that wait for the coordinator.
+        """Queue the append behind batches of its producer that wait for the coordinator.
 
-        Return False if there are none.
+        Return False, and do nothing, if there are none.
         """
         if (queued := self._verifying.get(_key_of(pending, header))) is None:
             return False
@@ -306,11 +309,9 @@ class ReplicaAppends:
         return True
 
     def _came_too_early(self, pending: PendingAppend, error: OperatingError) -> bool:
-        """Queue the append again after an earlier batch of its producer that had to be queued
-        again.
+        """Queue the append again if ``error`` only says that an earlier batch was queued again.
 
-        Return False if that is not the cause of the error. A producer would treat the error as
-        fatal.
+        Return False if the error has another cause. A producer would treat this error as fatal.
         """
         is_gap = error.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
         if not is_gap or pending.transaction is None or pending.done():
@@ -329,7 +330,10 @@ class ReplicaAppends:
         return True
 
     def _ask_coordinator(self, pending: PendingAppend, guard: VerificationGuard) -> None:
-        """Ask the coordinator whether the transaction exists that the batch would begin."""
+        """Ask the transaction's coordinator about a batch that would begin a transaction here.
+
+        The batch, and later ones of its producer, wait for the response.
+        """
         header, claim = read_header(pending.records), pending.transaction
         if self._verify is None or claim is None:
             pending.set_result(AppendOutcome(ErrorCode.INVALID_TXN_STATE))
@@ -346,7 +350,7 @@ class ReplicaAppends:
         asking.add_done_callback(lambda asked: self._verified(key, guard, asked.result()))
 
     def _verified(self, key: _ProducerKey, guard: VerificationGuard, code: ErrorCode) -> None:
-        """Handle the coordinator's response for all appends of the producer that wait for it."""
+        """Append or refuse the batches of a producer that waited for the coordinator's response."""
         self._reorders += 1
         for one in _by_sequence(self._verifying.pop(key)):
             one.is_being_verified = False
@@ -369,7 +373,7 @@ class ReplicaAppends:
         self._give_up_timer = self._loop.call_at(at_s, self._give_up)
 
     def _give_up(self) -> None:
-        """Complete the appends to directories that have not responded by their deadline."""
+        """Complete the appends whose directory has not responded by their deadline."""
         self._give_up_timer, self._give_up_at_s = None, math.inf
         # A timer may fire early by the resolution of the event loop's clock.
         now_s = self._loop.time() + _TIMER_SLACK_S
@@ -383,8 +387,12 @@ class ReplicaAppends:
     # -- the records ----------------------------------------------------------------------------
 
     def _check(self, pending: PendingAppend) -> CheckedBatch | None:
-        """Validate the records; return None if a thread does it, which begins the append again
-        afterwards."""
+        """Return the validated batch.
+
+        None if a thread validates it: :meth:`_checked` then continues the append.
+
+        :raises OperatingError: the batch is invalid.
+        """
         config = self._topic_configs.get(pending.topic_partition.topic)
         records = pending.records
         header = validate(records, max_batch_bytes=config.max_message_bytes)
@@ -408,7 +416,8 @@ class ReplicaAppends:
         )
 
     def _checked(self, pending: PendingAppend, check: Completion[CheckedBatch]) -> None:
-        """Continue with the validated append, then with the appends that waited behind it."""
+        """Continue with an append that the thread validated, then with those that waited
+        behind it."""
         queued = self._queued.pop(pending.topic_partition)
         error = check.exception()
         if error is None:
@@ -424,7 +433,7 @@ class ReplicaAppends:
     # -- the directory and the followers --------------------------------------------------------
 
     def _written(self, pending: PendingAppend, append: Completion[AppendResult]) -> None:
-        """Handle the response of the directory's thread."""
+        """Handle the result of the append in the directory's thread."""
         pending.is_written = True
         error = append.exception()
         if isinstance(error, NotVerifiedError) and not pending.done():
@@ -456,7 +465,8 @@ class ReplicaAppends:
         self._replicas.log_end_moved(replica, size_bytes, has_committed=has_committed)
 
     def _answer(self, pending: PendingAppend, partition: Partition, result: AppendResult) -> None:
-        """Answer for records in the log, now or when they are replicated."""
+        """Complete an append that is in the log: now, or with ``acks=all`` when it is
+        replicated."""
         if not partition.is_leader or partition.leader_epoch != pending.leader_epoch:
             pending.set_result(AppendOutcome(ErrorCode.NOT_LEADER_OR_FOLLOWER, is_in_log=True))
             return
@@ -501,7 +511,7 @@ class ReplicaAppends:
 
 
 def _give_up(pending: Sequence[PendingAppend]) -> None:
-    """Complete those of the appends whose directory has not responded."""
+    """Complete the appends whose directory has not responded with an error."""
     for one in pending:
         if one.is_written:
             continue
@@ -528,17 +538,20 @@ def _key_of(pending: PendingAppend, header: BatchHeader) -> _ProducerKey:
 
 
 def _by_sequence(row: Sequence[PendingAppend]) -> list[PendingAppend]:
-    """Sort a producer's appends by sequence number, from the first one: responses can be out of
-    order."""
+    """Return a producer's appends in the order of their sequence numbers, from the first append on.
+
+    Responses of the directory's thread can be out of order.
+    """
     sequences = {one: read_header(one.records).base_sequence for one in row}
     first = sequences[row[0]]
     return sorted(row, key=lambda one: (sequences[one] - first) & MAX_SEQUENCE)
 
 
 def _terms_of(pending: PendingAppend) -> ProducerTerms:
-    """Return the producer's terms for a transactional batch.
+    """Return the terms under which the log accepts a transactional batch.
 
-    :raises OperatingError: the request has no transactional id.
+    :raises OperatingError: TRANSACTIONAL_ID_AUTHORIZATION_FAILED: the request has no transactional
+        id.
     """
     claim = pending.transaction
     if claim is None:

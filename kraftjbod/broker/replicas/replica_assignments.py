@@ -31,17 +31,22 @@ class ReplicaAssignments:
         self._assignments = assignments
 
     def assign(self, replica: HostedReplica, directory_id: DirectoryId) -> None:
-        """Report the replica's directory, if the cluster knows directories; else it is reported
-        when it does."""
+        """Report the replica's directory to the controller.
+
+        Nothing is reported while the cluster does not know directories. All are reported when it
+        does.
+        """
         if self._cache.state.knows_dirs_of(self._broker_id):
             self._assignments.assign(replica.key, directory_id)
 
     def assign_without_log(self, replica: HostedReplica, directory_id: DirectoryId) -> None:
-        """Report a replica without a log. The report waits until the cluster knows directories."""
+        """Report the directory of a replica without a log, even if the cluster knows no directories
+        yet."""
         self._assignments.assign(replica.key, directory_id)
 
     def assign_moving(self, replica: HostedReplica) -> None:
-        """Report the target of the move again, if the metadata does not name it any more."""
+        """Report the target of the replica's move again, if the metadata does not name it any
+        more."""
         future = self._logs.future(replica.topic_partition)
         if future is None or self._assignments.is_queued(replica.key):
             return
@@ -50,7 +55,10 @@ class ReplicaAssignments:
             self.assign(replica, target)
 
     def to_resume(self, replica: HostedReplica, action: ResumeMove) -> MoveToResume:
-        """Return the move to resume. A queued report may withdraw a target that the metadata still
-        names."""
+        """Return the move to resume.
+
+        The move is not accepted if a pending report withdraws a target that the metadata still
+        names.
+        """
         is_taken_back = self._assignments.is_queued(replica.key)
         return MoveToResume(replica, action.is_accepted and not is_taken_back)

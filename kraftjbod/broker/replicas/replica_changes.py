@@ -13,7 +13,7 @@ from kraftjbod.core.ids import TopicPartition
 
 
 class MoveToResume(NamedTuple):
-    """A move that a restart interrupted; ``is_accepted``: the metadata already names its target."""
+    """A move that a restart interrupted. ``is_accepted``: the metadata already names its target."""
 
     replica: HostedReplica
     is_accepted: bool
@@ -21,7 +21,7 @@ class MoveToResume(NamedTuple):
 
 @dataclass(slots=True)
 class ReplicaChanges:
-    """The work after a delta: at once for fetchers and moves, later for disks."""
+    """The work that follows from a metadata change. Work on disks is done later, in tasks."""
 
     follow: list[HostedReplica] = field(default_factory=list)
     unfollow: list[TopicPartition] = field(default_factory=list)

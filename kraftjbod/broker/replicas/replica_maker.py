@@ -34,11 +34,10 @@ MAX_WISHED_DIRECTORIES: Final = 10_000
 
 
 class ReplicaMaker:
-    """Creates logs.
+    """Creates the logs of new replicas.
 
     ``next_step`` returns the action for a replica without a log. ``stay_offline`` is called if no
-    log
-    may be created at present.
+    log may be created at present.
     """
 
     def __init__(
@@ -68,14 +67,13 @@ class ReplicaMaker:
         self._log = get_logger(component="replica_maker")
 
     def __contains__(self, topic_partition: TopicPartition) -> bool:
-        """Return whether a log of that name is being created."""
+        """Whether a log of that name is being created."""
         return topic_partition in self._making
 
     def prefer_directory(
         self, topic_partition: TopicPartition, directory_id: DirectoryId | None
     ) -> None:
-        """Request ``directory_id`` for a replica that does not exist here yet; None cancels the
-        request."""
+        """Note where to create a replica that does not exist here yet. None removes the note."""
         self._wishes.pop(topic_partition, None)
         if directory_id is not None:
             self._wishes[topic_partition] = directory_id
@@ -83,7 +81,7 @@ class ReplicaMaker:
                 del self._wishes[next(iter(self._wishes))]
 
     async def make(self, replica: HostedReplica) -> LogHandle | None:
-        """Create the log of the replica.
+        """Create the log of the replica; retry if a directory fails meanwhile.
 
         Return None if the replica is not hosted any more, must wait for a directory, or has a log.
         """
@@ -123,7 +121,10 @@ class ReplicaMaker:
     async def _make(
         self, replica: HostedReplica, step: Create | CreateChosen | AdoptFuture
     ) -> LogHandle | None:
-        """Return the log, or None if the log or the replica is gone after the creation."""
+        """Create the log. Return None if the log or the replica is gone afterwards.
+
+        :raises OperatingError: the creation failed.
+        """
         topic_partition = replica.topic_partition
         # From now on the replica may have records outside the source of its move.
         await self._requested_moves.forget(replica.key)
@@ -153,9 +154,10 @@ class ReplicaMaker:
     def _directory_for(
         self, topic_partition: TopicPartition, step: Create | CreateChosen
     ) -> DirectoryId | None:
-        """Directory for a new log: the requested one, or the one in the metadata, or None.
+        """Return the directory for a new log: the requested one, else the one in the metadata.
 
-        If that directory was cordoned after the request (KIP-1066), another one is chosen.
+        None if the log manager should choose, also if the directory in the metadata was cordoned
+        since (KIP-1066).
         """
         wished, online = self._wishes.get(topic_partition), self._logs.online_dirs()
         cordoned = {log_dir.directory_id for log_dir in online if log_dir.is_cordoned}
@@ -166,8 +168,10 @@ class ReplicaMaker:
         return None if named in cordoned else named
 
     def _stray_instead(self, replica: HostedReplica, step: Create | CreateChosen) -> Stray | None:
-        """Return a stray in a suitable directory: it has at least as many records as an empty
-        log."""
+        """Return a stray to use instead of an empty log: it has at least as many records.
+
+        None if no suitable directory has one.
+        """
         wanted = self._directory_for(replica.topic_partition, step)
         fit = [
             stray
@@ -180,7 +184,8 @@ class ReplicaMaker:
         return max(fit, key=lambda stray: stray.size_bytes, default=None)
 
     def _is_still_impaired(self, directory_id: bytes | None) -> bool:
-        """Whether a new log has to wait for that directory, or for any at all if it is None."""
+        """Whether a new log must wait for that directory to recover; None stands for any
+        directory."""
         online = self._logs.online_dirs()
         if directory_id is None:
             return all(log_dir.is_impaired or log_dir.is_cordoned for log_dir in online)

@@ -121,13 +121,13 @@ class ReplicaManager:
     # --- metadata --------------------------------------------------------------------------------
 
     def apply_configs(self) -> None:
-        """Load the logs with the configurations of their topics."""
+        """Apply the topics' configurations in the metadata. Call it before the logs are loaded."""
         for resource_type, name in self._cache.state.configs:
             if resource_type is ResourceType.TOPIC:
                 self.config_changed(name)
 
     def apply_all(self) -> ReplicaChanges:
-        """Apply all metadata once, after all logs are loaded.
+        """Apply all metadata once, after all logs are loaded; return the work that follows.
 
         Copies that the metadata does not have are set aside as strays.
         """
@@ -146,7 +146,7 @@ class ReplicaManager:
         return changes
 
     def apply_delta(self, delta: MetadataDelta) -> ReplicaChanges:
-        """Apply a metadata delta."""
+        """Apply a metadata delta; return the work that follows."""
         changes = ReplicaChanges()
         for topic_id, topic in delta.deleted_topics.items():
             self._topic_configs.forget(topic.name)
@@ -167,7 +167,8 @@ class ReplicaManager:
         return changes
 
     def _note_registered(self, brokers: Collection[BrokerId]) -> None:
-        """Invalidate earlier reports of followers on brokers that registered again."""
+        """Note that brokers registered again: earlier reports of their followers do not count any
+        more."""
         moment = self._replicas.moments.next()
         for replica in self._replicas if brokers else ():
             if replica.partition is not None:
@@ -196,9 +197,10 @@ class ReplicaManager:
         return changes
 
     def reconcile_again(self, *, offline_too: bool = False) -> ReplicaChanges:
-        """Reconcile the replicas that wait for a directory, after one accepts new logs again.
+        """Reconcile the replicas that wait for a directory; return the work that follows.
 
-        :param offline_too: a directory returned from OFFLINE or is not waited for any more.
+        :param offline_too: whether a directory returned from OFFLINE or is not waited for any more,
+            so that offline replicas are reconciled as well.
         """
         changes = ReplicaChanges()
         for replica in self._replicas:
@@ -227,7 +229,7 @@ class ReplicaManager:
     def _resume_move(
         self, replica: HostedReplica, handle: LogHandle, changes: ReplicaChanges
     ) -> None:
-        """Resume the move whose future copy was found in an attached directory, if there is one."""
+        """Resume the replica's move if its future copy is in an attached directory."""
         future = self._logs.future(replica.topic_partition)
         if future is not None and future.log_dir is handle.log_dir:
             changes.drop_future.append(replica.topic_partition)
@@ -270,7 +272,7 @@ class ReplicaManager:
         *,
         is_new: bool,
     ) -> None:
-        """Start hosting a replica."""
+        """Start hosting a replica that the metadata has here."""
         replica = HostedReplica(topic_partition, key.topic_id, registration, is_new=is_new)
         self._replicas.add(replica)
         self._settle(replica, changes)
@@ -301,8 +303,10 @@ class ReplicaManager:
                     assert_never(action)
 
     def _stay_offline(self, replica: HostedReplica, action: Action) -> None:
-        """Mark the replica offline: its directory is offline or its copy is lost, and no log may be
-        created."""
+        """Mark the replica offline, report it if ``action`` says so, and log the reason once.
+
+        Its directory is offline or its copy is lost, and no log may be created.
+        """
         replica.note(ReplicaEvent.LOST)
         if isinstance(action, Assign):
             self._assignments.assign_without_log(replica, action.directory_id)
@@ -346,7 +350,7 @@ class ReplicaManager:
     # --- roles -----------------------------------------------------------------------------------
 
     def _open(self, replica: HostedReplica, handle: LogHandle, changes: ReplicaChanges) -> None:
-        """Attach the log to the replica and apply the role in the metadata."""
+        """Attach the log to the replica and apply its role in the metadata."""
         config = self._topic_configs.get(replica.topic_partition.topic)
         replica.handle = handle
         # From now on a failed disk may have its copy.
@@ -375,7 +379,7 @@ class ReplicaManager:
             )
 
     def apply_role(self, replica: HostedReplica) -> ReplicaChanges:
-        """Apply the replica's role after the operation that delayed it has ended."""
+        """Apply the replica's role, because the operation that delayed it has ended."""
         changes = ReplicaChanges()
         if self._replicas.is_current(replica) and replica.partition is not None:
             self._apply_role(replica, changes)
@@ -438,15 +442,13 @@ class ReplicaManager:
     def prefer_directory(
         self, topic_partition: TopicPartition, directory_id: DirectoryId | None
     ) -> None:
-        """Request ``directory_id`` for a replica that does not exist here yet; None cancels the
-        request."""
+        """Note where to create a replica that does not exist here yet. None removes the note."""
         self._maker.prefer_directory(topic_partition, directory_id)
 
     def promoted(self, replica: HostedReplica, handle: LogHandle) -> None:
         """Attach the future copy, which has replaced the replica's log and has the same records.
 
-        The move stopped the replica's fetching before, and restarts it according to the role
-        afterwards.
+        The caller stopped the replica's fetching before, and restarts it afterwards if it follows.
         """
         if not self._replicas.is_current(replica):
             return  # The replica left this broker meanwhile; its log is about to be removed.
@@ -482,8 +484,7 @@ class ReplicaManager:
         """Write the high watermarks to each directory's checkpoint.
 
         Entries of replicas that neither the metadata nor the disk has here are removed. Otherwise a
-        new
-        topic with the same name would look like one that lost its log.
+        new topic with the same name would look like one that lost its log.
         """
         await self._logs.checkpoint_high_watermarks(
             {
@@ -497,7 +498,8 @@ class ReplicaManager:
     # --- directories -----------------------------------------------------------------------------
 
     def mark_offline(self, log_dir: LogDir) -> list[HostedReplica]:
-        """Take the replicas of a failed directory offline and end all waits for them."""
+        """Take the replicas of a failed directory offline and end all waits for them. Return
+        them."""
         lost = self._replicas_in(log_dir)
         for replica in lost:
             self._lose(replica, log_dir)
@@ -506,7 +508,8 @@ class ReplicaManager:
     def note_dir_state(self, log_dir: LogDir) -> list[HostedReplica]:
         """Apply a directory's impairment or recovery to its replicas, and wake their readers.
 
-        Produces that wait for replication continue to wait: their records are written.
+        Produces that wait for replication continue to wait: their records are written. Return the
+        replicas.
         """
         replicas = self._replicas_in(log_dir)
         for replica in replicas:
@@ -532,12 +535,13 @@ class ReplicaManager:
         self._replicas.end_waits(replica, ErrorCode.KAFKA_STORAGE_ERROR)
 
     def leads_in(self, directory_id: DirectoryId, lost: Collection[TopicPartition]) -> bool:
-        """Return whether this broker still is leader of a replica in a failed directory by the
+        """Whether this broker still leads a replica in a failed directory, according to the
         metadata.
 
-        ``lost`` were in the directory when it failed. A controller without knowledge of the failure
-        may
-        have assigned others to it since. Replicas with another log now do not count.
+        A replica that has another log now does not count.
+
+        :param lost: the replicas in the directory when it failed. A controller that did not know
+            of the failure may have assigned others to it since.
         """
         return any(
             replica.registration.leader == self._broker_id
@@ -560,7 +564,8 @@ class ReplicaManager:
         return TopicPartition(self._cache.state.topics[key.topic_id].name, key.partition)
 
     def _present_copy(self, topic_partition: TopicPartition) -> LogHandle | None:
-        """Return the usable log on this broker; a log in a failing directory does not count."""
+        """Return the replica's log in an online directory, unless it is being removed or
+        created."""
         if topic_partition in self._removals or topic_partition in self._maker:
             return None
         handle = self._logs.get(topic_partition)

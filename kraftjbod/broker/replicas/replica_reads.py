@@ -83,7 +83,7 @@ class FetchedData(NamedTuple):
 
 
 class FoundOffset(NamedTuple):
-    """An offset with the timestamp and the leader epoch of its record, if known."""
+    """An offset, with the timestamp and the leader epoch of its record; -1 if unknown."""
 
     timestamp_ms: int
     offset: int
@@ -103,10 +103,10 @@ class ReplicaReads:
     ) -> None:
         """Create the reader.
 
-        :param follower_caught_up: called for fetches of followers outside the ISR.
-        :param damage_met: called when a read finds damage in the log.
-        :param may_be_deposed: whether other brokers may lead the partitions of this broker.
-        :param lets_followers_serve: consumers may read any in-sync replica.
+        :param follower_caught_up: called for each fetch of a follower outside the ISR.
+        :param damage_met: called with the replica when a read finds damage in its log.
+        :param may_be_deposed: returns whether other brokers may lead the partitions of this broker.
+        :param lets_followers_serve: whether consumers may read any in-sync replica.
         """
         self._replicas = replicas
         self._clock = clock
@@ -118,10 +118,10 @@ class ReplicaReads:
     # --- fetch -----------------------------------------------------------------------------------
 
     def read(self, wanted: FetchFrom, *, min_one_batch: bool, is_first_read: bool) -> FetchedData:
-        """Read what is available without waiting. Never raises an :class:`OperatingError`.
+        """Read the records that are in memory, without waiting. An error is a result, never raised.
 
-        :param is_first_read: False when a fetch that waited reads again, because a follower's
-            progress is
+        :param min_one_batch: return the first batch even if it exceeds the limit.
+        :param is_first_read: False when a fetch that waited reads again: a follower's progress is
             noted once per request.
         """
         try:
@@ -130,8 +130,10 @@ class ReplicaReads:
             return self._refused(wanted, e)
 
     def nearest(self, wanted: FetchFrom, rack: str, listener_name: str) -> FetchedData | None:
-        """Return a redirect to the nearest replica for a consumer in ``rack``; None to read from
-        the leader."""
+        """Return a result that sends a consumer in ``rack`` to the nearest replica.
+
+        None if it should read the leader.
+        """
         try:
             _, partition, handle = self._readable(wanted)
         except OperatingError:
@@ -146,7 +148,8 @@ class ReplicaReads:
         return None if chosen is None else _answer(partition, handle)._replace(preferred=chosen)
 
     async def read_from_disk(self, wanted: FetchFrom, *, min_one_batch: bool) -> FetchedData:
-        """Read data that :meth:`read` found not in memory; waits for the directory's thread."""
+        """Read the records in the directory's thread, after :meth:`read` did not find them in
+        memory."""
         try:
             _, partition, handle = self._readable(wanted)
             start, end = wanted.fetch_offset, self._end_for(wanted, partition, handle)
@@ -256,7 +259,10 @@ class ReplicaReads:
                 return FetchedData(error.code)
 
     def _impaired(self, wanted: FetchFrom, error: LogDirImpairedError) -> FetchedData:
-        """Answer for a directory that cannot be read at present; it recovers automatically."""
+        """Return the result for a directory that cannot be read at present.
+
+        A consumer gets no records and no error, because the directory may recover.
+        """
         replica = self._replicas.get(wanted.topic_partition)
         if wanted.replica_id >= 0 or replica is None:
             return FetchedData(error.code)
@@ -275,7 +281,7 @@ class ReplicaReads:
             self._damage_met(replica)
 
     def _with_range(self, wanted: FetchFrom, error: OperatingError) -> FetchedData:
-        """Return an error with the leader's offset range, which a follower needs to restart its
+        """Return an error with the log's offset range, which a follower needs to restart its
         log."""
         replica = self._replicas.get(wanted.topic_partition)
         if replica is None or replica.partition is None or replica.handle is None:
@@ -317,14 +323,12 @@ class ReplicaReads:
         current_leader_epoch: int,
         is_committed_only: bool = False,
     ) -> FoundOffset:
-        """Return the offset for a timestamp or a special timestamp; all fields are -1 if there is
-        none.
+        """Return the offset of the first record at or after a timestamp, or of a special timestamp.
 
-        The offset is below the high watermark, or below the last stable offset with
-        ``read_committed``.
+        All fields are -1 if there is none below the high watermark, or below the last stable offset
+        with ``is_committed_only``.
 
-        :raises OperatingError: if this broker does not lead, or does not know the high watermark
-            yet
+        :raises OperatingError: this broker does not lead, or does not know the high watermark yet
             (KIP-207).
         """
         partition, handle = self._leader(topic_partition, current_leader_epoch)
@@ -360,7 +364,7 @@ class ReplicaReads:
     ) -> tuple[int, int]:
         """Return the largest epoch up to ``leader_epoch`` and its end offset; (-1, -1) if unknown.
 
-        :raises OperatingError: if this broker does not lead, or leads in another epoch.
+        :raises OperatingError: this broker does not lead, or leads in another epoch.
         """
         partition, handle = self._leader(topic_partition, current_leader_epoch)
         return _end_of_epoch(leader_epoch, partition, handle)
@@ -392,7 +396,7 @@ def _answer(
 
 
 def _readable_end(partition: Partition, handle: LogHandle, *, is_committed_only: bool) -> int:
-    """Return the end of a consumer's view of the log."""
+    """Return the offset at which a consumer's view of the log ends."""
     if is_committed_only:
         return handle.view.last_stable_offset(partition.high_watermark)
     return partition.high_watermark
@@ -401,8 +405,10 @@ def _readable_end(partition: Partition, handle: LogHandle, *, is_committed_only:
 def _aborted_cached(
     handle: LogHandle, start: int, result: ReadResult
 ) -> Sequence[AbortedTransaction] | None:
-    """Return the aborted transactions of a read from ``start``; None if they must be read from the
-    disk."""
+    """Return the aborted transactions of a read from ``start``.
+
+    None if they must be read from the disk.
+    """
     if not handle.view.may_hold_aborted(start):
         return ()
     upper = end_of_batches(result.records)
@@ -412,9 +418,8 @@ def _aborted_cached(
 def _end_of_epoch(epoch: int, partition: Partition, handle: LogHandle) -> tuple[int, int]:
     """Return the largest epoch up to ``epoch`` and its end offset.
 
-    The log has an epoch from its first record on. The epoch in which this broker leads counts from
-    its
-    start.
+    The log has an epoch from the epoch's first record on, except the epoch in which this broker
+    leads: that counts from its start.
     """
     if handle.latest_epoch < epoch <= partition.leader_epoch:
         if epoch == partition.leader_epoch:
@@ -425,7 +430,11 @@ def _end_of_epoch(epoch: int, partition: Partition, handle: LogHandle) -> tuple[
 
 
 def _epoch_of_start(partition: Partition, handle: LogHandle) -> int:
-    """Return the leader epoch of the first record of the log, or of the first one to be written."""
+    """Return the leader epoch at the log start: of the first record, or of the next one to be
+    written.
+
+    -1 if unknown.
+    """
     start, epochs = handle.log_start_offset, handle.view.epochs
     if not epochs:
         is_next = partition.leader_epoch_start_offset <= start
@@ -436,8 +445,13 @@ def _epoch_of_start(partition: Partition, handle: LogHandle) -> int:
 def _divergence(
     wanted: FetchFrom, partition: Partition, handle: LogHandle
 ) -> tuple[int, int] | None:
-    """Return the point where the follower's log diverges from the leader's, if it does
-    (KIP-595)."""
+    """Return epoch and end offset of the last point up to which both logs may agree (KIP-595).
+
+    None if the logs do not diverge before the fetch offset.
+
+    :raises OffsetOutOfRangeError: the epoch is unknown, or the fetch offset is before the log
+        start.
+    """
     epoch, end_offset = _end_of_epoch(wanted.last_fetched_epoch, partition, handle)
     if epoch == NO_EPOCH or wanted.fetch_offset < handle.log_start_offset:
         raise OffsetOutOfRangeError(
@@ -456,9 +470,10 @@ def _require_in_range(offset: int, handle: LogHandle) -> None:
 
 
 def _offset_after_empty(wanted: FetchFrom, result: ReadResult) -> int | None:
-    """Return the next offset to read for a consumer that would get only batches without records.
+    """Return the next offset to read if a consumer would get only batches without records, else
+    None.
 
-    Compaction leaves such batches, and librdkafka treats a response with nothing else as too small.
-    Followers need these batches for the producer state.
+    Compaction leaves such batches, and librdkafka treats a response with nothing else as too
+    small. Followers need these batches for the producer state.
     """
     return offset_after_empty(result.records) if wanted.replica_id == CONSUMER else None

@@ -19,7 +19,7 @@ from kraftjbod.storage.replicas.stray_mark import StrayReason
 
 
 class ReplicaRemovals:
-    """Call ``begin`` at once, then ``delete`` or ``set_aside`` in a separate task."""
+    """Removes logs. Call ``begin`` at once, then ``delete`` or ``set_aside`` in a separate task."""
 
     def __init__(
         self, *, logs: LogManager, cache: MetadataCache, backoff: ExponentialBackoff
@@ -35,15 +35,16 @@ class ReplicaRemovals:
         return topic_partition in self._leaving
 
     def begin(self, topic_partition: TopicPartition) -> None:
-        """Treat the copies with this name as gone from now on."""
+        """Treat the copies with this name as gone from now on, although they are removed later."""
         self._leaving[topic_partition] = asyncio.Event()
 
     def under_way(self, topic_partition: TopicPartition) -> asyncio.Event | None:
-        """Return an event that is set when the name is free; None if it is free now."""
+        """Return an event that is set when the name's removal ends; None if none is in progress."""
         return self._leaving.get(topic_partition)
 
     async def delete(self, topic_partition: TopicPartition) -> None:
-        """Delete both copies: the topic was deleted, or the replica moved to another broker."""
+        """Delete the current and the future copy. Their topic was deleted, or the replica moved
+        away."""
         try:
             is_building = self._logs.future(topic_partition) is not None
             if self._logs.get(topic_partition) is not None or not is_building:
@@ -53,7 +54,7 @@ class ReplicaRemovals:
             self._leaving.pop(topic_partition).set()
 
     async def set_aside(self, topic_partition: TopicPartition) -> None:
-        """Rename the log to a stray, which is kept but not served."""
+        """Make the log a stray, which is kept but not served."""
         self._log.warning("stray_replica_set_aside", partition=str(topic_partition))
         try:
             await self.remove(topic_partition, is_wanted_nowhere=True)
@@ -61,7 +62,8 @@ class ReplicaRemovals:
             self._leaving.pop(topic_partition).set()
 
     async def drop_future(self, topic_partition: TopicPartition) -> None:
-        """Remove the future copy of a move, if there is one; retry while its directory is busy."""
+        """Remove the future copy of a move, if there is one. Retries while its directory is
+        busy."""
         future, failures = self._logs.future(topic_partition), 0
         while future is not None and self._logs.future(topic_partition) is future:
             try:
@@ -76,7 +78,10 @@ class ReplicaRemovals:
                 return
 
     async def remove(self, topic_partition: TopicPartition, *, is_wanted_nowhere: bool) -> None:
-        """Remove the log; retry while its directory is busy or stalled."""
+        """Remove the log. Retries while its directory is busy or stalled; other errors are logged.
+
+        :param is_wanted_nowhere: keep the log as a stray instead of deleting it.
+        """
         failures = 0
         while True:
             try:
@@ -95,7 +100,10 @@ class ReplicaRemovals:
             return
 
     async def _keep(self, topic_partition: TopicPartition) -> None:
-        """Keep the log as a stray that records the metadata log id. Raises as ``rename_stray``."""
+        """Make the log a stray that records the reason and the metadata log id.
+
+        :raises OperatingError: as ``LogManager.rename_stray``.
+        """
         state, handle = self._cache.state, self._logs.get(topic_partition)
         is_known = handle is not None and handle.topic_id in state.topics
         reason = StrayReason.NOT_A_REPLICA if is_known else StrayReason.TOPIC_UNKNOWN

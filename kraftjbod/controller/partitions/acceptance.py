@@ -28,14 +28,15 @@ AcceptanceOf = Callable[[BrokerId, DirectoryId], Acceptance]
 
 
 def acceptance_of_directory(broker: BrokerRegistration, directory_id: DirectoryId) -> Acceptance:
-    """Return the acceptance by the directory alone, without regard to its broker's state."""
+    """Return the acceptance of a replica in the directory if its broker were active."""
     if not broker.has_online_dir(directory_id):
         return Acceptance.REFUSED
     return Acceptance.LAST_RESORT if broker.is_impaired(directory_id) else Acceptance.ACCEPTABLE
 
 
 def acceptance_of(broker: BrokerRegistration | None, directory_id: DirectoryId) -> Acceptance:
-    """Return the acceptance of a replica in this directory; None stands for an unknown broker."""
+    """Return the acceptance of a replica in the directory; REFUSED if ``broker`` is None
+    (unknown)."""
     if broker is None or not broker.is_active:
         return Acceptance.REFUSED
     return acceptance_of_directory(broker, directory_id)
@@ -44,10 +45,11 @@ def acceptance_of(broker: BrokerRegistration | None, directory_id: DirectoryId) 
 def changed_directories(
     before: BrokerRegistration, after: BrokerRegistration
 ) -> tuple[DirectoryId, ...]:
-    """Return, sorted, the directories whose acceptance changes with their broker.
+    """Return the ids, sorted, of the directories whose acceptance differs between two
+    registrations.
 
     UNASSIGNED and MIGRATING are included if the acceptance of replicas without a known directory
-    changes.
+    differs.
     """
     candidates = before.known_log_dirs | after.known_log_dirs | {UNASSIGNED_DIR, MIGRATING_DIR}
     return tuple(

@@ -14,7 +14,7 @@ from kraftjbod.core.ids import BrokerId, TopicIdPartition
 
 
 class FollowUps:
-    """A queue per broker, in order of arrival, with each partition at most once per broker."""
+    """One queue of partitions per broker, in order of arrival, without duplicates in a queue."""
 
     def __init__(self) -> None:
         self._waiting: dict[BrokerId, deque[TopicIdPartition]] = {}
@@ -28,12 +28,16 @@ class FollowUps:
             self._waiting[broker_id] = deque(dict.fromkeys(itertools.chain(before, keys)))
 
     def first(self, count: int) -> tuple[BrokerId, Sequence[TopicIdPartition]]:
-        """Return at most ``count`` partitions of one broker. The queue must not be empty."""
+        """Return a broker and the first partitions of its queue, at most ``count``.
+
+        There must be a queued partition.
+        """
         broker_id, keys = next(iter(self._waiting.items()))
         return broker_id, tuple(itertools.islice(keys, count))
 
     def drop(self, broker_id: BrokerId, count: int) -> None:
-        """Remove the first ``count`` partitions of that broker, and put other brokers first."""
+        """Remove the first ``count`` partitions of the broker's queue, and put other brokers
+        first."""
         keys = self._waiting.pop(broker_id)
         for _ in range(count):
             keys.popleft()

@@ -23,7 +23,10 @@ from kraftjbod.metadata.registrations import PartitionRegistration
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """``directories`` is parallel to ``replicas``. ``adding`` and ``removing`` are subsets."""
+    """The replicas of a partition and their directories, in parallel.
+
+    ``adding`` and ``removing`` are subsets of the replicas.
+    """
 
     replicas: tuple[BrokerId, ...]
     directories: tuple[DirectoryId, ...]
@@ -45,19 +48,19 @@ class Assignment:
 
     @property
     def original(self) -> tuple[BrokerId, ...]:
-        """The replicas after a cancel."""
+        """The replicas that remain if the reassignment is cancelled."""
         return tuple(replica for replica in self.replicas if replica not in self.adding)
 
     @property
     def target(self) -> tuple[BrokerId, ...]:
-        """The replicas after completion."""
+        """The replicas that remain when the reassignment is complete."""
         return tuple(replica for replica in self.replicas if replica not in self.removing)
 
     def directory_of(self, replica: BrokerId) -> DirectoryId:
         return self.directories[self.replicas.index(replica)]
 
     def with_directory(self, replica: BrokerId, directory_id: DirectoryId) -> Assignment:
-        """Return the same replicas, with one of them in another directory."""
+        """Return this assignment with ``replica`` in another directory."""
         homes = dict(zip(self.replicas, self.directories, strict=True))
         homes[replica] = directory_id
         return Assignment(
@@ -70,7 +73,10 @@ class Assignment:
     def reassigned_to(
         self, target: Sequence[BrokerId], directory_of: Callable[[BrokerId], DirectoryId]
     ) -> Assignment:
-        """Return the assignment during a reassignment to ``target`` with the given directories."""
+        """Return the assignment during a reassignment to ``target``.
+
+        :param directory_of: returns the directory of a replica in ``target``.
+        """
         removing = tuple(sorted(set(self.original).difference(target)))
         return Assignment(
             replicas=(*target, *removing),
@@ -80,11 +86,12 @@ class Assignment:
         )
 
     def cancelled(self) -> Assignment:
-        """Return the original replicas."""
+        """Return the assignment after a cancel: the original replicas."""
         return self._only(self.original)
 
     def is_complete(self, isr: Collection[BrokerId]) -> bool:
-        """Return whether the in-sync set ``isr`` completes the reassignment."""
+        """Whether a reassignment is complete with the in-sync replicas ``isr``. False if there is
+        none."""
         if not self.is_reassigning:
             return False
         target = self.target
@@ -92,14 +99,14 @@ class Assignment:
         return set(awaited) <= set(isr)
 
     def min_isr(self, configured: int) -> int:
-        """Return how many in-sync replicas a commit needs.
+        """Return the number of in-sync replicas that a commit needs.
 
         :param configured: ``min.insync.replicas``.
         """
         return min(configured, len(self.replicas) - max(len(self.adding), len(self.removing)))
 
     def completed(self) -> Assignment:
-        """Return the target."""
+        """Return the assignment after the completion: the target replicas."""
         return self._only(self.target)
 
     def _only(self, replicas: tuple[BrokerId, ...]) -> Assignment:
@@ -107,7 +114,7 @@ class Assignment:
 
 
 def why_malformed(replicas: Sequence[BrokerId]) -> str | None:
-    """Return the error of a malformed list of replicas; None if it is well-formed."""
+    """Return an error message for a malformed list of replicas; None if it is well-formed."""
     if not replicas:
         return "The manual partition assignment includes an empty replica list."
     if min(replicas) < 0:

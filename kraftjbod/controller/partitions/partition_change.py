@@ -65,7 +65,7 @@ _LAST_RESORT: Final = Acceptance.LAST_RESORT
 
 
 class _Elected(NamedTuple):
-    """The leader, and whether it may lack records."""
+    """An elected leader, and whether it may lack records."""
 
     leader: BrokerId
     unclean: bool = False
@@ -87,8 +87,10 @@ def change_partition(
 
     A requested assignment must keep an in-sync or eligible replica, or UNCLEAN must find a leader.
 
-    :param isr: the requested in-sync set; None keeps it. Without eligible leader replicas an
-        empty set keeps the present one until a replica can lead.
+    :param election: the replicas that may become leader.
+    :param acceptance: returns whether a replica may lead and be in sync.
+    :param isr: the requested in-sync replicas; None keeps them. Without eligible leader replicas,
+        an empty set keeps the present one until a replica can lead.
     :param assignment: the requested replicas and their directories; None keeps them.
     :param leader_recovering: the requested recovery state; an unclean election overrides it.
     :param unclean: a replica that may have lost the end of its log.
@@ -140,7 +142,11 @@ def change_partition(
 def _completed_if_due(
     wanted: Assignment, fit: tuple[BrokerId, ...], rules: TopicRules
 ) -> Assignment:
-    """Complete a reassignment if ``fit``, the acceptable in-sync members, allow it."""
+    """Return ``wanted`` with its reassignment completed if that is due, else unchanged.
+
+    It is due if all awaited replicas are in ``fit``, the acceptable in-sync replicas, and enough
+    in-sync replicas remain for ``min.insync.replicas``.
+    """
     if not wanted.is_complete(fit):
         return wanted
     completed = wanted.completed()
@@ -164,7 +170,8 @@ def _acceptable(isr: Sequence[BrokerId], acceptance_of: _AcceptanceOf) -> tuple[
 def _eligible(
     before: PartitionRegistration, wanted: Assignment, unclean: BrokerId | None
 ) -> tuple[BrokerId, ...]:
-    """Return the clean replicas that were in sync or eligible, in the order of the replicas."""
+    """Return the replicas, except ``unclean``, that were in sync or eligible, in assignment
+    order."""
     whole = {*before.isr, *before.elr} - {unclean}
     return tuple(replica for replica in wanted.replicas if replica in whole)
 
@@ -172,10 +179,10 @@ def _eligible(
 def _last_known(
     before: PartitionRegistration, wanted: Assignment, unclean: BrokerId | None
 ) -> tuple[BrokerId, ...]:
-    """Return candidates to lead if no replica is in sync or eligible any more.
+    """Return the candidates for leader if no replica is in sync or eligible any more.
 
-    A lost copy has no records, and is recreated: any other replica has more. A clean replica is
-    also preferred to one that returns unclean.
+    A lost copy has no records and is recreated: any other replica has more. A clean replica is also
+    preferred to one that returns unclean.
     """
     present = (before.leader,) if before.has_leader else before.last_known_elr
     there = [r for r in wanted.replicas if wanted.directory_of(r) != LOST_DIR and r != unclean]
@@ -215,7 +222,11 @@ def _clean_candidates(
     isr: tuple[BrokerId, ...],
     eligible: tuple[BrokerId, ...],
 ) -> Iterator[BrokerId]:
-    """Yield acceptable members of the in-sync set, acceptable eligible ones, then last resorts."""
+    """Yield the replicas that may lead without loss of records, in order of preference.
+
+    Acceptable in-sync replicas come first, then acceptable eligible ones, then replicas of last
+    resort.
+    """
     first = wanted.replicas[:1] if election is Election.PREFERRED else ()
     in_order = (before.leader, *wanted.replicas)
     for acceptance, candidates in ((_ACCEPTABLE, (*first, *in_order)), (_LAST_RESORT, in_order)):
@@ -240,7 +251,7 @@ def _if_new(wanted: T | None, present: T) -> T | None:
 def _new_directories(
     wanted: Assignment, before: PartitionRegistration
 ) -> tuple[DirectoryId, ...] | None:
-    """Return the directories if they change; a record with new replicas implies MIGRATING."""
+    """Return the directories to record; None if they stay, or if new replicas imply MIGRATING."""
     if wanted.replicas == before.replicas:
         return _if_new(wanted.directories, before.directories)
     return _if_new(wanted.directories, (MIGRATING_DIR,) * len(wanted.replicas))

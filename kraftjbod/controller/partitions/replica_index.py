@@ -72,13 +72,14 @@ class ReplicaIndex:
     # --- reading ---------------------------------------------------------------------------------
 
     def partitions_in_isr(self, broker_id: BrokerId) -> Collection[TopicIdPartition]:
-        """Return partitions with this broker in their in-sync set, including those it leads."""
+        """Return the partitions that have the broker in their ISR, including those that it
+        leads."""
         return tuple(self._in_isr.get(broker_id, ()))
 
     def partitions_in_directory(
         self, broker_id: BrokerId, directory_id: DirectoryId
     ) -> Collection[TopicIdPartition]:
-        """Return partitions whose replica on this broker is assigned to this directory."""
+        """Return the partitions whose replica on the broker is assigned to the directory."""
         return tuple(self._in_directory.get((broker_id, directory_id), ()))
 
     def led_count(self, broker_id: BrokerId) -> int:
@@ -88,7 +89,7 @@ class ReplicaIndex:
         return self._replicas[broker_id]
 
     def has_unresolved(self, broker_id: BrokerId) -> bool:
-        """Whether a replica of this broker is UNASSIGNED or MIGRATING."""
+        """Whether the directory of any replica on the broker is UNASSIGNED or MIGRATING."""
         return any(self._in_directory.get((broker_id, directory)) for directory in _UNRESOLVED)
 
     @property
@@ -106,7 +107,7 @@ class ReplicaIndex:
 
     @property
     def with_elr(self) -> Collection[TopicIdPartition]:
-        """Partitions with eligible leader replicas or a recorded last leader."""
+        """Partitions with eligible leader replicas or a last known leader in the metadata."""
         return tuple(self._with_elr)
 
     @property
@@ -128,7 +129,7 @@ class ReplicaIndex:
     # --- following -------------------------------------------------------------------------------
 
     def apply(self, delta: MetadataDelta, state: MetadataState) -> None:
-        """Follow the changes of ``delta``; ``state`` is the state after it."""
+        """Apply the changes of ``delta``, which led to ``state``."""
         for topic_id, topic in delta.deleted_topics.items():
             for index in topic.partitions:
                 self._update(TopicIdPartition(topic_id, index), None)

@@ -29,7 +29,8 @@ class UsableBroker:
 
 
 class _Ring:
-    """Brokers in a circle. A round visits each at most once, from its own start position."""
+    """Brokers in a circle. Each round visits every broker at most once, from its own start
+    position."""
 
     def __init__(self, brokers: list[BrokerId], draw_below: Callable[[int], int]) -> None:
         self._brokers = _shuffled(sorted(brokers), draw_below)
@@ -65,7 +66,10 @@ class _Rack:
 
 
 class StripedReplicaPlacer:
-    """Places replicas. ``draw_below(n)`` returns a random number in [0, n)."""
+    """Places the replicas of new partitions.
+
+    ``draw_below(n)`` returns a random number in [0, n).
+    """
 
     def __init__(self, *, draw_below: Callable[[int], int]) -> None:
         self._draw_below = draw_below
@@ -75,7 +79,8 @@ class StripedReplicaPlacer:
     ) -> list[tuple[BrokerId, ...]]:
         """Return the replicas of each new partition, the preferred leader first.
 
-        :raises OperatingError: INVALID_REPLICATION_FACTOR: too few brokers.
+        :raises OperatingError: INVALID_REPLICATION_FACTOR: the factor is not positive or exceeds
+            the number of ``brokers``, or all of them are fenced.
         """
         usable = list(brokers)
         _require_enough(usable, replication_factor)
@@ -89,7 +94,7 @@ class StripedReplicaPlacer:
 
 
 class _Stripes:
-    """One lap of placing: as many partitions as unfenced brokers."""
+    """One lap of placing, which places as many partitions as there are unfenced brokers."""
 
     def __init__(self, brokers: list[UsableBroker], draw_below: Callable[[int], int]) -> None:
         by_rack: dict[str, list[UsableBroker]] = {}

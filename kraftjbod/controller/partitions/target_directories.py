@@ -14,7 +14,8 @@ from kraftjbod.metadata.registrations import BrokerRegistration
 
 
 def resolve_directory(text: str, broker: BrokerRegistration) -> DirectoryId | None:
-    """Return the id of the named directory of ``broker``, online or not; None for ``any``.
+    """Return the id of the directory of ``broker`` that ``text`` names, online or not; None for
+    ``any``.
 
     :raises OperatingError: INVALID_REQUEST: the text is malformed. LOG_DIR_NOT_FOUND: the broker
         has no such directory; the message lists those it has.
@@ -43,7 +44,8 @@ def resolve_directory(text: str, broker: BrokerRegistration) -> DirectoryId | No
 
 
 def placement_refusal(broker: BrokerRegistration) -> str | None:
-    """Return why no directory of ``broker`` takes new replicas; None if one does (KIP-1066)."""
+    """Return the reason why no directory of ``broker`` takes new replicas; None if one does
+    (KIP-1066)."""
     if broker.takes_new_replicas:
         return None
     known, online = broker.known_log_dirs, set(broker.log_dirs)

@@ -23,7 +23,10 @@ RulesOf = Callable[[str], TopicRules]
 
 
 def rules_by_topic(state: MetadataState, rules_of: RulesOf) -> Callable[[TopicId], TopicRules]:
-    """Return a function from topic ids to rules, with a cache. Use for one decision only."""
+    """Return a function that returns the rules of a topic id and caches them.
+
+    Use it for one decision only.
+    """
     known: dict[TopicId, TopicRules] = {}
 
     def rules(topic_id: TopicId) -> TopicRules:

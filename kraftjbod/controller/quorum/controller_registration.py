@@ -20,7 +20,7 @@ from kraftjbod.protocol.rpc_controller_messages import ControllerRegistrationReq
 
 
 class ControllerRegistration:
-    """Registers. Use in the event loop's thread only. ``run()`` does not return."""
+    """Keeps this controller registered, in :meth:`run`. Use it in the event loop's thread only."""
 
     def __init__(
         self,
@@ -30,10 +30,9 @@ class ControllerRegistration:
         send: Callable[[ControllerRegistrationRequest], Awaitable[object]],
         backoff: ExponentialBackoff,
     ) -> None:
-        """
-        :param request: describes this controller, except for the incarnation that it replaces.
-        :param state: return the metadata known here.
-        :param send: send to the active controller; returns once the registration is committed.
+        """:param request: describes this controller, except for the incarnation that it replaces.
+        :param state: returns the metadata known here.
+        :param send: sends the request to the active controller, and returns once it is committed.
         """
         self._request = request
         self._state = state
@@ -46,7 +45,7 @@ class ControllerRegistration:
         self._log = get_logger(component="controller_registration", node_id=request.controller_id)
 
     def note_metadata(self) -> None:
-        """Check whether to register, because the metadata may have changed."""
+        """Wake :meth:`run` if the metadata, which may have changed, lacks this registration."""
         if not self._due.is_set() and self._is_due():
             self._due.set()
 

@@ -20,10 +20,10 @@ _FIELDS = {key: key.replace(".", "_") for key in DYNAMIC_CONTROLLER_KEYS}
 
 
 class SettingsInForce:
-    """The settings of one controller. ``now`` is another object after any change."""
+    """The settings of one controller. ``now`` is another object after every change."""
 
     def __init__(self, in_file: DynamicControllerConfig, node_id: BrokerId | None = None) -> None:
-        """:param node_id: the node whose own values apply; None for none."""
+        """:param node_id: the node whose own values in the metadata apply; None for none."""
         self._in_file = in_file
         self._node_id = node_id
         self.now = settings_in_force(in_file, {}, node_id)
@@ -34,7 +34,7 @@ class SettingsInForce:
             self.now = found
 
     def otherwise_than_in_file(self) -> dict[str, object]:
-        """Return the values that differ from the file, by key."""
+        """Return the settings whose value differs from the file, by key."""
         in_file = self._in_file.by_key()
         return {key: value for key, value in self.now.by_key().items() if value != in_file[key]}
 
@@ -42,7 +42,10 @@ class SettingsInForce:
 def settings_in_force(
     in_file: DynamicControllerConfig, configs: Configs, node_id: BrokerId | None
 ) -> DynamicControllerConfig:
-    """Return the settings in force. Committed values that cannot be parsed here are ignored."""
+    """Return the file's settings, overridden by the committed values.
+
+    Committed values that cannot be parsed are ignored.
+    """
     values = {field: getattr(in_file, field) for field in _FIELDS.values()}
     for name in ("", *(() if node_id is None else (str(node_id),))):
         values.update(_readable(configs.get((ResourceType.BROKER, name), {})))
@@ -50,7 +53,7 @@ def settings_in_force(
 
 
 def _readable(texts: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
-    """Yield the parsed values by field."""
+    """Yield the field and the parsed value of each text that can be parsed."""
     for key, text in stored_values(texts, DynamicControllerConfig).items():
         field = _FIELDS.get(key)
         if field is None:

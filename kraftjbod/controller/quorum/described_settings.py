@@ -20,9 +20,10 @@ _DEFAULTS = {
 def described_settings(
     config: ControllerConfig, settings: DynamicControllerConfig, configs: Configs
 ) -> tuple[DescribedConfig, ...]:
-    """
+    """Return each key with its value, source and synonyms, as in DescribeConfigs, sorted by key.
+
     :param config: the controller's file.
-    :param settings: the dynamic settings in force.
+    :param settings: the dynamic settings that apply now.
     :param configs: the committed dynamic values.
     """
     in_force = {**config.by_key(), **settings.by_key()}
@@ -43,7 +44,7 @@ def _described(
 
 
 def _synonyms(key: str, config: ControllerConfig, configs: Configs) -> Iterator[ConfigSynonym]:
-    """Yield all values of a key, the one in force first."""
+    """Yield the values of a key from all sources, the one that applies first."""
     if key in DYNAMIC_CONTROLLER_KEYS:
         for name, source in (
             (str(config.node_id), ConfigSource.DYNAMIC_BROKER),

@@ -16,7 +16,11 @@ SILENT_MS: Final = 300_000
 
 @dataclass(slots=True)
 class Follower:
-    """``next_offset`` and ``end_at_fetch`` are exclusive. Times are wall time, -1 if unknown."""
+    """The progress of one follower.
+
+    ``next_offset`` and ``end_at_fetch`` are exclusive. Times are wall-clock milliseconds, -1 if
+    unknown.
+    """
 
     next_offset: int
     last_fetch_ms: int
@@ -25,15 +29,17 @@ class Follower:
 
 
 class MetadataFollowers:
-    """The followers during one leader's term."""
+    """The brokers that follow the metadata log during one leader's term."""
 
     def __init__(self) -> None:
         self._followers: dict[BrokerId, Follower] = {}
 
     def fetched(self, broker: BrokerId, next_offset: int, *, end: int, wall_ms: int) -> None:
-        """Note a fetch from ``next_offset`` on, of a log whose entries end before ``end``.
+        """Note a fetch from ``next_offset`` on.
 
         The broker is caught up if it has the whole log, or the log as of its previous fetch.
+
+        :param end: offset after the last entry of the log.
         """
         before = self._followers.get(broker)
         now = Follower(next_offset, wall_ms, end)
@@ -45,7 +51,8 @@ class MetadataFollowers:
         self._followers[broker] = now
 
     def of_now(self, wall_ms: int) -> dict[BrokerId, Follower]:
-        """Return the followers that fetched recently."""
+        """Return the followers that fetched within ``SILENT_MS``, by broker id, and forget the
+        others."""
         self._followers = {
             broker: follower
             for broker, follower in self._followers.items()
@@ -54,5 +61,5 @@ class MetadataFollowers:
         return dict(sorted(self._followers.items()))
 
     def forget(self) -> None:
-        """Forget all followers after the leadership was lost."""
+        """Forget all followers, because the leadership was lost."""
         self._followers.clear()

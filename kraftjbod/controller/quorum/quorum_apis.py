@@ -54,7 +54,7 @@ ChangeVoters = Callable[[VoterSet], asyncio.Future[None]]
 
 
 class QuorumApis:
-    """Handles requests about the quorum. Use in the event loop's thread only."""
+    """Answers requests about the quorum. Use it in the event loop's thread only."""
 
     def __init__(
         self,
@@ -69,11 +69,11 @@ class QuorumApis:
         change: ChangeVoters,
         until_committed: Callable[[], Awaitable[None]],
     ) -> None:
-        """
-        :param require_active: raise if this controller is not active.
-        :param directories: return the directories of the controllers of a static quorum.
-        :param state: return the present metadata.
-        :param until_committed: wait until all decisions so far are committed.
+        """:param require_active: raises if this controller is not active.
+        :param directories: returns the directories of the controllers of a static quorum.
+        :param state: returns the present metadata.
+        :param change: applies another set of voters.
+        :param until_committed: waits until all decisions so far are committed.
         """
         self._cluster_id = cluster_id
         self._driver = driver
@@ -86,9 +86,9 @@ class QuorumApis:
         self._until_committed = until_committed
 
     async def handle(self, request: RpcRequest) -> RpcResponse | None:
-        """Handle a request; return None if it is not about the quorum.
+        """Answer a request; return None if it is not about the quorum.
 
-        :raises NotControllerError: the request needs the active controller, and this is not it.
+        :raises NotControllerError: the request needs the active controller, which is another one.
         :raises OperatingError: the voters cannot be changed; the message says why.
         """
         if isinstance(request, DescribeQuorumRequest):

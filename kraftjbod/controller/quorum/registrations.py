@@ -35,11 +35,11 @@ MAX_CONTROLLERS: Final = 100
 def registered(
     state: MetadataState, cluster_id: str, request: ControllerRegistrationRequest
 ) -> tuple[RegisterControllerRecord, ...]:
-    """Return the records of a registration; none if the same incarnation is registered.
+    """Return the record of a controller's registration; none if its incarnation is registered.
 
-    :raises OperatingError: INCONSISTENT_CLUSTER_ID; UNSUPPORTED_VERSION below the level;
-        DUPLICATE_BROKER_REGISTRATION if another incarnation is registered than the request names;
-        POLICY_VIOLATION if too many are registered.
+    :raises OperatingError: INCONSISTENT_CLUSTER_ID. UNSUPPORTED_VERSION: ``metadata.version`` is
+        too low. DUPLICATE_BROKER_REGISTRATION: another incarnation is registered than the request
+        replaces. POLICY_VIOLATION: too many controllers are registered.
     """
     if request.cluster_id != cluster_id:
         raise OperatingError(
@@ -70,10 +70,10 @@ def registered(
 def unregistered(
     state: MetadataState, voters: Collection[BrokerId], request: UnregisterControllerRequest
 ) -> tuple[UnregisterControllerRecord, ...]:
-    """Return the records that unregister a controller.
+    """Return the record that unregisters a controller; none if a first attempt has done so.
 
-    :raises OperatingError: UNSUPPORTED_VERSION below the level; BROKER_ID_NOT_REGISTERED;
-        INVALID_REQUEST if it is a voter (KAFKA-20865).
+    :raises OperatingError: UNSUPPORTED_VERSION: ``metadata.version`` is too low.
+        BROKER_ID_NOT_REGISTERED. INVALID_REQUEST: the controller is a voter (KAFKA-20865).
     """
     _require_level(state)
     controller_id = request.controller_id

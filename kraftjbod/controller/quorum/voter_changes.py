@@ -21,7 +21,10 @@ _NAMED: Final = 1
 
 
 def after_adding(voters: VoterSet, request: AddRaftVoterRequest) -> VoterSet:
-    """:raises OperatingError: UNSUPPORTED_VERSION, INVALID_REQUEST or DUPLICATE_VOTER."""
+    """Return the voters with the requested one added.
+
+    :raises OperatingError: UNSUPPORTED_VERSION, INVALID_REQUEST or DUPLICATE_VOTER.
+    """
     _require_named(voters)
     try:
         endpoints = tuple(Endpoint.parse(text).text for text in request.endpoints)
@@ -42,7 +45,10 @@ def after_adding(voters: VoterSet, request: AddRaftVoterRequest) -> VoterSet:
 
 
 def after_removing(voters: VoterSet, request: RemoveRaftVoterRequest) -> VoterSet:
-    """:raises OperatingError: UNSUPPORTED_VERSION or VOTER_NOT_FOUND."""
+    """Return the voters without the requested one.
+
+    :raises OperatingError: UNSUPPORTED_VERSION or VOTER_NOT_FOUND.
+    """
     _require_named(voters)
     key = ReplicaKey(request.voter_id, request.directory_id)
     if key not in voters:
@@ -58,13 +64,13 @@ def after_removing(voters: VoterSet, request: RemoveRaftVoterRequest) -> VoterSe
 
 
 def is_added(voters: VoterSet, request: AddRaftVoterRequest) -> bool:
-    """Return whether a repeated request finds that its first attempt added the voter."""
+    """Whether the request is a repetition whose first attempt has added the voter."""
     key = ReplicaKey(request.voter_id, request.directory_id)
     return request.is_repeated and request.was_checked and key in voters
 
 
 def is_removed(voters: VoterSet, request: RemoveRaftVoterRequest) -> bool:
-    """Return whether a repeated request finds that its first attempt removed the voter."""
+    """Whether the request is a repetition whose first attempt has removed the voter."""
     key = ReplicaKey(request.voter_id, request.directory_id)
     return request.is_repeated and request.was_checked and key not in voters
 
@@ -80,7 +86,7 @@ def _require_named(voters: VoterSet) -> None:
 
 
 def after_naming(voters: VoterSet, directories: Mapping[BrokerId, DirectoryId]) -> VoterSet:
-    """Return the same voters, each with its directory.
+    """Return the same voters, each with its directory id, as the metadata log names them.
 
     :raises OperatingError: INVALID_UPDATE_VERSION: the directory of a voter is not known yet.
     """
@@ -100,14 +106,17 @@ def after_naming(voters: VoterSet, directories: Mapping[BrokerId, DirectoryId]) 
 
 
 def is_about_voters(request: object) -> bool:
-    """Return whether it changes ``kraft.version``, which is not a level of the metadata."""
+    """Whether the request changes ``kraft.version``, which is not a level in the metadata."""
     return isinstance(request, UpdateFeaturesRequest) and any(
         update.name == KRAFT_VERSION for update in request.updates
     )
 
 
 def problem_of_update(voters: VoterSet, request: UpdateFeaturesRequest) -> FeatureOutcome | None:
-    """Return the error of an update; None if the voters have to be named, or are named already."""
+    """Return the refusal of an update of ``kraft.version``; None if it is possible.
+
+    It is possible if the voters are static or the level stays the same.
+    """
     (update, *others) = request.updates
     if others:
         code, why = ErrorCode.INVALID_REQUEST, f"{KRAFT_VERSION} cannot change with other features"
