@@ -85,7 +85,7 @@ class ClusterPlan:
     @property
     def counts(self) -> MoveCounts:
         """Counts over all moves."""
-        return MoveCounts.of(
+        return MoveCounts.of_groups(
             [
                 MoveGroup(one.from_broker != one.to_broker, one.tier, 1, one.size_bytes)
                 for one in self.moves
@@ -276,4 +276,4 @@ def _planned_dirs(dirs: Iterable[DirSums], moves: Iterable[Move]) -> list[Planne
         sent = sent_by(move)
         ends[move.from_broker, move.from_path] += -sent
         ends[move.to_broker, move.to_path] += sent
-    return [PlannedDir.of(one, ends[one.broker_id, one.path]) for one in dirs]
+    return [PlannedDir.of_sums(one, ends[one.broker_id, one.path]) for one in dirs]

@@ -46,7 +46,7 @@ class PlannedDir:
     replicas_after: int
 
     @staticmethod
-    def of(one: DirSums, more: Sent) -> PlannedDir:
+    def of_sums(one: DirSums, more: Sent) -> PlannedDir:
         """Return the directory with ``more``, the sum of arriving less leaving replicas, added."""
         return PlannedDir(
             broker_id=one.broker_id,
@@ -85,7 +85,7 @@ class MoveCounts:
     moved_bytes_for_rate: int
 
     @staticmethod
-    def of(groups: Sequence[MoveGroup]) -> MoveCounts:
+    def of_groups(groups: Sequence[MoveGroup]) -> MoveCounts:
         """Return the counts over groups of moves."""
         across = [one for one in groups if one.is_across]
         return MoveCounts(

@@ -148,7 +148,7 @@ async def _drain(client: ClusterClient, order: Order) -> None:
             sys.exit(_DOES_NOT_FIT)
         return
     try:
-        count = await drain.run()
+        count = await drain.run_drain()
     except DoesNotFitError as e:
         _report_plan(order, drain, e.plan)
         sys.exit(_DOES_NOT_FIT)

@@ -385,9 +385,9 @@ class Formatter:
         is_metadata = path == self._settings.metadata_dir
         kind = self._kind if is_metadata else "data"
         directory_id = self._metadata_dir_id if is_metadata else DirectoryId.random(os.urandom)
+        release = MetadataVersion.of_level(self._features[METADATA_VERSION]).release
         self._answer.say(
-            f"Formatting {kind} directory {path} with "
-            f"{METADATA_VERSION} {MetadataVersion.of(self._features[METADATA_VERSION]).release}.",
+            f"Formatting {kind} directory {path} with {METADATA_VERSION} {release}.",
             formatted=[{"kind": kind, "path": path, "directoryId": str(directory_id)}],
         )
         properties = MetaProperties(
@@ -439,7 +439,7 @@ def _features(release: str | None, pairs: tuple[str, ...]) -> dict[str, int]:
             raise StartupError(f"Unsupported level {level} of feature {name}.")
         given[name] = int(level)
     if METADATA_VERSION in given:
-        version = MetadataVersion.of(given[METADATA_VERSION])
+        version = MetadataVersion.of_level(given[METADATA_VERSION])
     for name, number in given.items():
         lowest, highest = SUPPORTED_FEATURES[name]
         if not lowest <= number <= highest:

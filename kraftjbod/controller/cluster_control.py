@@ -281,7 +281,7 @@ class ClusterControlManager:
                 broker.broker_id, self.active_brokers()
             ),
         )
-        current = BrokerControlState.of(broker)
+        current = BrokerControlState.of_broker(broker)
         state = next_state(current, wish)
         shutting_down = state is BrokerControlState.CONTROLLED_SHUTDOWN
         enters_shutdown = shutting_down and not broker.in_controlled_shutdown

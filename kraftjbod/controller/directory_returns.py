@@ -139,7 +139,7 @@ class DirectoryReturns:
         def without_it(other_id: BrokerId, directory_id: DirectoryId) -> Acceptance:
             return as_it_will_be(other_id, directory_id) if other_id != broker_id else _REFUSED
 
-        wanted = Assignment.of(partition).with_directory(broker_id, UNASSIGNED_DIR)
+        wanted = Assignment.of_partition(partition).with_directory(broker_id, UNASSIGNED_DIR)
         record = _required(
             change_partition(
                 key,

@@ -244,7 +244,7 @@ def _require_known(update: FeatureUpdate) -> None:
     lowest, highest = SUPPORTED_FEATURES[update.name]
     try:
         if update.name == METADATA_VERSION:
-            MetadataVersion.of(update.level)
+            MetadataVersion.of_level(update.level)
     except StartupError as e:
         raise _invalid(update, f"{e}.") from e
     if not lowest <= update.level <= highest:

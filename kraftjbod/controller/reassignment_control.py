@@ -152,7 +152,7 @@ class ReassignmentControlManager:
         malformed = why_malformed(target)
         if malformed is not None:
             raise _error(ErrorCode.INVALID_REPLICA_ASSIGNMENT, malformed)
-        present = Assignment.of(partition)
+        present = Assignment.of_partition(partition)
         if not may_change_factor and len(target) != len(present.original):
             raise _error(
                 ErrorCode.INVALID_REPLICATION_FACTOR,
@@ -235,7 +235,7 @@ class ReassignmentControlManager:
     def _is_over(self, wish: ReassignedPartition) -> bool:
         """Whether the request is a cancel and the partition has no reassignment."""
         _, partition = self._find(wish)
-        return wish.replicas is None and not Assignment.of(partition).is_reassigning
+        return wish.replicas is None and not Assignment.of_partition(partition).is_reassigning
 
     def _cancel(
         self, wish: ReassignedPartition, key: TopicIdPartition, partition: PartitionRegistration
@@ -245,7 +245,7 @@ class ReassignmentControlManager:
         :raises OperatingError: there is no reassignment, or no original replica is in sync and
             unclean election is not allowed or finds no leader.
         """
-        present = Assignment.of(partition)
+        present = Assignment.of_partition(partition)
         if not present.is_reassigning:
             raise _error(
                 ErrorCode.NO_REASSIGNMENT_IN_PROGRESS,

@@ -365,7 +365,9 @@ class ReplicationControlManager:
             acceptance=self._cluster.acceptance,
             isr=isr,
             unclean=broker.broker_id if directory_id == LOST_DIR else None,
-            assignment=Assignment.of(partition).with_directory(broker.broker_id, directory_id),
+            assignment=Assignment.of_partition(partition).with_directory(
+                broker.broker_id, directory_id
+            ),
         )
 
     # --- AlterPartition --------------------------------------------------------------------------

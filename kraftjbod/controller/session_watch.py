@@ -69,7 +69,7 @@ class SessionWatch:
         self._expired.clear()
 
     async def probe(self) -> None:
-        await self._probe.run()
+        await self._probe.run_probes()
 
     async def sweep(self) -> None:
         last_ms = self._clock.now_ms()

@@ -310,7 +310,7 @@ class TopicControlManager:
             return False
         made = range(requested.count - len(wanted), requested.count)
         return all(
-            Assignment.of(topic.partitions[index]).target == replicas
+            Assignment.of_partition(topic.partitions[index]).target == replicas
             for index, replicas in zip(made, wanted, strict=True)
         )
 
@@ -337,7 +337,7 @@ class TopicControlManager:
                 f"Topic currently has {present} partitions, "
                 f"so {requested.count} would not be an increase.",
             )
-        factor = len(Assignment.of(topic.partitions[0]).target)
+        factor = len(Assignment.of_partition(topic.partitions[0]).target)
         if requested.assignments is None:
             replicas = self._place(added, factor)
         else:

@@ -70,7 +70,7 @@ class MetadataVersion(IntEnum):
         return features
 
     @classmethod
-    def of(cls, level: int) -> Self:
+    def of_level(cls, level: int) -> Self:
         """:raises StartupError: unknown level; the message lists the known levels."""
         try:
             return cls(level)

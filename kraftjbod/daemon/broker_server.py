@@ -170,7 +170,9 @@ class BrokerServer:
             Part(name="orders about directories", close=directories.admin.close),
             Part(
                 name="states of directories",
-                start=lambda: self._begin(directories.state_handler.run(), "log_dir_state_handler"),
+                start=lambda: self._begin(
+                    directories.state_handler.run_handler(), "log_dir_state_handler"
+                ),
                 failed=directories.state_handler.lost,
             ),
         ]
@@ -212,11 +214,11 @@ class BrokerServer:
             await self._bind_listener(endpoint)
 
     async def _follow_metadata(self, wiring: BrokerWiring) -> None:
-        self._begin(wiring.replicas.loader.run(), "metadata_loader")
-        self._tasks.keep(self._peers.run, "cluster_peers")
+        self._begin(wiring.replicas.loader.run_loader(), "metadata_loader")
+        self._tasks.keep(self._peers.resolve_periodically, "cluster_peers")
         await wiring.replicas.loader.caught_up(await wiring.cluster.lifecycle.registered())
         await wiring.cluster.memory.write()
-        self._tasks.keep(wiring.cluster.memory.run, "metadata_memory")
+        self._tasks.keep(wiring.cluster.memory.run_writes, "metadata_memory")
 
     async def _load_logs(self, wiring: BrokerWiring, disks: BrokerDisks) -> None:
         replicas = wiring.replicas
@@ -230,15 +232,17 @@ class BrokerServer:
     def _start_background(self, wiring: BrokerWiring, disks: BrokerDisks) -> None:
         replicas, directories = wiring.replicas, wiring.directories
         self._begin(disks.logs.run_background(), "log_manager")
-        self._tasks.keep(directories.monitor.run, "log_dir_monitor")
-        self._tasks.keep(directories.scrubs.run, "scrubs")
-        self._begin(directories.stray_retention.run(), "stray_retention")
-        self._tasks.keep(replicas.saturated_followers.run, "saturated_followers")
-        self._begin(replicas.isr.run(), "isr_manager")
+        self._tasks.keep(directories.monitor.run_checks, "log_dir_monitor")
+        self._tasks.keep(directories.scrubs.run_scrubs, "scrubs")
+        self._begin(directories.stray_retention.run_retention(), "stray_retention")
+        self._tasks.keep(replicas.saturated_followers.run_requests, "saturated_followers")
+        self._begin(replicas.isr.run_isr_manager(), "isr_manager")
         self._begin(replicas.isr.watch(), "isr_watch")
-        self._tasks.keep(directories.admin.run, "log_dir_admin")
-        self._tasks.keep(wiring.groups.coordinator.run, "group_coordinator")
-        self._tasks.keep(wiring.transactions.transaction_coordinator.run, "transaction_coordinator")
+        self._tasks.keep(directories.admin.run_reattachment, "log_dir_admin")
+        self._tasks.keep(wiring.groups.coordinator.run_expirations, "group_coordinator")
+        self._tasks.keep(
+            wiring.transactions.transaction_coordinator.run_expirations, "transaction_coordinator"
+        )
         self._tasks.keep(
             partial(self._checkpoint_high_watermarks, replicas.manager),
             "high_watermark_checkpoints",
@@ -256,9 +260,9 @@ class BrokerServer:
         self._is_open = True
         self._tasks.keep(partial(self._reset_lost, wiring.cluster.lifecycle), "lost_connections")
         if self._config.storage_telemetry_enable:
-            self._tasks.keep(wiring.apis.telemetry.run, "storage_telemetry")
+            self._tasks.keep(wiring.apis.telemetry.run_emitter, "storage_telemetry")
         if self._config.group_telemetry_enable:
-            self._tasks.keep(wiring.apis.group_telemetry.run, "group_telemetry")
+            self._tasks.keep(wiring.apis.group_telemetry.run_emitter, "group_telemetry")
         self._log.info("broker_started", ports=self.ports, replicas=len(wiring.replicas.hosted))
 
     async def _reset_lost(self, lifecycle: BrokerLifecycleManager) -> None:

@@ -95,7 +95,7 @@ class ControllerServer:
                     close=self._close_listener,
                     failed=self._lost,
                 ),
-                Part(name="cluster peers", failed=self._peers.run),
+                Part(name="cluster peers", failed=self._peers.resolve_periodically),
                 Part(name="registration", failed=self._register),
             )
         )
@@ -136,7 +136,7 @@ class ControllerServer:
         quorum = QuorumWiring(self._config, self._environment, log_dir, self._cluster_id)
         await quorum.open()
         self._quorum = quorum
-        features, voters = await log_dir.run(
+        features, voters = await log_dir.run_operation(
             OpKind.START,
             lambda: (
                 read_bootstrap(log_dir.vfs, log_dir.path),
@@ -146,7 +146,7 @@ class ControllerServer:
         driver = self._build_driver(quorum, self._first_voters(voters))
         self._controller = self._build_controller(self._cluster_id, features, driver, quorum)
         mark = f"{log_dir.path}/{FORK_MARK}"
-        fork = await log_dir.run(OpKind.START, lambda: log_dir.vfs.exists(mark))
+        fork = await log_dir.run_operation(OpKind.START, lambda: log_dir.vfs.exists(mark))
         if fork and len(self._config.controller_quorum_voters) > 1:
             raise StartupError(
                 f"{mark} wants another metadata log, which only a controller that is alone may "
@@ -156,7 +156,9 @@ class ControllerServer:
         await self._controller.start(fork=self._alone() if fork else None)
         if fork:
             # After the fork is written, and before any other node can connect.
-            await log_dir.run(OpKind.START, lambda: forget_fork(log_dir.vfs, log_dir.path))
+            await log_dir.run_operation(
+                OpKind.START, lambda: forget_fork(log_dir.vfs, log_dir.path)
+            )
             self._log.warning("metadata_log_forked", metadata_dir=log_dir.path)
 
     async def _start_listener(self) -> None:
@@ -179,7 +181,7 @@ class ControllerServer:
         It runs beside the other parts, because a start must not wait for a majority of the voters.
         """
         assert self._registration is not None, "it is built with the controller"
-        await self._registration.run()
+        await self._registration.run_registration()
 
     async def _send_registration(self, request: ControllerRegistrationRequest) -> RpcResponse:
         assert self._controller is not None and self._quorum is not None, "they start before"

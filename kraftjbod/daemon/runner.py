@@ -301,7 +301,7 @@ class DaemonLife:
                 interval_ms=self._config.metrics_snapshot_interval_ms,
                 is_complete=lambda: self._daemon.has_figures,
             )
-            tasks.add(asyncio.create_task(snapshots.run()))
+            tasks.add(asyncio.create_task(snapshots.write_snapshots()))
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:

@@ -135,10 +135,10 @@ class ScenarioRun:
     async def _flowing(self, load: TopicLoad) -> AsyncIterator[None]:
         """Run the load and the watch within the context, and end both afterwards."""
         settings = self._settings
-        producing = asyncio.create_task(load.run(settings.bootstrap_servers, settings.topic))
-        watching = [asyncio.create_task(self._watch.run())]
+        producing = asyncio.create_task(load.run_load(settings.bootstrap_servers, settings.topic))
+        watching = [asyncio.create_task(self._watch.run_watch())]
         if self._metadata_limit_ms is not None:
-            watching.append(asyncio.create_task(self._metadata.run()))
+            watching.append(asyncio.create_task(self._metadata.run_load()))
         try:
             await self._wait_steady(load, producing)
             self.mark("steady")

@@ -278,7 +278,7 @@ class MetadataState:
     def _replay_feature(self, record: FeatureLevelRecord, delta: MetadataDelta) -> None:
         if record.name == METADATA_VERSION:
             try:
-                level = MetadataVersion.of(record.feature_level)
+                level = MetadataVersion.of_level(record.feature_level)
             except StartupError as e:
                 raise RemoteProtocolError(f"{e}; start a newer version of this software") from e
             if level < self.metadata_version:

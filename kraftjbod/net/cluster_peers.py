@@ -2,9 +2,9 @@
 
 * If ``cluster.action.allowed.hosts`` is set, only the hosts that it names are members. Otherwise
   they are this host (loopback) and the hosts in the metadata and configuration (``known_hosts``).
-* :meth:`ClusterPeers.run` resolves host names periodically. A request for members from an unknown
-  host triggers an earlier resolution, at most once per second. The request waits for a limited time
-  and does not block the loop.
+* :meth:`ClusterPeers.resolve_periodically` resolves host names. A request for members from an
+  unknown host triggers an earlier resolution, at most once per second. The request waits for a
+  limited time and does not block the loop.
 * A temporary failure to resolve a name keeps its addresses. A name that does not exist loses them.
 
 An address is weak evidence: this check keeps strangers out, but is no authentication
@@ -47,7 +47,7 @@ async def _resolve(name: str) -> Collection[str] | None:
 class ClusterPeers:
     """Decides whether a host is a member of the cluster. Not thread-safe.
 
-    Host names are resolved only while :meth:`run` runs.
+    Host names are resolved only while :meth:`resolve_periodically` runs.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class ClusterPeers:
         """Log that ``peer`` (``host:port``) sent a request that is only for members."""
         _log.warning("cluster_action_refused", api=shortened(api), peer=peer)
 
-    async def run(self) -> None:
+    async def resolve_periodically(self) -> None:
         """Resolve the host names every 30 s, or earlier when ``admits`` needs it, until
         cancelled."""
         while True:

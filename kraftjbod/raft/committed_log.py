@@ -120,7 +120,7 @@ class CommittedLog:
 
     # --- to the listener -------------------------------------------------------------------------
 
-    async def begin(self, listener: RaftListener, snapshot: Snapshot | None) -> None:
+    async def load_snapshot(self, listener: RaftListener, snapshot: Snapshot | None) -> None:
         """Pass ``snapshot`` to the listener at a start.
 
         :raises InconsistentStorageError: the snapshot, which was intact at loading, is damaged.
@@ -255,7 +255,7 @@ class CommittedLog:
             end = min(self.offset + 1, from_offset + max_entries)
             return self.cache.read(from_offset, end, max_bytes)
         try:
-            found = await self._log_dir.run(
+            found = await self._log_dir.run_operation(
                 OpKind.READ, lambda: self._store.read(from_offset, max_bytes, max_entries)
             )
             found = [entry for entry in found if entry.offset <= self.offset]
@@ -272,7 +272,7 @@ class CommittedLog:
                 raise CorruptRecordError(f"entry {entry.offset} has term {entry.term} on the disk")
 
     async def newest_snapshot(self) -> Snapshot | None:
-        return await self._log_dir.run(OpKind.READ, lambda: self._store.newest_snapshot)
+        return await self._log_dir.run_operation(OpKind.READ, lambda: self._store.newest_snapshot)
 
     async def read_snapshot(
         self, last_offset: int, position: int, max_bytes: int
@@ -282,7 +282,7 @@ class CommittedLog:
         :raises CorruptRecordError: the snapshot is damaged; later reads find no such snapshot.
         """
         try:
-            found = await self._log_dir.run(
+            found = await self._log_dir.run_operation(
                 OpKind.READ, lambda: self._store.read_snapshot(last_offset, position, max_bytes)
             )
         except CorruptRecordError as e:

@@ -191,7 +191,7 @@ class RaftDriver:
         except LogDirImpairedError as e:
             raise self._impaired_at_start() from e
         self._listener = listener
-        await self.committed.begin(listener, stored.snapshot)
+        await self.committed.load_snapshot(listener, stored.snapshot)
         core = self._core = self._opener.machine(stored)
         self._was_mute = stored.hard_state.mute_before_term > 0
         for entry in stored.entries:
@@ -246,7 +246,7 @@ class RaftDriver:
             with suppress(KafkaStorageError, LogDirImpairedError):
                 committed = self._core.applicable_offset
                 close = partial(self._store.close, committed_offset=committed)
-                await self._log_dir.run(OpKind.CLOSE, close)
+                await self._log_dir.run_operation(OpKind.CLOSE, close)
 
     async def wait_failed(self) -> None:
         """Wait until the driver fails; never returns normally.
@@ -522,7 +522,9 @@ class RaftDriver:
         work = self._replica_work
         assert work is not None, "start() made it"
         try:
-            await first_failure(work.failed, self._run(core), work.run(core), self._ticks.run(core))
+            await first_failure(
+                work.failed, self._run(core), work.run_writes(core), self._ticks.run_ticks(core)
+            )
         except OperatingError as e:
             # The entry may or may not be on the disk, so no later entry may follow it.
             lost = KafkaStorageError(f"the metadata log cannot be written: {e.message}")
@@ -573,7 +575,7 @@ class RaftDriver:
     async def _append(self, entries: tuple[Entry, ...], generation: int) -> None:
         wall_ms, committed = self._clock.wall_ms(), self._required_core().applicable_offset
         await self._writer.write(
-            lambda: self._store.append(entries, wall_ms, committed_offset=committed)
+            lambda: self._store.append_entries(entries, wall_ms, committed_offset=committed)
         )
         for entry in entries:
             self._remember(entry)

@@ -76,7 +76,7 @@ class ElectionTicks:
             began_ms = self._began_ms.get(leadership.followed_tick)
         return began_ms is not None and self._clock.now_ms() - began_ms < self._election_timeout_ms
 
-    async def run(self, core: RaftCore) -> None:
+    async def run_ticks(self, core: RaftCore) -> None:
         self._ticked_ms = self._clock.now_ms()
         while True:
             before_ms = self._ticked_ms

@@ -63,7 +63,7 @@ class LogOpener:
         :raises LogDirImpairedError: the log cannot be written because the disk is full.
         :raises KafkaStorageError: the metadata dir fails.
         """
-        stored, unnoted = await self._log_dir.run(OpKind.LOAD, partial(self._open, alone))
+        stored, unnoted = await self._log_dir.run_operation(OpKind.LOAD, partial(self._open, alone))
         if unnoted is not None:
             await self._noted_voters.note(unnoted)
         for warning in stored.warnings:

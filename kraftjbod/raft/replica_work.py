@@ -98,7 +98,7 @@ class ReplicaWork:
         self._queue.append(item)
         self._work.set()
 
-    async def run(self, core: RaftCore) -> None:
+    async def run_writes(self, core: RaftCore) -> None:
         """:raises KafkaStorageError: the metadata dir fails."""
         while True:
             self._work.clear()
@@ -140,7 +140,7 @@ class ReplicaWork:
             core.snapshot_discarded()
 
     async def _write_slice(self, core: RaftCore, taken: SnapshotSlice) -> None:
-        run = partial(self._log_dir.run, OpKind.FLUSH)
+        run = partial(self._log_dir.run_operation, OpKind.FLUSH)
         if taken.position == 0:
             old, self._part = self._part, None
             if old is not None:
@@ -150,7 +150,7 @@ class ReplicaWork:
         if part is None or part.size_bytes != taken.position:
             core.snapshot_discarded()
             return
-        await run(partial(part.append, taken.data))
+        await run(partial(part.append_piece, taken.data))
         if not taken.is_last:
             core.slice_persisted(taken)
             return

@@ -43,7 +43,7 @@ async def make_uneven_topic(
         least=dict.fromkeys(range(PARTITIONS), size_bytes // _RECORD_BYTES // PARTITIONS),
     )
     load.stop()
-    await load.run(cluster.bootstrap_servers, TOPIC)
+    await load.run_load(cluster.bootstrap_servers, TOPIC)
     if load.errors:
         raise OperatingError(f"{TOPIC} was not filled: {'; '.join(load.errors)}")
     await wait_in_sync(client, TOPIC, timeout_s=_TIMEOUT_S)

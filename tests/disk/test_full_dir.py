@@ -88,7 +88,7 @@ async def test_saturation_on_a_real_disk_releases_and_rebuilds_the_reserve_repea
                 disk.fill()
                 # The check may detect the full disk first, because it creates a file.
                 with pytest.raises(LogDirImpairedError):
-                    await log_dir.run(
+                    await log_dir.run_operation(
                         OpKind.APPEND, lambda n=number: write(log_dir, f"late-{n}", 2 * MIB)
                     )
                 assert await change(channel) is LogDirState.SATURATED
@@ -97,25 +97,27 @@ async def test_saturation_on_a_real_disk_releases_and_rebuilds_the_reserve_repea
             with pytest.raises(LogDirImpairedError):
                 log_dir.submit(OpKind.APPEND, lambda: None)
             # Operations that free space may use the space of the reserve.
-            await log_dir.run(OpKind.RETENTION, lambda n=number: write(log_dir, f"roll-{n}", MIB))
+            await log_dir.run_operation(
+                OpKind.RETENTION, lambda n=number: write(log_dir, f"roll-{n}", MIB)
+            )
             for name in (f"late-{number}", f"roll-{number}", "balloon"):
-                await log_dir.run(
+                await log_dir.run_operation(
                     OpKind.DELETE,
                     lambda name=name: log_dir.vfs.unlink_if_exists(f"{disk.path}/{name}"),
                 )
             assert await change(channel) is LogDirState.ONLINE
-            await log_dir.run(OpKind.APPEND, lambda: write(log_dir, "room", MIB))
+            await log_dir.run_operation(OpKind.APPEND, lambda: write(log_dir, "room", MIB))
 
 
 async def test_saturation_on_a_real_disk_lasts_until_there_is_space(disk: Disk) -> None:
     async with opened(disk) as (log_dir, channel):
         disk.fill()
         with pytest.raises(LogDirImpairedError):
-            await log_dir.run(OpKind.APPEND, lambda: write(log_dir, "late", 2 * MIB))
+            await log_dir.run_operation(OpKind.APPEND, lambda: write(log_dir, "late", 2 * MIB))
         assert await change(channel) is LogDirState.SATURATED
         disk.fill()
         for _ in range(20):
-            await log_dir.run(OpKind.PROBE, lambda: None)
+            await log_dir.run_operation(OpKind.PROBE, lambda: None)
             await asyncio.sleep(0.01)
         assert log_dir.state is LogDirState.SATURATED
         assert not os.path.exists(f"{disk.path}/{RESERVE_FILE}")

@@ -61,8 +61,10 @@ async def change(log_dir: LogDir) -> LogDirState:
 
 async def test_frozen_directory_is_stalled_until_it_answers(disks: tuple[Disk, Disk]) -> None:
     hung, well = open_on(disks[0], 1), open_on(disks[1], 2)
-    file = await hung.run(OpKind.APPEND, lambda: hung.vfs.open(f"{hung.path}/f", OpenMode.CREATE))
-    await hung.run(OpKind.APPEND, lambda: file.write_at(0, [b"before"]))
+    file = await hung.run_operation(
+        OpKind.APPEND, lambda: hung.vfs.open(f"{hung.path}/f", OpenMode.CREATE)
+    )
+    await hung.run_operation(OpKind.APPEND, lambda: file.write_at(0, [b"before"]))
     written = []
 
     def write(position: int, data: bytes) -> None:
@@ -76,7 +78,7 @@ async def test_frozen_directory_is_stalled_until_it_answers(disks: tuple[Disk, D
         with pytest.raises(LogDirImpairedError):
             hung.submit(OpKind.APPEND, lambda: write(0, b"refused"))
         for _ in range(100):
-            await well.run(OpKind.APPEND, lambda: None)
+            await well.run_operation(OpKind.APPEND, lambda: None)
         assert well.state is LogDirState.ONLINE
         assert not waiting.done()
     assert await change(hung) is LogDirState.ONLINE
@@ -85,11 +87,11 @@ async def test_frozen_directory_is_stalled_until_it_answers(disks: tuple[Disk, D
     refused = [o for o in outcomes if isinstance(o, LogDirImpairedError)]
     assert len(refused) == 2 - len(written)
     assert isinstance(outcomes[1], LogDirImpairedError)
-    await hung.run(OpKind.APPEND, lambda: file.write_at(12, [b"after"]))
-    data = await hung.run(OpKind.READ, lambda: file.read_at(0, 100))
+    await hung.run_operation(OpKind.APPEND, lambda: file.write_at(12, [b"after"]))
+    data = await hung.run_operation(OpKind.READ, lambda: file.read_at(0, 100))
     middle = b"during" if written else bytes(6)
     assert data == b"before" + middle + b"after"
-    await hung.run(OpKind.CLOSE, file.close)
+    await hung.run_operation(OpKind.CLOSE, file.close)
     for log_dir in (hung, well):
         log_dir.close()
 
@@ -104,7 +106,7 @@ async def test_frozen_directory_goes_offline_after_the_timeout(disks: tuple[Disk
             await change(hung)
         with pytest.raises((KafkaStorageError, LogDirImpairedError)):
             await waiting
-        assert await well.run(OpKind.APPEND, lambda: 1) == 1
+        assert await well.run_operation(OpKind.APPEND, lambda: 1) == 1
     assert hung.state is LogDirState.OFFLINE
     # The hung operation ends now, and must be over before the disk is unmounted.
     while hung.is_busy:

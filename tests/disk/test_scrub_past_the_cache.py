@@ -34,7 +34,7 @@ def test_segment_scrub_reads_the_disk_instead_of_the_page_cache(kind: mounts.Kin
         bodies = [rng.randbytes(BODY_BYTES) for _ in range(BATCHES)]
         for offset, body in enumerate(bodies):
             data = batch(base_offset=offset, body=body)
-            segment.append([data], headers_of(data))
+            segment.append_batches([data], headers_of(data))
         file = segment.open()
         file.sync()
         sound = file.read_at(0, segment.size_bytes)

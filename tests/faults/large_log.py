@@ -390,7 +390,7 @@ def count_steps(
 ) -> list[tuple[OpKind, int]]:
     """Record kind and number of file operations of each operation of the directory's thread."""
     steps: list[tuple[OpKind, int]] = []
-    begin = log_dir.begin
+    begin = log_dir.submit_operation
 
     def counted(kind: OpKind, op: Callable[[], object], **more: Any) -> Any:
         def count() -> object:
@@ -403,5 +403,5 @@ def count_steps(
 
         return begin(kind, count, **more)
 
-    log_dir.begin = counted  # type: ignore[method-assign,assignment]
+    log_dir.submit_operation = counted  # type: ignore[method-assign,assignment]
     return steps

@@ -126,7 +126,7 @@ class Quorum:
 
     def _do_quorum(self, voters: str, observers: str = "observers=0") -> None:
         count = int(voters.partition("=")[2])
-        first = VoterSet.of(map(node, range(1, count + 1)))
+        first = VoterSet.of_keys(map(node, range(1, count + 1)))
         total = count + int(observers.partition("=")[2])
         self.replicas = {i: Replica(node(i), first) for i in range(1, total + 1)}
 
@@ -176,7 +176,7 @@ class Quorum:
             self.replicas[int(number)].core.propose(payload.encode())
 
     def _do_voters(self, number: str, keys: str) -> None:
-        voters = VoterSet.of(node(int(key)) for key in keys.split(","))
+        voters = VoterSet.of_keys(node(int(key)) for key in keys.split(","))
         self.replicas[int(number)].core.change_voters(voters)
 
     def _do_resign(self, number: str) -> None:

@@ -25,7 +25,7 @@ class _Disk:
 
 def test_eio_fault_fails_all_operations_or_one() -> None:
     disk = _Disk()
-    disk.faults.begin(DiskFault.EIO)
+    disk.faults.begin_fault(DiskFault.EIO)
     for _ in range(3):
         with pytest.raises(OSError, match="Input/output error") as caught:
             disk.faults.strike("read_at", "/d/file")
@@ -33,7 +33,7 @@ def test_eio_fault_fails_all_operations_or_one() -> None:
     disk.faults.heal()
     disk.faults.strike("read_at", "/d/file")
 
-    disk.faults.begin(DiskFault.EIO_ONCE)
+    disk.faults.begin_fault(DiskFault.EIO_ONCE)
     failed = 0
     for kind in ("open", "write_at", "read_at", "copy_from", "truncate", "sync", "sync_dir") * 50:
         try:
@@ -46,7 +46,7 @@ def test_eio_fault_fails_all_operations_or_one() -> None:
 def test_hang_slow_and_full_faults_last_until_healed() -> None:
     disk = _Disk()
     for fault in (DiskFault.HANG, DiskFault.SLOW, DiskFault.FULL):
-        disk.faults.begin(fault)
+        disk.faults.begin_fault(fault)
     assert disk.gate.is_closed and disk.slowness > 1
     with pytest.raises(OSError, match="No space left"):
         disk.vfs.open("/d/file", OpenMode.READ_WRITE).write_at(4, [b"5"])
@@ -60,11 +60,11 @@ def test_hang_slow_and_full_faults_last_until_healed() -> None:
 def test_vanished_disk_returns_unless_it_was_replaced() -> None:
     disk = _Disk()
     device = disk.vfs.device(disk.path)
-    disk.faults.begin(DiskFault.VANISH)
+    disk.faults.begin_fault(DiskFault.VANISH)
     assert disk.vfs.list_dir("/d") == [] and disk.vfs.device("/d") != device
     disk.faults.heal()
     assert disk.vfs.exists("/d/file") and disk.vfs.device("/d") == device
-    disk.faults.begin(DiskFault.VANISH)
+    disk.faults.begin_fault(DiskFault.VANISH)
     disk.faults.power_cut()
     disk.faults.replace()
     disk.faults.heal()
@@ -73,7 +73,7 @@ def test_vanished_disk_returns_unless_it_was_replaced() -> None:
 
 def test_list_dir_with_clutter_shows_names_that_may_vanish() -> None:
     disk = _Disk()
-    disk.faults.begin(DiskFault.CLUTTER)
+    disk.faults.begin_fault(DiskFault.CLUTTER)
     seen, vanished = set[str](), set[str]()
     for _ in range(50):
         with disk.faults.cluttered(disk.vfs, "/d"):

@@ -91,7 +91,7 @@ def _with_failed_writeback(*, in_sync: bool) -> tuple[ProcessVfs, SimulatedDisk,
     disk.vfs.sync_dir("/b/d1")
     files = [vfs.open("/b/d1/0.log", OpenMode.READ_WRITE) for _ in range(2)]
     while True:
-        disk.faults.begin(DiskFault.WRITEBACK)
+        disk.faults.begin_fault(DiskFault.WRITEBACK)
         if disk.faults._fails_in_sync is in_sync:
             break
     for number in range(20):

@@ -193,7 +193,7 @@ class ProduceFetchApis:
                     pending.append(PendingAppend.refused(partition, why))
                 else:
                     pending.append(
-                        self._appends.append(
+                        self._appends.append_records(
                             partition,
                             part.records,
                             acks=acks,

@@ -152,7 +152,7 @@ class MetadataMemory:
 
     # --- to disk ---------------------------------------------------------------------------------
 
-    async def run(self) -> None:
+    async def run_writes(self) -> None:
         """Persist the progress once per second, until cancelled."""
         while True:
             await asyncio.sleep(_WRITE_INTERVAL_MS / 1000)
@@ -173,7 +173,7 @@ class MetadataMemory:
             )
             metadata_dir = self._metadata_dir
             try:
-                await metadata_dir.run(
+                await metadata_dir.run_operation(
                     OpKind.CHECKPOINT,
                     lambda: write_applied_metadata(metadata_dir.vfs, metadata_dir.path, news),
                 )

@@ -142,7 +142,7 @@ class LogDirAdmin:
                 "from their peers",
             )
 
-    async def run(self) -> None:
+    async def run_reattachment(self) -> None:
         """Try to reattach OFFLINE directories at the configured interval, until cancelled.
 
         Returns at once if no interval is configured.

@@ -120,7 +120,7 @@ class LogDirMetrics:
 
 def _of_operations(log_dir: LogDir) -> Figures:
     for group in IoGroup:
-        figures, name = log_dir.statistics.of(group), group.name.capitalize()
+        figures, name = log_dir.statistics.figures_of(group), group.name.capitalize()
         yield f"{name}Operations", figures.operations
         yield f"{name}Errors", figures.errors
         yield f"{name}Bytes", figures.size_bytes

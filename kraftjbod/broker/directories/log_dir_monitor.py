@@ -66,7 +66,9 @@ class _Watched:
 
 
 class LogDirMonitor:
-    """Checks the log directories in one coroutine, :meth:`run`, for the broker's lifetime."""
+    """Checks the log directories in one coroutine, :meth:`run_checks`, for the broker's
+    lifetime.
+    """
 
     def __init__(
         self, *, logs: LogManager, clock: Clock, slow_dirs: SlowDirs, warn_free_percent: int
@@ -82,7 +84,7 @@ class LogDirMonitor:
         self._doubts_clock = False
         self._log = get_logger(component="log_dir_monitor")
 
-    async def run(self) -> None:
+    async def run_checks(self) -> None:
         """Check every second, and measure sizes every five seconds, until cancelled."""
         try:
             for number in itertools.count():
@@ -250,9 +252,10 @@ class LogDirMonitor:
             watched.probe = asyncio.create_task(self._probe(log_dir, watched))
 
     async def _probe(self, log_dir: LogDir, watched: _Watched) -> None:
-        began_ms = self._clock.now_ms()
+        began_ms =
+        self._clock.now_ms()
         try:
-            await log_dir.run(OpKind.PROBE, lambda: write_probe(log_dir.vfs, log_dir.path))
+            await log_dir.run_operation(OpKind.PROBE, lambda: write_probe(log_dir.vfs, log_dir.path))
         except OperatingError as e:
             # The directory itself has judged the error.
             self._log.info("log_dir_not_measured", log_dir=log_dir.path, reason=e.message)

@@ -35,7 +35,9 @@ from kraftjbod.storage.manager.log_manager import LogManager
 
 
 class LogDirStateHandler:
-    """Handles changed directory states in one coroutine, :meth:`run`, for the broker's lifetime."""
+    """Handles changed directory states in one coroutine, :meth:`run_handler`, for the broker's
+    lifetime.
+    """
 
     def __init__(
         self,
@@ -64,7 +66,7 @@ class LogDirStateHandler:
         self._fatal: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._log = get_logger(component="log_dir_state_handler")
 
-    async def run(self) -> None:
+    async def run_handler(self) -> None:
         """Handle changed directories until cancelled."""
         while True:
             log_dir = await self._channel.take()

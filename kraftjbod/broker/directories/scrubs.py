@@ -27,7 +27,7 @@ _POLL_INTERVAL_S: Final = 1.0
 
 
 class Scrubs:
-    """Runs the scrubs of all directories in one coroutine, :meth:`run`.
+    """Runs the scrubs of all directories in one coroutine, :meth:`run_scrubs`.
 
     No scrub runs while ``log.dir.scrub.enable`` is off.
     """
@@ -61,7 +61,7 @@ class Scrubs:
     def by_dir(self) -> Mapping[LogDir, Scrub]:
         return self._scrubs
 
-    async def run(self) -> None:
+    async def run_scrubs(self) -> None:
         """Scrub every online directory, until cancelled."""
         tasks = BackgroundTasks()
         try:
@@ -79,7 +79,7 @@ class Scrubs:
             self._running.pop(log_dir).cancel()
         for log_dir in [log_dir for log_dir in present if log_dir not in self._scrubs]:
             scrub = self._scrubs[log_dir] = self._make(log_dir)
-            self._running[log_dir] = tasks.start(scrub.run(), f"scrub-{log_dir.path}")
+            self._running[log_dir] = tasks.start(scrub.run_passes(), f"scrub-{log_dir.path}")
 
     def _make(self, log_dir: LogDir) -> Scrub:
         return Scrub(

@@ -32,7 +32,7 @@ _KNOWN_FOR_MS: Final = 3_600_000
 
 
 class StrayRetention:
-    """Deletes strays that are not needed, in one coroutine, :meth:`run`.
+    """Deletes strays that are not needed, in one coroutine, :meth:`run_retention`.
 
     ``retention_ms`` -1 keeps all strays.
     """
@@ -55,7 +55,7 @@ class StrayRetention:
         self._check_interval_ms = check_interval_ms
         self._log = get_logger(component="stray_retention")
 
-    async def run(self) -> None:
+    async def run_retention(self) -> None:
         """Call :meth:`purge_due` at intervals, until cancelled."""
         while self._retention_ms >= 0:
             await asyncio.sleep(self._check_interval_ms / 1000)

@@ -106,7 +106,7 @@ class ReplicaFetcher:
 
     def add(self, replicas: Iterable[HostedReplica]) -> None:
         for replica in replicas:
-            self._turns.end(replica.topic_partition)
+            self._turns.end_turn(replica.topic_partition)
             self._session.follow(replica)
         self._changed.set()
         if self._is_polling and not self._is_interrupted:
@@ -114,7 +114,7 @@ class ReplicaFetcher:
             asyncio.get_running_loop().call_later(_INTERRUPT_AFTER_S, self._interrupt)
 
     def remove(self, topic_partition: TopicPartition) -> None:
-        self._turns.end(topic_partition)
+        self._turns.end_turn(topic_partition)
         self._session.drop(topic_partition)
 
     def _interrupt(self) -> None:
@@ -126,7 +126,7 @@ class ReplicaFetcher:
 
     # --- the loop --------------------------------------------------------------------------------
 
-    async def run(self) -> None:
+    async def run_fetcher(self) -> None:
         """Fetch until cancelled."""
         try:
             while True:
@@ -195,7 +195,7 @@ class ReplicaFetcher:
                     self._session.name(one)
         admitted = []
         for one in asking:
-            if not self._may_be_held_up(one) or self._turns.begin(one.topic_partition, now_ms):
+            if not self._may_be_held_up(one) or self._turns.begin_turn(one.topic_partition, now_ms):
                 admitted.append(one)
             else:
                 self._session.leave(one)
@@ -234,7 +234,7 @@ class ReplicaFetcher:
     def _delay(self, one: Followed, code: ErrorCode, reason: str) -> None:
         """Pause this replica after a failure, without pausing others. The pause grows with the
         failures."""
-        self._turns.end(one.topic_partition)
+        self._turns.end_turn(one.topic_partition)
         self._session.name(one)
         self._session.leave(one)
         one.failures += 1
@@ -424,7 +424,7 @@ class ReplicaFetcher:
         one.replica.count_appended(len(records))
         if self._quota.is_throttled(one.topic_partition):
             self._quota.spend(len(records), self._clock.now_ms())
-        self._turns.end(one.topic_partition)
+        self._turns.end_turn(one.topic_partition)
         if self._session.is_followed(one):
             self._session.name_last(one)
             self._note_fetched(one, data.high_watermark)
@@ -449,7 +449,7 @@ class ReplicaFetcher:
             return
         one.has_caught_up = one.handle.log_end_offset >= leader_high_watermark
         if one.has_caught_up:
-            self._turns.end(one.topic_partition)
+            self._turns.end_turn(one.topic_partition)
         self._note_committed(one, leader_high_watermark)
 
     def _note_committed(self, one: Followed, leader_high_watermark: int) -> None:

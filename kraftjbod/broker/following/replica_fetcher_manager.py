@@ -86,7 +86,7 @@ class ReplicaFetcherManager:
     def _fetcher(self, key: _FetcherKey) -> ReplicaFetcher:
         if key not in self._fetchers:
             fetcher = self._make_fetcher(key.leader, key.log_dir_path)
-            task = self._tasks.keep(fetcher.run, f"replica-fetcher-{key}")
+            task = self._tasks.keep(fetcher.run_fetcher, f"replica-fetcher-{key}")
             self._fetchers[key] = (fetcher, task)
         return self._fetchers[key][0]
 

@@ -95,7 +95,7 @@ class FetchTurns:
         #: In the order in which the turns began.
         self._having: dict[TopicPartition, None] = {}
 
-    def begin(self, topic_partition: TopicPartition, now_ms: int) -> bool:
+    def begin_turn(self, topic_partition: TopicPartition, now_ms: int) -> bool:
         """Give the replica a turn if possible; return whether it has one."""
         if self._quota.wait_ms(now_ms) > 0:
             return False
@@ -104,7 +104,7 @@ class FetchTurns:
         self._having[topic_partition] = None
         return True
 
-    def end(self, topic_partition: TopicPartition) -> None:
+    def end_turn(self, topic_partition: TopicPartition) -> None:
         """End the turn: the replica was fetched, caught up, or is no longer followed."""
         self._having.pop(topic_partition, None)
 

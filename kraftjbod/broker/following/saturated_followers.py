@@ -41,7 +41,10 @@ class _Asking(NamedTuple):
 
 
 class SaturatedFollowers:
-    """Asks the leaders of replicas in full directories for their log starts, in :meth:`run`."""
+    """Asks the leaders of replicas in full directories for their log starts.
+
+    :meth:`run_requests` is its coroutine.
+    """
 
     def __init__(
         self,
@@ -57,7 +60,7 @@ class SaturatedFollowers:
         self._timeout_ms = timeout_ms
         self._log = get_logger(component="saturated_followers")
 
-    async def run(self) -> None:
+    async def run_requests(self) -> None:
         """Call :meth:`check` every 3 s until cancelled."""
         while True:
             await asyncio.sleep(_INTERVAL_S)

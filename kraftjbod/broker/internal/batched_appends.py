@@ -59,13 +59,13 @@ class BatchedAppends:
         self._timeout_ms = timeout_ms
         self._gathered: dict[TopicPartition, _Gathered] = {}
 
-    def append(
+    def append_records(
         self, partition: TopicPartition, records: Sequence[Record], *, leader_epoch: LeaderEpoch
     ) -> Completion[AppendOutcome]:
         """Append ``records`` with others of this event loop iteration, in the order of the calls.
 
         :param records: without headers.
-        :return: as :meth:`InternalProducer.append`. The base offset is that of the first of
+        :return: as :meth:`InternalProducer.append_records`. The base offset is that of the first of
             ``records``.
         """
         most_bytes = sum(map(most_bytes_of, records))
@@ -101,7 +101,7 @@ class BatchedAppends:
     def _append(
         self, partition: TopicPartition, leader_epoch: LeaderEpoch, waiting: Sequence[_Waiting]
     ) -> None:
-        appending = self._producer.append(
+        appending = self._producer.append_records(
             partition,
             build_batch([record for one in waiting for record in one.records]),
             leader_epoch=leader_epoch,

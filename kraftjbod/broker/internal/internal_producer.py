@@ -65,7 +65,7 @@ class InternalProducer:
         """Return the limit of a batch in bytes: the topic's present ``max.message.bytes``."""
         return self._appends.max_batch_bytes(topic)
 
-    def append(
+    def append_records(
         self,
         partition: TopicPartition,
         batch: bytes,
@@ -83,7 +83,7 @@ class InternalProducer:
 
         :param transaction: the transaction of a transactional batch.
         """
-        appending = self._appends.append(
+        appending = self._appends.append_records(
             partition,
             batch,
             acks=_ACKS_ALL,
@@ -162,7 +162,7 @@ class InternalProducer:
     async def _append(
         self, partition: TopicPartition, batch: bytes, acks: int, timeout_ms: int
     ) -> None:
-        appending = self._appends.append(partition, batch, acks=acks, timeout_ms=timeout_ms)
+        appending = self._appends.append_records(partition, batch, acks=acks, timeout_ms=timeout_ms)
         suspect_after_ms = min(self._suspect_after_ms, timeout_ms)
         outcome = await self._appends.outcomes(
             [appending], _only, suspect_after_ms=suspect_after_ms

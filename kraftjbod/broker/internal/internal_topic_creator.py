@@ -49,7 +49,7 @@ class InternalTopicCreator:
             plan = CreationPlan(replication_factor=topic.replication_factor)
             self._plans[topic.name] = plan
         if self._cache.state.topic(topic.name) is not None:
-            plan.there()
+            plan.note_present()
             return Creation(is_there=True)
         factor: int | None = topic.replication_factor
         if topic.takes_fewer_replicas:

@@ -88,7 +88,7 @@ class CreationPlan:
         #: Live brokers that cannot have replicas, according to refusals.
         self._useless = 0
 
-    def there(self) -> None:
+    def note_present(self) -> None:
         """Note that the topic exists."""
         self._rounds_missing = self._useless = 0
 

@@ -51,7 +51,7 @@ _SMALL_FETCH_BYTES: Final = 200
 
 
 class MetadataLoader:
-    """Follows the metadata log in one coroutine, :meth:`run`, for the broker's lifetime."""
+    """Follows the metadata log in one coroutine, :meth:`run_loader`, for the broker's lifetime."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class MetadataLoader:
         self._outage = Outage()
         self._log = get_logger(component="metadata_loader")
 
-    async def run(self) -> None:
+    async def run_loader(self) -> None:
         """Follow the log until cancelled."""
         while True:
             try:

@@ -427,7 +427,7 @@ class ReplicaAlterLogDirsManager:
         try:
             # Let a fetch loop queue the append that it has begun, then wait until it is written.
             await asyncio.sleep(0)
-            await self._whole(move.source.run(OpKind.READ, _nothing))
+            await self._whole(move.source.run_operation(OpKind.READ, _nothing))
             handle = await self._whole(self._logs.promote_future(move.topic_partition, executor))
         except OperatingError as e:
             self._log_failure(move, e)

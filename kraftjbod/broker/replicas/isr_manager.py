@@ -132,7 +132,7 @@ class IsrManager:
                 if follower not in partition.isr:
                     self.follower_caught_up(replica, follower)
 
-    async def run(self) -> None:
+    async def run_isr_manager(self) -> None:
         """Send the requested ISR changes, until cancelled."""
         failures = 0
         while True:

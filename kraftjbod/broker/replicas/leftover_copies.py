@@ -141,7 +141,7 @@ class LeftoverCopies:
     def _that_may_return(
         self, key: TopicIdPartition, tp: TopicPartition, registration: PartitionRegistration
     ) -> Stray | None:
-        strays = self._logs.strays.of(key)
+        strays = self._logs.strays.strays_of(key)
         named = registration.directory_of(self._broker_id)
         if registration.counts_on(self._broker_id):
             is_only = len(strays) == 1 and not self._logs.strays.unreadable(tp)

@@ -33,7 +33,7 @@ class AppendOutcome(NamedTuple):
     """True for an error after the append: in-sync replicas may lack the batch."""
 
     @classmethod
-    def of(cls, error: OperatingError) -> AppendOutcome:
+    def of_error(cls, error: OperatingError) -> AppendOutcome:
         records = error.records if isinstance(error, InvalidRecordsError) else ()
         return cls(error.code, error.message, record_errors=records)
 

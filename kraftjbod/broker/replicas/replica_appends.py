@@ -173,7 +173,7 @@ class ReplicaAppends:
     def max_batch_bytes(self, topic: str) -> int:
         return self._topic_configs.get(topic).max_message_bytes
 
-    def append(
+    def append_records(
         self,
         topic_partition: TopicPartition,
         records: Buffer | None,
@@ -270,7 +270,7 @@ class ReplicaAppends:
                     pending.records, [header], partition.leader_epoch, terms
                 )
         except OperatingError as e:
-            pending.set_result(AppendOutcome.of(e))
+            pending.set_result(AppendOutcome.of_error(e))
             return
         writing.add_done_callback(partial(self._written, pending))
         self._metrics.count("BytesInPerSec", len(pending.records))
@@ -424,7 +424,7 @@ class ReplicaAppends:
             pending.checked = check.result()
             self._begin(pending)
         elif isinstance(error, OperatingError):
-            pending.set_result(AppendOutcome.of(error))
+            pending.set_result(AppendOutcome.of_error(error))
         for one in queued:
             self._begin(one)
         if error is not None and not isinstance(error, OperatingError):
@@ -442,7 +442,7 @@ class ReplicaAppends:
         if isinstance(error, OperatingError) and self._came_too_early(pending, error):
             return
         if isinstance(error, OperatingError):
-            pending.set_result(AppendOutcome.of(error))
+            pending.set_result(AppendOutcome.of_error(error))
             return
         result, replica = append.result(), pending.replica
         assert replica is not None, pending
@@ -455,7 +455,7 @@ class ReplicaAppends:
         try:
             partition, handle = replica.require_open()
         except OperatingError as e:
-            pending.set_result(AppendOutcome.of(e))
+            pending.set_result(AppendOutcome.of_error(e))
             return
         partition.note_idle_followers(self._clock.now_ms())
         has_committed = partition.log_end_moved(handle.log_end_offset)
@@ -499,7 +499,7 @@ class ReplicaAppends:
                 pending.topic_partition, required_offset, pending.timeout_ms
             )
         except OperatingError as e:
-            pending.set_result(AppendOutcome.of(e)._replace(is_in_log=True))
+            pending.set_result(AppendOutcome.of_error(e)._replace(is_in_log=True))
             return
 
         def replicated(wait: Completion[ErrorCode]) -> None:

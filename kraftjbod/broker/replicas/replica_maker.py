@@ -175,7 +175,7 @@ class ReplicaMaker:
         wanted = self._directory_for(replica.topic_partition, step)
         fit = [
             stray
-            for stray in self._logs.strays.of(replica.key)
+            for stray in self._logs.strays.strays_of(replica.key)
             if stray.log_dir.is_online
             and not stray.log_dir.is_impaired
             and (stray.log_dir.directory_id == wanted or wanted is None)

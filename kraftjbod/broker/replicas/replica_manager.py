@@ -340,11 +340,11 @@ class ReplicaManager:
         # A removal in progress also removes the future copy, which belongs to an earlier replica.
         is_leaving = replica.topic_partition in self._removals
         if replica.handle is not None or (has_future and not is_leaving):
-            self._removals.begin(replica.topic_partition)
+            self._removals.begin_removal(replica.topic_partition)
             changes.delete.append(replica.topic_partition)
 
     def _set_aside(self, topic_partition: TopicPartition, changes: ReplicaChanges) -> None:
-        self._removals.begin(topic_partition)
+        self._removals.begin_removal(topic_partition)
         changes.set_aside.append(topic_partition)
 
     # --- roles -----------------------------------------------------------------------------------
@@ -588,7 +588,7 @@ class ReplicaManager:
             is_new=replica.is_new,
             is_counted=registration.counts_on(self._broker_id),
             is_last=set(registration.holders) == {self._broker_id},
-            was_made=self._logs.remembers(tp) or bool(self._logs.strays.of(replica.key)),
+            was_made=self._logs.remembers(tp) or bool(self._logs.strays.strays_of(replica.key)),
             may_lose_records=self._topic_configs.get(tp.topic).unclean_leader_election_enable,
             moved_from=self._requested_moves.source_of(replica.key, named),
         )

@@ -34,7 +34,7 @@ class ReplicaRemovals:
     def __contains__(self, topic_partition: TopicPartition) -> bool:
         return topic_partition in self._leaving
 
-    def begin(self, topic_partition: TopicPartition) -> None:
+    def begin_removal(self, topic_partition: TopicPartition) -> None:
         """Treat the copies with this name as gone from now on, although they are removed later."""
         self._leaving[topic_partition] = asyncio.Event()
 

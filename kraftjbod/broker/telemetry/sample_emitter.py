@@ -59,7 +59,7 @@ class Gatherer(Protocol[Subject]):
 
 
 class SampleEmitter(Generic[Subject]):
-    """Sends samples to an internal topic in rounds, in one coroutine, :meth:`run`."""
+    """Sends samples to an internal topic in rounds, in one coroutine, :meth:`run_emitter`."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class SampleEmitter(Generic[Subject]):
         self._is_in_trouble = False
         self._log = get_logger(component="samples", broker_id=broker_id, topic=topic.name)
 
-    async def run(self) -> None:
+    async def run_emitter(self) -> None:
         """Send samples at once and then every interval, until cancelled.
 
         At the end the producer and the gatherer are closed.

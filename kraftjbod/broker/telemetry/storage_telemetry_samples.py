@@ -69,7 +69,7 @@ def log_dir_sample(
     if facts.state is LogDirState.OFFLINE:
         return _offline_sample(facts, queued_assignments)
     statistics = facts.statistics
-    groups = [statistics.of(group) for group in IoGroup]
+    groups = [statistics.figures_of(group) for group in IoGroup]
     return LogDirSample(
         directory_id=str(facts.directory_id),
         path=facts.path,

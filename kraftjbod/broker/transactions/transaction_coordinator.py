@@ -353,7 +353,7 @@ class TransactionCoordinator:
 
     # --- timeouts and expiry ---------------------------------------------------------------------
 
-    async def run(self) -> None:
+    async def run_expirations(self) -> None:
         """Abort overdue transactions and expire unused ids at intervals, until cancelled."""
         settings = self._settings
         next_expiry_ms = self._clock.now_ms() + settings.expiry_interval_ms
@@ -472,7 +472,7 @@ class TransactionCoordinator:
         except LocalProtocolError:
             # A name in the request is too long for a record.
             return Completion.of(ErrorCode.INVALID_REQUEST)
-        appending = self._appends.append(
+        appending = self._appends.append_records(
             led.topic_partition, [record], leader_epoch=led.leader_epoch
         )
 

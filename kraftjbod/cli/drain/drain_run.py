@@ -216,7 +216,7 @@ class Drain:
 
     # --- draining --------------------------------------------------------------------------------
 
-    async def run(self) -> int:
+    async def run_drain(self) -> int:
         """Drain the source, and return the number of moved replicas.
 
         :raises DoesNotFitError: a replica has no place elsewhere. Before the first move, this run's

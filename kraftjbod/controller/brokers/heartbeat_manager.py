@@ -43,7 +43,7 @@ class BrokerControlState(Enum):
     SHUTDOWN_NOW = "shutdown now"
 
     @classmethod
-    def of(cls, broker: BrokerRegistration) -> BrokerControlState:
+    def of_broker(cls, broker: BrokerRegistration) -> BrokerControlState:
         if broker.fenced:
             return cls.FENCED
         return cls.CONTROLLED_SHUTDOWN if broker.in_controlled_shutdown else cls.UNFENCED

@@ -45,7 +45,7 @@ class SuspectProbe:
     def wake(self) -> None:
         self._woken.set()
 
-    async def run(self) -> None:
+    async def run_probes(self) -> None:
         while True:
             await self._woken.wait()
             self._woken.clear()

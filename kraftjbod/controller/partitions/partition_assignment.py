@@ -34,7 +34,7 @@ class Assignment:
     removing: tuple[BrokerId, ...] = ()
 
     @classmethod
-    def of(cls, partition: PartitionRegistration) -> Assignment:
+    def of_partition(cls, partition: PartitionRegistration) -> Assignment:
         return cls(
             replicas=partition.replicas,
             directories=partition.directories,

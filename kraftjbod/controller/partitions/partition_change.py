@@ -95,7 +95,7 @@ def change_partition(
     :param leader_recovering: the requested recovery state; an unclean election overrides it.
     :param unclean: a replica that may have lost the end of its log.
     """
-    wanted = Assignment.of(before) if assignment is None else assignment
+    wanted = Assignment.of_partition(before) if assignment is None else assignment
 
     def acceptance_of(replica: BrokerId) -> Acceptance:
         return acceptance(replica, wanted.directory_of(replica))

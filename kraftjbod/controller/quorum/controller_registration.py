@@ -49,7 +49,7 @@ class ControllerRegistration:
         if not self._due.is_set() and self._is_due():
             self._due.set()
 
-    async def run(self) -> None:
+    async def run_registration(self) -> None:
         while True:
             tries = 0
             while self._is_due():

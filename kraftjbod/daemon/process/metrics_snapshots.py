@@ -27,7 +27,7 @@ def _open_draft(path: str, flags: int) -> int:
 
 
 class MetricsSnapshots:
-    """Writes snapshots at an interval; see :meth:`run`.
+    """Writes snapshots at an interval; see :meth:`write_snapshots`.
 
     :param is_complete: return whether all metrics are registered. No snapshot is written before,
         because alerts need the initial value of each metric.
@@ -45,7 +45,7 @@ class MetricsSnapshots:
         self._is_writing = False
         self._log = get_logger(component="metrics_snapshots", path=str(path))
 
-    async def run(self) -> None:
+    async def write_snapshots(self) -> None:
         """Start a snapshot per interval, until cancelled."""
         while True:
             if self._is_complete():

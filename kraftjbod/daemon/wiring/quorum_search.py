@@ -49,7 +49,7 @@ class QuorumSearch:
         self._task: asyncio.Task[None] | None = None
         self._log = get_logger(component="quorum")
 
-    def begin(self, driver: RaftDriver) -> None:
+    def begin_search(self, driver: RaftDriver) -> None:
         self._task = asyncio.create_task(self._run(driver), name="quorum_search")
         self._task.add_done_callback(raise_task_error)
 

@@ -116,9 +116,9 @@ class QuorumWiring:
     def attach(self, driver: RaftDriver) -> None:
         """Set the driver that receives the messages, and start the background tasks."""
         self._driver = driver
-        self._search.begin(driver)
+        self._search.begin_search(driver)
         if driver.voters.is_static:
-            self._static.begin(lambda: self._voters)
+            self._static.begin_introduction(lambda: self._voters)
 
     async def close(self) -> None:
         await self._static.stop()

@@ -49,7 +49,7 @@ class StaticQuorum:
         self._ask = ask
         self._introducing: asyncio.Task[None] | None = None
 
-    def begin(self, voters: Callable[[], VoterSet]) -> None:
+    def begin_introduction(self, voters: Callable[[], VoterSet]) -> None:
         """Introduce this controller to each voter, in a background task.
 
         The task ends when all voters know this controller, or when the log names voters.

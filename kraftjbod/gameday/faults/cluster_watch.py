@@ -136,7 +136,7 @@ class ClusterWatch:
         self._bootstrap_servers = bootstrap_servers
         self._topic = topic
 
-    async def run(self) -> None:
+    async def run_watch(self) -> None:
         """Poll until cancelled."""
         async with ClusterClient(self._bootstrap_servers, request_timeout_ms=2000) as client:
             while True:

@@ -39,7 +39,7 @@ class MetadataLoad:
         self._bootstrap_servers = bootstrap_servers
         self._topic = ConfigResource(ResourceType.TOPIC, topic)
 
-    async def run(self) -> None:
+    async def run_load(self) -> None:
         """Run until cancelled."""
         async with ClusterClient(
             self._bootstrap_servers, request_timeout_ms=_REQUEST_TIMEOUT_MS

@@ -72,7 +72,7 @@ class TopicLoad:
         """Ask every producer to end once its last batch and its least number are acknowledged."""
         self._stop.set()
 
-    async def run(self, bootstrap_servers: str, topic: str) -> None:
+    async def run_load(self, bootstrap_servers: str, topic: str) -> None:
         """Produce until stopped. A failing producer stores its failure in ``error``."""
         try:
             async with asyncio.TaskGroup() as group:

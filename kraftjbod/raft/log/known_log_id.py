@@ -44,7 +44,7 @@ class KnownLogId:
 
     async def load(self) -> None:
         """:raises InconsistentStorageError: the file is damaged."""
-        text = await self._log_dir.run(
+        text = await self._log_dir.run_operation(
             OpKind.LOAD, lambda: self._log_dir.vfs.read_if_exists(self._path)
         )
         if text is None:
@@ -76,7 +76,7 @@ class KnownLogId:
             log_id = self.value
             write = partial(write_atomically, self._log_dir.vfs, self._path, str(log_id).encode())
             try:
-                await self._log_dir.run(OpKind.CHECKPOINT, write)
+                await self._log_dir.run_operation(OpKind.CHECKPOINT, write)
                 self._written = log_id
             except LogDirImpairedError:
                 await asyncio.sleep(self._retry_interval_ms / 1000)

@@ -41,7 +41,7 @@ class KnownVoters:
 
     async def load(self) -> None:
         """:raises InconsistentStorageError: the file is damaged."""
-        text = await self._log_dir.run(
+        text = await self._log_dir.run_operation(
             OpKind.LOAD, lambda: self._log_dir.vfs.read_if_exists(self._path)
         )
         try:
@@ -78,7 +78,7 @@ class KnownVoters:
 
     async def _remember(self, known: dict[BrokerId, DirectoryId]) -> None:
         text = json.dumps({str(node): str(directory) for node, directory in known.items()})
-        await self._log_dir.run(
+        await self._log_dir.run_operation(
             OpKind.CHECKPOINT,
             lambda: write_atomically(self._log_dir.vfs, self._path, text.encode()),
         )

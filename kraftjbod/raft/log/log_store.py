@@ -357,7 +357,9 @@ class RaftLogStore:
 
     # --- entries ---------------------------------------------------------------------------------
 
-    def append(self, entries: Sequence[Entry], wall_ms: int, *, committed_offset: int = -1) -> None:
+    def append_entries(
+        self, entries: Sequence[Entry], wall_ms: int, *, committed_offset: int = -1
+    ) -> None:
         """Write and sync ``entries`` in one write, after a truncation if the log is longer.
 
         If there is no space, the log ends before ``entries``, and the call may be repeated.
@@ -407,7 +409,7 @@ class RaftLogStore:
                 segment.file.sync()
 
     def write_hard_state(self, hard_state: HardState, *, committed_offset: int = -1) -> None:
-        """:param committed_offset: as in :meth:`append`."""
+        """:param committed_offset: as in :meth:`append_entries`."""
         committed_offset = max(committed_offset, self._noted.committed_offset)
         self._write_quorum_state(
             QuorumState(
@@ -457,7 +459,7 @@ class RaftLogStore:
     def close(self, *, committed_offset: int = -1) -> None:
         """Record the log's end, so that the next start can distinguish damage from a torn write.
 
-        :param committed_offset: as in :meth:`append`.
+        :param committed_offset: as in :meth:`append_entries`.
         """
         noted = self._noted
         try:

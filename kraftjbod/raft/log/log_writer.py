@@ -43,7 +43,9 @@ class LogWriter:
             is_full = self._log_dir.state is LogDirState.SATURATED
             try:
                 # The reserve on a full disk exists for such writes.
-                await self._log_dir.run(OpKind.CHECKPOINT if is_full else OpKind.APPEND, write)
+                await self._log_dir.run_operation(
+                    OpKind.CHECKPOINT if is_full else OpKind.APPEND, write
+                )
             except LogDirImpairedError as e:
                 failures += 1
                 self._space.note_no_space()

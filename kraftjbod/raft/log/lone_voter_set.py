@@ -34,7 +34,7 @@ def append_lone_voter_set(
     hard_state = HardState(term=stored.hard_state.term + 1)
     store.write_hard_state(hard_state)
     entry = Entry(stored.last_offset + 1, hard_state.term, alone.encode(), EntryKind.VOTERS)
-    store.append([entry], wall_ms)
+    store.append_entries([entry], wall_ms)
     return replace(
         stored,
         hard_state=hard_state,

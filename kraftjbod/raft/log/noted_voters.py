@@ -61,7 +61,7 @@ class NotedVoters:
     async def _write(self, voters: VotersToNote) -> None:
         write = partial(note_voters, self._log_dir.vfs, voters)
         try:
-            await self._log_dir.run(OpKind.CHECKPOINT, write)
+            await self._log_dir.run_operation(OpKind.CHECKPOINT, write)
         except LogDirImpairedError:
             # The reserve may have been released just now.
-            await self._log_dir.run(OpKind.CHECKPOINT, write)
+            await self._log_dir.run_operation(OpKind.CHECKPOINT, write)

@@ -97,8 +97,8 @@ class _RunningCrcs:
 class SnapshotPart:
     """A snapshot that is written piece by piece, in the directory's flush queue.
 
-    The first :meth:`append`, or :meth:`finish`, creates the file. A failed operation removes the
-    file and makes the part unusable.
+    The first :meth:`append_piece`, or :meth:`finish`, creates the file. A failed operation removes
+    the file and makes the part unusable.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class SnapshotPart:
         self._file: VfsFile | None = None
         self.size_bytes = 0
 
-    def append(self, piece: bytes) -> None:
+    def append_piece(self, piece: bytes) -> None:
         with FailsAs(OpKind.CHECKPOINT), Undoing(self.discard):
             position = _SNAPSHOT_HEADER.size + len(self._block) + self.size_bytes
             self._opened().write_at(position, [piece])

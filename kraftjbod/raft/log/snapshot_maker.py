@@ -114,7 +114,7 @@ class SnapshotMaker:
             # that hangs or refuses: then the next start removes the file.
             if not self._is_installing:
                 with contextlib.suppress(OperatingError):
-                    self._log_dir.begin(OpKind.FLUSH, part.discard)
+                    self._log_dir.submit_operation(OpKind.FLUSH, part.discard)
             raise
 
     async def _write(self, part: SnapshotPart, of: SnapshotId, slices: Iterable[bytes]) -> bool:
@@ -125,7 +125,7 @@ class SnapshotMaker:
         :raises LogDirImpairedError: the metadata dir is full or does not answer.
         """
         # The flush queue, so that appends are not delayed.
-        run = partial(self._log_dir.run, OpKind.FLUSH)
+        run = partial(self._log_dir.run_operation, OpKind.FLUSH)
         async with contextlib.aclosing(_gathered(slices)) as pieces:
             async for piece in pieces:
                 needed_bytes = part.size_bytes + len(piece)
@@ -136,14 +136,14 @@ class SnapshotMaker:
                         "metadata_snapshot_postponed", size_bytes=needed_bytes, reason="no space"
                     )
                     return False
-                await run(partial(part.append, piece))
+                await run(partial(part.append_piece, piece))
         self._needs_bytes = 0
         if not await self._committed(of):
             return False  # Another leader may have replaced the entry.
         snapshot = await run(part.finish)
         self._is_installing = True
         install = partial(self._store.install_snapshot, snapshot, in_use=self._in_use())
-        self._installed(of, await self._log_dir.run(OpKind.CHECKPOINT, install))
+        self._installed(of, await self._log_dir.run_operation(OpKind.CHECKPOINT, install))
         self._log.info(
             "metadata_snapshot_written", last_offset=of.last_offset, size_bytes=part.size_bytes
         )
@@ -153,7 +153,7 @@ class SnapshotMaker:
         """Remove the file once the disk takes operations. Nothing to do if the dir is OFFLINE."""
         while True:
             try:
-                return await self._log_dir.run(OpKind.FLUSH, part.discard)
+                return await self._log_dir.run_operation(OpKind.FLUSH, part.discard)
             except OverloadedError:
                 await asyncio.sleep(self._retry_interval_ms / 1000)
             except KafkaStorageError:

@@ -247,7 +247,7 @@ class RaftCore(Following):
     def _propose(self, payload: bytes, kind: EntryKind) -> Entry:
         leadership = self._required_leadership()
         entry = Entry(self.log.last_offset + 1, self.term, payload, kind)
-        self.log.append([entry])
+        self.log.append_entries([entry])
         if kind is EntryKind.VOTERS:
             self._follow_voter_names()
             leadership.follow_voters()

@@ -151,7 +151,7 @@ class EntryLog:
 
     # --- changes ---------------------------------------------------------------------------------
 
-    def append(self, entries: Sequence[Entry]) -> None:
+    def append_entries(self, entries: Sequence[Entry]) -> None:
         """Append ``entries``, after a truncation if they start before the end of the log."""
         if entries and entries[0].offset <= self.last_offset:
             self._truncate(entries[0].offset)

@@ -207,7 +207,7 @@ class Following:
             if entry.offset > self.committed_offset and not self.log.holds(
                 entry.offset, entry.term
             ):
-                self.log.append(entries[i:])
+                self.log.append_entries(entries[i:])
                 self._follow_voter_names()
                 return True
         return False

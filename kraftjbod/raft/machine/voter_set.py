@@ -42,7 +42,7 @@ class VoterSet:
     voters: tuple[Voter, ...] = ()
 
     @classmethod
-    def of(cls, keys: Iterable[ReplicaKey]) -> VoterSet:
+    def of_keys(cls, keys: Iterable[ReplicaKey]) -> VoterSet:
         return cls(tuple(Voter(key) for key in keys))
 
     def __contains__(self, key: ReplicaKey) -> bool:

@@ -158,7 +158,7 @@ def _evens(rows: Sequence[Row], figure: str, whole: str | None = None) -> list[f
 
 def _lines(rows: Sequence[Row], measures: Sequence[Measure]) -> Figure:
     """One line per directory, from where it was to where it comes to be."""
-    named = DirRows.of((row["broker_id"], row["path"]) for row in rows)
+    named = DirRows.of_dirs((row["broker_id"], row["path"]) for row in rows)
     places = named.places
     figure = new_figure(_WIDTH_IN, 1.3 + _LINE_IN * named.height)
     axes = panels(figure, 1, len(measures), sharey=True)[0]

@@ -76,13 +76,16 @@ class MadePlan:
             for row in plan_frames.changes(self.moves).collect()
         }
         return [
-            PlannedDir.of(one, changes.get((one.broker_id, one.path), NOTHING)) for one in self.sums
+            PlannedDir.of_sums(one, changes.get((one.broker_id, one.path), NOTHING))
+            for one in self.sums
         ]
 
     @cached_property
     def counts(self) -> MoveCounts:
         """Counts of all moves together."""
-        return MoveCounts.of(list(map(MoveGroup._make, plan_frames.groups(self.moves).collect())))
+        return MoveCounts.of_groups(
+            list(map(MoveGroup._make, plan_frames.groups(self.moves).collect()))
+        )
 
     def publish(self, job: Job) -> None:
         """Write the tables ``plan_dirs`` and ``plan_moves``."""

@@ -175,7 +175,7 @@ def latency_plot(points: Sequence[Row], bands: Sequence[Row], buckets: Buckets) 
     known = [value for values in series.values() for value in values if value is not None]
     if not known:
         return None
-    named = DirRows.of(series)
+    named = DirRows.of_dirs(series)
     above = [("median of all", "median"), ("95 % of all", "high")] if bands else []
     matrix = np.full((named.height + len(above), buckets.count), np.nan)
     for place, (_, figure_of) in enumerate(above):

@@ -51,7 +51,7 @@ _MOST_LISTED: Final = 30
 def timeline_plot(points: Sequence[Row], counts: Sequence[Row], buckets: Buckets) -> Plot:
     """In which state each directory was when; ``counts`` add how many were in trouble at all."""
     dirs = by_dir(points)
-    named = DirRows.of(dirs)
+    named = DirRows.of_dirs(dirs)
     extra = 1.5 if counts else 0.0
     rows: list[dict[str, Any]] = []
     titles: dict[str, str] = {}

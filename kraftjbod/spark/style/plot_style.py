@@ -194,7 +194,7 @@ class DirRows:
     labels: tuple[str, ...]
 
     @classmethod
-    def of(cls, dirs: Iterable[tuple[int, str]]) -> DirRows:
+    def of_dirs(cls, dirs: Iterable[tuple[int, str]]) -> DirRows:
         ordered = sorted(dirs, key=lambda dir_: (dir_[0], natural(dir_[1])))
         places: list[int] = []
         heads: list[tuple[int, str]] = []

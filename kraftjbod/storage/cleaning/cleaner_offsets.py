@@ -89,5 +89,7 @@ class CleanerOffsets:
         offsets = {tp: self._clean_to[tp] for tp in here if tp in self._clean_to and tp != without}
         self._named[log_dir] |= offsets.keys()
         path, data = f"{log_dir.path}/{CLEANER_CHECKPOINT}", format_offsets(offsets)
-        await log_dir.run(OpKind.CHECKPOINT, lambda: write_atomically(log_dir.vfs, path, data))
+        await log_dir.run_operation(
+            OpKind.CHECKPOINT, lambda: write_atomically(log_dir.vfs, path, data)
+        )
         self._named[log_dir] = set(offsets)

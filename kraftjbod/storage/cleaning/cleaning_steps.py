@@ -199,7 +199,7 @@ class GroupRewriting:
         written_bytes = sum(map(len, buffers))
         self._require_space(written_bytes)
         if headers:
-            self._target.append(buffers, headers)
+            self._target.append_batches(buffers, headers)
         for aborted in self._keeps.transactions.take_kept():
             self._target.note_aborted(aborted)
         return Stepped(read_bytes, written_bytes, False)

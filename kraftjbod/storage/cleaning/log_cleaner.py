@@ -145,7 +145,7 @@ class LogCleaner:
 
     # -- passes -----------------------------------------------------------------------------
 
-    async def run(self, log_dir: LogDir) -> None:
+    async def run_cleaner(self, log_dir: LogDir) -> None:
         """Clean the logs in ``log_dir`` until cancelled, then end its thread."""
         if not self._limits.is_enabled:
             return
@@ -453,14 +453,14 @@ class LogCleaner:
         leftovers = self._leftovers.get(log_dir, [])
         while leftovers and log_dir.is_online:
             discard = partial(discard_target, log_dir.vfs, leftovers[-1])
-            await log_dir.run(OpKind.DELETE, discard)
+            await log_dir.run_operation(OpKind.DELETE, discard)
             leftovers.pop()
         self._leftovers.pop(log_dir, None)
 
     async def _finish(self, log_dir: LogDir, close: Callable[[], None]) -> None:
         """Close files that were read. If the directory does not respond, they stay open."""
         try:
-            await log_dir.run(OpKind.DELETE, close)
+            await log_dir.run_operation(OpKind.DELETE, close)
         except OperatingError as e:
             self._log.info("compaction_files_kept_open", log_dir=log_dir.path, reason=e.message)
 

@@ -47,7 +47,7 @@ def read_bootstrap(vfs: Vfs, metadata_dir: str) -> dict[str, int]:
         raise InconsistentStorageError(
             f"{path} is damaged ({e}); restore it from a backup (docs/metadata-backup.md)"
         ) from e
-    MetadataVersion.of(metadata_version)
+    MetadataVersion.of_level(metadata_version)
     return levels
 
 

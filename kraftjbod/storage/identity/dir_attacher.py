@@ -235,7 +235,9 @@ class DirAttacher:
         )
 
     async def _require_empty(self, log_dir: LogDir) -> None:
-        found = await log_dir.run(OpKind.START, lambda: log_dir.vfs.list_dir(log_dir.path))
+        found = await log_dir.run_operation(
+            OpKind.START, lambda: log_dir.vfs.list_dir(log_dir.path)
+        )
         names = [entry.name for entry in found if entry.name not in _NO_CONTENT]
         if names:
             raise _refused(
@@ -277,7 +279,7 @@ class DirAttacher:
             known = await self._read_known()
             changed = change(known)
             if changed != known:
-                await metadata.run(
+                await metadata.run_operation(
                     OpKind.CHECKPOINT,
                     lambda: write_known_dirs(metadata.vfs, metadata.path, changed),
                 )

@@ -119,9 +119,9 @@ async def give_id(
     :raises LogDirImpairedError: no space is left.
     """
     properties = MetaProperties(cluster_id=cluster_id, node_id=node_id, directory_id=directory_id)
-    if not await log_dir.run(OpKind.START, log_dir.try_lock):
+    if not await log_dir.run_operation(OpKind.START, log_dir.try_lock):
         raise StartupError(f"{log_dir.path} is in use by another process")
-    await log_dir.run(
+    await log_dir.run_operation(
         OpKind.START, lambda: write_meta_properties(log_dir.vfs, log_dir.path, properties)
     )
     get_logger().info("log_dir_given_id", log_dir=log_dir.path, directory_id=str(directory_id))

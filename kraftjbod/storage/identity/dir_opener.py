@@ -101,7 +101,7 @@ class DirOpener:
             try:
                 await log_dir.secure_reserve()
             except LogDirImpairedError as e:
-                if self._make_log_dir is None and not await log_dir.run(
+                if self._make_log_dir is None and not await log_dir.run_operation(
                     OpKind.LOAD, lambda: holds_replicas(log_dir.vfs, log_dir.path)
                 ):
                     raise no_space(log_dir.path, e) from e
@@ -238,9 +238,9 @@ class DirOpener:
 
         try:
             try:
-                await metadata.run(OpKind.START, write)
+                await metadata.run_operation(OpKind.START, write)
             except LogDirImpairedError:
                 # The disk is full, but the first attempt released its reserve.
-                await metadata.run(OpKind.START, write)
+                await metadata.run_operation(OpKind.START, write)
         except LogDirImpairedError as e:
             self._log.warning("known_log_dirs_not_written", path=path, reason=e.message)

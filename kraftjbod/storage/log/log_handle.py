@@ -251,7 +251,7 @@ class LogHandle:
         :raises OverloadedError: at once, if the directory's queue is full.
         """
         now_ms = self._clock.wall_ms()
-        return self._published.begin(
+        return self._published.submit_operation(
             OpKind.APPEND,
             lambda log: log.append_as_leader(records, headers, leader_epoch, now_ms, terms),
             size_bytes=len(records),
@@ -271,7 +271,7 @@ class LogHandle:
         Errors are those of :meth:`append_as_leader`.
         """
         now_ms = self._clock.wall_ms()
-        return self._published.begin(
+        return self._published.submit_operation(
             OpKind.APPEND,
             lambda log: log.append_marker(
                 producer_id,
@@ -294,7 +294,7 @@ class LogHandle:
         :param may_have_gaps: whether the leader reports that compaction removed offsets.
         """
         now_ms = self._clock.wall_ms()
-        append = self._published.begin(
+        append = self._published.submit_operation(
             OpKind.APPEND,
             lambda log: log.append_as_follower(records, now_ms, may_have_gaps=may_have_gaps),
             size_bytes=len(records),
@@ -521,14 +521,16 @@ class LogHandle:
     async def flush(self) -> None:
         """Make everything that was appended so far durable, and advance the recovery point."""
         async with self._files:
-            plan = await self._published.run(OpKind.CHECKPOINT, lambda log: log.flush_plan())
+            plan = await self._published.run_operation(
+                OpKind.CHECKPOINT, lambda log: log.flush_plan()
+            )
             log_dir, replica = self.log_dir, self.topic_partition
-            await log_dir.run(
+            await log_dir.run_operation(
                 OpKind.FLUSH,
                 lambda: carry_out(log_dir.vfs, [plan], log_dir.flush_beat),
                 replica=replica,
             )
-            await self._published.run(OpKind.CHECKPOINT, lambda log: log.flushed(plan))
+            await self._published.run_operation(OpKind.CHECKPOINT, lambda log: log.flushed(plan))
             self.last_flush_ms = self._clock.now_ms()
 
     async def apply_retention(self) -> int:
@@ -564,7 +566,7 @@ class LogHandle:
         high_watermark = self.high_watermark
         while True:
             try:
-                return await self._published.run(
+                return await self._published.run_operation(
                     OpKind.RETENTION,
                     lambda log: log.delete_old_segments(
                         now_ms, high_watermark, without_free_space=without_free_space
@@ -590,7 +592,7 @@ class LogHandle:
         assert offset <= self.high_watermark, (offset, self.high_watermark)
         if self._is_held_still:
             raise OverloadedError(f"{self.topic_partition} is moving just now, try again")
-        await self._published.run(OpKind.RETENTION, lambda log: log.start_at(offset))
+        await self._published.run_operation(OpKind.RETENTION, lambda log: log.start_at(offset))
 
     async def keep_log_start(self) -> None:
         """Make the log start durable. Afterwards :attr:`durable_log_start` is not lower.
@@ -601,7 +603,9 @@ class LogHandle:
 
     async def take_scrubbed(self, scrub: SegmentScrub) -> bool:
         """Record the findings of a scrub. Return False if the segment was replaced meanwhile."""
-        return await self._published.run(OpKind.INDEX, lambda log: log.take_scrubbed(scrub))
+        return await self._published.run_operation(
+            OpKind.INDEX, lambda log: log.take_scrubbed(scrub)
+        )
 
     # -- for the cleaner --------------------------------------------------------------------
 
@@ -611,17 +615,21 @@ class LogHandle:
 
     async def kept_producer_batches(self) -> KeptBatches:
         """Return :attr:`UnifiedLog.kept_producer_batches`."""
-        return await self._published.run(OpKind.READ, lambda log: log.kept_producer_batches)
+        return await self._published.run_operation(
+            OpKind.READ, lambda log: log.kept_producer_batches
+        )
 
     async def open_beside(self, segment: LogSegment) -> VfsFile | None:
         """Open ``segment`` for a reader in another thread, as :meth:`LogSegments.open_beside`
         does.
         """
-        return await self._published.run(OpKind.READ, lambda log: log.segments.open_beside(segment))
+        return await self._published.run_operation(
+            OpKind.READ, lambda log: log.segments.open_beside(segment)
+        )
 
     async def open_sealed(self, segments: Sequence[LogSegment]) -> tuple[VfsFile, ...]:
         """Open closed segments for a cleaner, as :meth:`LogSegments.open_sealed` does."""
-        return await self._published.run(
+        return await self._published.run_operation(
             OpKind.READ, lambda log: log.segments.open_sealed(segments)
         )
 
@@ -629,7 +637,7 @@ class LogHandle:
         """Open segments and the target of their compaction, as :meth:`LogSegments.open_group`
         does.
         """
-        return await self._published.run(
+        return await self._published.run_operation(
             OpKind.CREATE,
             lambda log: log.segments.open_group(segments, log.config.index_interval_bytes),
         )
@@ -639,15 +647,19 @@ class LogHandle:
 
         :meth:`name_compacted` has to follow.
         """
-        await self._published.run(OpKind.RENAME, lambda log: log.put_in_place(segments, files))
+        await self._published.run_operation(
+            OpKind.RENAME, lambda log: log.put_in_place(segments, files)
+        )
 
     async def name_compacted(self) -> None:
         """Rename the files of compacted segments, as :meth:`LogSegments.name_compacted` does."""
-        await self._published.run(OpKind.RENAME, lambda log: log.segments.name_compacted())
+        await self._published.run_operation(
+            OpKind.RENAME, lambda log: log.segments.name_compacted()
+        )
 
     async def roll(self) -> None:
         """Start a new segment at the log end."""
-        await self._published.run(OpKind.APPEND, lambda log: log.roll())
+        await self._published.run_operation(OpKind.APPEND, lambda log: log.roll())
 
     # -- for moves to another directory -----------------------------------------------------
 
@@ -672,7 +684,7 @@ class LogHandle:
 
     async def refresh(self) -> None:
         """Wait until the view includes all earlier operations."""
-        await self._published.run(OpKind.READ, lambda log: None)
+        await self._published.run_operation(OpKind.READ, lambda log: None)
 
     @contextmanager
     def retention_paused(self) -> Iterator[None]:
@@ -736,9 +748,11 @@ class LogHandle:
             async with self._files:
                 step = partial(shrink, log_dir.vfs, segment.retired_path)
                 is_large = segment.size_bytes > STEP_BYTES
-                while is_large and await log_dir.run(OpKind.DELETE, step, replica=replica):
+                while is_large and await log_dir.run_operation(
+                    OpKind.DELETE, step, replica=replica
+                ):
                     pass
-                await log_dir.run(OpKind.DELETE, segment.purge, replica=replica)
+                await log_dir.run_operation(OpKind.DELETE, segment.purge, replica=replica)
 
     async def close_idle(self, segments: Sequence[LogSegment]) -> None:
         """Close the files of ``segments``. A later access opens them again.
@@ -747,16 +761,16 @@ class LogHandle:
         because it reads within one callback. No flush uses one while ``_files`` is held.
         """
         async with self._files:
-            await self._published.run(OpKind.READ, lambda log: log.detach_files(segments))
+            await self._published.run_operation(OpKind.READ, lambda log: log.detach_files(segments))
             close = self._published.log.segments.close_detached
-            await self.log_dir.run(OpKind.READ, close, replica=self.topic_partition)
+            await self.log_dir.run_operation(OpKind.READ, close, replica=self.topic_partition)
 
     async def close_files(self) -> None:
         """Close the files of a replica that was moved aside."""
         self._published.is_closed = True
         async with self._files:
             close = self._published.log.segments.close
-            await self.log_dir.run(OpKind.DELETE, close, replica=self.topic_partition)
+            await self.log_dir.run_operation(OpKind.DELETE, close, replica=self.topic_partition)
 
     async def close_plan(self) -> FlushPlan:
         """Write the files that the next load needs. The handle accepts only :meth:`close`

@@ -93,16 +93,16 @@ class LogSegments:
 
     # -- adding -----------------------------------------------------------------------------
 
-    def append(
+    def append_batches(
         self, buffers: Sequence[Buffer], headers: Sequence[BatchHeader], size_bytes: int
     ) -> None:
         """Write ``buffers``, which hold the batches of ``headers``, at the end of the active
         segment.
         """
-        self.active.append(buffers, headers)
+        self.active.append_batches(buffers, headers)
         self.size_bytes += size_bytes
 
-    def begin(self, base_offset: int, index_interval_bytes: int) -> None:
+    def begin_segment(self, base_offset: int, index_interval_bytes: int) -> None:
         """Create an empty segment at ``base_offset``, which becomes the active one."""
         self.drop_leftovers()
         fresh = self._new(base_offset, index_interval_bytes)
@@ -221,7 +221,7 @@ class LogSegments:
         self.name_compacted()
         at, target = self._require_sealed(sources, files.truncations), files.target
         swap = SegmentSwap(self._vfs, sources, target)
-        swap.begin()
+        swap.begin_swap()
         self.all[at : at + len(sources)] = [target]
         self.size_bytes += target.size_bytes - sum(source.size_bytes for source in sources)
         self.shown = tuple(self.all)

@@ -61,7 +61,7 @@ class OpenTransactions:
         """Return the first offset of the producer's open transaction; None if it has none."""
         return self._first_offsets.get(producer_id)
 
-    def begin(self, producer_id: int, first_offset: int, now_ms: int = -1) -> None:
+    def add_batch(self, producer_id: int, first_offset: int, now_ms: int = -1) -> None:
         """Record a transactional batch. It starts a transaction if none of the producer is open."""
         if producer_id not in self._first_offsets:
             self._first_offsets[producer_id] = first_offset

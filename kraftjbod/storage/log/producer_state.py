@@ -273,7 +273,7 @@ class ProducerState:
             self._guards.data_appended(producer_id)
             if header.is_transactional:
                 began_ms = header.max_timestamp if now_ms == _UNKNOWN else now_ms
-                self.transactions.begin(producer_id, base_offset, began_ms)
+                self.transactions.add_batch(producer_id, base_offset, began_ms)
         if len(self._producers) > limits.max_producers:
             self._forget_idlest(len(self._producers) - limits.max_producers, producer_id)
         return aborted
@@ -375,7 +375,7 @@ class ProducerState:
             known = state._producers.setdefault(producer_id, _Producer(epoch, timestamp))
             known.coordinator_epoch = coordinator_epoch
             if transaction_first_offset != _NO_OFFSET:
-                state.transactions.begin(producer_id, transaction_first_offset, timestamp)
+                state.transactions.add_batch(producer_id, transaction_first_offset, timestamp)
             if last_offset != _NO_OFFSET:
                 first = (last_sequence - delta) & _LARGEST_SEQUENCE
                 batch = AppendedBatch(first, last_sequence, last_offset - delta, last_offset)

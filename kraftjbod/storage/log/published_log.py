@@ -60,7 +60,7 @@ class PublishedLog:
     def __repr__(self) -> str:
         return f"<PublishedLog {self.log!r}>"
 
-    def begin(
+    def submit_operation(
         self, kind: OpKind, op: Callable[[UnifiedLog], T], *, size_bytes: int = 0
     ) -> Completion[T]:
         """Queue ``op``. The new view is published in the same event loop iteration in which it
@@ -74,8 +74,8 @@ class PublishedLog:
         return self._begin(kind, op, size_bytes)
 
     def submit(self, kind: OpKind, op: Callable[[UnifiedLog], T]) -> asyncio.Future[T]:
-        """Queue ``op`` as :meth:`begin` does, and return a future of the answer."""
-        return self.begin(kind, op).future()
+        """Queue ``op`` as :meth:`submit_operation` does, and return a future of the answer."""
+        return self.submit_operation(kind, op).future()
 
     def ask(self, kind: OpKind, op: Callable[[UnifiedLog], T]) -> asyncio.Future[T]:
         """Queue ``op``, which changes nothing, as :meth:`submit` does.
@@ -98,7 +98,7 @@ class PublishedLog:
         self, kind: OpKind, op: Callable[[UnifiedLog], T], size_bytes: int
     ) -> Completion[T]:
         log = self.log
-        return self._log_dir.begin(
+        return self._log_dir.submit_operation(
             kind,
             lambda: (op(log), log.view(), log.segments.take_retired(), log.take_truncation()),
             settle=self._publish,
@@ -106,7 +106,7 @@ class PublishedLog:
             replica=log.topic_partition,
         )
 
-    async def run(self, kind: OpKind, op: Callable[[UnifiedLog], T]) -> T:
+    async def run_operation(self, kind: OpKind, op: Callable[[UnifiedLog], T]) -> T:
         """Run ``op`` and return its result. The operation continues if the caller is cancelled."""
         return await self.submit(kind, op)
 

@@ -320,7 +320,7 @@ class UnifiedLog:
             self._write_epochs(epochs)
             for closed in self.segments.from_recovery_at(self._recovery_point)[:-1]:
                 closed.write_indexes()
-        self.segments.append(buffers, headers, size_bytes)
+        self.segments.append_batches(buffers, headers, size_bytes)
         self._bytes_since_snapshot += size_bytes
         self._is_snapshot_durable = False
         self._epochs = epochs
@@ -372,7 +372,7 @@ class UnifiedLog:
             active.write_indexes(sync=is_flushed)
         with FailsAs(OpKind.CHECKPOINT):
             self._write_snapshot()
-        self.segments.begin(self._end, self.config.index_interval_bytes)
+        self.segments.begin_segment(self._end, self.config.index_interval_bytes)
 
     def _write_snapshot(self) -> None:
         base = self.segments.from_recovery_at(self._recovery_point)[0].base_offset

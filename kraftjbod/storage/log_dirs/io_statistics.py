@@ -75,7 +75,7 @@ class IoStatistics:
         self._seen_operations = 0
         self._seen_ms = 0
 
-    def of(self, group: IoGroup) -> IoFigures:
+    def figures_of(self, group: IoGroup) -> IoFigures:
         return self._figures[group]
 
     def record(self, group: IoGroup, elapsed_ms: int, size_bytes: int, *, is_error: bool) -> None:

@@ -1,9 +1,9 @@
 """LOOP. ``LogDir``: one log directory, its threads, and the only place where disk errors are
 judged.
 
-* Every operation goes through :meth:`LogDir.begin` or a method built on it. Its ``OSError`` is
-  judged here, and the caller gets a :class:`KafkaStorageError`. The subclass of the error names the
-  kind of operation (KIP-18).
+* Every operation goes through :meth:`LogDir.submit_operation` or a method built on it. Its
+  ``OSError`` is judged here, and the caller gets a :class:`KafkaStorageError`. The subclass of the
+  error names the kind of operation (KIP-18).
 * The state changes only here, by the table of ``core/log_dir_state.py``. An impaired directory
   (SATURATED or STALLED) refuses some kinds of operations with a retriable error:
   ``log_dir_policy.is_allowed``.
@@ -264,14 +264,14 @@ class LogDir(DirCondition):
         settle: Callable[[T], R] | None = None,
         replica: TopicPartition | None = None,
     ) -> asyncio.Future[R]:
-        """Queue ``op`` as :meth:`begin` does, and return a future of the answer.
+        """Queue ``op`` as :meth:`submit_operation` does, and return a future of the answer.
 
         Cancelling the future does not cancel the operation.
         """
-        done: Completion[R] = self.begin(kind, op, settle=settle, replica=replica)
+        done: Completion[R] = self.submit_operation(kind, op, settle=settle, replica=replica)
         return done.future()
 
-    def begin(
+    def submit_operation(
         self,
         kind: OpKind,
         op: Callable[[], T],
@@ -329,10 +329,10 @@ class LogDir(DirCondition):
 
         return op_if_ours
 
-    async def run(
+    async def run_operation(
         self, kind: OpKind, op: Callable[[], T], *, replica: TopicPartition | None = None
     ) -> T:
-        """Run ``op`` as :meth:`begin` does and return its result.
+        """Run ``op`` as :meth:`submit_operation` does and return its result.
 
         Cancelling the wait does not cancel ``op``.
         """
@@ -343,9 +343,9 @@ class LogDir(DirCondition):
 
         :raises KafkaStorageError: the directory is or goes offline.
         """
-        if not await self.run(kind, lambda: self.vfs.exists(path)):
+        if not await self.run_operation(kind, lambda: self.vfs.exists(path)):
             return None
-        source = await self.run(kind, lambda: self.vfs.open_stream(path))
+        source = await self.run_operation(kind, lambda: self.vfs.open_stream(path))
         stream = aiofiles.threadpool.wrap(source, executor=self._executor)
         try:
             data = bytes(await stream.read())
@@ -439,7 +439,7 @@ class LogDir(DirCondition):
         :raises LogDirImpairedError: no space is left for it; the directory is SATURATED.
         :raises KafkaStorageError: the directory goes offline.
         """
-        await self.run(OpKind.START, lambda: self._saturation.secure_reserve(self.beat))
+        await self.run_operation(OpKind.START, lambda: self._saturation.secure_reserve(self.beat))
 
     def suspect(self, reason: str) -> None:
         """Make the directory STALLED until :meth:`absolve`, although its operations end.
@@ -482,7 +482,7 @@ class LogDir(DirCondition):
         :raises OperatingError: the state forbids that now, or the directory goes offline.
         """
         try:
-            await self.run(OpKind.CLOSE, lambda: self.vfs.let_go(self.path))
+            await self.run_operation(OpKind.CLOSE, lambda: self.vfs.let_go(self.path))
         finally:
             self.close()
             if self.is_online:

@@ -48,7 +48,7 @@ async def run_copy(
 
     :param read_again: repeats the current read of ``op``, if there is one. If this fails or hangs,
         the source is at fault, else the target.
-    :param settle: as in :meth:`LogDir.begin`.
+    :param settle: as in :meth:`LogDir.submit_operation`.
     :raises KafkaStorageError: with the id of the directory at fault.
     :raises LogDirImpairedError: a directory forbids reads or writes now.
     :raises OverloadedError: the process lacks a resource, or the kernel cannot copy: call again.
@@ -68,7 +68,7 @@ async def run_copy(
     try:
         await _until_done_or_hung(done, executor, target.io_timeout_ms)
         if not done.done():
-            await source.run(OpKind.READ, read_again, replica=replica)
+            await source.run_operation(OpKind.READ, read_again, replica=replica)
         if not done.done():
             target.go_offline(f"a copy into it has been running for {executor.running_for_ms()} ms")
         return await done
@@ -80,7 +80,7 @@ async def run_copy(
             if _is_about_a_file_in(source, e):
                 # The next attempt may succeed.
                 raise source.judge_error(OpKind.READ, e, replica) from e
-            await source.run(OpKind.READ, read_again, replica=replica)
+            await source.run_operation(OpKind.READ, read_again, replica=replica)
         raise target.judge_error(OpKind.APPEND, e, replica) from e
     finally:
         source.outside_ops.discard(done)

@@ -34,12 +34,12 @@ async def remove_replica_dir(log_dir: LogDir, path: str) -> None:
     def list_files() -> list[DirEntry]:
         return vfs.list_dir(path) if vfs.is_dir(path) else []
 
-    entries = await log_dir.run(OpKind.DELETE, list_files)
+    entries = await log_dir.run_operation(OpKind.DELETE, list_files)
     files = [f"{path}/{entry.name}" for entry in entries if not entry.is_dir]
     for file in sorted(files, key=lambda name: not name.endswith(PARTITION_METADATA)):
-        while await log_dir.run(OpKind.DELETE, partial(remove_part, vfs, file)):
+        while await log_dir.run_operation(OpKind.DELETE, partial(remove_part, vfs, file)):
             pass
-    await log_dir.run(OpKind.DELETE, lambda: vfs.remove_tree(path))
+    await log_dir.run_operation(OpKind.DELETE, lambda: vfs.remove_tree(path))
 
 
 def remove_part(vfs: Vfs, path: str) -> bool:

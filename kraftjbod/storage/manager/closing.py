@@ -40,7 +40,9 @@ async def _close_group(log_dir: LogDir, handles: Sequence[LogHandle]) -> Operati
     plans = [one for one in planned if not isinstance(one, OperatingError)]
     is_durable = True
     try:
-        await log_dir.run(OpKind.CLOSE, lambda: carry_out(log_dir.vfs, plans, log_dir.beat))
+        await log_dir.run_operation(
+            OpKind.CLOSE, lambda: carry_out(log_dir.vfs, plans, log_dir.beat)
+        )
     except OperatingError as e:
         errors.append(e)
         is_durable = False

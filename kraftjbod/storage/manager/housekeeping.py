@@ -1,8 +1,9 @@
 """LOOP. ``Housekeeping``: periodic tasks of one log directory: retention, flushes, purges.
 
 * Each directory has its own, so that a hung disk does not delay the tasks of another.
-* Each job has one coroutine, and cancelling :meth:`Housekeeping.run` ends all. After an unexpected
-  error a job skips the current replica, or waits for its next turn (core/loop/job_guard.py).
+* Each job has one coroutine, and cancelling :meth:`Housekeeping.run_jobs` ends all. After an
+  unexpected error a job skips the current replica, or waits for its next turn
+  (core/loop/job_guard.py).
 * An offline directory has nothing to do. The directory itself has logged its failure.
 * In a saturated directory (KIP-928), retention runs at once and often, and delayed purges run now.
   These operations need no free space.
@@ -83,7 +84,7 @@ class Housekeeping:
         self._wants_flush: dict[LogHandle, None] = {}
         self._flush_wanted = asyncio.Event()
 
-    async def run(self) -> None:
+    async def run_jobs(self) -> None:
         """Run every job at its interval until cancelled."""
         retain_ms = self._retention_check_interval_ms
         first_retention_ms = min(_RETENTION_INITIAL_DELAY_MS, retain_ms)
@@ -164,7 +165,7 @@ class Housekeeping:
         while cache.has_too_many_open and log_dir.is_online:
             before = cache.open_segments
             by_directory: defaultdict[str, list[LogSegment]] = defaultdict(list)
-            for segment in await log_dir.run(OpKind.READ, cache.choose_idle):
+            for segment in await log_dir.run_operation(OpKind.READ, cache.choose_idle):
                 by_directory[segment.directory].append(segment)
             for handle in self._handles():
                 if segments := by_directory.pop(handle.directory, None):

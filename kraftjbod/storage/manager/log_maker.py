@@ -125,7 +125,7 @@ class LogMaker:
         async with self._slots.setdefault(log_dir, asyncio.Semaphore(_AT_ONCE)):
             await self._checkpoints.forget_earlier(log_dir, tp)
             await self._cleaner_offsets.forget(log_dir, tp)
-            handle = await log_dir.run(OpKind.CREATE, make, replica=tp)
+            handle = await log_dir.run_operation(OpKind.CREATE, make, replica=tp)
         if not log_dir.is_online:
             # The directory failed before the registry contained the replica.
             raise log_dir.offline_error()

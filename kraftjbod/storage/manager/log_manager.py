@@ -173,14 +173,14 @@ class LogManager:
             log_dir,
             handles=partial(self.handles_in, log_dir),
             checkpoint=partial(self._checkpoint, log_dir),
-            clean=partial(self.cleaner.run, log_dir),
+            clean=partial(self.cleaner.run_cleaner, log_dir),
         )
 
     def _begin(self, log_dir: LogDir) -> None:
         """Start the background tasks of a directory that was added at run time and loaded."""
         self._loaded.add(log_dir)
         if self._background is not None:
-            chores = self._housekeeping[log_dir].run()
+            chores = self._housekeeping[log_dir].run_jobs()
             self._chores[log_dir] = self._background.create_task(chores)
 
     def _end(self, log_dir: LogDir) -> None:
@@ -565,7 +565,7 @@ class LogManager:
         """
         async with asyncio.TaskGroup() as self._background:
             for log_dir in self.dirs():
-                chores = self._housekeeping[log_dir].run()
+                chores = self._housekeeping[log_dir].run_jobs()
                 self._chores[log_dir] = self._background.create_task(chores)
             # Keep running without directories, because one may be added later.
             await asyncio.Event().wait()
@@ -616,6 +616,6 @@ class LogManager:
             mark = f"{log_dir.path}/{CLEAN_SHUTDOWN_FILE}"
             data = format_clean_shutdown(stop)
             write = log_dir.if_ours(lambda: write_atomically(log_dir.vfs, mark, data))
-            await log_dir.run(OpKind.CLOSE, write)
+            await log_dir.run_operation(OpKind.CLOSE, write)
         except OperatingError as e:
             self._log.warning("log_dir_not_closed_cleanly", log_dir=log_dir.path, reason=e.message)

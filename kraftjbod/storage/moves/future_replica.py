@@ -225,14 +225,16 @@ class FutureReplica:
 
     async def _resume(self, view: LogView) -> None:
         log = self._log
-        await self.log_dir.run(OpKind.LOAD, lambda: log.resume(view), replica=self.topic_partition)
+        await self.log_dir.run_operation(
+            OpKind.LOAD, lambda: log.resume(view), replica=self.topic_partition
+        )
         self._is_resumed = True
         self._publish(log.extents, view)
 
     async def sync(self) -> None:
         """Make the copied bytes durable, so that a restart continues from there."""
         sync, replica = self._log.sync, self.topic_partition
-        await self._alone(lambda: self.log_dir.run(OpKind.CLOSE, sync, replica=replica))
+        await self._alone(lambda: self.log_dir.run_operation(OpKind.CLOSE, sync, replica=replica))
 
     async def finish(
         self, source: LogHandle, carried: CarriedState, executor: LogDirExecutor
@@ -257,7 +259,7 @@ class FutureReplica:
     ) -> UnifiedLog:
         """Take the replica's name, durably. Only :meth:`come_back` may follow, after an error."""
         log = self._log
-        return await self.log_dir.run(
+        return await self.log_dir.run_operation(
             OpKind.RENAME,
             lambda: log.become_current(carried, config, producer_limits),
             replica=self.topic_partition,
@@ -267,7 +269,9 @@ class FutureReplica:
         """Take the future name again after a failed swap. Works in an impaired directory, too."""
         log, directory, replica = self._log, self._directory, self.topic_partition
         await self._alone(
-            lambda: self.log_dir.run(OpKind.UNDO, lambda: log.move_to(directory), replica=replica)
+            lambda: self.log_dir.run_operation(
+                OpKind.UNDO, lambda: log.move_to(directory), replica=replica
+            )
         )
 
     async def leave_as_current(self, stray: str, *, only_claimed: bool) -> str:
@@ -287,14 +291,16 @@ class FutureReplica:
             log.move_to(plain)
 
         replica = self.topic_partition
-        await self._last(lambda: self.log_dir.run(OpKind.RENAME, leave, replica=replica))
+        await self._last(lambda: self.log_dir.run_operation(OpKind.RENAME, leave, replica=replica))
         return plain
 
     async def discard(self, directory: str) -> None:
         """Rename the copy to ``directory``. From then on it cannot count as a replica."""
         log, replica = self._log, self.topic_partition
         await self._last(
-            lambda: self.log_dir.run(OpKind.DELETE, lambda: log.discard(directory), replica=replica)
+            lambda: self.log_dir.run_operation(
+                OpKind.DELETE, lambda: log.discard(directory), replica=replica
+            )
         )
 
     async def _last(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:

@@ -79,7 +79,7 @@ class Stray(NamedTuple):
     known_since_ms: int
 
     @classmethod
-    def of(
+    def of_directory(
         cls,
         log_dir: LogDir,
         directory: str,
@@ -183,7 +183,9 @@ class DirLoading:
             self._log.error("replica_set_aside_as_stray", partition=str(tp), reason=str(e))
             target = self._registry.doomed_path(log_dir, tp, ReplicaDirKind.STRAY)
             source = f"{log_dir.path}/{tp}"
-            await log_dir.run(OpKind.RENAME, lambda: log_dir.vfs.rename(source, target), replica=tp)
+            await log_dir.run_operation(
+                OpKind.RENAME, lambda: log_dir.vfs.rename(source, target), replica=tp
+            )
             await self._list_stray(loaded, target.rpartition("/")[2], tp)
             return 0
         except LogDirImpairedError as e:
@@ -249,7 +251,7 @@ class DirLoading:
         directory = f"{log_dir.path}/{name}"
         found = await self._load_step(log_dir, lambda: examine_stray(log_dir.vfs, directory))
         now_ms = self._clock.now_ms()
-        loaded.strays.append(Stray.of(log_dir, directory, topic_partition, found, now_ms))
+        loaded.strays.append(Stray.of_directory(log_dir, directory, topic_partition, found, now_ms))
 
     async def _list_future(self, loaded: LoadedDir, found: ReplicaDir) -> None:
         log_dir, tp = loaded.log_dir, found.topic_partition
@@ -270,7 +272,9 @@ class DirLoading:
         self, log_dir: LogDir, op: Callable[[], T], *, replica: TopicPartition | None = None
     ) -> T:
         """Run an idempotent ``op`` in the thread of the directory; see :meth:`_outlast_lack`."""
-        return await self._outlast_lack(lambda: log_dir.run(OpKind.LOAD, op, replica=replica))
+        return await self._outlast_lack(
+            lambda: log_dir.run_operation(OpKind.LOAD, op, replica=replica)
+        )
 
     async def _outlast_lack(self, attempt: Callable[[], Awaitable[T]]) -> T:
         """Repeat ``attempt`` while the process lacks descriptors or memory.

@@ -189,7 +189,9 @@ class OffsetCheckpoints:
         self._named[log_dir].update(offsets)
         path = f"{log_dir.path}/{name}"
         data = format_offsets(offsets)
-        await log_dir.run(OpKind.CHECKPOINT, lambda: write_atomically(log_dir.vfs, path, data))
+        await log_dir.run_operation(
+            OpKind.CHECKPOINT, lambda: write_atomically(log_dir.vfs, path, data)
+        )
         if self._writes[file] == number:
             self._written[file] = offsets
 

@@ -125,7 +125,7 @@ class ReplicaSwap:
                 source_directory_id=source.log_dir.directory_id,
             )
 
-        log = await target.run(OpKind.CREATE, make, replica=tp)
+        log = await target.run_operation(OpKind.CREATE, make, replica=tp)
         if not target.is_online:
             raise target.offline_error()
         future = FutureReplica(log=log, log_dir=target, move_id=move_id)

@@ -99,7 +99,9 @@ class RequestedMoves:
             if self._written >= wanted:
                 return
             changes, data, vfs = self._changes, _format(self._notes), self._dir.vfs
-            await self._dir.run(OpKind.CHECKPOINT, lambda: write_atomically(vfs, self._path, data))
+            await self._dir.run_operation(
+                OpKind.CHECKPOINT, lambda: write_atomically(vfs, self._path, data)
+            )
             self._written = changes
 
 

@@ -53,7 +53,7 @@ class StrayReplicas:
     def all(self) -> Sequence[Stray]:
         return tuple(self._strays)
 
-    def of(self, key: TopicIdPartition) -> list[Stray]:
+    def strays_of(self, key: TopicIdPartition) -> list[Stray]:
         """Return the strays of this partition of this topic id."""
         return [
             stray
@@ -101,7 +101,7 @@ class StrayReplicas:
         )
         is_marked = True
         try:
-            await log_dir.run(
+            await log_dir.run_operation(
                 OpKind.CHECKPOINT, lambda: write_stray_mark(log_dir.vfs, directory, mark)
             )
         except LogDirImpairedError as e:
@@ -113,9 +113,9 @@ class StrayReplicas:
         # It is no replica any more, so retry until the directory responds or is offline.
         await _until_taken(handle.close_files)
         found = await _until_taken(
-            lambda: log_dir.run(OpKind.LOAD, lambda: examine_stray(log_dir.vfs, target))
+            lambda: log_dir.run_operation(OpKind.LOAD, lambda: examine_stray(log_dir.vfs, target))
         )
-        self._strays.append(Stray.of(log_dir, target, tp, found, self._clock.now_ms()))
+        self._strays.append(Stray.of_directory(log_dir, target, tp, found, self._clock.now_ms()))
         if not is_marked:
             self._owed_marks[target] = mark
 
@@ -153,7 +153,7 @@ class StrayReplicas:
                 continue
             write = partial(write_stray_mark, stray.log_dir.vfs, stray.directory, mark)
             try:
-                await stray.log_dir.run(OpKind.CHECKPOINT, write)
+                await stray.log_dir.run_operation(OpKind.CHECKPOINT, write)
             except OperatingError:
                 continue  # The directory is still full, or offline.
             self._owed_marks.pop(stray.directory, None)
@@ -185,7 +185,9 @@ class StrayReplicas:
         self._forget(stray)
         self._registry.put(handle)
         path = f"{handle.directory}/{STRAY_MARK}"
-        await log_dir.run(OpKind.DELETE, lambda: log_dir.vfs.unlink_if_exists(path), replica=tp)
+        await log_dir.run_operation(
+            OpKind.DELETE, lambda: log_dir.vfs.unlink_if_exists(path), replica=tp
+        )
         return handle
 
     async def remove(self, stray: Stray) -> None:

@@ -282,7 +282,7 @@ class SwapRecovery:
         """Remove the state of the move from a replica that was loaded for the first time."""
         path, vfs = f"{handle.directory}/{FUTURE_CHECKPOINT}", handle.log_dir.vfs
         try:
-            await handle.log_dir.run(OpKind.DELETE, lambda: vfs.unlink_if_exists(path))
+            await handle.log_dir.run_operation(OpKind.DELETE, lambda: vfs.unlink_if_exists(path))
         except OperatingError as e:
             self._log.info("move_not_forgotten", path=path, reason=e.message)
 
@@ -320,7 +320,7 @@ class SwapRecovery:
         self, log_dir: LogDir, rename: Callable[[], None], path: str, tp: TopicPartition
     ) -> None:
         async def remove() -> None:
-            await log_dir.run(OpKind.DELETE, rename, replica=tp)
+            await log_dir.run_operation(OpKind.DELETE, rename, replica=tp)
             self._purge_later(log_dir, path, None)
 
         try:
@@ -331,9 +331,12 @@ class SwapRecovery:
             self._log.info("leftover_copy_not_removed", path=path, reason=e.message)
 
     async def _topic_id(self, log_dir: LogDir, directory: str) -> TopicId:
-        """Read the topic id. Raises as :meth:`LogDir.run` and :func:`parse_partition_metadata`."""
+        """Read the topic id.
+
+        :raises: as :meth:`LogDir.run_operation` and :func:`parse_partition_metadata`.
+        """
         path = f"{directory}/{PARTITION_METADATA}"
-        data = await log_dir.run(OpKind.LOAD, lambda: log_dir.vfs.read_if_exists(path))
+        data = await log_dir.run_operation(OpKind.LOAD, lambda: log_dir.vfs.read_if_exists(path))
         return parse_partition_metadata("" if data is None else data.decode(errors="replace"), path)
 
 

@@ -76,7 +76,10 @@ class _Cold(NamedTuple):
 
 
 class Scrub:
-    """Scrub of one directory. :meth:`run` ends when the directory is OFFLINE or it is cancelled."""
+    """Scrub of one directory.
+
+    :meth:`run_passes` ends when the directory is OFFLINE or it is cancelled.
+    """
 
     def __init__(
         self,
@@ -115,7 +118,7 @@ class Scrub:
     def __repr__(self) -> str:
         return f"<Scrub {self.log_dir.path} {self.state}>"
 
-    async def run(self) -> None:
+    async def run_passes(self) -> None:
         """Run passes until the directory is OFFLINE."""
         try:
             await asyncio.sleep(min(_FIRST_PASS_AFTER_MS, self._interval_ms) / 1000)
@@ -305,7 +308,7 @@ class Scrub:
         """
         await self._until_free()
         path, vfs = self._path, self.log_dir.vfs
-        data = await self.log_dir.run(OpKind.LOAD, lambda: vfs.read_if_exists(path))
+        data = await self.log_dir.run_operation(OpKind.LOAD, lambda: vfs.read_if_exists(path))
         self.state = parse_scrub_state(data)
         if self.state.damages:
             self.state = replace(self.state, began_ms=-1, position=None)
@@ -315,7 +318,7 @@ class Scrub:
         path, data, vfs = self._path, format_scrub_state(self.state), self.log_dir.vfs
         self._saved_at_ms = self._clock.now_ms()
         try:
-            await self.log_dir.run(
+            await self.log_dir.run_operation(
                 OpKind.CHECKPOINT, lambda: write_atomically(vfs, path, data, sync=False)
             )
         except OverloadedError as e:

@@ -80,7 +80,7 @@ class IndexRebuild:
             return False
         return True
 
-    def run(self, beat: Callable[[], None]) -> None:
+    def run_steps(self, beat: Callable[[], None]) -> None:
         """Run all steps in one operation and give the indexes to the segment. Used while a log is
         loaded.
 

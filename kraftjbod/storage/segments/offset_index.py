@@ -39,7 +39,7 @@ class OffsetIndex:
     def __len__(self) -> int:
         return len(self._entries[0])
 
-    def append(self, last_offset: int, position: int) -> None:
+    def append_entry(self, last_offset: int, position: int) -> None:
         """Add an entry for the batch that ends with ``last_offset`` and starts at ``position``."""
         offsets, positions = self._entries
         positions.append(position)
@@ -143,7 +143,7 @@ class TimeIndex:
     def __len__(self) -> int:
         return len(self._entries[0])
 
-    def append(self, timestamp: int, offset: int) -> None:
+    def append_entry(self, timestamp: int, offset: int) -> None:
         """Add an entry, unless ``timestamp`` is not larger than that of the last entry."""
         timestamps, offsets = self._entries
         if timestamps and timestamp <= timestamps[-1]:

@@ -226,7 +226,7 @@ class LogSegment:
         self.close()
         self._vfs.unlink_if_exists(self.path)
 
-    def append(self, buffers: Sequence[Buffer], headers: Sequence[BatchHeader]) -> None:
+    def append_batches(self, buffers: Sequence[Buffer], headers: Sequence[BatchHeader]) -> None:
         """Write ``buffers``, which hold the batches of ``headers``, at the end, and index the
         batches.
 
@@ -554,7 +554,7 @@ class LogSegment:
         """
         assert self.transactions is not None, self
         self._transactions_on_disk = False
-        self.transactions.append(aborted)
+        self.transactions.append_aborted(aborted)
 
     def take_transactions(self, transactions: TransactionIndex) -> None:
         """Replace the transaction index in memory by one that was rebuilt from the log."""

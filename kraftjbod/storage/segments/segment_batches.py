@@ -25,7 +25,7 @@ def batches_from(
     try:
         segment.load_indexes()
     except SegmentUnreadError as unread:
-        IndexRebuild(unread).run(beat)
+        IndexRebuild(unread).run_steps(beat)
     try:
         first = segment.position_of(offset)
         if first is not None:

@@ -101,8 +101,8 @@ class SegmentIndexes:
         if self.largest is None or header.max_timestamp > self.largest.timestamp:
             self.largest = TimeEntry(header.max_timestamp, last_offset)
         if self._bytes_since_entry > self._interval_bytes:
-            self.offsets.append(last_offset, position)
-            self.times.append(*self.largest)
+            self.offsets.append_entry(last_offset, position)
+            self.times.append_entry(*self.largest)
             self._bytes_since_entry = 0
         self._bytes_since_entry += size_bytes
         return size_bytes
@@ -145,8 +145,8 @@ class SegmentIndexes:
         """Index the batches of ``run``, which a scan of :meth:`batch_scan` produced."""
         scan = run.scan
         for last_offset, at, timestamp, timestamp_offset in scan.entries:
-            self.offsets.append(last_offset, run.position + at)
-            self.times.append(timestamp, timestamp_offset)
+            self.offsets.append_entry(last_offset, run.position + at)
+            self.times.append_entry(timestamp, timestamp_offset)
         if scan.largest_offset >= 0:
             self.largest = TimeEntry(scan.largest_timestamp, scan.largest_offset)
         self._bytes_since_entry = scan.bytes_since_entry
@@ -157,9 +157,9 @@ class SegmentIndexes:
 
         :param next_offset: base offset of that batch, which starts at ``position``.
         """
-        self.offsets.append(next_offset - 1, position)
+        self.offsets.append_entry(next_offset - 1, position)
         if self.largest is not None:
-            self.times.append(*self.largest)
+            self.times.append_entry(*self.largest)
         self._bytes_since_entry = 0
 
     def below(self, read_at: ReadAt, size_bytes: int, end_offset: int) -> SegmentIndexes:
@@ -187,7 +187,7 @@ class SegmentIndexes:
         timestamp.
         """
         if self.largest is not None:
-            self.times.append(*self.largest)
+            self.times.append_entry(*self.largest)
         return {INDEX_SUFFIX: self.offsets.to_bytes(), TIME_INDEX_SUFFIX: self.times.to_bytes()}
 
 

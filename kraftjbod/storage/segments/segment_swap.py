@@ -123,7 +123,7 @@ class SegmentSwap:
         self.sources = tuple(sources)
         self.target = target
 
-    def begin(self) -> None:
+    def begin_swap(self) -> None:
         """Make the target the log, durably (step 2).
 
         If a rename fails, the sources remain the log.

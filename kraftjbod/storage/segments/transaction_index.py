@@ -55,7 +55,7 @@ class TransactionIndex:
     def entries(self) -> Sequence[AbortedTransaction]:
         return self._entries
 
-    def append(self, aborted: AbortedTransaction) -> None:
+    def append_aborted(self, aborted: AbortedTransaction) -> None:
         self._entries.append(aborted)
 
     def below(self, end_offset: int) -> TransactionIndex:

@@ -121,7 +121,7 @@ class DiskFaults:
         #: The content of the disk while it is unmounted.
         self._away: MemVfs | None = None
 
-    def begin(self, fault: DiskFault) -> None:
+    def begin_fault(self, fault: DiskFault) -> None:
         disk = self._disk
         match fault:
             case DiskFault.EIO:

@@ -224,7 +224,7 @@ class ProcessSockets:
             attempt.give_up()
             raise
         protocol = factory()
-        transport.begin(protocol)
+        transport.begin_delivery(protocol)
         return transport, protocol
 
     def listen(
@@ -339,7 +339,7 @@ class MemoryServer(asyncio.AbstractServer):
         self.loop.call_soon(self._let_in, end)
 
     def _let_in(self, end: MemoryTransport) -> None:
-        end.begin(self._factory())
+        end.begin_delivery(self._factory())
 
     def serve(self) -> None:
         self._serves = True

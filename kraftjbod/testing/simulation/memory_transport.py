@@ -172,7 +172,7 @@ class MemoryTransport(asyncio.Transport):
     def peer(self) -> MemoryTransport:
         return self._peer
 
-    def begin(self, protocol: asyncio.BaseProtocol) -> None:
+    def begin_delivery(self, protocol: asyncio.BaseProtocol) -> None:
         """Attach the protocol of a new connection, and schedule delivery of the bytes received."""
         self._protocol = protocol
         protocol.connection_made(self)

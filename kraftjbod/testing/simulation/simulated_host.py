@@ -108,7 +108,7 @@ class SimulatedProcess:
         """Return the open files, each with the path by which it was opened, without locks."""
         return [opened for vfs in self._vfs for opened in vfs.open_files]
 
-    def begin(self, main: Coroutine[Any, Any, int | None]) -> None:
+    def begin_main(self, main: Coroutine[Any, Any, int | None]) -> None:
         self._main = self.loop.create_task(main, name="main")
         self._main.add_done_callback(self._ended)
 
@@ -260,7 +260,7 @@ class SimulatedHost:
         if not self.place.is_powered:
             self.network.set_power(self.place, is_on=True)
         process = self.process = SimulatedProcess(self, self.name)
-        process.begin(self._life(process))
+        process.begin_main(self._life(process))
 
     def stop(self) -> None:
         """Send SIGTERM: the process stops in order; a second SIGTERM ends it at once."""

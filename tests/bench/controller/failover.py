@@ -147,8 +147,8 @@ async def measure_kill(
     streams = {n: NumberedStream(f"{what}-{n}", size_bytes=200) for n in range(PARTITIONS)}
     load = TopicLoad.at_rate(streams, _RATE)
     metadata = MetadataLoad(bootstrap_servers, TOPIC)
-    producing = asyncio.create_task(load.run(bootstrap_servers, TOPIC))
-    asking = asyncio.create_task(metadata.run())
+    producing = asyncio.create_task(load.run_load(bootstrap_servers, TOPIC))
+    asking = asyncio.create_task(metadata.run_load())
     await _until(lambda: load.is_flowing and bool(metadata.acks))
     await asyncio.sleep(_CALM_S)
     died_s, died_wall_s = time.monotonic(), time.time()

@@ -192,7 +192,7 @@ def _write(local: ClusterProcesses, partitions: int) -> int:
     for piece in encode_entry_in_slices(records, count, 10_000, state.metadata_version):
         size_bytes += len(piece)
         for part in parts.values():
-            part.append(piece)
+            part.append_piece(piece)
     for node_id, store in stores.items():
         # Whoever stopped first has not heard of the leaders that came after it.
         if logs[node_id].hard_state.term < end.term:

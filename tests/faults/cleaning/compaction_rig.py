@@ -144,7 +144,7 @@ async def heal(manager: LogManager) -> None:
         if log_dir.state is LogDirState.ONLINE:
             return
         log_dir.check_disk()
-        await log_dir.run(OpKind.PROBE, lambda: None)
+        await log_dir.run_operation(OpKind.PROBE, lambda: None)
     raise AssertionError(log_dir)
 
 

@@ -60,7 +60,7 @@ class Disk:
         def op() -> None:
             self.vfs.open(path, OpenMode.CREATE).write_at(0, [bytes(size_bytes)])
 
-        await self.log_dir.run(kind, op)
+        await self.log_dir.run_operation(kind, op)
 
     async def saturate(self) -> None:
         self.fill()

@@ -88,7 +88,7 @@ async def test_stalled_directory_refuses_operations_until_the_hung_one_ends() ->
             assert refused.value.state == "stalled"
         disk.vfs.release()
         await waiting
-        await disk.log_dir.run(OpKind.APPEND, lambda: None)
+        await disk.log_dir.run_operation(OpKind.APPEND, lambda: None)
     assert disk.log_dir.state is LogDirState.ONLINE
     assert disk.log_dir.impaired_reason == ""
     assert [line["event"] for line in logged] == ["log_dir_stalled", "log_dir_answers_again"]
@@ -102,10 +102,10 @@ async def test_hung_flush_stalls_the_directory_after_a_longer_limit() -> None:
     waiting = await disk.hang(OpKind.FLUSH)
     disk.clock.ms += TIMEOUT_MS // 2
     for _ in range(20):
-        assert await disk.log_dir.run(OpKind.READ, lambda: 1) == 1
+        assert await disk.log_dir.run_operation(OpKind.READ, lambda: 1) == 1
     await disk.suspect()
     with pytest.raises(LogDirImpairedError):
-        await disk.log_dir.run(OpKind.READ, lambda: 1)
+        await disk.log_dir.run_operation(OpKind.READ, lambda: 1)
     disk.vfs.release()
     await waiting
     assert disk.log_dir.state is LogDirState.ONLINE
@@ -156,7 +156,7 @@ async def test_stalled_directory_goes_offline_after_the_timeout() -> None:
 
 async def test_hung_disk_check_stalls_an_idle_directory() -> None:
     disk = Disk()
-    await disk.log_dir.run(OpKind.READ, lambda: "its first check is over")
+    await disk.log_dir.run_operation(OpKind.READ, lambda: "its first check is over")
     disk.log_dir.close()
     disk.log_dir = open_dir(disk.vfs, clock=disk.clock, channel=disk.channel, check_interval_ms=2)
     hang = disk.vfs.inject(
@@ -177,7 +177,7 @@ async def test_slow_operations_do_not_stall_the_directory() -> None:
     disk.vfs.inject(Fault(effect=Effect.DELAY, delay_s=0.01, kinds=frozenset({"write_at"})))
     for _ in range(5):
         disk.clock.ms += SUSPECT_MS
-        await disk.log_dir.run(OpKind.APPEND, lambda: disk.file.write_at(0, [b"1"]))
+        await disk.log_dir.run_operation(OpKind.APPEND, lambda: disk.file.write_at(0, [b"1"]))
     assert disk.log_dir.state is LogDirState.ONLINE
     assert disk.log_dir.statistics.latency_ms == 0
     disk.log_dir.close()
@@ -188,7 +188,7 @@ async def test_suspected_directory_stays_stalled_until_it_is_absolved() -> None:
     with capture_logs() as logged:
         disk.log_dir.suspect("it is slow")
         await disk.channel.take()
-        waiting = asyncio.ensure_future(disk.log_dir.run(OpKind.PROBE, lambda: 1))
+        waiting = asyncio.ensure_future(disk.log_dir.run_operation(OpKind.PROBE, lambda: 1))
         assert await waiting == 1
         assert (disk.log_dir.state, disk.log_dir.impaired_reason) == (
             LogDirState.STALLED,

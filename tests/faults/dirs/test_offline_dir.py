@@ -85,7 +85,7 @@ async def test_high_watermark_checkpoint_continues_beside_an_offline_directory()
     async with brokers(1, sick, good) as (rig,):
         await two_replicas(rig)
         sick.inject(Fault(kinds=frozenset({"write_at"})))
-        rig.tasks.start(rig.parts.state_handler.run(), "handler")
+        rig.tasks.start(rig.parts.state_handler.run_handler(), "handler")
         for _ in range(2):
             # The first round detects the failure, and the second one has to skip the directory.
             await rig.parts.manager.checkpoint_high_watermarks()
@@ -101,7 +101,7 @@ async def test_fetch_of_an_offline_replica_fails_for_its_partition_only() -> Non
     """KAFKA-6027: the result is a storage error, instead of an exception that ends the request."""
     async with brokers() as (rig,):
         await two_replicas(rig)
-        rig.tasks.start(rig.parts.state_handler.run(), "handler")
+        rig.tasks.start(rig.parts.state_handler.run_handler(), "handler")
         rig.dirs[0].go_offline("test")
         await until(lambda: rig.logs.get(TP) is None)
         response = await rig.ask(fetch_both(), 12)
@@ -140,7 +140,7 @@ async def test_follower_fetching_continues_beside_a_failed_directory() -> None:
             for i in (0, 1)
         ]
         for rig in rigs:
-            rig.tasks.start(rig.parts.state_handler.run(), "handler")
+            rig.tasks.start(rig.parts.state_handler.run_handler(), "handler")
             await rig.follow(topic(), *in_both)
         sick.inject(Fault(kinds=frozenset({"write_at"}), path="*.log"))
         await rigs[1].ask(produce(batch(), acks=1), 9)

@@ -29,7 +29,7 @@ def test_cluster_view_lists_reasons_why_cluster_is_not_recovered() -> None:
         assert view.misconfigured() == ["t-0 has another configuration in broker 2"]
         replica.handle.set_config(config)
         path = replica.handle.log_dir.path
-        cluster.disks[path].faults.begin(DiskFault.EIO)
+        cluster.disks[path].faults.begin_fault(DiskFault.EIO)
         cluster.run_for(2_000)
         assert view.dir_state(2, path) is LogDirState.OFFLINE
         assert "broker 2 has 1 of 2 directories online" in view.not_whole(2)

@@ -18,7 +18,7 @@ def _no_space() -> None:
 async def fill(log_dir: LogDir) -> None:
     """Let an operation find no free space."""
     try:
-        await log_dir.run(OpKind.APPEND, _no_space)
+        await log_dir.run_operation(OpKind.APPEND, _no_space)
     except LogDirImpairedError:
         assert log_dir.state is LogDirState.SATURATED
         return
@@ -29,7 +29,7 @@ async def heal(log_dir: LogDir) -> None:
     """Let the checks find free space again."""
     while log_dir.state is LogDirState.SATURATED:
         log_dir.check_disk()
-        await log_dir.run(OpKind.READ, lambda: None)
+        await log_dir.run_operation(OpKind.READ, lambda: None)
 
 
 def stall(log_dir: LogDir) -> None:

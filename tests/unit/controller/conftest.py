@@ -70,7 +70,7 @@ class Node:
                 ),
                 clock=self.clock,
                 node_id=BrokerId(ids[0]),
-                voters=VoterSet.of([ReplicaKey(BrokerId(i)) for i in ids]),
+                voters=VoterSet.of_keys([ReplicaKey(BrokerId(i)) for i in ids]),
                 transport=quorum,
                 draw_below=None if quorum is None else lambda _: 0,
                 election_timeout_ms=2000,

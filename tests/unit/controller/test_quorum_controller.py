@@ -134,7 +134,9 @@ async def test_log_without_id_gets_one_at_start(vfs: FaultVfs) -> None:
     # Write the same entries without the id, as earlier software did.
     store = RaftLogStore(vfs=vfs, directory="/d1/log", segment_bytes=1000, retained_entries=0)
     entries = store.open().entries
-    store.append([dataclasses.replace(e, payload=_without_log_id(e.payload)) for e in entries], 0)
+    store.append_entries(
+        [dataclasses.replace(e, payload=_without_log_id(e.payload)) for e in entries], 0
+    )
     store.close()
     again = Node(vfs)
     await again.controller.start()

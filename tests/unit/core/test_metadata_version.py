@@ -27,7 +27,7 @@ def test_metadata_version_has_release_level_and_capabilities(
     release: str, level: int, has_directories: bool, has_cordoning: bool, has_controllers: bool
 ) -> None:
     version = MetadataVersion.of_release(release)
-    assert version is MetadataVersion.of(level)
+    assert version is MetadataVersion.of_level(level)
     assert (version.value, version.release) == (level, release)
     assert (version.has_directories, version.has_cordoning) == (has_directories, has_cordoning)
     assert version.has_controllers == has_controllers
@@ -35,7 +35,7 @@ def test_metadata_version_has_release_level_and_capabilities(
 
 def test_unknown_metadata_version_is_refused_with_supported_ones() -> None:
     with pytest.raises(StartupError, match=r"Unknown metadata.version 15. Supported: 3.6-IV2"):
-        MetadataVersion.of(15)
+        MetadataVersion.of_level(15)
     with pytest.raises(StartupError, match=r"Unknown release version '3.7'.*4.3-IV0 \(30\)"):
         MetadataVersion.of_release("3.7")
 

@@ -42,7 +42,7 @@ class Hosts:
 
 @contextlib.asynccontextmanager
 async def running(peers: ClusterPeers) -> AsyncIterator[None]:
-    task = asyncio.create_task(peers.run())
+    task = asyncio.create_task(peers.resolve_periodically())
     try:
         await asyncio.sleep(0)
         yield

@@ -76,7 +76,7 @@ class Node:
             store=RaftLogStore(vfs=vfs, directory=DIRECTORY, segment_bytes=500, retained_entries=0),
             clock=self.clock,
             node_id=BrokerId(1),
-            voters=VoterSet.of([node(1)]),
+            voters=VoterSet.of_keys([node(1)]),
             first_payload_of_term=NO_OP,
             **{**limits, **options},
         )

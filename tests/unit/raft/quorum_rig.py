@@ -59,7 +59,7 @@ class Node:
             ),
             clock=SystemClock(),
             node_id=BrokerId(node_id),
-            voters=VoterSet.of(map(node, IDS)),
+            voters=VoterSet.of_keys(map(node, IDS)),
             directory_id=directory_of(node_id),
             first_payload_of_term=NO_OP,
             bytes_between_snapshots=1 << 30,

@@ -251,7 +251,7 @@ async def test_raft_driver_publishes_no_entry_while_a_snapshot_replaces_the_log(
     await until(lambda: late.resets)
     await driver._leave_log()
     entry = Entry(committed.offset + 1, driver.term, b"c")
-    driver.core.log.append([entry])
+    driver.core.log.append_entries([entry])
     committed.cache.add(entry)
     given: list[int] = []
     assert not committed.publish(late, entry.offset, given.append)
@@ -264,7 +264,7 @@ async def test_raft_driver_publishes_no_entry_while_a_snapshot_replaces_the_log(
 async def test_raft_driver_static_quorum_gets_named_voters_and_changes_them(net: Net) -> None:
     """The quorum names its static voters, removes one of them, and adds it again."""
     leader = await net.leader()
-    named = VoterSet.of(ReplicaKey(BrokerId(i), directory_of(i)) for i in IDS)
+    named = VoterSet.of_keys(ReplicaKey(BrokerId(i), directory_of(i)) for i in IDS)
     before, change, after = (
         leader.driver.propose(b"a"),
         leader.driver.change_voters(named),

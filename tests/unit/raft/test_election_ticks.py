@@ -31,7 +31,7 @@ async def test_leader_lease_ends_after_a_pause_or_with_a_stuck_disk(
 ) -> None:
     clock, core, ticked = ManualClock(), leader(), asyncio.Event()
     ticks = _ticks(clock, ticked, is_stuck=is_stuck, is_alone=is_alone)
-    running = asyncio.create_task(ticks.run(core))
+    running = asyncio.create_task(ticks.run_ticks(core))
     await asyncio.sleep(0)
     clock.ms += pause_ms
     assert ticks.is_lease_valid(core) is (pause_ms < TIMEOUT_MS)
@@ -53,7 +53,7 @@ async def test_leader_lease_starts_when_the_answered_message_was_sent() -> None:
     """An answer may wait in a socket for as long as the others need to elect another leader."""
     clock, core, ticked = ManualClock(), leader(), asyncio.Event()
     ticks = _ticks(clock, ticked)
-    running = asyncio.create_task(ticks.run(core))
+    running = asyncio.create_task(ticks.run_ticks(core))
     await asyncio.sleep(0)
     clock.ms += 40
     await _tick(ticked)
@@ -73,7 +73,7 @@ async def test_leader_lease_counts_by_the_clock_when_ticks_are_late() -> None:
     """Each tick is late by most of a timeout, so a few ticks take several timeouts."""
     clock, core, ticked = ManualClock(), leader(), asyncio.Event()
     ticks = _ticks(clock, ticked)
-    running = asyncio.create_task(ticks.run(core))
+    running = asyncio.create_task(ticks.run_ticks(core))
     await asyncio.sleep(0)
     for _ in range(2):
         clock.ms += 90
@@ -86,7 +86,7 @@ async def test_leader_lease_counts_by_the_clock_when_ticks_are_late() -> None:
 async def test_leader_lease_of_a_paused_leader_is_valid_after_new_answers() -> None:
     clock, core, ticked = ManualClock(), leader(), asyncio.Event()
     ticks = _ticks(clock, ticked)
-    running = asyncio.create_task(ticks.run(core))
+    running = asyncio.create_task(ticks.run_ticks(core))
     await asyncio.sleep(0)
     clock.ms += TIMEOUT_MS
     with capture_logs() as events:
@@ -104,7 +104,7 @@ async def test_leader_lease_of_a_paused_leader_is_valid_after_new_answers() -> N
 async def test_leader_lease_counts_answers_of_older_software_as_two_ticks_old() -> None:
     clock, core, ticked = ManualClock(), leader(), asyncio.Event()
     ticks = _ticks(clock, ticked)
-    running = asyncio.create_task(ticks.run(core))
+    running = asyncio.create_task(ticks.run_ticks(core))
     await asyncio.sleep(0)
     for _ in range(3):
         await _tick(ticked)
@@ -117,7 +117,7 @@ async def test_leader_lease_counts_answers_of_older_software_as_two_ticks_old() 
 async def test_leader_lease_ends_with_the_leadership() -> None:
     clock, core, ticked = ManualClock(), leader(), asyncio.Event()
     ticks = _ticks(clock, ticked)
-    running = asyncio.create_task(ticks.run(core))
+    running = asyncio.create_task(ticks.run_ticks(core))
     await _tick(ticked)
     core.step(AppendRejected(sender=N2, to=N1, term=core.term + 1, previous_offset=0, hint=NOTHING))
     running.cancel()

@@ -18,8 +18,8 @@ from tests.unit.raft.driver_rig import DIRECTORY, PATH
 from tests.unit.raft.quorum_rig import directory_of
 
 KEYS = {i: ReplicaKey(BrokerId(i), directory_of(i)) for i in (1, 2)}
-NAMED = VoterSet.of(KEYS.values())
-ONE, THREE = VoterSet.of([node(1)]), VoterSet.of(map(node, (1, 2, 3)))
+NAMED = VoterSet.of_keys(KEYS.values())
+ONE, THREE = VoterSet.of_keys([node(1)]), VoterSet.of_keys(map(node, (1, 2, 3)))
 
 
 async def _opened(memory: MemVfs, voters: VoterSet, *, named: VoterSet | None = None) -> VoterSet:

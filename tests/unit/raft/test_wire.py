@@ -48,7 +48,7 @@ def test_wire_converts_each_kind_of_message_without_loss() -> None:
     )
     received = decode_request(encode_request(7, request)[4:]).body
     assert isinstance(received, QuorumMessagesRequest)
-    known_as = VoterSet.of(map(m.node, (1, 2))).known_as
+    known_as = VoterSet.of_keys(map(m.node, (1, 2))).known_as
     assert tuple(wire.messages_in(received, known_as)) == MESSAGES
     # Once the log names the voters, their directory ids are compared as well.
     (named, *_) = wire.messages_in(received, VoterSet().known_as)

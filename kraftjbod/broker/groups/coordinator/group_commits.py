@@ -87,7 +87,7 @@ class GroupCommits:
         if code is not ErrorCode.NONE:
             return code
         with led.groups.committing(group_id):
-            return self._counted(len(facts), await self._log.append(led, facts, records))
+            return self._counted(len(facts), await self._log.write_encoded(led, facts, records))
 
     async def commit_in_transaction(
         self,
@@ -130,7 +130,7 @@ class GroupCommits:
         # The transaction coordinator is asked meanwhile, and membership may change.
         claim = claim._replace(still_holds=check)
         try:
-            code = await self._log.append(led, facts, records, producer, claim)
+            code = await self._log.write_encoded(led, facts, records, producer, claim)
             return self._counted(len(facts), code)
         finally:
             led.groups.pending.arrived(group_id, offsets)

@@ -450,10 +450,10 @@ class GroupCoordinator:
         return code
 
     def topics_deleted(self) -> None:
-        """Note that topics were deleted: :meth:`run` deletes their offsets."""
+        """Note that topics were deleted: :meth:`run_expirations` deletes their offsets."""
         self._has_orphans.set()
 
-    async def run(self) -> None:
+    async def run_expirations(self) -> None:
         """Expire offsets at intervals, until cancelled. Offsets of deleted topics are deleted at
         once."""
         while True:

@@ -69,7 +69,7 @@ class GroupLog:
         """Append ``records`` as one batch. The caller applies the facts that they encode."""
         return self._append(led, records)
 
-    def append(
+    def write_encoded(
         self,
         led: LedGroups,
         facts: Sequence[Fact],
@@ -93,7 +93,7 @@ class GroupLog:
         claim: TransactionClaim | None = None,
     ) -> Completion[Written]:
         if claim is None:
-            return self._appends.append(
+            return self._appends.append_records(
                 led.topic_partition, records, leader_epoch=led.leader_epoch
             ).map(_written)
         # A separate batch: it belongs to its producer and follows the earlier records.
@@ -105,7 +105,7 @@ class GroupLog:
             base_sequence=0,
             is_transactional=True,
         )
-        return self._producer.append(
+        return self._producer.append_records(
             led.topic_partition,
             batch,
             leader_epoch=led.leader_epoch,

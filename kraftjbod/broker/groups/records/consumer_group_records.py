@@ -53,7 +53,7 @@ class MemberState(IntEnum):
     UNKNOWN = 127
 
     @classmethod
-    def of(cls, number: int) -> MemberState:
+    def of_number(cls, number: int) -> MemberState:
         try:
             return cls(number)
         except ValueError:
@@ -378,7 +378,7 @@ def _current_in(body: ConsumerGroupCurrentMemberAssignmentValue) -> CurrentAssig
     return CurrentAssignment(
         epoch=body.member_epoch,
         previous_epoch=body.previous_member_epoch,
-        state=MemberState.of(body.state),
+        state=MemberState.of_number(body.state),
         assigned=_held_in(body.assigned_partitions, body.member_epoch),
         revoking=_held_in(body.partitions_pending_revocation, body.member_epoch),
     )

@@ -144,7 +144,7 @@ class ControllerFaults:
 
     @contextmanager
     def _slow_disk(self, host: SimulatedController, _: random.Random) -> Iterator[None]:
-        host.metadata_disk.faults.begin(DiskFault.SLOW)
+        host.metadata_disk.faults.begin_fault(DiskFault.SLOW)
         yield
         host.metadata_disk.faults.heal(DiskFault.SLOW)
 
@@ -164,7 +164,7 @@ class ControllerFaults:
     async def _disturb_disk(self, fault: Fault) -> None:
         async with self._stage.struck_controller(fault) as host:
             faults = host.metadata_disk.faults
-            faults.begin(_DISK_FAULTS[fault.kind])
+            faults.begin_fault(_DISK_FAULTS[fault.kind])
             async with self._accompanied(host, fault.rng(), self._late_loop, self._cut_off):
                 await wait(fault)
             faults.heal(_DISK_FAULTS[fault.kind])
@@ -173,7 +173,7 @@ class ControllerFaults:
         """Lose the end of the log. The process ends at the first write that fails."""
         stage = self._stage
         async with stage.struck_controller(fault) as host, stage.controller_down(host):
-            host.metadata_disk.faults.begin(DiskFault.EIO)
+            host.metadata_disk.faults.begin_fault(DiskFault.EIO)
             await self._until_ended(host)
             host.kill()
             host.metadata_disk.power_cut()
@@ -183,7 +183,7 @@ class ControllerFaults:
         """End the process, let the next one find the lost pages in memory, and cut the power."""
         rng, stage = fault.rng(), self._stage
         async with stage.struck_controller(fault) as host:
-            host.metadata_disk.faults.begin(DiskFault.WRITEBACK)
+            host.metadata_disk.faults.begin_fault(DiskFault.WRITEBACK)
             async with stage.controller_down(host):
                 await self._until_ended(host)
                 host.metadata_disk.faults.heal(DiskFault.WRITEBACK)
@@ -229,7 +229,7 @@ class ControllerFaults:
         number = fault.controller or rng.randint(1, len(self._stage.cluster.controllers))
         async with self._stage.struck_controller(replace(fault, controller=number)) as host:
             first, disk_faults = view.active_host, host.metadata_disk.faults
-            disk_faults.begin(DiskFault.HANG)
+            disk_faults.begin_fault(DiskFault.HANG)
             if first is not None and first is not host:
                 await self._replace_and_restore(first.name, host.name)
             disk_faults.heal(DiskFault.HANG)

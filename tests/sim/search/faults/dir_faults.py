@@ -90,7 +90,7 @@ class DirFaults:
     async def _break_dir(self, fault: Fault) -> None:
         """Keep the fault until the broker has noticed it, and for a while after that."""
         disk = self._stage.disk(fault)
-        disk.faults.begin(_DISK_FAULTS[fault.kind])
+        disk.faults.begin_fault(_DISK_FAULTS[fault.kind])
         is_given_up = await self._stage.until_given_up(fault)
         await wait(fault)
         if fault.kind is Kind.LOST_TAIL and is_given_up:
@@ -100,7 +100,7 @@ class DirFaults:
 
     async def _disturb_dir(self, fault: Fault) -> None:
         disk = self._stage.disk(fault)
-        disk.faults.begin(_DISK_FAULTS[fault.kind])
+        disk.faults.begin_fault(_DISK_FAULTS[fault.kind])
         await wait(fault)
         disk.faults.heal()
         await self._operator.until_back(fault)
@@ -108,7 +108,7 @@ class DirFaults:
     async def _list_again(self, fault: Fault) -> None:
         """Add names of another program. Often restart the broker, which lists directories then."""
         disk = self._stage.disk(fault)
-        disk.faults.begin(DiskFault.CLUTTER)
+        disk.faults.begin_fault(DiskFault.CLUTTER)
         if fault.rng().random() < _RESTARTS:
             async with self._stage.broker_down(fault.broker):
                 await self._stage.stop_host(self._stage.host(fault))
@@ -119,7 +119,7 @@ class DirFaults:
     async def _fail_writeback(self, fault: Fault) -> None:
         """Fail a sync: until memory is short or power is cut, the page cache shows lost bytes."""
         rng, disk = fault.rng(), self._stage.disk(fault)
-        disk.faults.begin(DiskFault.WRITEBACK)
+        disk.faults.begin_fault(DiskFault.WRITEBACK)
         await self._stage.until_given_up(fault)
         await wait(fault)
         disk.faults.heal(DiskFault.WRITEBACK)
@@ -136,7 +136,7 @@ class DirFaults:
         """Request the reattachment while the controller, which was not notified, is still down."""
         disk = self._stage.disk(fault)
         async with self._stage.without_controller(fault):
-            disk.faults.begin(DiskFault.EIO)
+            disk.faults.begin_fault(DiskFault.EIO)
             is_given_up = await self._stage.until_given_up(fault)
             if fault.rng().random() < 0.7 and is_given_up:
                 disk.power_cut()
@@ -197,12 +197,12 @@ class DirFaults:
         await self._operator.move_to(fault.broker, target, moved)
         taking, giving = self._stage.cluster.disks[target], self._stage.cluster.disks[source]
         first = giving if rng.random() < 0.6 else taking
-        first.faults.begin(DiskFault.HANG_AT_SWAP)
+        first.faults.begin_fault(DiskFault.HANG_AT_SWAP)
         for _ in range(_SWAP_LOOKS):
             if first.gate.is_closed:
                 break
             await asyncio.sleep(_SWAP_LOOK_S)
-        taking.faults.begin(DiskFault.HANG)
+        taking.faults.begin_fault(DiskFault.HANG)
         await asyncio.sleep(rng.uniform(*_MOVE_HANG_S))
         giving.faults.heal(DiskFault.HANG, DiskFault.HANG_AT_SWAP)
         await asyncio.sleep(rng.random() * _LATE_S)

@@ -28,7 +28,7 @@ def _disk(host: str, entries: list[Entry], *, notes_end: bool) -> SimulatedDisk:
     store.open()
     store.write_hard_state(HardState(term=1))
     for entry in entries:
-        store.append([entry], 17)
+        store.append_entries([entry], 17)
     if notes_end:
         store.close()
     return disk

@@ -91,7 +91,7 @@ async def test_describe_log_dirs_reports_scrubs_latency_and_growth() -> None:
         assert [d.growth_bytes_per_second for d in before] == [-1234, 0]
         assert [d.log_growth_bytes_per_second for d in before] == [10, 0]
         assert [d.seconds_until_full for d in before] == [10, -1]
-        rig.tasks.start(rig.parts.scrubs.run(), "scrubs")
+        rig.tasks.start(rig.parts.scrubs.run_scrubs(), "scrubs")
         await until(lambda: rig.parts.scrubs.by_dir)
         await until(lambda: all(s.figures.passes for s in rig.parts.scrubs.by_dir.values()))
         rig.dirs[1].go_offline("test")

@@ -80,7 +80,7 @@ async def registered(
     ) as (rig,):
         rig.parts.lifecycle.start()
         await rig.parts.lifecycle.registered()
-        rig.tasks.start(rig.parts.state_handler.run(), "log_dir_state_handler")
+        rig.tasks.start(rig.parts.state_handler.run_handler(), "log_dir_state_handler")
         try:
             yield rig
         finally:

@@ -83,7 +83,7 @@ async def test_log_dir_metrics_report_the_age_of_unacknowledged_failures() -> No
 
 async def test_log_dir_metrics_report_scrubs() -> None:
     async with brokers(log_dir_scrub_interval_ms="1") as (rig,):
-        rig.tasks.start(rig.parts.scrubs.run(), "scrubs")
+        rig.tasks.start(rig.parts.scrubs.run_scrubs(), "scrubs")
         await until(lambda: figures(rig).get("ScrubPasses"))
         found = figures(rig)
         assert found["LastScrubMs"] > 0

@@ -65,7 +65,7 @@ def handler_of(
 
 async def test_failed_directory_fails_its_replicas_and_no_others() -> None:
     async with brokers() as (rig,):
-        rig.tasks.start(handler_of(rig).run(), "handler")
+        rig.tasks.start(handler_of(rig).run_handler(), "handler")
         await rig.follow(topic(), partition(), partition(1, directories=[dir_of(1, 2)]))
         with capture_logs() as logged:
             rig.dirs[0].go_offline("test")
@@ -81,7 +81,7 @@ async def test_failed_directory_fails_its_replicas_and_no_others() -> None:
 async def test_failure_of_the_last_directory_stops_the_broker() -> None:
     async with brokers() as (rig,):
         handler = handler_of(rig)
-        rig.tasks.start(handler.run(), "handler")
+        rig.tasks.start(handler.run_handler(), "handler")
         for log_dir in rig.dirs:
             log_dir.go_offline("test")
         with pytest.raises(KafkaStorageError, match="last log directory"):
@@ -91,7 +91,7 @@ async def test_failure_of_the_last_directory_stops_the_broker() -> None:
 async def test_failure_of_the_metadata_directory_stops_the_broker() -> None:
     async with brokers() as (rig,):
         handler = handler_of(rig, metadata_dir="/d1")
-        rig.tasks.start(handler.run(), "handler")
+        rig.tasks.start(handler.run_handler(), "handler")
         rig.dirs[0].go_offline("test")
         with pytest.raises(KafkaStorageError, match="metadata directory"):
             await handler.lost()
@@ -101,7 +101,7 @@ async def test_unhandled_directory_failure_stops_the_broker_and_keeps_the_handle
     """KAFKA-19289: a handler that ends silently leaves a broker that leads unusable partitions."""
     async with brokers() as (rig,):
         handler = handler_of(rig)
-        rig.tasks.start(handler.run(), "handler")
+        rig.tasks.start(handler.run_handler(), "handler")
         await rig.follow(topic(), partition())
         replica = rig.parts.hosted.get(TP)
         assert replica is not None
@@ -118,7 +118,7 @@ async def test_unhandled_directory_failure_stops_the_broker_and_keeps_the_handle
 
 async def test_failed_directory_of_a_follower_stops_its_fetchers_only() -> None:
     async with brokers(2) as (leader, rig):
-        rig.tasks.start(handler_of(rig).run(), "handler")
+        rig.tasks.start(handler_of(rig).run_handler(), "handler")
         records = [
             partition(i, replicas=(1, 2), directories=[dir_of(1, 1), dir_of(2, i + 1)])
             for i in (0, 1)
@@ -186,7 +186,7 @@ async def read_end(rig: BrokerRig) -> int:
 
 async def test_full_directory_is_readable_rejects_appends_and_recovers() -> None:
     async with brokers() as (rig,):
-        rig.tasks.start(handler_of(rig).run(), "handler")
+        rig.tasks.start(handler_of(rig).run_handler(), "handler")
         await rig.follow(topic(), partition(), partition(1, directories=[dir_of(1, 2)]))
         assert await write(rig) == 0
         with capture_logs() as logged:
@@ -203,7 +203,7 @@ async def test_full_directory_is_readable_rejects_appends_and_recovers() -> None
 
 async def test_stalled_directory_returns_no_records_and_recovers() -> None:
     async with brokers() as (rig,):
-        rig.tasks.start(handler_of(rig).run(), "handler")
+        rig.tasks.start(handler_of(rig).run_handler(), "handler")
         await rig.follow(topic(), partition())
         assert await write(rig) == 0
         stall(rig.dirs[0])
@@ -219,7 +219,7 @@ async def test_stalled_directory_returns_no_records_and_recovers() -> None:
 
 async def test_follower_in_full_directory_stops_fetching_until_there_is_space() -> None:
     async with brokers(2) as (leader, rig):
-        rig.tasks.start(handler_of(rig).run(), "handler")
+        rig.tasks.start(handler_of(rig).run_handler(), "handler")
         for one in (leader, rig):
             await one.follow(topic(), partition(replicas=(1, 2)))
         assert await write(leader, acks=-1) == 0
@@ -244,7 +244,7 @@ async def test_follower_in_full_directory_stops_fetching_until_there_is_space() 
 
 async def test_pending_produce_in_a_full_directory_completes_when_followers_catch_up() -> None:
     async with brokers(2) as (rig, follower):
-        rig.tasks.start(handler_of(rig).run(), "handler")
+        rig.tasks.start(handler_of(rig).run_handler(), "handler")
         await rig.follow(topic(), partition(replicas=(1, 2)))
         connection = await rig.connect()
         asking = connection.request(
@@ -262,7 +262,7 @@ async def test_pending_produce_in_a_full_directory_completes_when_followers_catc
 async def test_full_or_stalled_last_directory_does_not_stop_the_broker() -> None:
     async with brokers() as (rig,):
         handler = handler_of(rig, metadata_dir="/d1")
-        rig.tasks.start(handler.run(), "handler")
+        rig.tasks.start(handler.run_handler(), "handler")
         lost = asyncio.create_task(handler.lost())
         await rig.follow(topic(), partition())
         assert await write(rig) == 0
@@ -280,7 +280,7 @@ async def test_full_or_stalled_last_directory_does_not_stop_the_broker() -> None
 
 async def test_replica_without_a_usable_directory_is_created_when_space_returns() -> None:
     async with brokers() as (rig,):
-        rig.tasks.start(handler_of(rig).run(), "handler")
+        rig.tasks.start(handler_of(rig).run_handler(), "handler")
         await fill(rig.dirs[0])
         with capture_logs() as logged:
             # Following metadata waits for no disk, because a broker must start in this state.
@@ -313,7 +313,7 @@ async def test_impaired_directories_are_reported_to_the_controller_until_they_re
         level = MetadataVersion.IV_4_3_IV0
         rig.replay(FeatureLevelRecord(name=METADATA_VERSION, feature_level=level))
         lifecycle = lifecycle_of(rig)
-        rig.tasks.start(handler_of(rig, lifecycle=lifecycle).run(), "handler")
+        rig.tasks.start(handler_of(rig, lifecycle=lifecycle).run_handler(), "handler")
         lifecycle.start()
         await lifecycle.registered()
         await fill(rig.dirs[0])

@@ -71,7 +71,7 @@ def contents(rig: BrokerRig) -> bytes:
 
 
 def scrub(rig: BrokerRig) -> None:
-    rig.tasks.start(rig.parts.scrubs.run(), "scrubs")
+    rig.tasks.start(rig.parts.scrubs.run_scrubs(), "scrubs")
 
 
 def assigned(rig: BrokerRig) -> list[DirectoryId]:
@@ -167,7 +167,7 @@ async def test_scrubs_include_new_directories_and_exclude_failed_ones(
 ) -> None:
     switch = str(is_enabled).lower()
     async with brokers(log_dir_scrub_enable=switch, **SCRUBBED) as (rig,):
-        running = asyncio.ensure_future(rig.parts.scrubs.run())
+        running = asyncio.ensure_future(rig.parts.scrubs.run_scrubs())
         if not is_enabled:
             await running
             assert rig.parts.scrubs.by_dir == {}

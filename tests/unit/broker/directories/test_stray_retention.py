@@ -169,4 +169,4 @@ async def test_orphaned_copy_is_purged_when_its_topic_is_deleted() -> None:
 
 async def test_stray_retention_of_minus_one_returns_immediately() -> None:
     async with brokers() as (rig,):
-        await retention(rig, Later(), -1).run()
+        await retention(rig, Later(), -1).run_retention()

@@ -68,12 +68,12 @@ def test_fetch_turns_are_limited_and_end_when_the_quota_is_overdrawn() -> None:
     throttle = quota(listed="*")
     turns = FetchTurns(throttle, max_turns=2)
     replicas = [TopicPartition("t", i) for i in range(3)]
-    assert [turns.begin(replica, 0) for replica in replicas] == [True, True, False]
-    assert turns.begin(replicas[0], 0)
-    turns.end(replicas[0])
-    assert turns.begin(replicas[2], 0)
+    assert [turns.begin_turn(replica, 0) for replica in replicas] == [True, True, False]
+    assert turns.begin_turn(replicas[0], 0)
+    turns.end_turn(replicas[0])
+    assert turns.begin_turn(replicas[2], 0)
     throttle.spend(2000, 0)
-    assert not turns.begin(replicas[1], 0)
+    assert not turns.begin_turn(replicas[1], 0)
     assert set(turns.end_all()) == {replicas[1], replicas[2]}
 
 
@@ -86,11 +86,11 @@ def test_quota_keeps_the_rate_and_serves_all_replicas() -> None:
     while now_ms < 60_000:
         if throttle.wait_ms(now_ms) > 0:
             turns.end_all()
-        answered = [replica for replica in waiting if turns.begin(replica, now_ms)]
+        answered = [replica for replica in waiting if turns.begin_turn(replica, now_ms)]
         for replica in answered:
             fetched[replica] += 300
             throttle.spend(300, now_ms)
-            turns.end(replica)
+            turns.end_turn(replica)
             waiting.remove(replica)
             waiting.append(replica)
         now_ms += throttle.wait_ms(now_ms) or 5

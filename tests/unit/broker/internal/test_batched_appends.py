@@ -50,10 +50,10 @@ async def batches(rig: BrokerRig) -> list[int]:
 async def test_batched_append_returns_the_base_offset_of_each_caller(
     rig: BrokerRig, appends: BatchedAppends
 ) -> None:
-    appending = [appends.append(TP, some(count), leader_epoch=EPOCH) for count in (2, 1, 3)]
+    appending = [appends.append_records(TP, some(count), leader_epoch=EPOCH) for count in (2, 1, 3)]
     assert await ended(appending) == [(ErrorCode.NONE, at) for at in (0, 2, 3)]
     # The next event loop iteration starts another batch.
-    appending = [appends.append(TP, some(1), leader_epoch=EPOCH)]
+    appending = [appends.append_records(TP, some(1), leader_epoch=EPOCH)]
     assert await ended(appending) == [(ErrorCode.NONE, 6)]
     assert await batches(rig) == [6, 1]
 
@@ -62,15 +62,15 @@ async def test_batched_append_limits_the_records_of_a_batch(
     rig: BrokerRig, appends: BatchedAppends
 ) -> None:
     counts = [MOST_TOGETHER + 100, MOST_TOGETHER, 1, MOST_TOGETHER - 1]
-    appending = [appends.append(TP, some(count), leader_epoch=EPOCH) for count in counts]
+    appending = [appends.append_records(TP, some(count), leader_epoch=EPOCH) for count in counts]
     assert {code for code, _ in await ended(appending)} == {ErrorCode.NONE}
     assert await batches(rig) == [MOST_TOGETHER + 100, MOST_TOGETHER, MOST_TOGETHER]
 
 
 async def test_flush_appends_immediately(rig: BrokerRig, appends: BatchedAppends) -> None:
-    appending = [appends.append(TP, some(1), leader_epoch=EPOCH)]
+    appending = [appends.append_records(TP, some(1), leader_epoch=EPOCH)]
     appends.flush(TP)
-    appending.append(appends.append(TP, some(1), leader_epoch=EPOCH))
+    appending.append(appends.append_records(TP, some(1), leader_epoch=EPOCH))
     appends.flush(TP)
     assert await ended(appending) == [(ErrorCode.NONE, 0), (ErrorCode.NONE, 1)]
     assert await batches(rig) == [1, 1]
@@ -80,7 +80,7 @@ async def test_oversized_batched_append_fails_no_other_caller(
     rig: BrokerRig, appends: BatchedAppends
 ) -> None:
     sizes = [600_000, 600_000, 2_000_000, 10]
-    appending = [appends.append(TP, some(1, bytes(n)), leader_epoch=EPOCH) for n in sizes]
+    appending = [appends.append_records(TP, some(1, bytes(n)), leader_epoch=EPOCH) for n in sizes]
     codes = [code for code, _ in await ended(appending)]
     assert codes == [
         ErrorCode.NONE,
@@ -99,9 +99,13 @@ async def test_append_after_flush_follows_records_that_are_too_large_for_one_bat
     gate = rig.parts.hosted.require(TP).gate
     if is_gate_closed:
         gate.close()
-    appending = [appends.append(TP, some(1, bytes(600_000)), leader_epoch=EPOCH) for _ in "ab"]
+    appending = [
+        appends.append_records(TP, some(1, bytes(600_000)), leader_epoch=EPOCH) for _ in "ab"
+    ]
     appends.flush(TP)
-    later = sender(rig).append(TP, build_batch(some(1)), leader_epoch=EPOCH, timeout_ms=5_000)
+    later = sender(rig).append_records(
+        TP, build_batch(some(1)), leader_epoch=EPOCH, timeout_ms=5_000
+    )
     await asyncio.sleep(0)
     if is_gate_closed:
         gate.open()
@@ -113,9 +117,9 @@ async def test_batch_that_a_lowered_limit_refuses_is_retriable_for_its_callers(
 ) -> None:
     gate = rig.parts.hosted.require(TP).gate
     gate.close()
-    appending = [appends.append(TP, some(1, bytes(600)), leader_epoch=EPOCH) for _ in "ab"]
+    appending = [appends.append_records(TP, some(1, bytes(600)), leader_epoch=EPOCH) for _ in "ab"]
     appends.flush(TP)
-    appending.append(appends.append(TP, some(1, bytes(1200)), leader_epoch=EPOCH))
+    appending.append(appends.append_records(TP, some(1, bytes(1200)), leader_epoch=EPOCH))
     appends.flush(TP)
     await rig.follow(
         ConfigRecord(
@@ -134,7 +138,9 @@ async def test_batch_that_a_lowered_limit_refuses_is_retriable_for_its_callers(
 async def test_batched_append_in_another_leader_epoch_fails_alone(
     rig: BrokerRig, appends: BatchedAppends
 ) -> None:
-    appending = [appends.append(TP, some(1), leader_epoch=LeaderEpoch(at)) for at in (0, 1, 0)]
+    appending = [
+        appends.append_records(TP, some(1), leader_epoch=LeaderEpoch(at)) for at in (0, 1, 0)
+    ]
     codes = [code for code, _ in await ended(appending)]
     assert codes == [ErrorCode.NONE, ErrorCode.UNKNOWN_LEADER_EPOCH, ErrorCode.NONE]
     assert await batches(rig) == [1, 1]

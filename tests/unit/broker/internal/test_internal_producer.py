@@ -153,7 +153,7 @@ async def test_internal_producer_does_not_connect_to_a_fenced_leader() -> None:
 
 
 async def append(rig: BrokerRig, epoch: int, timeout_ms: int = LONG_MS) -> ErrorCode:
-    appending = sender(rig).append(
+    appending = sender(rig).append_records(
         TopicPartition(TOPIC, 0), BATCH, leader_epoch=LeaderEpoch(epoch), timeout_ms=timeout_ms
     )
     return (await appending).code

@@ -108,11 +108,13 @@ async def test_internal_reader_returns_an_append_in_flight_to_an_empty_log() -> 
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         may_continue = threading.Event()
-        busy = [log_dir.run(OpKind.READ, lambda: may_continue.wait(5)) for log_dir in rig.dirs]
+        busy = [
+            log_dir.run_operation(OpKind.READ, lambda: may_continue.wait(5)) for log_dir in rig.dirs
+        ]
         waiting = [asyncio.ensure_future(each) for each in busy]
         await asyncio.sleep(0)
         batch = build_batch([Record(value=b"a")])
-        appending = rig.parts.appends.append(TP, batch, acks=1, timeout_ms=5_000)
+        appending = rig.parts.appends.append_records(TP, batch, acks=1, timeout_ms=5_000)
         reading = asyncio.ensure_future(read(rig))
         await asyncio.sleep(0)
         may_continue.set()

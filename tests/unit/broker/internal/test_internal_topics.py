@@ -34,7 +34,7 @@ def test_creation_plan_for_one_replica_needs_one_broker() -> None:
 def test_creation_plan_for_a_deleted_topic_waits_again() -> None:
     brief = plan()
     assert [brief.missing(2) for _ in range(3)] == [None, None, 2]
-    brief.there()
+    brief.note_present()
     assert [brief.missing(2) for _ in range(3)] == [None, None, 2]
 
 
@@ -47,5 +47,5 @@ def test_creation_plan_reduces_replicas_after_refusals_but_not_below_one() -> No
         brief.refused()
     # At least one replica is requested, so that the controller's error tells the reason.
     assert brief.missing(3) == 1
-    brief.there()
+    brief.note_present()
     assert brief.missing(3) == 3

@@ -53,7 +53,7 @@ async def test_metadata_loader_replays_entries_in_order_and_once() -> None:
         return FetchMetadataResponse(high_watermark=11, entries=tuple(due))
 
     async with brokers(answer=answer) as (rig,):
-        rig.tasks.start(rig.parts.loader.run(), "loader")
+        rig.tasks.start(rig.parts.loader.run_loader(), "loader")
         await rig.parts.loader.caught_up(11)
         await rig.parts.publisher.disk_work_done()
         while len(reported) < 2:
@@ -75,7 +75,7 @@ async def test_metadata_loader_unreadable_entry_publishes_the_changes_before_it(
 
     async with brokers(answer=answer) as (rig,):
         with capture_logs() as logged:
-            loading = rig.tasks.start(rig.parts.loader.run(), "loader")
+            loading = rig.tasks.start(rig.parts.loader.run_loader(), "loader")
             while "metadata_fetch_failed" not in {line["event"] for line in logged}:
                 await asyncio.sleep(0)
             loading.cancel()
@@ -105,7 +105,7 @@ async def test_metadata_loader_snapshot_in_chunks_publishes_the_difference() -> 
 
     async with brokers(answer=answer) as (rig,):
         await rig.follow(topic("old", TopicId(b"o" * 16)))
-        rig.tasks.start(rig.parts.loader.run(), "loader")
+        rig.tasks.start(rig.parts.loader.run_loader(), "loader")
         await rig.parts.loader.caught_up(50)
         await rig.parts.publisher.disk_work_done()
         while not reported:
@@ -146,7 +146,7 @@ async def test_snapshot_pieces_of_two_files_with_same_end_are_not_combined(
         )
 
     async with brokers(answer=answer) as (rig,):
-        loading = asyncio.create_task(rig.parts.loader.run())
+        loading = asyncio.create_task(rig.parts.loader.run_loader())
         await rig.parts.loader.caught_up(50)
         loading.cancel()
         assert asked >= 4, "both chunks of the second snapshot were fetched"
@@ -164,7 +164,7 @@ async def test_metadata_loader_failed_poll_is_logged_and_retried() -> None:
 
     async with brokers(answer=answer) as (rig,):
         with capture_logs() as logged:
-            loading = rig.tasks.start(rig.parts.loader.run(), "loader")
+            loading = rig.tasks.start(rig.parts.loader.run_loader(), "loader")
             await rig.parts.loader.caught_up(7)
             loading.cancel()
             await asyncio.sleep(0)
@@ -273,7 +273,7 @@ async def test_metadata_loader_refuses_a_log_that_ends_before_the_applied_offset
         memory = rig.parts.memory
         memory.note_metadata_log_id(ours)
         memory.note_applied(5, 1)
-        rig.tasks.start(rig.parts.loader.run(), "loader")
+        rig.tasks.start(rig.parts.loader.run_loader(), "loader")
         while rig.parts.loader.refusal is None:
             await asyncio.sleep(0.01)
         assert "ends at offset 4" in rig.parts.loader.refusal

@@ -443,7 +443,7 @@ async def test_accepted_assignment_is_reverted_while_a_directory_is_stalled(
 
 @contextlib.asynccontextmanager
 async def with_handler(rig: BrokerRig) -> AsyncIterator[None]:
-    task = rig.tasks.start(rig.parts.state_handler.run(), "handler")
+    task = rig.tasks.start(rig.parts.state_handler.run_handler(), "handler")
     yield
     task.cancel()
 
@@ -825,7 +825,7 @@ async def test_source_serves_after_a_restart_if_the_target_failed() -> None:
 async def test_failed_target_of_a_move_that_could_not_be_undone_keeps_the_source() -> None:
     disks = (MemVfs(), MemVfs(), MemVfs())
     async with one_broker(*disks) as rig:
-        rig.tasks.start(rig.parts.state_handler.run(), "handler")
+        rig.tasks.start(rig.parts.state_handler.run_handler(), "handler")
         rig.controller.may_answer.clear()
         begin(rig)
         await until(lambda: phase(rig) is MovePhase.QUEUED)
@@ -853,7 +853,7 @@ async def test_recreated_replica_clears_the_recorded_move() -> None:
     async with one_broker(*disks) as rig:
         begin(rig)
         await ended(rig)
-        rig.tasks.start(rig.parts.state_handler.run(), "handler")
+        rig.tasks.start(rig.parts.state_handler.run_handler(), "handler")
         rig.controller.may_answer.clear()
         begin(rig, 3)
         await until(lambda: phase(rig) is MovePhase.QUEUED)

@@ -58,7 +58,7 @@ async def replay_isr(rig: BrokerRig, members: tuple[int, ...]) -> None:
 
 async def test_follower_that_caught_up_joins_the_isr() -> None:
     async with brokers(2) as rigs:
-        rigs[0].tasks.start(rigs[0].parts.isr.run(), "isr")
+        rigs[0].tasks.start(rigs[0].parts.isr.run_isr_manager(), "isr")
         for rig in rigs:
             await rig.follow(topic(), partition(replicas=(1, 2), isr=[1]))
         while isr(rigs[0]) != (1, 2):
@@ -68,7 +68,7 @@ async def test_follower_that_caught_up_joins_the_isr() -> None:
 
 async def test_lagging_member_leaves_the_isr_and_waiting_produce_completes() -> None:
     async with brokers(1, replica_lag_time_max_ms="50") as (rig,):
-        rig.tasks.start(rig.parts.isr.run(), "isr")
+        rig.tasks.start(rig.parts.isr.run_isr_manager(), "isr")
         rig.tasks.start(rig.parts.isr.watch(), "watch")
         await rig.follow(topic(), partition(replicas=(1, 2)))
         writing = asyncio.create_task(rig.ask(produce(batch(), timeout_ms=60_000), 9))
@@ -114,7 +114,7 @@ async def test_refused_isr_expansion_is_retried_by_the_periodic_check() -> None:
         return accept(request)
 
     async with brokers(2, answer=answer, replica_lag_time_max_ms="100") as rigs:
-        rigs[0].tasks.start(rigs[0].parts.isr.run(), "isr")
+        rigs[0].tasks.start(rigs[0].parts.isr.run_isr_manager(), "isr")
         rigs[0].tasks.start(rigs[0].parts.isr.watch(), "watch")
         for rig in rigs:
             await rig.follow(topic(), partition(replicas=(1, 2), isr=[1]))
@@ -133,7 +133,7 @@ async def test_undelivered_isr_change_is_sent_again() -> None:
         return accept(request)
 
     async with brokers(2, answer=answer) as rigs:
-        rigs[0].tasks.start(rigs[0].parts.isr.run(), "isr")
+        rigs[0].tasks.start(rigs[0].parts.isr.run_isr_manager(), "isr")
         with capture_logs() as logged:
             for rig in rigs:
                 await rig.follow(topic(), partition(replicas=(1, 2), isr=[1]))
@@ -157,7 +157,7 @@ async def test_isr_change_after_settled_ones_is_sent(monkeypatch: pytest.MonkeyP
             await rig.ask(produce(batch(), acks=1, tp=TopicPartition(TOPIC, index)), 9)
             await until(lambda led=led: led.pending_isr_change is not None)
         await replay_isr(rig, (1,))
-        rig.tasks.start(rig.parts.isr.run(), "isr")
+        rig.tasks.start(rig.parts.isr.run_isr_manager(), "isr")
         await until(lambda: isr_changes(rig))
         assert isr_changes(rig) == [(1,)]
 
@@ -176,7 +176,7 @@ async def test_refused_isr_change_stays_pending_until_metadata_arrives() -> None
         return accept(request)
 
     async with brokers(2, answer=answer) as rigs:
-        rigs[0].tasks.start(rigs[0].parts.isr.run(), "isr")
+        rigs[0].tasks.start(rigs[0].parts.isr.run_isr_manager(), "isr")
         with capture_logs() as logged:
             for rig in rigs:
                 await rig.follow(topic(), partition(replicas=(1, 2), isr=[1]))
@@ -197,7 +197,7 @@ async def test_leader_with_stalled_directory_does_not_shrink_the_isr() -> None:
         await until(lambda: len(rig.parts.hosted.produces))
         stall(rig.dirs[0])
         rig.parts.manager.note_dir_state(rig.dirs[0])
-        rig.tasks.start(rig.parts.isr.run(), "isr")
+        rig.tasks.start(rig.parts.isr.run_isr_manager(), "isr")
         rig.tasks.start(rig.parts.isr.watch(), "watch")
         await asyncio.sleep(0.2)
         assert isr(rig) == (1, 2) and isr_changes(rig) == []

@@ -41,7 +41,7 @@ class Listening:
 
 
 def listening(rig: BrokerRig) -> Listening:
-    rig.tasks.start(rig.parts.state_handler.run(), "state-handler")
+    rig.tasks.start(rig.parts.state_handler.run_handler(), "state-handler")
     return Listening(rig.parts.leaderships)
 
 

@@ -157,7 +157,7 @@ async def test_directory_failure_while_one_deleted_copy_is_resolved_drops_its_ot
             rig.replay(*records)
             assert len(rig.logs.orphans) == 2
             sick.inject(Fault(kinds=frozenset({"rename"})))
-            rig.tasks.start(handler_of(rig).run(), "handler")
+            rig.tasks.start(handler_of(rig).run_handler(), "handler")
             take_turns(rig, monkeypatch)
             await rig.parts.leftovers.resolve()
             assert [log_dir.is_online for log_dir in rig.dirs] == [False, True]
@@ -240,7 +240,7 @@ async def test_directory_failure_while_one_duplicate_is_removed_drops_its_other_
         named = [dir_of(1, 3 - sick), dir_of(1, sick)]
         rig.replay(topic(), *(partition(n, directories=[where]) for n, where in enumerate(named)))
         faulty[sick - 1].inject(Fault(kinds=frozenset({"rename"})))
-        rig.tasks.start(handler_of(rig).run(), "handler")
+        rig.tasks.start(handler_of(rig).run_handler(), "handler")
         take_turns(rig, monkeypatch)
         with capture_logs() as logged:
             await rig.parts.leftovers.resolve()
@@ -265,7 +265,7 @@ async def disks_with_a_stray(*reason: Record, then: Sequence[Record] = ()) -> tu
         await rig.parts.publisher.disk_work_done()
         await rig.follow(*then)
         assert rig.logs.get(TP) is None or rig.logs.get(TP).topic_id != TOPIC_ID
-        (stray,) = rig.logs.strays.of(TopicIdPartition(TOPIC_ID, 0))
+        (stray,) = rig.logs.strays.strays_of(TopicIdPartition(TOPIC_ID, 0))
         assert stray.mark is not None
     # The next broker of a test draws the same random names.
     disks[0].rename(stray.directory, f"/d1/t-0.{Uuid(b's' * 16).hex()}-stray")

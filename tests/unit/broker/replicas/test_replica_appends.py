@@ -62,7 +62,7 @@ async def test_queued_appends_keep_their_order() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         appends = appends_of(rig)
-        pending = [appends.append(TP, batch(), acks=1, timeout_ms=1_000) for _ in range(5)]
+        pending = [appends.append_records(TP, batch(), acks=1, timeout_ms=1_000) for _ in range(5)]
         outcomes = await appends.outcomes(pending, list, suspect_after_ms=60_000)
         assert [outcome.base_offset for outcome in outcomes] == [0, 1, 2, 3, 4]
 
@@ -100,7 +100,7 @@ async def test_transactional_appends_keep_their_order_regardless_of_verification
             row = []
             for _ in range(rng.randrange(1, 6)):
                 row.append(
-                    appends.append(
+                    appends.append_records(
                         TP, in_transaction(sequence), acks=1, timeout_ms=1_000, transaction=CLAIM
                     )
                 )
@@ -120,7 +120,7 @@ async def test_append_by_a_replaced_leader_is_not_acknowledged() -> None:
     """The leader is checked again after the write, because the new leader may truncate it."""
     async with brokers() as (rig,):
         await rig.follow(topic(), partition(replicas=(1, 2)))
-        pending = appends_of(rig).append(TP, batch(), acks=1, timeout_ms=1_000)
+        pending = appends_of(rig).append_records(TP, batch(), acks=1, timeout_ms=1_000)
         rig.replay(partition(replicas=(1, 2), leader=2, epoch=1))
         assert (await pending).code is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
@@ -129,7 +129,7 @@ async def test_append_of_a_cancelled_caller_takes_effect() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
         appends = appends_of(rig)
-        pending = appends.append(TP, batch(2), acks=-1, timeout_ms=1_000)
+        pending = appends.append_records(TP, batch(2), acks=-1, timeout_ms=1_000)
         waiting = appends.outcomes([pending], list, suspect_after_ms=60_000).future()
         await asyncio.sleep(0)
         waiting.cancel()
@@ -143,22 +143,24 @@ async def test_append_with_too_few_in_sync_replicas_is_refused_before_the_write(
     async with brokers(min_insync_replicas="2") as (rig,):
         await rig.follow(topic(), partition(replicas=(1, 2), isr=[1]))
         appends = appends_of(rig)
-        refused = await appends.append(TP, batch(), acks=-1, timeout_ms=1_000)
+        refused = await appends.append_records(TP, batch(), acks=-1, timeout_ms=1_000)
         assert refused.code is ErrorCode.NOT_ENOUGH_REPLICAS
-        assert (await appends.append(TP, batch(), acks=1, timeout_ms=1_000)).base_offset == 0
+        assert (
+            await appends.append_records(TP, batch(), acks=1, timeout_ms=1_000)
+        ).base_offset == 0
 
 
 async def test_acks_all_append_without_follower_fetches_times_out() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition(replicas=(1, 2)))
-        pending = appends_of(rig).append(TP, batch(), acks=-1, timeout_ms=1)
+        pending = appends_of(rig).append_records(TP, batch(), acks=-1, timeout_ms=1)
         assert (await pending).code is ErrorCode.REQUEST_TIMED_OUT
 
 
 async def test_waiting_acks_all_append_fails_when_the_isr_becomes_too_small() -> None:
     async with brokers(min_insync_replicas="2") as (rig,):
         await rig.follow(topic(), partition(replicas=(1, 2, 3), isr=[1, 2]))
-        pending = appends_of(rig).append(TP, batch(), acks=-1, timeout_ms=60_000)
+        pending = appends_of(rig).append_records(TP, batch(), acks=-1, timeout_ms=60_000)
         await until(lambda: len(rig.parts.hosted.produces))
         rig.replay(
             PartitionChangeRecord(topic_id=TOPIC_ID, partition_id=0, isr=(BrokerId(1),)),
@@ -171,7 +173,7 @@ async def test_acks_all_append_fails_when_the_isr_becomes_too_small_during_the_w
     async with brokers(1, slow, MemVfs(), min_insync_replicas="2") as (rig,):
         await rig.follow(topic(), partition(replicas=(1, 2), isr=[1, 2]))
         with Gate(slow, "write_at", "*.log") as gate:
-            pending = appends_of(rig).append(TP, batch(), acks=-1, timeout_ms=60_000)
+            pending = appends_of(rig).append_records(TP, batch(), acks=-1, timeout_ms=60_000)
             await gate.reached()
             rig.replay(PartitionChangeRecord(topic_id=TOPIC_ID, partition_id=0, isr=(BrokerId(1),)))
         assert (await pending).code is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
@@ -181,8 +183,8 @@ async def test_idempotent_retry_waits_for_followers_like_the_first_append() -> N
     async with brokers() as (rig,):
         await rig.follow(topic(), partition(replicas=(1, 2)))
         appends, records = appends_of(rig), batch(2, producer=(9, 0, 0))
-        first = appends.append(TP, records, acks=-1, timeout_ms=60_000)
-        retry = appends.append(TP, records, acks=-1, timeout_ms=60_000)
+        first = appends.append_records(TP, records, acks=-1, timeout_ms=60_000)
+        retry = appends.append_records(TP, records, acks=-1, timeout_ms=60_000)
         await until(lambda: len(rig.parts.hosted.produces) == 2)
         replica = rig.parts.hosted.require(TP)
         assert replica.handle is not None and replica.handle.log_end_offset == 2
@@ -198,7 +200,7 @@ async def test_append_to_a_topic_deleted_during_the_write_is_not_acknowledged() 
     async with brokers(1, slow, MemVfs()) as (rig,):
         await rig.follow(topic(), partition())
         with Gate(slow, "write_at", "*.log") as gate:
-            pending = appends_of(rig).append(TP, batch(), acks=-1, timeout_ms=60_000)
+            pending = appends_of(rig).append_records(TP, batch(), acks=-1, timeout_ms=60_000)
             await gate.reached()
             rig.replay(RemoveTopicRecord(topic_id=TOPIC_ID))
         assert (await pending).code is ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -210,7 +212,7 @@ async def test_append_during_a_directory_failure_returns_storage_error() -> None
     async with brokers(1, slow, MemVfs()) as (rig,):
         await rig.follow(topic(), partition())
         with Gate(slow, "write_at", "*.log") as gate:
-            pending = appends_of(rig).append(TP, batch(), acks=1, timeout_ms=60_000)
+            pending = appends_of(rig).append_records(TP, batch(), acks=1, timeout_ms=60_000)
             await gate.reached()
             rig.parts.manager.mark_offline(rig.dirs[0])
         assert (await pending).code is ErrorCode.KAFKA_STORAGE_ERROR
@@ -222,8 +224,10 @@ async def test_append_failure_of_a_directory_fails_appends_of_all_its_partitions
         await rig.follow(topic(), partition(), partition(1))
         appends = appends_of(rig)
         sick.inject(Fault(kinds=frozenset({"write_at"})))
-        hit = appends.append(TP, batch(), acks=-1, timeout_ms=60_000)
-        beside = appends.append(TP._replace(partition=1), batch(), acks=1, timeout_ms=60_000)
+        hit = appends.append_records(TP, batch(), acks=-1, timeout_ms=60_000)
+        beside = appends.append_records(
+            TP._replace(partition=1), batch(), acks=1, timeout_ms=60_000
+        )
         assert (await hit).code is ErrorCode.KAFKA_STORAGE_ERROR
         assert (await beside).code is ErrorCode.KAFKA_STORAGE_ERROR
         assert [log_dir.is_online for log_dir in rig.dirs] == [False, True]
@@ -235,7 +239,7 @@ async def test_append_that_finishes_after_the_response_is_in_the_log() -> None:
         await rig.follow(topic(), partition())
         appends = appends_of(rig)
         with Gate(slow, "write_at", "*.log") as gate:
-            pending = appends.append(TP, batch(3), acks=-1, timeout_ms=60_000)
+            pending = appends.append_records(TP, batch(3), acks=-1, timeout_ms=60_000)
             await gate.reached()
             (outcome,) = await appends.outcomes([pending], list, suspect_after_ms=1)
             assert outcome.code is ErrorCode.KAFKA_STORAGE_ERROR
@@ -250,10 +254,10 @@ async def test_appends_wait_at_the_gate_in_order_without_abandoned_ones() -> Non
         appends, replica = appends_of(rig), rig.parts.hosted.get(TP)
         assert replica is not None
         replica.gate.close()
-        abandoned = appends.append(TP, batch(), acks=1, timeout_ms=1_000)
+        abandoned = appends.append_records(TP, batch(), acks=1, timeout_ms=1_000)
         (outcome,) = await appends.outcomes([abandoned], list, suspect_after_ms=1)
         assert outcome.code is ErrorCode.KAFKA_STORAGE_ERROR
-        pending = [appends.append(TP, batch(), acks=1, timeout_ms=1_000) for _ in range(3)]
+        pending = [appends.append_records(TP, batch(), acks=1, timeout_ms=1_000) for _ in range(3)]
         assert not any(one.done() for one in pending)
         replica.gate.open()
         outcomes = await appends.outcomes(pending, list, suspect_after_ms=60_000)
@@ -266,7 +270,7 @@ async def test_append_waiting_at_the_gate_of_a_deleted_topic_is_refused() -> Non
         appends, replica = appends_of(rig), rig.parts.hosted.get(TP)
         assert replica is not None
         replica.gate.close()
-        pending = appends.append(TP, batch(), acks=1, timeout_ms=1_000)
+        pending = appends.append_records(TP, batch(), acks=1, timeout_ms=1_000)
         rig.replay(RemoveTopicRecord(topic_id=TOPIC_ID))
         replica.gate.open()
         assert (await pending).code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -282,8 +286,8 @@ async def test_batch_checked_in_a_thread_keeps_its_order_within_the_partition() 
         appends, other = appends_of(rig), TP._replace(partition=1)
         large = build_batch(LARGE, compression=Compression.ZSTD)
         sent = [batch(), large, batch(2), large, batch(3)]
-        pending = [appends.append(TP, one, acks=1, timeout_ms=1_000) for one in sent]
-        beside = appends.append(other, batch(), acks=1, timeout_ms=1_000)
+        pending = [appends.append_records(TP, one, acks=1, timeout_ms=1_000) for one in sent]
+        beside = appends.append_records(other, batch(), acks=1, timeout_ms=1_000)
         assert [one.is_being_checked for one in (*pending, beside)] == [False, *[True] * 4, False]
         outcomes = await appends.outcomes([*pending, beside], list, suspect_after_ms=60_000)
         assert [one.base_offset for one in outcomes] == [0, 1, 2001, 2003, 4003, 0]
@@ -310,7 +314,7 @@ async def test_batches_are_recompressed_by_topic_config_and_retries_are_recogniz
                 (0, Compression.NONE),
             )
         ]
-        pending = [appends.append(TP, one, acks=1, timeout_ms=1_000) for one in sent]
+        pending = [appends.append_records(TP, one, acks=1, timeout_ms=1_000) for one in sent]
         assert all(one.is_being_checked for one in pending)
         outcomes = await appends.outcomes(pending, list, suspect_after_ms=60_000)
         assert [one.base_offset for one in outcomes] == [0, 3, 6, 0]
@@ -327,8 +331,8 @@ async def test_invalid_large_batch_does_not_block_later_batches() -> None:
         large = bytearray(build_batch(LARGE, compression=Compression.ZSTD))
         large[-20:] = bytes(20)
         struct.pack_into(">I", large, 17, compute_crc(large, 0, len(large)))
-        bad = appends.append(TP, bytes(large), acks=1, timeout_ms=1_000)
-        good = appends.append(TP, batch(), acks=1, timeout_ms=1_000)
+        bad = appends.append_records(TP, bytes(large), acks=1, timeout_ms=1_000)
+        good = appends.append_records(TP, batch(), acks=1, timeout_ms=1_000)
         assert (await bad).code is ErrorCode.INVALID_RECORD
         assert (await good).base_offset == 0
         appends.close()
@@ -341,11 +345,13 @@ async def test_append_abandoned_during_its_check_is_not_written() -> None:
         large = build_batch(LARGE, compression=Compression.ZSTD)
         busy = threading.Event()
         appends._checker.begin_op(busy.wait)
-        pending = [appends.append(TP, one, acks=1, timeout_ms=9) for one in (large, batch())]
+        pending = [
+            appends.append_records(TP, one, acks=1, timeout_ms=9) for one in (large, batch())
+        ]
         outcomes = await appends.outcomes(pending, list, suspect_after_ms=0)
         assert [one.code for one in outcomes] == [ErrorCode.REQUEST_TIMED_OUT] * 2
         busy.set()
-        after = appends.append(TP, batch(), acks=1, timeout_ms=1_000)
+        after = appends.append_records(TP, batch(), acks=1, timeout_ms=1_000)
         assert (await after).base_offset == 0
         appends.close()
 
@@ -355,7 +361,7 @@ async def test_append_by_a_leader_replaced_during_the_check_is_not_written() -> 
         await rig.follow(topic(), partition(replicas=(1, 2)))
         appends = appends_of(rig)
         large = build_batch(LARGE, compression=Compression.ZSTD)
-        pending = appends.append(TP, large, acks=1, timeout_ms=1_000)
+        pending = appends.append_records(TP, large, acks=1, timeout_ms=1_000)
         assert pending.is_being_checked
         rig.replay(partition(replicas=(1, 2), leader=2, epoch=1))
         assert (await pending).code is ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -370,8 +376,8 @@ async def test_bytes_waiting_for_a_check_are_limited() -> None:
         appends = appends_of(rig, max_checking_bytes=1)
         large = build_batch(LARGE, compression=Compression.ZSTD)
         # The first batch is always accepted; otherwise no large batch could be.
-        first = appends.append(TP, large, acks=1, timeout_ms=1_000)
-        other = appends.append(TP._replace(partition=1), large, acks=1, timeout_ms=1_000)
+        first = appends.append_records(TP, large, acks=1, timeout_ms=1_000)
+        other = appends.append_records(TP._replace(partition=1), large, acks=1, timeout_ms=1_000)
         assert (await other).code is ErrorCode.REQUEST_TIMED_OUT
         assert (await first).base_offset == 0
         appends.close()
@@ -386,7 +392,7 @@ def test_append_with_elapsed_deadline_times_out_on_uvloop() -> None:
             appends = appends_of(rig)
             waiting = [
                 appends.outcomes(
-                    [appends.append(TP, batch(), acks=-1, timeout_ms=1)],
+                    [appends.append_records(TP, batch(), acks=-1, timeout_ms=1)],
                     list,
                     suspect_after_ms=ms,
                 )
@@ -413,7 +419,7 @@ async def test_finished_append_is_freed_without_garbage_collection() -> None:
         gc.disable()
         others = _pending()
         try:
-            pending = appends.append(TP, batch(), acks=1, timeout_ms=1_000)
+            pending = appends.append_records(TP, batch(), acks=1, timeout_ms=1_000)
             (outcome,) = await appends.outcomes([pending], list, suspect_after_ms=60_000)
             assert outcome.code is ErrorCode.NONE
             del pending

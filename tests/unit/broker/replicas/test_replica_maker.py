@@ -36,7 +36,7 @@ async def test_unassigned_replica_is_created_in_a_directory_with_space() -> None
 
 async def test_replica_without_a_usable_directory_is_created_in_the_first_that_recovers() -> None:
     async with brokers() as (rig,):
-        rig.tasks.start(rig.parts.state_handler.run(), "handler")
+        rig.tasks.start(rig.parts.state_handler.run_handler(), "handler")
         await fill(rig.dirs[0])
         stall(rig.dirs[1])
         with capture_logs() as logged:
@@ -94,7 +94,7 @@ async def test_replica_waits_while_all_directories_are_cordoned() -> None:
 
 async def test_replica_waiting_for_space_is_created_elsewhere_when_the_directory_fails() -> None:
     async with brokers() as (rig,):
-        rig.tasks.start(rig.parts.state_handler.run(), "handler")
+        rig.tasks.start(rig.parts.state_handler.run_handler(), "handler")
         await fill(rig.dirs[0])
         await rig.follow(topic(), partition())
         assert state_of(rig) is ReplicaState.HELD_BACK

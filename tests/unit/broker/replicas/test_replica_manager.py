@@ -144,7 +144,7 @@ async def test_leads_in_failed_directory_is_evaluated_when_it_is_called(
         monkeypatch.setattr(
             rig.parts.lifecycle, "report_offline", lambda _, leads, **__: reported.append(leads)
         )
-        rig.tasks.start(rig.parts.state_handler.run(), "handler")
+        rig.tasks.start(rig.parts.state_handler.run_handler(), "handler")
         await rig.follow(topic(), partition(replicas=(1, 2), leader=2))
         await fill(rig.dirs[1])
         rig.dirs[0].go_offline("test")

@@ -52,7 +52,7 @@ async def test_topic_deleted_again_during_the_first_removal_is_removed_once() ->
 async def test_set_aside_renames_the_replica_directory() -> None:
     async with brokers() as (rig,):
         await rig.follow(topic(), partition())
-        rig.parts.removals.begin(TP)
+        rig.parts.removals.begin_removal(TP)
         with capture_logs() as logged:
             await rig.parts.removals.set_aside(TP)
         assert [line["event"] for line in logged] == ["stray_replica_set_aside"]
@@ -100,6 +100,6 @@ async def test_removal_in_a_full_directory_succeeds() -> None:
         await rig.logs.create_future(TP, rig.dirs[1], Uuid(b"m" * 16))
         for log_dir in rig.dirs:
             await fill(log_dir)
-        rig.parts.removals.begin(TP)
+        rig.parts.removals.begin_removal(TP)
         await rig.parts.removals.delete(TP)
         assert rig.logs.handles() == [] and rig.logs.futures() == []

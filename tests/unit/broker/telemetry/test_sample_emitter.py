@@ -145,7 +145,7 @@ async def test_samples_of_one_broker_are_in_one_partition() -> None:
 async def test_rounds_run_periodically_and_sample_replicas_less_often() -> None:
     async with brokers(**HURRY) as (rig,):
         await lead_topic(rig)
-        running = rig.tasks.start(rig.parts.telemetry.run(), "telemetry")
+        running = rig.tasks.start(rig.parts.telemetry.run_emitter(), "telemetry")
         await until(lambda: figures(rig)[0] >= 17)
         running.cancel()
         kinds = [record["kind"] for record in await records(rig)]
@@ -158,7 +158,7 @@ async def test_emitter_is_cancelled_without_delay() -> None:
     async with brokers(**HURRY) as (rig,):
         await lead_topic(rig)
         stall(rig.dirs[0])
-        running = rig.tasks.start(rig.parts.telemetry.run(), "telemetry")
+        running = rig.tasks.start(rig.parts.telemetry.run_emitter(), "telemetry")
         await asyncio.sleep(0.05)
         running.cancel()
         await asyncio.wait({running})
@@ -190,7 +190,7 @@ async def test_unexpected_error_in_a_round_is_logged_and_rounds_continue(monkeyp
         monitor, is_slow = rig.parts.monitor, rig.parts.monitor.is_slow
         monkeypatch.setattr(monitor, "is_slow", lambda _: 1 / 0)
         with capture_logs() as lines:
-            rig.tasks.start(rig.parts.telemetry.run(), "telemetry")
+            rig.tasks.start(rig.parts.telemetry.run_emitter(), "telemetry")
             await until(lambda: lines)
             monkeypatch.setattr(monitor, "is_slow", is_slow)
             await until(lambda: figures(rig)[0])
@@ -248,7 +248,7 @@ async def test_failed_topic_creation_is_logged_with_its_reason() -> None:
 
 async def test_replica_samples_stay_due_until_the_topic_exists() -> None:
     async with brokers(2, answer=creator(), **PATIENT) as (rig, _):
-        rig.tasks.start(rig.parts.telemetry.run(), "telemetry")
+        rig.tasks.start(rig.parts.telemetry.run_emitter(), "telemetry")
         await until(lambda: figures(rig)[1] >= 2)
         await lead_topic(rig)
         await until(lambda: figures(rig)[0] >= 3)

@@ -100,7 +100,7 @@ async def test_transaction_above_its_timeout_is_aborted_and_its_producer_fenced(
     partitions: Partitions,
 ) -> None:
     async with marked_by(partitions) as rig:
-        rig.tasks.start(rig.parts.transaction_coordinator.run(), "transactions")
+        rig.tasks.start(rig.parts.transaction_coordinator.run_expirations(), "transactions")
         producer = await init(rig, timeout_ms=30)
         await adding(rig, producer, 0)
         await until(lambda: state_of(rig) is S.COMPLETE_ABORT)

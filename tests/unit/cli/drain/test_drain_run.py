@@ -32,7 +32,7 @@ async def test_run_moves_all_replicas_including_ones_created_meanwhile() -> None
         broker.hold("foo", 3)
         late = [lambda: broker.hold("late")]
         broker.at_poll.append(lambda: late.pop()() if late and broker.future else None)
-        assert await drain.run() == 4
+        assert await drain.run_drain() == 4
         assert set(broker.current.values()) == {"/d2"}
         assert broker.broker_configs == {CORDONS: "/d1"}
         assert reported == [
@@ -42,7 +42,7 @@ async def test_run_moves_all_replicas_including_ones_created_meanwhile() -> None
 
 async def test_run_on_empty_directory_sets_cordon_and_moves_nothing() -> None:
     async with drained_broker() as broker, draining(broker, []) as drain:
-        assert await drain.run() == 0
+        assert await drain.run_drain() == 0
         assert broker.broker_configs == {CORDONS: "/d1"}
 
 
@@ -62,7 +62,7 @@ async def test_run_with_misfit_moves_nothing_and_restores_cordons(before: str | 
         configs = {} if before is None else {CORDONS: before}
         broker.broker_configs |= configs
         with pytest.raises(DoesNotFitError) as refused:
-            await drain.run()
+            await drain.run_drain()
         assert len(refused.value.plan.misfits) == 1
         assert (broker.future, broker.broker_configs) == ({}, configs)
 
@@ -73,7 +73,7 @@ async def test_run_with_misfit_keeps_cordon_that_was_set_before() -> None:
         broker.usable["/d2"] = 0
         broker.broker_configs[CORDONS] = "/d1"
         with pytest.raises(DoesNotFitError):
-            await drain.run()
+            await drain.run_drain()
         assert broker.broker_configs == {CORDONS: "/d1"}
 
 
@@ -97,7 +97,7 @@ async def test_run_resumes_a_drain_in_progress() -> None:
         broker.ends_moves = False
         ends = iter([False] * 4)
         broker.at_poll.append(lambda: setattr(broker, "ends_moves", next(ends, True)))
-        assert await drain.run() == 1
+        assert await drain.run_drain() == 1
         assert "AlterReplicaLogDirs" not in broker.asked
 
 
@@ -112,7 +112,7 @@ async def test_run_reports_misfit_when_target_fills_up_during_the_drain() -> Non
 
         broker.at_poll.append(fill)
         with pytest.raises(DoesNotFitError) as refused:
-            await drain.run()
+            await drain.run_drain()
         assert [m.replica.partition for m in refused.value.plan.misfits] == [1]
         # One replica has moved, so the cordon stays.
         assert broker.broker_configs == {CORDONS: "/d1"}
@@ -124,7 +124,7 @@ async def test_run_raises_stalled_error_when_moves_never_start() -> None:
         broker.hold("foo")
         broker.at_poll.append(broker.future.clear)
         with pytest.raises(StalledError, match="is not empty, and nothing moves: foo-0 is in /d1"):
-            await drain.run()
+            await drain.run_drain()
 
 
 async def test_run_plans_again_after_a_refused_reassignment() -> None:
@@ -132,7 +132,7 @@ async def test_run_plans_again_after_a_refused_reassignment() -> None:
     async with drained_broker() as broker, draining(broker, reported) as drain:
         broker.hold("foo")
         broker.fail_next["AlterPartitionReassignments"] = [39]
-        assert await drain.run() == 1
+        assert await drain.run_drain() == 1
         assert [line for line in reported if line.endswith("; planning again")] == [
             "Error reassigning partition(s): foo-0: no such thing; planning again"
         ]
@@ -143,7 +143,7 @@ async def test_run_removes_throttle_at_the_end() -> None:
         broker.hold("foo")
         rates: set[str | None] = set()
         broker.at_poll.append(lambda: rates.add(broker.broker_configs.get(MOVER_RATE)))
-        await drain.run()
+        await drain.run_drain()
         assert "5000" in rates
         assert MOVER_RATE not in broker.broker_configs
 
@@ -214,7 +214,7 @@ async def test_run_on_a_lost_broker_plans_from_metadata_and_sets_no_cordon() -> 
             client, 8, None, DrainOptions(poll_ms=1, settle_ms=20), report=reported.append
         )
         with pytest.raises(DoesNotFitError) as refused:
-            await drain.run()
+            await drain.run_drain()
         assert [str(m.replica) for m in refused.value.plan.misfits] == ["foo-0-8"]
         assert (reported, broker.broker_configs) == ([], {})
 
@@ -228,7 +228,7 @@ async def test_run_on_a_lost_broker_names_partitions_without_a_leader() -> None:
             client, 8, None, DrainOptions(poll_ms=1, settle_ms=20), report=reported.append
         )
         with pytest.raises(StalledError, match="foo-0 has a replica on broker 8 and no leader"):
-            await drain.run()
+            await drain.run_drain()
         assert reported == ["1 partitions cannot be copied yet, because they have no leader: foo-0"]
         assert "AlterPartitionReassignments" not in broker.asked
 
@@ -238,6 +238,6 @@ async def test_run_on_whole_broker_without_other_brokers_reports_misfit() -> Non
         broker.hold("foo")
         drain = await Drain.find(client, BROKER_ID, None, DrainOptions(), report=[].append)
         with pytest.raises(DoesNotFitError) as refused:
-            await drain.run()
+            await drain.run_drain()
         assert [m.best_free_bytes for m in refused.value.plan.misfits] == [None]
         assert broker.broker_configs == {}

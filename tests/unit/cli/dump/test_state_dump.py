@@ -50,7 +50,7 @@ def test_dump_metadata_snapshot_prints_records_and_rejects_damaged_file(tmp_path
     record = TopicRecord(name="t", topic_id=TopicId(bytes(16)))
     path = tmp_path / "00000000000000000005-0000000002.checkpoint"
     part = SnapshotPart(RealVfs(), str(path) + ".part", 4, 2)
-    part.append(encode_entry([record], LATEST_METADATA_VERSION))
+    part.append_piece(encode_entry([record], LATEST_METADATA_VERSION))
     part.finish()
     Path(f"{path}.part").rename(path)
     lines = [str(one.line) for one in state_dump.dump_metadata_snapshot(str(path))]

@@ -59,7 +59,7 @@ async def test_suspect_probe_reports_broker_whose_addresses_all_refuse(
         return refusals[port].pop(0)
 
     probe = SuspectProbe(take_suspects=take_suspects, is_refused=is_refused, on_refused=found.put)
-    running = asyncio.create_task(probe.run())
+    running = asyncio.create_task(probe.run_probes())
     probe.wake()
     await asyncio.sleep(0)
     probe.wake()

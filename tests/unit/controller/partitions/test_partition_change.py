@@ -172,7 +172,7 @@ def test_lost_or_unclean_replica_leaves_last_known_elr_if_another_is_eligible(
         rules=RULES._replace(has_elr=True),
         election=ONLINE,
         acceptance=lambda broker, directory: _acceptance(broker, directory, set(), ()),
-        assignment=Assignment.of(before).with_directory(BrokerId(1), directory),
+        assignment=Assignment.of_partition(before).with_directory(BrokerId(1), directory),
         unclean=BrokerId(1),
     )
     after = before if lost is None else before.merge(lost)
@@ -190,7 +190,7 @@ def test_change_partition_marks_only_unclean_leader_as_recovering() -> None:
 
 def test_change_partition_judges_directories_of_the_new_assignment() -> None:
     before = _partition(1, (1, 2))
-    elsewhere = Assignment.of(before).with_directory(BrokerId(1), BAD)
+    elsewhere = Assignment.of_partition(before).with_directory(BrokerId(1), BAD)
     record = _change(before, ONLINE, {1, 2}, (2,), elsewhere)
     assert record is not None
     assert (record.leader, record.isr, record.directories) == (2, (2,), (BAD, GOOD, GOOD))
@@ -198,7 +198,7 @@ def test_change_partition_judges_directories_of_the_new_assignment() -> None:
 
 def test_change_partition_without_change_returns_no_record() -> None:
     before = _partition(1, (1, 2))
-    assert _change(before, ONLINE, {1, 2}, (1, 2), Assignment.of(before)) is None
+    assert _change(before, ONLINE, {1, 2}, (1, 2), Assignment.of_partition(before)) is None
 
 
 @pytest.mark.parametrize(
@@ -240,7 +240,9 @@ def test_unclean_election_prefers_original_replicas_over_added_ones() -> None:
 def test_reordered_replicas_without_known_directories_keep_migrating() -> None:
     """A record that changes replicas without directories means that no directory is known."""
     before = dataclasses.replace(_partition(1, (1, 2, 3)), directories=(MIGRATING_DIR,) * 3)
-    other_order = Assignment.of(before).reassigned_to(_ids(3, 2, 1), lambda _: MIGRATING_DIR)
+    other_order = Assignment.of_partition(before).reassigned_to(
+        _ids(3, 2, 1), lambda _: MIGRATING_DIR
+    )
     record = change_partition(
         KEY,
         before,
@@ -256,7 +258,7 @@ def test_reordered_replicas_without_known_directories_keep_migrating() -> None:
 
 def test_reordered_replicas_keep_directories_and_leader_epoch() -> None:
     before = _partition(1, (1, 2, 3))
-    other_order = Assignment.of(before).reassigned_to(_ids(3, 2, 1), lambda _: GOOD)
+    other_order = Assignment.of_partition(before).reassigned_to(_ids(3, 2, 1), lambda _: GOOD)
     record = _change(before, ONLINE, {1, 2, 3}, assignment=other_order)
     assert record is not None
     assert before.merge(record).directories == (GOOD, GOOD, GOOD)

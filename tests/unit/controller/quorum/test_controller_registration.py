@@ -76,7 +76,7 @@ class Rig:
 
     def begin(self) -> None:
         if self.task is None:
-            self.task = asyncio.create_task(self.registration.run())
+            self.task = asyncio.create_task(self.registration.run_registration())
 
     async def idle(self) -> int:
         """Return the number of requests that were sent until the registration stopped sending."""

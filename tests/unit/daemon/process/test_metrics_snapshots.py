@@ -27,7 +27,7 @@ async def test_first_snapshot_waits_until_every_metric_is_registered(tmp_path: P
         return len(asked) >= 5
 
     snapshots = MetricsSnapshots(path, metrics, interval_ms=1, is_complete=is_complete)
-    running = asyncio.create_task(snapshots.run())
+    running = asyncio.create_task(snapshots.write_snapshots())
     while not path.exists():
         await asyncio.sleep(0.001)
     running.cancel()
@@ -40,7 +40,7 @@ async def test_hanging_disk_delays_snapshots_but_not_the_event_loop(tmp_path: Pa
     path, metrics = tmp_path / "figures.json", Metrics()
     metrics.count("beats")
     os.mkfifo(tmp_path / "figures.json.tmp")
-    running = asyncio.create_task(snapshots_of(path, metrics).run())
+    running = asyncio.create_task(snapshots_of(path, metrics).write_snapshots())
     with capture_logs() as logged:
         while "metrics_snapshot_waits" not in {event["event"] for event in logged}:
             await asyncio.sleep(0.001)
@@ -65,7 +65,7 @@ async def test_hanging_disk_delays_snapshots_but_not_the_event_loop(tmp_path: Pa
 async def test_unwritable_snapshot_file_is_logged_and_retried(tmp_path: Path) -> None:
     folder, metrics = tmp_path / "later", Metrics()
     path = folder / "figures.json"
-    running = asyncio.create_task(snapshots_of(path, metrics).run())
+    running = asyncio.create_task(snapshots_of(path, metrics).write_snapshots())
     with capture_logs() as logged:
         while not any(event["event"] == "metrics_snapshot_failed" for event in logged):
             await asyncio.sleep(0.001)
@@ -80,7 +80,7 @@ async def test_metrics_draft_does_not_follow_symbolic_link(tmp_path: Path) -> No
     victim, path = tmp_path / "victim", tmp_path / "figures.json"
     victim.write_text("precious")
     (tmp_path / "figures.json.tmp").symlink_to(victim)
-    running = asyncio.create_task(snapshots_of(path, Metrics()).run())
+    running = asyncio.create_task(snapshots_of(path, Metrics()).write_snapshots())
     with capture_logs() as logged:
         while not path.exists() and not any(
             event["event"] == "metrics_snapshot_failed" for event in logged

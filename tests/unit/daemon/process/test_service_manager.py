@@ -154,7 +154,7 @@ async def test_dirs_text_counts_directories_by_state_and_names_impaired_ones() -
         disk.make_dirs(path)
     well, full, dead = (open_dir(disk, f"/d{n}", n) for n in (1, 2, 3))
     with pytest.raises(LogDirImpairedError):
-        await full.run(OpKind.APPEND, lambda: fail_with(ENOSPC))
+        await full.run_operation(OpKind.APPEND, lambda: fail_with(ENOSPC))
     dead.go_offline("pulled out", report=False)
     assert dirs_text([well, full, dead]) == (
         "log directories: 1 online, 1 impaired (saturated /d2), 1 offline (/d3)"

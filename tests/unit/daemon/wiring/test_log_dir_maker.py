@@ -45,7 +45,7 @@ async def test_make_log_dir_uses_executor_of_environment(tmp_path: Path) -> None
     failures = LogDirFailureChannel(max_dirs=1)
     log_dir = make_log_dir(broker_config(9, path), around, path, failures=failures)
     before = threading.active_count()
-    ran_in = [await log_dir.run(kind, threading.get_ident) for kind in OpKind]
+    ran_in = [await log_dir.run_operation(kind, threading.get_ident) for kind in OpKind]
     ran_in.append(await log_dir.compute(threading.get_ident, size_bytes=1))
     assert set(ran_in) == {threading.get_ident()}
     assert threading.active_count() == before

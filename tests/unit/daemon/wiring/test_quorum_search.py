@@ -51,7 +51,7 @@ async def test_search_logs_once_that_its_host_is_not_allowed() -> None:
             found=lambda _: None,
         )
         with capture_logs() as logs:
-            search.begin(Driver())  # type: ignore[arg-type]  # the needed part of a driver
+            search.begin_search(Driver())  # type: ignore[arg-type]  # the needed part of a driver
             for _ in range(3):
                 await asked.acquire()
             await search.stop()
@@ -82,7 +82,7 @@ async def test_search_finds_voters_through_an_address_that_answers() -> None:
             found=heard.update,
         )
         driver = Driver()
-        search.begin(driver)  # type: ignore[arg-type]  # the needed part of a driver
+        search.begin_search(driver)  # type: ignore[arg-type]  # the needed part of a driver
         assert await driver.asked == [VOTER]
         assert heard == {VOTER: "C://c3:9090"}
         await search.stop()
@@ -103,7 +103,7 @@ async def test_bug_that_ends_the_search_reaches_the_loop() -> None:
         backoff=ExponentialBackoff(initial_ms=1, max_ms=1, random_unit=lambda: 0.5),
         found=lambda _: None,
     )
-    search.begin(Broken())  # type: ignore[arg-type]  # the needed part of a driver
+    search.begin_search(Broken())  # type: ignore[arg-type]  # the needed part of a driver
     assert isinstance((await seen.get())["exception"], ZeroDivisionError)
     await search.stop()
 

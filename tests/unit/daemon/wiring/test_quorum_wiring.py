@@ -35,8 +35,8 @@ SAID = {
 
 
 DIRECTORIES = {i: DirectoryId(bytes([i]) * 16) for i in (1, 2, 3)}
-STATIC = VoterSet.of(map(node, (1, 2, 3)))
-NAMED = VoterSet.of(ReplicaKey(BrokerId(i), directory) for i, directory in DIRECTORIES.items())
+STATIC = VoterSet.of_keys(map(node, (1, 2, 3)))
+NAMED = VoterSet.of_keys(ReplicaKey(BrokerId(i), directory) for i, directory in DIRECTORIES.items())
 
 
 class Driver:
@@ -122,7 +122,7 @@ async def test_supported_features_are_those_last_sent_by_each_voter() -> None:
     assert wiring.supported_features()[BrokerId(2)] == {"f": (1, 2)}
     await wiring.receive(QuorumMessagesRequest.model_validate({**newer, "sender_features": {}}))
     assert wiring.supported_features()[BrokerId(2)] == {}, "it was downgraded"
-    driver.voters = VoterSet.of([ReplicaKey(BrokerId(1), DIRECTORIES[1])])
+    driver.voters = VoterSet.of_keys([ReplicaKey(BrokerId(1), DIRECTORIES[1])])
     assert wiring.supported_features() == own
     await wiring.close()
 

@@ -37,7 +37,7 @@ async def test_bug_that_ends_the_introductions_reaches_the_loop() -> None:
         introduce=introduce,
         ask=ask,
     )
-    quorum.begin(voters)
+    quorum.begin_introduction(voters)
     async with asyncio.timeout(10):
         assert isinstance((await seen.get())["exception"], ZeroDivisionError)
     await quorum.stop()

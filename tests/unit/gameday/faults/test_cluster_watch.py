@@ -72,7 +72,7 @@ async def test_cluster_watch_reports_trouble_and_retries() -> None:
     async with mini_broker() as broker:
         broker.create("t")
         watch = ClusterWatch(broker.address, "gone")
-        watching = asyncio.create_task(watch.run())
+        watching = asyncio.create_task(watch.run_watch())
         while watch.trouble is None:
             await asyncio.sleep(0.01)
         assert "gone" in watch.trouble

@@ -18,7 +18,7 @@ def test_longest_gap_counts_from_start_to_end() -> None:
 async def test_metadata_load_alternates_config_and_ignores_refusals() -> None:
     async with mini_broker() as broker:
         load = MetadataLoad(broker.address, "t")
-        running = asyncio.create_task(load.run())
+        running = asyncio.create_task(load.run_load())
         while load.trouble is None:
             await asyncio.sleep(0.001)
         assert load.acks == []

@@ -23,7 +23,7 @@ async def test_topic_load_writes_to_all_partitions_until_stopped(rate: float, ba
         topic = broker.create("t", 2)
         load = steady(2, rate)
         assert not load.is_flowing
-        producing = asyncio.create_task(load.run(broker.address, "t"))
+        producing = asyncio.create_task(load.run_load(broker.address, "t"))
         while load.acked < 5 * batch:
             await asyncio.sleep(0.01)
         load.stop()
@@ -41,7 +41,7 @@ async def test_topic_load_reports_failed_producer_and_continues_with_others() ->
         broker.create("t", 2)
         broker.fail_next["Produce"] = [ErrorCode.MESSAGE_TOO_LARGE]
         load = steady(2, 100.0)
-        producing = asyncio.create_task(load.run(broker.address, "t"))
+        producing = asyncio.create_task(load.run_load(broker.address, "t"))
         while load.acked < 5:
             await asyncio.sleep(0.01)
         load.stop()
@@ -57,6 +57,6 @@ async def test_full_speed_load_stopped_early_sends_its_least_number_of_records()
         streams = {p: NumberedStream(f"r{p}", size_bytes=64) for p in range(2)}
         load = TopicLoad(streams, batch_records=500, least={0: 700, 1: 3})
         load.stop()
-        await load.run(broker.address, "t")
+        await load.run_load(broker.address, "t")
         assert [topic.end(p) for p in (0, 1)] == [1000, 500]
         assert [(ack.offset, ack.count) for ack in load.loads[0].acks] == [(0, 500), (500, 500)]

@@ -34,10 +34,10 @@ def _written(*, snapshot_at: int | None = None) -> MemVfs:
     store, _ = _open(vfs)
     store.write_hard_state(HardState(term=TERM, voted_for=node(2)))
     for at in range(0, len(ENTRIES), 2):
-        store.append(ENTRIES[at : at + 2], 17)
+        store.append_entries(ENTRIES[at : at + 2], 17)
     if snapshot_at is not None:
         part = store.begin_snapshot(snapshot_at, ENTRIES[snapshot_at].term)
-        part.append(b"state")
+        part.append_piece(b"state")
         store.install_snapshot(part.finish())
     store.close()
     return vfs
@@ -73,7 +73,7 @@ def test_damaged_tail_is_truncated_with_a_mute_vote_and_kept_aside(offset: int) 
     aside = b"".join(vfs.read_if_exists(f"{DIRECTORY}/{n}") or b"" for n in _names(vfs, ".damaged"))
     assert all(entry.payload in aside for entry in ENTRIES[offset + 1 :])
     # Entries of a leader replace the tail; the next start finds no damage and the same mute state.
-    store.append([Entry(offset, 5, b"new")], 17)
+    store.append_entries([Entry(offset, 5, b"new")], 17)
     store.close()
     again = _open(vfs, gives_up=False)[1]
     assert (again.hard_state, again.last_offset) == (stored.hard_state, offset)
@@ -144,7 +144,7 @@ def test_damage_that_must_not_be_truncated_stops_the_start_without_changes(spoil
 
 @pytest.mark.parametrize("voters", [1, 2, 3, 4, 5])
 def test_may_give_up_requires_that_the_other_voters_are_a_majority(voters: int) -> None:
-    among = VoterSet.of(map(node, range(1, voters + 1)))
+    among = VoterSet.of_keys(map(node, range(1, voters + 1)))
     assert may_give_up(among, node(1)) == (voters >= 3)
     assert not may_give_up(VoterSet(), node(1)), "of nobody"
 

@@ -44,7 +44,7 @@ async def _fill(log_dir: LogDir) -> None:
         raise OSError(ENOSPC, "no space")
 
     with pytest.raises(LogDirImpairedError):
-        await log_dir.run(OpKind.APPEND, write)
+        await log_dir.run_operation(OpKind.APPEND, write)
     assert log_dir.state is LogDirState.SATURATED
 
 

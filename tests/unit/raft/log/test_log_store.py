@@ -55,8 +55,8 @@ def _state_up_to(offset: int) -> bytes:
 def _snapshot(store: RaftLogStore, last_offset: int, in_use: Sequence[int] = ()) -> None:
     payload = _state_up_to(last_offset)
     part = store.begin_snapshot(last_offset, 1)
-    part.append(payload[:7])
-    part.append(payload[7:])
+    part.append_piece(payload[:7])
+    part.append_piece(payload[7:])
     assert store.install_snapshot(part.finish(), in_use=in_use) == store.start_offset
 
 
@@ -74,7 +74,7 @@ def _filled(vfs: Vfs, count: int, **options: int) -> RaftLogStore:
     store, _ = _opened(vfs, **options)
     store.write_hard_state(HardState(term=1, voted_for=node(9)))
     for offset in range(0, count, 3):
-        store.append(_entries(offset, min(offset + 3, count)), 17)
+        store.append_entries(_entries(offset, min(offset + 3, count)), 17)
     return store
 
 
@@ -99,22 +99,22 @@ def test_log_store_returns_appended_entries_after_a_restart() -> None:
     assert stored.entries == tuple(_entries(0, 40))
     assert stored.hard_state == HardState(term=1, voted_for=node(9))
     assert not stored.warnings
-    store.append([_entry(40)], 17)
+    store.append_entries([_entry(40)], 17)
     assert _opened(vfs)[1].last_offset == 40
 
 
 def test_log_store_committed_bound_survives_a_crash_a_vote_a_stop_and_a_snapshot() -> None:
     vfs = _vfs()
     store = _filled(vfs, 3)
-    store.append([_entry(3)], 17, committed_offset=2)
+    store.append_entries([_entry(3)], 17, committed_offset=2)
     assert _opened(vfs)[1].committed_offset == 2, "a crash leaves what the last append said"
     store.write_hard_state(HardState(term=2), committed_offset=3)
     assert _opened(vfs)[1].committed_offset == 3
-    store.append([_entry(4)], 17, committed_offset=3)
+    store.append_entries([_entry(4)], 17, committed_offset=3)
     store.close(committed_offset=4)
     assert _opened(vfs)[1].committed_offset == 4
     store, _ = _opened(vfs)
-    store.append([Entry(5, 2, b"e")], 17)
+    store.append_entries([Entry(5, 2, b"e")], 17)
     _snapshot(store, 5)
     assert _opened(vfs)[1].committed_offset == 5
 
@@ -123,9 +123,9 @@ def test_log_store_terms_that_a_snapshot_covers_are_known_after_a_restart() -> N
     vfs = _vfs()
     store = _filled(vfs, 3)
     store.write_hard_state(HardState(term=2))
-    store.append([Entry(3, 2, b"d"), Entry(4, 2, b"e")], 17)
+    store.append_entries([Entry(3, 2, b"d"), Entry(4, 2, b"e")], 17)
     part = store.begin_snapshot(4, 2)
-    part.append(b"state")
+    part.append_piece(b"state")
     store.install_snapshot(part.finish())
     assert _opened(vfs)[1].terms == (TermStart(0, 1), TermStart(3, 2))
 
@@ -149,7 +149,7 @@ def test_log_store_truncates_a_torn_tail(missing: int) -> None:
     store, stored = _opened(vfs, segment_bytes=10_000)
     assert stored.entries == tuple(_entries(0, 3))
     assert "unfinished write" in stored.warnings[0]
-    store.append([_entry(3)], 17)
+    store.append_entries([_entry(3)], 17)
     assert _opened(vfs)[1].entries == tuple(_entries(0, 4))
 
 
@@ -353,7 +353,7 @@ def test_log_store_continues_after_a_snapshot_without_a_log() -> None:
             vfs.unlink_if_exists(f"{DIRECTORY}/{item.name}")
     store, stored = _opened(vfs)
     assert stored.last_offset == 9
-    store.append([_entry(10)], 17)
+    store.append_entries([_entry(10)], 17)
     assert _opened(vfs)[1].entries == (_entry(10),)
 
 
@@ -361,7 +361,7 @@ def test_log_store_open_removes_an_unfinished_snapshot() -> None:
     vfs = _vfs()
     store = _filled(vfs, 10)
     part = store.begin_snapshot(5, 1)
-    part.append(b"abc")
+    part.append_piece(b"abc")
     assert any(item.name.endswith(".part") for item in vfs.list_dir(DIRECTORY))
     _, stored = _opened(vfs)
     assert stored.snapshot is None
@@ -389,7 +389,7 @@ class _Workload:
         for step in range(12):
             entries = _entries(self.begun, self.begun + 1 + step % 3)
             self.begun += len(entries)
-            store.append(entries, 17)
+            store.append_entries(entries, 17)
             self.acknowledged = self.begun
             yield
             if step % 4 == 3:
@@ -406,7 +406,7 @@ class _Workload:
             covered = stored.snapshot.last_offset
             assert _payload(store, stored.snapshot) == _state_up_to(covered)
         assert stored.entries == tuple(_entries(covered + 1, stored.last_offset + 1))
-        store.append([_entry(stored.last_offset + 1)], 17)
+        store.append_entries([_entry(stored.last_offset + 1)], 17)
 
 
 @pytest.mark.parametrize("effect", [Effect.ERROR, Effect.SHORT_WRITE])
@@ -456,10 +456,10 @@ def test_log_store_entries_reported_after_a_restart_survive_a_power_cut(
     faulty = FaultVfs(inner)
     store, _ = _opened(faulty)
     store.write_hard_state(HardState(term=1))
-    store.append(_entries(0, 3), 17)
+    store.append_entries(_entries(0, 3), 17)
     faulty.inject(Fault(kinds=frozenset({"sync"})))
     with pytest.raises(OSError, match="Input/output"):
-        store.append(_entries(3, 9), 17)
+        store.append_entries(_entries(3, 9), 17)
     if is_lost:
         inner.open(FIRST_LOG, OpenMode.READ).fail_writeback(random.Random(seed))
     _, reported = _opened(inner)
@@ -504,7 +504,7 @@ class _Follower:
                 last = max(covered + len(old) - (1 if term == 12 else 3), covered + 1)
                 self.cut, self.wanted = covered + 1, (last, [])
                 part = store.begin_snapshot(last, 90)
-                part.append(_state_up_to(last))
+                part.append_piece(_state_up_to(last))
                 store.install_snapshot(part.finish(), replaces_log=True)
             else:
                 kept = len(old) if term % 4 else self._rng.randint(0, len(old))
@@ -512,7 +512,7 @@ class _Follower:
                 count = self._rng.randint(1, 6)
                 new = [Entry(self.cut + i, term, b"x" * 40) for i in range(count)]
                 self.wanted = (covered, old[: self.cut - covered - 1] + new)
-                store.append(new, 17)
+                store.append_entries(new, 17)
             self.certain = self.wanted
             yield
 
@@ -554,6 +554,6 @@ def test_log_store_append_never_truncates_below_a_snapshot() -> None:
     store = _filled(_vfs(), 10)
     _snapshot(store, 5)
     with pytest.raises(AssertionError):
-        store.append([Entry(5, 2, b"instead")], 17)
-    store.append([Entry(6, 2, b"instead")], 17)
+        store.append_entries([Entry(5, 2, b"instead")], 17)
+    store.append_entries([Entry(6, 2, b"instead")], 17)
     assert store.read(6, 1000) == [Entry(6, 2, b"instead")]

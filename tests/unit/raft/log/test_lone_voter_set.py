@@ -11,7 +11,9 @@ from kraftjbod.raft.machine.messages import Entry, EntryKind, HardState, node
 from kraftjbod.raft.machine.voter_set import ReplicaKey, VoterSet
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 
-NAMED = VoterSet.of(ReplicaKey(BrokerId(i), DirectoryId(bytes(15) + bytes([i]))) for i in (1, 2, 3))
+NAMED = VoterSet.of_keys(
+    ReplicaKey(BrokerId(i), DirectoryId(bytes(15) + bytes([i]))) for i in (1, 2, 3)
+)
 ALONE = VoterSet(NAMED.voters[:1])
 
 
@@ -25,7 +27,7 @@ def test_lone_voter_set_appends_the_single_voter_once(crashed_between: bool) -> 
     store = opened()
     store.open()
     store.write_hard_state(HardState(term=4, voted_for=NAMED.voters[1].key))
-    store.append([Entry(0, 3, b"a"), Entry(1, 4, NAMED.encode(), EntryKind.VOTERS)], 0)
+    store.append_entries([Entry(0, 3, b"a"), Entry(1, 4, NAMED.encode(), EntryKind.VOTERS)], 0)
     if crashed_between:
         store.write_hard_state(HardState(term=5))
     store.close()
@@ -39,7 +41,7 @@ def test_lone_voter_set_appends_the_single_voter_once(crashed_between: bool) -> 
     again = store.open()
     assert (again.hard_state, again.entries) == (done.hard_state, done.entries)
     assert append_lone_voter_set(store, again, ALONE, ALONE, 0) is again
-    static = VoterSet.of(map(node, (1, 2)))
+    static = VoterSet.of_keys(map(node, (1, 2)))
     assert append_lone_voter_set(store, again, static, ALONE, 0) is again, (
         "its configuration says who votes"
     )

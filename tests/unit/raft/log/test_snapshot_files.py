@@ -23,8 +23,8 @@ def test_snapshot_file_is_valid_once_finished_and_invalid_with_any_flipped_bit(
 ) -> None:
     vfs = MemVfs()
     part = SnapshotPart(vfs, "/part", 7, 2, voters)
-    part.append(b"some ")
-    part.append(b"state")
+    part.append_piece(b"some ")
+    part.append_piece(b"state")
     file = vfs.open("/part", OpenMode.READ_WRITE)
     assert load_snapshot(file, 7, 2) is None
     snapshot = part.finish()
@@ -46,7 +46,7 @@ def test_read_payload_returns_no_byte_that_changed_on_the_disk(is_restarted: boo
     payload = rng.randbytes(3 * BLOCK_BYTES + 77)
     part = SnapshotPart(vfs, "/part", 7, 2, b"who votes")
     for begin in range(0, len(payload), 50_000):
-        part.append(payload[begin : begin + 50_000])
+        part.append_piece(payload[begin : begin + 50_000])
     snapshot = part.finish()
     file = vfs.open("/part", OpenMode.READ)
     if is_restarted:

@@ -99,7 +99,7 @@ async def test_snapshot_maker_unfinished_snapshot_leaves_no_file_and_no_descript
     while node.driver.is_snapshotting:
         await asyncio.sleep(0.001)
     # The flush thread runs its operations in order, so this one follows all others.
-    await node.log_dir.run(OpKind.FLUSH, lambda: None)
+    await node.log_dir.run_operation(OpKind.FLUSH, lambda: None)
     vfs.release()
     assert opened["open"] == opened["close"] == 1
     assert not any(item.name.endswith(".part") for item in vfs.list_dir(DIRECTORY))

@@ -17,8 +17,8 @@ from kraftjbod.raft.machine.voter_set import ReplicaKey, VoterSet
 from kraftjbod.storage.vfs import OpenMode
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 
-ONE, THREE = VoterSet.of([node(100)]), VoterSet.of(map(node, (100, 101, 102)))
-NAMED = VoterSet.of([ReplicaKey(BrokerId(7), DirectoryId(b"d" * 16))])
+ONE, THREE = VoterSet.of_keys([node(100)]), VoterSet.of_keys(map(node, (100, 101, 102)))
+NAMED = VoterSet.of_keys([ReplicaKey(BrokerId(7), DirectoryId(b"d" * 16))])
 
 
 @pytest.fixture

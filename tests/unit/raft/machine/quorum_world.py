@@ -289,8 +289,8 @@ class World:
         self.diligence = self.rng.choice([0.3, 0.6, 0.95])
         self.steps = 0
         keys = [_named(i) for i in range(1, voters + observers + 1)]
-        named = VoterSet.of(keys[:voters])
-        static = VoterSet.of(node(key.node_id) for key in named)
+        named = VoterSet.of_keys(keys[:voters])
+        static = VoterSet.of_keys(node(key.node_id) for key in named)
         first = static if self.rng.random() < 0.4 else named
         self.nodes = {key.node_id: Node(self, key, first) for key in keys}
 
@@ -451,12 +451,12 @@ class World:
     def _change_voters(self, core: RaftCore) -> None:
         voters = core.log.voters
         if voters.is_static and self.rng.random() < 0.5:
-            core.change_voters(VoterSet.of(_named(key.node_id) for key in voters))
+            core.change_voters(VoterSet.of_keys(_named(key.node_id) for key in voters))
             return
         node_id = self.rng.choice(list(self.nodes))
         keys = set(voters) ^ {node(node_id) if voters.is_static else _named(node_id)}
         if keys:
-            core.change_voters(VoterSet.of(sorted(keys)))
+            core.change_voters(VoterSet.of_keys(sorted(keys)))
 
     def run_short_leaderships(self, rounds: int, *, is_lazy: bool) -> None:
         """Run leaders of few messages: in each round a bare majority elects a candidate."""

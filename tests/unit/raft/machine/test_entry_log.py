@@ -10,12 +10,12 @@ from kraftjbod.raft.machine.entry_log import EntryLog, term_starts
 from kraftjbod.raft.machine.messages import Entry, EntryKind, SnapshotId, node
 from kraftjbod.raft.machine.voter_set import VoterSet
 
-FIRST = VoterSet.of([node(1)])
+FIRST = VoterSet.of_keys([node(1)])
 
 
 def _entry(rng: random.Random, offset: int, term: int) -> Entry:
     if rng.random() < 0.3:
-        voters = VoterSet.of(map(node, rng.sample(range(9), 3)))
+        voters = VoterSet.of_keys(map(node, rng.sample(range(9), 3)))
         return Entry(offset, term, voters.encode(), EntryKind.VOTERS)
     return Entry(offset, term, b"%d" % rng.randrange(100))
 
@@ -52,7 +52,7 @@ def test_entry_log_equals_a_list_of_entries_after_random_changes(seed: int) -> N
             new = [_entry(rng, at + i, term) for i in range(rng.randint(1, 3))]
             every[at:] = new
             kept_from = min(kept_from, at)
-            log.append(new)
+            log.append_entries(new)
         elif dice < 0.75:
             before = rng.randint(0, log.last_offset + 1)
             log.release(before)
@@ -75,22 +75,22 @@ def test_entry_log_equals_a_list_of_entries_after_random_changes(seed: int) -> N
 
 
 def test_entry_log_truncation_restores_the_former_voters() -> None:
-    then = VoterSet.of([node(1), node(2)])
+    then = VoterSet.of_keys([node(1), node(2)])
     log = EntryLog(base=SnapshotId(-1, 0), voters=FIRST, entries=[Entry(0, 1, b"a")])
-    log.append([Entry(1, 1, then.encode(), EntryKind.VOTERS)])
+    log.append_entries([Entry(1, 1, then.encode(), EntryKind.VOTERS)])
     assert (log.voters, log.former_voters, log.voters_offset) == (then, FIRST, 1)
-    log.append([Entry(1, 2, b"instead")])
+    log.append_entries([Entry(1, 2, b"instead")])
     assert (log.voters, log.voters_offset) == (FIRST, -1)
 
 
 def test_entry_log_write_of_an_earlier_generation_makes_no_entry_durable() -> None:
     """An entry is restored while its first write is running, and a second write replaces it."""
     log = EntryLog(base=SnapshotId(-1, 0), voters=FIRST, entries=[Entry(0, 1, b"a")])
-    log.append([Entry(1, 1, b"b")])
+    log.append_entries([Entry(1, 1, b"b")])
     assert log.take_unwritten() == (Entry(1, 1, b"b"),)
     first = log.generation
-    log.append([Entry(1, 2, b"instead")])
-    log.append([Entry(1, 1, b"b")])
+    log.append_entries([Entry(1, 2, b"instead")])
+    log.append_entries([Entry(1, 1, b"b")])
     assert not log.note_durable(1, first)
     assert not log.note_durable(1, first + 1)
     assert log.durable_offset == 0

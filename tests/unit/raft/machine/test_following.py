@@ -53,7 +53,7 @@ def test_following_rejects_a_leader_without_committed_entries() -> None:
     """A majority lost its disks and elected the leader; two histories would merge in one log."""
     core = RaftCore(
         key=node(1),
-        voters=VoterSet.of(map(node, (1, 2, 3))),
+        voters=VoterSet.of_keys(map(node, (1, 2, 3))),
         hard_state=HardState(term=1),
         first_payload_of_term=b"",
         draw_below=lambda _: 0,
@@ -77,7 +77,7 @@ def _voter_with(committed_offset: int, *terms: int) -> RaftCore:
     """Create a voter of three that has just started with entries of ``terms``."""
     return RaftCore(
         key=node(1),
-        voters=VoterSet.of(map(node, (1, 2, 3))),
+        voters=VoterSet.of_keys(map(node, (1, 2, 3))),
         hard_state=HardState(term=3),
         first_payload_of_term=b"",
         draw_below=lambda _: 0,
@@ -158,7 +158,7 @@ def test_following_answers_a_contradicted_leader_that_is_elected_again() -> None
 
 
 def test_following_takes_snapshot_slices_in_order_and_acknowledges_written_ones() -> None:
-    voters = VoterSet.of(map(node, (1, 2)))
+    voters = VoterSet.of_keys(map(node, (1, 2)))
     core = RaftCore(
         key=node(1),
         voters=voters,

@@ -31,7 +31,7 @@ class Leader:
         entries = [Entry(i, term, b"%d" % i) for i, term in enumerate(terms)]
         self.log = EntryLog(
             base=base,
-            voters=VoterSet.of([ME, PEER, OTHER]),
+            voters=VoterSet.of_keys([ME, PEER, OTHER]),
             entries=entries[base.last_offset + 1 :],
         )
         self.sent: list[Message] = []
@@ -39,7 +39,7 @@ class Leader:
         self.peer = self.leadership.peers[PEER]
 
     def propose(self, payload: bytes = b"new") -> None:
-        self.log.append([Entry(self.log.last_offset + 1, 3, payload)])
+        self.log.append_entries([Entry(self.log.last_offset + 1, 3, payload)])
         self.leadership.send_news()
 
     def to_peer(self) -> list[Message]:

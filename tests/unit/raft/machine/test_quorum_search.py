@@ -73,7 +73,7 @@ class NoLogMatching(RaftCore):
 class NoTruncation(RaftCore):
     def _take(self, entries: tuple[Entry, ...]) -> bool:
         new = tuple(entry for entry in entries if entry.offset > self.log.last_offset)
-        self.log.append(new)
+        self.log.append_entries(new)
         return bool(new)
 
 

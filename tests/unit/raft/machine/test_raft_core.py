@@ -35,7 +35,7 @@ def _core(
 ) -> RaftCore:
     return RaftCore(
         key=node(1),
-        voters=VoterSet.of(map(node, voters)),
+        voters=VoterSet.of_keys(map(node, voters)),
         hard_state=HardState(term=term),
         first_payload_of_term=NO_OP,
         draw_below=lambda _: 0,

@@ -16,12 +16,12 @@ def test_voter_set_is_decoded_as_encoded() -> None:
         (Voter(ReplicaKey(BrokerId(1), directory), ("CONTROLLER://a:1", "SSL://b:2")),)
     )
     assert VoterSet.decode(found.encode()) == found
-    assert VoterSet.decode(VoterSet.of([node(3)]).encode()) == VoterSet.of([node(3)])
+    assert VoterSet.decode(VoterSet.of_keys([node(3)]).encode()) == VoterSet.of_keys([node(3)])
 
 
 def test_voter_set_distinguishes_directories_of_a_node() -> None:
     here, there = (ReplicaKey(BrokerId(1), DirectoryId(bytes([i] * 16))) for i in (65, 66))
-    voters = VoterSet.of([here, node(2), node(3)])
+    voters = VoterSet.of_keys([here, node(2), node(3)])
     assert here in voters
     assert there not in voters
     assert not voters.is_majority([there, node(2)])

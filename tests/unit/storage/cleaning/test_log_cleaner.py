@@ -482,7 +482,7 @@ async def test_log_cleaner_thread_of_a_failed_directory_ends_when_it_is_replaced
 
 async def test_log_cleaner_does_not_run_when_disabled() -> None:
     manager = await start(limits=CleanerLimits(is_enabled=False, backoff_ms=1))
-    await manager.cleaner.run(manager.dirs()[0])  # Returns at once.
+    await manager.cleaner.run_cleaner(manager.dirs()[0])  # Returns at once.
 
 
 # -- unexpected content and errors -----------------------------------------------------------------

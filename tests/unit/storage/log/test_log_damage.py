@@ -30,7 +30,7 @@ class Log:
         made.create()
         for offset in range(base, base + 6, 2):
             data = batch(2, base_offset=offset)
-            made.append([data], headers_of(data))
+            made.append_batches([data], headers_of(data))
         return made
 
     def survey(self, number: int) -> bool:
@@ -111,7 +111,7 @@ def test_log_damage_survey_includes_batches_appended_meanwhile() -> None:
     rebuild = IndexRebuild(SegmentUnreadError(active, survey_end=12))
     assert log.damage.rebuild_step(rebuild)
     data = batch(2, base_offset=12)
-    active.append([data], headers_of(data))
+    active.append_batches([data], headers_of(data))
     assert log.damage.take_rebuilt(rebuild)
     size = len(batch(2))
     assert log.damage.damages == (Damage(8, 10, size),)
@@ -124,7 +124,7 @@ def test_log_damage_survey_of_a_damaged_tail_includes_batches_appended_meanwhile
     active = log.segments[1]
     rebuild = IndexRebuild(SegmentUnreadError(active, survey_end=12))
     data = batch(2, base_offset=12)
-    active.append([data], headers_of(data))
+    active.append_batches([data], headers_of(data))
     while not log.damage.rebuild_step(rebuild):
         pass
     assert log.damage.take_rebuilt(rebuild)
@@ -141,7 +141,7 @@ def test_log_damage_survey_of_a_segment_truncated_meanwhile_is_discarded() -> No
     rebuild = IndexRebuild(SegmentUnreadError(active, survey_end=12))
     active.truncate(2 * len(batch(2)), 10)
     data = batch(2, base_offset=10)
-    active.append([data], headers_of(data))
+    active.append_batches([data], headers_of(data))
     assert log.damage.rebuild_step(rebuild)
     assert not log.damage.take_rebuilt(rebuild)
 

@@ -21,7 +21,7 @@ BATCH_BYTES = len(batch(2))
 
 def append(segments: LogSegments, offset: int) -> None:
     data = batch(2, base_offset=offset)
-    segments.append([data], headers_of(data), len(data))
+    segments.append_batches([data], headers_of(data), len(data))
 
 
 def four_segments(vfs: MemVfs | FaultVfs) -> LogSegments:
@@ -32,7 +32,7 @@ def four_segments(vfs: MemVfs | FaultVfs) -> LogSegments:
     segments = LogSegments(vfs=vfs, directory=DIR, segments=[oldest], may_have_gaps=False)
     for base in (0, 4, 8, 12):
         if base:
-            segments.begin(base, 0)
+            segments.begin_segment(base, 0)
         append(segments, base)
         append(segments, base + 2)
     return segments
@@ -59,7 +59,7 @@ def compacted(segments: LogSegments, sources: list[LogSegment]) -> CleaningFiles
     """Write a compacted segment with the last batch of ``sources``."""
     files = segments.open_group(sources, 0)
     data = batch(2, base_offset=sources[-1].base_offset + 2)
-    files.target.append([data], headers_of(data))
+    files.target.append_batches([data], headers_of(data))
     files.target.open().sync()
     return files
 
@@ -95,7 +95,7 @@ def test_begin_that_fails_adds_no_segment() -> None:
     segments = four_segments(vfs)
     vfs.inject(Fault(errno=ENOSPC, kinds=frozenset({"truncate"})))
     with pytest.raises(OSError, match="No space"):
-        segments.begin(16, 0)
+        segments.begin_segment(16, 0)
     require_consistent(segments, mem, 0, 4, 8, 12)
 
 

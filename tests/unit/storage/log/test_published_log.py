@@ -57,10 +57,10 @@ def end_of(log: UnifiedLog) -> int:
 async def test_published_log_publishes_a_change_whose_caller_was_cancelled() -> None:
     fixture = LogFixture()
     fixture.append().cancel()
-    waiting = asyncio.create_task(fixture.published.run(OpKind.READ, end_of))
+    waiting = asyncio.create_task(fixture.published.run_operation(OpKind.READ, end_of))
     await asyncio.sleep(0)
     waiting.cancel()
-    assert await fixture.published.run(OpKind.READ, end_of) == 1
+    assert await fixture.published.run_operation(OpKind.READ, end_of) == 1
     assert fixture.published.view.log_end_offset == 1
 
 
@@ -87,7 +87,9 @@ async def test_published_log_reports_retired_segments_after_their_removal_from_t
     for _ in range(7):
         await fixture.append()
     fixture.reported.clear()
-    gone = await fixture.published.run(OpKind.RETENTION, lambda log: log.delete_old_segments(1, 6))
+    gone = await fixture.published.run_operation(
+        OpKind.RETENTION, lambda log: log.delete_old_segments(1, 6)
+    )
     assert gone == 2
     assert fixture.reported == [([0, 3], 1)]
 
@@ -98,7 +100,9 @@ async def test_published_log_keeps_the_lowest_truncation_until_it_is_taken() -> 
         await fixture.append()
     assert not fixture.published.has_truncation
     for offset in (5, 4):
-        await fixture.published.run(OpKind.TRUNCATE, lambda log, to=offset: log.truncate_to(to))
+        await fixture.published.run_operation(
+            OpKind.TRUNCATE, lambda log, to=offset: log.truncate_to(to)
+        )
     await fixture.append()
     assert fixture.published.has_truncation
     assert fixture.published.take_truncation() == (3, len(BATCH))
@@ -135,7 +139,7 @@ async def test_published_log_reports_damage_once() -> None:
         return read_by_index(log, 1, 1000, NO_LIMIT)
 
     with capture_logs() as logged:
-        assert not await fixture.published.run(OpKind.READ, read)
+        assert not await fixture.published.run_operation(OpKind.READ, read)
         await fixture.append()
     (line,) = logged
     assert (line["event"], line["partition"], line["log_dir"]) == ("log_damaged", str(TP), "/d1")
@@ -146,9 +150,9 @@ async def test_published_log_reports_a_rebuilt_index() -> None:
     fixture = LogFixture()
     for _ in range(4):
         await fixture.append()
-    fixture.published.log.segments.oldest.indexes().offsets.append(2, 1)
+    fixture.published.log.segments.oldest.indexes().offsets.append_entry(2, 1)
     with capture_logs() as logged:
-        records = await fixture.published.run(
+        records = await fixture.published.run_operation(
             OpKind.READ, lambda log: read_by_index(log, 2, 1000, NO_LIMIT)
         )
     assert [header.base_offset for header in headers_of(records)] == [2]

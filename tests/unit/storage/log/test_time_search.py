@@ -43,7 +43,7 @@ def segments(*contents: list[bytes]) -> list[LogSegment]:
         )
         one.create()
         for data in content:
-            one.append([data], headers_of(data))
+            one.append_batches([data], headers_of(data))
         made.append(one)
     return made
 

@@ -202,7 +202,7 @@ async def test_dir_executor_counts_operations_with_duration_and_size() -> None:
     await executor.begin_op(slow, size_bytes=7, group=IoGroup.WRITE)
     with pytest.raises(OSError, match="on demand"):
         await executor.begin_op(fail, group=IoGroup.READ)
-    written, read = statistics.of(IoGroup.WRITE), statistics.of(IoGroup.READ)
+    written, read = statistics.figures_of(IoGroup.WRITE), statistics.figures_of(IoGroup.READ)
     assert (written.operations, written.total_ms, written.size_bytes) == (1, 40, 7)
     assert (read.operations, read.errors) == (1, 1)
     executor.shutdown()

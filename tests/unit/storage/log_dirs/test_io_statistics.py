@@ -15,21 +15,21 @@ from kraftjbod.storage.log_dirs.log_dir_policy import OpKind
 def test_io_statistics_buckets_are_powers_of_two(elapsed_ms: int, bucket: int) -> None:
     statistics = IoStatistics()
     statistics.record(IoGroup.READ, elapsed_ms, 0, is_error=False)
-    assert statistics.of(IoGroup.READ).buckets == [int(i == bucket) for i in range(BUCKETS)]
+    assert statistics.figures_of(IoGroup.READ).buckets == [int(i == bucket) for i in range(BUCKETS)]
 
 
 def test_io_statistics_counts_by_group() -> None:
     statistics = IoStatistics()
     statistics.record(IoGroup.WRITE, 3, 100, is_error=False)
     statistics.record(IoGroup.WRITE, 5, 10, is_error=True)
-    written = statistics.of(IoGroup.WRITE)
+    written = statistics.figures_of(IoGroup.WRITE)
     assert (written.operations, written.errors, written.size_bytes, written.total_ms) == (
         2,
         1,
         110,
         8,
     )
-    assert statistics.of(IoGroup.READ).operations == 0
+    assert statistics.figures_of(IoGroup.READ).operations == 0
 
 
 def test_io_groups_cover_each_operation_kind() -> None:

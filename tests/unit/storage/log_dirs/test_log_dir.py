@@ -50,7 +50,7 @@ def make(**more: Any) -> tuple[LogDir, LogDirFailureChannel, FaultVfs]:
 
 async def test_run_returns_the_result() -> None:
     log_dir, _, _ = make()
-    assert await log_dir.run(OpKind.READ, lambda: 42) == 42
+    assert await log_dir.run_operation(OpKind.READ, lambda: 42) == 42
 
 
 async def test_io_error_takes_the_directory_offline_once() -> None:
@@ -58,7 +58,7 @@ async def test_io_error_takes_the_directory_offline_once() -> None:
     with capture_logs() as logs:
         for _ in range(2):
             with pytest.raises(KafkaStorageError, match="offline: append") as caught:
-                await log_dir.run(OpKind.APPEND, lambda: fail_with(EIO))
+                await log_dir.run_operation(OpKind.APPEND, lambda: fail_with(EIO))
             assert caught.value.directory_id == directory_id(1)
     assert [entry["event"] for entry in logs] == ["log_dir_offline"]
     assert await channel.take() is log_dir
@@ -68,7 +68,7 @@ async def test_io_error_takes_the_directory_offline_once() -> None:
 async def test_full_disk_saturates_the_directory() -> None:
     log_dir, channel, _ = make()
     with capture_logs() as logs, pytest.raises(LogDirImpairedError) as caught:
-        await log_dir.run(OpKind.APPEND, lambda: fail_with(ENOSPC))
+        await log_dir.run_operation(OpKind.APPEND, lambda: fail_with(ENOSPC))
     assert caught.value.state == "saturated"
     assert caught.value.directory_id == directory_id(1)
     assert [entry["event"] for entry in logs] == ["log_dir_saturated"]
@@ -76,20 +76,20 @@ async def test_full_disk_saturates_the_directory() -> None:
     assert (log_dir.state, log_dir.is_online) == (LogDirState.SATURATED, True)
     with pytest.raises(LogDirImpairedError):
         log_dir.submit(OpKind.APPEND, lambda: 1)
-    assert await log_dir.run(OpKind.READ, lambda: 1) == 1
+    assert await log_dir.run_operation(OpKind.READ, lambda: 1) == 1
 
 
 async def test_full_disk_in_a_flush_takes_the_directory_offline() -> None:
     log_dir, _, _ = make()
     with pytest.raises(LogFlushError):
-        await log_dir.run(OpKind.FLUSH, lambda: fail_with(ENOSPC))
+        await log_dir.run_operation(OpKind.FLUSH, lambda: fail_with(ENOSPC))
     assert not log_dir.is_online
 
 
 async def test_failure_channel_holds_a_directory_once() -> None:
     log_dir, channel, _ = make()
     with pytest.raises(LogDirImpairedError):
-        await log_dir.run(OpKind.APPEND, lambda: fail_with(ENOSPC))
+        await log_dir.run_operation(OpKind.APPEND, lambda: fail_with(ENOSPC))
     log_dir.go_offline("pulled out")
     assert await channel.take() is log_dir
     assert (log_dir.state, log_dir.impaired_reason) == (LogDirState.OFFLINE, "")
@@ -101,7 +101,7 @@ async def test_failure_channel_holds_a_directory_once() -> None:
 async def test_read_without_a_free_descriptor_keeps_the_directory_online() -> None:
     log_dir, _, _ = make()
     with capture_logs() as logs, pytest.raises(OverloadedError):
-        await log_dir.run(OpKind.READ, lambda: fail_with(EMFILE))
+        await log_dir.run_operation(OpKind.READ, lambda: fail_with(EMFILE))
     assert [entry["event"] for entry in logs] == ["log_dir_operation_lacked_resources"]
     assert log_dir.is_online
 
@@ -114,7 +114,7 @@ async def test_flush_or_probe_without_a_descriptor_keeps_the_directory_online(
     """Probes run every 500 ms, so all directories of a broker went offline within a second."""
     log_dir, _, _ = make()
     with capture_logs(), pytest.raises(OverloadedError):
-        await log_dir.run(kind, lambda: fail_with(number))
+        await log_dir.run_operation(kind, lambda: fail_with(number))
     assert log_dir.state is LogDirState.ONLINE
 
 
@@ -125,7 +125,7 @@ async def test_lack_of_resources_is_logged_at_intervals_with_a_count() -> None:
         for ms in (0, 1, 9_999, 10_000):
             clock.ms = 1_000_000 + ms
             with pytest.raises(OverloadedError):
-                await log_dir.run(OpKind.PROBE, lambda: fail_with(EMFILE))
+                await log_dir.run_operation(OpKind.PROBE, lambda: fail_with(EMFILE))
     assert [entry["times"] for entry in logs] == [1, 3]
 
 
@@ -150,7 +150,7 @@ async def test_offline_directory_closes_its_files_once_no_thread_uses_them(
     vfs = RealVfs()
     format_dir(vfs, path, 1)
     log_dir, other = open_dir(vfs, path, 1), open_dir(MemVfs(), "/d2", 2)
-    await log_dir.run(
+    await log_dir.run_operation(
         OpKind.CREATE, lambda: [vfs.open(f"{path}/{n}", OpenMode.CREATE) for n in range(5)]
     )
     begun, released = threading.Event(), threading.Event()
@@ -192,14 +192,14 @@ async def test_absent_file_takes_the_directory_offline_only_after_a_failed_check
     log_dir, _, vfs = make()
     with capture_logs() as logs:
         with pytest.raises(KafkaStorageError):
-            await log_dir.run(OpKind.DELETE, lambda: fail_with(ENOENT))
-        await log_dir.run(OpKind.READ, lambda: None)
+            await log_dir.run_operation(OpKind.DELETE, lambda: fail_with(ENOENT))
+        await log_dir.run_operation(OpKind.READ, lambda: None)
     assert "log_dir_operation_made_no_sense" in [entry["event"] for entry in logs]
     assert log_dir.is_online
     vfs.inner.unlink_if_exists("/d1/meta.properties")
     with capture_logs() as logs:
         with pytest.raises(KafkaStorageError):
-            await log_dir.run(OpKind.DELETE, lambda: fail_with(ENOENT))
+            await log_dir.run_operation(OpKind.DELETE, lambda: fail_with(ENOENT))
         await until(lambda: not log_dir.is_online)
         await asyncio.sleep(0)
     assert [entry["event"] for entry in logs] == ["log_dir_offline"], "no bug"
@@ -212,7 +212,7 @@ async def test_expected_error_is_raised_unchanged() -> None:
         raise CorruptRecordError("no")
 
     with pytest.raises(CorruptRecordError):
-        await log_dir.run(OpKind.READ, corrupt)
+        await log_dir.run_operation(OpKind.READ, corrupt)
     assert log_dir.is_online
 
 
@@ -221,7 +221,7 @@ async def test_settle_runs_after_its_caller_was_cancelled() -> None:
     seen: list[int] = []
     future = log_dir.submit(OpKind.APPEND, lambda: 5, settle=seen.append)
     future.cancel()
-    await log_dir.run(OpKind.READ, lambda: None)
+    await log_dir.run_operation(OpKind.READ, lambda: None)
     assert seen == [5]
 
 
@@ -257,7 +257,7 @@ async def test_beat_restarts_the_time_of_a_slow_operation() -> None:
             log_dir.beat()
         return log_dir._executor.running_for_ms()
 
-    assert await log_dir.run(OpKind.LOAD, slow) == 0
+    assert await log_dir.run_operation(OpKind.LOAD, slow) == 0
 
 
 @pytest.mark.parametrize("how", ["unmounted", "other disk", "no writing", "other id"])
@@ -288,9 +288,9 @@ async def test_full_queue_refuses_operations_at_once() -> None:
         max_queued_ops=2,
         max_queued_bytes=100,
     )
-    first = log_dir.begin(OpKind.APPEND, lambda: 1, size_bytes=1000)
+    first = log_dir.submit_operation(OpKind.APPEND, lambda: 1, size_bytes=1000)
     with pytest.raises(OverloadedError):
-        log_dir.begin(OpKind.APPEND, lambda: 1, size_bytes=1)
+        log_dir.submit_operation(OpKind.APPEND, lambda: 1, size_bytes=1)
     log_dir.submit(OpKind.APPEND, lambda: 2)
     with pytest.raises(OverloadedError):
         log_dir.submit(OpKind.APPEND, lambda: 3)
@@ -299,8 +299,8 @@ async def test_full_queue_refuses_operations_at_once() -> None:
 
 async def test_read_cached_is_disabled_if_the_file_system_does_not_support_it() -> None:
     log_dir, _, vfs = make()
-    file = await log_dir.run(OpKind.READ, lambda: vfs.open("/d1/x", OpenMode.CREATE))
-    await log_dir.run(OpKind.APPEND, lambda: file.write_at(0, [b"abc"]))
+    file = await log_dir.run_operation(OpKind.READ, lambda: vfs.open("/d1/x", OpenMode.CREATE))
+    await log_dir.run_operation(OpKind.APPEND, lambda: file.write_at(0, [b"abc"]))
     assert log_dir.read_cached(file, 1, 2) == b"bc"
     vfs.inject(Fault(errno=EOPNOTSUPP, kinds=frozenset({"read_cached_at"}), sticky=False))
     assert log_dir.read_cached(file, 1, 2) is None
@@ -310,7 +310,7 @@ async def test_read_cached_is_disabled_if_the_file_system_does_not_support_it() 
 
 async def test_read_cached_error_takes_the_directory_offline() -> None:
     log_dir, channel, vfs = make()
-    file = await log_dir.run(OpKind.READ, lambda: vfs.open("/d1/x", OpenMode.CREATE))
+    file = await log_dir.run_operation(OpKind.READ, lambda: vfs.open("/d1/x", OpenMode.CREATE))
     vfs.inject(Fault(kinds=frozenset({"read_cached_at"})))
     with pytest.raises(KafkaStorageError):
         log_dir.read_cached(file, 0, 1)

@@ -47,13 +47,13 @@ async def with_a_stray(vfs: MemVfs | FaultVfs) -> LogManager:
 async def test_stray_replica_is_taken_back_with_records_and_offsets() -> None:
     vfs = MemVfs()
     for manager in (await with_a_stray(vfs), await start(vfs)):
-        (stray,) = manager.strays.of(KEY)
+        (stray,) = manager.strays.strays_of(KEY)
         assert stray.mark is not None
         assert (stray.mark.reason, stray.mark.metadata_log_id) == (
             StrayReason.TOPIC_UNKNOWN,
             METADATA_LOG_ID,
         )
-        assert manager.strays.of(TopicIdPartition(TopicId(b"x" * 16), 3)) == []
+        assert manager.strays.strays_of(TopicIdPartition(TopicId(b"x" * 16), 3)) == []
         assert stray.size_bytes > 0
     handle = await manager.strays.take_back(stray)
     assert manager.get(TP) is handle
@@ -69,11 +69,11 @@ async def test_stray_replica_is_taken_back_with_records_and_offsets() -> None:
 async def test_take_back_of_an_emptied_stray_is_refused() -> None:
     vfs = MemVfs()
     manager = await with_a_stray(vfs)
-    (stray,) = manager.strays.of(KEY)
+    (stray,) = manager.strays.strays_of(KEY)
     vfs.unlink_if_exists(f"{stray.directory}/partition.metadata")
     with pytest.raises(OperatingError, match="is no replica any more"):
         await manager.strays.take_back(stray)
-    assert manager.strays.of(KEY) == []
+    assert manager.strays.strays_of(KEY) == []
     assert len(manager.strays.unreadable(TP)) == 1
 
 
@@ -86,15 +86,15 @@ async def test_rename_stray_on_a_full_disk_writes_its_mark_later() -> None:
         await manager.rename_stray(TP, StrayReason.NOT_A_REPLICA, METADATA_LOG_ID)
     assert "stray_not_marked" in [line["event"] for line in logged]
     await manager.strays.write_queued_marks()
-    (stray,) = manager.strays.of(KEY)
+    (stray,) = manager.strays.strays_of(KEY)
     assert stray.mark is None
     vfs.clear()
     stray.log_dir.check_disk()
     await until(lambda: stray.log_dir.is_online and not stray.log_dir.is_busy)
     await manager.strays.write_queued_marks()
-    (stray,) = manager.strays.of(KEY)
+    (stray,) = manager.strays.strays_of(KEY)
     assert stray.mark is not None and stray.mark.metadata_log_id == METADATA_LOG_ID
-    (found,) = (await start(vfs.inner)).strays.of(KEY)
+    (found,) = (await start(vfs.inner)).strays.strays_of(KEY)
     assert found.mark == stray.mark
 
 
@@ -108,13 +108,13 @@ async def test_stray_mark_lost_in_a_crash_is_written_by_the_metadata_log_in_its_
         await manager.rename_stray(TP, StrayReason.TOPIC_UNKNOWN, METADATA_LOG_ID)
     later = await start(vfs.inner.crash_clone(1))
     # The name of the second one was taken; that one stays until an operator removes it.
-    assert [stray.mark for stray in later.strays.of(KEY)] == [None, None]
+    assert [stray.mark for stray in later.strays.strays_of(KEY)] == [None, None]
     later.strays.queue_lost_marks(Uuid(b"o" * 16))
     await later.strays.write_queued_marks()
-    assert [stray.mark for stray in later.strays.of(KEY)] == [None, None], "of another life"
+    assert [stray.mark for stray in later.strays.strays_of(KEY)] == [None, None], "of another life"
     later.strays.queue_lost_marks(METADATA_LOG_ID)
     await later.strays.write_queued_marks()
-    (mark,) = (stray.mark for stray in later.strays.of(KEY) if stray.mark is not None)
+    (mark,) = (stray.mark for stray in later.strays.strays_of(KEY) if stray.mark is not None)
     # The topic may have existed in this metadata log; another log must not take the replica back.
     assert (mark.reason, mark.metadata_log_id) == (StrayReason.NOT_A_REPLICA, METADATA_LOG_ID)
 
@@ -135,7 +135,7 @@ async def test_rename_stray_on_a_disk_that_stalls_after_the_rename_registers_the
     await answer(handle.log_dir)
     await setting
     assert manager.get(TP) is None
-    assert [stray.topic_partition for stray in manager.strays.of(KEY)] == [TP]
+    assert [stray.topic_partition for stray in manager.strays.strays_of(KEY)] == [TP]
 
 
 async def test_stray_replicas_are_forgotten_with_their_directory_and_removed_permanently() -> None:

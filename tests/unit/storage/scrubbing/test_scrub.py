@@ -305,7 +305,7 @@ async def test_scrub_read_error_takes_the_directory_offline() -> None:
 
 async def test_scrub_ends_when_its_directory_goes_offline() -> None:
     async with scrubbing(interval_ms=1) as fixture:
-        running = asyncio.ensure_future(fixture.scrub.run())
+        running = asyncio.ensure_future(fixture.scrub.run_passes())
         await until(lambda: fixture.scrub.figures.passes > 0)
         fixture.log_dir.go_offline("pulled")
         with capture_logs() as logged:

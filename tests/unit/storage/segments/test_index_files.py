@@ -20,7 +20,7 @@ def segment_of(timestamps: list[int]) -> tuple[MemVfs, LogSegment]:
     made.create()
     for offset, timestamp in enumerate(timestamps):
         data = batch(base_offset=offset, timestamp=timestamp)
-        made.append([data], headers_of(data))
+        made.append_batches([data], headers_of(data))
     made.write_indexes()
     return vfs, made
 

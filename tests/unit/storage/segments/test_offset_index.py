@@ -10,7 +10,7 @@ from kraftjbod.storage.segments.offset_index import OffsetIndex, TimeEntry, Time
 def make() -> OffsetIndex:
     index = OffsetIndex(100)
     for offset, position in [(110, 1000), (120, 2000), (130, 3000)]:
-        index.append(offset, position)
+        index.append_entry(offset, position)
     return index
 
 
@@ -58,7 +58,7 @@ def test_offset_index_below_removes_later_positions() -> None:
     index = make()
     index = index.below(2000)
     assert len(index) == 1
-    index.append(125, 2000)
+    index.append_entry(125, 2000)
     assert index.position_before(130) == 2000
 
 
@@ -66,7 +66,7 @@ def test_time_index_finds_offsets_and_round_trips() -> None:
     times = TimeIndex(100)
     assert times.last() is None
     for timestamp, offset in [(5, 110), (4, 115), (9, 120)]:
-        times.append(timestamp, offset)
+        times.append_entry(timestamp, offset)
     assert len(times) == 2
     assert times.last() == TimeEntry(9, 120)
     assert [times.offset_before(t) for t in (0, 5, 6, 9, 99)] == [100, 100, 110, 110, 120]
@@ -82,9 +82,9 @@ def test_time_index_finds_offsets_and_round_trips() -> None:
 def test_offset_index_offset_below_a_position() -> None:
     index = OffsetIndex(100)
     assert index.offset_below(10**6) == 100
-    index.append(109, 50)
-    index.append(119, 200)
-    index.append(129, 400)
+    index.append_entry(109, 50)
+    index.append_entry(119, 200)
+    index.append_entry(129, 400)
     assert [index.offset_below(p) for p in (0, 50, 199, 200, 399, 400, 900)] == [
         100,
         100,

@@ -33,7 +33,7 @@ def make(vfs: Vfs | None = None, size_bytes: int = 0) -> LogSegment:
 
 def add(segment: LogSegment, data: bytes) -> None:
     headers = headers_of(data)
-    segment.append([data], headers)
+    segment.append_batches([data], headers)
 
 
 def test_append_truncates_a_torn_write_first() -> None:
@@ -276,7 +276,7 @@ def test_truncate_after_damage_keeps_the_largest_timestamp() -> None:
     size = len(batch())
     segment.open().write_at(2 * size + 30, [b"\xff"])
     rebuild = IndexRebuild(SegmentUnreadError(segment, survey_end=5))
-    rebuild.run(lambda: None)
+    rebuild.run_steps(lambda: None)
     assert rebuild.fresh.damages
     segment.truncate(4 * size, 4)
     largest = segment.largest_timestamp()

@@ -17,7 +17,7 @@ def segment_of(batches: int) -> LogSegment:
     made.create()
     for number in range(batches):
         data = batch(2, base_offset=2 * number)
-        made.append([data], headers_of(data))
+        made.append_batches([data], headers_of(data))
     return made
 
 

@@ -24,7 +24,7 @@ def segments(*timestamps: int) -> list[LogSegment]:
         )
         one.create()
         data = batch(2, base_offset=2 * number, timestamp=timestamp)
-        one.append([data], headers_of(data))
+        one.append_batches([data], headers_of(data))
         made.append(one)
     return made
 

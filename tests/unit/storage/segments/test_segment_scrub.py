@@ -32,7 +32,7 @@ def written(vfs: MemVfs) -> LogSegment:
         # Each third batch is older than the previous one.
         timestamp = 1_000 + i - 5 * (i % 3 == 2)
         data = batch(RECORDS, base_offset=BASE + i * RECORDS, body=BODY, timestamp=timestamp)
-        segment.append([data], headers_of(data))
+        segment.append_batches([data], headers_of(data))
     segment.write_indexes()
     return segment
 
@@ -139,7 +139,7 @@ def test_segment_scrub_accepts_gaps_only_in_a_compacted_segment(may_have_gaps: b
     segment.create()
     for i in range(0, BATCHES, 3):
         data = batch(RECORDS, base_offset=BASE + i * RECORDS, body=BODY, timestamp=1_000 + i)
-        segment.append([data], headers_of(data))
+        segment.append_batches([data], headers_of(data))
     segment.write_indexes()
     scrub = scrubbed(vfs, segment)
     assert bool(scrub.damages) is not may_have_gaps

@@ -33,7 +33,7 @@ def segment(vfs: MemVfs | FaultVfs, base: int, *, filled: bool = True) -> LogSeg
         made.create()
         for offset in (base, base + 2):
             data = batch(2, base_offset=offset)
-            made.append([data], headers_of(data))
+            made.append_batches([data], headers_of(data))
         made.write_indexes()
         made.open().sync()
     return made
@@ -52,7 +52,7 @@ def target_of(vfs: MemVfs | FaultVfs, base: int, end: int) -> LogSegment:
     made.may_have_gaps = True
     open_target(vfs, made)
     data = batch(2, base_offset=end - 2)
-    made.append([data], headers_of(data))
+    made.append_batches([data], headers_of(data))
     made.open().sync()
     return made
 
@@ -73,7 +73,7 @@ def test_segment_swap_renames_the_compacted_segment_and_its_indexes() -> None:
     vfs = MemVfs()
     segments = log(vfs)
     swap = SegmentSwap(vfs, segments[:3], target_of(vfs, 0, 12))
-    swap.begin()
+    swap.begin_swap()
     assert offset_file_name(0, ".log") + ".swap" in names(vfs)
     swap.finish()
     swap.finish()
@@ -98,7 +98,7 @@ def test_segment_swap_crash_at_any_operation_leaves_the_old_or_the_new_log(seed:
     operations: list[str] = []
     swap = SegmentSwap(total, segments[:3], target_of(total, 0, 12))
     total.on_operation = lambda kind, path: operations.append(kind)
-    swap.begin()
+    swap.begin_swap()
     swap.finish()
     for nth in range(len(operations) + 1):
         mem = MemVfs()
@@ -122,7 +122,7 @@ def test_segment_swap_crash_at_any_operation_leaves_the_old_or_the_new_log(seed:
             count.append(kind)
 
         vfs.on_operation = note
-        swap.begin()
+        swap.begin_swap()
         swap.finish()
         clone = clones[0] if clones else mem.crash_clone(seed)
         finish_swaps(clone, DIR)
@@ -153,7 +153,7 @@ def test_segment_swap_finish_can_be_repeated_after_errors() -> None:
     for one in segments:
         one._vfs = vfs
     swap = SegmentSwap(vfs, segments[:2], target_of(vfs, 0, 8))
-    swap.begin()
+    swap.begin_swap()
     for nth in range(1, 9):
         fault = vfs.inject(Fault(kinds=frozenset({"rename"}), nth=nth, sticky=False))
         try:
@@ -172,7 +172,7 @@ def test_segment_swap_begin_without_a_descriptor_leaves_the_log_unchanged() -> N
     before = names(vfs)
     vfs.inject(Fault(kinds=frozenset({"sync_dir"}), errno=EMFILE, sticky=False))
     with pytest.raises(OSError, match="Too many open files"):
-        SegmentSwap(vfs, segments[1:3], target).begin()
+        SegmentSwap(vfs, segments[1:3], target).begin_swap()
     assert names(vfs) == before
 
 

@@ -82,7 +82,7 @@ async def test_commit_without_replication_fails() -> None:
 async def test_hanging_disk_delays_loading_and_a_failed_disk_ends_it() -> None:
     async with coordinator() as rig:
         assert await committing(rig, 7) == 0
-        rig.tasks.start(rig.parts.state_handler.run(), "handler")
+        rig.tasks.start(rig.parts.state_handler.run_handler(), "handler")
         await lead(rig, 1, leader=2)
         stall(rig.dirs[0])
         await lead(rig, 2)
@@ -103,7 +103,7 @@ async def test_unreadable_group_partition_is_not_coordinated() -> None:
         strange = build_batch([Record(key=b"\0", value=b"no record of ours")])
         refused = only(await rig.ask(produce(strange, tp=OFFSETS, acks=1), 9))
         assert refused.error_code == E.INVALID_TOPIC_EXCEPTION
-        await rig.parts.appends.append(OFFSETS, strange, acks=1, timeout_ms=1_000)
+        await rig.parts.appends.append_records(OFFSETS, strange, acks=1, timeout_ms=1_000)
         await lead(rig, 1, leader=2)
         with capture_logs() as lines:
             await lead(rig, 2)
@@ -132,7 +132,7 @@ async def test_offsets_expire_after_the_retention() -> None:
         groups = rig.parts.coordinator.find("g")
         old = groups.offsets("g")[TP]
         groups._offsets["g"][TP] = type(old)(offset=1, commit_ms=old.commit_ms - 60_001)
-        rig.tasks.start(rig.parts.coordinator.run(), "expiry")
+        rig.tasks.start(rig.parts.coordinator.run_expirations(), "expiry")
         await until(lambda: not groups.offsets("g"))
         assert rig.around.metrics.snapshot()["NumOffsets"] == 0
 
@@ -151,7 +151,7 @@ async def test_offsets_of_a_deleted_topic_are_removed_immediately(
         for index in range(2):
             assert await committing(rig, 1, index=index) == 0
         assert await committing(rig, 5, name="u") == 0
-        rig.tasks.start(rig.parts.coordinator.run(), "expiry")
+        rig.tasks.start(rig.parts.coordinator.run_expirations(), "expiry")
         groups = rig.parts.coordinator.find("g")
         pending = PendingOffset("g", TopicPartition("t", 7), CommittedOffset(offset=1))
         groups.pending.add(1, pending)
@@ -169,7 +169,7 @@ async def test_offsets_of_a_topic_deleted_without_a_leader_are_removed_by_the_ne
         assert await committing(rig, 1) == 0
         await lead(rig, 1, leader=2)
         await rig.follow(RemoveTopicRecord(topic_id=TOPIC_ID))
-        rig.tasks.start(rig.parts.coordinator.run(), "expiry")
+        rig.tasks.start(rig.parts.coordinator.run_expirations(), "expiry")
         await lead(rig, 2)
         await loaded(rig)
         groups = rig.parts.coordinator.find("g")

@@ -78,7 +78,7 @@ async def test_group_metrics_count_commits_deletions_and_expirations() -> None:
         where = TopicPartition("t", 0)
         old = groups.offsets("g")[where]
         groups._offsets["g"][where] = type(old)(offset=1, commit_ms=old.commit_ms - 60_001)
-        rig.tasks.start(rig.parts.coordinator.run(), "expiry")
+        rig.tasks.start(rig.parts.coordinator.run_expirations(), "expiry")
         await until(lambda: len(groups.offsets("g")) == 1)
         assert figures(rig, *names) == (4, 1, 1)
         await rig.follow(RemoveTopicRecord(topic_id=TOPIC_ID))
