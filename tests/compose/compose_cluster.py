@@ -1,7 +1,7 @@
-"""The cluster of docker-compose.yml as tests see it: in a project and on ports of its own.
+"""Controls the cluster of docker-compose.yml under a separate compose project and separate ports.
 
-A user's cluster of the same checkout is not touched. What a killed run left behind is taken down
-before the next one. An engine that had to be started is stopped again once nothing runs on it.
+A user's cluster of the same checkout is not touched. The fixture ``cluster`` of conftest.py removes
+containers of a killed run before it starts, and stops the Docker engine if it had to start it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from tests.checkout import ROOT
 
-#: Where cluster.sh has its files, too; git ignores it.
+#: cluster.sh keeps its files here, too. Git ignores the folder.
 RUN_DIR: Final = ROOT / "run/docker"
 CLUSTER_SH: Final = ROOT / "conf/docker/cluster.sh"
 BIN: Final = ROOT / "bin"
@@ -25,22 +25,25 @@ BROKERS: Final = (1, 2, 3)
 CONTROLLERS: Final = ("controller", "controller-101", "controller-102")
 SERVICES: Final = (*CONTROLLERS, *(f"broker-{number}" for number in BROKERS))
 WAIT_S: Final = 120.0
-#: Packages, base and image from nothing, on a slow machine.
+#: Enough to build packages, base image and image without a cache on a slow machine.
 BUILD_S: Final = 900.0
 _COMMAND_S: Final = 120.0
 _POLL_S: Final = 0.2
-#: Below the ports that the system gives to the near end of connections.
+#: Below the kernel's range of ephemeral ports (32768 and up).
 _FIRST_PORT: Final = 15_092
 _LABEL: Final = "com.docker.compose"
 
 
 class ComposeCluster:
-    """Containers by service, brokers by number."""
+    """The containers of one compose project. Services have names, brokers have numbers."""
 
     def __init__(self) -> None:
-        """The engine has to run: what it has still to run may come back with it, ports and all."""
+        """Choose the project's name and free ports.
+
+        Start the Docker engine first: it may restart containers that occupy ports.
+        """
         RUN_DIR.mkdir(parents=True, exist_ok=True)
-        # One per checkout: two of them on a machine are two clusters.
+        # The name depends on the path, so that two checkouts on a machine run separate clusters.
         self.project = f"kraftjbod-test-{zlib.crc32(str(ROOT).encode()):08x}"
         self.ports = _free_ports(len(BROKERS))
         ports = {f"BROKER_{n}_PORT": str(port) for n, port in zip(BROKERS, self.ports, strict=True)}
@@ -51,36 +54,36 @@ class ComposeCluster:
         return ",".join(f"127.0.0.1:{port}" for port in self.ports)
 
     def do(self, *words: str, timeout_s: float = _COMMAND_S) -> str:
-        """conf/docker/cluster.sh in this project; what it prints.
+        """Run conf/docker/cluster.sh with ``words`` in this project and return its stdout.
 
-        :raises AssertionError: with what it says, if it fails.
+        :raises AssertionError: the command fails; the message has its stderr.
         """
         return _checked(_run([str(CLUSTER_SH), *words], env=self._env, timeout=timeout_s))
 
     def docker(self, *words: str) -> str:
-        """What a docker command prints.
+        """Run a docker command and return its stdout.
 
-        :raises AssertionError: with what it says, if it fails.
+        :raises AssertionError: the command fails; the message has its stderr.
         """
         return _checked(_run(["docker", *words], env=self._env))
 
     def inside(self, service: str, *words: str, stdin: str = "") -> str:
-        """What a command prints that runs in the container of ``service``, as its user."""
+        """Run a command in the container of ``service``, as the container's user; return stdout."""
         command = ["docker", "exec", "-i", self.container(service), *words]
         return _checked(_run(command, env=self._env, stdin=stdin))
 
     def tool(self, name: str, *words: str) -> str:
-        """What one of our tools prints, run on the host."""
+        """Run ``kraftjbod-<name>`` on the host against this cluster and return its stdout."""
         command = [str(BIN / f"kraftjbod-{name}"), "--bootstrap-server", self.bootstrap, *words]
         return _checked(_run(command))
 
     def container(self, service: str) -> str:
-        """The id of its container, running or not."""
+        """Return the id of the container of ``service``, running or stopped."""
         [found] = self._find("ps", "-a", f"{_LABEL}.service={service}")
         return found
 
-    def left_behind(self) -> dict[str, list[str]]:
-        """What the engine has of this project, by kind."""
+    def existing_objects(self) -> dict[str, list[str]]:
+        """Return the ids of this project's containers, networks and volumes that exist, by kind."""
         found = {
             "containers": self._find("ps", "-a"),
             "networks": self._find("network ls"),
@@ -89,21 +92,21 @@ class ComposeCluster:
         return {kind: names for kind, names in found.items() if names}
 
     def health(self, service: str) -> str:
-        """What the engine makes of the service's health check."""
+        """Return the engine's result of the health check of ``service``, such as "healthy"."""
         return self.docker("inspect", "-f", "{{.State.Health.Status}}", self.container(service))
 
-    def ask_health(self, broker: int) -> dict[str, Any]:
-        """What kraftjbod-health reports of a broker in its own container."""
+    def health_report(self, broker: int) -> dict[str, Any]:
+        """Return the JSON report of kraftjbod-health, run in the broker's container."""
         words = ("kraftjbod-health", "--bootstrap-server", "127.0.0.1:9092", "--json")
         printed: dict[str, Any] = json.loads(self.inside(f"broker-{broker}", *words))
         return printed
 
     def dir_states(self, broker: int) -> dict[str, str]:
-        """State of each log directory, by path."""
-        return {found["path"]: found["state"] for found in self.ask_health(broker)["logDirs"]}
+        """Return the state of each log directory of the broker, by path."""
+        return {found["path"]: found["state"] for found in self.health_report(broker)["logDirs"]}
 
     def dir_ids(self) -> dict[tuple[int, str], str]:
-        """What the directories are called, by broker and path."""
+        """Return the directory id of each log directory, by broker and path."""
         answered = json.loads(self.tool("log-dirs", "--describe", "--json"))
         return {
             (broker["broker"], log_dir["logDir"]): log_dir["directoryId"]
@@ -112,7 +115,7 @@ class ComposeCluster:
         }
 
     def replicas_in(self, broker: int, path: str, topic: str) -> set[int]:
-        """Partitions of ``topic`` that have a current copy in a directory."""
+        """Return the partitions of ``topic`` whose log (not a future log) is in ``path``."""
         answered = json.loads(
             self.tool("log-dirs", "--describe", "--json", "--broker-list", str(broker))
         )
@@ -121,22 +124,23 @@ class ComposeCluster:
         return {int(n.rpartition("-")[2]) for n in names if n.rpartition("-")[0] == topic}
 
     def partitions(self, topic: str) -> list[dict[str, Any]]:
-        """As kraftjbod-topics describes them."""
+        """Return the partitions of ``topic`` from ``kraftjbod-topics --describe --json``."""
         answered = json.loads(self.tool("topics", "--describe", "--topic", topic, "--json"))
         partitions: list[dict[str, Any]] = answered["topics"][0]["partitions"]
         return partitions
 
-    def is_whole(self, topic: str) -> bool:
-        """Every replica is in sync."""
+    def is_in_sync(self, topic: str) -> bool:
+        """Return whether each partition has a leader and all its replicas are in sync."""
         return all(
             part["leader"] >= 0 and sorted(part["isr"]) == sorted(part["replicas"])
             for part in self.partitions(topic)
         )
 
     def wait(self, what: str, condition: Callable[[], object]) -> None:
-        """Poll until ``condition`` is true; a command that fails counts as not yet.
+        """Poll until ``condition`` is true. A command that fails counts as false.
 
-        :raises AssertionError: saying for what it waited, with the daemons' last words.
+        :param what: completes "waited for ..." in the error.
+        :raises AssertionError: after ``WAIT_S``; the message has the last lines of each container.
         """
         deadline = time.monotonic() + WAIT_S
         trouble = "never true"
@@ -147,13 +151,13 @@ class ComposeCluster:
             except AssertionError as e:
                 trouble = str(e)
             time.sleep(_POLL_S)
-        raise AssertionError(f"waited {WAIT_S:.0f} s for {what}: {trouble}\n{self.story()}")
+        raise AssertionError(f"waited {WAIT_S:.0f} s for {what}: {trouble}\n{self.container_logs()}")
 
-    def wait_whole(self, topic: str) -> None:
-        self.wait(f"every replica of {topic} to be in sync", lambda: self.is_whole(topic))
+    def wait_in_sync(self, topic: str) -> None:
+        self.wait(f"every replica of {topic} to be in sync", lambda: self.is_in_sync(topic))
 
-    def story(self) -> str:
-        """The last lines of every container."""
+    def container_logs(self) -> str:
+        """Return the last 15 lines of each container's stdout and stderr."""
         reported = []
         for name in self._find("ps", "-a"):
             logs = _run(["docker", "logs", "--tail", "15", name])
@@ -170,7 +174,7 @@ class ComposeCluster:
 
 
 def start_engine() -> str | None:
-    """Unless one answers; why none can run here."""
+    """Start a Docker engine unless one runs. Return None, or the reason why none can run here."""
     started = _run([str(CLUSTER_SH), "engine"], timeout=BUILD_S)
     return started.stderr.strip() if started.returncode != 0 else None
 

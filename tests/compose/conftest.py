@@ -1,4 +1,4 @@
-"""One cluster in containers for all tests of this folder, and its last words beside a failure."""
+"""The session's cluster in containers; reports of failed tests include the containers' logs."""
 
 from __future__ import annotations
 
@@ -23,17 +23,19 @@ _alive: list[ComposeCluster] = []
 
 
 class Measured:
-    """Figures for people, in seconds; at the end they are printed, and written as JSON."""
+    """Measured times in seconds. ``report`` prints them and writes them as JSON."""
 
     def __init__(self) -> None:
         self.figures: dict[str, float] = {}
 
     def since(self, what: str, started_s: float) -> None:
-        """``started_s`` is monotonic, as below."""
+        """Store the seconds since ``started_s`` (``time.monotonic()``) under the name ``what``."""
         self.figures[what] = round(time.monotonic() - started_s, 2)
 
     def gap(self, fault: str, load: Load, since_s: float) -> None:
-        """The longest time without an acknowledgement of any partition, of what ended since."""
+        """Store the longest gap between acknowledgements of one partition that ended after
+        ``since_s`` (``time.monotonic()``).
+        """
         gaps = [
             later.at_s - sooner.at_s
             for part in load.partitions
@@ -54,7 +56,9 @@ def measured() -> Measured:
 
 @pytest.fixture(scope="session")
 def cluster(measured: Measured) -> Iterator[ComposeCluster]:
-    """Up and healthy; taken down with all that belongs to it, and the engine if it was started."""
+    """A healthy cluster. Afterwards its containers, networks and volumes are removed, and the
+    engine stops if this fixture started it.
+    """
     had_engine = engine_answers()
     started_s = time.monotonic()
     if (reason := start_engine()) is not None:
@@ -62,7 +66,7 @@ def cluster(measured: Measured) -> Iterator[ComposeCluster]:
     cluster = ComposeCluster()
     _alive.append(cluster)
     try:
-        if cluster.left_behind():
+        if cluster.existing_objects():
             cluster.do("compose", "down", "-v")
         cluster.do("image", timeout_s=BUILD_S)
         measured.since("engine and image", started_s)
@@ -74,7 +78,7 @@ def cluster(measured: Measured) -> Iterator[ComposeCluster]:
     finally:
         _alive.remove(cluster)
         cluster.do("compose", "down", "-v")
-        left = cluster.left_behind()
+        left = cluster.existing_objects()
         if not had_engine:
             cluster.do("stop-engine")
     assert left == {}
@@ -87,5 +91,5 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
     if report.failed:
-        report.sections += [("containers", cluster.story()) for cluster in _alive]
+        report.sections += [("containers", cluster.container_logs()) for cluster in _alive]
     return report

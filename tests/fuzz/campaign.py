@@ -1,6 +1,6 @@
-"""One fuzz run on real daemons, from a seed: the cluster, the flood, and who watches.
+"""One fuzz run on real daemons from a seed: starts the cluster, floods it and judges the result.
 
-:func:`run` gives a :class:`Verdict`; ``failures`` says what must not have been.
+:func:`run` returns a :class:`Verdict`. Its ``failures`` are empty if the daemons behaved.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from typing import Any, Final
 from kraftjbod.local.daemon_process import DaemonProcess
 from kraftjbod.local.privileges import PACKAGE_ROOT
 from kraftjbod.testing.local_cluster import LocalCluster
-from tests.fuzz.flood import Door, Figures, Flood
+from tests.fuzz.flood import ListenerTarget, Figures, Flood
 from tests.fuzz.kafka_frames import KafkaFrames
 from tests.fuzz.rpc_frames import RpcFrames
 from tests.fuzz.values import Values, World
 
 HEALTHY_TOPIC: Final = "healthy"
 TOPICS: Final = ("fuzz-0", "fuzz-1", "fuzz-2")
-#: Of one daemon. Python itself, a cluster's metadata and what one budget of requests may take.
+#: Limit for one daemon: Python itself, the cluster's metadata and one budget of request memory.
 MAX_RSS_MIB: Final = 600
 _QUOTED_CHARS: Final = 1_500
 _CONTROLLER: Final = {
@@ -34,7 +34,7 @@ _CONTROLLER: Final = {
     "max.partitions.per.request": "100",
 }
 _BROKER: Final = {
-    # Members are let in, and waited for no longer than they say, which is a moment.
+    # Members may ask for session timeouts of milliseconds, so that rebalances end quickly.
     "group.min.session.timeout.ms": "1",
     "group.initial.rebalance.delay.ms": "0",
 }
@@ -50,7 +50,7 @@ class Verdict:
     failures: list[str] = field(default_factory=list)
 
     def in_words(self) -> str:
-        """For people."""
+        """Return the figures and failures as readable lines."""
         f = self.figures
         lines = [
             f"{f.frames} frames in {self.seconds:.0f} s, {f.frames / self.seconds:.0f} per second",
@@ -78,7 +78,7 @@ def run(
     run_dir: Path | None = None,
     on_progress: Callable[[Figures], None] = lambda _: None,
 ) -> Verdict:
-    """Flood a cluster that is made for it, and judge."""
+    """Flood a new cluster with ``frames`` requests and return the verdict."""
     with LocalCluster(
         brokers=brokers,
         dirs=2,
@@ -92,8 +92,8 @@ def run(
         controller = cluster.processes.controller
         healthy = _start_healthy(cluster)
         try:
-            doors = _doors(seed, cluster)
-            flood = Flood(doors, frames=frames, connections=connections, rng=random.Random(seed))
+            targets = _targets(seed, cluster)
+            flood = Flood(targets, frames=frames, connections=connections, rng=random.Random(seed))
             begun = time.monotonic()
             figures = asyncio.run(flood.run(on_progress))
             seconds = time.monotonic() - begun
@@ -106,19 +106,19 @@ def run(
             healthy=json.loads(seen),
             max_rss_mib={daemon.files.name: _max_rss_mib(daemon) for daemon in daemons},
         )
-        verdict.failures = _judged(verdict, daemons)
+        verdict.failures = _failures(verdict, daemons)
         return verdict
 
 
-def _doors(seed: int, cluster: LocalCluster) -> list[Door]:
+def _targets(seed: int, cluster: LocalCluster) -> list[ListenerTarget]:
     world = _world(cluster)
-    doors = []
+    targets = []
     for number, broker in enumerate(cluster.brokers):
         frames = KafkaFrames(Values(random.Random(seed * 1_000 + number), world))
-        doors.append(Door(_address(broker.process), frames.next, is_kafka=True))
+        targets.append(ListenerTarget(_address(broker.process), frames.next, is_kafka=True))
     rpc = RpcFrames(Values(random.Random(seed * 1_000 + 999), world))
-    doors.append(Door(_address(cluster.processes.controller), rpc.next, is_kafka=False))
-    return doors
+    targets.append(ListenerTarget(_address(cluster.processes.controller), rpc.next, is_kafka=False))
+    return targets
 
 
 def _address(daemon: DaemonProcess) -> tuple[str, int]:
@@ -155,7 +155,7 @@ def _start_healthy(cluster: LocalCluster) -> subprocess.Popen[str]:
 
 
 def _max_rss_mib(daemon: DaemonProcess) -> int:
-    """The most that it ever held."""
+    """Return the peak resident memory of the daemon (VmHWM), or -1 if it does not run."""
     status = Path(f"/proc/{daemon.pid}/status")
     if daemon.pid is None or not status.exists():
         return -1
@@ -163,7 +163,7 @@ def _max_rss_mib(daemon: DaemonProcess) -> int:
     return int(words[words.index("VmHWM:") + 1]) // 1024
 
 
-def _judged(verdict: Verdict, daemons: list[DaemonProcess]) -> list[str]:
+def _failures(verdict: Verdict, daemons: list[DaemonProcess]) -> list[str]:
     failures = []
     for daemon in daemons:
         name = daemon.files.name
@@ -171,7 +171,7 @@ def _judged(verdict: Verdict, daemons: list[DaemonProcess]) -> list[str]:
             failures.append(f"{name} ended with {daemon.exit_code}: {daemon.last_words()}")
         logged = daemon.files.telemetry_path.read_text(errors="replace")
         if "Traceback" in logged:
-            failures.append(f"{name} logged a bug: {_around(logged, 'Traceback')}")
+            failures.append(f"{name} logged a bug: {_excerpt(logged, 'Traceback')}")
         if '"event": "broker_fenced"' in logged or '"event": "log_dir_offline"' in logged:
             failures.append(f"{name}: a broker was fenced, or a directory was lost")
         if verdict.max_rss_mib[name] > MAX_RSS_MIB:
@@ -184,6 +184,6 @@ def _judged(verdict: Verdict, daemons: list[DaemonProcess]) -> list[str]:
     return failures
 
 
-def _around(text: str, word: str) -> str:
+def _excerpt(text: str, word: str) -> str:
     at = text.index(word)
     return text[max(0, at - 300) : at + _QUOTED_CHARS]

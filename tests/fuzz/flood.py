@@ -1,10 +1,11 @@
-"""Frames by the thousand over many connections at once, and what became of them.
+"""Sends thousands of frames over many connections at once and counts the outcomes.
 
-A burst is a run of sound frames, sent in one go, that may end with one that breaks the protocol.
-What our codec takes for sound has to be answered, in order and under its own number, or under any
-on the controller's door; what it takes for broken has to end the connection.
+A burst is a series of valid frames, sent at once; its last frame may be malformed.
+The daemon must answer each frame that our codec decodes. A broker answers in order and with the
+frame's correlation id; a controller may answer in any order.
+The daemon must close the connection after a frame that our codec refuses.
 A Produce request with acks=0 has no answer, and ends the connection if it fails, as in Kafka.
-Some connections are just left: in the middle of a frame, with answers unread, or reset.
+Some connections are abandoned: in the middle of a frame, with unread answers, or by a reset.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ from kraftjbod.protocol import rpc_codec
 from tests.fuzz.kafka_frames import Frame
 
 BURST: Final = 40
-#: What breaks the protocol goes right behind the sound frames, and not after their answers.
+#: Share of malformed frames that are sent directly behind the valid frames, not after their answers.
 _TRUNCATED: Final = 0.3
-#: For the answers of a burst; some requests wait for long, and are left then.
+#: Wait for the answers of a burst. Some requests wait longer; then the connection is closed.
 PATIENCE_S: Final = 3.0
 _LEFT: Final = 0.1
-#: Of the frames that end their connection, and say little about what lies behind the decoder.
+#: Share of malformed frames that are not sent: they end their connection and test the decoder only.
 _SPARED: Final = 0.93
 _DECODED: Final = 0.05
 _KEPT: Final = 20
@@ -38,7 +39,7 @@ _KEPT: Final = 20
 
 @dataclass(slots=True)
 class Figures:
-    """What the flood saw; ``wrong`` holds the frames that were treated otherwise than due."""
+    """Counts of the flood. ``wrong`` holds frames that the daemon handled incorrectly."""
 
     frames: int = 0
     outcomes: Counter[str] = field(default_factory=Counter)
@@ -52,8 +53,8 @@ class Figures:
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
-    """One listening port and what to say there."""
+class ListenerTarget:
+    """A listener of a daemon and the source of frames for it."""
 
     address: tuple[str, int]
     next_frame: Callable[[], Frame]
@@ -61,7 +62,7 @@ class Door:
 
 
 class _Ended(Exception):
-    """The daemon closed the connection, and that is counted."""
+    """The daemon closed the connection, and the outcome is already counted."""
 
 
 @dataclass(slots=True)
@@ -73,12 +74,12 @@ class _Connection:
 
 
 class Flood:
-    """Runs until ``frames`` were sent; ``connections`` at once to each door."""
+    """Runs until ``frames`` frames were sent, with ``connections`` connections per listener."""
 
     def __init__(
-        self, doors: list[Door], *, frames: int, connections: int, rng: random.Random
+        self, targets: list[ListenerTarget], *, frames: int, connections: int, rng: random.Random
     ) -> None:
-        self._doors = doors
+        self._targets = targets
         self._left_to_send = frames
         self._connections = connections
         self._rng = rng
@@ -86,8 +87,8 @@ class Flood:
 
     async def run(self, on_progress: Callable[[Figures], None] = lambda _: None) -> Figures:
         workers = [
-            asyncio.ensure_future(self._work(door))
-            for door in self._doors
+            asyncio.ensure_future(self._work(target))
+            for target in self._targets
             for _ in range(self._connections)
         ]
         try:
@@ -101,15 +102,15 @@ class Flood:
             worker.result()
         return self.figures
 
-    async def _work(self, door: Door) -> None:
+    async def _work(self, target: ListenerTarget) -> None:
         while self._left_to_send > 0:
-            await self._visit(door)
+            await self._visit(target)
 
-    async def _visit(self, door: Door) -> None:
-        """One connection, from its beginning to its end."""
+    async def _visit(self, target: ListenerTarget) -> None:
+        """Open one connection and send bursts until it ends."""
         try:
             reader, writer = await asyncio.wait_for(
-                asyncio.open_connection(*door.address), PATIENCE_S
+                asyncio.open_connection(*target.address), PATIENCE_S
             )
         except (OSError, TimeoutError):
             self.figures.outcomes["no connection"] += 1
@@ -118,7 +119,7 @@ class Flood:
         try:
             async with asyncio.timeout(30):
                 connection = _Connection(reader, writer)
-                while self._left_to_send > 0 and await self._burst(door, connection):
+                while self._left_to_send > 0 and await self._burst(target, connection):
                     pass
         except TimeoutError:
             self.figures.outcomes["connection given up"] += 1
@@ -129,10 +130,10 @@ class Flood:
         finally:
             writer.close()
 
-    async def _burst(self, door: Door, connection: _Connection) -> bool:
-        """Whether the connection is still good."""
+    async def _burst(self, target: ListenerTarget, connection: _Connection) -> bool:
+        """Send one burst and read the answers. Return whether the connection is still usable."""
         reader, writer = connection.reader, connection.writer
-        burst = self._drawn(door)
+        burst = self._drawn(target)
         data = b"".join(frame.framed for frame in burst)
         if self._rng.random() < _LEFT:
             self._leave(writer, data)
@@ -144,7 +145,7 @@ class Flood:
         connection.may_close |= len(sound) < len(burst)
         try:
             async with asyncio.timeout(PATIENCE_S):
-                await self._answers(door, connection, sound, is_truncated=is_truncated)
+                await self._answers(target, connection, sound, is_truncated=is_truncated)
                 if breaking is None:
                     return True
                 if not is_truncated:
@@ -154,12 +155,12 @@ class Flood:
             self.figures.outcomes["not answered in time"] += 1
         return False
 
-    def _drawn(self, door: Door) -> list[Frame]:
+    def _drawn(self, target: ListenerTarget) -> list[Frame]:
         burst: list[Frame] = []
         for _ in range(min(BURST, max(1, self._left_to_send))):
-            frame = door.next_frame()
+            frame = target.next_frame()
             while frame.breaks and self._rng.random() < _SPARED:
-                frame = door.next_frame()
+                frame = target.next_frame()
             burst.append(frame)
             self.figures.by_api[frame.api] += 1
             if frame.breaks:
@@ -169,10 +170,15 @@ class Flood:
         return burst
 
     async def _answers(
-        self, door: Door, connection: _Connection, sound: list[Frame], *, is_truncated: bool
+        self, target: ListenerTarget, connection: _Connection, sound: list[Frame], *, is_truncated: bool
     ) -> None:
-        """What breaks the protocol ends what is under way on its connection, too."""
-        waiting = {} if door.is_kafka else {frame.correlation_id: frame for frame in sound}
+        """Read the answers of ``sound`` and record wrong ones.
+
+        :param is_truncated: a malformed frame was sent behind ``sound``. The daemon may then close
+            the connection before it answers all of them.
+        :raises _Ended: the daemon closed the connection.
+        """
+        waiting = {} if target.is_kafka else {frame.correlation_id: frame for frame in sound}
         for frame in sound:
             try:
                 answer = await _read_frame(connection.reader)
@@ -183,12 +189,12 @@ class Flood:
                     self.figures.blame("closed though sound", frame)
                 raise _Ended from None
             self.figures.outcomes["answered"] += 1
-            number = _correlation_id(answer, is_kafka=door.is_kafka)
-            if door.is_kafka and number != frame.correlation_id:
+            number = _correlation_id(answer, is_kafka=target.is_kafka)
+            if target.is_kafka and number != frame.correlation_id:
                 self.figures.blame("answer under another number", frame)
-            elif not door.is_kafka and number not in waiting:
+            elif not target.is_kafka and number not in waiting:
                 self.figures.blame("answer to nothing", frame)
-            if door.is_kafka and self._rng.random() < _DECODED:
+            if target.is_kafka and self._rng.random() < _DECODED:
                 self._check(frame, answer)
 
     def _check(self, frame: Frame, answer: bytes) -> None:
@@ -198,7 +204,7 @@ class Flood:
             self.figures.blame("malformed answer", frame)
 
     async def _end(self, reader: asyncio.StreamReader, frame: Frame) -> None:
-        """What breaks the protocol gets no answer."""
+        """Record whether the daemon closes the connection without an answer to ``frame``."""
         try:
             is_answered = bool(await reader.read(1))
         except ConnectionError:
@@ -214,14 +220,14 @@ class Flood:
         if way == 1:
             writer.write_eof()
         elif way == 2:
-            # A frame that claims what never comes.
+            # The length of a frame without the frame.
             writer.write(struct.pack(">i", self._rng.choice((1 << 20, 50 << 20, 2**31 - 1, -1, 0))))
         elif way == 3:
             _reset(writer)
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:
-    """Leave without goodbye: what is on the way meets a closed port."""
+    """Close the connection with a TCP reset, so that answers in flight meet a closed port."""
     connection: Any = writer.get_extra_info("socket")
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     writer.transport.abort()
@@ -239,5 +245,5 @@ def _correlation_id(answer: bytes, *, is_kafka: bool) -> int:
 
 
 def rate(figures: Figures, since_s: float) -> float:
-    """Frames per second."""
+    """Return the frames per second since ``since_s`` (``time.monotonic()``)."""
     return figures.frames / max(0.001, time.monotonic() - since_s)

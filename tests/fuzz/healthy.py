@@ -1,10 +1,13 @@
-"""``python -m tests.fuzz.healthy``: clients that behave, beside a flood of others that do not.
+"""``python -m tests.fuzz.healthy``: well-behaved clients beside the flood of malformed requests.
 
-A process of its own, so that its latencies are the daemons' and not those of the flood's loop:
-one record every few milliseconds with acks=all, one consumer that reads them back, and every
-100 ms the smallest question there is to each door. Ends when its standard input ends, and then
-prints what it saw as JSON: nothing acknowledged may be missing, and nothing may come twice
-but what the producer was not sure of.
+They run in a separate process, so that the flood's event loop does not add to their latencies:
+
+- a producer that writes a record every 20 ms with acks=all,
+- a consumer that reads the records back,
+- a probe per listener that sends a small request every 100 ms.
+
+The process ends at the end of its standard input and prints the results as JSON: among them the
+acknowledged records that were not read back.
 """
 
 from __future__ import annotations
@@ -32,7 +35,10 @@ _READ_BACK_S: Final = 30.0
 
 
 class Probe:
-    """Asks one door again and again; the slowest answer is about the longest hold of its loop."""
+    """Sends ``question`` to one listener at an interval.
+
+    ``slowest_ms`` approximates the longest time that the daemon's event loop was blocked.
+    """
 
     def __init__(self, address: str, question: bytes) -> None:
         host, _, port = address.rpartition(":")
@@ -65,7 +71,7 @@ class Probe:
 
 
 class Writer:
-    """Numbers from 0 on; ``acked`` and their offsets."""
+    """Writes the numbers from 0 on. ``acked`` maps acknowledged numbers to their offsets."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         self._topic = topic
@@ -101,13 +107,14 @@ class Writer:
 
 
 class Reader:
-    """What is there, by offset."""
+    """Reads partition 0 of a topic from its beginning. ``read`` maps offsets to values."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         from confluent_kafka import TopicPartition
 
         self._consumer = Consumer(
-            # Who assigns and commits nothing is no member, whatever becomes of its coordinator.
+            # With manual assignment and without commits the consumer never joins the group, so
+            # that a failed coordinator does not disturb it.
             {
                 "bootstrap.servers": bootstrap,
                 "group.id": "none",

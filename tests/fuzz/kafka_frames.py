@@ -1,4 +1,4 @@
-"""Requests of Kafka's protocol, made by walking the schemas: sound ones, and spoilt ones."""
+"""Generates valid and spoilt requests of Kafka's protocol from its schemas."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ _MAX_CORRELATION_ID: Final = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A request without its length; what the daemon should make of it was asked of our codec."""
+    """A request without its length prefix, and the reaction that our codec expects of a daemon."""
 
     data: bytes
-    #: The API that it names, for the figures.
+    #: Name of the request's API, for the figures.
     api: str
     is_spoilt: bool
-    #: Breaks the protocol: the connection ends with it.
+    #: The codec refuses the frame, so that the daemon must close the connection.
     breaks: bool
     has_answer: bool = True
     correlation_id: int = 0
@@ -47,7 +47,7 @@ class Frame:
 
 
 class KafkaFrames:
-    """Endless frames for a broker's door."""
+    """Endless source of frames for a broker's listener."""
 
     def __init__(self, values: Values) -> None:
         self._values = values
@@ -61,7 +61,7 @@ class KafkaFrames:
         if rng.random() >= _SPOILT:
             return judged(sound, is_spoilt=False)
         if rng.random() < 0.1:
-            # A sound body under another header.
+            # A valid body behind the header of another API or version.
             key, version = rng.choice(EVERY_VERSION)
             return judged(struct.pack(">hh", key, version) + sound[4:], is_spoilt=True)
         other = self._sound(rng.choice(EVERY_VERSION))
@@ -81,7 +81,7 @@ class KafkaFrames:
         return known[:4] + struct.pack(">i", self._count) + known[8:]
 
     def encoded(self, api_key: int, version: int) -> bytes:
-        """A fresh request; what cannot be said in this version is drawn once more."""
+        """Return a new encoded request. Draw again if this version cannot encode a value."""
         while True:
             self._count = self._count % _MAX_CORRELATION_ID + 1
             body = make(self._values, codec.api_name(api_key) + "Request", version)
@@ -90,12 +90,12 @@ class KafkaFrames:
                     body, version=version, correlation_id=self._count, client_id="fuzz"
                 )
             except LocalProtocolError:
-                continue  # A text that is too long for an old version.
+                continue  # A text is too long for an old version.
             return b"".join(buffers)[4:]
 
 
 def judged(data: bytes, *, is_spoilt: bool) -> Frame:
-    """What our codec says of it; that the daemon agrees is the flood's to see."""
+    """Return the frame with the reaction that our codec expects. The flood checks the daemon's."""
     try:
         header, body = codec.decode_request(data)
     except RemoteProtocolError:
@@ -115,7 +115,7 @@ def judged(data: bytes, *, is_spoilt: bool) -> Frame:
 
 
 def make(values: Values, name: str, version: int) -> Any:
-    """A message of this version with drawn fields."""
+    """Return a message of class ``name`` whose fields in ``version`` have drawn values."""
     return _maker(name, version)(values)
 
 

@@ -1,4 +1,4 @@
-"""``python -m tests.fuzz.main --frames 1000000 --seed 7``: the long run, with its figures."""
+"""``python -m tests.fuzz.main --frames 1000000 --seed 7``: a long fuzz run that prints figures."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tests.fuzz.flood import Figures, rate
 @click.command()
 @click.option("--frames", default=1_000_000, show_default=True)
 @click.option("--seed", default=None, type=int, help="Drawn if not given.")
-@click.option("--connections", default=8, show_default=True, help="At once, to each daemon.")
+@click.option("--connections", default=8, show_default=True, help="Connections per daemon.")
 @click.option("--brokers", default=2, show_default=True)
-@click.option("--run-dir", type=click.Path(path_type=Path), help="Where the daemons' files stay.")
+@click.option("--run-dir", type=click.Path(path_type=Path), help="Folder of the daemons' files.")
 def main(
     frames: int, seed: int | None, connections: int, brokers: int, run_dir: Path | None
 ) -> None:
-    """Flood a cluster with generated and spoilt requests, and watch what it does to it."""
+    """Flood a new cluster with generated and spoilt requests, and report its failures."""
     if seed is None:
         seed = time.time_ns() % 1_000_000
     begun = time.monotonic()

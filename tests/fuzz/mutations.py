@@ -1,4 +1,4 @@
-"""Wrong bytes: a few ways to spoil what was sound, each drawn from one random source."""
+"""Mutations that spoil the bytes of a valid frame."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 Mutation = Callable[[random.Random, bytearray, bytes], bytearray]
-"""Of a frame's bytes; the third argument is another frame's."""
+"""Takes a random source, the frame to spoil and another frame; returns the spoilt frame."""
 
 _BYTES: Final = (0, 1, 0x7F, 0x80, 0xFE, 0xFF)
 _NUMBERS: Final = tuple(
@@ -17,7 +17,7 @@ _NUMBERS: Final = tuple(
     for value in (-(1 << bits - 1), -2, -1, 0, 1, 2, (1 << bits - 1) - 1)
     for packed in (struct.pack(fmt, value),)
 )
-#: Lengths as compact fields write them, up to and beyond what five bytes may say.
+#: Lengths of compact fields, some of them longer than the five bytes that a 32-bit varint may have.
 _VARINTS: Final = (b"\x00", b"\x7f", b"\x80\x01", b"\xff\x7f", b"\xff\xff\xff\xff\x07", b"\x80" * 9)
 
 
@@ -33,7 +33,7 @@ def set_byte(rng: random.Random, frame: bytearray, other: bytes) -> bytearray:
 
 
 def overwrite(rng: random.Random, frame: bytearray, other: bytes) -> bytearray:
-    """A boundary where a number, or the length of something, may stand."""
+    """Overwrite bytes at a random position with a boundary value of a number or length."""
     number = rng.choice(_NUMBERS if rng.random() < 0.7 else _VARINTS)
     position = rng.randrange(len(frame))
     frame[position : position + len(number)] = number
@@ -58,7 +58,7 @@ def truncate(rng: random.Random, frame: bytearray, other: bytes) -> bytearray:
 
 
 def repeat(rng: random.Random, frame: bytearray, other: bytes) -> bytearray:
-    """A part of it again and again: elements that nobody counted."""
+    """Repeat a part of the frame, which gives arrays more elements than their count says."""
     start = rng.randrange(len(frame))
     part = frame[start : start + rng.choice((1, 2, 8, 30))]
     frame[start:start] = part * rng.choice((1, 2, 50))
@@ -66,7 +66,7 @@ def repeat(rng: random.Random, frame: bytearray, other: bytes) -> bytearray:
 
 
 def splice(rng: random.Random, frame: bytearray, other: bytes) -> bytearray:
-    """The beginning of one and the end of another."""
+    """Join the beginning of one frame and the end of the other."""
     return frame[: rng.randrange(len(frame))] + other[rng.randrange(len(other)) :]
 
 
@@ -84,7 +84,7 @@ ALL: Final[Sequence[Mutation]] = (
 
 
 def spoilt(rng: random.Random, frame: bytes, other: bytes) -> bytes:
-    """``frame`` with something wrong, most times with one thing only."""
+    """Return ``frame`` after one to four random mutations, mostly one."""
     wrong = bytearray(frame)
     for _ in range(rng.choice((1, 1, 1, 2, 4))):
         if wrong:

@@ -1,6 +1,4 @@
-"""Requests and answers of the RPC between brokers and controllers, made from the models: sound and
-spoilt.
-"""
+"""Generates valid and spoilt RPC requests and responses of brokers and controllers from models."""
 
 from __future__ import annotations
 
@@ -52,7 +50,7 @@ _ODD: Final[tuple[object, ...]] = (
 
 
 class RpcFrames:
-    """Endless frames for a controller's door."""
+    """Endless source of frames for a controller's listener."""
 
     def __init__(self, values: Values) -> None:
         self._values = values
@@ -65,7 +63,7 @@ class RpcFrames:
         kind = rng.choice(REQUESTS)
         body = self.body(kind)
         envelope = [0, self._count, kind.api, rng.randint(0, kind.version), body]
-        # In the name of a living broker nothing is left to chance: it might be obeyed.
+        # A spoilt request with the id of a live broker might take effect and end the run.
         is_spoilt = (
             rng.random() < _SPOILT and body.get("broker_id") not in self._values.world.brokers
         )
@@ -82,14 +80,14 @@ class RpcFrames:
 
 
 class RpcAnswers:
-    """Endless answers of a controller: half of them spoilt, one of five an error."""
+    """Endless source of a controller's responses: half are spoilt, one of five is an error."""
 
     def __init__(self, values: Values) -> None:
         self._values = values
         self._rng = values.rng
 
     def next(self) -> tuple[bytes, type[RpcResponse]]:
-        """The frame, and which answer it should be."""
+        """Return an encoded response and the class to parse it as."""
         rng = self._rng
         kind = rng.choice(REQUESTS).Response
         sound, is_spoilt = self._envelope(kind), rng.random() < _SPOILT
@@ -110,7 +108,7 @@ class RpcAnswers:
 
 
 def _put_odd(rng: random.Random, envelope: list[Any]) -> None:
-    """Something of a wrong type or size somewhere inside."""
+    """Delete a random nested value or replace it by one of a wrong type or size."""
     place: Any = envelope
     while True:
         keys: Any = list(place) if isinstance(place, dict) else range(len(place))

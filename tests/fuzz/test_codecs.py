@@ -1,4 +1,7 @@
-"""Whatever the bytes, a decoder gives a message or its one exception, and the same one again."""
+"""Tests that the codecs return a message or raise ``RemoteProtocolError`` for any bytes.
+
+A decoded message is encoded and decoded again and must stay the same.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ FRAMES = 8_000
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_requests_of_clients(seed: int) -> None:
+def test_kafka_codec_decodes_or_refuses_spoilt_requests(seed: int) -> None:
     frames = KafkaFrames(Values(random.Random(seed), World()))
     sound = 0
     for _ in range(FRAMES):
@@ -43,8 +46,8 @@ def _encoded(version: int, body: Any) -> bytes:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_answers_of_brokers(seed: int) -> None:
-    """A broker that lies must not end a client, and followers are clients."""
+def test_kafka_codec_decodes_or_refuses_spoilt_responses(seed: int) -> None:
+    """Followers decode the responses of other brokers, so a malformed one must not crash them."""
     rng = random.Random(seed)
     values = Values(rng, World())
     outcomes = {True: 0, False: 0}
@@ -69,11 +72,11 @@ def _answer(values: Values, key: int, version: int) -> bytes:
         try:
             return b"".join(codec.encode_response(header, body))[4:]
         except codec.LocalProtocolError:
-            continue  # A text that is too long for an old version.
+            continue  # A text is too long for an old version.
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_requests_of_brokers(seed: int) -> None:
+def test_rpc_codec_decodes_or_refuses_spoilt_requests(seed: int) -> None:
     frames = RpcFrames(Values(random.Random(seed), World()))
     sound = 0
     for _ in range(FRAMES):
@@ -89,8 +92,11 @@ def test_requests_of_brokers(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_answers_of_controllers(seed: int) -> None:
-    """Sound ones come through whole, errors as errors, and all else as the one exception."""
+def test_rpc_codec_decodes_or_refuses_spoilt_responses(seed: int) -> None:
+    """A valid response survives a round trip, and an error response is returned as an error.
+
+    Any other response raises ``RemoteProtocolError``.
+    """
     rng = random.Random(seed)
     answers = RpcAnswers(Values(rng, World()))
     outcomes: Counter[str] = Counter()

@@ -1,10 +1,10 @@
-"""Values for the fields of generated requests: mostly sensible ones, and all the boundaries.
+"""Values for the fields of generated requests: mostly plausible ones, and all boundary values.
 
-What is really there (topics, ids, paths) comes in a :class:`World`, so that requests get past the
-first check. A field's name says what is sensible in it; its type, what its boundaries are.
+A :class:`World` has the topics, ids and paths of the cluster, so that requests pass the first check.
+Plausible values are chosen by a field's name, boundary values by its type.
 
-What would be obeyed and end the run is left out: heartbeats in the name of a living broker, its
-directories forgotten, the level of the cluster lowered, the topics of the healthy clients.
+Values that would take effect and end the run are left out: the ids of live brokers in heartbeats,
+the removal of their directories, a lower metadata.version, the topics of the healthy clients.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import crc32c
 
 from kraftjbod.protocol.records import Record, build_batch
 
-#: What a batch's CRC is about begins here.
+#: The bytes of a batch from here on are covered by its CRC.
 _CRC_END: Final = 21
 BITS: Final = {"int8": 8, "int16": 16, "uint16": 16, "int32": 32, "uint32": 32, "int64": 64}
 _ODD_TEXTS: Final = (
@@ -64,10 +64,10 @@ _CONFIGS: Final = {
 }
 
 
-#: Those that brokers give first; and of nobody.
+#: The first producer ids that brokers allocate, and -1 for none.
 _PRODUCERS: Final = (0, 1, 2, 1_000, 1_001, -1)
 _PARTITIONS: Final = (0, 0, 0, 1, 2, 3, -1)
-#: Sensible numbers by the name of a field.
+#: Plausible numbers by the name of a field.
 _BY_NAME: Final[Mapping[str, Sequence[int]]] = {
     "partition": _PARTITIONS,
     "partition_index": _PARTITIONS,
@@ -75,7 +75,7 @@ _BY_NAME: Final[Mapping[str, Sequence[int]]] = {
     "partitions": _PARTITIONS,
     "index": _PARTITIONS,
     "partition_indexes": (0, 1, 2),
-    # Sound and large would be obeyed.
+    # A valid large number would create that many partitions.
     "num_partitions": (-1, 0, 1, 2, 3, 2**31 - 1),
     "count": (-1, 0, 1, 2, 3, 2**31 - 1),
     "replication_factor": (-1, 0, 1, 1, 2, 3, 32_767),
@@ -96,7 +96,7 @@ _BY_NAME: Final[Mapping[str, Sequence[int]]] = {
     "port": (1, 9092, 65_535, 0, 65_536),
 }
 _GROUPS: Final = ("group-a", "group-b", "group-c")
-#: Likewise sensible texts: so few that requests are about the same members.
+#: Plausible texts by the name of a field: so few that requests concern the same members.
 _TEXTS: Final[Mapping[str, Sequence[str]]] = {
     "member_id": ("", "one", "two", "three"),
     "group_id": _GROUPS,
@@ -117,14 +117,14 @@ _TEXTS: Final[Mapping[str, Sequence[str]]] = {
     "server_assignor": ("uniform", "range", "nope"),
     "subscribed_topic_regex": ("fuzz-.*", ".*", "(a+)+b", "(", ""),
 }
-#: What consumers of fuzz-0 say in a classic group: what they subscribe to, and are assigned.
+#: Subscription and assignment of a classic consumer of fuzz-0, encoded as Kafka's clients do.
 _BLOBS: Final[Mapping[str, bytes]] = {
     "metadata": b"\0\1\0\0\0\1\0\6fuzz-0\xff\xff\xff\xff\0\0\0\0",
     "assignment": b"\0\1\0\0\0\1\0\6fuzz-0\0\0\0\1\0\0\0\0\xff\xff\xff\xff",
 }
-#: Likewise, by a part of it.
+#: Plausible numbers by a part of a field's name.
 _BY_PART: Final[Mapping[str, Sequence[int]]] = {
-    # What waits for long would only stand in the way of what comes behind it.
+    # Long waits would only delay the requests behind them on the connection.
     "_ms": (-1, 0, 0, 1, 20),
     "epoch": (-1, 0, 1),
     "offset": (-2, -1, 0, 0, 1, 5, 1_000, 2**62),
@@ -134,11 +134,11 @@ _BY_PART: Final[Mapping[str, Sequence[int]]] = {
 
 @dataclass(slots=True, kw_only=True)
 class World:
-    """What the requests may be about."""
+    """The names and ids in the cluster that requests may use."""
 
-    #: Topics that are there, and their ids.
+    #: Ids of the existing topics by name.
     topics: dict[str, bytes] = field(default_factory=lambda: {"fuzz-0": b"0" * 16})
-    #: Names that come and go.
+    #: Names of topics that requests create and delete.
     passing: tuple[str, ...] = tuple(f"passing-{number}" for number in range(12))
     brokers: tuple[int, ...] = (1, 2)
     log_dirs: tuple[str, ...] = ("/nowhere",)
@@ -156,7 +156,7 @@ class Values:
 
     def integer(self, name: str, bits: int, *, signed: bool = True) -> int:
         if "broker_epoch" in name:
-            # Never the one of a living broker: those are small.
+            # Live brokers have small epochs, so these never match.
             return self.rng.choice((-1, 10**12))
         if self.rng.random() < 0.85:
             sensible = self._sensible(name)
@@ -167,7 +167,7 @@ class Values:
         return min(max(self.rng.choice(near), low), high)
 
     def _sensible(self, name: str) -> Sequence[int]:
-        """Empty where any number will do."""
+        """Return plausible numbers for the field ``name``; empty if any number will do."""
         if name in ("broker_ids", "replicas", "isr") or name.endswith("broker_id"):
             return (*self.world.brokers, *self.world.brokers, 7, 8, -1)
         if name in _BY_NAME:
@@ -180,7 +180,7 @@ class Values:
         if draw < 0.08:
             return choice(_ODD_TEXTS)
         if name in ("path", "target_directories", "target_dirs", "target"):
-            # A target of AlterLogDirs would be obeyed.
+            # A directory named in AlterLogDirs would be detached.
             return choice(
                 ("/nowhere", "any") if name == "target" else (*self.world.log_dirs, "any")
             )
@@ -234,7 +234,7 @@ class Values:
         return batch
 
     def _sealed(self, wrong: bytearray) -> bytes:
-        """Something wrong behind the CRC, which is right all the same."""
+        """Return the spoilt batch with a CRC that matches it."""
         for _ in range(self.rng.randrange(1, 4)):
             wrong[self.rng.randrange(_CRC_END, len(wrong))] = self.rng.choice(
                 (0, 1, 0x7F, 0x80, 0xFF, self.rng.randrange(256))
@@ -265,7 +265,7 @@ class Values:
         return bytes(batch)
 
     def length(self) -> int:
-        """Of an array."""
+        """Return a length for an array."""
         return self.rng.choice((0, 1, 1, 1, 1, 2, 2, 3, 8))
 
     def is_null(self) -> bool:

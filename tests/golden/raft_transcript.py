@@ -1,8 +1,8 @@
-"""A quorum of pure Raft machines, driven by lines of text; every message that goes out is told.
+"""A quorum of pure Raft machines that executes lines of text and prints every sent message.
 
-Nodes 1, 2, ... vote, ``observers=`` of them after those only observe. Writes end at once, messages
-arrive when ``deliver`` says so, in their order, and nobody draws lots: node n waits n ticks longer
-than the shortest time-out of ten.
+Nodes 1, 2, ... are voters; the ``observers=`` nodes after them are observers. Disk writes end
+immediately. Messages arrive in order at the command ``deliver``. Election timeouts are not random:
+node n waits n ticks longer than the minimum of ten.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SLICES = (b"first half,", b"second half")
 
 
 class Replica:
-    """A machine, and what is on its disk."""
+    """A Raft machine and the state that it persisted."""
 
     def __init__(self, key: ReplicaKey, voters: VoterSet) -> None:
         self.key = key
@@ -60,7 +60,7 @@ class Replica:
         )
 
     def work(self) -> Iterator[Message]:
-        """Carry out what there is to do; what is to be sent."""
+        """Carry out the machine's reads and writes, and yield the messages that it sends."""
         while ready := self.core.ready():
             if ready.hard_state is not None:
                 self.hard_state = ready.hard_state
@@ -108,7 +108,7 @@ class Quorum:
             for message in replica.work():
                 if not {number, int(message.to.node_id)} & self.cut:
                     self.network.append(message)
-                    yield self._tell(message)
+                    yield self._format(message)
 
     def state_lines(self) -> Iterator[str]:
         for number, replica in self.replicas.items():
@@ -137,7 +137,7 @@ class Quorum:
         return iter(())
 
     def _do_deliver(self, how: str = "all") -> Iterator[str]:
-        """Until nobody says anything more, or what is under way now."""
+        """Deliver messages until no node sends any more. With "once", only those in flight now."""
         while self.network:
             arriving, self.network = self.network, []
             for message in arriving:
@@ -149,10 +149,10 @@ class Quorum:
                 for message in replica.work():
                     if not {number, int(message.to.node_id)} & self.cut:
                         self.network.append(message)
-                        yield self._tell(message)
+                        yield self._format(message)
 
     def _do_lose(self) -> None:
-        """What is under way never arrives."""
+        """Drop the messages in flight."""
         self.network.clear()
 
     def _do_cut(self, number: str) -> None:
@@ -162,7 +162,10 @@ class Quorum:
         self.cut.clear()
 
     def _do_rot(self, number: str, offset: str) -> None:
-        """It starts again, without what is damaged from there on (damaged_end.py)."""
+        """Restart the node without its entries from ``offset`` on, as after damage to its log.
+
+        It neither votes nor stands for election until it has the entries again (damaged_end.py).
+        """
         replica = self.replicas[int(number)]
         del replica.entries[int(offset) - replica.snapshot.last_offset - 1 :]
         replica.hard_state = made_mute(replica.hard_state)
@@ -192,10 +195,10 @@ class Quorum:
         del replica.entries[:count]
         replica.core.compact(replica.snapshot, last + 1)
 
-    # --- telling ---------------------------------------------------------------------------------
+    # --- output ----------------------------------------------------------------------------------
 
     @staticmethod
-    def _tell(message: Message) -> str:
+    def _format(message: Message) -> str:
         head = f"{message.sender}->{message.to} {type(message).__name__} term {message.term}"
         match message:
             case PreVote() | Vote():
@@ -205,7 +208,7 @@ class Quorum:
             case PreVoteReply() | VoteReply():
                 return f"{head} {'granted' if message.granted else 'refused'}"
             case Append():
-                entries = " ".join(map(_tell_entry, message.entries)) or "nothing"
+                entries = " ".join(map(_format_entry, message.entries)) or "nothing"
                 after = f"{message.previous_offset}:{message.previous_term}"
                 return f"{head} after {after} {entries} committed {message.committed_offset}"
             case AppendReply():
@@ -222,7 +225,7 @@ class Quorum:
                 return head
 
 
-def _tell_entry(entry: Entry) -> str:
+def _format_entry(entry: Entry) -> str:
     if entry.kind is EntryKind.VOTERS:
         return f"{entry.offset}:{entry.term}(voters {_keys(VoterSet.decode(entry.payload))})"
     return f"{entry.offset}:{entry.term}({entry.payload.decode()})"

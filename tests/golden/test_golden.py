@@ -1,8 +1,8 @@
-"""Golden transcripts: commands, and what the controller decides, or what a quorum says (raft/).
+"""Golden transcripts: commands and the records of the controller, or the messages of Raft (raft/).
 
-A file is a list of blocks separated by blank lines: commands, ``----``, and everything that they
-made. A block that ends in ``state`` shows the whole state after its commands.
-``GOLDEN_REWRITE=1 pytest tests/golden`` writes what is so now; the review reads the difference.
+A file is a list of blocks separated by blank lines. A block has commands, ``----``, and their
+output. A block that ends in ``state`` shows the whole state after its commands.
+``GOLDEN_REWRITE=1 pytest tests/golden`` writes the current output; the reviewer reads the diff.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _RULE = "----"
 
 
 def _blocks(text: str) -> Iterator[tuple[list[str], list[str]]]:
-    """Commands (with comments) and expected lines of each block."""
+    """Yield the commands (with comments) and the expected lines of each block."""
     for block in text.strip().split("\n\n"):
         lines = block.splitlines()
         rule = lines.index(_RULE) if _RULE in lines else len(lines)
@@ -44,7 +44,7 @@ def _play(text: str, world: World | Quorum) -> str:
 
 
 @pytest.mark.parametrize("path", sorted(_HERE.rglob("*.txt")), ids=lambda path: path.stem)
-def test_transcript(path: Path) -> None:
+def test_transcript_replay_matches_recorded_output(path: Path) -> None:
     written = path.read_text(encoding="utf-8")
     played = _play(written, Quorum() if path.parent.name == "raft" else World())
     if os.environ.get("GOLDEN_REWRITE"):

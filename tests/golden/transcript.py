@@ -1,7 +1,7 @@
-"""A controller's deciding half, driven by lines of text and answering in lines of text.
+"""The control managers of a controller, with commands and results as lines of text.
 
-One line is one command; ``run(line)`` gives the records that it made, then the reply or the error.
-Directories are named by letters; ``-`` is an unassigned one, ``lost`` a lost one.
+A line is one command. ``run(line)`` yields its records, then its response or error.
+Directories are named by letters; ``-`` is ``UNASSIGNED``, ``lost`` is ``LOST``.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def _dirs(text: str) -> tuple[DirectoryId, ...]:
 
 
 def _impaired(text: str) -> tuple[m.ImpairedLogDir, ...]:
-    """``a`` is saturated, ``b:stalled`` is what it says."""
+    """Parse ``a,b:stalled``: directory a is saturated, b is stalled."""
     return tuple(
         m.ImpairedLogDir(
             directory_id=directory(name), state=LogDirState(state) if state else SATURATED
@@ -85,7 +85,7 @@ def _cordons(directories: tuple[DirectoryId, ...]) -> str:
 
 
 def _impairments(impaired: Iterable[r.ImpairedLogDir]) -> str:
-    """``a:saturated,b:stalled``."""
+    """Return impaired directories as ``a:saturated,b:stalled``."""
     return ",".join(f"{directory_name(d)}:{state.value}" for d, state in impaired) or "none"
 
 
@@ -112,7 +112,7 @@ def _incarnation_name(incarnation_id: Uuid) -> str:
 
 
 def _outcome(item: c.ReassignmentOutcome | c.ResourceOutcome | c.ElectionOutcome) -> str:
-    """The code, and the message with directories by their short names."""
+    """Return the error code and the message, in which letters replace directory ids."""
     found = item.error_code.name
     if item.error_message:
         found += f": {item.error_message}"
@@ -137,7 +137,7 @@ def _show_registration_change(record: r.BrokerRegistrationChangeRecord) -> str:
 
 
 class World:
-    """The managers, a clock that stands still until set, and every record that was replayed."""
+    """The control managers, a manual clock, and the records that were replayed."""
 
     def __init__(self, level: MetadataVersion = MetadataVersion.IV_3_7_IV2) -> None:
         self.now_ms = 0
@@ -157,10 +157,10 @@ class World:
             controllers=lambda: self.heard,
         )
 
-    def build_anew(self, part_size: int) -> None:
-        """Put managers in the place of these that know a snapshot of what was committed.
+    def rebuild_from_snapshot(self, part_size: int) -> None:
+        """Replace the managers by new ones that load a snapshot of the committed state.
 
-        :param part_size: records of the snapshot that are replayed at once.
+        :param part_size: number of records of the snapshot per replay.
         """
         state, fresh = self.state, self._make_managers()
         records = tuple(state.snapshot_records())
@@ -178,11 +178,11 @@ class World:
         return self._drawn.to_bytes(count, "big")
 
     def commit(self, records: tuple[r.Record, ...]) -> None:
-        """Replay an entry as the quorum controller would, through its encoded form."""
+        """Encode, decode and replay the records of one entry, as the quorum controller does."""
         if records:
             level = self.state.metadata_version
             decoded = decode_entry(encode_entry(records, level))
-            # Below that level, what everything is goes without saying.
+            # Records of levels without directories omit fields, so that they decode differently.
             assert decoded == records or not level.has_directories
             self.managers.replay(decoded, offset=self.state.offset + 1, epoch=1)
             self.entries.append(records)
@@ -245,9 +245,11 @@ class World:
     def _clean_epochs(
         self, broker_id: BrokerId, options: dict[str, str]
     ) -> tuple[BrokerEpoch, ...]:
-        """``clean=a,c`` names what came through whole, ``clean_epochs=1,-1`` says it by numbers.
+        """Return the broker epoch of the last clean shutdown of each directory in ``dirs=``.
 
-        Where nothing is said a stop was clean, and what came back to a running broker was not.
+        ``clean=a,c`` names the directories that were shut down cleanly; ``clean_epochs=1,-1`` gives
+        the epochs. Without either, the broker's last stop was clean, and a directory that returns
+        to a running broker was not.
         """
         if "clean_epochs" in options:
             return tuple(BrokerEpoch(int(part)) for part in options["clean_epochs"].split(","))
@@ -302,7 +304,7 @@ class World:
         )
 
     def _do_feature(self, words: list[str], options: dict[str, str]) -> ControllerResult[Any]:
-        """``feature 30``, ``feature 17 down=safe``, ``feature 0 elr down=unsafe dry_run``."""
+        """Run ``feature 30``, ``feature 17 down=safe`` or ``feature 0 elr down=unsafe dry_run``."""
         update = m.FeatureUpdate(
             name=ELR if "elr" in words else options.get("name", "metadata.version"),
             level=int(words[0]),
@@ -313,7 +315,7 @@ class World:
         )
 
     def _do_up(self, words: list[str], options: dict[str, str]) -> None:
-        """Register and unfence, silently; for the beginning of a transcript."""
+        """Register and unfence a broker without output, at the beginning of a transcript."""
         for line in (f"register {' '.join(words)}", f"heartbeat {words[0]}"):
             printed = list(self.run(line))
             assert not printed[-1].startswith("error"), printed
@@ -410,7 +412,7 @@ class World:
         )
 
     def _do_reassign(self, words: list[str], options: dict[str, str]) -> ControllerResult[Any]:
-        """``reassign t-0 replicas=1,2 dirs=any,dirid:a``; several partitions get the same."""
+        """Run ``reassign t-0 replicas=1,2 dirs=any,dirid:a``; all named partitions get the same."""
         texts = (text for text in options.get("dirs", "").split(",") if text)
         dirs = tuple(
             f"dirid:{directory(text[6:])}" if text.startswith("dirid:") else text for text in texts
@@ -439,9 +441,9 @@ class World:
         return self._decide(c.ListPartitionReassignmentsRequest(partitions=wanted))
 
     def _do_configure(self, words: list[str], options: dict[str, str]) -> ControllerResult[Any]:
-        """``configure topic:t set:key=value delete:key``; ``topic`` or ``broker``.
+        """Run ``configure topic:t set:key=value delete:key``; the type is ``topic`` or ``broker``.
 
-        ``checked_by=1`` says that broker 1 checked it.
+        ``checked_by=1``: broker 1 validated the change.
         """
         kind, _, name = words[0].partition(":")
         changes = []
@@ -493,7 +495,7 @@ class World:
         return self.managers.elect_unclean()
 
     def _do_elect(self, words: list[str], _: dict[str, str]) -> ControllerResult[Any]:
-        """``elect preferred t-0 t-1``, ``elect unclean t-0``."""
+        """Run ``elect preferred t-0 t-1`` or ``elect unclean t-0``."""
         named = (word.rpartition("-") for word in words[1:])
         return self._decide(
             c.ElectLeadersRequest(
@@ -509,7 +511,10 @@ class World:
         return self._decide(c.UnregisterBrokerRequest(broker_id=BrokerId(int(words[0]))))
 
     def _do_controller(self, words: list[str], options: dict[str, str]) -> ControllerResult[Any]:
-        """``controller 100 incarnation=b``; over the one that is there, or over ``replaces``."""
+        """Register a controller: ``controller 100 incarnation=b``.
+
+        ``replaces=`` names the incarnation to replace; the default is the registered one.
+        """
         controller_id = BrokerId(int(words[0]))
         present = self.state.controllers.get(controller_id)
         replaced = None if present is None else present.incarnation_id
@@ -535,7 +540,7 @@ class World:
     def _do_unregister_controller(
         self, words: list[str], options: dict[str, str]
     ) -> ControllerResult[Any]:
-        """``unregister_controller 100 found=b`` for what is asked again."""
+        """Run ``unregister_controller 100``; with ``found=b`` as a repeated request."""
         found = options.get("found")
         return self._decide(
             n.UnregisterControllerRequest(
@@ -546,17 +551,17 @@ class World:
         )
 
     def _do_settings(self, _: list[str], __: dict[str, str]) -> ControllerResult[Any]:
-        """What controller 100 goes by otherwise than its file says."""
+        """Print the settings of controller 100 that differ from its configuration file."""
         return ControllerResult(response=self.managers.set_by_metadata())
 
     def _do_votes(self, words: list[str], _: dict[str, str]) -> None:
-        """These vote, and said with their messages that they support level 33."""
+        """Set the other voters, which support levels up to 33 according to their messages."""
         self.heard = {BrokerId(int(word)): {"metadata.version": (14, 33)} for word in words}
 
     def _do_take_leadership(self, _: list[str], __: dict[str, str]) -> None:
         self.managers.take_leadership(self.now_ms)
 
-    # --- telling ---------------------------------------------------------------------------------
+    # --- output ----------------------------------------------------------------------------------
 
     def _find(self, text: str) -> TopicIdPartition:
         name, _, index = text.rpartition("-")

@@ -47,7 +47,7 @@ class Lives(RuleBasedStateMachine):
     @rule(part_size=st.integers(1, 20))
     def another_leads(self, part_size: int) -> None:
         """Rebuild the twin's managers, as if another controller took over the log."""
-        self.twin.build_anew(part_size)
+        self.twin.rebuild_from_snapshot(part_size)
         self.run("take_leadership")
 
     @initialize(level=st.sampled_from(["17", "30", "1 elr"]))

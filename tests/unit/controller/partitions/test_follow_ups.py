@@ -122,13 +122,13 @@ def test_new_controller_continues_follow_ups_from_state_alone(
         list(world.run(line))
         for _ in range(parts):
             _part(world)
-    world.build_anew(1000)
+    world.rebuild_from_snapshot(1000)
     world.managers.take_leadership(0)
     _finish(world)
     leaderless = world.managers.index.leaderless_count
     assert leaderless == PARTITIONS, "both are fenced"
     list(world.run("heartbeat 2"))
-    world.build_anew(1000)
+    world.rebuild_from_snapshot(1000)
     world.managers.take_leadership(0)
     _finish(world)
     wanted = [line for line in _in_one_go(monkeypatch, *lines, "heartbeat 2") if " leader " in line]
@@ -234,7 +234,7 @@ def test_managers_are_freed_by_reference_count() -> None:
     gone = weakref.ref(world.managers)
     gc.disable()
     try:
-        world.build_anew(1000)
+        world.rebuild_from_snapshot(1000)
         assert gone() is None
     finally:
         gc.enable()

@@ -67,7 +67,7 @@ def test_managers_restored_from_snapshot_use_its_settings(part_size: int) -> Non
     world = World(MetadataVersion.IV_4_4_IV2)
     list(world.run("controller 100"))
     list(world.run(f"configure broker:100 set:{TIMEOUT}=4000"))
-    world.build_anew(part_size)
+    world.rebuild_from_snapshot(part_size)
     assert world.managers.set_by_metadata() == {TIMEOUT: 4000}
     list(world.run(f"configure broker:100 delete:{TIMEOUT}"))
     assert world.managers.set_by_metadata() == {}

@@ -1,4 +1,4 @@
-"""What no codec has to judge: the ways in which a peer can be no client at all."""
+"""Tests of listeners with peers that do not speak the protocol or leave within a frame."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NO_CLIENT: Final[dict[str, bytes]] = {
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    run_dir: Path = tmp_path_factory.mktemp("doors") / "cluster"
+    run_dir: Path = tmp_path_factory.mktemp("listeners") / "cluster"
     with LocalCluster(brokers=1, dirs=2, disks="plain", run_dir=run_dir) as cluster:
         yield cluster
 
@@ -42,7 +42,10 @@ def daemon(cluster: LocalCluster, request: pytest.FixtureRequest) -> DaemonProce
 
 
 def _send(daemon: DaemonProcess, data: bytes, *, half_close: bool = False) -> tuple[bytes, str]:
-    """Send ``data``; what the daemon answers until it closes the connection, and who asked."""
+    """Send ``data`` and read until the daemon closes the connection.
+
+    :returns: the bytes that were read, and the ``host:port`` of the client's end.
+    """
     answer = b""
     with socket.create_connection((daemon.files.host, daemon.files.port), timeout=30) as client:
         host, port = client.getsockname()
@@ -58,7 +61,7 @@ def _send(daemon: DaemonProcess, data: bytes, *, half_close: bool = False) -> tu
 
 
 @pytest.mark.parametrize("kind", NO_CLIENT)
-def test_no_client_gets_no_answer(cluster: LocalCluster, daemon: DaemonProcess, kind: str) -> None:
+def test_listener_closes_connection_of_foreign_protocol_without_answer(cluster: LocalCluster, daemon: DaemonProcess, kind: str) -> None:
     answer, _ = _send(daemon, NO_CLIENT[kind])
     assert answer == b""
     cluster.wait("the warning", lambda: daemon.events(WARNING))
@@ -66,7 +69,7 @@ def test_no_client_gets_no_answer(cluster: LocalCluster, daemon: DaemonProcess, 
     assert daemon.is_running
 
 
-def test_who_leaves_in_the_middle_of_a_frame_broke_nothing(
+def test_listener_peer_that_leaves_within_a_frame_causes_no_warning(
     cluster: LocalCluster, daemon: DaemonProcess
 ) -> None:
     rng, peers = random.Random(1), set()
