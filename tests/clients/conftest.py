@@ -1,4 +1,4 @@
-"""One cluster for all clients of a file, and the programs that are run against it."""
+"""Fixtures of the client tests: a cluster per test file, and programs that run against it."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from kraftjbod.testing.local_cluster import LocalCluster
 from tests.clients.programs import CLIENTS, Client, ToolchainMissing, java
 from tests.clients.running import Running
 
-#: Starts a program: ``start("group", topic, name)``.
+#: Starts a client's program with a verb: ``start("group", topic, name)``.
 Start = Callable[..., Running]
-#: Makes such a start of the command that a program begins with: ``program(java("Client"))``.
+#: Returns a ``Start`` for the command of a program: ``program(java("Client"))``.
 Program = Callable[[list[str]], Start]
 
 QUICK = {
     "group.initial.rebalance.delay.ms": "200",
-    # All directories are on one disk, which may be busy for seconds with what builds the clients:
-    # who took that for the death of them all would have no broker left.
+    # All directories are on one disk, which builds of clients may block for seconds. With a shorter
+    # timeout the brokers would treat all their directories as failed.
     "log.dir.io.timeout.ms": "60000",
 }
 
@@ -30,7 +30,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
     for item in items:
         if here in item.path.parents:
-            # A client may have to be built first.
+            # The first test of a client builds its program.
             item.add_marker(pytest.mark.timeout(1_800))
 
 
@@ -50,7 +50,7 @@ def client(request: pytest.FixtureRequest) -> Client:
 
 @pytest.fixture
 def start(client: Client, program: Program) -> Start:
-    """Programs of ``client``; they are killed at the end of the test."""
+    """Starts programs of ``client``. They are killed at the end of the test."""
     return program(_or_skip(client.build))
 
 
@@ -58,7 +58,7 @@ def start(client: Client, program: Program) -> Start:
 def program(
     cluster: LocalCluster, tmp_path: Path, request: pytest.FixtureRequest
 ) -> Iterator[Program]:
-    """Programs at ``cluster``; they are killed at the end of the test."""
+    """Starts programs against ``cluster``. They are killed at the end of the test."""
     numbers = itertools.count(1)
     for trial in request.node.iter_markers("trial"):
         request.node.user_properties += [("program", trial.args[0]), ("trial", trial.args[1])]
@@ -69,8 +69,8 @@ def program(
                 words = [cluster.bootstrap_servers, verb, *map(str, arguments)]
                 running = Running([*command, *words], tmp_path / f"{verb}-{next(numbers)}.txt")
                 stack.enter_context(running)
-                running.wait_until("it tells its version", lambda: running.told("version"))
-                request.node.user_properties.append(("version", running.told("version")[0]))
+                running.wait_until("it prints its version", lambda: running.values("version"))
+                request.node.user_properties.append(("version", running.values("version")[0]))
                 return running
 
             return start
@@ -80,7 +80,7 @@ def program(
 
 @pytest.fixture
 def run_java(program: Program) -> Callable[..., Start]:
-    """Programs of Kafka's own: ``run_java("Client")``."""
+    """Starts the programs of tests/clients/java by class name: ``run_java("Client")``."""
     return lambda main, *options: program(_or_skip(lambda: java(main, *options)))
 
 

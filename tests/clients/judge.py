@@ -1,4 +1,4 @@
-"""What must be true of the records of a topic, whoever sent and read them."""
+"""Checks of the records and offsets that client programs wrote."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from tests.clients.conftest import Start
 from tests.clients.programs import Client
 from tests.clients.running import WAIT_S, Running
 
-#: Partitions of each topic that is tried.
+#: Partition count of each tested topic.
 PARTITIONS = 6
 
 
 def check_topic(client: Client, start: Start, topic: str, senders: list[Running]) -> None:
-    """Every number that was sent is there once, where its sender was told it is."""
-    sent = [each for sender in senders for each in sender.told("sent")]
+    """Assert that each sent number is in the topic once, at the acknowledged offset."""
+    sent = [each for sender in senders for each in sender.values("sent")]
     reader = read_all(client, start, topic, len(sent))
-    found = {number: (partition, offset) for partition, offset, number in reader.told("read")}
+    found = {number: (partition, offset) for partition, offset, number in reader.values("read")}
     assert sorted(reader.numbers) == sorted(number for *_, number in sent)
     told = {number: (partition, offset) for partition, offset, number in sent if offset >= 0}
     assert {number: found[number] for number in told} == told
@@ -39,7 +39,10 @@ def read_all(client: Client, start: Start, topic: str, count: int) -> Running:
 
 
 def committed_numbers(cluster: LocalCluster, topic: str, count: int) -> list[int]:
-    """All that transactions committed in a topic, at least ``count`` of them."""
+    """Read all of ``topic`` and return its committed numbers, at least ``count``.
+
+    :raises AssertionError: fewer are readable after ``WAIT_S``.
+    """
     reader = kafka.KafkaConsumer(
         bootstrap_servers=cluster.bootstrap_servers.split(","),
         group_id=None,
@@ -51,7 +54,7 @@ def committed_numbers(cluster: LocalCluster, topic: str, count: int) -> list[int
     numbers: list[int] = []
     deadline = time.monotonic() + WAIT_S
     try:
-        # The last markers are written after their producer was answered.
+        # The last markers are written after the response to EndTxn.
         while len(numbers) < count or not _is_at_end(reader, parts):
             assert time.monotonic() < deadline, f"{len(numbers)} of {count}"
             for records in reader.poll(timeout_ms=200).values():
@@ -67,11 +70,11 @@ def _is_at_end(reader: kafka.KafkaConsumer, parts: list[kafka.TopicPartition]) -
 
 
 def committed(cluster: LocalCluster, group: str, *, at_least: int = 0) -> int:
-    """The sum of a group's committed offsets, as a client of one kind has it.
+    """Return the sum of the group's committed offsets.
 
-    :param at_least: what is waited for: a transaction's offsets hold a moment after its end.
+    :param at_least: wait for this sum, since offsets of a transaction become visible after its end.
 
-    confluent-kafka 2.16 would crash where there are none, at Kafka's answer as well as at ours.
+    kafka-python reads them: confluent-kafka 2.16 crashes if a group has no offsets.
     """
     deadline = time.monotonic() + WAIT_S
     admin = KafkaAdminClient(bootstrap_servers=cluster.bootstrap_servers.split(","))
@@ -80,7 +83,7 @@ def committed(cluster: LocalCluster, group: str, *, at_least: int = 0) -> int:
             try:
                 found = admin.list_group_offsets(group)[group]
             except KafkaError:
-                # It asks no other broker by itself, where the coordinator is only just elected.
+                # The client does not look for a coordinator that was elected just now.
                 if time.monotonic() > deadline:
                     raise
             else:

@@ -1,7 +1,7 @@
-"""``make clients``: docs/clients.md, written by the run of the tests in this folder.
+"""A pytest plugin (``-p tests.clients.page``) that writes docs/clients.md after ``make clients``.
 
-A plugin of pytest (``-p tests.clients.page``). The page has two parts. Each is written if all of
-it ran, whether it passed or not; otherwise it stays, and the run says why.
+The page has two parts. A part is written if all its tests ran, whether they passed or not.
+Otherwise the part is kept, and the terminal summary names the tests that did not run.
 """
 
 from __future__ import annotations
@@ -16,54 +16,58 @@ from tests.clients.programs import CLIENTS, Client
 
 PAGE: Final = ROOT / "docs/clients.md"
 SCENARIOS: Final = {
-    "sends and reads": "records with acks=all, plain and idempotent, are where their sender was "
-    "told they are, each once",
-    "resumes": "a group that left goes on where it committed",
-    "rebalances": "a second member comes and the first one goes under load: each partition has "
-    "one owner, nothing is lost, and nothing is read twice",
-    "loses a disk": "the disk under the group's coordinator, which has leaders of the topic too, "
-    "dies under load: no record is lost or doubled, and no member thrown out",
-    "transacts": "copies in transactions, with what its group has read, a third of which it "
-    "aborts: every record is there once",
-    "administers": "topics are made, grown, configured and deleted; groups and offsets are asked "
-    "for, and a group deleted",
+    "sends and reads": "each record sent with acks=all, by a plain and by an idempotent producer, "
+    "is in the topic once, at the acknowledged offset",
+    "resumes": "a consumer that joins an empty group continues at the committed offsets",
+    "rebalances": "a second member joins and the first one leaves under load: each partition has "
+    "one owner, no record is lost, and no record is read twice",
+    "loses a disk": "the disk of the group's coordinator, which also holds leaders of the topic, "
+    "fails under load: no record is lost or duplicated, and no member is removed",
+    "transacts": "copies records in transactions that also commit the group's offsets, and aborts "
+    "a third of them: each record is committed once",
+    "administers": "creates, extends, configures and deletes topics; describes a group and its "
+    "offsets, and deletes the group",
 }
-#: The verb without which a client cannot be tried.
+#: The verb of ``programs.py`` that a scenario needs.
 _NEEDED: Final = {"administers": "admin", "transacts": "copy"}
-#: What is tried with one program each; several tests, or cases of one, may stand for one.
+#: Scenarios of one program each, by program and marker ``trial``. A row may have several tests.
 TRIALS: Final = {
-    ("kafka-clients (Java)", "transactions"): "copies in transactions, a third of which it aborts: "
-    "every record is there once, with its group's offsets; a second producer fences the first; at "
-    "both levels of `transaction.version`",
+    ("kafka-clients (Java)", "transactions"): "copies records in transactions and aborts a third "
+    "of them: each record is committed once, with the group's offsets; a second producer fences "
+    "the first; with `transaction.version` 1 and 2",
     ("kafka-streams (Java)", "streams"): "counts words with `exactly_once_v2` and a state store, "
-    "is killed and started again, then the disk under its group's coordinator dies: each word is "
-    "counted once",
-    ("connect-runtime (Java)", "connect"): "two workers, distributed, from a file to a topic, "
-    "exactly once, and on to another file; the one that reads is killed: every line arrives",
-    ("spark-sql-kafka-0-10 (Spark)", "group"): "streams from topic to topic as a group, subscribed "
-    "or not, reading what is committed: all of it, once",
+    "is killed and restarted, then the disk of its group's coordinator fails: each word is counted "
+    "once",
+    ("connect-runtime (Java)", "connect"): "two distributed workers copy lines from a file to a "
+    "topic, exactly once, and from the topic to another file; the worker that reads is killed: "
+    "every line arrives",
+    (
+        "spark-sql-kafka-0-10 (Spark)",
+        "group",
+    ): "streams committed records from topic to topic, with "
+    "a subscription or with assigned partitions: each record once",
 }
-_BUILT: Final = "## What is built on them"
+_BUILT: Final = "## Programs built on these clients"
 _HEAD: Final = """# Clients
 
-Each of these is tried as its registry has it, without a change, by a small program in `tests/clients`, against three brokers with two disks each.
-`make clients` runs them all and writes this page with what it found; a client whose language is not on the machine is skipped by the tests, and then its part of the page stays as it is.
+A small program in `tests/clients` tests each of these clients, unmodified from its registry, with a cluster of three brokers with two disks each.
+`make clients` runs all programs and writes this page with their results. The tests skip a client whose language is not installed; then this part of the page is kept unchanged.
 
 """
 _TRIED: Final = """
 All topics have six partitions and three replicas.
-Those called `-consumer` are members of groups by the newer protocol (`group.protocol=consumer`).
-The page [protocol.md](protocol.md) says which requests are.
+Clients named `-consumer` use the newer group protocol (`group.protocol=consumer`).
+The page [protocol.md](protocol.md) lists the requests that clients send.
 """
 
 
 def page(clients: str, trials: str) -> str:
-    """Of its two parts."""
+    """Return the page with the two parts."""
     return f"{_HEAD}{clients}\n{_BUILT}\n{trials}{_TRIED}"
 
 
 def parts(written: str) -> tuple[str, str]:
-    """Of a page that was written so."""
+    """Return the two parts of a page that ``page`` wrote."""
     clients, trials = written.removeprefix(_HEAD).split(f"\n{_BUILT}\n")
     return clients, trials.removesuffix(_TRIED)
 
@@ -94,7 +98,7 @@ def _words() -> Iterator[str]:
 
 def _lacks() -> Iterator[str]:
     yield ""
-    yield "What a client itself does not have is left out:"
+    yield "Some clients do not support all scenarios. These parts are left out:"
     yield ""
     for client in CLIENTS:
         if client.lacks:
@@ -105,7 +109,7 @@ _reports: list[pytest.TestReport] = []
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """In the process that xdist reports to, as well as without it."""
+    """Keep each report. With xdist, pytest calls this in the controlling process, too."""
     _reports.append(report)
 
 
@@ -120,7 +124,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
             continue
         if "version" in said:
             versions[name] = said["version"]
-        # Setting up and clearing away say something only if they fail.
+        # Setup and teardown count only if they fail.
         if report.failed or (report.passed and report.when == "call"):
             case = name, said.get("scenario") or said["trial"]
             passed[case] = passed.get(case, True) and report.passed

@@ -1,30 +1,30 @@
-"""The clients that are tried, each a small program around its language's ordinary client.
+"""The tested clients. Each has a small program in its language.
 
-A program is called with the bootstrap address, a verb and its arguments, and prints JSON lines,
-each an object with one key. The first is ``version``, the client's. It ends with 0 if all went
-well. The verbs, and what they print:
+A program takes the bootstrap address, a verb and the verb's arguments. It prints JSON lines, each
+an object with one key; the first is the client's ``version``. Its exit code is 0 on success.
+The verbs and their output:
 
-* ``produce TOPIC FIRST COUNT PAUSE_MS``: sends the numbers from FIRST on, as key and value, acks
-  all, up to 20 at a time with a pause between. ``sent: [partition, offset, number]`` as soon as one
-  is acknowledged; -1 where the client does not say.
+* ``produce TOPIC FIRST COUNT PAUSE_MS``: sends the numbers from FIRST on as key and value, with
+  acks=all, in bursts of 20 with a pause between. It prints ``sent: [partition, offset, number]``
+  per acknowledgement; partition and offset are -1 if the client does not report them.
 * ``idempotent``: the same with an idempotent producer.
-* ``read TOPIC COUNT``: assigned to all partitions, from their beginning, until COUNT records.
-  ``read: [partition, offset, number]`` of each.
-* ``group TOPIC GROUP``: subscribed; commits what it has printed, and leaves when its standard
-  input ends. ``owns: [partition, ...]`` at each change, ``read`` as above, ``uncommitted: why``
-  if a commit was refused, ``left`` at last.
-* ``copy FROM TO ID COUNT``: copies numbers in transactions, as a group that commits with them, and
-  aborts a third of them, whose numbers come once more. ``committed: n`` or ``aborted: n`` of each
-  transaction.
-* ``committed TOPIC COUNT``, ``fence TOPIC ID`` (Java): as ``read``, of what transactions committed;
-  has one producer fence another, ``fenced`` and ``ended`` whether the first could go on.
-* ``admin TOPIC GROUP``: makes, changes and deletes the topic, asks for and deletes the group.
-  A line for each deed says what was found after it: :data:`ADMIN`.
+* ``read TOPIC COUNT``: reads COUNT records of all partitions, assigned, from the beginning.
+  It prints ``read: [partition, offset, number]`` per record.
+* ``group TOPIC GROUP``: joins the group and commits each record after printing it. It leaves at the
+  end of its standard input. It prints ``owns: [partition, ...]`` at each change of the assignment,
+  ``read`` as above, ``uncommitted: reason`` for a refused commit, and finally ``left``.
+* ``copy FROM TO ID COUNT``: copies numbers in transactions that commit the group's offsets, and
+  aborts a third of the transactions; their numbers are copied again. It prints ``committed: n`` or
+  ``aborted: n`` per transaction.
+* ``committed TOPIC COUNT`` (Java): as ``read``, with isolation level read_committed.
+* ``fence TOPIC ID`` (Java): a second producer fences the first. It prints ``fenced``, whether the
+  first cannot commit, and ``ended``, whether the first cannot begin another transaction.
+* ``admin TOPIC GROUP``: creates, changes and deletes the topic, describes and deletes the group.
+  It prints a line per operation with the state afterwards: :data:`ADMIN`.
 
-Clients come from their registries by their languages' tools, in versions that are pinned here:
-``requirements.lock``, ``go.sum``, ``package-lock.json``, ``Cargo.lock``, and ``java/jars.txt``
-and ``java/kafka_jars.txt`` with the digests of what Maven has. What is built lies in
-``.cache/clients`` and is built once.
+The clients come from their registries in versions that are pinned here: ``requirements.lock``,
+``go.sum``, ``package-lock.json``, ``Cargo.lock``, and ``java/jars.txt`` and ``java/kafka_jars.txt``
+with digests. Programs are built once, into ``.cache/clients``.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ HERE: Final = Path(__file__).parent
 BUILT: Final = ROOT / ".cache/clients"
 _BUILD_TIMEOUT_S: Final = 1_500
 
-#: In ``lacks``: a member keeps its place in its group when its coordinator moves.
+#: Key of ``lacks``: the member stays in its group when the coordinator moves.
 STAYS: Final = "stays"
-#: In ``lacks``: it commits what it has printed and nothing else.
+#: Key of ``lacks``: the member commits exactly the records that it has printed.
 COMMITS: Final = "commits"
-#: What every client with an admin finds: of a topic with 3 partitions, then 4, and a group that
-#: has read 100 records and left.
+#: Expected output of ``admin``, for a topic with 3 and then 4 partitions, and an empty group that
+#: committed 100 records.
 ADMIN: Final[Mapping[str, Any]] = {
     "create_topic": [3, "3600000"],
     "alter_config": "7200000",
@@ -68,18 +68,18 @@ ADMIN: Final[Mapping[str, Any]] = {
 
 
 class ToolchainMissing(Exception):
-    """What a client's language needs is not on this machine; the message names it."""
+    """A tool that the client's language needs is not installed; the message names it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Client:
-    """One client. ``build`` makes its program ready and returns the command that starts it."""
+    """A tested client. ``build`` builds its program if needed and returns its command."""
 
     name: str
     language: str
     registry: str
     build: Callable[[], list[str]]
-    #: Verbs, and deeds of ``admin``, that the client itself does not have, with words for it.
+    #: Verbs, and operations of ``admin``, that the client does not support, with a description.
     lacks: Mapping[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
@@ -87,7 +87,10 @@ class Client:
 
 
 def _tools(*names: str) -> list[str]:
-    """:raises ToolchainMissing: naming the first that is not there."""
+    """Return the paths of executables.
+
+    :raises ToolchainMissing: one is not installed.
+    """
     paths = [shutil.which(name) for name in names]
     for name, path in zip(names, paths, strict=True):
         if path is None:
@@ -97,7 +100,7 @@ def _tools(*names: str) -> list[str]:
 
 @contextmanager
 def _one_at_a_time() -> Iterator[None]:
-    """Test processes beside each other build once, and one after the other."""
+    """Hold a file lock, so that parallel test processes build one after the other."""
     BUILT.mkdir(parents=True, exist_ok=True)
     with (BUILT / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -133,7 +136,7 @@ def _go(program: str) -> list[str]:
     out = BUILT / "go"
     with _one_at_a_time():
         out.mkdir(exist_ok=True)
-        # It compiles only what has changed, and takes no module that go.sum does not know.
+        # Go compiles only changed packages, and -mod=readonly refuses modules missing in go.sum.
         _build(
             [go, "build", "-mod=readonly", "-p", "1", "-o", f"{out}/", "./franz", "./sarama"],
             HERE / "go",
@@ -158,7 +161,7 @@ def _node() -> list[str]:
 
 
 def _rust() -> list[str]:
-    # librdkafka is compiled too, from the source that the crate brings.
+    # The crate compiles librdkafka from its bundled source, which needs the C tools.
     cargo, *_ = _tools("cargo", "cc", "c++", "make")
     out = BUILT / "rust"
     with _one_at_a_time():
@@ -168,7 +171,7 @@ def _rust() -> list[str]:
 
 
 def java(main: str, *options: str) -> list[str]:
-    """The command that starts a class of ``tests/clients/java``, or of a jar that is there."""
+    """Compile ``tests/clients/java`` and return the command that runs the class ``main``."""
     command, javac = _tools("java", "javac")
     out = BUILT / "java"
     jars = HERE / "java/jars.txt"
@@ -179,10 +182,10 @@ def java(main: str, *options: str) -> list[str]:
             out.mkdir()
             _fetch_jars(command, jars, out)
             shutil.copy(jars, made_of)
-        # The compiler needs a second or two.
+        # Compiled each time: that takes a second or two.
         sources = sorted(each.name for each in (HERE / "java").glob("*.java"))
         _build([javac, "-cp", f"{out}/*", "-d", str(out), *sources], HERE / "java")
-    # The options of a tool: a small heap, a start that compiles little.
+    # A small heap, and little compilation at the start.
     small = [
         "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
         "-Xmx128m",
@@ -193,7 +196,7 @@ def java(main: str, *options: str) -> list[str]:
 
 
 def kafka() -> Path:
-    """A folder with the jars of Apache Kafka's broker and tools."""
+    """Return the folder with the jars of Apache Kafka's broker and tools; fetch them if needed."""
     (command,) = _tools("java")
     out = BUILT / "kafka"
     listed = HERE / "java/kafka_jars.txt"
@@ -208,13 +211,16 @@ def kafka() -> Path:
 
 
 def _fetch_jars(command: str, listing: Path, out: Path) -> None:
-    """Those of a list, by Ivy, which Spark brings along and fetches its own packages with."""
+    """Fetch the jars of ``listing`` into ``out`` with the Ivy that Spark includes.
+
+    :raises ToolchainMissing: Spark is not installed.
+    """
     spark = importlib.util.find_spec("pyspark")
     if spark is None or spark.origin is None:
         raise ToolchainMissing("no Spark, whose Ivy fetches jars: make spark")
     (ivy,) = (Path(spark.origin).parent / "jars").glob("ivy-*.jar")
     jars = [line.split() for line in listing.read_text().splitlines()]
-    # Of each that one jar, and nothing that it asks for: the list is whole.
+    # The list is complete, so that dependencies are not resolved.
     wanted = "".join(
         f'<dependency org="{group}" name="{name}" rev="{version}" transitive="false"'
         ' conf="default->master"/>'
@@ -272,7 +278,7 @@ CLIENTS: Final[Sequence[Client]] = (
         build=lambda: _python("aio"),
         lacks={
             "delete_group": "no deletion of groups",
-            "list_offsets": "no offsets by its admin",
+            "list_offsets": "no ListOffsets in its admin client",
         },
     ),
     Client(
@@ -283,8 +289,8 @@ CLIENTS: Final[Sequence[Client]] = (
         lacks={
             "admin": "no administration",
             "copy": "no transactions",
-            COMMITS: "no commits but those that it makes by itself, now and then of a record that "
-            "it has not printed, where members come and go",
+            COMMITS: "no explicit commits; its automatic commits may cover a record that it has "
+            "not printed when members join or leave",
         },
     ),
     Client(name="franz-go", language="Go", registry="Go modules", build=lambda: _go("franz")),
@@ -295,11 +301,11 @@ CLIENTS: Final[Sequence[Client]] = (
         registry="npm",
         build=_node,
         lacks={
-            "read": "consumers in groups only",
-            "bursts": "several idempotent sends at once, of which it loses some where a leader "
-            "moves; it is tried with one after the other",
-            STAYS: "a member whose coordinator moves joins anew, since it looks for another one in "
-            "no other way",
+            "read": "only consumers in groups",
+            "bursts": "no concurrent idempotent sends, since it loses some of them when a leader "
+            "moves",
+            STAYS: "a member rejoins its group when the coordinator moves, since it does not look "
+            "for the new coordinator otherwise",
         },
     ),
     Client(
@@ -307,13 +313,13 @@ CLIENTS: Final[Sequence[Client]] = (
         language="Rust",
         registry="crates.io",
         build=_rust,
-        lacks={"group_offsets": "no offsets of groups by its admin"},
+        lacks={"group_offsets": "no group offsets in its admin client"},
     ),
 )
 
 
 def _build_all() -> None:
-    """Before tests run beside each other: what needs long shall not look like a test that hangs."""
+    """Build all programs before parallel tests start, so that no test times out on a build."""
     for client in CLIENTS:
         try:
             client.build()

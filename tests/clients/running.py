@@ -1,4 +1,4 @@
-"""A client's program while it runs: its lines as they come, its end, and how it is asked to end."""
+"""Runs a client's program as a process and collects its JSON lines."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _QUOTED_CHARS: Final = 3_000
 
 
 class Running:
-    """Started at once, killed at the end of the ``with`` block if it still runs."""
+    """A running program. The constructor starts it; the end of the ``with`` block kills it."""
 
     def __init__(self, command: list[str], errors: Path) -> None:
         self._errors = errors
@@ -48,7 +48,7 @@ class Running:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        # With what it started itself, as kcat's does.
+        # The whole process group: the program of kcat starts kcat.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
@@ -58,65 +58,72 @@ class Running:
         self._process.stdin.close()
         self._process.stdout.close()
 
-    def told(self, name: str) -> list[Any]:
-        """The values of all lines of that name so far."""
+    def values(self, name: str) -> list[Any]:
+        """Return the values of all lines named ``name`` so far, in order."""
         return [value for key, value in self._lines if key == name]
 
     def answers(self) -> dict[str, Any]:
-        """The last value of each name."""
+        """Return the last value of each name."""
         return dict(self._lines)
 
     @property
     def owned(self) -> list[int]:
-        """The partitions that it says it has."""
-        return (self.told("owns") or [[]])[-1]
+        """The partitions of the last assignment that the program printed."""
+        return (self.values("owns") or [[]])[-1]
 
     @property
     def numbers(self) -> list[int]:
-        """What it has read."""
-        return [number for _, _, number in self.told("read")]
+        """The numbers that the program has read, in order."""
+        return [number for _, _, number in self.values("read")]
 
     def kill(self) -> None:
-        """As a machine would that loses its power."""
+        """Kill the program and its children with SIGKILL and wait for its end."""
         os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         self._reader.join()
 
     def end_input(self) -> None:
-        """Ask it to stop."""
+        """Close the program's standard input, which asks it to stop."""
         assert self._process.stdin is not None
         self._process.stdin.close()
 
     def wait_until(
-        self, what: str, is_so: Callable[[], object], *, explain: Callable[[], str] = str
+        self, what: str, condition: Callable[[], object], *, explain: Callable[[], str] = str
     ) -> None:
-        """:raises AssertionError: if it ends before, or takes too long; ``explain`` says more."""
+        """Poll until ``condition`` is true.
+
+        :param explain: returns a detail for the message of a timeout.
+        :raises AssertionError: the program ends before, or ``WAIT_S`` pass.
+        """
         deadline = time.monotonic() + WAIT_S
-        while not is_so():
+        while not condition():
             ended = self._process.poll()
             if ended is not None:
                 self._reader.join()
-                assert is_so(), f"ended with {ended} before {what}\n{self.story()}"
+                assert condition(), f"ended with {ended} before {what}\n{self.output_excerpt()}"
                 return
             if time.monotonic() > deadline:
                 raise AssertionError(
-                    f"{WAIT_S:.0f} s over before {what}\n{explain()}\n{self.story()}"
+                    f"{WAIT_S:.0f} s over before {what}\n{explain()}\n{self.output_excerpt()}"
                 )
             time.sleep(_POLL_S)
 
     def wait(self) -> None:
-        """Until it has ended, with 0."""
+        """Wait until the program ends.
+
+        :raises AssertionError: its exit code is not 0, or ``WAIT_S`` pass.
+        """
         try:
             code = self._process.wait(WAIT_S)
         except subprocess.TimeoutExpired as e:
-            raise AssertionError(f"does not end\n{self.story()}") from e
+            raise AssertionError(f"does not end\n{self.output_excerpt()}") from e
         self._reader.join()
-        assert code == 0, f"ended with {code}\n{self.story()}"
+        assert code == 0, f"ended with {code}\n{self.output_excerpt()}"
 
-    def story(self) -> str:
-        """What it said, shortened, for a test that failed."""
-        told = [each for each in self._lines if each[0] not in ("read", "sent")]
-        said = "\n".join(map(str, [*told[-20:], *self._lines[-10:]]))
+    def output_excerpt(self) -> str:
+        """Return the last lines of output and of standard error, for messages of failed tests."""
+        values = [each for each in self._lines if each[0] not in ("read", "sent")]
+        said = "\n".join(map(str, [*values[-20:], *self._lines[-10:]]))
         return f"{said}\n--- standard error\n{self._errors.read_text()[-_QUOTED_CHARS:]}"
 
     def _read(self) -> None:
@@ -126,5 +133,5 @@ class Running:
 
 
 def distinct(members: Iterable[Running]) -> set[int]:
-    """The numbers that the members of a group have read together."""
+    """Return the set of numbers that the members of a group have read."""
     return {number for member in members for number in member.numbers}

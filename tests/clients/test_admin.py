@@ -1,4 +1,4 @@
-"""What clients administer: a topic, its configuration and partitions, and a group."""
+"""Tests of clients that create, configure and delete topics and groups."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ READ = 100
 
 
 @pytest.mark.scenario("administers")
-def test_it_administers(client: Client, cluster: LocalCluster, start: Start) -> None:
+def test_admin_client_operations_return_expected_state(
+    client: Client, cluster: LocalCluster, start: Start
+) -> None:
     if "admin" in client.lacks:
-        pytest.skip(f"{client} administers nothing")
+        pytest.skip(f"{client} has no admin client")
     group = f"group-{client}"
     cluster.create_topic(f"read-{client}", partitions=1)
     start("produce", f"read-{client}", 0, READ, 0).wait()

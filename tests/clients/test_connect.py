@@ -1,4 +1,4 @@
-"""Kafka Connect carries lines from a file to another by a topic, while a worker is killed."""
+"""Test of Kafka Connect: lines pass from a file through a topic to a file; a worker is killed."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ pytestmark = pytest.mark.timeout(900)
 
 LINES: Final = 300
 NAME: Final = "connect"
-#: For connectors to go on elsewhere: until then a worker is believed to come back.
+#: Includes the time that Connect waits for a lost worker before it moves its connectors.
 WAIT_S: Final = 180.0
 _ASKED_S: Final = 20.0
 _POLL_S: Final = 0.25
 
 
 @pytest.mark.trial("connect-runtime (Java)", "connect")
-def test_every_line_arrives(
+def test_connect_with_killed_worker_copies_every_line(
     cluster: LocalCluster, run_java: Callable[..., Start], tmp_path: Path
 ) -> None:
     cluster.create_topic("carried", partitions=PARTITIONS)
@@ -38,7 +38,7 @@ def test_every_line_arrives(
     workers.order("source", "FileStreamSource", file=str(source), topic="carried")
     workers.order("sink", "FileStreamSink", file=str(sink), topics="carried")
     wait_for(workers, sink, LINES)
-    # Whoever reads the file dies, while there is more to read.
+    # Kill the worker of the source while the file has unread lines.
     write(source, range(LINES, 2 * LINES))
     workers.kill(workers.places()["source"])
     write(source, range(2 * LINES, 3 * LINES))
@@ -46,7 +46,8 @@ def test_every_line_arrives(
     wait_for(workers, sink, 3 * LINES)
     reader = client("committed", "carried", 3 * LINES)
     reader.wait()
-    # The file has what the sink's last offsets did not cover twice, as in Kafka; the topic has not.
+    # The sink may write lines twice that its committed offsets do not cover, as with Kafka. The
+    # source is exactly once, so that the topic has each line once.
     assert sorted(reader.numbers) == list(range(3 * LINES))
 
 
@@ -65,7 +66,7 @@ def wait_for(workers: Workers, sink: Path, count: int) -> None:
 
 
 class Workers:
-    """They share the work; any of them answers for all."""
+    """The workers of one Connect cluster. Requests go to the first one."""
 
     def __init__(self, running: list[Running]) -> None:
         self._running = running
@@ -81,7 +82,7 @@ class Workers:
         self.wait_until(f"{name} runs", lambda: name in self.places())
 
     def places(self) -> dict[str, str]:
-        """By connector the worker that has its task, if that runs."""
+        """Return the worker of each connector's running task, by connector."""
         return {
             name: task["worker_id"]
             for name, each in (self._ask("connectors?expand=status") or {}).items()
@@ -94,16 +95,16 @@ class Workers:
         self._running.remove(doomed)
         doomed.kill()
 
-    def wait_until(self, what: str, is_so: Callable[[], bool]) -> None:
+    def wait_until(self, what: str, condition: Callable[[], bool]) -> None:
         deadline_s = time.monotonic() + WAIT_S
-        while not is_so():
+        while not condition():
             if time.monotonic() > deadline_s:
-                stories = "\n".join(each.story() for each in self._running)
-                raise AssertionError(f"not in {WAIT_S:.0f} s: {what}\n{self.places()}\n{stories}")
+                excerpts = "\n".join(each.output_excerpt() for each in self._running)
+                raise AssertionError(f"not in {WAIT_S:.0f} s: {what}\n{self.places()}\n{excerpts}")
             time.sleep(_POLL_S)
 
     def _ask(self, path: str, body: object = None) -> Any:
-        """None if they do not agree on it yet."""
+        """Send a REST request and return its JSON; None after an error, as during a rebalance."""
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(
             f"{self._running[0].answers()['url']}{path}",

@@ -1,4 +1,4 @@
-"""A disk dies under a group's coordinator and under leaders of what its member reads and writes."""
+"""Test of a disk failure that affects a group's coordinator and leaders of the consumed topic."""
 
 from __future__ import annotations
 
@@ -21,15 +21,17 @@ OFFSETS = "__consumer_offsets"
 
 
 @pytest.mark.scenario("loses a disk")
-def test_nothing_is_lost_or_doubled(client: Client, cluster: LocalCluster, start: Start) -> None:
+def test_group_with_failing_disk_loses_and_repeats_no_record(
+    client: Client, cluster: LocalCluster, start: Start
+) -> None:
     topic = f"loses-{client}"
     cluster.create_topic(topic, partitions=PARTITIONS)
-    group, directory = doomed(cluster, topic)
+    group, directory = find_coordinator_directory(cluster, topic)
     member = start("group", topic, group)
     member.wait_until("it owns all", lambda: len(member.owned) == PARTITIONS)
     sender = start("idempotent", topic, 0, RECORDS, 100)
     member.wait_until("it reads", lambda: len(member.numbers) > RECORDS // 10)
-    with dead(directory):
+    with failed_disk(directory):
         sender.wait()
         member.wait_until(
             "all is read",
@@ -40,8 +42,8 @@ def test_nothing_is_lost_or_doubled(client: Client, cluster: LocalCluster, start
         member.wait()
         assert set(member.numbers) == set(range(RECORDS))
         if STAYS not in client.lacks:
-            # Nobody was thrown out, so that nothing was read twice.
-            assert [owned for owned in member.told("owns") if owned] == [list(range(PARTITIONS))]
+            # The member was not removed from the group, so that it read each record once.
+            assert [owned for owned in member.values("owns") if owned] == [list(range(PARTITIONS))]
             assert len(member.numbers) == RECORDS
         assert committed(cluster, group) == RECORDS
         check_topic(client, start, topic, [sender])
@@ -50,14 +52,18 @@ def test_nothing_is_lost_or_doubled(client: Client, cluster: LocalCluster, start
 
 
 def missing(sender: Running, member: Running) -> list[list[int]]:
-    """What was sent, as its sender said where it is, and was not read."""
+    """Return ``[partition, offset, number]`` of each sent number that the member did not read."""
     found = set(member.numbers)
-    return [each for each in sender.told("sent") if each[2] not in found]
+    return [each for each in sender.values("sent") if each[2] not in found]
 
 
-def doomed(cluster: LocalCluster, topic: str) -> tuple[str, BrokerDir]:
-    """A group, and the directory where its offsets are led, which has a leader of ``topic`` too."""
-    # Whoever asks for a coordinator first has the offsets' topic made.
+def find_coordinator_directory(cluster: LocalCluster, topic: str) -> tuple[str, BrokerDir]:
+    """Return a group name and a directory.
+
+    The directory has the leader of the group's partition of ``__consumer_offsets`` and a leader of
+    ``topic``.
+    """
+    # The first request for a coordinator creates __consumer_offsets.
     assert committed(cluster, "nobody") == 0
     cluster.wait_in_sync(OFFSETS)
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
@@ -74,8 +80,8 @@ def doomed(cluster: LocalCluster, topic: str) -> tuple[str, BrokerDir]:
 
 
 @contextmanager
-def dead(directory: BrokerDir) -> Iterator[None]:
-    """Its disk is dead meanwhile, and taken back afterwards, also if something went wrong."""
+def failed_disk(directory: BrokerDir) -> Iterator[None]:
+    """Fail the directory's disk within the block; heal and reattach it afterwards, always."""
     try:
         directory.fail("eio")
     except DiskKitError:

@@ -1,4 +1,4 @@
-"""Members of a group: where they go on, and who has what when they come and go."""
+"""Tests of consumer groups: committed offsets, and assignments when members join and leave."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ ALL = list(range(PARTITIONS))
 
 
 @pytest.mark.scenario("resumes")
-def test_a_group_goes_on_where_it_was(client: Client, cluster: LocalCluster, start: Start) -> None:
+def test_group_resumes_at_committed_offsets(
+    client: Client, cluster: LocalCluster, start: Start
+) -> None:
     topic = group = f"resumes-{client}"
     cluster.create_topic(topic, partitions=PARTITIONS)
     for first in (0, RECORDS):
@@ -25,13 +27,15 @@ def test_a_group_goes_on_where_it_was(client: Client, cluster: LocalCluster, sta
         member.end_input()
         member.wait()
         assert sorted(member.numbers) == list(range(first, first + RECORDS))
-        assert member.told("left") == [None]
+        assert member.values("left") == [None]
         assert committed(cluster, group) == first + RECORDS
 
 
 @pytest.mark.scenario("rebalances")
-def test_each_partition_has_one_owner(client: Client, cluster: LocalCluster, start: Start) -> None:
-    """A second member comes and the first one goes, while records are sent all along."""
+def test_group_rebalance_under_load_gives_each_partition_one_owner(
+    client: Client, cluster: LocalCluster, start: Start
+) -> None:
+    """A second member joins and the first one leaves while records are sent."""
     topic = group = f"rebalances-{client}"
     cluster.create_topic(topic, partitions=PARTITIONS)
     first = start("group", topic, group)
@@ -45,7 +49,7 @@ def test_each_partition_has_one_owner(client: Client, cluster: LocalCluster, sta
 
     first.wait_until("they share", is_shared)
     before = len(distinct(members))
-    first.wait_until("they go on", lambda: len(distinct(members)) > before)
+    first.wait_until("more is read", lambda: len(distinct(members)) > before)
     first.end_input()
     first.wait()
     second.wait_until("it owns all", lambda: second.owned == ALL)
@@ -68,8 +72,8 @@ def test_each_partition_has_one_owner(client: Client, cluster: LocalCluster, sta
 
 
 def check_read(members: list[Running], count: int) -> None:
-    """All of it, and nothing twice, unless a commit was refused."""
+    """Assert that all numbers were read, and none twice unless a commit was refused."""
     numbers = [number for member in members for number in member.numbers]
     assert set(numbers) == set(range(count))
-    if not any(member.told("uncommitted") for member in members):
+    if not any(member.values("uncommitted") for member in members):
         assert len(numbers) == count

@@ -1,4 +1,4 @@
-"""Records that clients send and read by themselves, without a group."""
+"""Test of clients that send records and read them without a group."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ RECORDS = 200
 
 
 @pytest.mark.scenario("sends and reads")
-def test_what_it_sends_it_reads(client: Client, cluster: LocalCluster, start: Start) -> None:
+def test_client_reads_sent_records_at_acknowledged_offsets(
+    client: Client, cluster: LocalCluster, start: Start
+) -> None:
     topic = str(client)
     cluster.create_topic(topic, partitions=PARTITIONS)
     senders = [

@@ -1,4 +1,4 @@
-"""Kafka Streams counts words, exactly once, while it is killed and a disk dies under it."""
+"""Test of Kafka Streams with exactly_once_v2 through a kill and a disk failure."""
 
 from __future__ import annotations
 
@@ -16,47 +16,47 @@ from kraftjbod.testing.local_cluster import LocalCluster
 from tests.clients.conftest import Start
 from tests.clients.judge import PARTITIONS
 from tests.clients.running import Running
-from tests.clients.test_dying_disk import dead, doomed
+from tests.clients.test_dying_disk import failed_disk, find_coordinator_directory
 
 pytestmark = pytest.mark.timeout(900)
 
 SEED: Final = 17
 LINES: Final = 300
 WORDS: Final = [f"word-{number}" for number in range(12)]
-#: For what was sent to be counted, also if an open transaction has to time out meanwhile.
+#: Enough for all sent words to be counted after an open transaction timed out.
 COUNTED_S: Final = 180.0
 
 
 @pytest.mark.trial("kafka-streams (Java)", "streams")
-def test_every_word_is_counted_once(
+def test_streams_with_kill_and_failed_disk_counts_every_word_once(
     cluster: LocalCluster, run_java: Callable[..., Start], tmp_path: Path
 ) -> None:
     for topic in ("lines", "counts"):
         cluster.create_topic(topic, partitions=PARTITIONS)
-    name, directory = doomed(cluster, "lines")
+    name, directory = find_coordinator_directory(cluster, "lines")
     start = run_java("WordCount", "-Xmx256m")
     lines = Lines(cluster)
     counts = Counts(cluster)
     running = start("count", "lines", "counts", name, tmp_path / "state")
     lines.send(LINES)
     counts.read_until(sum(lines.sent.values()) // 2, running)
-    # In the middle of a transaction, most probably; its state stays in its directory.
+    # The kill probably interrupts a transaction. The state store's directory is kept.
     running.kill()
     lines.send(LINES)
     running = start("count", "lines", "counts", name, tmp_path / "state")
     counts.read_until(sum(lines.sent.values()) * 3 // 4, running)
-    with dead(directory):
+    with failed_disk(directory):
         lines.send(LINES)
         counts.read_until(sum(lines.sent.values()), running)
         running.end_input()
         running.wait()
     counts.check(lines.sent)
-    assert not running.told("failed"), running.story()
+    assert not running.values("failed"), running.output_excerpt()
     cluster.wait_in_sync("counts")
 
 
 class Lines:
-    """What is sent to be counted."""
+    """A producer of random lines. ``sent`` counts the words."""
 
     def __init__(self, cluster: LocalCluster) -> None:
         self.sent: Counter[str] = Counter()
@@ -74,7 +74,7 @@ class Lines:
 
 
 class Counts:
-    """What a reader of committed records finds: the counts of each word, in order."""
+    """A reader of the committed counts of each word, in order."""
 
     def __init__(self, cluster: LocalCluster) -> None:
         self._found: dict[str, list[int]] = defaultdict(list)
@@ -101,7 +101,7 @@ class Counts:
                 assert value is not None
                 self._found[key.decode()].append(int(value))
             if time.monotonic() > deadline_s:
-                raise AssertionError(f"{found} of {total} counts\n{running.story()}")
+                raise AssertionError(f"{found} of {total} counts\n{running.output_excerpt()}")
 
     def check(self, sent: Counter[str]) -> None:
         assert self._reader.poll(2) is None

@@ -1,6 +1,4 @@
-"""What producers read and write in transactions is one thing, whoever's they are; and what Kafka's
-own do at each level, whose predecessors are fenced.
-"""
+"""Tests of transactions: consume-transform-produce with each client, and fencing with Kafka's."""
 
 from __future__ import annotations
 
@@ -16,13 +14,13 @@ from tests.clients.judge import PARTITIONS, committed, committed_numbers
 from tests.clients.programs import Client
 
 RECORDS = 600
-#: By each client.
+#: Records that each client copies.
 COPIED = 300
 
 
 @pytest.fixture(params=[2, 1])
 def level(request: pytest.FixtureRequest, cluster: LocalCluster) -> Iterator[int]:
-    """Of ``transaction.version``; afterwards it is 2 again, as a new cluster's."""
+    """The level of ``transaction.version`` in the test. Afterwards it is 2 again, the default."""
     set_level(cluster, request.param)
     yield request.param
     set_level(cluster, 2)
@@ -40,7 +38,9 @@ def set_level(cluster: LocalCluster, level: int) -> None:
 
 
 @pytest.mark.scenario("transacts")
-def test_a_copy_is_there_once(client: Client, cluster: LocalCluster, start: Start) -> None:
+def test_transactional_copy_commits_each_record_once(
+    client: Client, cluster: LocalCluster, start: Start
+) -> None:
     if "copy" in client.lacks:
         pytest.skip(f"{client} has {client.lacks['copy']}")
     source, copy = f"source-{client}", f"copy-{client}"
@@ -50,14 +50,14 @@ def test_a_copy_is_there_once(client: Client, cluster: LocalCluster, start: Star
     copier = start("copy", source, copy, copy, COPIED)
     sender.wait()
     copier.wait()
-    assert copier.told("aborted")
-    assert sum(copier.told("committed")) == COPIED
+    assert copier.values("aborted")
+    assert sum(copier.values("committed")) == COPIED
     assert sorted(committed_numbers(cluster, copy, COPIED)) == list(range(COPIED))
     assert committed(cluster, copy, at_least=COPIED) == COPIED
 
 
 @pytest.mark.trial("kafka-clients (Java)", "transactions")
-def test_a_copy_is_exact_and_a_zombie_fenced(
+def test_transactional_copy_at_each_version_is_exact_and_fences_zombie(
     cluster: LocalCluster, run_java: Callable[..., Start], level: int
 ) -> None:
     run = run_java("Client")
@@ -68,19 +68,19 @@ def test_a_copy_is_exact_and_a_zombie_fenced(
     copier = run("copy", source, copy, copy, RECORDS)
     sender.wait()
     copier.wait()
-    assert copier.told("aborted")
-    assert sum(copier.told("committed")) == RECORDS
+    assert copier.values("aborted")
+    assert sum(copier.values("committed")) == RECORDS
     assert committed(cluster, copy) == RECORDS
     reader = run("committed", copy, RECORDS)
     reader.wait()
     assert sorted(reader.numbers) == list(range(RECORDS))
-    # What was aborted is there, for who reads everything.
-    everything = run("read", copy, RECORDS + sum(copier.told("aborted")))
+    # A read_uncommitted reader gets the aborted records, too.
+    everything = run("read", copy, RECORDS + sum(copier.values("aborted")))
     everything.wait()
     assert set(everything.numbers) == set(range(RECORDS))
     zombie = run("fence", copy, copy)
     zombie.wait()
-    assert (zombie.told("fenced"), zombie.told("ended")) == ([True], [True])
+    assert (zombie.values("fenced"), zombie.values("ended")) == ([True], [True])
     reader = run("committed", copy, RECORDS + 1)
     reader.wait()
     assert -1 not in reader.numbers

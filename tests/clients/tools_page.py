@@ -1,8 +1,8 @@
-"""``make tools-page``: docs/tools.md, written by a run of both sides' tools.
+"""Writes docs/tools.md (``make tools-page``) from runs of Kafka's and kraftjbod's tools.
 
-Kafka's are run against a cluster of ours with three brokers, and ours against one broker of Apache
-Kafka's, each as its user would; a row is what one of them was asked, and a cell whether it ended
-well and said what it should. Its jars are those of ``java/kafka_jars.txt``.
+Kafka's tools run against a kraftjbod cluster of three brokers, and kraftjbod's tools against one
+broker of Apache Kafka. A row is a command; a cell shows whether the command ended with 0 and
+printed the expected text. The jars are those of ``java/kafka_jars.txt``.
 """
 
 from __future__ import annotations
@@ -29,17 +29,22 @@ _START_S: Final = 180
 _TOOLS: Final = "org.apache.kafka.tools"
 _HEAD: Final = (
     "# Tools\n\n"
-    "Kafka's command line tools against a cluster of ours, and ours against Apache Kafka "
-    "{version}: `make tools-page` runs them all and writes this page.\n"
-    "Each is started as its user would, with the same flags; *yes* says that it ended with exit "
-    "code 0 and said what it should.\n\n"
-    "| tool | asked for | Kafka's, of our cluster | ours, of Kafka's |\n|---|---|---|---|\n"
+    "Kafka's command line tools with a kraftjbod cluster, and kraftjbod's tools with Apache Kafka "
+    "{version}. `make tools-page` runs all of them and writes this page.\n"
+    "Both tools get the same flags. *yes*: the tool ended with exit code 0 and printed the "
+    "expected text.\n\n"
+    "| tool | arguments | Kafka's tool, kraftjbod cluster | kraftjbod's tool, Kafka |\n"
+    "|---|---|---|---|\n"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What both are asked. ``java`` is a class, ``ours`` a script; ``said`` what must be said."""
+    """A command for both tools.
+
+    ``java`` is the class of Kafka's tool. ``ours`` is kraftjbod's script if it differs from
+    ``tool``. ``said`` is a regular expression that the output must contain.
+    """
 
     tool: str
     java: str
@@ -58,7 +63,7 @@ _CG: Final = f"{_TOOLS}.consumer.group.ConsumerGroupCommand"
 _T: Final = f"{_TOOLS}.TopicCommand"
 _X: Final = f"{_TOOLS}.TransactionsCommand"
 _Q: Final = f"{_TOOLS}.MetadataQuorumCommand"
-#: In their order: later ones find what earlier ones did. ``{b}`` is the address.
+#: Run in this order: later rows depend on earlier ones. Names in braces are of ``_FILES``.
 ROWS: Final[Sequence[Row]] = (
     Row("topics", _T, "--create --topic t --partitions 2 --replication-factor 1", "t"),
     Row("topics", _T, "--list", "t"),
@@ -282,18 +287,17 @@ ROWS: Final[Sequence[Row]] = (
     Row("broker-api-versions", f"{_TOOLS}.BrokerApiVersionsCommand", "", "Produce"),
     Row("topics", _T, "--delete --topic t"),
 )
-#: Their subcommand stands before the address.
+#: Tools whose subcommand comes before ``--bootstrap-server``.
 _ADDRESS_LAST: Final = {"cluster"}
-#: Their results differ where it says so.
 _NOTES: Final = (
-    "\nWhat is missing in the last column is what we have no tool for.\n"
-    "What lies on either side's disks is shown alike by `kafka-dump-log.sh` and "
-    "`kraftjbod-dump-log`, but for the cluster's metadata, which has a form of its own on each.\n"
+    "\n*no such tool* in the last column: kraftjbod has no such tool.\n"
+    "`kafka-dump-log.sh` and `kraftjbod-dump-log` print the files of both clusters alike, "
+    "except the cluster metadata, whose format differs.\n"
 )
 
 
 def _run(command: Sequence[str], row: Row) -> str:
-    """ "yes", or why not."""
+    """Run a command and return "yes", or "no: " and the reason."""
     try:
         done = subprocess.run(
             ["nice", *command],
@@ -314,7 +318,7 @@ def _run(command: Sequence[str], row: Row) -> str:
     return f"no: {(done.stderr.splitlines() or lines)[0][:120]}".replace("|", r"\|")
 
 
-#: What is in the files that tools are given, by its name in a row.
+#: Contents of the files that commands name, by placeholder.
 _FILES: Final = {
     "{json}": '{"version": 1, "partitions": [{"topic": "t", "partition": 0, "offset": 0}]}',
     "{topics}": '{"version": 1, "topics": [{"topic": "t"}]}',
@@ -346,7 +350,7 @@ def _free_ports(count: int) -> list[int]:
 
 @contextmanager
 def _kafka_broker(kafka: Path, home: Path) -> Iterator[str]:
-    """The address of one combined node of Kafka's."""
+    """Run a combined node of Apache Kafka and yield its address."""
     clients, controllers = _free_ports(2)
     settings = {
         "process.roles": "broker,controller",
@@ -409,7 +413,7 @@ def _ours_of_theirs(kafka: Path, files: Path) -> list[str]:
 
 
 def cell(words: str) -> str:
-    """What was asked, as the page shows it."""
+    """Return the arguments as a cell of a Markdown table."""
     return f"`{words}`".replace("|", r"\|") if words else ""
 
 

@@ -151,7 +151,9 @@ class ComposeCluster:
             except AssertionError as e:
                 trouble = str(e)
             time.sleep(_POLL_S)
-        raise AssertionError(f"waited {WAIT_S:.0f} s for {what}: {trouble}\n{self.container_logs()}")
+        raise AssertionError(
+            f"waited {WAIT_S:.0f} s for {what}: {trouble}\n{self.container_logs()}"
+        )
 
     def wait_in_sync(self, topic: str) -> None:
         self.wait(f"every replica of {topic} to be in sync", lambda: self.is_in_sync(topic))

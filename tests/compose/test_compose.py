@@ -115,8 +115,10 @@ def _restart_all(cluster: ComposeCluster) -> None:
     cluster.wait_in_sync(TOPIC)
 
 
-def test_compose_clients_on_host_and_network_read_each_others_records(cluster: ComposeCluster) -> None:
-    """A client on the host reads records of a container, and a container reads those of the host."""
+def test_compose_clients_on_host_and_network_read_each_others_records(
+    cluster: ComposeCluster,
+) -> None:
+    """A client on the host and one in a container read each other's records."""
     cluster.tool("topics", "--create", "--topic", "both", "--partitions", "1")
     write_confluent(cluster.bootstrap, "both", [b"from the host"])
     server = ("--bootstrap-server", "broker-2:9092", "--topic", "both")
@@ -138,7 +140,9 @@ def test_compose_daemons_run_unprivileged_within_limits(cluster: ComposeCluster)
         assert printed == f"{1024**3} 512 true"
 
 
-def test_compose_faults_and_restart_lose_no_acknowledged_record(cluster: ComposeCluster, measured: Measured) -> None:
+def test_compose_faults_and_restart_lose_no_acknowledged_record(
+    cluster: ComposeCluster, measured: Measured
+) -> None:
     cluster.tool("topics", "--create", "--topic", TOPIC, "--partitions", str(PARTITIONS))
     cluster.wait_in_sync(TOPIC)
     ids = cluster.dir_ids()

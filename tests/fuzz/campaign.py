@@ -19,7 +19,7 @@ from typing import Any, Final
 from kraftjbod.local.daemon_process import DaemonProcess
 from kraftjbod.local.privileges import PACKAGE_ROOT
 from kraftjbod.testing.local_cluster import LocalCluster
-from tests.fuzz.flood import ListenerTarget, Figures, Flood
+from tests.fuzz.flood import Figures, Flood, ListenerTarget
 from tests.fuzz.kafka_frames import KafkaFrames
 from tests.fuzz.rpc_frames import RpcFrames
 from tests.fuzz.values import Values, World

@@ -26,7 +26,7 @@ from kraftjbod.protocol import rpc_codec
 from tests.fuzz.kafka_frames import Frame
 
 BURST: Final = 40
-#: Share of malformed frames that are sent directly behind the valid frames, not after their answers.
+#: Share of malformed frames that are sent together with the valid frames before them.
 _TRUNCATED: Final = 0.3
 #: Wait for the answers of a burst. Some requests wait longer; then the connection is closed.
 PATIENCE_S: Final = 3.0
@@ -170,7 +170,12 @@ class Flood:
         return burst
 
     async def _answers(
-        self, target: ListenerTarget, connection: _Connection, sound: list[Frame], *, is_truncated: bool
+        self,
+        target: ListenerTarget,
+        connection: _Connection,
+        sound: list[Frame],
+        *,
+        is_truncated: bool,
     ) -> None:
         """Read the answers of ``sound`` and record wrong ones.
 

@@ -61,7 +61,9 @@ def _send(daemon: DaemonProcess, data: bytes, *, half_close: bool = False) -> tu
 
 
 @pytest.mark.parametrize("kind", NO_CLIENT)
-def test_listener_closes_connection_of_foreign_protocol_without_answer(cluster: LocalCluster, daemon: DaemonProcess, kind: str) -> None:
+def test_listener_closes_connection_of_foreign_protocol_without_answer(
+    cluster: LocalCluster, daemon: DaemonProcess, kind: str
+) -> None:
     answer, _ = _send(daemon, NO_CLIENT[kind])
     assert answer == b""
     cluster.wait("the warning", lambda: daemon.events(WARNING))

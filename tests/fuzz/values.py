@@ -1,6 +1,6 @@
 """Values for the fields of generated requests: mostly plausible ones, and all boundary values.
 
-A :class:`World` has the topics, ids and paths of the cluster, so that requests pass the first check.
+A :class:`World` has the cluster's topics, ids and paths, so that requests pass the first check.
 Plausible values are chosen by a field's name, boundary values by its type.
 
 Values that would take effect and end the run are left out: the ids of live brokers in heartbeats,

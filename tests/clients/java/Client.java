@@ -1,4 +1,4 @@
-// Apache Kafka's own clients. See tests/clients/programs.py for what they are to do.
+// Apache Kafka's own clients. See tests/clients/programs.py for the verbs.
 
 import java.time.Duration;
 import java.util.ArrayList;
@@ -222,7 +222,7 @@ public final class Client {
                     topic, given[3], given[4], Integer.parseInt(given[5]));
             case "fence" -> Transactions.fence(topic, given[3]);
             case "group" -> {
-                // Of the newer protocol brokers say how long and how often.
+                // With the consumer protocol brokers set session timeout and heartbeat interval.
                 if (System.getProperty("group.protocol") != null) {
                     group(topic, given[3], "group.protocol", System.getProperty("group.protocol"));
                 } else {

@@ -1,4 +1,4 @@
-// A worker of Kafka Connect, distributed. See tests/clients/programs.py for what it is to do.
+// A worker of Kafka Connect, distributed. See tests/clients/programs.py for the verbs.
 
 import java.util.HashMap;
 import java.util.Map;

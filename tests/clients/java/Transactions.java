@@ -1,4 +1,4 @@
-// Transactions of Apache Kafka's own producer. See tests/clients/programs.py for what it is to do.
+// Transactions of Apache Kafka's own producer. See tests/clients/programs.py for the verbs.
 
 import java.time.Duration;
 import java.util.HashMap;
@@ -65,7 +65,8 @@ final class Transactions {
         }
     }
 
-    /** Two producers of one transactional id: the first cannot commit any more, nor begin. */
+    /** Fences a producer by a second one with its transactional id, and prints whether the first
+     * one fails to commit and to begin another transaction. */
     static void fence(String topic, String name) throws Exception {
         try (KafkaProducer<String, String> zombie = producer(name)) {
             zombie.beginTransaction();

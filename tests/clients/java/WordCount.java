@@ -1,4 +1,4 @@
-// Kafka Streams with state, exactly once. See tests/clients/programs.py for what it is to do.
+// Kafka Streams with state, exactly once. See tests/clients/programs.py for the verbs.
 
 import java.util.Arrays;
 import java.util.Properties;
@@ -24,7 +24,7 @@ public final class WordCount {
         with.put("commit.interval.ms", "200");
         with.put("replication.factor", "3");
         with.put("num.stream.threads", "2");
-        // Each count comes out, not only the last of an interval.
+        // Without a cache, so that each count is written and not only the last of an interval.
         with.put("statestore.cache.max.bytes", "0");
         with.put("consumer.auto.offset.reset", "earliest");
         with.put("consumer.session.timeout.ms", "6000");

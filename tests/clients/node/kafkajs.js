@@ -1,4 +1,4 @@
-// kafkajs. See tests/clients/programs.py for what it is to do.
+// kafkajs. See tests/clients/programs.py for the verbs.
 'use strict'
 
 const { readFileSync } = require('node:fs')
@@ -11,7 +11,7 @@ const kafka = new Kafka({
   retry: { retries: 20, maxRetryTime: 2000 },
 })
 const BURST = 20
-// Every so many transactions one is aborted.
+// One of this many transactions is aborted.
 const ABORTED = 3
 
 const tell = (name, value = null) => process.stdout.write(`${JSON.stringify({ [name]: value })}\n`)
@@ -22,8 +22,8 @@ async function produce(idempotent, topic, first, count, pauseMs) {
   await producer.connect()
   for (let from = first; from < first + count; from += BURST) {
     const numbers = Array.from({ length: Math.min(BURST, first + count - from) }, (_, i) => from + i)
-    // One after the other: it locks the sequences of idempotent batches by broker, and takes one
-    // back when a send fails. Where a leader moves, two sends get the same, and one is dropped.
+    // One after the other: kafkajs locks the sequences of idempotent batches per broker and returns
+    // a sequence when a send fails. When a leader moves, two sends get the same one, and one is lost.
     for (const number of numbers) {
       const message = { key: `${number}`, value: `${number}` }
       const [sent] = await producer.send({ topic, acks: -1, messages: [message] })
@@ -70,7 +70,7 @@ async function group(topic, name) {
   })
 }
 
-// Copies the numbers of one topic to another in transactions, until so many are there by its doing.
+// Copies the numbers of one topic to another in transactions until it has copied the given number.
 async function copy(source, target, name, count) {
   const writer = kafka.producer({ transactionalId: name, idempotent: true, maxInFlightRequests: 1 })
   const reader = kafka.consumer({ groupId: name, sessionTimeout: 10000, heartbeatInterval: 500 })
@@ -107,7 +107,7 @@ async function copy(source, target, name, count) {
   await writer.disconnect()
 }
 
-// What is found as soon as it is wanted: brokers hear of a change a moment later.
+// Polls until the result is the wanted one: brokers apply a change a moment after its response.
 async function settled(ask, wanted) {
   let found = await ask()
   for (let i = 0; i < 200 && JSON.stringify(found) !== JSON.stringify(wanted); i++) {

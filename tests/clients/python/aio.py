@@ -1,4 +1,4 @@
-"""aiokafka. See ``tests/clients/programs.py`` for what it is to do."""
+"""aiokafka. See ``tests/clients/programs.py`` for the verbs."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ async def copy(source: str, target: str, name: str, count: str) -> None:
 
 
 async def admin(topic: str, name: str) -> None:
-    """It cannot delete groups."""
+    """Administer topic and group. aiokafka cannot delete groups."""
     client = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
     await client.start()
 

@@ -1,4 +1,4 @@
-"""confluent-kafka: librdkafka in Python. See ``tests/clients/programs.py`` for what it is to do."""
+"""confluent-kafka: librdkafka in Python. See ``tests/clients/programs.py`` for the verbs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.clients.python.lines import (
 options = [word for word in sys.argv[1:] if word.startswith("--")]
 bootstrap, verb, *arguments = sys.argv[1 + len(options) :]
 CLASSIC = {"session.timeout.ms": SESSION_TIMEOUT_MS, "heartbeat.interval.ms": HEARTBEAT_MS}
-#: Of the newer one brokers say how long and how often.
+#: With the consumer protocol the brokers set session timeout and heartbeat interval.
 PROTOCOL = {"group.protocol": "consumer"} if options == ["--group-protocol=consumer"] else CLASSIC
 
 
@@ -85,7 +85,7 @@ def group(topic: str, name: str) -> None:
     )
     owned = set[int]()
 
-    # The newer protocol says what comes and what goes, the older one all of it each time.
+    # The consumer protocol reports changes of the assignment, the classic one the whole assignment.
     def changed(change: Any, parts: list[Any]) -> None:
         change({p.partition for p in parts})
         owns(owned)

@@ -1,4 +1,4 @@
-"""kafka-python. See ``tests/clients/programs.py`` for what it is to do."""
+"""kafka-python. See ``tests/clients/programs.py`` for the verbs."""
 
 from __future__ import annotations
 

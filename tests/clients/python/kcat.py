@@ -1,6 +1,7 @@
-"""kcat, and its balanced consumer: what it prints, told as the other programs tell it.
+"""kcat and its group consumer. This program converts kcat's output to JSON lines.
 
-It prints no offsets of what it sent, commits by itself, and administers nothing.
+kcat prints no offsets of sent records, commits automatically, and has no admin client.
+See ``tests/clients/programs.py`` for the verbs.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ AS_LINES = ["-f", '{"read": [%p, %o, %s]}\n']
 
 
 def produce(topic: str, first: str, count: str, pause_ms: str, *more: str) -> None:
-    """One kcat all along: what it was given is sent when it ends well."""
+    """Send through one kcat process. All records are acknowledged if it ends with 0."""
     sender = subprocess.Popen(
         [*KCAT, "-P", "-t", topic, "-K", ":", "-X", "acks=all", *more], stdin=subprocess.PIPE
     )
@@ -67,7 +68,7 @@ def group(topic: str, name: str) -> None:
     )
     assert member.stdout is not None
     assert member.stderr is not None
-    # It writes a line in pieces, among which one of ours would come.
+    # kcat writes a line in pieces, so that it must not share standard output with ``tell``.
     telling = [
         threading.Thread(target=tell_records, args=(member.stdout,)),
         threading.Thread(target=tell_rebalances, args=(member.stderr,)),

@@ -1,4 +1,4 @@
-"""What the programs in Python have in common: JSON lines, and a standard input that ends."""
+"""Helpers of the programs in Python: JSON lines, bursts, and the end of standard input."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
-#: Records that are under way at once; then all of them are waited for.
+#: Records in flight at once. The program waits for all of them before the next burst.
 BURST: Final = 20
 SESSION_TIMEOUT_MS: Final = 10_000
 HEARTBEAT_MS: Final = 500
 SETTLING_S: Final = 20
-#: Every so many transactions one is aborted.
+#: One of this many transactions is aborted.
 ABORTED: Final = 3
 
 _telling: Final = threading.Lock()
 
 
 def tell(name: str, value: Any = None) -> None:
-    """Whole lines, also from several threads."""
+    """Print one JSON line. Thread-safe."""
     with _telling:
         print(json.dumps({name: value}), flush=True)
 
 
 def bursts(first: int, count: int) -> Iterator[range]:
-    """The numbers to send, some at a time."""
+    """Yield the numbers to send as ranges of at most ``BURST``."""
     for start in range(first, first + count, BURST):
         yield range(start, min(start + BURST, first + count))
 
 
 def input_ended() -> threading.Event:
-    """Set once standard input is at its end: whoever started this program wants it to stop."""
+    """Return an event that is set at the end of standard input, which asks the program to stop."""
     ended = threading.Event()
 
     def wait() -> None:
@@ -45,9 +45,9 @@ def input_ended() -> threading.Event:
 
 
 def settled(ask: Callable[[], Any], wanted: Any) -> Any:
-    """What is found as soon as it is ``wanted``, or what it is after a while.
+    """Poll ``ask`` until it returns ``wanted``; after 20 s return its last result.
 
-    A change is done when it is answered; brokers that are asked hear of it a moment later.
+    A change is complete when it is answered, but other brokers apply it a moment later.
     """
     deadline = time.monotonic() + SETTLING_S
     while (found := ask()) != wanted and time.monotonic() < deadline:

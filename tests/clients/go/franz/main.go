@@ -1,4 +1,4 @@
-// franz-go. See tests/clients/programs.py for what it is to do.
+// franz-go. See tests/clients/programs.py for the verbs.
 package main
 
 import (
@@ -119,7 +119,7 @@ func copyAll(source, target, name string, count int) {
 		kgo.HeartbeatInterval(lines.HeartbeatMs*time.Millisecond),
 	)
 	lines.Check(err)
-	// What is aborted is read again.
+	// The session reads aborted records again.
 	for copied, turn := 0, 1; copied < count; {
 		fetches := session.PollRecords(background, lines.Burst)
 		lines.Check(fetches.Err())

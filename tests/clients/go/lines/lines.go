@@ -1,5 +1,5 @@
-// Package lines is what the programs in Go have in common: JSON lines, and a standard input that
-// ends. See tests/clients/programs.py for what the programs are to do.
+// Package lines has helpers of the programs in Go: JSON lines and the end of standard input.
+// See tests/clients/programs.py for the verbs of the programs.
 package lines
 
 import (
@@ -16,10 +16,10 @@ import (
 	"time"
 )
 
-// Burst is how many records are under way at once; then all of them are waited for.
+// Burst is the number of records in flight at once. The program waits for all before the next burst.
 const Burst = 20
 
-// Aborted is how many transactions there are to one that is aborted.
+// One of Aborted transactions is aborted.
 const Aborted = 3
 
 const (
@@ -46,8 +46,8 @@ func Check(err error) {
 	}
 }
 
-// InputEnded is cancelled at the end of standard input: whoever started this program wants it to
-// stop.
+// InputEnded returns a context that is cancelled at the end of standard input, which asks the
+// program to stop.
 func InputEnded() context.Context {
 	ended, end := context.WithCancel(context.Background())
 	go func() {
@@ -57,13 +57,13 @@ func InputEnded() context.Context {
 	return ended
 }
 
-// Owned are the partitions of one member, told whenever they change.
+// Owned has the partitions of one member and prints them at each change.
 type Owned struct {
 	mutex      sync.Mutex
 	partitions map[int32]bool
 }
 
-// Change adds and takes away.
+// Change adds the partitions more, removes fewer, and prints the result.
 func (o *Owned) Change(more, fewer []int32) {
 	o.mutex.Lock()
 	defer o.mutex.Unlock()
@@ -84,8 +84,8 @@ func (o *Owned) Change(more, fewer []int32) {
 	Tell("owns", owned)
 }
 
-// Settled is what is found as soon as it is wanted, or what it is after a while. A change is done
-// when it is answered; brokers that are asked hear of it a moment later.
+// Settled polls ask until it returns wanted; after 20 s it returns the last result. A change is
+// complete when it is answered, but other brokers apply it a moment later.
 func Settled[T any](ask func() T, wanted T) T {
 	found := ask()
 	for tries := 0; tries < 200 && !reflect.DeepEqual(found, wanted); tries++ {
@@ -95,7 +95,7 @@ func Settled[T any](ask func() T, wanted T) T {
 	return found
 }
 
-// Number is an argument, or the value of a record.
+// Number parses an argument or the value of a record.
 func Number(text string) int {
 	number, err := strconv.Atoi(text)
 	Check(err)

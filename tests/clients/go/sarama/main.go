@@ -1,4 +1,4 @@
-// sarama. See tests/clients/programs.py for what it is to do.
+// sarama. See tests/clients/programs.py for the verbs.
 package main
 
 import (
@@ -75,7 +75,7 @@ func read(topic string, count int) {
 	}
 }
 
-// member is asked by sarama: Setup, ConsumeClaim for each partition at once, Cleanup.
+// member has sarama's callbacks: Setup, a concurrent ConsumeClaim per partition, Cleanup.
 type member struct {
 	topic string
 	owned lines.Owned
@@ -128,7 +128,7 @@ func group(topic, name string) {
 	lines.Tell("left", nil)
 }
 
-// copier is asked by sarama as member is; its claims share a producer, one transaction at a time.
+// copier has sarama's callbacks, as member. Its claims share a producer, one transaction at a time.
 type copier struct {
 	source, target, name string
 	mutex                sync.Mutex
@@ -259,7 +259,7 @@ func admin(topic, name string) {
 		}
 	}
 	lines.Tell("group_offsets", sum)
-	// The partition was made just now: its leader may not know yet that it is.
+	// The partition is new, and its leader may not have applied the metadata yet.
 	end := func() int64 {
 		lines.Check(client.RefreshMetadata(topic))
 		offset, err := client.GetOffset(topic, 0, sarama.OffsetNewest)

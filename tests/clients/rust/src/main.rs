@@ -1,4 +1,4 @@
-//! rdkafka. See tests/clients/programs.py for what it is to do.
+//! rdkafka. See tests/clients/programs.py for the verbs.
 
 use std::io::Read;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,7 +19,7 @@ use rdkafka::{ClientConfig, ClientContext, Message, Offset, TopicPartitionList};
 use serde_json::{json, Value};
 
 const BURST: i64 = 20;
-/// Every so many transactions one is aborted.
+/// One of this many transactions is aborted.
 const ABORTED: i64 = 3;
 const WAIT: Duration = Duration::from_secs(10);
 
@@ -114,7 +114,7 @@ fn group(config: ClientConfig, topic: &str) {
     tell("left", Value::Null);
 }
 
-/// Copies the numbers of one topic to another in transactions, until so many are there by its doing.
+/// Copies the numbers of one topic to another in transactions until it has copied `count`.
 fn copy(reads: ClientConfig, writes: ClientConfig, from: &str, to: &str, count: i64) {
     let reader: BaseConsumer = reads.create().unwrap();
     reader.subscribe(&[from]).unwrap();
@@ -153,7 +153,7 @@ fn copy(reads: ClientConfig, writes: ClientConfig, from: &str, to: &str, count: 
     }
 }
 
-/// What is found as soon as it is wanted: brokers hear of a change a moment later.
+/// Polls until the result is the wanted one: brokers apply a change a moment after its response.
 async fn settled(ask: impl AsyncFn() -> Value, wanted: Value) -> Value {
     for _ in 0..200 {
         if ask().await == wanted {
@@ -214,7 +214,7 @@ async fn main() {
     let given: Vec<String> = std::env::args().collect();
     let (bootstrap, verb, topic) = (&given[1], given[2].as_str(), &given[3]);
     let number = |index: usize| given[index].parse::<i64>().unwrap();
-    // The crate does not say its own version; Cargo.toml pins it.
+    // The crate has no function for its own version, which Cargo.toml pins.
     let manifest = include_str!("../Cargo.toml");
     let pin = manifest.split("rdkafka = { version = \"=").nth(1).unwrap();
     tell("version", json!(pin.split('"').next().unwrap()));
