@@ -1,4 +1,4 @@
-"""docs/configuration.md: every key, from the models that read it and their fields' docstrings."""
+"""Generates docs/configuration.md from the configuration models and their fields' docstrings."""
 
 from __future__ import annotations
 
@@ -70,14 +70,14 @@ _KINDS: Final = {
 
 
 def _meanings(model: type[KeyedModel]) -> Mapping[str, str]:
-    """By key, with code as Markdown has it."""
+    """Return the docstring of each field by key, with Markdown's quotes around code."""
     return {
         key: re.sub(r"``(.*?)``", r"`\1`", text) for key, text in config_meanings(model).items()
     }
 
 
 class Key(NamedTuple):
-    """One row."""
+    """A row of the page."""
 
     name: str
     kind: str
@@ -91,7 +91,7 @@ class Key(NamedTuple):
 
 
 def keys_of(model: type[KeyedModel], without: Iterable[type[KeyedModel]] = ()) -> Iterable[Key]:
-    """What ``model`` has that none of ``without`` has."""
+    """Return the keys of ``model`` that no model in ``without`` has."""
     meanings, known = _meanings(model), {name for other in without for name in other.model_fields}
     sets = {broker: topic for topic, brokers in BROKER_KEYS.items() for broker in brokers}
     for name, field in model.model_fields.items():
@@ -153,7 +153,7 @@ def _limits(field: FieldInfo) -> str:
 
 
 def page() -> str:
-    """The whole of docs/configuration.md."""
+    """Return docs/configuration.md."""
     lines = [_HEAD]
     for title, model, without, intro in _SECTIONS:
         lines += [f"## {title}", "", intro, ""]
@@ -164,7 +164,7 @@ def page() -> str:
 
 
 def _other_keys() -> Iterator[str]:
-    """Kafka's keys that no model has."""
+    """Yield the rows of Kafka's keys that no model has."""
     yield from ("## Keys of Kafka with another name here", "", "The key on the left is an alias.")
     yield from ("", "| key | is |", "|---|---|")
     yield from (f"| `{alias}` | `{key}` |" for alias, key in sorted(ALIASES.items()))

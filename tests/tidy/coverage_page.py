@@ -1,4 +1,4 @@
-"""``make coverage``: the page docs/coverage.md, from the data of coverage.py."""
+"""Generates docs/coverage.md from the data of coverage.py (``make coverage``)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/events.md: every event that daemons and tools log, found in the source."""
+"""Generates docs/events.md: the events that daemons and tools log, found in the source."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import Final, NamedTuple
 
 from tests.tidy.event_meanings import MEANINGS
-from tests.tidy.house import SourceFile, read_sources
+from tests.tidy.sources import SourceFile, read_sources
 
 _HEAD: Final = """# Events
 
@@ -24,7 +24,7 @@ _LEVELS: Final = ("debug", "info", "warning", "error", "critical", "exception")
 
 
 class Event(NamedTuple):
-    """One place that logs one event."""
+    """A call that logs an event."""
 
     folder: str
     name: str
@@ -42,7 +42,7 @@ class Event(NamedTuple):
 
 
 def events() -> list[Event]:
-    """All of them, by folder and name."""
+    """Return all events, sorted by folder and name."""
     return sorted(event for source in read_sources().values() for event in _events_of(source))
 
 
@@ -76,7 +76,7 @@ def _fields(call: ast.Call) -> list[str]:
 
 
 def page() -> str:
-    """The whole of docs/events.md."""
+    """Return docs/events.md."""
     lines = [_HEAD]
     for folder, of_folder in groupby(events(), key=lambda event: event.folder):
         lines += [f"## {folder}/", ""]

@@ -1,6 +1,6 @@
-"""``make map``: kraftjbod/FILES.md, every file of the package with its layer and purpose.
+"""Generates kraftjbod/FILES.md: each file of the package with its layer and purpose (``make map``).
 
-``python -m tests.tidy.file_map`` writes the page from the docstrings; a tidy test compares.
+``python -m tests.tidy.file_map`` writes the page from the docstrings. test_tidy.py compares them.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import ast
 from itertools import groupby
 from typing import Final
 
-from tests.tidy.house import PACKAGE, read_sources
+from tests.tidy.sources import PACKAGE, read_sources
 
 PAGE: Final = PACKAGE / "FILES.md"
 
@@ -21,12 +21,12 @@ _HEAD: Final = """# Files
 
 
 def page() -> str:
-    """The whole of FILES.md: folder by folder."""
+    """Return FILES.md: a table per folder."""
     sources = sorted(read_sources().values(), key=lambda source: (source.folder, source.path))
     lines = [_HEAD]
     for folder, files in groupby(sources, key=lambda source: source.folder):
-        sign = ast.get_docstring(ast.parse((PACKAGE / folder / "__init__.py").read_text())) or ""
-        purpose = " ".join(sign.partition("\n\n")[0].split())
+        init = ast.get_docstring(ast.parse((PACKAGE / folder / "__init__.py").read_text())) or ""
+        purpose = " ".join(init.partition("\n\n")[0].split())
         lines += [
             f"## {folder}/",
             "",
@@ -37,7 +37,7 @@ def page() -> str:
         ]
         for source in files:
             name = source.path.removeprefix(f"{folder}/")
-            lines.append(f"| [{name}]({source.path}) | {source.colour} | {source.purpose} |")
+            lines.append(f"| [{name}]({source.path}) | {source.layer} | {source.purpose} |")
         lines.append("")
     return "\n".join(lines)
 

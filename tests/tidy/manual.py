@@ -1,6 +1,6 @@
-"""``make docs``: the pages of the manual that are written from the code.
+"""Generates the manual's pages that come from the code (``make docs``).
 
-``python -m tests.tidy.manual`` writes them; a test compares.
+``python -m tests.tidy.manual`` writes the pages. test_manual.py compares them with the code.
 """
 
 from __future__ import annotations

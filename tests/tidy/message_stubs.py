@@ -1,10 +1,10 @@
-"""``make stubs``: kraftjbod/protocol/messages.pyi, written from the schemas that the codec runs on.
+"""Generates kraftjbod/protocol/messages.pyi from the schemas that the codec uses (``make stubs``).
 
-``python -m tests.tidy.message_stubs`` writes the stubs; a tidy test compares them with the schemas.
+``python -m tests.tidy.message_stubs`` writes the stubs. test_message_stubs.py compares them.
 
-* One class per message, with its inner structs in it, as they are at run time.
-* Arrays are lists when they were read; who writes may give a tuple as well.
-* A field may be None if a version that we speak can say null, or if that is its default.
+* A message is a class that contains the classes of its structs, as at run time.
+* Decoded arrays are lists; encoders accept tuples, too.
+* A field may be None if it is nullable in a supported version, or if None is its default.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final
 from kraftjbod.protocol.kafka_codec import MESSAGE_NAMES, SUPPORTED
 from kraftjbod.protocol.schemas.kafka_schema import FieldSchema, StructSchema, load_message
 from kraftjbod.protocol.schemas.record_schemas import RECORD_SCHEMAS
-from tests.tidy.house import PACKAGE
+from tests.tidy.sources import PACKAGE
 
 STUBS: Final = PACKAGE / "protocol" / "messages.pyi"
 
@@ -39,7 +39,7 @@ _TYPES: Final = {
 
 
 def stubs() -> str:
-    """The whole of messages.pyi."""
+    """Return the text of messages.pyi."""
     names = sorted((*MESSAGE_NAMES, *RECORD_SCHEMAS))
     return "\n".join([_HEAD, *(line for name in names for line in _message(name))])
 
@@ -63,7 +63,7 @@ def _message(name: str) -> Iterator[str]:
 
 def _answer(request: str) -> str:
     response = request.removesuffix("Request") + "Response"
-    # With acks=0 there is no answer.
+    # Produce with acks=0 has no response.
     return f"{response} | None" if request == "ProduceRequest" else response
 
 
@@ -73,7 +73,7 @@ def _fields(struct: StructSchema, versions: range, message: str) -> Iterator[str
 
 
 def _type(field: FieldSchema, versions: range, message: str) -> str:
-    # Whatever is no more of these is a whole number of some width.
+    # All other types are integers.
     name = f"{message}.{field.struct.name}" if field.struct else _TYPES.get(field.type, "int")
     if field.is_array:
         name = f"Sequence[{name}]"

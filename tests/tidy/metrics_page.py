@@ -1,7 +1,7 @@
-"""docs/metrics.md: every figure, with the words that are said of it here.
+"""Generates docs/metrics.md: all metrics, with the descriptions of this file.
 
-Names are found in the source: what is counted or gauged under a literal name, and what the
-functions of files yield that publish figures of things that come and go.
+The tests find the names in the source: literal names of counters and gauges, and names yielded by
+the functions that publish metrics of objects with a limited lifetime.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import ast
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from tests.tidy.house import SourceFile, read_sources
+from tests.tidy.sources import SourceFile, read_sources
 
 _HEAD: Final = """# Metrics
 
@@ -21,8 +21,8 @@ Names are Kafka's where Kafka has one; those that end in `PerSec` are counters s
 Counters begin at 0 with the daemon, those of a directory when it is opened.
 Sizes are in bytes, times in milliseconds.
 """
-#: What each figure says, in the order of the page. Where a directory's figure is meant, the name is
-#: the middle part: ``LogDirectory<name>,logDirectory="/d1"``.
+#: Descriptions of the metrics, in the order of the page. The name of a directory's metric is the
+#: middle part: ``LogDirectory<name>,logDirectory="/d1"``.
 FIGURES: Final[Mapping[str, Mapping[str, str]]] = {
     "Of a broker": {
         "PartitionCount": "Replicas on this broker.",
@@ -156,9 +156,9 @@ _TEMPLATES: Final = {
 
 
 def figures_in_code() -> set[tuple[bool, str]]:
-    """Names, each with whether the controller has it."""
+    """Return the metrics in the source: whether the controller has it, and the name."""
     return {
-        (source.room == "controller", name)
+        (source.package == "controller", name)
         for source in read_sources().values()
         if "etrics" in source.text
         for name in _names_in(source)
@@ -191,7 +191,7 @@ def _registers(function: ast.expr) -> bool:
 
 
 def _template(name: ast.expr) -> str:
-    """A literal, or an f-string with ``<name>`` for what stands in braces."""
+    """Return a literal's text; an f-string's placeholders become ``<name>``."""
     match name:
         case ast.Constant(value=str(text)):
             return text
@@ -210,7 +210,7 @@ def _part(part: ast.expr) -> str:
 
 
 def page() -> str:
-    """The whole of docs/metrics.md."""
+    """Return docs/metrics.md."""
     lines = [_HEAD]
     for title, figures in FIGURES.items():
         lines += [f"## {title}", "", "| figure | what it is |", "|---|---|"]

@@ -1,4 +1,4 @@
-"""docs/protocol.md: which APIs are served where, in which versions, and what is ours in them."""
+"""Generates docs/protocol.md: the APIs, their versions, and kraftjbod's extensions of them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kraftjbod.protocol.schemas.kafka_extensions import (
     OWN_FIELDS,
     OWN_MESSAGES,
 )
-from tests.tidy.house import PACKAGE
+from tests.tidy.sources import PACKAGE
 
 _HEAD: Final = """# Protocol
 
@@ -49,7 +49,7 @@ def _apis() -> Iterator[str]:
     yield "| API | key | versions |"
     yield "|---|---|---|"
     for key, (least, greatest) in sorted(SUPPORTED.items()):
-        # librdkafka takes compression for unsupported unless Produce begins at 0 (KIP-896).
+        # librdkafka uses no compression unless the lowest advertised Produce is 0 (KIP-896).
         note = ", and announced from 0 on, as Kafka does" if key == ApiKey.PRODUCE else ""
         versions = f"{least} to {greatest}" if least < greatest else f"{least}"
         yield f"| {api_name(key)} | {key} | {versions}{note} |"
@@ -93,7 +93,7 @@ def _own_api() -> Iterator[str]:
 
 
 def _comment_above(start: str, after: int = 0) -> str:
-    """What stands in comments directly above the first line that begins so."""
+    """Return the comment above the first line that begins with ``start``."""
     line = next(n for n in range(after, len(_SCHEMAS)) if _SCHEMAS[n].startswith(start))
     words: list[str] = []
     while found := re.fullmatch(r"\s*# (.+)", _SCHEMAS[line - 1]):
@@ -108,7 +108,7 @@ def _code(text: str) -> str:
 
 
 def page() -> str:
-    """The whole of docs/protocol.md."""
+    """Return docs/protocol.md."""
     own = f"Key {FIRST_OWN_API_KEY}, AlterLogDirs: `kraftjbod-log-dirs --reattach`, `--add`, `--forget`."
     return "\n".join(
         [

@@ -1,4 +1,4 @@
-"""docs/states.md: the state machines, drawn from the tables that the code runs on."""
+"""Generates docs/states.md: diagrams of the state machines, from the code's transition tables."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ An event that a state has no arrow for changes nothing.
 
 
 class Machine(NamedTuple):
-    """One table of transitions, and the words around its picture."""
+    """A transition table, and the text of its section."""
 
     title: str
     source: str
@@ -58,7 +58,7 @@ Source: [storage/log_dirs/log_dir_policy.py](../kraftjbod/storage/log_dirs/log_d
 
 
 def page() -> str:
-    """The whole of docs/states.md."""
+    """Return docs/states.md."""
     return "\n".join([_HEAD, *map(_section, MACHINES), _ALLOWED_HEAD, *_allowed(), ""])
 
 
@@ -86,7 +86,7 @@ def _section(machine: Machine) -> str:
 
 
 def _table(machine: Machine) -> Iterable[str]:
-    """Events down, states across; a cell is where the event leads to."""
+    """Yield a table with events as rows, states as columns, and next states as cells."""
     states = machine.states
     yield f"| | {' | '.join(_name(state) for state in states)} |"
     yield "|---" * (len(states) + 1) + "|"
@@ -96,7 +96,7 @@ def _table(machine: Machine) -> Iterable[str]:
 
 
 def _allowed() -> Iterable[str]:
-    """Operations down, states across."""
+    """Yield the table of allowed operations, with operations as rows and states as columns."""
     states = list(log_dir_state.LogDirState)
     yield f"| | {' | '.join(map(_name, states))} |"
     yield "|---" * (len(states) + 1) + "|"

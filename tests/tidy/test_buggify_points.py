@@ -6,7 +6,7 @@ import ast
 import re
 
 from tests.checkout import ROOT
-from tests.tidy.house import read_sources
+from tests.tidy.sources import read_sources
 
 _ROW = re.compile(r"^\| `([a-z]+\.[a-z_]+)` \| \S", re.MULTILINE)
 _OWN_FILE = "core/buggify.py"
@@ -35,12 +35,12 @@ def test_names_of_points_are_unique_and_begin_with_their_package() -> None:
 
 def test_points_are_in_disk_and_loop_files() -> None:
     sources = read_sources()
-    colours = {path: sources[path].colour for _, path in points()}
-    assert {path for path, colour in colours.items() if colour not in ("DISK", "LOOP")} == set()
+    layers = {path: sources[path].layer for _, path in points()}
+    assert {path for path, layer in layers.items() if layer not in ("DISK", "LOOP")} == set()
 
 
 def test_calls_of_fires_are_guarded_by_is_on() -> None:
-    """Outside of a simulation a point costs no call."""
+    """Outside of a simulation a point costs a comparison and no call."""
     for path, source in read_sources().items():
         asked = len(re.findall(r"buggify\.(?:fires|time_out)\(", source.text))
         if path != _OWN_FILE:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.checkout import ROOT
-from tests.tidy.house import PACKAGE
+from tests.tidy.sources import PACKAGE
 
 FOLDER: Final = PACKAGE / "adr"
 CITATION: Final = re.compile(r"\bADR (\d+)")

@@ -13,7 +13,7 @@ from kraftjbod.core.topic_config import TopicConfig
 from tests.checkout import ROOT
 from tests.clients import tools_page
 from tests.tidy import manual
-from tests.tidy.house import PACKAGE
+from tests.tidy.sources import PACKAGE
 
 KEYS = BrokerConfig.keys() | ControllerConfig.keys() | TopicConfig.keys() | GroupOverrides.keys()
 CODE = "\n".join(path.read_text() for path in sorted(PACKAGE.rglob("*.py")))
@@ -38,28 +38,28 @@ def text(request: pytest.FixtureRequest) -> str:
     return path.read_text()
 
 
-def test_keys_are_keys(text: str) -> None:
+def test_documents_name_existing_config_keys(text: str) -> None:
     assert set(KEY.findall(text)) - KEYS == set()
 
 
-def test_events_are_logged(text: str) -> None:
+def test_documents_name_logged_events(text: str) -> None:
     assert [event for event in set(EVENT.findall(text)) if f'"{event}"' not in CODE] == []
 
 
-def test_options_are_options(text: str) -> None:
+def test_documents_name_existing_options(text: str) -> None:
     options = set(OPTION.findall(text)) - FOREIGN
     assert [o for o in options if f"--{o}" not in CODE and f'"{o}"' not in CODE] == []
 
 
-def test_commands_are_installed(text: str) -> None:
+def test_documents_name_installed_commands(text: str) -> None:
     scripts = (ROOT / "pyproject.toml").read_text()
     assert [name for name in set(COMMAND.findall(text)) if f"{name} =" not in scripts] == []
 
 
-def test_files_that_are_named_are_there() -> None:
-    """A page may name a file by the end of its path, or by its name."""
-    rooms = (PACKAGE, ROOT / "tests", ROOT / "conf")
-    files = [path.as_posix() for room in rooms for path in room.rglob("*.py")]
+def test_documents_name_existing_files() -> None:
+    """A page may name a file by its name or the end of its path."""
+    folders = (PACKAGE, ROOT / "tests", ROOT / "conf")
+    files = [path.as_posix() for folder in folders for path in folder.rglob("*.py")]
     pages = [ROOT / "CONTRIBUTING.md", PACKAGE / "ARCHITECTURE.md", *PAGES]
     missing = {
         (page.name, name)
@@ -70,7 +70,7 @@ def test_files_that_are_named_are_there() -> None:
     assert missing == {("testing.md", "test_my_app.py")}
 
 
-def test_the_page_of_clients_is_of_the_pinned_versions() -> None:
+def test_clients_page_has_pinned_versions() -> None:
     """Debian's kcat is not pinned here, and another test covers Spark's connector."""
     folder = ROOT / "tests/clients"
     pins = (
@@ -92,7 +92,7 @@ def test_the_page_of_clients_is_of_the_pinned_versions() -> None:
     assert set(pinned) <= set(table), f"run `make clients`: {folder} has other versions"
 
 
-def test_the_page_of_tools_has_the_rows_that_are_run() -> None:
+def test_tools_page_has_all_rows() -> None:
     page = (ROOT / "docs/tools.md").read_text()
     asked = [f"| {row.tool} | {tools_page.cell(row.words)} |" for row in tools_page.ROWS]
     written = [row for row in page.splitlines() if row.startswith("| ")][1:]
@@ -108,7 +108,7 @@ def anchors(page: Path) -> set[str]:
     }
 
 
-def test_links_lead_somewhere() -> None:
+def test_documents_link_to_existing_targets() -> None:
     pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *PACKAGE.rglob("*.md")]
     broken = [
         (page.name, path, anchor)

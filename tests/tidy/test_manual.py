@@ -1,4 +1,4 @@
-"""The pages that are written from the code say what the code says."""
+"""Tests that the generated pages of the manual match the code."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from tests.tidy.states_page import MACHINES
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
-def test_pages_are_written_from_the_code(path: Path) -> None:
+def test_generated_pages_match_the_code(path: Path) -> None:
     assert path.read_text() == PAGES[path](), "run `make docs`"
 
 
-def test_every_key_has_a_meaning() -> None:
+def test_config_keys_have_descriptions() -> None:
     keys = [key for kind in (BrokerConfig, ControllerConfig, TopicConfig) for key in keys_of(kind)]
     assert [key.name for key in keys if not key.meaning] == []
 
 
-def test_every_figure_has_a_meaning() -> None:
+def test_metrics_have_descriptions() -> None:
     assert figures_on_the_page() == figures_in_code(), (
         "tests/tidy/metrics_page.py says what each is"
     )
 
 
-def test_every_event_has_a_meaning() -> None:
+def test_events_have_descriptions() -> None:
     assert {event.name for event in events()} == MEANINGS.keys(), (
         "tests/tidy/event_meanings.py says what each means"
     )
 
 
-def test_every_state_can_be_reached_and_left() -> None:
+def test_states_are_reached_by_transitions() -> None:
     for machine in MACHINES:
         reached = {after for after in machine.transitions.values()} | {machine.first}
         assert reached == set(machine.states), machine.title

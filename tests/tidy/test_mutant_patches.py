@@ -1,4 +1,4 @@
-"""The holes of ``make sim-mutants`` can be put back into the code of today."""
+"""Tests that the patches of ``make sim-mutants`` apply to the current code."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PATCHES = sorted((ROOT / "tests/sim/mutants").glob("*.patch"))
 
 
 @pytest.mark.parametrize("patch", PATCHES, ids=lambda path: path.stem)
-def test_what_a_mutant_changes_is_there_once(patch: Path) -> None:
+def test_mutant_patch_context_occurs_once(patch: Path) -> None:
     hunks = 0
     for of_file in re.split(r"^diff --git .*\n", patch.read_text(), flags=re.M)[1:]:
         path = re.search(r"^--- a/(.*)", of_file, flags=re.M)

@@ -1,4 +1,4 @@
-"""The style of the house, kept by tests that read the source and run nothing of it."""
+"""Tests of layers, imports and conventions. They parse the source and run none of it."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from graphlib import CycleError, TopologicalSorter
 from kraftjbod.spark.pipeline_tool import JOBS
 from tests.checkout import ROOT
 from tests.tidy import file_map
-from tests.tidy.house import PACKAGE, SourceFile, read_drawing, read_sources
+from tests.tidy.sources import PACKAGE, SourceFile, read_architecture, read_sources
 
-DRAWING = read_drawing()
+ARCHITECTURE = read_architecture()
 SOURCES = read_sources()
-COLOUR = {path: source.colour for path, source in SOURCES.items()}
+LAYER = {path: source.layer for path, source in SOURCES.items()}
 
 IMPURE_MODULES = frozenset(
     {"asyncio", "io", "os", "pathlib", "random", "socket", "structlog", "threading", "time"}
 )
-#: Time, chance, threads, sockets and files come from whoever builds: a simulation has its own.
-HANDED_IN = frozenset(
+#: Time, random numbers, threads, sockets and files are parameters that a simulation replaces.
+PARAMETERS = frozenset(
     {"os", "random", "secrets", "signal", "socket", "subprocess", "threading", "time", "uuid"}
 )
 FORBIDDEN = {
     "PURE": IMPURE_MODULES | {"uuid", "secrets", "tempfile", "subprocess"},
-    "DISK": frozenset({"asyncio", "pathlib", "structlog"}) | HANDED_IN,
-    "LOOP": frozenset({"pathlib"}) | HANDED_IN,
+    "DISK": frozenset({"asyncio", "pathlib", "structlog"}) | PARAMETERS,
+    "LOOP": frozenset({"pathlib"}) | PARAMETERS,
     "FRAME": IMPURE_MODULES | {"uuid", "secrets", "tempfile", "subprocess", "datetime"},
 }
-#: Files that need a module their colour forbids, each with its reason.
+#: Files that need a module that their layer forbids, each with the reason.
 ALLOWED = {
     "storage/vfs.py": {
         "os": "the one file that touches the operating system's files",
-        "threading": "the files of a dead disk are given up from beside its hung thread",
+        "threading": "another thread closes the files of a failed disk while its thread hangs",
     },
-    "storage/log_dirs/dir_executor.py": {"threading": "the threads that are handed in"},
+    "storage/log_dirs/dir_executor.py": {"threading": "its threads are a parameter"},
     "storage/segments/segment_cache.py": {
         "threading": "the loop adds a log's segments while the directory thread loads others"
     },
@@ -45,28 +45,28 @@ ALLOWED = {
         "threading": "the loop, movers and the scrub doubt what the directory thread trusts"
     },
     "net/connection.py": {
-        "socket": "a listener's is shut down before it is closed",
-        "threading": "what all connections of a thread read into",
+        "socket": "a listener's socket is shut down before it is closed",
+        "threading": "all connections of a thread share a read buffer",
     },
-    "core/telemetry.py": {"structlog": "the door"},
+    "core/telemetry.py": {"structlog": "the only file that uses structlog"},
 }
-#: Where a foreign OSError may be caught: the one judge of disks, the one of sockets.
-#: The second asks the first for its judgement, once it is clear which of two dirs is to blame.
+#: Files that may catch an OSError. log_dir.py judges errors of disks, and connection.py those of
+#: sockets. outside_operations.py finds out which of two directories failed and calls log_dir.py.
 OSERROR_GATES = frozenset(
     {"storage/log_dirs/log_dir.py", "storage/log_dirs/outside_operations.py", "net/connection.py"}
 )
-#: Where an errno is an answer and not a failure, so that it may be turned into a value.
-#: An OSError shows whether a descriptor is free, because EMFILE has no exception class.
+#: Files that may convert these errors to return values, because they are expected results there.
+#: OSError: EMFILE, which shows that no descriptor is free, has no exception class.
 ANSWERS = {"storage/vfs.py": {"FileNotFoundError", "BlockingIOError", "OSError"}}
 
 MAX_FUNCTION_LINES = 70
-#: Users import from these, so that their signs also say what.
-PUBLIC_ROOMS = {"testing", "simulation", "spark"}
-MAX_SIGN_LINES = 12
+#: Users import from these packages, so that their ``__init__.py`` exports names.
+PUBLIC_PACKAGES = {"testing", "simulation", "spark"}
+MAX_INIT_LINES = 12
 
 
 def each_source(check: Callable[[SourceFile], None]) -> Callable[[], None]:
-    """One test of a check for all files; what it finds is listed by file."""
+    """Return a test that applies ``check`` to each file and lists the failures by file."""
 
     def test() -> None:
         wrong: dict[str, str] = {}
@@ -86,16 +86,16 @@ def functions(source: SourceFile) -> list[ast.FunctionDef | ast.AsyncFunctionDef
     return [node for node in ast.walk(source.tree) if isinstance(node, kinds)]
 
 
-def test_the_list_of_files_is_drawn_from_the_docstrings() -> None:
+def test_files_page_matches_docstrings() -> None:
     assert file_map.PAGE.read_text() == file_map.page(), "run `make map`"
 
 
-def test_every_room_is_drawn() -> None:
-    assert {source.room for source in SOURCES.values()} == set(DRAWING.sees)
+def test_architecture_page_lists_each_package() -> None:
+    assert {source.package for source in SOURCES.values()} == set(ARCHITECTURE.sees)
 
 
-def circle(edges: Mapping[str, Collection[str]]) -> list[str]:
-    """Names that lead back to the first of them; [] if none do."""
+def cycle(edges: Mapping[str, Collection[str]]) -> list[str]:
+    """Return the names of a cycle of ``edges``; [] if there is none."""
     try:
         TopologicalSorter(edges).prepare()
     except CycleError as e:
@@ -103,51 +103,51 @@ def circle(edges: Mapping[str, Collection[str]]) -> list[str]:
     return []
 
 
-def test_no_circle_of_files() -> None:
-    assert circle({path: source.imported_files for path, source in SOURCES.items()}) == []
+def test_imports_of_files_have_no_cycle() -> None:
+    assert cycle({path: source.imported_files for path, source in SOURCES.items()}) == []
 
 
-def test_no_circle_of_folders() -> None:
-    """So that each folder can be read, tested and replaced without those above it."""
+def test_imports_of_folders_have_no_cycle() -> None:
+    """Each folder can be read, tested and replaced without the folders that import it."""
     edges: dict[str, set[str]] = {}
     for source in SOURCES.values():
         seen = {SOURCES[path].folder for path in source.imported_files}
         edges.setdefault(source.folder, set()).update(seen - {source.folder})
-    assert circle(edges) == []
+    assert cycle(edges) == []
 
 
 @each_source
-def test_rooms_see_only_what_they_may(source: SourceFile) -> None:
-    rooms = {SOURCES[path].room for path in source.imported_files} - {source.room}
-    assert rooms <= DRAWING.sees[source.room]
+def test_packages_import_only_allowed_packages(source: SourceFile) -> None:
+    packages = {SOURCES[path].package for path in source.imported_files} - {source.package}
+    assert packages <= ARCHITECTURE.sees[source.package]
 
 
 @each_source
-def test_colour_forbids_modules(source: SourceFile) -> None:
-    forbidden = FORBIDDEN.get(COLOUR[source.path], frozenset())
-    if source.room not in DRAWING.sees["testing.simulation"]:
-        forbidden -= HANDED_IN - {"os"} if COLOUR[source.path] == "LOOP" else frozenset()
+def test_files_import_no_module_that_their_layer_forbids(source: SourceFile) -> None:
+    forbidden = FORBIDDEN.get(LAYER[source.path], frozenset())
+    if source.package not in ARCHITECTURE.sees["testing.simulation"]:
+        forbidden -= PARAMETERS - {"os"} if LAYER[source.path] == "LOOP" else frozenset()
     used = source.top_modules & (forbidden - ALLOWED.get(source.path, {}).keys())
     assert used == set()
 
 
 @each_source
 def test_pure_and_disk_files_do_not_reach_loop_files(source: SourceFile) -> None:
-    if COLOUR[source.path] in ("PURE", "DISK"):
-        reached = {path: COLOUR[path] for path in source.imported_files}
-        allowed = {"PURE"} if COLOUR[source.path] == "PURE" else {"PURE", "DISK"}
-        assert {path for path, colour in reached.items() if colour not in allowed} == set()
+    if LAYER[source.path] in ("PURE", "DISK"):
+        reached = {path: LAYER[path] for path in source.imported_files}
+        allowed = {"PURE"} if LAYER[source.path] == "PURE" else {"PURE", "DISK"}
+        assert {path for path, layer in reached.items() if layer not in allowed} == set()
 
 
 @each_source
-def test_foreign_packages_come_in_by_their_doors(source: SourceFile) -> None:
+def test_third_party_packages_are_imported_only_by_their_importers(source: SourceFile) -> None:
     foreign = source.top_modules - sys.stdlib_module_names - {"__future__"}
     outside = {
         package
         for package in foreign
         if not any(
-            source.path == door or (door.endswith("/") and source.path.startswith(door))
-            for door in DRAWING.doors.get(package, ())
+            source.path == importer or (importer.endswith("/") and source.path.startswith(importer))
+            for importer in ARCHITECTURE.importers.get(package, ())
         )
     }
     assert outside == set()
@@ -157,21 +157,21 @@ def catches_oserror(handler: ast.ExceptHandler, answers: set[str]) -> bool:
     if handler.type is None:
         return True
     names = {node.id for node in ast.walk(handler.type) if isinstance(node, ast.Name)}
-    # A TimeoutError is what the loop's own deadlines raise, though Python files it under OSError.
+    # Deadlines of asyncio raise TimeoutError, which is a subclass of OSError.
     kinds = (getattr(builtins, name, None) for name in names - answers - {"TimeoutError"})
     return any(isinstance(kind, type) and issubclass(kind, OSError) for kind in kinds)
 
 
 @each_source
-def test_oserror_is_judged_in_one_place(source: SourceFile) -> None:
+def test_oserror_is_caught_only_by_the_files_that_judge_it(source: SourceFile) -> None:
     handlers = [node for node in ast.walk(source.tree) if isinstance(node, ast.ExceptHandler)]
-    if source.path not in OSERROR_GATES and COLOUR[source.path] != "WIRE":
+    if source.path not in OSERROR_GATES and LAYER[source.path] != "WIRE":
         answers = ANSWERS.get(source.path, set())
         assert [node.lineno for node in handlers if catches_oserror(node, answers)] == []
 
 
 @each_source
-def test_no_exception_is_passed_over_in_silence(source: SourceFile) -> None:
+def test_exception_handlers_do_more_than_pass(source: SourceFile) -> None:
     silent = [
         node.lineno
         for node in ast.walk(source.tree)
@@ -181,14 +181,14 @@ def test_no_exception_is_passed_over_in_silence(source: SourceFile) -> None:
 
 
 @each_source
-def test_aiofiles_always_names_its_executor(source: SourceFile) -> None:
+def test_aiofiles_calls_name_an_executor(source: SourceFile) -> None:
     for node in ast.walk(source.tree):
         if isinstance(node, ast.Call) and ast.unparse(node.func).startswith("aiofiles."):
             assert "executor" in {keyword.arg for keyword in node.keywords}, node.lineno
 
 
 @each_source
-def test_functions_fit_on_a_screen(source: SourceFile) -> None:
+def test_functions_have_at_most_70_lines(source: SourceFile) -> None:
     long = [
         (function.name, (function.end_lineno or 0) - function.lineno + 1)
         for function in functions(source)
@@ -198,15 +198,13 @@ def test_functions_fit_on_a_screen(source: SourceFile) -> None:
 
 
 @each_source
-def test_every_file_says_its_colour_and_what_it_is_for(source: SourceFile) -> None:
-    assert source.colour, (
-        "the docstring begins with PURE, DISK, LOOP, WIRE or FRAME and a full stop"
-    )
+def test_file_docstrings_name_layer_and_purpose(source: SourceFile) -> None:
+    assert source.layer, "the docstring begins with PURE, DISK, LOOP, WIRE or FRAME and a full stop"
     assert source.purpose
 
 
 @each_source
-def test_suppressions_carry_a_reason(source: SourceFile) -> None:
+def test_suppressions_of_checks_have_a_reason(source: SourceFile) -> None:
     bare = [
         number
         for number, line in enumerate(source.text.splitlines(), 1)
@@ -216,17 +214,17 @@ def test_suppressions_carry_a_reason(source: SourceFile) -> None:
     assert bare == []
 
 
-def test_signs_hold_a_docstring_only() -> None:
-    for sign in sorted(PACKAGE.rglob("__init__.py")):
-        tree = ast.parse(sign.read_text())
+def test_init_files_have_only_a_docstring() -> None:
+    for init in sorted(PACKAGE.rglob("__init__.py")):
+        tree = ast.parse(init.read_text())
         text = ast.get_docstring(tree)
-        # The package's own says its version too.
-        is_open = sign.parent == PACKAGE or sign.parent.name in PUBLIC_ROOMS
-        assert text and (len(tree.body) == 1 or is_open), sign
-        assert len(text.splitlines()) <= MAX_SIGN_LINES, sign
+        # kraftjbod/__init__.py also has the version.
+        is_open = init.parent == PACKAGE or init.parent.name in PUBLIC_PACKAGES
+        assert text and (len(tree.body) == 1 or is_open), init
+        assert len(text.splitlines()) <= MAX_INIT_LINES, init
 
 
-def test_every_file_has_a_test() -> None:
+def test_product_files_have_test_files() -> None:
     tests = {path.name for path in (ROOT / "tests").rglob("test_*.py")}
     untested = [
         path
@@ -237,15 +235,14 @@ def test_every_file_has_a_test() -> None:
     assert untested == []
 
 
-def test_no_file_is_dead() -> None:
-    """Each file is imported by another, or a launcher, the package's scripts or the pipeline's
-    tool start it, or users import it from a public room."""
+def test_product_files_are_all_used() -> None:
+    """A file is imported by another one, started by a script, or exported by a public package."""
     imported = set().union(*(source.imported_files for source in SOURCES.values()))
     launchers = "\n".join(path.read_text() for path in sorted((ROOT / "bin").iterdir()))
     started = (ROOT / "pyproject.toml").read_text() + (ROOT / "Makefile").read_text() + launchers
     started += "".join(f"\nspark.{job}.{job}_job" for job in JOBS)
-    signs = (sign for sign in PACKAGE.rglob("__init__.py") if sign.parent.name in PUBLIC_ROOMS)
-    started += "".join(sign.read_text() for sign in signs)
+    inits = (init for init in PACKAGE.rglob("__init__.py") if init.parent.name in PUBLIC_PACKAGES)
+    started += "".join(init.read_text() for init in inits)
     dead = [
         path
         for path in SOURCES
@@ -255,7 +252,7 @@ def test_no_file_is_dead() -> None:
 
 
 def telemetry_events() -> dict[str, list[tuple[str, str]]]:
-    """Event names with the level and file of each place that emits them."""
+    """Return the level and file of each call that logs an event, by event."""
     events: dict[str, list[tuple[str, str]]] = {}
     levels = {"debug", "info", "warning", "error", "critical", "exception"}
     for path, source in SOURCES.items():
@@ -270,14 +267,14 @@ def telemetry_events() -> dict[str, list[tuple[str, str]]]:
     return events
 
 
-def test_events_are_unique_snake_case_literals() -> None:
+def test_event_names_are_unique_snake_case_literals() -> None:
     events = telemetry_events()
     assert events
     assert [name for name in events if not re.fullmatch(r"[a-z][a-z0-9_]*", name)] == []
     assert {name: places for name, places in events.items() if len(places) > 1} == {}
 
 
-def test_every_warning_is_explained_by_a_test() -> None:
+def test_warning_events_are_named_by_a_test() -> None:
     quiet = {"debug", "info"}
     tests = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("*.py"))
     loud = {
@@ -288,7 +285,7 @@ def test_every_warning_is_explained_by_a_test() -> None:
     assert sorted(name for name in loud if name not in tests) == []
 
 
-def test_nothing_is_left_for_later() -> None:
+def test_product_files_have_no_todo() -> None:
     words = re.compile(r"\b(TODO|FIXME|XXX)\b")
     left = [path for path, source in SOURCES.items() if words.search(source.text)]
     assert left == []

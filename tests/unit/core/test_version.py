@@ -13,7 +13,7 @@ import pytest
 import kraftjbod
 from kraftjbod.core import version
 from tests.checkout import ROOT
-from tests.tidy.house import PACKAGE
+from tests.tidy.sources import PACKAGE
 
 
 def test_version_in_checkout_is_that_of_the_project_file() -> None:

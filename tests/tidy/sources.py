@@ -1,4 +1,4 @@
-"""The packages as ARCHITECTURE.md describes them, and as the source has them (ADR 2)."""
+"""Parses ARCHITECTURE.md and the source files for the tests of layers and imports (ADR 2)."""
 
 from __future__ import annotations
 
@@ -12,35 +12,39 @@ from tests.checkout import ROOT
 PACKAGE = ROOT / "kraftjbod"
 MAP = PACKAGE / "ARCHITECTURE.md"
 
-_ROOM_ROW = re.compile(r"^\| `(?P<room>[a-z.]+)` \| (?P<sees>[^|]*) \|")
-_DOOR_ROW = re.compile(r"^\| ([a-z_0-9]+) \| (?P<doors>`[^|]*) \|$")
-_COLOUR = re.compile(r"(PURE|DISK|LOOP|WIRE|FRAME)\. ")
+_PACKAGE_ROW = re.compile(r"^\| `(?P<package>[a-z.]+)` \| (?P<sees>[^|]*) \|")
+_IMPORTER_ROW = re.compile(r"^\| ([a-z_0-9]+) \| (?P<importers>`[^|]*) \|$")
+_LAYER = re.compile(r"(PURE|DISK|LOOP|WIRE|FRAME)\. ")
 
 
 @dataclass(frozen=True)
-class Drawing:
-    """ARCHITECTURE.md: rooms with what they may see, and the doors of foreign packages."""
+class Architecture:
+    """The two tables of ARCHITECTURE.md.
+
+    ``sees``: the packages that a package may import. ``importers``: the files and folders that may
+    import a third-party package.
+    """
 
     sees: dict[str, frozenset[str]]
-    doors: dict[str, frozenset[str]]
+    importers: dict[str, frozenset[str]]
 
 
 @cache
-def read_drawing() -> Drawing:
-    """The two tables of the map that people write."""
+def read_architecture() -> Architecture:
+    """Parse the tables of ARCHITECTURE.md."""
     sees: dict[str, frozenset[str]] = {}
-    doors: dict[str, frozenset[str]] = {}
+    importers: dict[str, frozenset[str]] = {}
     for line in MAP.read_text().splitlines():
-        if room := _ROOM_ROW.match(line):
-            sees[room["room"]] = frozenset(re.findall(r"[a-z.]+", room["sees"]))
-        elif door := _DOOR_ROW.match(line):
-            doors[door[1]] = frozenset(re.findall(r"`([^`]+)`", door["doors"]))
-    return Drawing(sees, doors)
+        if package := _PACKAGE_ROW.match(line):
+            sees[package["package"]] = frozenset(re.findall(r"[a-z.]+", package["sees"]))
+        elif importer := _IMPORTER_ROW.match(line):
+            importers[importer[1]] = frozenset(re.findall(r"`([^`]+)`", importer["importers"]))
+    return Architecture(sees, importers)
 
 
 @dataclass(frozen=True)
 class SourceFile:
-    """One product file as it stands; ``path`` is relative to the package."""
+    """A product file. ``path`` is relative to the folder ``kraftjbod``."""
 
     path: str
 
@@ -53,16 +57,16 @@ class SourceFile:
         return ast.parse(self.text)
 
     @property
-    def room(self) -> str:
-        """The first folder, or a folder within that has a row of its own on the map."""
+    def package(self) -> str:
+        """The innermost folder with a row in ARCHITECTURE.md, else the first folder; dotted."""
         within = self.folder.replace("/", ".")
-        while within and within not in read_drawing().sees:
+        while within and within not in read_architecture().sees:
             within = within.rpartition(".")[0]
         return within or self.path.split("/")[0]
 
     @property
     def folder(self) -> str:
-        """The room, or the room within it, that the file lies in."""
+        """The folder that contains the file."""
         return self.path.rpartition("/")[0]
 
     @cached_property
@@ -70,20 +74,20 @@ class SourceFile:
         return ast.get_docstring(self.tree) or ""
 
     @cached_property
-    def colour(self) -> str:
-        """The first word of the docstring; "" if it is none of the colours."""
-        found = _COLOUR.match(self.docstring)
+    def layer(self) -> str:
+        """The first word of the docstring if it is a layer, else ""."""
+        found = _LAYER.match(self.docstring)
         return found[1] if found else ""
 
     @property
     def purpose(self) -> str:
-        """The first paragraph of the docstring, without the colour, on one line."""
+        """The first paragraph of the docstring without the layer, on one line."""
         first = " ".join(self.docstring.partition("\n\n")[0].split())
-        return _COLOUR.sub("", first, count=1)
+        return _LAYER.sub("", first, count=1)
 
     @cached_property
     def imports(self) -> frozenset[str]:
-        """Dotted names that the file imports, ours and others', including late imports."""
+        """Dotted names of all modules and names that the file imports, also within functions."""
         names: set[str] = set()
         for node in ast.walk(self.tree):
             if isinstance(node, ast.Import):
@@ -95,7 +99,7 @@ class SourceFile:
 
     @cached_property
     def imported_files(self) -> frozenset[str]:
-        """Files of ours that the file imports."""
+        """Paths of the product files that the file imports."""
         found = set()
         for name in self.imports:
             if name.startswith("kraftjbod."):
@@ -106,11 +110,11 @@ class SourceFile:
 
     @cached_property
     def top_modules(self) -> frozenset[str]:
-        """Top-level names of foreign modules that the file imports."""
+        """Top-level names of other modules that the file imports, standard library included."""
         return frozenset(name.split(".")[0] for name in self.imports) - {"kraftjbod"}
 
 
 def read_sources() -> dict[str, SourceFile]:
-    """Every product file but the rooms' signs (``__init__.py``), by path."""
+    """Return the product files except ``__init__.py``, by path."""
     paths = (path.relative_to(PACKAGE).as_posix() for path in sorted(PACKAGE.rglob("*.py")))
     return {path: SourceFile(path) for path in paths if not path.endswith("__init__.py")}
