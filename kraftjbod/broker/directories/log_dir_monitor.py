@@ -252,10 +252,11 @@ class LogDirMonitor:
             watched.probe = asyncio.create_task(self._probe(log_dir, watched))
 
     async def _probe(self, log_dir: LogDir, watched: _Watched) -> None:
-        began_ms =
-        self._clock.now_ms()
+        began_ms = self._clock.now_ms()
         try:
-            await log_dir.run_operation(OpKind.PROBE, lambda: write_probe(log_dir.vfs, log_dir.path))
+            await log_dir.run_operation(
+                OpKind.PROBE, lambda: write_probe(log_dir.vfs, log_dir.path)
+            )
         except OperatingError as e:
             # The directory itself has judged the error.
             self._log.info("log_dir_not_measured", log_dir=log_dir.path, reason=e.message)
