@@ -1,4 +1,4 @@
-"""``CommittedReader``: all committed records of one topic, once its writers have stopped."""
+"""``CommittedReader`` reads all committed records of one topic after its writers have stopped."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Final, NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
-#: One question to the cluster.
+#: Limit of one client call.
 TRY_S: Final = 10.0
-#: For open transactions to end by their time-out, and for everything to be read.
+#: Enough for open transactions to time out and for a topic to be read.
 END_S: Final = 120.0
 
 

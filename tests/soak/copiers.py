@@ -42,13 +42,13 @@ from tests.soak.committed_reader import (
 _GROUP: Final = "copiers"
 _COPIERS: Final = 2
 _MOST_RECORDS: Final = 200
-#: A transaction has the records of so long; shorter ones cost the small disks more markers.
+#: Duration of a transaction. Shorter ones would write more markers to the small disks.
 _BATCH_S: Final = 0.5
 _POLL_S: Final = 0.1
 _MOST_FINDINGS: Final = 20
 _COMMITTED_PAUSE_S: Final = 1.0
 
-#: For a call to return after its own limit.
+#: Additional wait for a client call beyond its own limit.
 _GRACE_S: Final = 5.0
 _MOST_HUNG: Final = 50
 
@@ -81,7 +81,7 @@ def within(limit_s: float, call: Callable[[], T]) -> T:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """A time without a commit, and how much of it passed in which call."""
+    """A time without a commit, and the seconds of it in each client call, by name."""
 
     copier: str = ""
     seconds: float = 0.0
@@ -123,14 +123,14 @@ class _Copier:
                 "session.timeout.ms": 10_000,
             }
         )
-        #: Read and not copied; other members copy the records of partitions that are revoked.
+        #: Records read and not yet copied. Cleared when the assignment changes.
         self._batch: list[CommittedRecord] = []
-        #: The consumer's position is not behind the committed offset.
+        #: False after an abort: the consumer has to seek to the committed offsets.
         self._has_position = True
         self._committed_at_s = time.monotonic()
         self._in_calls: dict[str, float] = defaultdict(float)
         self.commits = 0
-        #: Producers that were left behind.
+        #: Number of producers that were abandoned in a call that did not return.
         self.hung = 0
         self.longest = Wait()
 
@@ -157,7 +157,7 @@ class _Copier:
         self._batch.clear()
 
     def _new_producer(self) -> Producer | None:
-        """A producer that has ended the transaction of the one before it."""
+        """Return a producer that has fenced its predecessor, or None after an error."""
         producer = Producer(self._producer_config)
         try:
             self._until_done("init_transactions", lambda: producer.init_transactions(TRY_S))
@@ -167,7 +167,7 @@ class _Copier:
         return producer
 
     def _rewind(self) -> None:
-        """Read on behind the last committed record, or try again later."""
+        """Seek to the committed offsets. After an error, the caller tries again."""
         self._batch.clear()
         try:
             there = self._timed(
@@ -180,7 +180,7 @@ class _Copier:
                 offset = one.offset if one.offset >= 0 else OFFSET_BEGINNING
                 self._consumer.seek(TopicPartition(one.topic, one.partition, offset))
         except KafkaException:
-            # The assignment may be changing: that needs a poll.
+            # A pending change of the assignment needs a poll.
             self._timed("poll", lambda: self._consumer.poll(_POLL_S))
             return
         self._has_position = True

@@ -1,10 +1,10 @@
-"""What a soak with large logs does beside the usual load: it fills, asks and deletes.
+"""Additional load of a soak with large logs.
 
 * :class:`Fill` writes gigabytes in small batches before the faults begin, and reads them back at
   the end. Record ``n`` of a partition holds its number and has the offset ``n``.
 * :class:`LogQueries` sends ListOffsets requests, deletes the oldest records of the large topic, and
-  creates, fills and deletes topics, while the faults strike.
-* :func:`unexplained_states` finds directories that went STALLED or OFFLINE without a strike on
+  creates, fills and deletes topics during the faults.
+* :func:`unexplained_states` finds directories that went STALLED or OFFLINE without a fault on
   their broker.
 """
 
@@ -35,19 +35,19 @@ _IN_FLIGHT: Final = 20_000
 _FLUSH_S: Final = 300.0
 _ASK_S: Final = 20.0
 _PAUSE_S: Final = 0.2
-#: So many queries, then records and a topic are deleted.
+#: Number of queries between deletions of records and of a topic.
 _QUERIES_PER_DELETE: Final = 20
 _DELETED_SHARE: Final = 0.01
-#: No segment is removed by deleting so many, or copies would differ until their retention ran.
+#: Small enough that no segment is deleted. Otherwise replicas differ until retention runs on each.
 _MOST_DELETED: Final = 500_000
 _READ_S: Final = 600.0
 _STATES: Final = ("log_dir_stalled", "log_dir_offline")
-#: An event is logged a little after what it reports.
+#: Delay between a state change and its event.
 _LATE_S: Final = 5.0
 
 
 class Fill:
-    """The records of :data:`TOPIC`."""
+    """Writes the records of :data:`TOPIC` and reads them back."""
 
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap
@@ -93,7 +93,7 @@ class Fill:
             self._failures.append(str(error))
 
     def findings(self) -> list[str]:
-        """Read everything that was not deleted; one sentence for each partition that lacks some."""
+        """Read all records that were not deleted; return a sentence per partition with a gap."""
         found = []
         for partition, written in enumerate(self.written):
             expected = None
@@ -115,10 +115,9 @@ def _value(number: int) -> bytes:
 
 
 class LogQueries:
-    """Asks and deletes from ``with`` until the end of it; ``counts`` says how often what worked.
+    """Sends queries and deletions in the ``with`` block; ``counts`` has their numbers by result.
 
-    A request that fails meanwhile is counted as such: brokers are struck. An offset that cannot be
-    right is a finding.
+    A failed request is only counted, since brokers have faults. An impossible offset is a finding.
     """
 
     def __init__(self, bootstrap: str, fill: Fill, seed: int) -> None:
@@ -162,7 +161,7 @@ class LogQueries:
         spec = self._rng.choice((by_time, OffsetSpec.max_timestamp(), OffsetSpec.earliest()))
         asked = TopicPartition(TOPIC, partition)
         found = self._admin.list_offsets({asked: spec}, request_timeout=_ASK_S)[asked].result()
-        # A partition's last record may be older than the last one of all.
+        # No record is that new if the partition's last record is older than the other partitions'.
         least = OFFSET_INVALID if spec is by_time else 0
         if not least <= found.offset <= self._fill.written[partition]:
             self.findings.append(f"ListOffsets of {TOPIC}-{partition} found {found.offset}")
@@ -187,7 +186,7 @@ class LogQueries:
 
 @dataclass(frozen=True, slots=True)
 class Struck:
-    """A time, in seconds of the wall clock, in which strikes on these brokers had an effect."""
+    """A period (wall clock, seconds) in which faults affected these brokers."""
 
     brokers: frozenset[int]
     began_s: float
@@ -197,9 +196,9 @@ class Struck:
 def unexplained_states(
     events: Mapping[int, Iterable[Mapping[str, Any]]], struck: Sequence[Struck]
 ) -> list[str]:
-    """One sentence for each directory that went STALLED or OFFLINE without a strike.
+    """Return a sentence for each directory that went STALLED or OFFLINE without a fault.
 
-    :param events: what each broker logged, by its id.
+    :param events: the events of each broker, by its id.
     """
     found = []
     for broker, logged in events.items():

@@ -1,10 +1,10 @@
-"""What a soak does to its cluster: rounds of strikes, drawn from a seed.
+"""The plan of a soak: rounds of faults ("strikes"), drawn from a seed.
 
-A round breaks things, alone or overlapping, mends them, and ends when every replica is in sync.
-The law of a plan is the promise that the cluster makes with RF 3 and ``min.insync.replicas`` 2:
-of one round at most one broker may lose records or return without a clean stop. Everything else
-that strikes meanwhile costs time, and no records: controllers, an orderly stop, a pause, a disk
-that hangs or is full, moves between directories.
+A round injects faults, which may overlap, repairs them, and ends when every replica is in sync.
+With replication factor 3 and ``min.insync.replicas`` 2 a cluster tolerates one lost replica.
+Therefore at most one broker per round may lose records or stop uncleanly. The other faults of a
+round cost time but no records: faults of controllers, orderly stops, pauses, disks that hang or are
+full, and moves between directories.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from typing import Final
 
 
 class Kind(StrEnum):
-    """How something breaks."""
+    """Kind of a fault."""
 
     KILL = "kill -9"
     STOP = "SIGTERM"
     EIO = "EIO"
     POWER_CUT = "power cut"
-    """EIO on every disk of a broker, and kill -9: what was not flushed is lost."""
-    UNHEARD_EIO = "EIO unheard"
-    """While the controller is down; the directory is reattached before that is back."""
+    """EIO on every disk of a broker, and kill -9: unflushed data is lost."""
+    UNREPORTED_EIO = "EIO unreported"
+    """EIO while all controllers are down. The directory is reattached before they return."""
     FREEZE = "freeze"
     FULL = "full"
     FULL_KILL = "full, kill -9"
     UNMOUNT = "unmount"
     WIPE = "wipe"
-    """An empty disk in the place of the old one: forgotten, and added."""
+    """An empty disk replaces the old one: its directory is forgotten and added again."""
     PAUSE = "SIGSTOP"
     CONTROLLER_KILL = "controller kill"
     CONTROLLER_PAUSE = "controller SIGSTOP"
@@ -44,21 +44,21 @@ UNCLEAN: Final = frozenset(
         Kind.KILL,
         Kind.EIO,
         Kind.POWER_CUT,
-        Kind.UNHEARD_EIO,
+        Kind.UNREPORTED_EIO,
         Kind.FREEZE,
         Kind.FULL_KILL,
         Kind.UNMOUNT,
         Kind.WIPE,
     }
 )
-#: Kinds that may strike beside any other; a freeze is one as long as it is short.
+#: Kinds that may accompany any other kind. A freeze is short then.
 COMPANIONS: Final = (
     *(Kind.CONTROLLER_KILL, Kind.CONTROLLER_PAUSE, Kind.MOVES),
     *(Kind.STOP, Kind.PAUSE, Kind.FULL, Kind.FREEZE),
 )
-#: Kinds that strike a controller; of several, the one with the number of the strike's broker.
+#: Kinds that affect a controller. ``Strike.broker`` selects the controller, modulo their number.
 OF_CONTROLLERS: Final = frozenset({Kind.CONTROLLER_KILL, Kind.CONTROLLER_PAUSE})
-#: A disk that hangs for less is not given up.
+#: A directory whose disk hangs for less does not go OFFLINE (log.dir.io.timeout.ms is 10 s).
 SHORT_FREEZE_S: Final = 6.0
 LONGEST_FREEZE_S: Final = 40.0
 _LONGEST_S: Final = 5.0
@@ -67,7 +67,7 @@ _LATEST_S: Final = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Strike:
-    """``after_s`` into its round something breaks, and is mended ``for_s`` later."""
+    """A fault that begins ``after_s`` into its round and is repaired ``for_s`` later."""
 
     kind: Kind
     broker: int
@@ -92,9 +92,9 @@ Round = tuple[Strike, ...]
 
 
 def plan(seed: int, *, brokers: int, dirs: int) -> Iterator[Round]:
-    """Rounds without end; the same seed gives the same ones.
+    """Yield rounds endlessly. The same seed gives the same rounds.
 
-    Every kind comes once, in an order of the seed's, before any comes again.
+    Each kind is the main fault once, in random order, before a kind repeats.
     """
     rng = random.Random(seed)
     while True:
@@ -110,9 +110,9 @@ def _round(rng: random.Random, kind: Kind, brokers: int, dirs: int) -> Round:
     others = [broker for broker in range(1, brokers + 1) if broker != main.broker]
     strikes = [main]
     for companion in companions:
-        if companion is kind or (kind is Kind.UNHEARD_EIO and companion in OF_CONTROLLERS):
+        if companion is kind or (kind is Kind.UNREPORTED_EIO and companion in OF_CONTROLLERS):
             continue
-        # Moves are best where it burns; two brokers that are struck are not the same.
+        # Moves go on the broker of the main fault. Other companions get different brokers.
         broker = main.broker if companion is Kind.MOVES else rng.choice(others)
         if companion is not Kind.MOVES and companion not in OF_CONTROLLERS:
             others = [other for other in others if other != broker] or others
@@ -125,7 +125,7 @@ def _strike(
 ) -> Strike:
     for_s = rng.uniform(0.1, _LONGEST_S)
     if kind is Kind.FREEZE:
-        # Half of them are short, whatever the rest may be.
+        # A companion is always short, a main fault in half of the cases.
         is_short = is_companion or rng.random() < 0.5
         for_s = rng.uniform(1.0, SHORT_FREEZE_S if is_short else LONGEST_FREEZE_S)
     return Strike(

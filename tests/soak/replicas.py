@@ -1,7 +1,7 @@
-"""Whether all copies of a partition are one: the bytes of their logs, read from the disks.
+"""Compares the replicas of partitions byte by byte on the disks of stopped brokers.
 
-Brokers have stopped by then. Followers keep batches as their leaders have them, headers included,
-so that two whole copies are equal byte by byte, however they are cut into segments.
+Followers store batches exactly as the leader does, headers included, so that the concatenated
+segments of complete replicas are equal.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _CHUNK_BYTES: Final = 1024 * 1024
 
 
 def differing_replicas(log_dirs: Iterable[Path], topic: str, partitions: int) -> list[str]:
-    """One sentence for each partition whose copies differ, or that lies twice in one broker."""
+    """Return a sentence for each partition whose logs differ."""
     findings = []
     for partition in range(partitions):
         name = f"{topic}-{partition}"

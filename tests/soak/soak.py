@@ -1,15 +1,22 @@
-"""``make soak SECONDS=600 SEED=7``: break a real cluster at random, and prove that nothing is lost.
+"""``make soak SECONDS=600 SEED=7``: inject random faults into a real cluster and find lost records.
 
-Three controllers (one for every fourth seed), three brokers with two disks each, real ext4 on loop
-devices that lose unflushed bytes, RF 3, ``min.insync.replicas`` 2, one idempotent acks=all producer
-per partition, a consumer that reads all the time, transactions, and two copiers that consume and
-produce in transactions. Rounds of strikes come from the seed (plan.py) until the time is over. Then
-all records are read back and compared with the acknowledged ones (offset, content, order), the
-copies with their originals, and the replicas with each other. With ``--large GB`` the disks hold so
-many gigabytes of log in segments of 1 GiB and small batches before the faults begin; ListOffsets
-requests and deletes are among the load, and a directory that goes STALLED or OFFLINE without a
-strike on its broker is a finding (large_logs.py). To repeat a failure, use the same
-seed; the interleaving depends on the machine, so that it may take a few runs.
+Cluster: three controllers (one for every fourth seed) and three brokers with two disks each, on
+ext4 on loop devices that lose unflushed bytes. Topics have three replicas and
+``min.insync.replicas`` 2.
+
+Load: an idempotent acks=all producer per partition, a consumer, transactional producers, and two
+copiers that consume and produce in transactions.
+
+Rounds of faults are drawn from the seed (plan.py) until the time is over. Then the soak reads all
+records back. It compares them with the acknowledged ones (offset, content, order), the copies with
+their originals, and the replicas with each other.
+
+With ``--large GB`` the soak writes so many gigabytes in segments of 1 GiB and small batches before
+the faults begin, and adds ListOffsets requests and deletions to the load (large_logs.py). A
+directory that goes STALLED or OFFLINE without a fault on its broker is then a finding.
+
+To repeat a failure, use the same seed. The interleaving depends on the machine, so that it may take
+several runs.
 """
 
 from __future__ import annotations
@@ -46,25 +53,26 @@ COPIES_TOPIC: Final = "soak-copies"
 BROKERS: Final = 3
 DIRS: Final = 2
 PARTITIONS: Final = 12
-#: Fewer, so that the markers of copiers leave room on small disks.
+#: Few partitions, so that the markers of copiers do not fill the small disks.
 COPIES_PARTITIONS: Final = 4
 #: Size of each disk: one disk may have to hold all records of the run while the other is replaced.
 DISK_BYTES: Final = 192 * 1024 * 1024
 DISK_BYTES_PER_S: Final = 256 * 1024
-#: Each partition goes on so far between two rounds.
+#: Records that each partition must acknowledge between two rounds.
 _RECORDS_BETWEEN: Final = 20
-#: About a hundred records a second and partition: what all of them are read back from is not long.
+#: Pause of a producer between records, about a hundred a second and partition: the logs are read
+#: back at the end.
 _PAUSE_S: Final = 0.05
 _JUST_BEFORE_S: Final = 0.2
 _POLL_S: Final = 0.05
 _MEND_EVERY_S: Final = 15.0
 CONFIG: Final = {
     "log.dir.io.timeout.ms": "10000",
-    # Segments roll, and a move has several of them to copy.
+    # Small, so that segments roll and a move copies several of them.
     "log.segment.bytes": str(512 * 1024),
 }
-#: With large logs everything is as users have it, but for the creation of topics: a producer asks
-#: for the metadata of its deleted topic, which would create that topic again, with one replica.
+#: With large logs the settings are the defaults, except that topics are not created automatically:
+#: a producer's metadata request for its deleted topic would recreate the topic with one replica.
 LARGE_CONFIG: Final = {
     "log.segment.bytes": str(1024 * 1024 * 1024),
     "auto.create.topics.enable": "false",
@@ -75,27 +83,27 @@ _NO_STRIKE_ON_A_BROKER: Final = OF_CONTROLLERS | {Kind.MOVES}
 
 @dataclass(kw_only=True)
 class Report:
-    """What a soak saw; it passed if there are no ``findings``."""
+    """Result of a soak. The soak passed if ``findings`` is empty."""
 
     seed: int
     rounds: int = 0
     acked: int = 0
     read: int = 0
-    #: How many transactions ended how.
+    #: Number of transactions by outcome.
     transactions: Counter[Outcome] = field(default_factory=Counter)
-    #: Of the copiers.
+    #: Transactions of the copiers.
     commits: int = 0
     hung: int = 0
     longest_wait: Wait = field(default_factory=Wait)
     strikes: Counter[Kind] = field(default_factory=Counter)
-    #: Directories that hung, and daemons that ended, without a strike on them.
+    #: Number of directories that went OFFLINE and daemons that ended without a fault on them.
     unstruck: int = 0
-    #: The longest times without an acknowledgement of any partition, one per round, by its kinds.
+    #: The longest time without an acknowledgement in each round, by the round's kinds of faults.
     gaps_s: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     findings: list[str] = field(default_factory=list)
-    #: When strikes on which brokers had an effect.
+    #: Periods in which faults affected brokers.
     struck: list[Struck] = field(default_factory=list)
-    #: Of ListOffsets and deletes on large logs.
+    #: Numbers of ListOffsets and delete requests on large logs, by result.
     queries: Counter[str] = field(default_factory=Counter)
 
     def lines(self) -> list[str]:
@@ -125,9 +133,9 @@ class Report:
 def soak(
     seed: int, seconds: float, *, large_gb: float = 0, report_line: Callable[[str], None] = print
 ) -> Report:
-    """Break and mend for about so long; the cluster's files stay if something was found.
+    """Run rounds of faults for about ``seconds``. The cluster's files are kept after a finding.
 
-    :param large_gb: log on all disks together before the faults begin.
+    :param large_gb: total log size on all disks before the faults begin; 0 for no large logs.
     """
     report = Report(seed=seed)
     cluster = LocalCluster(
@@ -152,7 +160,7 @@ def soak(
 
 
 def disk_bytes(seconds: float, large_gb: float) -> int:
-    """Size of each disk: it can hold all of its broker while the other one is replaced."""
+    """Return the size of each disk. One disk can hold all replicas of its broker."""
     of_broker = int(large_gb * 1e9 / _REPLICATION_FACTOR)
     return DISK_BYTES + int(seconds) * DISK_BYTES_PER_S + of_broker + of_broker // 4
 
@@ -164,7 +172,7 @@ def _soak_large(
     large_gb: float,
     report_line: Callable[[str], None],
 ) -> None:
-    """The same above large logs."""
+    """Fill large logs, then run the soak with additional queries and deletions."""
     cluster.create_topic(
         large_logs.TOPIC,
         partitions=large_logs.PARTITIONS,
@@ -264,7 +272,7 @@ def _round(
     before = load.acked_by_partition()
     try:
         cluster.wait(
-            "every partition to go on",
+            "records of every partition to be acknowledged",
             lambda: load.flowed_since(before, _RECORDS_BETWEEN),
             timeout_s=BACK_S,
         )
@@ -301,7 +309,10 @@ def _wait_in_sync(cluster: LocalCluster, striker: Striker) -> int:
 
 
 def _longest_gap_s(load: Load, since_s: float, until_s: float) -> tuple[float, int]:
-    """Between two acknowledgements of which the later came in this round, and of what partition."""
+    """Return the longest gap between acknowledgements in this period, and its partition.
+
+    :param since_s: begin (monotonic); a gap that began before is counted from here.
+    """
     longest = 0.0, 0
     for part in load.partitions:
         times = [since_s]
@@ -320,7 +331,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=int(time.time()) % 100_000)
     parser.add_argument("--large", type=float, default=0, metavar="GB")
     asked = parser.parse_args()
-    # Either way daemons, mounts and loop devices are to go; in the background SIGINT is ignored.
+    # Both signals raise KeyboardInterrupt, so that daemons, mounts and loop devices are removed. A
+    # background process would ignore SIGINT otherwise.
     for signum in (signal.SIGINT, signal.SIGTERM):
         signal.signal(signum, signal.default_int_handler)
     began_s = time.monotonic()

@@ -1,9 +1,8 @@
-"""Carrying out the strikes of a plan on a ``LocalCluster``: break, wait, mend, have it back.
+"""Injects the faults of a plan into a ``LocalCluster`` and repairs them.
 
-Every strike is a function of the cluster that returns when what it broke is mended and its owner
-has it again, whatever else happens meanwhile: a broker that stopped by itself is started, a
-directory that is offline is reattached until it is online. Nothing waits longer than
-:data:`BACK_S`.
+The function of a fault returns when the affected broker or directory is in use again, despite
+concurrent faults: a broker that stopped is started, and a directory that is offline is reattached
+until it is online. Each wait is limited by :data:`BACK_S`.
 """
 
 from __future__ import annotations
@@ -33,17 +32,17 @@ from tests.soak.plan import Kind, Round, Strike
 T = TypeVar("T")
 Question = Callable[[ClusterClient], Coroutine[Any, Any, T]]
 
-#: For what was mended to be in use again.
+#: Limit for a repaired broker or directory to be in use again.
 BACK_S: Final = 300.0
 _NOTICED_S: Final = 30.0
 _POLL_S: Final = 0.1
 _STOP_S: Final = 60.0
-#: One question to a broker that may be in trouble.
+#: Limit of one request to a broker that may have a fault.
 _TRY_S: Final = 15.0
 
 
 class Striker:
-    """Plays rounds on one cluster; ``topic`` is what moves are about."""
+    """Injects rounds of faults into one cluster. Moves concern the replicas of ``topic``."""
 
     def __init__(self, cluster: LocalCluster, topic: str, partitions: int, seed: int) -> None:
         self._cluster = cluster
@@ -51,12 +50,15 @@ class Striker:
         self._topic = topic
         self._partitions = partitions
         self._rng = random.Random(seed)
-        #: Daemons are started and killed by several strikes of one round.
+        #: Several faults of a round may start and kill the same daemon.
         self._starting = threading.Lock()
         self._controllers_down: Counter[DaemonProcess] = Counter()
 
     def play(self, strikes: Round) -> list[str]:
-        """All of them, each in its thread; what went wrong, one sentence each."""
+        """Inject all faults, each in a thread, and wait for their repair.
+
+        :returns: a sentence for each fault that could not be injected or repaired.
+        """
         problems: list[str] = []
         threads = [
             threading.Thread(target=self._strike, args=(strike, problems), name=str(strike))
@@ -84,24 +86,24 @@ class Striker:
         for broker in self._cluster.brokers:
             for one in broker.dirs:
                 if one.state == "offline":
-                    self._until_back(broker, one)
+                    self._wait_until_online(broker, one)
                     mended += 1
         return mended
 
     def _strike(self, strike: Strike, problems: list[str]) -> None:
         time.sleep(strike.after_s)
         try:
-            self._how(strike.kind)(strike)
+            self._action(strike.kind)(strike)
         except Exception as e:
             problems.append(f"{strike}: {type(e).__name__}: {e}")
 
-    def _how(self, kind: Kind) -> Callable[[Strike], None]:
+    def _action(self, kind: Kind) -> Callable[[Strike], None]:
         return {
             Kind.KILL: self._kill,
             Kind.STOP: self._stop,
             Kind.EIO: lambda strike: self._break_dir(strike, "eio"),
             Kind.POWER_CUT: self._power_cut,
-            Kind.UNHEARD_EIO: self._unheard_eio,
+            Kind.UNREPORTED_EIO: self._unreported_eio,
             Kind.FREEZE: lambda strike: self._disturb_dir(strike, "hang"),
             Kind.FULL: lambda strike: self._disturb_dir(strike, "full"),
             Kind.FULL_KILL: self._full_kill,
@@ -122,7 +124,10 @@ class Striker:
         self._start(broker.process)
 
     def _stop(self, strike: Strike) -> None:
-        """An orderly stop waits for the controller, which may be away: then it is killed."""
+        """Stop the broker with SIGTERM and start it again.
+
+        :raises ClusterTimeoutError: the broker did not stop within ``_STOP_S``.
+        """
         process = self._cluster.broker(strike.broker).process
         process.terminate()
         if not _waited(lambda: not process.is_running, _STOP_S):
@@ -179,30 +184,30 @@ class Striker:
     def _break_dir(self, strike: Strike, fault: Fault) -> None:
         broker, one = self._where(strike)
         one.fail(fault)
-        self._until_given_up(broker, one)
+        self._wait_until_noticed(broker, one)
         time.sleep(strike.for_s)
         one.heal()
-        self._until_back(broker, one)
+        self._wait_until_online(broker, one)
 
     def _disturb_dir(self, strike: Strike, fault: Fault) -> None:
         broker, one = self._where(strike)
         one.fail(fault)
         time.sleep(strike.for_s)
         one.heal()
-        self._until_back(broker, one)
+        self._wait_until_online(broker, one)
 
-    def _unheard_eio(self, strike: Strike) -> None:
-        """The return is asked for while the controllers, who know of nothing, are still down."""
+    def _unreported_eio(self, strike: Strike) -> None:
+        """Fail the disk and request the reattachment while all controllers are down."""
         broker, one = self._where(strike)
         with self._without(*self._cluster.controllers):
             one.fail("eio")
-            self._until_given_up(broker, one)
+            self._wait_until_noticed(broker, one)
             one.heal()
-            returning = threading.Thread(target=self._ask_back, args=(broker, one))
+            returning = threading.Thread(target=self._request_reattach, args=(broker, one))
             returning.start()
             time.sleep(strike.for_s)
         returning.join()
-        self._until_back(broker, one)
+        self._wait_until_online(broker, one)
 
     def _power_cut(self, strike: Strike) -> None:
         broker = self._cluster.broker(strike.broker)
@@ -222,28 +227,28 @@ class Striker:
         time.sleep(strike.for_s / 2)
         one.heal()
         self._start(broker.process)
-        self._until_back(broker, one)
+        self._wait_until_online(broker, one)
 
     def _wipe(self, strike: Strike) -> None:
         broker, one = self._where(strike)
         one.fail("wipe")
-        self._until_given_up(broker, one)
+        self._wait_until_noticed(broker, one)
         time.sleep(strike.for_s)
         one.heal()
-        # The last in-sync copies of something are given up when others have them again.
+        # forget is refused while the directory has a partition's last in-sync replica.
         self._order(broker, "forget", one, but=ErrorCode.LOG_DIR_NOT_FOUND)
         self._order(broker, "add", one, but=ErrorCode.INVALID_REQUEST)
-        self._until_back(broker, one)
+        self._wait_until_online(broker, one)
 
     def _move(self, strike: Strike) -> None:
-        """A third of the replicas to other directories, and some of them back at once."""
+        """Twice, move a random third of the broker's replicas to a random directory."""
         broker = self._cluster.broker(strike.broker)
         count = max(1, self._partitions // 3)
         for _ in range(2):
             chosen = self._rng.sample(range(self._partitions), count)
             target = self._rng.choice(broker.dirs)
             moves = {str(target.path): [TopicPartition(self._topic, number) for number in chosen]}
-            # What cannot be moved just now stays.
+            # Refused moves are ignored: the fault may affect the broker or the directory.
             with contextlib.suppress(KraftJbodError, TimeoutError):
                 asyncio.run(self._moved(broker.id, moves))
             time.sleep(strike.for_s / 2)
@@ -252,8 +257,11 @@ class Striker:
         broker = self._cluster.broker(strike.broker)
         return broker, broker.dir(strike.dir)
 
-    def _until_given_up(self, broker: Broker, one: BrokerDir) -> None:
-        """Until the broker has noticed, or ended of it."""
+    def _wait_until_noticed(self, broker: Broker, one: BrokerDir) -> None:
+        """Wait until the directory is offline or the broker has ended.
+
+        :raises ClusterTimeoutError: neither happens within ``_NOTICED_S``.
+        """
 
         def noticed() -> bool:
             if not broker.is_running:
@@ -266,8 +274,12 @@ class Striker:
         if not _waited(noticed, _NOTICED_S):
             raise ClusterTimeoutError(f"{broker} did not notice {one} in {_NOTICED_S:.0f} s")
 
-    def _until_back(self, broker: Broker, one: BrokerDir) -> None:
-        """A broker that leads in a dead directory stops if nobody hears of it, and is started."""
+    def _wait_until_online(self, broker: Broker, one: BrokerDir) -> None:
+        """Reattach the directory until it is online.
+
+        The broker is started if it has ended: it stops if it leads in a failed directory and no
+        controller acknowledges the failure.
+        """
 
         async def back(client: ClusterClient) -> None:
             await client.retry(client.refresh_metadata)
@@ -276,7 +288,7 @@ class Striker:
         self._insist(broker, back)
 
     def _order(self, broker: Broker, operation: str, one: BrokerDir, *, but: ErrorCode) -> None:
-        """``but`` says that it is so already: an earlier try was done, unheard."""
+        """Change the directory. The error ``but`` means that an earlier request succeeded."""
         change = LogDirChange(operation=operation, broker=broker.id, target=str(one.path))
 
         async def order(client: ClusterClient) -> None:
@@ -289,7 +301,7 @@ class Striker:
         self._insist(broker, order)
 
     def _insist(self, broker: Broker, question: Question[None]) -> None:
-        """Ask until it is done; a broker that ended meanwhile is started."""
+        """Repeat the request until it succeeds. Start the broker if it has ended."""
         deadline = time.monotonic() + BACK_S
         while True:
             self._start(broker.process)
@@ -301,8 +313,8 @@ class Striker:
                     raise
             time.sleep(_POLL_S)
 
-    def _ask_back(self, broker: Broker, one: BrokerDir) -> None:
-        """Once, and unheard if it takes too long."""
+    def _request_reattach(self, broker: Broker, one: BrokerDir) -> None:
+        """Request the reattachment once and ignore errors."""
 
         async def order(client: ClusterClient) -> None:
             change = LogDirChange(operation="reattach", broker=broker.id, target=str(one.path))
@@ -317,7 +329,7 @@ class Striker:
             await alter_replica_log_dirs(client, broker_id, moves)
 
     def _ask(self, question: Question[T]) -> T:
-        """In a loop of this strike's own."""
+        """Run ``question`` with a new client in a new event loop."""
 
         async def ask() -> T:
             async with ClusterClient(self._bootstrap) as client:

@@ -1,4 +1,4 @@
-"""Two minutes of random faults on a real cluster; ``make soak`` is the same for longer."""
+"""Tests of the soak: its plan and its checks, and two minutes of faults on a real cluster."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SECONDS = 120.0
 
 
 def _costly(strikes: Round) -> set[int]:
-    """Brokers of which a round may cost records."""
+    """Return the brokers that may lose records in a round."""
     return {
         strike.broker
         for strike in strikes
@@ -25,7 +25,7 @@ def _costly(strikes: Round) -> set[int]:
     }
 
 
-def test_a_plan_keeps_to_the_promise_and_leaves_no_kind_out() -> None:
+def test_soak_plan_has_all_kinds_and_one_unclean_broker_per_round() -> None:
     for seed in range(50):
         rounds = list(itertools.islice(plan(seed, brokers=3, dirs=2), 2 * len(Kind)))
         assert all(len(_costly(strikes)) <= 1 for strikes in rounds), seed
@@ -33,7 +33,7 @@ def test_a_plan_keeps_to_the_promise_and_leaves_no_kind_out() -> None:
         assert rounds == list(itertools.islice(plan(seed, brokers=3, dirs=2), 2 * len(Kind)))
 
 
-def test_compare_copies_finds_lost_repeated_and_foreign_records() -> None:
+def test_compare_copies_finds_lost_repeated_and_uncommitted_records() -> None:
     expected = [CommittedRecord(0, offset, b"v %d" % offset) for offset in (3, 4, 6)]
     copies = [CommittedRecord(1, at, b"%d %d %s" % one) for at, one in enumerate(expected)]
     assert compare(expected, copies) == []
@@ -42,12 +42,12 @@ def test_compare_copies_finds_lost_repeated_and_foreign_records() -> None:
     assert compare(expected[:2], copies) == ["(0, 6) is copied and was never committed: b'v 6'"]
 
 
-def test_disk_of_a_soak_with_large_logs_holds_all_of_its_broker() -> None:
-    """A broker has a third of 20 GB, and one of its two disks can be replaced."""
+def test_soak_disk_holds_all_large_logs_of_its_broker() -> None:
+    """A broker has a third of 20 GB, which fits on one disk while the other one is replaced."""
     assert disk_bytes(3600, 20) > 1.2 * 20e9 / 3 + disk_bytes(3600, 0)
 
 
-def test_unexplained_states_are_those_without_a_strike_on_the_broker() -> None:
+def test_unexplained_states_excludes_those_during_faults_of_the_broker() -> None:
     def stalled(at_s: int) -> dict[str, str]:
         return {"event": "log_dir_stalled", "timestamp": f"2026-11-26T00:00:{at_s:02}Z"}
 
@@ -64,10 +64,10 @@ def test_unexplained_states_are_those_without_a_strike_on_the_broker() -> None:
 @pytest.mark.disk
 @pytest.mark.clients
 @pytest.mark.timeout(900)
-def test_nothing_acknowledged_is_lost() -> None:
+def test_soak_with_random_faults_loses_no_acknowledged_record() -> None:
     reason = log_disks.why_not("ext4")
     if reason is not None:
-        pytest.skip(f"no disks that lose what was not flushed: {reason}")
+        pytest.skip(f"no disks that lose unflushed data: {reason}")
     report = soak(20261122, SECONDS)
     print("\n".join(report.lines()))
     assert report.findings == []

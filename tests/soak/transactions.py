@@ -1,9 +1,9 @@
-"""Transactions while a cluster suffers: each is read whole or not at all, and once.
+"""Transactional producers during faults: each transaction is read once and completely, or not.
 
-:class:`Transactions` are producers of librdkafka's, each in a thread of its own, each with a
-transactional id. A transaction writes some numbered records to partitions drawn from the seed, and
-is committed, or aborted in one of ten. What a producer was told is compared at the end with what
-a ``read_committed`` consumer reads; who was told nothing may find all of it or nothing.
+:class:`Transactions` has librdkafka producers, each with a thread and a transactional id. A
+transaction writes numbered records to random partitions. One of ten is aborted, the others are
+committed. At the end the results are compared with the records that a ``read_committed`` consumer
+reads. If the result of a commit is unknown, all or none of its records may be read.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _MOST_FINDINGS: Final = 20
 
 
 class _Transactor:
-    """One producer, and a new one with the same id when it is told that it is of no use."""
+    """A producer that is replaced by one with the same transactional id after a fatal error."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class _Transactor:
         return producer
 
     def _one(self, producer: Producer) -> bool:
-        """One transaction; False if another producer has to go on."""
+        """Run one transaction. Return False if the producer has to be replaced."""
         records = self._rng.randint(1, _MOST_RECORDS)
         will_commit = self._rng.random() < 0.9
         transaction = self._ledger.begin(self._name, records)
@@ -109,7 +109,7 @@ class _Transactor:
 
 
 class Transactions:
-    """Writes to ``topic`` from ``with`` until :meth:`finish`."""
+    """Writes to ``topic`` from the begin of the ``with`` block until :meth:`finish`."""
 
     def __init__(self, bootstrap: str, topic: str, partitions: int, seed: int) -> None:
         self._topic = topic
@@ -137,11 +137,11 @@ class Transactions:
 
     @property
     def outcomes(self) -> Counter[Outcome]:
-        """How many transactions ended how."""
+        """Number of transactions by outcome."""
         return self._ledger.outcomes
 
     def finish(self) -> list[str]:
-        """Stop, read everything, compare; what is wrong, one sentence each."""
+        """Stop the producers and compare all records. Return the violations, one sentence each."""
         self.__exit__()
         findings = [f"{thread.name} does not end" for thread in self._threads if thread.is_alive()]
         if findings:

@@ -1,7 +1,7 @@
-"""A Debian root file system in a directory, made by debootstrap and kept for the next time.
+"""Creates a Debian root file system in a directory with debootstrap, and keeps it for the next run.
 
-It lies under ``.cache/``, which ``make clean`` removes, and is not changed after it was made: who
-runs it puts an overlay on top.
+The directory is in ``.cache/``, which ``make clean`` removes. Machines run it under an overlay, so
+that it never changes.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _SAID_CHARS: Final = 2_000
 
 
 class TreeError(Exception):
-    """debootstrap failed; the message holds its last words."""
+    """debootstrap failed; the message has the end of its output."""
 
 
 def why_not() -> str | None:
-    """The reason why no tree can be made here, or None if it can."""
+    """Return the reason why no tree can be created here, or None."""
     if os.geteuid() != 0:
         return "debootstrap needs root"
     if shutil.which("debootstrap", path=f"{os.environ['PATH']}:/usr/sbin") is None:
@@ -38,9 +38,11 @@ def why_not() -> str | None:
 
 
 def debian_tree(packages: Sequence[str]) -> Path:
-    """A minimal Debian with ``packages``. The first time it takes a minute and the network.
+    """Return the path of a minimal Debian with ``packages``.
 
-    :raises TreeError: if it could not be made.
+    The first call takes a minute and needs the network.
+
+    :raises TreeError: debootstrap failed.
     """
     packages = sorted(packages)
     key = hashlib.sha256(" ".join([SUITE, *packages]).encode()).hexdigest()[:12]
@@ -74,7 +76,7 @@ def _debootstrap(target: Path, packages: Sequence[str]) -> None:
 
 @contextlib.contextmanager
 def _alone() -> Iterator[None]:
-    """One process makes a tree at a time."""
+    """Hold a lock, so that one process at a time creates a tree."""
     CACHE.mkdir(parents=True, exist_ok=True)
     turn = os.open(CACHE, os.O_RDONLY | os.O_DIRECTORY)
     try:

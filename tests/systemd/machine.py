@@ -1,11 +1,11 @@
-"""A Debian with systemd as PID 1, in namespaces of its own, that leaves no trace.
+"""Boots a Debian with systemd as PID 1 in separate namespaces, and removes all traces of it.
 
-* ``systemd-nspawn --boot`` runs a tree that it cannot change: an overlay in memory takes what is
-  written. Its network is a loopback of its own.
-* The checkout is at ``/src`` and the packages that an installation needs at ``/wheels``, both read
-  only, so that the machine installs as a user would, without a network.
-* nspawn puts a machine into cgroups below its own; the cgroup that it starts in is made for it and
-  removed with everything below. What a run leaves that is killed, the next one removes.
+* ``systemd-nspawn --boot`` runs the tree under an overlay in memory. The machine has only a
+  loopback network.
+* The checkout is mounted at ``/src`` and the needed Python packages at ``/wheels``, both read-only,
+  so that the machine installs without a network.
+* nspawn puts a machine into cgroups below its own one. The cgroup of nspawn is created for it and
+  removed afterwards with all cgroups below. A run removes the cgroups of killed runs.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ _ENVIRONMENT: Final = {
 
 
 class MachineError(Exception):
-    """The machine did not come up; the message holds its last words."""
+    """The machine did not boot; the message has the end of its console output."""
 
 
 def why_not() -> str | None:
-    """The reason why no machine can be tried here, or None if one can."""
+    """Return the reason why no machine can be booted here, or None."""
     if (reason := debian_tree.why_not()) is not None:
         return reason
     if shutil.which("systemd-nspawn") is None:
@@ -59,7 +59,7 @@ def why_not() -> str | None:
 
 
 class Machine:
-    """One that runs. Commands are run in all its namespaces, as its root."""
+    """A booted machine. Commands run in its namespaces as its root."""
 
     def __init__(self, nspawn: subprocess.Popen[bytes], console: Path) -> None:
         self._nspawn = nspawn
@@ -67,9 +67,9 @@ class Machine:
         self._init = self._wait_init()
 
     def run(self, *command: str, text: str = "", may_fail: bool = False) -> str:
-        """Standard output of a command; ``text`` is its input.
+        """Run a command with ``text`` as its input and return its standard output.
 
-        :raises AssertionError: it failed; with all that it said.
+        :raises AssertionError: the command failed; the message has its output.
         """
         done = subprocess.run(
             [
@@ -89,21 +89,24 @@ class Machine:
         return done.stdout
 
     def sh(self, script: str) -> str:
-        """As ``bash`` does it, stopping at the first error."""
+        """Run a bash script that stops at the first error; return its standard output."""
         return self.run("bash", "-euo", "pipefail", "-c", script)
 
     def show(self, unit: str, name: str) -> str:
-        """One property of a unit."""
+        """Return the property ``name`` of a unit."""
         return self.run("systemctl", "show", "--value", f"--property={name}", unit).strip()
 
     def entries(self, *matches: str) -> list[dict[str, Any]]:
-        """Entries of the journal, oldest first."""
+        """Return the journal's entries that match, oldest first."""
         self.run("journalctl", "--sync")
         printed = self.run("journalctl", "--output=json", "--no-pager", *matches)
         return [json.loads(line) for line in printed.splitlines()]
 
     def wait(self, what: str, condition: Callable[[], bool]) -> None:
-        """:raises AssertionError: saying for what it waited, with the end of the journal."""
+        """Poll until ``condition`` is true.
+
+        :raises AssertionError: after ``WAIT_S``; the message has ``what`` and the journal's end.
+        """
         deadline = time.monotonic() + WAIT_S
         while not condition():
             if time.monotonic() > deadline:
@@ -112,7 +115,10 @@ class Machine:
             time.sleep(_POLL_S)
 
     def _wait_init(self) -> int:
-        """The pid of its PID 1 as seen from here, once it has brought up the system."""
+        """Wait until systemd has booted the machine; return its pid in this PID namespace.
+
+        :raises MachineError: nspawn ended, or the boot took longer than ``_BOOT_S``.
+        """
         deadline = time.monotonic() + _BOOT_S
         while time.monotonic() < deadline and self._nspawn.poll() is None:
             children = psutil.Process(self._nspawn.pid).children()
@@ -130,9 +136,9 @@ class Machine:
 
 @contextlib.contextmanager
 def booted(scratch: Path) -> Iterator[Machine]:
-    """A machine for the length of the ``with`` block; ``scratch`` gets its console.
+    """Boot a machine and end it after the ``with`` block. Its console output is in ``scratch``.
 
-    :raises MachineError: no system came up.
+    :raises MachineError: the machine did not boot.
     """
     tree, wheels = debian_tree.debian_tree(PACKAGES), wheelhouse.wheels()
     name = f"{_PREFIX}{os.getpid()}"
@@ -156,8 +162,8 @@ def booted(scratch: Path) -> Iterator[Machine]:
             _end(nspawn)
 
 
-#: Into the cgroups named before ``--``, then the command behind it. If this process is killed, the
-#: machine is told to power off.
+#: Enters the cgroups named before ``--`` and executes the command after it. If this process is
+#: killed, the machine gets SIGTERM and powers off.
 _ENTER_AND_EXEC: Final = """
 while [ "$1" != -- ]; do echo $$ > "$1/cgroup.procs"; shift; done
 shift
@@ -166,7 +172,7 @@ exec setpriv --pdeathsig TERM "$@"
 
 
 def _end(nspawn: subprocess.Popen[bytes]) -> None:
-    """Nothing in it is worth an orderly shutdown."""
+    """Kill the machine: an orderly shutdown would only take longer."""
     for process in psutil.Process(nspawn.pid).children() if nspawn.poll() is None else ():
         # A PID namespace ends with its first process.
         process.send_signal(signal.SIGKILL)
@@ -178,7 +184,7 @@ def _end(nspawn: subprocess.Popen[bytes]) -> None:
 
 
 def _cgroup_roots() -> list[Path]:
-    """Of the hierarchies in which systemd keeps its services: its own, and version 2's."""
+    """Return the mount points of systemd's named cgroup v1 hierarchy and of cgroup v2."""
     found = []
     for mount in psutil.disk_partitions(all=True):
         is_systemds = mount.fstype == "cgroup" and "name=systemd" in mount.opts
@@ -189,7 +195,7 @@ def _cgroup_roots() -> list[Path]:
 
 @contextlib.contextmanager
 def _own_cgroups(name: str) -> Iterator[list[Path]]:
-    """Made in every hierarchy; what runs that were killed have left is removed as well."""
+    """Create a cgroup per hierarchy and remove it afterwards. Remove those of killed runs, too."""
     roots = _cgroup_roots()
     for left in itertools.chain(*(root.glob(f"{_PREFIX}*") for root in roots)):
         if not psutil.pid_exists(int(left.name.removeprefix(_PREFIX))):
@@ -205,7 +211,7 @@ def _own_cgroups(name: str) -> Iterator[list[Path]]:
 
 
 def _remove_cgroups(group: Path) -> None:
-    """And all that runs there, which is a machine's."""
+    """Kill all processes in the cgroup, which belong to a machine, and remove it."""
     for path, _, _ in os.walk(group, topdown=False):
         for pid in Path(path, "cgroup.procs").read_text().split():
             with contextlib.suppress(ProcessLookupError):
@@ -214,7 +220,7 @@ def _remove_cgroups(group: Path) -> None:
 
 
 def _remove_cgroup(path: str) -> None:
-    """Its last process may be a moment from its end."""
+    """Remove the cgroup as soon as its last killed process has ended."""
     deadline = time.monotonic() + WAIT_S
     while True:
         try:

@@ -1,7 +1,6 @@
-"""The units under a systemd that is PID 1: installed, formatted and started as docs/deploy.md says.
+"""Tests of the units under a systemd that is PID 1, with the steps of docs/deploy.md.
 
-The machine is one for all tests; each leaves the cluster as it was: everything active, no disk
-missing.
+All tests share a machine. After each one all units must be active and all disks online.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ BOOTSTRAP: Final = "--bootstrap-server 127.0.0.1:9092,127.0.0.1:9093,127.0.0.1:9
 WELL: Final = "running; log directories: 3 online, 0 impaired, 0 offline"
 _TOPICS: Final = itertools.count()
 
-#: Three disks for broker 1, the configuration as it was installed but for them, and small reserves.
+#: The installed configuration with small reserves, and three disks for broker 1.
 PREPARE: Final = """
 cd /etc/kraftjbod
 for file in *.properties; do printf "\\nlog.dir.reserve.bytes=1048576\\n" >> $file; done
@@ -50,7 +49,7 @@ id=$(kraftjbod-storage random-uuid)
 for file in *.properties; do
   runuser -u kraftjbod -- kraftjbod-storage format -t $id -c $file
 done
-# A watchdog that bites sooner, and restarts that do not wait.
+# A short watchdog interval, and restarts without delay.
 mkdir -p /etc/systemd/system/kraftjbod-.service.d
 printf '[Service]\\nWatchdogSec=5\\nRestartSec=100ms\\n' \
   > /etc/systemd/system/kraftjbod-.service.d/test.conf
@@ -61,7 +60,7 @@ ENABLE: Final = f"systemctl enable --quiet {TARGET} {' '.join((*CONTROLLERS, *BR
 
 @pytest.fixture(scope="module")
 def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
-    """A test host with a cluster that serves."""
+    """A machine with a running cluster."""
     began = time.monotonic()
     with contextlib.ExitStack() as stack:
         try:
@@ -107,14 +106,13 @@ def start_again(host: Machine, unit: str) -> None:
 
 
 def events(host: Machine, unit: str, name: str) -> list[dict[str, Any]]:
-    """Entries that the process of ``unit`` that runs now, or ran last, has logged under
-    ``name``."""
+    """Return the events ``name`` of the current or last process of ``unit``."""
     invocation = host.show(unit, "InvocationID")
     return host.entries(f"_SYSTEMD_INVOCATION_ID={invocation}", f"KRAFTJBOD_EVENT={name}")
 
 
 def write_and_read(host: Machine) -> None:
-    """Ten records into a topic of three replicas, and out of it again."""
+    """Write ten records to a topic of three replicas and read them back."""
     topic = f"t{next(_TOPICS)}"
     host.sh(f"seq 10 | kraftjbod-console-producer {BOOTSTRAP} --topic {topic}")
     read = host.sh(
@@ -123,8 +121,8 @@ def write_and_read(host: Machine) -> None:
     assert sorted(map(int, read.split())) == list(range(1, 11))
 
 
-def test_the_target_is_reached_when_all_of_them_serve(host: Machine) -> None:
-    """Type=notify: the start of the target waited for READY of each."""
+def test_target_is_active_when_all_units_serve(host: Machine) -> None:
+    """Type=notify: the start of the target waits for READY=1 of each unit."""
     assert host.show(TARGET, "ActiveState") == "active"
     for unit in (*CONTROLLERS, *BROKERS):
         assert host.show(unit, "SubState") == "running"
@@ -133,13 +131,13 @@ def test_the_target_is_reached_when_all_of_them_serve(host: Machine) -> None:
     write_and_read(host)
 
 
-def test_systemd_that_runs_scores_the_services_as_well(host: Machine) -> None:
+def test_running_units_pass_systemd_analyze(host: Machine) -> None:
     for unit in (*CONTROLLERS, *BROKERS):
         host.run("systemd-analyze", "security", "--threshold=20", unit)
     assert host.sh("systemd-analyze verify kraftjbod.target 2>&1") == ""
 
 
-def test_events_are_entries_of_the_journal_with_fields(host: Machine) -> None:
+def test_events_are_journal_entries_with_fields(host: Machine) -> None:
     (entry,) = events(host, BROKERS[0], "broker_started")
     assert entry["_TRANSPORT"] == "journal"
     assert entry["_SYSTEMD_UNIT"] == BROKERS[0]
@@ -150,7 +148,7 @@ def test_events_are_entries_of_the_journal_with_fields(host: Machine) -> None:
     assert entry["MESSAGE"].startswith("broker_started ")
 
 
-def test_a_dead_disk_shows_in_the_status_and_stops_nothing(host: Machine) -> None:
+def test_failed_disk_shows_in_the_status_of_a_running_broker(host: Machine) -> None:
     started = host.show(BROKERS[0], "ExecMainStartTimestampMonotonic")
     host.sh("chmod 000 /srv/disk-2")
     dead = "running; log directories: 2 online, 0 impaired, 1 offline (/srv/disk-2)"
@@ -163,8 +161,8 @@ def test_a_dead_disk_shows_in_the_status_and_stops_nothing(host: Machine) -> Non
     assert host.show(BROKERS[0], "ExecMainStartTimestampMonotonic") == started
 
 
-def test_a_disk_that_is_missing_at_boot_may_come_later(host: Machine) -> None:
-    """With a mount point that is empty, and with one that is not even there."""
+def test_disk_missing_at_start_is_reattached_later(host: Machine) -> None:
+    """With an empty mount point, and with a missing one."""
     disk = "/srv/disk-3"
     for without in (disk, f"{disk}-away"):
         host.run("systemctl", "stop", BROKERS[0])
@@ -181,8 +179,8 @@ def test_a_disk_that_is_missing_at_boot_may_come_later(host: Machine) -> None:
         write_and_read(host)
 
 
-def test_a_loop_that_hangs_is_ended_by_the_watchdog(host: Machine) -> None:
-    """And tells where it hung."""
+def test_watchdog_restarts_daemon_with_hung_event_loop(host: Machine) -> None:
+    """The journal has the stacks of the daemon's threads."""
     unit = BROKERS[1]
     before = int(host.show(unit, "NRestarts"))
     invocation = host.show(unit, "InvocationID")
@@ -191,12 +189,12 @@ def test_a_loop_that_hangs_is_ended_by_the_watchdog(host: Machine) -> None:
     wait_active(host, unit)
     printed = [e["MESSAGE"] for e in host.entries(f"_SYSTEMD_INVOCATION_ID={invocation}")]
     assert "Fatal Python error: Aborted" in printed
-    # The loop's own thread may be missing: it goes on as its stack is read, and comes last.
+    # The event loop's thread may be missing: it runs on while the stacks are read and comes last.
     assert any("/kraftjbod/storage/" in str(line) for line in printed), printed
     write_and_read(host)
 
 
-def test_a_killed_daemon_is_started_again(host: Machine) -> None:
+def test_killed_daemon_is_restarted(host: Machine) -> None:
     unit = BROKERS[2]
     before = int(host.show(unit, "NRestarts"))
     host.run("systemctl", "kill", "--signal=KILL", unit)
@@ -235,7 +233,7 @@ def test_a_killed_daemon_is_started_again(host: Machine) -> None:
     ],
     ids=["foreign metadata", "no metadata", "no log dir", "configuration"],
 )
-def test_what_another_start_would_not_mend_is_not_started_again(
+def test_daemon_with_permanent_start_error_is_not_restarted(
     host: Machine, spoil: str, mend: str, code: str, why: str
 ) -> None:
     unit = BROKERS[2]
@@ -256,8 +254,8 @@ def test_what_another_start_would_not_mend_is_not_started_again(
     start_again(host, unit)
 
 
-def test_a_start_that_may_end_otherwise_is_tried_five_times(host: Machine) -> None:
-    """Here somebody else listens on the controller's port."""
+def test_daemon_with_occupied_port_is_started_five_times(host: Machine) -> None:
+    """Another process listens on the controller's port."""
     host.run("systemctl", "stop", CONTROLLER)
     host.run("systemctl", "reset-failed", CONTROLLER)
     host.sh(
@@ -279,8 +277,8 @@ def test_a_start_that_may_end_otherwise_is_tried_five_times(host: Machine) -> No
     write_and_read(host)
 
 
-def test_a_host_is_emptied_in_order_and_filled_again(host: Machine) -> None:
-    """Brokers stop before the controller that moves their leaders; what is theirs stays."""
+def test_uninstall_stops_brokers_before_controllers_and_keeps_configuration(host: Machine) -> None:
+    """Brokers stop before the controllers that move their leaders; data and configuration stay."""
     before = {unit: host.show(unit, "InvocationID") for unit in (*CONTROLLERS, *BROKERS)}
     host.run("make", "-C", "/src", "uninstall")
     ended = {

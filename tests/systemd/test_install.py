@@ -1,4 +1,4 @@
-"""``make install`` and ``make uninstall`` into a directory, for real."""
+"""Tests of ``make install`` and ``make uninstall`` with a directory as the root."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]
 
 PREFIX: Final = "/opt/kraftjbod"
 LAUNCHERS: Final = sorted(path.name for path in (ROOT / "bin").iterdir())
-#: What uninstall leaves.
+#: Files that ``make uninstall`` keeps.
 CONFIGURATION: Final = {
     *(f"etc/kraftjbod/broker-{number}.properties" for number in (1, 2, 3)),
     *(f"etc/kraftjbod/controller-{number}.properties" for number in (100, 101, 102)),
@@ -43,7 +43,7 @@ def say(*command: str | Path) -> str:
 
 
 def files(root: Path) -> set[str]:
-    """All but the Python environment's own."""
+    """Return the files below ``root`` except those of the Python environment."""
     found = {path.relative_to(root).as_posix() for path in root.rglob("*") if not path.is_dir()}
     return {path for path in found if not path.startswith("opt/kraftjbod/lib/")}
 
@@ -59,7 +59,7 @@ def starts_and_stops_a_cluster(local: Path, data: Path) -> None:
         shutil.rmtree(data)
 
 
-def test_an_installation_comes_whole_and_goes_but_for_what_is_the_operators(
+def test_uninstall_after_install_keeps_only_configuration_and_foreign_files(
     tmp_path: Path,
 ) -> None:
     stranger = tmp_path / PREFIX[1:] / "bin" / "stranger"
@@ -118,7 +118,7 @@ def test_install_with_python_in_home_uses_system_python(tmp_path: Path) -> None:
         shutil.rmtree(hidden.parent)
 
 
-def test_what_no_installation_made_is_not_removed(tmp_path: Path) -> None:
+def test_uninstall_keeps_files_that_no_installation_created(tmp_path: Path) -> None:
     own = tmp_path / "opt" / "kraftjbod" / "lib" / "kraftjbod" / "notes"
     own.parent.mkdir(parents=True)
     own.touch()
@@ -126,7 +126,7 @@ def test_what_no_installation_made_is_not_removed(tmp_path: Path) -> None:
     assert own.exists()
 
 
-def test_a_relative_prefix_is_refused(tmp_path: Path) -> None:
+def test_install_with_relative_prefix_is_refused(tmp_path: Path) -> None:
     done = make("install", f"DESTDIR={tmp_path}", "PREFIX=here")
     assert done.returncode != 0
     assert "here: expected an absolute path" in done.stderr

@@ -1,4 +1,4 @@
-"""The unit files as systemd's own checker sees them, and beside what the daemons promise."""
+"""Tests of the unit files with systemd-analyze and against the daemons' exit codes and defaults."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ needs_systemd = pytest.mark.skipif(
 
 @pytest.fixture
 def units(tmp_path: Path) -> Path:
-    """The units as an installation into the checkout would have them."""
+    """A folder with the units as ``make install`` writes them, with the checkout as prefix."""
     for source in (*UNITS.glob("*.service"), *UNITS.glob("*.target")):
         text = source.read_text().replace("@PREFIX@", str(ROOT)).replace("@SYSCONFDIR@", "/etc")
         (tmp_path / source.name).write_text(text)
@@ -49,14 +49,14 @@ def analyze(units: Path, *command: str) -> tuple[int, str, str]:
     "unit",
     [*(f"{service}1.service" for service in SERVICES), *(p.name for p in UNITS.glob("*.target"))],
 )
-def test_systemd_understands_every_line(units: Path, unit: str) -> None:
-    """Of keys that it does not know it only warns, so nothing may be said at all."""
+def test_unit_files_pass_systemd_analyze_verify(units: Path, unit: str) -> None:
+    """systemd-analyze only warns of unknown keys, so that its output must be empty."""
     assert analyze(units, "verify", "--man=no", f"./{unit}") == (0, "", "")
 
 
 @needs_systemd
 @pytest.mark.parametrize("service", SERVICES)
-def test_little_is_exposed(units: Path, service: str) -> None:
+def test_units_have_low_exposure_score(units: Path, service: str) -> None:
     code, out, err = analyze(units, "security", "--offline=true", f"./{service}.service")
     (score,) = re.findall(r"Overall exposure level for \S+: ([0-9.]+)", out)
     print(f"{service}: exposure {score}")
@@ -73,16 +73,16 @@ def settings(name: str) -> dict[str, list[str]]:
     return found
 
 
-def test_both_services_are_run_the_same_way() -> None:
-    """Only who they are and what comes before them differs."""
+def test_broker_and_controller_units_have_equal_settings() -> None:
+    """Only description, order, command and identifier differ."""
     broker, controller = (settings(f"{service}.service") for service in SERVICES)
     own = {key for key in broker | controller if broker.get(key) != controller.get(key)}
     assert own == {*("Description", "After", "Before", "ExecStart", "SyslogIdentifier", "WantedBy")}
 
 
 @pytest.mark.parametrize("service", SERVICES)
-def test_no_start_is_repeated_that_would_end_in_the_same_way(service: str) -> None:
-    """The table of exit codes says which; the command line's code is Python's."""
+def test_unit_does_not_restart_after_permanent_exit_codes(service: str) -> None:
+    """runner.py has the table of exit codes. Code 2, a wrong command line, is Python's."""
     rows = re.findall(r"^(\d+) +(yes|no|-) +\S", runner.__doc__ or "", re.MULTILINE)
     named = {name: code for name, code in vars(runner).items() if name.startswith("EXIT_")}
     assert {int(code) for code, _ in rows} == {*named.values(), 2}
@@ -92,8 +92,8 @@ def test_no_start_is_repeated_that_would_end_in_the_same_way(service: str) -> No
 
 
 @pytest.mark.parametrize("service", SERVICES)
-def test_a_broker_that_finds_no_controller_is_started_again_for_ever(service: str) -> None:
-    """Five times the registration timeout is longer than what the limit looks at."""
+def test_unit_of_broker_without_controller_restarts_without_limit(service: str) -> None:
+    """Five registration timeouts take longer than StartLimitIntervalSec."""
     found = settings(f"{service}.service")
     wait_ms = BrokerConfig.model_fields["initial_broker_registration_timeout_ms"].default
     burst = int(found["StartLimitBurst"][0])
@@ -102,14 +102,14 @@ def test_a_broker_that_finds_no_controller_is_started_again_for_ever(service: st
 
 
 @pytest.mark.parametrize("service", SERVICES)
-def test_a_daemon_has_the_time_that_it_gives_itself_to_stop(service: str) -> None:
+def test_unit_stop_timeout_exceeds_shutdown_timeout(service: str) -> None:
     stop_ms = BrokerConfig.model_fields["shutdown_timeout_ms"].default
     assert settings(f"{service}.service")["TimeoutStopSec"] == ["5min"]
     assert stop_ms < 5 * 60_000
 
 
-def test_every_path_of_a_disk_may_be_missing() -> None:
-    """A path without a dash keeps the service from starting when its disk is away."""
+def test_unit_ignores_missing_paths_of_disks() -> None:
+    """Without the dash, a missing path would prevent the start of the service."""
     (paths,) = settings("disks.conf")["ReadWritePaths"]
     assert paths
     assert all(path.startswith("-/") for path in paths.split())

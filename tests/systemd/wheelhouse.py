@@ -1,4 +1,4 @@
-"""The packages that ``make install`` needs, in a directory, for machines without a network."""
+"""Downloads the packages that ``make install`` needs, for machines without a network."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import Final
 from tests.checkout import ROOT
 
 CACHE: Final = ROOT / ".cache" / "wheels"
-#: What Debian's Python is.
+#: Version of Debian's Python.
 _PYTHON: Final = "3.11"
 _TIMEOUT_S: Final = 300
 
 
 def wheels() -> Path:
-    """Downloaded once for each state of the lock file; ``make clean`` removes them."""
+    """Return the folder of packages, downloaded once for each state of the lock file."""
     key = hashlib.sha256()
     for name in ("requirements.lock", "pyproject.toml"):
         key.update((ROOT / name).read_bytes())
