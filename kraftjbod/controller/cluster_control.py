@@ -232,7 +232,7 @@ class ClusterControlManager:
                 )
 
     def _require_features(self, request: BrokerRegistrationRequest) -> None:
-        """Return if the broker supports the cluster's level of each feature.
+        """Require that the broker supports the cluster's level of each feature.
 
         A request without a range for ``metadata.version`` supports the present level.
 
@@ -359,7 +359,7 @@ class ClusterControlManager:
 
 
 def _require_parallel(request: BrokerRegistrationRequest) -> None:
-    """Return if each optional list of the request is empty or has one item per directory.
+    """Require that each optional list of the request is empty or has one item per directory.
 
     :raises OperatingError: INVALID_REQUEST.
     """

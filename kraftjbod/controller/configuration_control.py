@@ -303,7 +303,7 @@ class ConfigurationControlManager:
     def _require_valid(
         self, resource_type: ResourceType, name: str, values: Mapping[str, str]
     ) -> None:
-        """Return if ``values`` are a valid configuration of the resource.
+        """Require that ``values`` are a valid configuration of the resource.
 
         :raises OperatingError: INVALID_CONFIG, naming each key that is unknown or wrong.
         """
@@ -321,8 +321,7 @@ class ConfigurationControlManager:
             raise _error(ErrorCode.INVALID_CONFIG, str(e)) from e
 
     def _require_valid_of_node(self, name: str, values: Mapping[str, str]) -> None:
-        """Return if ``values`` are valid for a broker, a controller, or (``name`` is empty) all of
-        them.
+        """Require that ``values`` are valid for a broker, a controller, or all (empty ``name``).
 
         :raises ConfigError: they are not.
         """
@@ -341,7 +340,7 @@ class ConfigurationControlManager:
             require_dynamic(values, *models, source=source, node="broker or controller")
 
     def _require_level_for(self, values: Mapping[str, str]) -> None:
-        """Return if no key needs a higher ``metadata.version``: all brokers must know controller
+        """Require that no key needs a higher ``metadata.version``: all brokers must know controller
         keys.
 
         :raises OperatingError: INVALID_CONFIG.
@@ -357,7 +356,7 @@ class ConfigurationControlManager:
     # --- cordons (KIP-1066) ----------------------------------------------------------------------
 
     def _require_may_cordon(self, name: str, wanted: str, *, is_checked: bool) -> None:
-        """Return if ``wanted`` may become the value of ``cordoned.log.dirs``.
+        """Require that ``wanted`` may become the value of ``cordoned.log.dirs``.
 
         :param is_checked: whether the broker that has the directories checked the value.
         :raises OperatingError: INVALID_CONFIG, in Kafka's words.

@@ -382,7 +382,10 @@ class ControlManagers:
         return self._heartbeats.until_gone_ms(now_ms)
 
     def connection_closed(self, connection: ConnectionId, now_ms: int, *, is_reset: bool) -> None:
-        """Note that the other side closed ``connection``."""
+        """Note that the other side closed ``connection``: a broker that used it last may have died.
+
+        :param is_reset: whether it was reset; then the broker's session continues.
+        """
         self._heartbeats.connection_closed(connection, now_ms, is_reset=is_reset)
 
     def take_suspects(self) -> list[BrokerRegistration]:
@@ -402,7 +405,7 @@ class ControlManagers:
         self._heartbeats.refused(broker.broker_id, broker.epoch)
 
     def discount_pause(self, pause_ms: int, now_ms: int) -> bool:
-        """Disregard a pause of this process; return whether it was long."""
+        """Disregard a pause of this process, which ends now; return whether it was long."""
         self._heartbeats.discount_pause(pause_ms, now_ms)
         return self._heartbeats.is_long_pause(pause_ms)
 

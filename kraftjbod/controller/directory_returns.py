@@ -196,7 +196,7 @@ def unclean_directories(
     """Return the directories in ``request`` that are not proven to be complete.
 
     UNASSIGNED and MIGRATING are included if an unclean directory may hold a replica that has no
-    assigned directory. It is one known to ``former``, or any if ``former`` had none.
+    assigned directory: one known to ``former``, or any if ``former`` had none.
     """
     is_same = former.incarnation_id == request.incarnation_id
     # Epochs are offsets, so another metadata log that was followed meanwhile may have the same.

@@ -213,7 +213,7 @@ def _is_led(partition: PartitionRegistration, kind: ElectionType) -> bool:
 
 
 def _require_elected(partition: PartitionRegistration, kind: ElectionType) -> None:
-    """Return if the partition has a leader of the requested kind.
+    """Require that the partition has a leader of the requested kind.
 
     :raises OperatingError: it has none.
     """

@@ -134,8 +134,8 @@ class FeatureControlManager:
         return self._state.features.get(name, 0)
 
     def _require_consistency(self, update: FeatureUpdate, updates: Iterable[FeatureUpdate]) -> None:
-        """Return if the resulting ``metadata.version`` supports eligible leader replicas, or they
-        are off.
+        """Require that eligible leader replicas are off, or that the resulting ``metadata.version``
+        supports them.
 
         :raises OperatingError: INVALID_UPDATE_VERSION.
         """
@@ -152,7 +152,7 @@ class FeatureControlManager:
         )
 
     def _require_support(self, name: str, wanted: int) -> None:
-        """Return if all nodes support level ``wanted`` of the feature.
+        """Require that all nodes support level ``wanted`` of the feature.
 
         A broker without a declared range supports the present level only.
 
@@ -189,7 +189,7 @@ class FeatureControlManager:
         return {**{voter: {} for voter in heard}, **registered}
 
     def _require_known_configs(self, update: FeatureUpdate) -> None:
-        """Return if no stored configuration would be unknown at the requested ``metadata.version``.
+        """Require that the requested ``metadata.version`` knows all stored configurations.
 
         :raises OperatingError: INVALID_UPDATE_VERSION, naming configurations of controllers.
         """

@@ -495,7 +495,7 @@ class QuorumController:
                 self._last_feature = proposal
 
     def _require_active(self) -> None:
-        """Return if this controller is active.
+        """Require that this controller is active.
 
         :raises NotControllerError: another controller is active, or none at present.
         """
@@ -522,7 +522,7 @@ class QuorumController:
         return False
 
     def _require_running(self) -> None:
-        """Return if the state of this controller may be used.
+        """Require that the state of this controller may be used.
 
         :raises NotControllerError: the state differs from the log, and the process ends.
         """

@@ -55,7 +55,10 @@ class SessionWatch:
         self._log = get_logger(component="controller")
 
     def connection_closed(self, connection: ConnectionId, *, is_reset: bool) -> None:
-        """Note that the other side closed ``connection``."""
+        """Note that the other side closed ``connection``, and probe a broker that used it last.
+
+        :param is_reset: whether it was reset; then the broker's session continues.
+        """
         now_ms = self._clock.now_ms()
         self._managers().connection_closed(connection, now_ms, is_reset=is_reset)
         self._probe.wake()

@@ -77,7 +77,9 @@ class TopicControlManager:
         settings: SettingsInForce,
         may_delete: bool,
     ) -> None:
-        """:param may_delete: whether topics may be deleted, as ``delete.topic.enable`` says."""
+        """:param placer: chooses the brokers of new partitions.
+        :param may_delete: whether topics may be deleted (``delete.topic.enable``).
+        """
         self._state = state
         self._cluster = cluster
         self._configuration = configuration
@@ -425,7 +427,7 @@ class TopicControlManager:
     def _require_capacity(
         self, assignments: Iterable[Replicas], new_replicas: Counter[BrokerId]
     ) -> None:
-        """Return if the brokers can hold the replicas, and add them to ``new_replicas``.
+        """Require that the brokers can hold the replicas, and add them to ``new_replicas``.
 
         :param new_replicas: replicas by broker that the request has created so far.
         :raises OperatingError: INVALID_PARTITIONS: a broker cannot hold them.

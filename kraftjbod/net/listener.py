@@ -114,7 +114,8 @@ class Listener:
         return len(self._sessions)
 
     async def bind(self) -> None:
-        """Bind the address, so that no other process can; connections are refused until ``start``.
+        """Bind the address, so that no other process can. Connections are refused until
+        :meth:`start`.
 
         :raises StartupError: the address cannot be bound.
         """

@@ -41,7 +41,8 @@ class PeerLink(Generic[T]):
         on_lost: Callable[[], None],
         on_refused: Callable[[OperatingError], None],
     ) -> None:
-        """
+        """:param make_request: returns the request that carries some messages.
+        :param size_of: returns the size of a message in bytes.
         :param timeout_ms: time limit of the peer to acknowledge messages.
         :param on_lost: called when the connection was lost or could not be opened.
         :param on_refused: called when the peer rejects the messages.

@@ -417,7 +417,7 @@ class _DescribeAnswer:
         self.results: list[bytes] = []
 
     def require_within_limits(self) -> None:
-        """Return if the response may have another result.
+        """Require that the response may have another result.
 
         :raises OperatingError: INVALID_REQUEST: the response has reached a limit.
         """

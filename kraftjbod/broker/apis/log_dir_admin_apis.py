@@ -54,7 +54,7 @@ class LogDirAdminApis:
         return response
 
     def _require_allowed(self, path: str) -> None:
-        """Return if the path is below an allowed root by name.
+        """Require that the path is below an allowed root by name.
 
         The directory's own thread checks symbolic links later.
 
@@ -66,7 +66,7 @@ class LogDirAdminApis:
 
 
 def _require_path(target: str) -> None:
-    """Return if system calls accept the path.
+    """Require that system calls accept the path.
 
     :raises OperatingError: INVALID_REQUEST: the path contains a NUL character.
     """

@@ -153,8 +153,9 @@ class LogDirApis:
         return None
 
     def _move(self, topic_partition: TopicPartition, where: str) -> None:
-        """Start or cancel a move.
+        """Start or cancel a move, as AlterReplicaLogDirs requests.
 
+        :param where: path or ``dirid:<uuid>`` of a directory, or ``any``.
         :raises OperatingError: INVALID_TOPIC_EXCEPTION, LOG_DIR_NOT_FOUND, KAFKA_STORAGE_ERROR or
             REPLICA_NOT_AVAILABLE.
         """

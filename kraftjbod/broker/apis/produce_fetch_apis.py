@@ -273,7 +273,7 @@ class ProduceFetchApis:
         outcomes: Sequence[AppendOutcome],
         context: RequestContext,
     ) -> None:
-        """Return if all appends of a request with ``acks=0`` succeeded.
+        """Require that all appends of a request with ``acks=0`` succeeded.
 
         :raises UnansweredError: a partition failed. The connection is then closed, as in Kafka.
             Otherwise the client would write to a former leader until its metadata expires.

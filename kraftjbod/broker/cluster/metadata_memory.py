@@ -105,7 +105,7 @@ class MetadataMemory:
         The first id, or the first other id after an operator made the broker forget its log,
         becomes the followed log.
 
-        :raises ForeignMetadataError: the id is not that of the followed log.
+        :raises ForeignMetadataError: the id is another one than that of the followed log.
         """
         if self.metadata_log_id is None:
             self.metadata_log_id = metadata_log_id
@@ -116,8 +116,7 @@ class MetadataMemory:
             self._refuse(f"the controller has log {metadata_log_id}")
 
     def require_complete(self, last_offset: int) -> None:
-        """Return if the controller's log, which ends at ``last_offset``, has all that was applied
-        here.
+        """Require that the controller's log, up to ``last_offset``, has all that was applied here.
 
         :raises ForeignMetadataError: this broker has followed the log further.
         """

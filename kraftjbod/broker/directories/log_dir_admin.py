@@ -388,7 +388,7 @@ class LogDirAdmin:
         return self._outcome(log_dir, f"{what}; add it to log.dirs for the next start")
 
     def _require_place(self, path: str) -> None:
-        """Return if a directory of this node may be at the path.
+        """Require that a directory of this node may be at the path.
 
         :raises OperatingError: INVALID_REQUEST: the path is not absolute, or it is in use.
         """
@@ -485,7 +485,7 @@ class LogDirAdmin:
             ) from e
 
     def _require_no_last_copy(self, log_dir: LogDir, *, force: bool) -> None:
-        """Return if no partition would lose its last in-sync replica.
+        """Require that no partition would lose its last in-sync replica.
 
         :param force: accept that loss for topics that allow unclean elections.
         :raises OperatingError: INVALID_REQUEST, naming the partitions that would.

@@ -127,7 +127,8 @@ class ReplicaFetcher:
     # --- the loop --------------------------------------------------------------------------------
 
     async def run_fetcher(self) -> None:
-        """Fetch until cancelled."""
+        """Fetch the added replicas from the leader until cancelled. Failures are retried with
+        pauses."""
         try:
             while True:
                 try:

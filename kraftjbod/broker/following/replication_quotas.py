@@ -25,7 +25,10 @@ from kraftjbod.core.topic_config import ThrottledReplicas, TopicConfig
 
 
 class ReplicationQuota:
-    """The quota of one side. ``listed`` returns the throttled replicas of a topic."""
+    """The quota of this broker as leader, or as follower.
+
+    ``listed`` returns the throttled replicas of a topic.
+    """
 
     def __init__(
         self, *, broker_id: BrokerId, listed: Callable[[str], ThrottledReplicas], now_ms: int
@@ -59,7 +62,10 @@ class ReplicationQuota:
 
 
 class ReplicationQuotas:
-    """The quotas of both sides. ``topic_config`` returns the present configuration of a topic."""
+    """The quotas of this broker as leader and as follower.
+
+    ``topic_config`` returns the present configuration of a topic.
+    """
 
     def __init__(
         self, *, broker_id: BrokerId, topic_config: Callable[[str], TopicConfig], now_ms: int

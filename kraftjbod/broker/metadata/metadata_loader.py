@@ -88,7 +88,7 @@ class MetadataLoader:
         self._log = get_logger(component="metadata_loader")
 
     async def run_loader(self) -> None:
-        """Follow the log until cancelled."""
+        """Follow the metadata log until cancelled. Failed polls are retried."""
         while True:
             try:
                 await self._poll()

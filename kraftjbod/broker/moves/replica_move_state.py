@@ -165,7 +165,7 @@ class ReportDirectory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class End:
-    """The move is over."""
+    """The move is over, for the reason ``how``."""
 
     how: MoveEnd
 

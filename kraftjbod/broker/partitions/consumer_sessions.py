@@ -99,7 +99,7 @@ class ConsumerSession:
         return f"<ConsumerSession {self.session_id} parts={len(self.parts)}>"
 
     def update(self, request: FetchRequest) -> None:
-        """Add, change and remove partitions as ``request`` says."""
+        """Add, change and remove partitions as ``request`` names them."""
         for topic in request.topics:
             name = topic.topic_id if self.is_by_id else topic.topic
             for wanted in topic.partitions:
@@ -114,7 +114,7 @@ class ConsumerSession:
                 self.parts.pop((name, index), None)
 
     def topics(self) -> list[FetchRequest.FetchTopic]:
-        """Return all partitions of the session in the form of a request."""
+        """Return all partitions of the session in the form of a request, in fetch order."""
         topics: list[FetchRequest.FetchTopic] = []
         before: bytes | str | None = None
         wanted: list[FetchRequest.FetchPartition] = []
@@ -227,7 +227,7 @@ class ConsumerSessions:
             self._partitions -= len(session.parts)
 
     def _open(self, request: FetchRequest, *, is_by_id: bool) -> ConsumerSession | None:
-        """Open a session. Return None at a limit, or if the request names no partition."""
+        """Return a new session. None at a limit, or if the request names no partition."""
         self.close(request.session_id)
         named = sum(len(topic.partitions) for topic in request.topics)
         now_ms = self._clock.now_ms()
@@ -285,7 +285,8 @@ class ConsumerSessions:
         return True
 
     def _in_the_way(self, partitions: int, now_ms: int) -> ConsumerSession | None:
-        """Return the session to evict for a new session with ``partitions`` partitions, if any."""
+        """Return the session to evict for a new one with ``partitions`` partitions; None if none
+        may be."""
         eviction_ms = self._limits.eviction_ms
         oldest = next(iter(self._sessions.values()), None)
         if oldest is None or now_ms - oldest.last_used_ms > eviction_ms:

@@ -201,8 +201,11 @@ class FetchPurgatory:
     """
 
     def __init__(self, *, max_waiting: int = 10_000, max_partitions: int = 1_000_000) -> None:
-        """Create a purgatory; ``max_partitions`` limits the partitions named by all waits
-        together."""
+        """Create a purgatory.
+
+        :param max_waiting: limit of the waiting fetches.
+        :param max_partitions: limit of the partitions that all waiting fetches name together.
+        """
         self._max_waiting = max_waiting
         self._max_partitions = max_partitions
         self._named = 0

@@ -116,7 +116,7 @@ class FollowerState:
         return speaker.since >= after
 
     def fetched(self, fetch_offset: int, leader_end_offset: int, now_ms: int) -> None:
-        """Note a fetch from ``fetch_offset``: the follower's log has everything before that
+        """Note a fetch from ``fetch_offset``: the follower's log has all records before that
         offset."""
         if fetch_offset >= leader_end_offset:
             self.last_caught_up_ms = now_ms

@@ -55,7 +55,7 @@ def nearest_replica(
 
 
 def require_readable(partition: Partition, expected_epoch: int) -> None:
-    """Return if this replica may serve a consumer: it leads, or it is an in-sync follower.
+    """Require that this replica may serve a consumer: it leads, or it is an in-sync follower.
 
     :param expected_epoch: the consumer's leader epoch, which must be the current one; ``ANY_EPOCH``
         if the consumer does not know it.

@@ -196,8 +196,7 @@ class Partition:
 
     @property
     def awaits_new_epoch(self) -> bool:
-        """Whether this copy is leader in an epoch in which a lost copy led, so that it must not
-        lead."""
+        """Whether this copy must not lead: it is leader in an epoch in which a lost copy led."""
         return self.leader == self.broker_id and self.leader_epoch <= self._led_in
 
     @property
@@ -206,8 +205,8 @@ class Partition:
 
     @property
     def is_under_min_isr(self) -> bool:
-        """Whether the ISR is smaller than ``min.insync.replicas``, capped by the replication
-        factor."""
+        """Whether the ISR is smaller than ``min.insync.replicas`` (at most the replication
+        factor)."""
         return self._is_under_min_isr
 
     def apply(
@@ -307,7 +306,7 @@ class Partition:
     # --- guards ----------------------------------------------------------------------------------
 
     def require_leader(self, expected_epoch: int = ANY_EPOCH) -> None:
-        """Return if this broker leads and the sender's leader epoch is the current one.
+        """Require that this broker leads, and that the sender's leader epoch is current.
 
         :raises KafkaStorageError: the replica's directory is offline.
         :raises OperatingError: FENCED_LEADER_EPOCH (the sender's epoch is older) or
@@ -319,7 +318,7 @@ class Partition:
         self._refuse(expected_epoch)
 
     def require_replica(self, expected_epoch: int = ANY_EPOCH) -> None:
-        """Return if this broker leads or follows and the sender's leader epoch is the current one.
+        """Require that this broker leads or follows, and that the sender's leader epoch is current.
 
         :raises KafkaStorageError: the replica's directory is offline.
         :raises OperatingError: FENCED_LEADER_EPOCH (the sender's epoch is older) or
@@ -338,7 +337,7 @@ class Partition:
         expected_epoch: int,
         brokers: Mapping[BrokerId, BrokerRegistration],
     ) -> None:
-        """Return if this broker leads and the sender is a broker with a replica of the partition.
+        """Require that this broker leads, and that the sender is a broker with a replica.
 
         The request must have the sender's registered broker epoch and the current leader epoch. A
         sender whose metadata is newer than this broker's is refused and retries.
@@ -356,7 +355,7 @@ class Partition:
             )
 
     def require_appendable(self, acks: int, expected_epoch: int = ANY_EPOCH) -> None:
-        """Return if this broker leads and, for ``acks`` -1, the ISR is large enough.
+        """Require that this broker leads and, for ``acks`` -1, the ISR is large enough.
 
         :raises OperatingError: NOT_ENOUGH_REPLICAS, or as :meth:`require_leader`.
         """
@@ -399,7 +398,7 @@ class Partition:
                 follower.last_caught_up_ms = now_ms
 
     def log_end_moved(self, log_end_offset: int) -> bool:
-        """Note that the local log ends at ``log_end_offset``. Return whether the high watermark
+        """Note that the local log ends at ``log_end_offset``; return whether the high watermark
         grew."""
         if log_end_offset > self.log_end_offset:
             self.log_end_offset = log_end_offset
@@ -417,14 +416,14 @@ class Partition:
         moment: int,
         log_start_offset: int = UNKNOWN_OFFSET,
     ) -> bool | None:
-        """Note a follower's fetch from ``fetch_offset``. Return whether the high watermark grew.
+        """Note a follower's fetch from ``fetch_offset``.
 
         Call it after ``require_follower``: an offset of another epoch says nothing about this log.
 
-        :param moment: the present moment.
+        :param moment: the present moment, a value of :class:`Moments`.
         :param log_start_offset: the start of the follower's log according to the request.
-        :return: None if the report is not accepted, because it may describe a lost copy. The next
-            request in the session of ``speaker`` will be accepted.
+        :return: whether the high watermark grew. None if the report is not accepted, because it may
+            describe a lost copy. The next request in the session of ``speaker`` will be accepted.
         """
         follower = self._followers[broker_id]
         if not follower.hears(speaker):
@@ -454,8 +453,10 @@ class Partition:
         return before == fetch_offset
 
     def fetched_from_leader(self, *, leader_high_watermark: int, log_end_offset: int) -> bool:
-        """Note on a follower that fetched records are in the local log. Return whether the high
-        watermark grew."""
+        """Note that records fetched from the leader are in the local log.
+
+        Return whether the high watermark grew.
+        """
         self.log_end_offset = log_end_offset
         committed = min(leader_high_watermark, log_end_offset)
         if self.role is not Role.FOLLOWER or committed <= self.high_watermark:
@@ -464,8 +465,7 @@ class Partition:
         return True
 
     def truncated(self, log_end_offset: int) -> None:
-        """Note that the follower's log was truncated or recreated and now ends at
-        ``log_end_offset``."""
+        """Note that the local log was truncated or recreated and now ends at ``log_end_offset``."""
         self.log_end_offset = log_end_offset
         self.high_watermark = min(self.high_watermark, log_end_offset)
 

@@ -108,7 +108,8 @@ class IsrManager:
             self._check_all(number % self._lag_parts)
 
     def _check_all(self, part: int) -> None:
-        """Check the under-replicated partitions and every partition of lag part number ``part``."""
+        """Check the under-replicated partitions, and of the others those of part number ``part``:
+        each check looks at one part for lag."""
         now_ms = self._clock.now_ms()
         for at, topic_partition in enumerate(self._led):
             replica = self._replicas.get(topic_partition)

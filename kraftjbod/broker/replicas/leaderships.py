@@ -64,8 +64,8 @@ class Leaderships:
         return len(self._led)
 
     def subscribe(self, subscriber: LeadershipSubscriber) -> None:
-        """Add a subscriber. Call it before the first metadata: earlier leaderships are not
-        repeated."""
+        """Add a subscriber. Call it before the first metadata, because earlier leaderships are not
+        sent."""
         assert not self._led, "too late"
         self._subscribers.append(subscriber)
 
@@ -92,7 +92,7 @@ class Leaderships:
             self._unpublished.append((before, False))
 
     def publish(self) -> None:
-        """Send all noted changes to the subscribers."""
+        """Send all noted changes to the subscribers, in order."""
         if self._is_publishing:
             return  # A subscriber noted another change: the outer call publishes it.
         self._is_publishing = True

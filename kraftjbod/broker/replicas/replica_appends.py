@@ -511,7 +511,7 @@ class ReplicaAppends:
 
 
 def _give_up(pending: Sequence[PendingAppend]) -> None:
-    """Complete the appends whose directory has not responded with an error."""
+    """Complete with an error the appends whose directory has not responded."""
     for one in pending:
         if one.is_written:
             continue

@@ -319,7 +319,7 @@ class TransactionCoordinator:
             ) from e
 
     async def _require_current(self, transactional_id: str) -> None:
-        """Return if no other broker has become coordinator of the id.
+        """Require that no other broker has become coordinator of the id.
 
         This needs an append only while another broker may lead.
 

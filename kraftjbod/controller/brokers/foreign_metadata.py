@@ -22,7 +22,7 @@ from kraftjbod.protocol.rpc_quorum_messages import FetchMetadataRequest
 def require_same_log(
     state: MetadataState, broker_id: BrokerId, metadata_log_id: Uuid | None, applied_offset: int
 ) -> None:
-    """Return if a broker may have followed this controller's metadata log.
+    """Require that a broker may have followed this controller's metadata log.
 
     :param metadata_log_id: the log that the broker follows; None accepts any log.
     :param applied_offset: the last offset that the broker has applied.
@@ -43,7 +43,7 @@ def require_same_log(
 
 
 def require_log(state: MetadataState, metadata_log_id: Uuid | None) -> None:
-    """Return if the sender of a request follows this controller's metadata log, or names none.
+    """Require that the sender of a request follows this controller's metadata log, or names none.
 
     :raises ForeignMetadataError: the sender follows another log.
     """
@@ -55,7 +55,7 @@ def require_log(state: MetadataState, metadata_log_id: Uuid | None) -> None:
 
 
 def require_same_entry(request: FetchMetadataRequest, epoch: int | None) -> None:
-    """Return if the broker's last entry may be the entry at that offset of this log (KIP-595).
+    """Require that the broker's last entry may be the entry at that offset of this log (KIP-595).
 
     :param epoch: epoch of the entry here; None if it is unknown or not committed.
     :raises ForeignMetadataError: the entry here has another epoch.

@@ -28,7 +28,7 @@ AcceptanceOf = Callable[[BrokerId, DirectoryId], Acceptance]
 
 
 def acceptance_of_directory(broker: BrokerRegistration, directory_id: DirectoryId) -> Acceptance:
-    """Return the acceptance of a replica in the directory if its broker were active."""
+    """Return the acceptance of a replica in the directory, as if its broker were active."""
     if not broker.has_online_dir(directory_id):
         return Acceptance.REFUSED
     return Acceptance.LAST_RESORT if broker.is_impaired(directory_id) else Acceptance.ACCEPTABLE

@@ -422,7 +422,8 @@ class LifecycleState:
         return self._heartbeat_at_once()
 
     def _heartbeat_at_once(self) -> list[Action]:
-        """Send a heartbeat now, or after the request in flight."""
+        """Send a heartbeat now, or after the request in flight. Does nothing unless registered and
+        running."""
         if self.broker_epoch == NOT_REGISTERED or self.state is BrokerState.SHUTTING_DOWN:
             return []
         if self._sent is not None or self._is_registering:
@@ -510,7 +511,11 @@ class LifecycleState:
         ]
 
     def _heed_level(self) -> list[Action]:
-        """Apply the ``metadata.version``, once the metadata shows this broker's registration."""
+        """React to a changed ``metadata.version``: stop the broker if it needs a higher one, or
+        amend.
+
+        Waits until the metadata shows this broker's registration.
+        """
         level, knows_dirs = self._metadata.level, self._metadata.knows_dirs
         is_lagging = self._metadata.offset < self.broker_epoch
         if self.broker_epoch == NOT_REGISTERED or is_lagging or self._heeded == (level, knows_dirs):

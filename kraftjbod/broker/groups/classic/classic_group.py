@@ -327,7 +327,7 @@ class ClassicGroup:
             self._rebalance()
 
     def _rebalance(self) -> None:
-        """Start a join phase."""
+        """Start a join phase. Members that wait for their assignment get REBALANCE_IN_PROGRESS."""
         if self.state is GroupState.COMPLETING_REBALANCE:
             self._drop_assignments(ErrorCode.REBALANCE_IN_PROGRESS)
         is_initial = self.state is GroupState.EMPTY

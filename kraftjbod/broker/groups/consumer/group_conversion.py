@@ -40,7 +40,7 @@ from kraftjbod.core.ids import TopicIdPartition, TopicPartition
 
 
 def check_upgrade(protocol_type: str | None, members: int, settings: ConsumerGroupSettings) -> None:
-    """Return if a classic group may become a consumer group.
+    """Require that a classic group may become a consumer group.
 
     :param members: the number of members of the group.
     :raises OperatingError: GROUP_ID_NOT_FOUND, with the reason.

@@ -106,7 +106,7 @@ class ClusterTopics:
 
 
 def check_regex(text: str) -> None:
-    """Return if ``text`` is a regular expression of RE2.
+    """Require that ``text`` is a regular expression of RE2.
 
     :raises OperatingError: INVALID_REGULAR_EXPRESSION, with the reason.
     """
