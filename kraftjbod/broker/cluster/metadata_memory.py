@@ -54,7 +54,8 @@ class Followed(NamedTuple):
 class MetadataMemory:
     """The persisted id and offset of the metadata log that this broker follows.
 
-    Call ``await load()`` first, ``run()`` for the broker's lifetime, and ``write()`` at its end.
+    Call ``await load()`` first, ``run_writes()`` for the broker's lifetime, and ``write()`` at the
+    end.
     """
 
     def __init__(self, *, metadata_dir: LogDir) -> None:

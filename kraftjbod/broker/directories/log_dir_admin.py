@@ -75,7 +75,8 @@ class LogDirOutcome:
 class LogDirAdmin:
     """Reattaches, adds and forgets directories.
 
-    Call ``perform`` per request, ``run`` once for the broker's lifetime, and ``close`` at its end.
+    Call ``perform`` per request, ``run_reattachment`` once for the broker's lifetime, and ``close``
+    at its end.
     """
 
     def __init__(

@@ -3,7 +3,7 @@
 * ``send``: to the present leader, on this broker through ReplicaAppends or on another one through a
   persistent connection. One batch at a time is sent, and retried with growing pauses within the
   caller's deadline. A batch whose response was lost may be in the log twice.
-* ``append``: once, as the leader in one epoch, for coordinators.
+* ``append_records``: once, as the leader in one epoch, for coordinators.
 """
 
 from __future__ import annotations

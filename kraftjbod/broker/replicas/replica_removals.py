@@ -19,7 +19,8 @@ from kraftjbod.storage.replicas.stray_mark import StrayReason
 
 
 class ReplicaRemovals:
-    """Removes logs. Call ``begin`` at once, then ``delete`` or ``set_aside`` in a separate task."""
+    """Removes logs. Call ``begin_removal`` at once, then ``delete`` or ``set_aside`` in a
+    separate task."""
 
     def __init__(
         self, *, logs: LogManager, cache: MetadataCache, backoff: ExponentialBackoff

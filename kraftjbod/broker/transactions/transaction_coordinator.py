@@ -103,8 +103,8 @@ class TransactionCoordinator:
     """Coordinates the transactions in the partitions of ``__transaction_state`` that this broker
     leads.
 
-    It must be subscribed to leaderships. ``run()`` aborts overdue transactions and expires unused
-    ids.
+    It must be subscribed to leaderships. ``run_expirations()`` aborts overdue transactions
+    and expires unused ids.
     """
 
     def __init__(

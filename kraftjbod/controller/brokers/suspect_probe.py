@@ -23,7 +23,7 @@ IsRefused = Callable[[str, int], Awaitable[bool]]
 class SuspectProbe:
     """Probes the addresses of brokers that may be dead.
 
-    Run ``run()`` while the controller lives. Call ``wake()`` when there may be suspects.
+    Run ``run_probes()`` while the controller lives. Call ``wake()`` when there may be suspects.
     """
 
     def __init__(

@@ -20,7 +20,8 @@ from kraftjbod.protocol.rpc_controller_messages import ControllerRegistrationReq
 
 
 class ControllerRegistration:
-    """Keeps this controller registered, in :meth:`run`. Use it in the event loop's thread only."""
+    """Keeps this controller registered, in :meth:`run_registration`. Use it in the event
+    loop's thread only."""
 
     def __init__(
         self,
@@ -45,7 +46,8 @@ class ControllerRegistration:
         self._log = get_logger(component="controller_registration", node_id=request.controller_id)
 
     def note_metadata(self) -> None:
-        """Wake :meth:`run` if the metadata, which may have changed, lacks this registration."""
+        """Wake :meth:`run_registration` if the metadata, which may have changed, lacks this
+        registration."""
         if not self._due.is_set() and self._is_due():
             self._due.set()
 

@@ -84,7 +84,8 @@ _NOTHING: Final = GroupFact("", None)
 class GroupCoordinator:
     """Coordinates the groups in the partitions of ``__consumer_offsets`` that this broker leads.
 
-    It must be subscribed to leaderships and to deletions of topics. ``run()`` expires offsets.
+    It must be subscribed to leaderships and to deletions of topics. ``run_expirations()`` expires
+    offsets.
     """
 
     def __init__(
