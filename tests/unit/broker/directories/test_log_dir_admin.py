@@ -327,7 +327,7 @@ async def test_reattach_loop_retries_and_logs_each_reason_once() -> None:
         admin = rig.parts.admin
         admin._reattach_interval_ms = 5
         with capture_logs() as logs:
-            trying = asyncio.ensure_future(admin.run())
+            trying = asyncio.ensure_future(admin.run_reattachment())
             while sum(e["event"] == "log_dir_operation_refused" for e in logs) < 3:
                 await asyncio.sleep(0.005)
             vfs.faults.remove(fault)

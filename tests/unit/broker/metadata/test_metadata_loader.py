@@ -212,7 +212,7 @@ async def test_metadata_loader_refuses_another_log_and_continues_with_its_own() 
 
     async with brokers(answer=answer) as (rig,):
         loader = rig.parts.loader
-        rig.tasks.start(loader.run(), "loader")
+        rig.tasks.start(loader.run_loader(), "loader")
         await loader.caught_up(10)
         await rig.parts.publisher.disk_work_done()
         found = read_applied_metadata(rig.dirs[0].vfs, rig.dirs[0].path)
@@ -250,7 +250,7 @@ async def test_metadata_refusal_is_reported_after_the_session_ended(
             patched.setattr(
                 type(loader._lifecycle), "is_session_over", property(lambda _self: True)
             )
-            rig.tasks.start(loader.run(), "loader")
+            rig.tasks.start(loader.run_loader(), "loader")
             while "metadata_fetch_failed" not in {e["event"] for e in events}:
                 await asyncio.sleep(0.01)
             assert loader.refusal == "another log"

@@ -22,7 +22,7 @@ async def test_removal_of_a_replica_lasts_until_both_copies_are_removed() -> Non
         await rig.logs.create_future(TP, rig.dirs[1], Uuid(b"m" * 16))
         removals = rig.parts.removals
         assert TP not in removals and removals.under_way(TP) is None
-        removals.begin(TP)
+        removals.begin_removal(TP)
         waiting = removals.under_way(TP)
         assert TP in removals and waiting is not None
         await removals.delete(TP)
@@ -83,7 +83,7 @@ async def test_removal_in_a_stalled_directory_waits_until_it_answers(copy: str) 
         log_dir = rig.dirs[0 if copy == "current" else 1]
         stall(log_dir)
         if copy == "current":
-            removals.begin(TP)
+            removals.begin_removal(TP)
             going = asyncio.create_task(removals.delete(TP))
         else:
             going = asyncio.create_task(removals.drop_future(TP))

@@ -121,7 +121,7 @@ async def test_unused_transactional_ids_expire(partitions: Partitions) -> None:
     ) as rig:
         await init(rig)
         coordinating = rig.parts.transaction_coordinator
-        rig.tasks.start(coordinating.run(), "transactions")
+        rig.tasks.start(coordinating.run_expirations(), "transactions")
         await until(lambda: coordinating.describe(ID) is None)
         await lead(rig, 1, leader=2)
         await lead(rig, 2)
