@@ -1,7 +1,7 @@
 """PURE. Kafka's small text files: offset checkpoints, leader epochs, topic id, clean shutdown mark.
 
-This module formats and parses the texts. Each file is replaced atomically with
-``vfs.write_atomically``.
+This module formats and parses the texts. ``vfs.write_atomically`` replaces each file atomically.
+
 A malformed file raises :class:`CorruptCheckpointError` with its path. The caller decides how to
 continue, since each file can be rebuilt or omitted.
 """
@@ -20,11 +20,13 @@ _TOPIC_ID_KEY: Final = "topic_id"
 
 
 class CorruptCheckpointError(KraftJbodError):
-    """A checkpoint file is malformed; the message names the file."""
+    """A checkpoint file is malformed. The message names the file."""
 
 
 def format_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
-    """Return the text of an offset checkpoint: version, count, ``topic partition offset`` lines."""
+    """Return the content of an offset checkpoint: version, count, ``topic partition offset``
+    lines.
+    """
     lines = (f"{tp.topic} {tp.partition} {offset}" for tp, offset in sorted(offsets.items()))
     return _format_lines(lines)
 
@@ -45,12 +47,14 @@ def parse_offsets(text: str, path: str) -> dict[TopicPartition, int]:
 
 
 def format_leader_epochs(entries: Iterable[tuple[int, int]]) -> bytes:
-    """Return the text of ``leader-epoch-checkpoint``: ``epoch start_offset`` lines."""
+    """Return the content of ``leader-epoch-checkpoint``: version, count, ``epoch start_offset``
+    lines.
+    """
     return _format_lines(f"{epoch} {start_offset}" for epoch, start_offset in entries)
 
 
 def parse_leader_epochs(text: str, path: str) -> list[tuple[int, int]]:
-    """Parse ``leader-epoch-checkpoint``.
+    """Parse the text of ``leader-epoch-checkpoint`` into pairs of epoch and start offset.
 
     :raises CorruptCheckpointError: wrong version or count, or a malformed line.
     """
@@ -69,7 +73,7 @@ def format_partition_metadata(topic_id: TopicId) -> bytes:
 
 
 def parse_partition_metadata(text: str, path: str) -> TopicId:
-    """Parse ``partition.metadata``.
+    """Return the topic id in the text of ``partition.metadata``.
 
     :raises CorruptCheckpointError: the text has no valid topic id.
     """
@@ -84,7 +88,8 @@ def parse_partition_metadata(text: str, path: str) -> TopicId:
 
 
 class CleanShutdown(NamedTuple):
-    """Broker epoch and incarnation of the broker that closed a directory cleanly.
+    """Content of a clean shutdown mark: epoch and incarnation of the broker that closed the
+    directory.
 
     The epoch alone is ambiguous: it is an offset, and another metadata log may have the same one.
     """
@@ -103,7 +108,7 @@ def format_clean_shutdown(stop: CleanShutdown) -> bytes:
 
 
 def parse_clean_shutdown(text: str, path: str) -> CleanShutdown:
-    """Parse the clean shutdown mark. Missing fields give epoch -1 and no incarnation.
+    """Parse the text of the clean shutdown mark. Missing fields give epoch -1 and no incarnation.
 
     :raises CorruptCheckpointError: the text is no JSON object, or a field is invalid.
     """

@@ -1,8 +1,9 @@
 """PURE. Names of directories and files in a log directory: parsing and formatting.
 
-A replica's directory is ``<topic>-<partition>``. One that is being deleted is
-``<topic>-<partition>.<32 hex digits>-delete``. A stray replica ends in ``-stray``, and a copy that
-a move builds ends in ``-future``.
+* A replica: ``<topic>-<partition>``.
+* A replica that is being deleted: ``<topic>-<partition>.<32 hex digits>-delete``.
+* A stray replica: the same with ``-stray``. A copy that a move builds: the same with ``-future``.
+
 :func:`parse_replica_dir` returns None for other names, such as ``lost+found``.
 """
 
@@ -103,10 +104,11 @@ class ReplicaDirKind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaDir:
-    """Parsed name of a directory; ``topic_partition`` is None if the name was shortened.
+    """Parsed name of a replica's directory.
 
-    ``unique`` is None for a current replica. The two directories of a swap, ``-future`` and
-    ``-delete``, carry the id of the move that created them.
+    ``topic_partition`` is None if the topic may have been shortened. ``unique`` is None for a
+    current replica. The two directories of a swap, ``-future`` and ``-delete``, have the id of the
+    move there.
     """
 
     name: str
@@ -116,7 +118,7 @@ class ReplicaDir:
 
 
 def parse_replica_dir(name: str) -> ReplicaDir | None:
-    """Parse the name of a replica directory; None if ``name`` is another name."""
+    """Parse the name of a replica's directory. Return None if ``name`` is another name."""
     for pattern in (_SUFFIXED, _CURRENT):
         if found := pattern.fullmatch(name):
             tp = TopicPartition(found["topic"], int(found["partition"]))
@@ -137,7 +139,7 @@ def _replica_dir(name: str, found: dict[str, str], tp: TopicPartition | None) ->
 
 
 def doomed_dir_name(tp: TopicPartition, kind: ReplicaDirKind, unique: Uuid) -> str:
-    """Return the name of a replica that is deleted (``-delete``) or a stray (``-stray``).
+    """Return the directory name of a replica that is deleted (``-delete``) or a stray (``-stray``).
 
     The topic is shortened if the file system's limit on names requires it.
     """
@@ -147,7 +149,7 @@ def doomed_dir_name(tp: TopicPartition, kind: ReplicaDirKind, unique: Uuid) -> s
 
 
 def future_dir_name(tp: TopicPartition, move_id: Uuid) -> str:
-    """Return the name of the copy that a move builds. It is never shortened.
+    """Return the directory name of the copy that a move builds. The topic is never shortened.
 
     :raises OperatingError: INVALID_TOPIC_EXCEPTION, if the name exceeds the file system's limit.
     """
@@ -163,7 +165,7 @@ def offset_file_name(offset: int, suffix: str) -> str:
 
 
 def parse_offset_file(name: str) -> tuple[int, str] | None:
-    """Return the offset and suffix of a file in a replica's directory, or None for other names."""
+    """Return the offset and the suffix of a file in a replica's directory; None for other names."""
     found = _OFFSET_FILE.fullmatch(name)
     if found is None:
         return None

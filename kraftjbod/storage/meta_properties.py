@@ -6,7 +6,7 @@
 * The id belongs to the disk: an id found under another path is the same directory. known_dirs.py
   remembers the ids of this node.
 
-Functions here only read and write. They do not decide whether a directory has failed.
+This module only reads, writes and compares. The callers decide whether a directory has failed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ _LARGEST_ID: Final = 2**31 - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetaProperties:
-    """Content of one ``meta.properties``. Old files have no ``directory_id``."""
+    """Content of one ``meta.properties``.
+
+    ``directory_id`` is None in old files. Version 0 may also lack the other ids.
+    """
 
     cluster_id: str | None
     node_id: BrokerId | None
@@ -51,7 +54,7 @@ class MetaProperties:
 def parse_meta_properties(text: str, path: str) -> MetaProperties:
     """Parse the text of ``meta.properties``.
 
-    :raises InconsistentStorageError: the text is invalid; the message names ``path``.
+    :raises InconsistentStorageError: the text is invalid. The message names ``path``.
     """
     values = parse_properties(text, path)
     version = _parse_version(values.get("version", "0"), path)
@@ -81,14 +84,17 @@ def read_meta_properties(vfs: Vfs, path: str) -> MetaProperties | None:
 
 
 def write_meta_properties(vfs: Vfs, directory: str, properties: MetaProperties) -> None:
-    """Write the file atomically and durably, as version 1."""
+    """Write ``meta.properties`` into ``directory`` atomically and durably, as version 1."""
     text = format_properties(replace(properties, version=_VERSION).as_properties(), "")
     write_atomically(vfs, f"{directory}/{META_PROPERTIES}", text.encode())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetaPropertiesEnsemble:
-    """The files of one node's directories. Each configured path is in exactly one of the three."""
+    """The ``meta.properties`` of all directories of one node.
+
+    Each configured path is in exactly one of ``loaded``, ``empty`` and ``errors``.
+    """
 
     metadata_dir: str
     loaded: Mapping[str, MetaProperties]
@@ -99,7 +105,7 @@ class MetaPropertiesEnsemble:
 
     @property
     def cluster_id(self) -> str | None:
-        """The cluster id of the first dir that has one."""
+        """Cluster id of the first directory that has one; None if none has."""
         return next((p.cluster_id for p in self.loaded.values() if p.cluster_id), None)
 
     def verify(
@@ -109,10 +115,12 @@ class MetaPropertiesEnsemble:
         cluster_id: str | None = None,
         need_metadata_dir: bool = True,
     ) -> None:
-        """Check that the directories agree with each other and with the expected ids.
+        """Raise an error unless the directories agree with each other and with the expected ids.
 
         :raises InconsistentStorageError: a contradiction. The messages are Kafka's and name the
             paths.
+        :raises MetadataDirError: the metadata directory could not be read, and
+            ``need_metadata_dir``.
         """
         if need_metadata_dir and self.metadata_dir in self.errors:
             raise MetadataDirError(

@@ -1,7 +1,7 @@
 """DISK. ``applied-metadata.json``: the metadata log that a broker follows, and an applied offset.
 
-The file is in the broker's metadata directory. Its offset may be lower than what the broker has
-applied, never higher. Without the file a broker accepts the first metadata log that it fetches.
+The file is in the broker's metadata directory. Its offset may be lower than the broker's applied
+offset, never higher. Without the file a broker accepts the first metadata log that it fetches.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from kraftjbod.storage.vfs import Vfs, write_atomically
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppliedMetadata:
-    """Position in a metadata log: the ``offset`` of an applied entry, and the entry's ``epoch``.
+    """Metadata log of a broker, with the ``offset`` and ``epoch`` of an entry that the broker has
+    applied.
 
-    The epoch is None if it is not known.
+    ``epoch`` is None if it is not known.
     """
 
     metadata_log_id: Uuid
@@ -34,7 +35,10 @@ def path_of(metadata_dir: str) -> str:
 
 
 def parse_applied_metadata(text: str, path: str) -> AppliedMetadata:
-    """:raises InconsistentStorageError: the file is damaged."""
+    """Parse the text of ``applied-metadata.json``.
+
+    :raises InconsistentStorageError: the text is damaged. The message names ``path``.
+    """
     try:
         document = json.loads(text)
         return AppliedMetadata(
@@ -52,7 +56,10 @@ def parse_applied_metadata(text: str, path: str) -> AppliedMetadata:
 
 
 def read_applied_metadata(vfs: Vfs, metadata_dir: str) -> AppliedMetadata | None:
-    """Read the file; None if it is missing. Raises as :func:`parse_applied_metadata`."""
+    """Return the content of ``applied-metadata.json``; None if the file does not exist.
+
+    :raises InconsistentStorageError: the file is damaged.
+    """
     path = path_of(metadata_dir)
     data = vfs.read_if_exists(path)
     if data is None:
@@ -61,7 +68,7 @@ def read_applied_metadata(vfs: Vfs, metadata_dir: str) -> AppliedMetadata | None
 
 
 def write_applied_metadata(vfs: Vfs, metadata_dir: str, applied: AppliedMetadata) -> None:
-    """Write the file atomically and durably."""
+    """Write ``applied-metadata.json`` atomically and durably."""
     document = {
         "version": 1,
         "metadata_log_id": str(applied.metadata_log_id),
@@ -73,9 +80,11 @@ def write_applied_metadata(vfs: Vfs, metadata_dir: str, applied: AppliedMetadata
 
 
 def forget_applied_metadata(vfs: Vfs, metadata_dir: str) -> AppliedMetadata | None:
-    """Mark the content as forgotten, so that the broker accepts another log; return it, or None.
+    """Mark the file's content as forgotten, so that the broker accepts another metadata log.
 
-    :raises InconsistentStorageError: the file was damaged. It is removed.
+    Returns the former content; None if the file does not exist.
+
+    :raises InconsistentStorageError: the file was damaged, and was removed.
     """
     try:
         known = read_applied_metadata(vfs, metadata_dir)

@@ -1,7 +1,8 @@
-"""DISK. ``bootstrap.json``: the initial content of a controller's first metadata log.
+"""DISK. ``bootstrap.json``: the initial content of a cluster's metadata log.
 
-``format`` writes it into the metadata directory of a controller. The first active controller turns
-it into records. It holds feature levels, and the initial voters if no configuration names them.
+``kraftjbod-storage format`` writes the file into the metadata directory of a controller. The first
+active controller turns it into records. It holds feature levels, and the initial voters if no
+configuration names them.
 """
 
 from __future__ import annotations
@@ -22,7 +23,11 @@ from kraftjbod.storage.vfs import Vfs, write_atomically
 def write_bootstrap(
     vfs: Vfs, metadata_dir: str, features: Mapping[str, int], voters: bytes | None = None
 ) -> None:
-    """:param voters: an encoded ``VoterSet``."""
+    """Write ``bootstrap.json`` atomically and durably.
+
+    :param features: the level of each feature.
+    :param voters: an encoded ``VoterSet``; None if the configuration names the voters.
+    """
     document: dict[str, object] = {"version": 1, "features": dict(sorted(features.items()))}
     if voters is not None:
         document["voters"] = json.loads(voters)
@@ -31,7 +36,8 @@ def write_bootstrap(
 
 
 def read_bootstrap(vfs: Vfs, metadata_dir: str) -> dict[str, int]:
-    """Return the level of each feature; those of the default release if the file is missing.
+    """Return the level of each feature; the levels of the default release if the file does not
+    exist.
 
     :raises StartupError: the file is damaged or has an unsupported level.
     """
@@ -52,7 +58,8 @@ def read_bootstrap(vfs: Vfs, metadata_dir: str) -> dict[str, int]:
 
 
 def read_bootstrap_voters(vfs: Vfs, metadata_dir: str) -> bytes | None:
-    """Return an encoded ``VoterSet``; None if the file has none.
+    """Return the initial voters as an encoded ``VoterSet``; None if the file does not exist or has
+    none.
 
     :raises StartupError: the file is damaged.
     """
@@ -68,6 +75,6 @@ def read_bootstrap_voters(vfs: Vfs, metadata_dir: str) -> bytes | None:
 
 
 def forget_fork(vfs: Vfs, metadata_dir: str) -> None:
-    """Remove the fork mark durably, after the log got its new id."""
+    """Remove the fork mark durably. Called after the metadata log got its new id."""
     vfs.unlink_if_exists(f"{metadata_dir}/{FORK_MARK}")
     vfs.sync_dir(metadata_dir)

@@ -1,10 +1,10 @@
 """LOOP. ``DirAttacher``: opens log directories while the node runs, reattached or new ones.
 
 * The rules are those of a start (dir_opener.py). The directory is a new object with its own threads
-  and files. It is used by other code only after it was taken into service.
+  and files. Other code uses it only after it was taken into service.
 * A directory is not reopened while an operation on the old object still runs, because a late write
-  could damage the new one. It is not reopened before the old object released its files either.
-* Changes are stored in the metadata directory, one at a time.
+  could damage the new one. The old object must also have released its files.
+* The ids of directories are stored in the metadata directory, one change at a time.
 * A new directory must be below one of the allowed roots, with symbolic links resolved. All rejected
   paths get the same answer, which does not reveal what exists there. Log events have the reason.
 
@@ -39,9 +39,10 @@ _NO_CONTENT = frozenset({"lost+found", RESERVE_FILE})
 
 
 class DirAttacher:
-    """Opens and remembers directories, on the event loop.
+    """Opens directories, and stores their ids. All methods run on the event loop.
 
-    :param make_log_dir: creates the object for a path.
+    :param make_log_dir: creates the ``LogDir`` for a path.
+    :param timeout_ms: limit for the examination of a directory.
     """
 
     def __init__(
@@ -69,9 +70,11 @@ class DirAttacher:
     # -- opening ----------------------------------------------------------------------------
 
     async def reopen(self, dead: LogDir) -> LogDir:
-        """Reopen the directory of ``dead``: on trial, locked, watched and with its reserve.
+        """Reopen the directory of ``dead``, which is OFFLINE, as a new object.
 
-        :raises OperatingError: the directory cannot be used; the message says what to do.
+        The new object is on trial, locked, identified and watched, and has its reserve.
+
+        :raises OperatingError: the directory cannot be used. The message says what to do.
         """
         for old in (dead, self._failed.get(dead.path)):
             if old is not None and await _hangs(old):
@@ -98,10 +101,12 @@ class DirAttacher:
         return log_dir
 
     async def open_new(self, path: str, others: Sequence[LogDir]) -> LogDir:
-        """Open the disk at ``path``, which must be none of ``others``, as :meth:`reopen` does.
+        """Open the disk at ``path`` as a new directory of this node, in the state of
+        :meth:`reopen`.
 
         An empty disk gets an id. A disk that was formatted for this node keeps its id.
 
+        :param others: the present directories of the node. The disk must be none of them.
         :raises OperatingError: the disk cannot be used. The message does not reveal its content.
         """
         failed = self._failed.get(path)
@@ -119,7 +124,10 @@ class DirAttacher:
         return log_dir
 
     def dismiss(self, log_dir: LogDir, why: BaseException) -> None:
-        """Release a directory on trial that is not taken."""
+        """Release a directory on trial that is not taken into service.
+
+        :param why: the error that ended the trial, for log events.
+        """
         is_cancelled = isinstance(why, asyncio.CancelledError)
         reason = "cancelled, because the broker stops" if is_cancelled else str(why)
         log_dir.go_offline(reason, report=False)
@@ -134,7 +142,7 @@ class DirAttacher:
     async def _welcome(
         self, log_dir: LogDir, others: Sequence[LogDir]
     ) -> tuple[Examination, DirectoryId]:
-        """Examine a new disk and return its present or new id."""
+        """Examine a new disk. Return the result, and the id of the disk: its own or a new one."""
         try:
             await self._require_allowed(log_dir)
             answer = await self._examine(log_dir)
@@ -143,8 +151,9 @@ class DirAttacher:
             raise not_taken(log_dir.path, e.message) from e
 
     async def _require_allowed(self, log_dir: LogDir) -> None:
-        """Check the allowed roots in the directory's thread, because a link may lead to a hung
-        disk.
+        """Raise an error unless the path is below an allowed root.
+
+        The check runs in the directory's thread, because a link may lead to a hung disk.
         """
         vfs, path = log_dir.vfs, log_dir.path
 
@@ -196,7 +205,7 @@ class DirAttacher:
     async def _named(
         self, log_dir: LogDir, answer: Examination, others: Sequence[LogDir]
     ) -> DirectoryId:
-        """Return the id of a disk that is new to this node, or give it one."""
+        """Return the id of a disk that is new to this node. A disk without an id gets one."""
         if answer.holds_cluster_metadata:
             raise _refused(f"{log_dir.path} holds the metadata log of a cluster")
         known = await self._read_known()
@@ -246,7 +255,7 @@ class DirAttacher:
             )
 
     async def _secure_reserve(self, log_dir: LogDir, *, is_new: bool) -> None:
-        """Build the reserve. A known directory may be full; a new one must have free space."""
+        """Build the reserve. A known directory may have no space for it; a new one must have."""
         try:
             await log_dir.secure_reserve()
         except LogDirImpairedError as e:
@@ -259,8 +268,9 @@ class DirAttacher:
     # -- remembering ------------------------------------------------------------------------
 
     async def remember(self, log_dir: LogDir, *, is_added: bool) -> None:
-        """Store the directory and its path in the metadata directory.
+        """Store the id and path of the directory in ``known-log-dirs.json``.
 
+        :param is_added: whether the directory was added at run time.
         :raises KafkaStorageError: the metadata directory is or goes offline.
         :raises LogDirImpairedError: the metadata directory is full.
         """
@@ -270,7 +280,7 @@ class DirAttacher:
         )
 
     async def forget(self, directory_id: DirectoryId) -> None:
-        """Remove a directory from the stored ones. Raises as :meth:`remember`."""
+        """Remove a directory from ``known-log-dirs.json``. Errors are those of :meth:`remember`."""
         await self._change(lambda known: known.without(directory_id))
 
     async def _change(self, change: Callable[[KnownDirs], KnownDirs]) -> None:
@@ -294,17 +304,24 @@ class DirAttacher:
 
 
 async def _hangs(old: LogDir) -> bool:
-    """Return whether an operation of ``old``, or the release of its files or lock, still runs."""
+    """Return whether an operation of ``old`` still runs, or the release of its lock does not end in
+    time.
+    """
     return old.is_busy or not await old.unlocked()
 
 
 def is_below_any(path: str, roots: Sequence[str]) -> bool:
-    """Return whether ``path`` is below one of ``roots``. Compares names only."""
+    """Return whether ``path`` is below one of ``roots``.
+
+    Compares names only, without resolving links.
+    """
     return any(is_below(path, root) for root in roots)
 
 
 def not_taken(path: str, reason: str) -> OperatingError:
-    """Return the uniform error for a path that is not accepted for a new directory."""
+    """Log ``reason``, and return the error for a path that is not accepted, which does not reveal
+    it.
+    """
     get_logger().info("new_log_dir_not_taken", log_dir=path, reason=reason)
     return _refused(
         f"{path} is not taken: name a directory below log.dirs.allowed.roots that the broker may "

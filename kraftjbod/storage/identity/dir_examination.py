@@ -1,7 +1,7 @@
-"""LOOP. Examining a directory's identity in its own thread, and giving a new directory its id.
+"""LOOP. Examines a directory's identity in its own thread, and gives a new directory its id.
 
-These steps are common to a start and to directories that are added at run time.
-They write only the lock file and a first ``meta.properties``.
+A start and the addition of a directory at run time use these functions. Only the lock file and a
+first ``meta.properties`` are written.
 """
 
 from __future__ import annotations
@@ -37,7 +37,10 @@ from kraftjbod.storage.vfs import Vfs
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Examination:
-    """Identity, device and state of a directory, as found on its disk."""
+    """Identity, device and state of a directory, as found on its disk.
+
+    ``properties`` is None if ``meta.properties`` does not exist.
+    """
 
     properties: MetaProperties | None
     device: int
@@ -47,7 +50,10 @@ class Examination:
 
 
 async def examine(log_dir: LogDir, *, timeout_ms: int) -> Examination | None:
-    """Examine the directory, and lock it if it is a log directory; None if it is OFFLINE now.
+    """Examine the directory, and lock it if it has ``meta.properties``. Return None if it is
+    OFFLINE now.
+
+    An error or no answer within ``timeout_ms`` takes the directory OFFLINE, without a report.
 
     :raises StartupError: another process holds the lock.
     """
@@ -65,7 +71,7 @@ async def examine(log_dir: LogDir, *, timeout_ms: int) -> Examination | None:
 
 
 def no_space(path: str, error: LogDirImpairedError) -> StartupError:
-    """Return the error for a directory without space for its first file."""
+    """Return the error for a directory without space for its first files."""
     return StartupError(
         f"{path} has no space to start with: {error.message}. Free some space, "
         f"or lower log.dir.reserve.bytes (0: no reserve)"
@@ -73,7 +79,7 @@ def no_space(path: str, error: LogDirImpairedError) -> StartupError:
 
 
 def _examine(log_dir: LogDir) -> Examination:
-    """Examine the directory, in its thread."""
+    """Implement :func:`examine` in the directory's thread."""
     vfs, path = log_dir.vfs, log_dir.path
     if not vfs.exists(path):
         raise KafkaStorageError(
@@ -112,10 +118,10 @@ def _clean_shutdown(vfs: Vfs, path: str) -> CleanShutdown:
 async def give_id(
     log_dir: LogDir, directory_id: DirectoryId, *, cluster_id: str, node_id: BrokerId
 ) -> None:
-    """Lock the directory and write its first id.
+    """Lock the directory and write its first ``meta.properties`` with ``directory_id``.
 
     :raises StartupError: another process holds the lock.
-    :raises KafkaStorageError: the disk failed.
+    :raises KafkaStorageError: the directory goes offline.
     :raises LogDirImpairedError: no space is left.
     """
     properties = MetaProperties(cluster_id=cluster_id, node_id=node_id, directory_id=directory_id)

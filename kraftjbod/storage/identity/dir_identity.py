@@ -1,7 +1,8 @@
-"""DISK. Compares the disk found at a path with the directories that the node remembers.
+"""DISK. ``identify``: compares the disk found at a path with the directories that the node
+remembers.
 
-One pure function serves the start and directories that are added while the broker runs.
-A wrong disk is refused individually. The caller decides whether the node can run without it.
+A start and the addition of a directory at run time use the same pure function. Each wrong disk is
+refused alone. The caller decides whether the node can run without it.
 """
 
 from __future__ import annotations
@@ -29,7 +30,10 @@ class Unnamed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refused:
-    """The disk is not accepted. ``directory_id`` is the expected one, if the node knows it."""
+    """The disk is not accepted.
+
+    ``directory_id`` is the id that the node expects at the path; None if it expects none.
+    """
 
     directory_id: DirectoryId | None
     reason: str
@@ -47,10 +51,12 @@ def identify(
     cluster_id: str,
     node_id: BrokerId,
 ) -> Identity:
-    """Identify the disk at ``path``.
+    """Return which directory the disk at ``path`` is: :class:`Found`, :class:`Unnamed` or
+    :class:`Refused`.
 
-    :param properties: content of its meta.properties; None if the file is missing.
-    :param present: the directories that were found just now, and their paths.
+    :param properties: content of its ``meta.properties``; None if the file does not exist.
+    :param known: the directories that this node remembers.
+    :param present: paths of the directories that were found just now, by id.
     """
     remembered = known.ids.get(path)
     # If the remembered directory is at another path now, this disk replaces none.
@@ -73,7 +79,7 @@ def identify(
 def foreign(
     path: str, properties: MetaProperties, *, cluster_id: str, node_id: BrokerId
 ) -> str | None:
-    """Return why the disk does not belong to this node; None if it may."""
+    """Return why the disk does not belong to this node; None if nothing speaks against it."""
     what = "the disk" if properties.directory_id is None else f"directory {properties.directory_id}"
     theirs = properties.cluster_id
     if theirs is not None and theirs != cluster_id:

@@ -1,7 +1,7 @@
 """LOOP. ``DirOpener``: opens the node's log directories at the start: lock, identify, remember.
 
 * All directories are examined in parallel, each in its own thread and within ``timeout_ms``. A
-  missing, unreadable, hung or foreign directory is OFFLINE. The start continues.
+  missing, unreadable, hung or foreign directory is OFFLINE, and the start continues.
 * Errors that the operator has to fix raise :class:`StartupError`: a directory locked by another
   process, an id found in two directories, an unreadable metadata directory.
 * A path without ``meta.properties`` that this node never used is a new disk and gets an id. Other
@@ -9,8 +9,8 @@
   is written there.
 * Directories that were added at run time are opened too, even if ``log.dirs`` does not name them.
 * Every directory builds its reserve before logs are recovered (KIP-928). A broker's directory
-  without space for it is SATURATED, and one without space for its id is OFFLINE. A controller has
-  one directory and does not start without space for its log.
+  without space for it is SATURATED, and one without space for its id is OFFLINE.
+* A new controller does not start without space for the reserve of its directory.
 """
 
 from __future__ import annotations
@@ -37,11 +37,13 @@ from kraftjbod.storage.meta_properties import MetaPropertiesEnsemble
 
 
 class DirOpener:
-    """Opens the directories once.
+    """Opens the log directories of a node, once.
 
-    :param log_dirs: created by the caller, not identified and not watched yet.
-    :param metadata_dir: path of one of them, or of a further one in ``log_dirs`` without replicas.
-    :param make_log_dir: creates directories that were added at run time; None if none are possible.
+    :param log_dirs: created by the caller, not identified and not watched yet. They include the
+        metadata directory, even if it has no replicas.
+    :param metadata_dir: path of the metadata directory.
+    :param make_log_dir: creates the ``LogDir`` for a path that was added at run time; None for a
+        controller, which has no added directories.
     """
 
     def __init__(
@@ -55,7 +57,11 @@ class DirOpener:
         timeout_ms: int = 30_000,
         make_log_dir: Callable[[str], LogDir] | None = None,
     ) -> None:
-        """:param cluster_id: from the configuration, or None."""
+        """Prepare opening.
+
+        :param cluster_id: from the configuration; None if it has none.
+        :param timeout_ms: limit for the examination of each directory.
+        """
         self._dirs = {log_dir.path: log_dir for log_dir in log_dirs}
         self._metadata = self._dirs[metadata_dir]
         self._node_id = node_id
@@ -68,7 +74,8 @@ class DirOpener:
         self._log = get_logger()
 
     async def open(self) -> str:
-        """Lock and identify every directory, start its watches, and return the cluster id.
+        """Lock and identify every directory, start its watches, build its reserve. Return the
+        cluster id.
 
         :raises StartupError: see the module docstring.
         """
@@ -96,7 +103,10 @@ class DirOpener:
         return cluster_id
 
     async def _secure_reserve(self, log_dir: LogDir) -> None:
-        """:raises StartupError: a new controller's directory has no space for its reserve."""
+        """Build the reserve. A failure is logged, except for a new controller.
+
+        :raises StartupError: a new controller's directory has no space for its reserve.
+        """
         try:
             try:
                 await log_dir.secure_reserve()
@@ -139,7 +149,9 @@ class DirOpener:
         return answer
 
     def _agree(self, answers: dict[str, Examination]) -> str:
-        """Return the cluster id. Remove directories that contradict the metadata one from
+        """Return the cluster id that the directories agree on.
+
+        Directories that contradict the metadata directory are taken OFFLINE and removed from
         ``answers``.
 
         :raises StartupError: no directory has a cluster id, or the others contradict each other.
@@ -207,7 +219,7 @@ class DirOpener:
                 await self._name(log_dir, answer, cluster_id)
 
     async def _name(self, log_dir: LogDir, answer: Examination, cluster_id: str) -> None:
-        """Give a directory its first id. If its disk fails, it is OFFLINE."""
+        """Give a directory its first id. If that fails, the directory is OFFLINE."""
         drawn = DirectoryId.random(self._random_bytes)
         try:
             await give_id(log_dir, drawn, cluster_id=cluster_id, node_id=self._node_id)
@@ -220,7 +232,10 @@ class DirOpener:
         log_dir.identify(drawn, answer.device)
 
     async def _remember(self, known: KnownDirs) -> None:
-        """Set remembered ids of directories that did not answer, and store those of the others."""
+        """Store the ids and paths of the online directories.
+
+        Set the remembered ids of OFFLINE ones.
+        """
         present = {d.path: d.directory_id for d in self._dirs.values() if d.is_online}
         added = {log_dir.path for log_dir in self.added}
         remembered = known.seen(present).configured(self._dirs.keys() - added)

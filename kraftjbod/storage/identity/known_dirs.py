@@ -1,6 +1,6 @@
 """DISK. ``known-log-dirs.json``: this node's directories and their last paths.
 
-The file is in the metadata directory. It answers two questions that a disk cannot answer itself:
+The file is in the metadata directory. It answers two questions that a disk cannot answer:
 
 * Is an empty path a new disk, or is its disk missing? Nothing is written to a path that had a
   directory.
@@ -23,7 +23,7 @@ from kraftjbod.storage.vfs import Vfs, write_atomically
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownDirs:
-    """The node's directories by path. ``added`` are the paths that were added at run time."""
+    """Directory ids of the node by path. ``added`` are the paths that were added at run time."""
 
     ids: Mapping[str, DirectoryId] = field(default_factory=dict)
     added: frozenset[str] = frozenset()
@@ -33,19 +33,22 @@ class KnownDirs:
         return next((path for path, known in self.ids.items() if known == directory_id), None)
 
     def seen(self, present: Mapping[str, DirectoryId]) -> KnownDirs:
-        """Return a copy with the present paths of these directories; others keep their paths."""
+        """Return a copy with the present paths of these directories.
+
+        Other directories keep their paths.
+        """
         found = set(present.values())
         stayed = {path: known for path, known in self.ids.items() if known not in found}
         ids = {**stayed, **present}
         return KnownDirs(ids=ids, added=self.added & ids.keys())
 
     def took_in(self, path: str, directory_id: DirectoryId) -> KnownDirs:
-        """Return a copy with an added directory that ``log.dirs`` does not name."""
+        """Return a copy with a directory that was added at run time."""
         seen = self.seen({path: directory_id})
         return replace(seen, added=seen.added | {path})
 
     def configured(self, paths: Collection[str]) -> KnownDirs:
-        """Return a copy in which ``paths``, those of ``log.dirs``, do not count as added."""
+        """Return a copy in which ``paths``, the ones of ``log.dirs``, do not count as added."""
         return replace(self, added=self.added.difference(paths))
 
     def without_path(self, path: str) -> KnownDirs:
@@ -54,7 +57,7 @@ class KnownDirs:
         return KnownDirs(ids=ids, added=self.added & ids.keys())
 
     def without(self, directory_id: DirectoryId) -> KnownDirs:
-        """Return a copy without the directory; its path counts as never used."""
+        """Return a copy without the directory. Its path then counts as never used."""
         ids = {path: known for path, known in self.ids.items() if known != directory_id}
         return KnownDirs(ids=ids, added=self.added & ids.keys())
 
@@ -69,9 +72,9 @@ def format_known_dirs(known: KnownDirs) -> bytes:
 
 
 def parse_known_dirs(text: str, path: str) -> KnownDirs:
-    """Parse the file.
+    """Parse the text of ``known-log-dirs.json``.
 
-    :raises InconsistentStorageError: the file is damaged. Without it no disk can be called new.
+    :raises InconsistentStorageError: the text is damaged. Without it no disk can be called new.
     """
     try:
         document = json.loads(text)

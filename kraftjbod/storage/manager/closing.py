@@ -1,7 +1,8 @@
-"""LOOP. Closing the logs of a directory for a clean stop, many at a time.
+"""LOOP. ``close_logs``: closes the logs of a directory for a clean stop, many at a time.
 
 The files of many logs are written before the first of them is synced: see ``carry_out`` for the
-reason. If the files of one log cannot be written, for lack of space, other logs are closed.
+reason. If the files of one log cannot be written, for lack of space, the other logs are still
+closed.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _CLOSED_TOGETHER: Final = 256
 
 
 async def close_logs(log_dir: LogDir, handles: Sequence[LogHandle]) -> OperatingError | None:
-    """Make all logs durable and close their files; return the first error.
+    """Make all logs durable and close their files. Return the first error; None if there was none.
 
     A log that was closed without an error needs no scan when it is loaded.
     """

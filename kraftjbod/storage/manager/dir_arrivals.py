@@ -1,11 +1,11 @@
-"""LOOP. ``DirArrivals``: log directories that are added to, return to, or leave a running log
-manager.
+"""LOOP. ``DirArrivals``: adds log directories to a running log manager, and removes them.
 
 * A directory is loaded and recovered while the others are in use. It joins the node's directories
   when that is complete.
-* Its replicas join the registry in one step, without an ``await``. If a replica is already served
-  or being created elsewhere, the copy in the new directory is removed. It is kept as ``-stray`` if
-  it belongs to another topic or has more records.
+* Its replicas join the registry in one step, without an ``await``.
+* If a replica is already served or being created elsewhere, the copy in the new directory is
+  superseded. It is kept as ``-stray`` if it belongs to another topic or has more records, and
+  deleted otherwise.
 * Unfinished moves are handled as at a start.
 
 The caller decides whether a directory may be added, and what the metadata says about its replicas.
@@ -32,7 +32,7 @@ from kraftjbod.storage.replicas.swap_recovery import SwapRecovery
 
 
 class Arrival(NamedTuple):
-    """A loaded directory, and the copies in it that are not needed."""
+    """A loaded directory without the superseded copies, and these copies."""
 
     loaded: LoadedDir
     superseded: list[LogHandle]
@@ -42,7 +42,8 @@ class Arrival(NamedTuple):
 class DirArrivals:
     """Adds and removes directories. All methods run on the event loop.
 
-    :param begin: starts the periodic tasks of a directory.
+    :param equip: creates the background tasks of a directory.
+    :param begin: starts these tasks.
     :param end: stops them.
     """
 
@@ -77,8 +78,10 @@ class DirArrivals:
     async def load(self, log_dir: LogDir, report: Callable[[LoadProgress], None]) -> LoadedDir:
         """Load and recover all replicas in ``log_dir``, with a scan if it was not closed cleanly.
 
-        :raises KafkaStorageError: the directory goes offline; nothing has changed.
-        :raises LogDirImpairedError: the directory does not respond; nothing has changed.
+        Nothing is served yet: :meth:`install` adds the result.
+
+        :raises KafkaStorageError: the directory goes offline.
+        :raises LogDirImpairedError: the directory does not respond.
         """
         self._equip(log_dir)
         return await self._loading.load(log_dir, report)
@@ -90,9 +93,12 @@ class DirArrivals:
         replaces: LogDir | None,
         is_taken: Callable[[TopicPartition], bool],
     ) -> Arrival:
-        """Add the directory to the node's. :meth:`settle` has to follow.
+        """Add a loaded directory to the node's directories, and serve its replicas. Return what
+        remains to do.
 
-        :param replaces: the offline object of the same directory, if there is one.
+        :meth:`settle` has to follow.
+
+        :param replaces: the offline object of the same directory; None for a new directory.
         :param is_taken: returns whether a replica is served, or being created, elsewhere.
         """
         log_dir = loaded.log_dir
@@ -125,10 +131,11 @@ class DirArrivals:
     async def settle(
         self, arrival: Arrival, disowned_by: Callable[[TopicId], Uuid | None] = lambda _: None
     ) -> None:
-        """Remove unneeded copies and resume moves. If a directory fails meanwhile, it is OFFLINE.
+        """Remove superseded copies and resume moves. If the directory fails meanwhile, it goes
+        OFFLINE.
 
         :param disowned_by: returns the id of the metadata log that does not contain a topic id, or
-            None. The mark of the set-aside copy names it, so that the copy is deleted after a
+            None. The mark of a stray copy names this log, so that the copy is deleted after a
             while.
         """
         try:
@@ -162,7 +169,7 @@ class DirArrivals:
             self._log.warning("superseded_copy_not_removed", log_dir=where, reason=e.message)
 
     def take_out(self, log_dir: LogDir) -> None:
-        """Remove the directory from the node's. It must not hold any replica.
+        """Remove the directory from the node's directories.
 
         :raises KafkaStorageError: it holds replicas, or is the target of a move.
         """

@@ -1,12 +1,11 @@
-"""LOOP. ``Housekeeping``: periodic tasks of one log directory: retention, flushes, purges.
+"""LOOP. ``Housekeeping``: background tasks of one log directory: retention, flushes, removals.
 
-* Each directory has its own, so that a hung disk does not delay the tasks of another.
-* Each job has one coroutine, and cancelling :meth:`Housekeeping.run_jobs` ends all. After an
-  unexpected error a job skips the current replica, or waits for its next turn
-  (core/loop/job_guard.py).
-* An offline directory has nothing to do. The directory itself has logged its failure.
-* In a saturated directory (KIP-928), retention runs at once and often, and delayed purges run now.
-  These operations need no free space.
+* Each directory has its own tasks, so that a hung disk does not delay the tasks of another.
+* Each job has one coroutine, and cancelling :meth:`Housekeeping.run_jobs` ends all. After an unexpected
+  error a job skips the current replica, or waits for its next turn (core/loop/job_guard.py).
+* In an offline directory the jobs do nothing. The directory itself has logged its failure.
+* In a saturated directory (KIP-928), retention runs at once and often, and delayed removals run
+  now. These operations need no free space.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ _RELIEF_INTERVAL_MS: Final = 3_000
 
 
 class _Purge(NamedTuple):
-    """A delayed removal, due at ``due_ms``. ``order`` makes entries with equal times comparable."""
+    """A removal that is due at ``due_ms``. ``order`` makes entries with equal times comparable."""
 
     due_ms: int
     order: int
@@ -50,7 +49,10 @@ class _Purge(NamedTuple):
 
 
 class Housekeeping:
-    """Periodic tasks of one directory. All methods run on the event loop."""
+    """Background tasks of one directory. All methods run on the event loop.
+
+    :param handles: returns the replicas in the directory.
+    """
 
     def __init__(
         self,
@@ -85,7 +87,7 @@ class Housekeeping:
         self._flush_wanted = asyncio.Event()
 
     async def run_jobs(self) -> None:
-        """Run every job at its interval until cancelled."""
+        """Run all jobs at their intervals until cancelled."""
         retain_ms = self._retention_check_interval_ms
         first_retention_ms = min(_RETENTION_INITIAL_DELAY_MS, retain_ms)
         checkpoint_ms, flush_ms = self._checkpoint_interval_ms, self._flush_check_interval_ms
@@ -113,7 +115,10 @@ class Housekeeping:
         self._purge_at(delay_ms, lambda: handle.purge(segments))
 
     def purge_replica(self, path: str, handle: LogHandle | None, delay_ms: int) -> None:
-        """Remove the directory ``path`` after closing the files of ``handle``, if it was loaded."""
+        """After ``delay_ms``, close the files of ``handle`` and remove the directory ``path``.
+
+        :param handle: None if the replica was not loaded.
+        """
         log_dir = self._log_dir
 
         async def purge() -> None:
@@ -124,15 +129,20 @@ class Housekeeping:
         self._purge_at(delay_ms, purge)
 
     def try_again(self, removal: Callable[[], Awaitable[object]]) -> None:
-        """Retry a removal that the directory refused, until it succeeds or the directory fails."""
+        """Retry a removal that the directory refused, until it succeeds or the directory goes
+        offline.
+        """
         self._purge_at(0, removal)
 
     def retain_soon(self) -> None:
-        """After a change of the configuration, run retention soon if the directory is saturated."""
+        """Let retention run soon if the directory is saturated.
+
+        Called after a change of the configuration.
+        """
         self._relief_due_ms = 0
 
     def forget(self) -> None:
-        """Drop all pending work."""
+        """Drop all pending removals and flushes. Used for a directory that is OFFLINE."""
         self._purges = []
         self._wants_flush = {}
         self.segment_cache = SegmentCache(self._cache_limits)
@@ -144,12 +154,14 @@ class Housekeeping:
     # -- jobs -------------------------------------------------------------------------------
 
     async def retain(self) -> None:
-        """Apply retention to every log."""
+        """Apply retention to every log of the directory."""
         for handle in self._handles():
             await self._unless_offline(handle.apply_retention)
 
     async def flush_overdue(self) -> None:
-        """Flush logs whose ``flush.ms`` has passed, and logs whose last flush was refused."""
+        """Flush logs whose ``flush.ms`` has passed, and request flushes that were refused once
+        more.
+        """
         if self._wants_flush:
             self._flush_wanted.set()
         now_ms = self._clock.now_ms()
@@ -160,7 +172,7 @@ class Housekeeping:
                 await self._unless_offline(handle.flush)
 
     async def close_idle_files(self) -> None:
-        """Close segment files that were not read lately, while too many are open."""
+        """Close segment files that were not read lately, while more than the limit are open."""
         cache, log_dir = self.segment_cache, self._log_dir
         while cache.has_too_many_open and log_dir.is_online:
             before = cache.open_segments
@@ -174,7 +186,10 @@ class Housekeeping:
                 return  # The remaining open segments hold bytes that are not flushed yet.
 
     async def reclaim_space(self) -> None:
-        """Purge what is due. In a saturated directory, apply retention and purge everything."""
+        """Run the removals that are due.
+
+        In a saturated directory, apply retention and run all removals.
+        """
         if not self._is_saturated:
             self._relief_due_ms = 0
         elif self._clock.now_ms() >= self._relief_due_ms:
@@ -187,7 +202,7 @@ class Housekeeping:
         return self._log_dir.state is LogDirState.SATURATED
 
     async def purge_due(self) -> None:
-        """Purge what is due, or all if the disk is full.
+        """Run the removals that are due, or all if the disk is full.
 
         Removals that the directory refuses now stay queued.
         """
@@ -223,7 +238,11 @@ class Housekeeping:
             await asyncio.sleep(interval_ms / 1000)
 
     async def _unless_offline(self, work: Callable[[], Awaitable[object]]) -> OperatingError | None:
-        """Run ``work``. Its errors are logged and do not affect other work."""
+        """Run ``work`` unless the directory is OFFLINE. Errors are logged and do not affect other
+        work.
+
+        Returns the error if ``work`` was refused or failed with one that is expected, else None.
+        """
         if not self._log_dir.is_online:
             return None
         try:

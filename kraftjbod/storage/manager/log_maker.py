@@ -1,7 +1,7 @@
 """LOOP. ``LogMaker``: creates the logs of new replicas, in a given or a chosen log directory.
 
 * Concurrent requests for one replica share one creation, which continues if a caller is cancelled.
-* A replica counts for its directory from the moment that the directory is chosen.
+* A replica that is being created counts for the directory that was chosen.
 * Checkpoint entries of an earlier replica of the same name are removed first.
 
 The callers decide whether a replica should exist, and which directory the metadata assigns.
@@ -36,7 +36,7 @@ _COUNTED_FOR_MS: Final = 1_000
 
 
 class LogMaker:
-    """Creates logs. All methods run on the event loop."""
+    """Creates the logs of replicas. All methods run on the event loop."""
 
     def __init__(
         self,
@@ -74,10 +74,11 @@ class LogMaker:
         directory_id: DirectoryId | None = None,
         config: TopicConfig | None = None,
     ) -> LogHandle:
-        """Return the replica, creating it in ``directory_id`` or else where most space is free.
+        """Return the handle of the replica; create the replica if it does not exist.
 
         An existing replica is returned unchanged. The caller compares its ``topic_id``.
 
+        :param directory_id: the directory of a new replica; None: the one with the most free space.
         :raises LogDirImpairedError: that directory, or every directory, accepts no new replica now.
         :raises KafkaStorageError: that directory, or every directory, is offline, or there are
             several copies that are not resolved yet.
@@ -140,7 +141,8 @@ class LogMaker:
 
 
 class DirChooser:
-    """Chooses the directory of a new replica by the free bytes after all promises.
+    """Chooses the directory of a new replica: the one with the most free bytes that are not
+    promised.
 
     Promised bytes are the rest of a segment for each replica, and the remaining bytes of replicas
     that are being moved or created. They are counted only from time to time, because a topic may
@@ -164,7 +166,8 @@ class DirChooser:
         self._counted_until_ms = 0
 
     def choose(self, config: TopicConfig) -> LogDir:
-        """Choose a directory for a replica with ``config``, and count its promised bytes.
+        """Return a directory for a replica with ``config``, and promise the replica a segment
+        there.
 
         :raises LogDirImpairedError: no directory accepts a replica now.
         :raises KafkaStorageError: every directory is offline.
@@ -219,7 +222,7 @@ class DirChooser:
         )
 
     def _bytes_to_come(self, future: FutureReplica) -> int:
-        """Return the remaining bytes of a move, plus a segment as for any replica."""
+        """Return the bytes that a move has still to copy, plus a segment as for any replica."""
         source = self._registry.handles.get(future.topic_partition)
         rest = 0 if source is None else max(0, source.size_bytes - future.size_bytes)
         return rest + self._registry.config_of(future.topic_partition.topic).segment_bytes

@@ -1,1 +1,1 @@
-"""The future copy of a replica that moves to another directory, and the threads that copy."""
+"""Future copies of replicas that move to another log directory, and the threads that copy them."""

@@ -1,4 +1,4 @@
-"""DISK. Copying bytes from a file of one log directory to a file of another.
+"""DISK. ``copy_range``: copies bytes from a file of one log directory to a file of another.
 
 * The kernel copies if it can, many bytes per call, so that the thread seldom holds the interpreter
   lock.
@@ -20,7 +20,13 @@ _CHUNK_BYTES: Final = 1024 * 1024
 def copy_range(
     source: VfsFile, target: VfsFile, position: int, size_bytes: int, *, by_kernel: bool
 ) -> int:
-    """Copy up to ``size_bytes`` from ``position`` to the same position; return the bytes copied."""
+    """Copy up to ``size_bytes`` from ``position`` of ``source`` to the same position of ``target``.
+
+    Returns the number of bytes copied, which is less only at the end of ``source``.
+
+    :param by_kernel: whether the kernel copies (``sendfile``).
+    :raises OSError: EINVAL or ENOSYS if the kernel cannot copy between these file systems.
+    """
     copied = 0
     while copied < size_bytes:
         at, wanted = position + copied, min(_PIECE_BYTES, size_bytes - copied)

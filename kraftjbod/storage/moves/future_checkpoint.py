@@ -1,6 +1,6 @@
-"""PURE. The durable state of a future copy: ``future-copy-checkpoint`` in its directory, as JSON.
+"""PURE. ``future-copy-checkpoint``: the durable state of a future copy, as JSON in its directory.
 
-The file is replaced after its content became true on the disk, so a restart may trust it.
+The file is replaced only after its content became true on the disk, so a restart may trust it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _VERSION: Final = 0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FutureCheckpoint:
-    """The durable state of a future copy."""
+    """State of a future copy. Everything that it claims is durable."""
 
     #: Directory of the current replica when the move started.
     source_directory_id: DirectoryId
@@ -34,7 +34,7 @@ class FutureCheckpoint:
 
 
 def format_future(checkpoint: FutureCheckpoint) -> bytes:
-    """Return the text of the checkpoint file."""
+    """Return the content of the checkpoint file."""
     content = {
         "version": _VERSION,
         "source_directory_id": str(checkpoint.source_directory_id),
@@ -48,7 +48,10 @@ def format_future(checkpoint: FutureCheckpoint) -> bytes:
 
 
 def parse_future(text: str, path: str) -> FutureCheckpoint:
-    """:raises CorruptCheckpointError: the text is not in the format of :func:`format_future`."""
+    """Parse the text of the checkpoint file.
+
+    :raises CorruptCheckpointError: the text is not in the format of :func:`format_future`.
+    """
     try:
         content: dict[str, Any] = json.loads(text)
         if content["version"] != _VERSION:

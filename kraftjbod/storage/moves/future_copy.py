@@ -1,8 +1,8 @@
-"""DISK. Plans the next step of a move: compares the future copy with the log that it mirrors.
+"""DISK. ``plan_copy``: plans the next step of a move by comparing the future copy with its log.
 
 A future copy has the segments of the current replica, byte for byte, some of them incomplete. So
-two lists of segments and the last truncation of the log determine the step. It removes segments,
-shortens one, and copies ranges, in this order.
+two lists of segments and the last truncation of the log determine the step. The step removes
+segments, shortens one, and copies ranges, in this order.
 
 * Every segment of the copy but the last is as long as the log's. The last one may be shorter.
 * Ranges can end anywhere, even inside a batch.
@@ -20,14 +20,14 @@ from kraftjbod.storage.log.log_view import LogView, Truncation
 
 
 class SegmentExtent(NamedTuple):
-    """A segment's base offset and its size in bytes."""
+    """Base offset of a segment, and its size in bytes."""
 
     base_offset: int
     size_bytes: int
 
 
 class CopyRange(NamedTuple):
-    """Copy ``size_bytes`` from ``position`` on. For an empty segment, only create the file."""
+    """Range of a segment to copy. With ``size_bytes`` 0, only the empty file is created."""
 
     base_offset: int
     position: int
@@ -35,7 +35,7 @@ class CopyRange(NamedTuple):
 
 
 class CopyPlan(NamedTuple):
-    """One step. With ``is_last`` the copy mirrors all of the log after the step."""
+    """One step of a move. With ``is_last`` the copy mirrors all of the log after the step."""
 
     #: Base offsets in an order that leaves no gap: oldest first, or newest first.
     drop: tuple[int, ...]
@@ -45,7 +45,7 @@ class CopyPlan(NamedTuple):
 
 
 def extents_of(view: LogView) -> tuple[SegmentExtent, ...]:
-    """Return the segments of a view with their sizes."""
+    """Return the base offsets and sizes of the segments in ``view``."""
     *sealed, active = view.segments
     return (
         *(SegmentExtent(segment.base_offset, segment.size_bytes) for segment in sealed),
@@ -61,8 +61,9 @@ def plan_copy(
 ) -> CopyPlan:
     """Plan the next step that turns ``copied`` into a mirror of ``log``.
 
-    :param copied: base offset to bytes, in rising order.
-    :param truncation: the lowest truncation of the log since the copy last followed one.
+    :param copied: copied bytes of each segment by base offset, in ascending order.
+    :param truncation: the lowest truncation of the log that the copy has not followed yet; None if
+        none.
     :param max_bytes: most bytes to copy.
     """
     kept = _kept(log, copied, truncation)
@@ -82,7 +83,7 @@ def plan_copy(
 
 
 def agreed_before(ours: EpochEntries, theirs: EpochEntries, log_start_offset: int) -> int | None:
-    """Return the first offset at which two logs have different leader epochs, or None.
+    """Return the first offset at which two logs have different leader epochs; None without one.
 
     Offsets below ``log_start_offset`` are not compared, because either log may have removed them.
     """
@@ -99,7 +100,7 @@ def agreed_before(ours: EpochEntries, theirs: EpochEntries, log_start_offset: in
 def agree_at(ours: EpochEntries, theirs: EpochEntries, offset: int) -> bool:
     """Return whether both logs have the same, known leader epoch at ``offset``.
 
-    Then they are equal up to there, because a leader epoch writes each offset once.
+    Then they are equal up to there, because only the leader of that epoch wrote the offset.
     """
     first = truncate_epochs_before(ours, offset)[:1]
     return first == truncate_epochs_before(theirs, offset)[:1] != ()
@@ -108,7 +109,9 @@ def agree_at(ours: EpochEntries, theirs: EpochEntries, offset: int) -> bool:
 def _kept(
     log: Sequence[SegmentExtent], copied: Mapping[int, int], truncation: Truncation | None
 ) -> list[SegmentExtent]:
-    """Return the part of the copy that equals the start of the present log."""
+    """Return the segments of the copy, shortened if necessary, that equal the start of the present
+    log.
+    """
     rising = [SegmentExtent(*item) for item in copied.items() if item[0] >= log[0].base_offset]
     kept: list[SegmentExtent] = []
     for (base_offset, size_bytes), (expected, log_bytes) in zip(rising, log, strict=False):

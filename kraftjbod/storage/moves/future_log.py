@@ -8,8 +8,9 @@
 * :meth:`FutureLog.finish` transfers the rest of the log's state as one unit: leader epochs,
   producers and indexes. So :meth:`FutureLog.become_current` needs no scan.
 
-A step runs in a mover's thread. Other methods run in the thread of the copy's directory. The caller
-ensures that only one operation runs at a time, and decides which disk an error belongs to.
+:meth:`step` and :meth:`finish` run in a mover's thread. Other methods run in the thread of the
+    copy's directory. The caller ensures that only one operation runs at a time, and decides which
+    disk an error belongs to.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ _REMADE_SUFFIXES: Final = (INDEX_SUFFIX, TIME_INDEX_SUFFIX)
 
 
 class Copied(NamedTuple):
-    """Result of one step."""
+    """Result of one step of the copy."""
 
     copied_bytes: int
     #: The segments of the copy after the step.
@@ -83,7 +84,7 @@ class Copied(NamedTuple):
 
 
 class FutureLog:
-    """One future copy. Its content is known from the bytes that were copied."""
+    """One future copy. It is used only by one operation at a time."""
 
     def __init__(
         self,
@@ -139,6 +140,7 @@ class FutureLog:
     ) -> FutureLog:
         """Create an empty copy in the log directory ``root``, durably.
 
+        :param source_directory_id: directory of the current replica.
         :raises OperatingError: INVALID_TOPIC_EXCEPTION, if the name would be too long.
         """
         directory = f"{root}/{future_dir_name(topic_partition, move_id)}"
@@ -165,7 +167,7 @@ class FutureLog:
 
     @classmethod
     def load(cls, vfs: Vfs, directory: str, topic_partition: TopicPartition) -> FutureLog:
-        """Load the copy that a move left. Changes no file.
+        """Load a copy that was created before a restart. Changes no file.
 
         :raises CorruptCheckpointError: its checkpoint or topic id cannot be read.
         """
@@ -194,7 +196,9 @@ class FutureLog:
         return tuple(SegmentExtent(*item) for item in self._copied.items())
 
     def replaces(self, view: LogView) -> bool:
-        """Return whether the copy was finished, is intact, and lacks nothing of ``view``."""
+        """Return whether the copy may become the replica: it was finished, is intact, and covers
+        ``view``.
+        """
         if not self.is_complete or self._copied != self._checkpoint.synced:
             return False
         start = max(self.log_start_offset, view.log_start_offset)
@@ -205,7 +209,8 @@ class FutureLog:
     # -- copying ----------------------------------------------------------------------------
 
     def resume(self, view: LogView) -> None:
-        """After a restart, remove what is not durable, or does not belong to the log any more.
+        """Remove bytes that are not durable, or that the log does not contain any more. Used after
+        a restart.
 
         Call this before anything is appended to the log of ``view``.
         """
@@ -230,7 +235,12 @@ class FutureLog:
         max_bytes: int,
         by_kernel: bool,
     ) -> Copied:
-        """Follow ``truncation``, then copy up to ``max_bytes`` of ``view``."""
+        """Apply ``truncation`` to the copy, then copy up to ``max_bytes`` of ``view``.
+
+        :param truncation: the lowest truncation of the log that the copy has not followed yet; None
+            if none.
+        :param by_kernel: whether the kernel copies.
+        """
         if buggify.is_on and buggify.fires("storage.small_copy_step"):
             max_bytes = min(max_bytes, _SMALL_STEP_BYTES)
         plan = plan_copy(extents_of(view), self._copied, truncation, max_bytes)
@@ -252,7 +262,10 @@ class FutureLog:
         return Copied(copied_bytes, self.extents, plan.is_last, False)
 
     def read_again(self, source_vfs: Vfs) -> None:
-        """Repeat the read that the last step did not complete, if there is one."""
+        """Repeat the read from the source that the last step did not complete, if there is one.
+
+        The caller finds out in this way whether the disk of the source is at fault.
+        """
         if self._reading is not None:
             path, position, size_bytes = self._reading
             if (source := source_vfs.open_if_exists(path)) is not None:
@@ -267,7 +280,10 @@ class FutureLog:
         by_kernel: bool,
         is_sealed: bool,
     ) -> int:
-        """Return the number of bytes copied; -1 if the source file does not exist any more."""
+        """Copy the range ``wanted``.
+
+        Return the number of bytes copied; -1 if the source file does not exist.
+        """
         base_offset, position, size_bytes = wanted
         target = self._file(base_offset)
         if base_offset not in self._copied:
@@ -306,7 +322,10 @@ class FutureLog:
             self._torn.discard(base_offset)
 
     def _copy_indexes(self, segment: LogSegment, source_vfs: Vfs) -> None:
-        """Copy the index files of a sealed segment. Without them it would be scanned later."""
+        """Copy the index files of a sealed segment.
+
+        Without them the segment would be scanned later.
+        """
         base_offset = segment.base_offset
         is_whole = self._copied.get(base_offset) == segment.size_bytes
         if base_offset in self._indexed or not is_whole:
@@ -319,7 +338,10 @@ class FutureLog:
         self._indexed.add(base_offset)
 
     def _copy_transactions(self, segment: LogSegment, source_vfs: Vfs) -> None:
-        """Write the index of aborted transactions, from memory if loaded: the file may be older."""
+        """Write the index of aborted transactions.
+
+        The index in memory is used if it is loaded, because the file may be older.
+        """
         name = offset_file_name(segment.base_offset, TRANSACTION_INDEX_SUFFIX)
         if (transactions := segment.transactions) is not None:
             data: Buffer | None = transactions.to_bytes()
@@ -340,7 +362,7 @@ class FutureLog:
     # -- durability -------------------------------------------------------------------------
 
     def discard_unclaimed(self) -> None:
-        """Truncate the files to the sizes in the checkpoint."""
+        """Truncate the segment files to the recorded sizes, and remove files of other segments."""
         for base_offset, size_bytes in self._log_files():
             if base_offset not in self._copied:
                 self._unlink(base_offset)
@@ -349,7 +371,7 @@ class FutureLog:
         self._vfs.sync_dir(self.directory)
 
     def sync(self) -> None:
-        """Make all copied bytes durable, and claim them in the checkpoint."""
+        """Make all copied bytes durable, and then record them in the checkpoint."""
         self._sync_files()
         self._write_checkpoint()
 
@@ -373,7 +395,7 @@ class FutureLog:
         self._unsynced_bytes = 0
 
     def _shorten(self, plan: CopyPlan, view: LogView) -> None:
-        """Remove what the log removed; the bytes go durably before the checkpoint is written."""
+        """Remove the bytes that ``plan`` drops, durably, and then lower the checkpoint."""
         self._note(view)
         for base_offset in plan.drop:
             self._unlink(base_offset)
@@ -387,7 +409,7 @@ class FutureLog:
         self._write_checkpoint()
 
     def _truncation_at(self, offset: int) -> Truncation:
-        """Return the position of ``offset`` in the copy."""
+        """Return the truncation that removes everything from ``offset`` on from the copy."""
         below = [base for base in self._copied if base <= offset]
         if not below:
             return Truncation(0, 0)
@@ -427,7 +449,7 @@ class FutureLog:
     # -- becoming the replica ---------------------------------------------------------------
 
     def finish(self, carried: CarriedState) -> None:
-        """Transfer the rest of the log's state. The copy mirrors ``carried.view``."""
+        """Transfer the rest of the log's state, durably. The copy must mirror ``carried.view``."""
         view = carried.view
         assert self.extents == extents_of(view), (self.extents, extents_of(view))
         active = view.segments[-1].base_offset
@@ -456,7 +478,10 @@ class FutureLog:
     def become_current(
         self, carried: CarriedState, config: TopicConfig, producer_limits: ProducerLimits
     ) -> UnifiedLog:
-        """Rename to the replica's name, durably. Call :meth:`finish` first, with that state."""
+        """Rename the copy to the replica's name, durably, and return its log.
+
+        Call :meth:`finish` with the same state first.
+        """
         view, producers = carried.view, ProducerState.from_snapshot(carried.producers)
         assert producers is not None, "a snapshot that was just made"
         self.close_files()
@@ -502,7 +527,10 @@ class FutureLog:
             self.directory = directory
 
     def discard(self, directory: str) -> None:
-        """Rename the copy for removal. Without its metadata it cannot count as a replica."""
+        """Rename the copy to ``directory``, from where it will be removed.
+
+        ``partition.metadata`` is deleted first, so that no start treats the copy as a replica.
+        """
         self.close_files()
         self._vfs.unlink_if_exists(f"{self.directory}/{PARTITION_METADATA}")
         self.move_to(directory)
@@ -550,7 +578,10 @@ class FutureLog:
         self._indexed.discard(base_offset)
 
     def _write(self, name: str, data: Buffer, *, sync: bool = False) -> None:
-        """Write a file. Without ``sync`` it becomes durable with the next :meth:`sync`."""
+        """Write a file into the copy.
+
+        Without ``sync`` the file becomes durable with the next :meth:`sync`.
+        """
         path = f"{self.directory}/{name}"
         write_atomically(self._vfs, path, bytes(data), sync=sync)
         if not sync:

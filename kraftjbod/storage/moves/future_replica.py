@@ -1,10 +1,10 @@
 """LOOP. ``FutureReplica``: the event loop's interface to one future copy of a move.
 
-* :meth:`FutureReplica.catch_up` runs one bounded step after the current replica, which is still
-  written to. It follows new records, truncations and retention.
-* One step runs at a time. The next caller waits for a step whose caller was cancelled.
-* A step ends at once when the source fails. The next operation waits for its thread, and is refused
-  if the thread hangs.
+* :meth:`FutureReplica.catch_up` runs one bounded step. The current replica is still written to, so
+  each step follows its new records, truncations and retention.
+* One step runs at a time. If its caller was cancelled, the next caller waits for its end.
+* A step fails at once when the source directory goes offline, though its thread may still run. The
+  next operation waits for that thread, and is refused if the thread hangs.
 * After a failed step, the state of the copy shows what is missing, and the next step repairs it.
 
 The callers decide when to step, how fast, and when the copy replaces the replica.
@@ -42,7 +42,7 @@ _LATE_MS: Final = 1_000
 
 
 class _ThreadStep(Generic[T]):
-    """A step in a mover's thread, which may be abandoned at any time."""
+    """Operation for a mover's thread that may be abandoned at any time."""
 
     def __init__(self, step: Callable[[bool], T]) -> None:
         self._step = step
@@ -61,13 +61,16 @@ class _ThreadStep(Generic[T]):
                 self._loop.call_soon_threadsafe(self._ended.set_result, None)
 
     def give_up(self) -> asyncio.Future[None] | None:
-        """Prevent the step from starting. Return a future for its end if it has started."""
+        """Prevent the step from starting.
+
+        If it has started and not ended, return a future for its end.
+        """
         self._is_given_up = True
         return self._ended if self._has_begun and not self._ended.done() else None
 
 
 class CopyStep(NamedTuple):
-    """Result of a step; ``is_caught_up`` and ``lag_offsets`` are as of its end."""
+    """Result of a step. ``lag_offsets`` is the number of offsets that are not copied, at most."""
 
     copied_bytes: int
     is_caught_up: bool
@@ -104,24 +107,29 @@ class FutureReplica:
 
     @property
     def claimed_start_offset(self) -> int:
-        """The log start offset of the replica, as of the last step."""
+        """Log start offset of the replica, as of the last step."""
         return self._log.log_start_offset
 
     @property
     def claimed_end_offset(self) -> int:
-        """The log end offset of the replica as of the last step, possibly not copied yet."""
+        """Log end offset of the replica as of the last step.
+
+        The bytes below it need not be copied yet.
+        """
         return self._log.log_end_offset
 
     @property
     def is_over(self) -> bool:
-        """Whether the copy becomes the replica without a swap, or is removed, unless that fails.
+        """Whether the copy is being removed, or made the replica because no current replica exists.
 
-        A swap (:meth:`become_current`) does not set it.
+        A swap (:meth:`become_current`) does not set it. A failure resets it.
         """
         return self._is_over
 
     def replaces(self, view: LogView) -> bool:
-        """Return whether the copy was finished, is intact, and lacks nothing of ``view``."""
+        """Return whether the copy may become the replica: it was finished, is intact, and covers
+        ``view``.
+        """
         return self._log.replaces(view)
 
     @property
@@ -129,11 +137,11 @@ class FutureReplica:
         return sum(size_bytes for _, size_bytes in self._extents)
 
     def lag_of(self, source: LogHandle) -> int:
-        """Return the number of offsets that are not copied yet, at most."""
+        """Return an upper bound of the number of offsets of ``source`` that are not copied yet."""
         return max(0, source.log_end_offset - self.log_end_offset)
 
     def is_caught_up(self, source: LogHandle) -> bool:
-        """Return whether everything known of ``source`` is copied."""
+        """Return whether the copy mirrors the last view of ``source``."""
         was_truncated = self._truncation is not None or source.has_truncation
         return not was_truncated and self._extents == extents_of(source.view)
 
@@ -142,8 +150,9 @@ class FutureReplica:
     ) -> CopyStep:
         """Copy at most ``max_bytes`` of what is missing, and remove what the source removed.
 
-        Cancelling the wait does not take the step back.
+        Cancelling the wait does not cancel the step.
 
+        :param executor: a mover's thread.
         :raises KafkaStorageError: with the ``directory_id`` of the directory at fault, now offline.
         :raises OverloadedError: the step is not possible now; try again later.
         """
@@ -204,7 +213,7 @@ class FutureReplica:
     async def settle(self) -> None:
         """Wait until no step is running.
 
-        :raises OverloadedError: an abandoned step hangs in its thread.
+        :raises OverloadedError: a step that was abandoned still hangs in its thread.
         """
         while self._running is not None and not self._running.done():
             await asyncio.wait({self._running})
@@ -216,9 +225,9 @@ class FutureReplica:
     # -- for the LogManager -----------------------------------------------------------------
 
     async def resume(self, view: LogView) -> None:
-        """After a restart, compare the copy with ``view``, before the log is appended to.
+        """Compare the copy with ``view`` after a restart, before the log is appended to.
 
-        If this fails, :meth:`catch_up` repeats it. Raises as :meth:`catch_up`.
+        If this fails, :meth:`catch_up` repeats it. Errors are those of :meth:`catch_up`.
         """
         self._is_resumed = False
         await self._alone(lambda: self._resume(view))
@@ -239,9 +248,9 @@ class FutureReplica:
     async def finish(
         self, source: LogHandle, carried: CarriedState, executor: LogDirExecutor
     ) -> None:
-        """Complete the copy durably. It is a mirror of ``carried.view``.
+        """Transfer the rest of the log's state, durably. The copy must mirror ``carried.view``.
 
-        Raises as :meth:`catch_up`.
+        Errors are those of :meth:`catch_up`.
         """
         log = self._log
         await self._alone(
@@ -257,7 +266,10 @@ class FutureReplica:
     async def become_current(
         self, carried: CarriedState, config: TopicConfig, producer_limits: ProducerLimits
     ) -> UnifiedLog:
-        """Take the replica's name, durably. Only :meth:`come_back` may follow, after an error."""
+        """Rename the copy to the replica's name, durably, and return its log.
+
+        After an error only :meth:`come_back` may follow.
+        """
         log = self._log
         return await self.log_dir.run_operation(
             OpKind.RENAME,
@@ -266,7 +278,9 @@ class FutureReplica:
         )
 
     async def come_back(self) -> None:
-        """Take the future name again after a failed swap. Works in an impaired directory, too."""
+        """Rename the copy back to its future name after a failed swap, even in an impaired
+        directory.
+        """
         log, directory, replica = self._log, self._directory, self.topic_partition
         await self._alone(
             lambda: self.log_dir.run_operation(
@@ -275,10 +289,10 @@ class FutureReplica:
         )
 
     async def leave_as_current(self, stray: str, *, only_claimed: bool) -> str:
-        """Take the replica's name, to be loaded as the replica. Return the directory.
+        """Rename the copy to the replica's name, to be loaded as the replica. Return the new path.
 
-        An unknown directory of that name is renamed to ``stray``. With ``only_claimed``, bytes that
-        the checkpoint does not claim are truncated.
+        :param stray: path for an unknown directory that has the replica's name.
+        :param only_claimed: whether to truncate bytes that the checkpoint does not claim.
         """
         log, vfs, plain = self._log, self.log_dir.vfs, f"{self.log_dir.path}/{self.topic_partition}"
 
@@ -295,7 +309,7 @@ class FutureReplica:
         return plain
 
     async def discard(self, directory: str) -> None:
-        """Rename the copy to ``directory``. From then on it cannot count as a replica."""
+        """Rename the copy to ``directory``, so that no start treats it as a replica."""
         log, replica = self._log, self.topic_partition
         await self._last(
             lambda: self.log_dir.run_operation(
@@ -304,7 +318,9 @@ class FutureReplica:
         )
 
     async def _last(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Run ``work`` alone and refuse later operations, unless ``work`` fails."""
+        """Run ``work`` after the running operation and refuse later operations, unless ``work``
+        fails.
+        """
         self._is_over = True
         try:
             await self.settle()
@@ -314,7 +330,7 @@ class FutureReplica:
             raise
 
     async def _alone(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Run ``work`` when no other operation is running.
+        """Run ``work`` after the running operation.
 
         :raises OverloadedError: the copy was removed or promoted meanwhile.
         """
@@ -335,7 +351,9 @@ class FutureReplica:
 
 
 def _end_offset(extents: tuple[SegmentExtent, ...], view: LogView) -> int:
-    """Return an offset below which everything is within ``extents``, a partial copy of ``view``."""
+    """Return an offset below which all records are within ``extents``, a partial copy of
+    ``view``.
+    """
     if not extents:
         return view.segments[0].base_offset
     if extents == extents_of(view):

@@ -1,8 +1,8 @@
 """LOOP. ``MoverPool``: the threads that copy replicas between log directories, one per move.
 
-* They are separate from the directories' threads, so no append waits for a copy.
+* The threads are separate from the directories' threads, so no append waits for a copy.
 * If no thread is free, moves wait in the order of their requests.
-* A thread that is still busy when it is returned hangs on a failed disk. It is abandoned and
+* A thread that is still busy when a move returns it hangs on a failed disk. It is abandoned and
   replaced.
 """
 
@@ -22,7 +22,7 @@ _MAX_OPS: Final = 4
 
 
 class MoverPool:
-    """``num.replica.alter.log.dirs.threads`` threads. All methods run on the event loop."""
+    """Pool of ``num.replica.alter.log.dirs.threads`` threads. All methods run on the event loop."""
 
     def __init__(
         self, *, threads: int, clock: Clock, make_executor: MakeExecutor = LogDirExecutor
@@ -37,7 +37,10 @@ class MoverPool:
 
     @asynccontextmanager
     async def executor(self) -> AsyncIterator[LogDirExecutor]:
-        """Context with a thread for the caller's exclusive use."""
+        """Context with a thread for the caller's exclusive use.
+
+        Entering waits for a free thread.
+        """
         executor = await self._free.get()
         try:
             yield executor
