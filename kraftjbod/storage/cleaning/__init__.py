@@ -1,1 +1,1 @@
-"""Log compaction: which records are kept, the map of keys, and the passes over a directory."""
+"""Log compaction: which records are kept, the map of keys, and the passes over the logs."""

@@ -1,8 +1,8 @@
-"""PURE. How a compaction pass treats transactions (KIP-98, KIP-534).
+"""PURE. ``CleanedTransactions``: how a compaction pass treats transactions (KIP-98, KIP-534).
 
 * Records of aborted transactions are removed, regardless of their keys.
 * A marker is needed while batches of its transaction exist. A pass that meets none of them gives
-  the marker a delete horizon, like that of a tombstone. A later pass removes it.
+  the marker a delete horizon, like that of a tombstone. A later pass removes the marker.
 * The index of aborted transactions keeps an entry while the pass meets batches of the transaction.
   Consumers need either both entry and marker, or neither.
 
@@ -24,7 +24,10 @@ _last_offset = attrgetter("last_offset")
 
 
 class CleanedTransactions:
-    """Transaction state of one pass over a log. ``aborted`` are all its aborted transactions."""
+    """Transaction state of one pass over a log.
+
+    :param aborted: all aborted transactions of the log.
+    """
 
     def __init__(self, aborted: Iterable[AbortedTransaction] = ()) -> None:
         self._aborted: defaultdict[int, list[AbortedTransaction]] = defaultdict(list)
@@ -37,7 +40,7 @@ class CleanedTransactions:
         self._kept: list[AbortedTransaction] = []
 
     def aborted(self, header: BatchHeader) -> AbortedTransaction | None:
-        """Return the aborted transaction that the batch belongs to, or None."""
+        """Return the aborted transaction that the batch belongs to; None if it belongs to none."""
         known = self._aborted.get(header.producer_id)
         if known is None or not header.is_transactional:
             return None
@@ -47,7 +50,10 @@ class CleanedTransactions:
         return None
 
     def met_batch(self, header: BatchHeader) -> bool:
-        """Process a batch of records. Return whether it belongs to an aborted transaction."""
+        """Record that the pass met a batch of records.
+
+        Return whether its transaction was aborted.
+        """
         if not header.is_transactional:
             return False
         aborted = self.aborted(header)
@@ -58,9 +64,11 @@ class CleanedTransactions:
         return aborted is not None
 
     def met_marker(self, header: BatchHeader, marker: TransactionMarker | None) -> bool:
-        """Process a control batch. Return whether no batch of its transaction is left.
+        """Record that the pass met a control batch. Return whether no batch of its transaction is
+        left.
 
-        A control batch of an unknown version or type is always kept.
+        ``marker`` is None for an unknown version or type. Such a batch counts as needed until it is
+        empty.
         """
         if marker is None:
             return header.record_count == 0
@@ -75,6 +83,8 @@ class CleanedTransactions:
         return False
 
     def take_kept(self) -> list[AbortedTransaction]:
-        """Return the index entries for the segment being written, since the last call."""
+        """Return the transaction index entries for the segment being written, collected since the
+        last call.
+        """
         kept, self._kept = self._kept, []
         return kept

@@ -2,7 +2,7 @@
 
 * Memory is fixed: 24 bytes per entry, up to the given limit. A full map refuses further records,
   and the pass cleans up to the last record in the map.
-* Keys are represented by their 128-bit MD5 hash, as in Kafka, which ignores collisions.
+* Keys are represented by their 128-bit MD5 hash. Hash collisions are ignored, as in Kafka.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _md5: Final = partial(hashlib.md5, usedforsecurity=False)
 
 
 class CleanerMap:
-    """Open-addressing map from the hash of a key to an offset, in one block of memory."""
+    """Open-addressing map from the hash of a key to its latest offset, in one block of memory."""
 
     __slots__ = ("_max_entries", "_slots", "_table", "entries", "latest_offset")
 
     def __init__(self, *, max_bytes: int, expected_keys: int) -> None:
-        """Allocate slots for about ``expected_keys``, limited by ``max_bytes``."""
+        """Allocate slots for about ``expected_keys`` keys, but at most ``max_bytes``."""
         wanted = int(expected_keys / _LOAD_FACTOR) + 2
         self._slots = max(2, min(max_bytes // ENTRY_BYTES, wanted))
         self._max_entries = max(1, int(self._slots * _LOAD_FACTOR))
@@ -39,7 +39,10 @@ class CleanerMap:
         self.latest_offset = _NO_OFFSET
 
     def put(self, key: bytes, offset: int) -> bool:
-        """Set the offset of ``key``; offsets must rise over calls. False if the map is full."""
+        """Set the offset of ``key``, which must be larger than in earlier calls.
+
+        False if the map is full.
+        """
         digest = _md5(key).digest()
         at, found = self._find(digest)
         if not found:
@@ -51,11 +54,11 @@ class CleanerMap:
         return True
 
     def pass_over(self, offset: int) -> None:
-        """Record that no keys are left to put up to ``offset``."""
+        """Record that all keys up to ``offset`` are in the map."""
         self.latest_offset = max(self.latest_offset, offset)
 
     def latest(self, key: bytes) -> int:
-        """Return the last offset of ``key``; -1 if it was never put."""
+        """Return the latest offset of ``key``; -1 if it is not in the map."""
         at, found = self._find(_md5(key).digest())
         if not found:
             return _NO_OFFSET
@@ -63,7 +66,9 @@ class CleanerMap:
         return int(kept) - 1
 
     def _find(self, digest: bytes) -> tuple[int, bool]:
-        """Return the position of ``digest`` or of its free slot, and whether it is present."""
+        """Return the position of the slot with ``digest``, or of a free slot, and whether it has
+        the digest.
+        """
         table, size = self._table, len(self._table)
         at = int.from_bytes(digest[:8], "big") % self._slots * ENTRY_BYTES
         while True:

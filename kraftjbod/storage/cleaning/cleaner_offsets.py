@@ -2,8 +2,9 @@
 
 The offsets are kept in memory by replica, so they survive a move to another directory. They are
 written to ``cleaner-offset-checkpoint`` of the replica's directory, in Kafka's format.
-A file may have a lower offset than the actual one, or none: then records are cleaned again, with
-the same result.
+
+A file may have a lower offset than memory, or none: then records are cleaned again, with the same
+result.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from kraftjbod.storage.vfs import write_atomically
 
 
 class CleanerOffsets:
-    """The offsets of all replicas. All methods run on the event loop."""
+    """Clean offsets of all replicas. All methods run on the event loop."""
 
     def __init__(self, registry: ReplicaRegistry) -> None:
         self._registry = registry
@@ -33,8 +34,8 @@ class CleanerOffsets:
         self._named: defaultdict[LogDir, set[TopicPartition]] = defaultdict(set)
 
     async def load(self, log_dir: LogDir) -> None:
-        """Read the offsets of the replicas in ``log_dir`` from its file. Later calls have no
-        effect.
+        """Read the clean offsets of the replicas in ``log_dir`` from its file, at the first call
+        only.
 
         :raises KafkaStorageError: the directory is or goes offline.
         """
@@ -49,25 +50,26 @@ class CleanerOffsets:
                     self._clean_to.setdefault(handle.topic_partition, offset)
 
     def first_dirty(self, handle: LogHandle) -> int:
-        """Return the first offset that no pass has cleaned."""
+        """Return the first offset that no pass has cleaned, at least the log start."""
         offset = self._clean_to.get(handle.topic_partition, 0)
         is_of_this_log = offset <= handle.log_end_offset
         return max(handle.log_start_offset, offset if is_of_this_log else 0)
 
     async def advance(self, handle: LogHandle, offset: int) -> None:
-        """Record that everything below ``offset`` is clean."""
+        """Record that everything below ``offset`` is clean, and write the directory's file."""
         self._clean_to[handle.topic_partition] = offset
         await self.write(handle.log_dir)
 
     async def lower(self, handle: LogHandle, offset: int) -> None:
-        """Lower the clean offset before the log is truncated to ``offset``."""
+        """Lower the clean offset, also in the file, before the log is truncated to ``offset``."""
         tp = handle.topic_partition
         if self._clean_to.get(tp, 0) > offset:
             self._clean_to[tp] = offset
             await self.write(handle.log_dir)
 
     async def forget(self, log_dir: LogDir, tp: TopicPartition) -> None:
-        """Remove a replica from the file of ``log_dir``, before one of that name is created.
+        """Remove a replica from the file of ``log_dir``, before another one of that name is
+        created.
 
         :raises KafkaStorageError: the directory is or goes offline.
         """
@@ -76,11 +78,11 @@ class CleanerOffsets:
             await self.write(log_dir, without=tp)
 
     def drop(self, tp: TopicPartition) -> None:
-        """Forget the offset of a removed replica."""
+        """Forget the clean offset of a replica that was removed. Its file is not written."""
         self._clean_to.pop(tp, None)
 
     async def write(self, log_dir: LogDir, *, without: TopicPartition | None = None) -> None:
-        """Write the file of the directory.
+        """Write the clean offsets of the directory's replicas to its file.
 
         :param without: a replica that the file must not name.
         :raises KafkaStorageError: the directory is or goes offline.

@@ -1,10 +1,10 @@
-"""LOOP. ``CleaningPauses``: which callers keep the cleaner from which replica.
+"""LOOP. ``CleaningPauses``: pauses of compaction for single replicas, while a caller changes them.
 
 * A pause lasts for the caller's ``async with`` block, so no caller can forget to end it or end the
   pause of another caller.
 * When the block starts, no pass is running for the replica, and none starts until the block ends.
-* Other conditions are not pauses. An impaired directory or a future copy of the replica also
-  forbids cleaning while the condition holds.
+* Other conditions that forbid cleaning are not pauses: an impaired directory, or a future copy of
+  the replica.
 """
 
 from __future__ import annotations
@@ -19,10 +19,13 @@ from kraftjbod.core.ids import TopicPartition
 
 
 class CleaningPauses:
-    """Pauses of all replicas. All methods run on the event loop."""
+    """Pauses of compaction, and running passes, by replica. All methods run on the event loop."""
 
     def __init__(self, forbids: Callable[[TopicPartition], str | None]) -> None:
-        """:param forbids: returns another reason not to clean a replica now, or None."""
+        """Create without pauses.
+
+        :param forbids: returns another reason not to clean a replica now, or None.
+        """
         self._forbids = forbids
         #: Callers that pause each replica, with the number of their pauses.
         self._pauses: defaultdict[TopicPartition, Counter[str]] = defaultdict(Counter)
@@ -31,7 +34,10 @@ class CleaningPauses:
 
     @asynccontextmanager
     async def paused(self, tp: TopicPartition, *, by: str) -> AsyncIterator[None]:
-        """Context in which no pass touches ``tp``. A running pass is cancelled first."""
+        """Context in which no pass touches ``tp``. Entering waits until a running pass has stopped.
+
+        :param by: name of the caller, for messages.
+        """
         self._pauses[tp][by] += 1
         try:
             if (under_way := self._passes.get(tp)) is not None:
@@ -44,7 +50,10 @@ class CleaningPauses:
 
     @contextmanager
     def cleaning(self, tp: TopicPartition) -> Iterator[None]:
-        """Context of a pass over ``tp``, which calls :meth:`require_no_pause` between its steps."""
+        """Context of a pass over ``tp``. The pass calls :meth:`require_no_pause` between its steps.
+
+        :raises OverloadedError: ``tp`` may not be cleaned now.
+        """
         self.require_no_pause(tp)
         assert tp not in self._passes, tp
         self._passes[tp] = ended = asyncio.Event()
@@ -61,6 +70,9 @@ class CleaningPauses:
         return self._forbids(tp)
 
     def require_no_pause(self, tp: TopicPartition) -> None:
-        """:raises OverloadedError: ``tp`` may not be cleaned now."""
+        """Raise an error if ``tp`` may not be cleaned now.
+
+        :raises OverloadedError: it may not; the message says why.
+        """
         if (reason := self.reason(tp)) is not None:
             raise OverloadedError(f"{tp} is not compacted now: {reason}")

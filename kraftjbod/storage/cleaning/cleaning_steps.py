@@ -37,11 +37,11 @@ STEP_BYTES: Final = 256 * 1024
 
 
 class NoSpaceToCleanError(OverloadedError):
-    """Writing more would use free disk space that is reserved for other purposes."""
+    """Writing more would leave less free space than ``reserve_bytes``."""
 
 
 class Stepped(NamedTuple):
-    """Result of one step."""
+    """Result of one step. ``is_done``: no step is left."""
 
     read_bytes: int
     written_bytes: int
@@ -70,7 +70,7 @@ class _Reader:
         return self._position >= self._size_bytes
 
     def chunk(self, max_bytes: int) -> list[_Batch]:
-        """Return complete, sound batches, at least one.
+        """Return the next batches, complete and sound, of about ``max_bytes``; at least one batch.
 
         :raises CorruptRecordError: with the damaged ``offset``.
         """
@@ -109,7 +109,7 @@ class _Reader:
 
 
 class KeyReading:
-    """Puts the keys of one segment into a map."""
+    """Puts the keys of one segment into a map, in steps."""
 
     def __init__(
         self,
@@ -122,7 +122,12 @@ class KeyReading:
         beat: Callable[[], None] = lambda: None,
         transactions: CleanedTransactions = NO_TRANSACTIONS,
     ) -> None:
-        """Skip records below the offset ``first``; ``beat`` reports progress within a step."""
+        """Prepare reading.
+
+        :param end_offset: base offset of the next segment.
+        :param first: records below this offset are skipped.
+        :param beat: called within a step to report progress.
+        """
         self._found = found
         self._transactions = transactions
         self._beat = beat
@@ -132,7 +137,10 @@ class KeyReading:
         self.is_map_full = False
 
     def step(self) -> Stepped:
-        """:raises CorruptRecordError: with the damaged ``offset``."""
+        """Put the keys of the next batches into the map. The last step may find the map full.
+
+        :raises CorruptRecordError: with the damaged ``offset``.
+        """
         read_bytes = 0
         if not self._reader.is_done:
             for data, position, header in self._reader.chunk(self._step_bytes):
@@ -148,7 +156,7 @@ class KeyReading:
 
 
 class GroupRewriting:
-    """Writes the kept records of a group of segments to their target."""
+    """Writes the kept records of a group of segments to their target, in steps."""
 
     def __init__(
         self,
@@ -176,7 +184,9 @@ class GroupRewriting:
         self.is_changed = len(sources) > 1
 
     def step(self) -> Stepped:
-        """:raises CorruptRecordError: with the damaged ``offset``.
+        """Write the kept records of the next batches to the target.
+
+        :raises CorruptRecordError: with the damaged ``offset``.
         :raises NoSpaceToCleanError: less free space than the reserve would be left.
         """
         while self._readers and self._readers[0].is_done:
@@ -212,7 +222,7 @@ class GroupRewriting:
             )
 
     def sync(self) -> None:
-        """Make the written data durable."""
+        """Make the target durable, and write its index of aborted transactions."""
         with FailsAs(OpKind.FLUSH):
             self._target.open().sync()
         write_target_transactions(self._sources, self._target)
@@ -226,7 +236,7 @@ class GroupRewriting:
 
 
 class Cleanable(NamedTuple):
-    """The closed, oldest segments of a log that a pass may read."""
+    """The oldest closed segments of a log, which a pass may read, and how dirty they are."""
 
     segments: tuple[LogSegment, ...]
     #: End offset of the last segment.
@@ -238,9 +248,10 @@ class Cleanable(NamedTuple):
 def find_cleanable(
     view: LogView, first_dirty: int, limit: int, config: TopicConfig, now_ms: int
 ) -> Cleanable | None:
-    """Return the segments below ``limit`` that are old enough, in the directory's thread, or None.
+    """Return the segments that a pass may read; None if none of them is dirty.
 
-    Ages are computed from record timestamps (KIP-58, KIP-354).
+    They end at or below ``limit`` and are old enough. Ages are computed from record timestamps
+    (KIP-58, KIP-354). Runs in the directory's thread.
 
     :param now_ms: wall clock time.
     """

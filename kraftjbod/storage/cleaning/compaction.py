@@ -4,8 +4,8 @@
 * A tombstone (a record without a value) is kept for ``delete.retention.ms`` after the first pass
   that met it, so that consumers reading from the beginning can see it. The batch stores the end of
   that time as its delete horizon.
-* An empty batch is kept if it is the last of its group, so that segments keep their end offsets, or
-  if it holds the last sequence number of a producer.
+* An empty batch is kept if it is the last of its group, so that segments keep their end offsets. It
+  is also kept if it holds the last sequence number of a producer.
 * Records of aborted transactions are removed, and later the markers too (cleaned_transactions.py).
 * Records without a key are removed.
 """
@@ -38,11 +38,11 @@ NO_TRANSACTIONS: Final = CleanedTransactions()
 
 
 def _silent() -> None:
-    """Default for callers without a progress report."""
+    """Report no progress. Default for callers without a watch."""
 
 
 class Dirt(NamedTuple):
-    """How much of a log a pass would read, and whether the pass is overdue."""
+    """Bytes of a log that a pass would read: below and above the clean offset."""
 
     clean_bytes: int
     dirty_bytes: int
@@ -76,7 +76,7 @@ def group_segments(
     max_span: int,
     max_segments: int,
 ) -> list[list[S]]:
-    """Group neighbouring segments that become one segment each.
+    """Group neighbouring segments. Compaction writes one segment per group.
 
     A group has at most ``max_bytes`` before compaction, ``max_span`` offsets and ``max_segments``.
     A single segment may exceed these limits.
@@ -111,11 +111,11 @@ def put_keys(
     beat: Callable[[], None] = _silent,
     transactions: CleanedTransactions = NO_TRANSACTIONS,
 ) -> bool:
-    """Put the keys of the batch at ``position`` into the map, from ``first_offset`` on.
+    """Put the keys of the batch at ``position`` of ``data`` into the map, from ``first_offset`` on.
 
-    Returns False if the map is full. Keys of aborted transactions are skipped. ``beat`` is called
-    regularly because a batch may have very many records.
+    Returns False if the map is full. Batches of aborted transactions are skipped.
 
+    :param beat: called regularly, because a batch may have very many records.
     :raises CorruptRecordError: the records cannot be decoded.
     """
     is_void = header.is_control or transactions.aborted(header) is not None
@@ -135,7 +135,7 @@ def put_keys(
 
 
 class BatchFilter:
-    """Filters batches and records in one pass."""
+    """Decides in one pass which batches and records are kept."""
 
     def __init__(
         self,
@@ -147,7 +147,13 @@ class BatchFilter:
         beat: Callable[[], None] = _silent,
         aborted: Iterable[AbortedTransaction] = (),
     ) -> None:
-        """``now_ms`` is wall clock time; ``aborted`` are all aborted transactions of the log."""
+        """Prepare a pass.
+
+        :param latest: the latest offset of each key.
+        :param now_ms: wall clock time.
+        :param kept_batches: batches that producers need.
+        :param aborted: all aborted transactions of the log.
+        """
         self._latest = latest
         self._beat = beat
         self._now_ms = now_ms
@@ -197,7 +203,10 @@ class BatchFilter:
         *,
         is_last: bool,
     ) -> Buffer | None:
-        """Filter a control batch. An unneeded one first gets a delete horizon, then is removed."""
+        """Return the control batch to write; None if it is removed.
+
+        A marker that is not needed first gets a delete horizon, and is removed after it.
+        """
         if not self.transactions.met_marker(header, read_marker(data, position, header)):
             return whole
         marked = (header.producer_id, header.producer_epoch)

@@ -6,9 +6,9 @@
   limited by ``log.cleaner.io.max.bytes.per.second``.
 * Only committed, durable records in closed segments are cleaned. Otherwise a record could be
   removed because of a later record that is lost afterwards.
-* A pass that is paused, fails or finds no space leaves no files. A log that cannot be cleaned,
-  because of damage or an unexpected error, is logged once. It is skipped until it is truncated or
-  recreated, or the broker restarts. Other logs are still cleaned.
+* A pass that is paused, fails or finds no space leaves no files.
+* A log that cannot be cleaned, because of damage or an unexpected error, is logged once. It is
+  skipped until it is truncated or recreated, or the broker restarts. Other logs are still cleaned.
 """
 
 from __future__ import annotations
@@ -90,13 +90,16 @@ class _Work(NamedTuple):
 
 
 def _urgency(work: _Work) -> tuple[bool, float]:
-    """Sort key of pending passes: overdue logs come first."""
+    """Return the sort key of a pass.
+
+    Overdue logs have the largest keys, then dirty ratio counts.
+    """
     dirt = work.cleanable.dirt
     return dirt.is_overdue, dirt.ratio
 
 
 class LogCleaner:
-    """The cleaner of this node. All methods run on the event loop."""
+    """Compaction of all logs of this node. All methods run on the event loop."""
 
     def __init__(
         self,
@@ -130,12 +133,14 @@ class LogCleaner:
     # -- figures ----------------------------------------------------------------------------
 
     def uncleanable_in(self, log_dir: LogDir) -> list[LogHandle]:
-        """Return the logs in ``log_dir`` that cannot be cleaned."""
+        """Return the logs in ``log_dir`` that cannot be cleaned because of damage or an unexpected
+        error.
+        """
         return [one for one in self._uncleanable.values() if one.log_dir is log_dir]
 
     @property
     def max_dirty_percent(self) -> float:
-        """Dirty ratio of the dirtiest log at its last examination, in percent."""
+        """Largest dirty ratio of a log at the last examination of its directory, in percent."""
         return 100 * max(self._dirtiest.values(), default=0.0)
 
     @property
@@ -146,7 +151,10 @@ class LogCleaner:
     # -- passes -----------------------------------------------------------------------------
 
     async def run_cleaner(self, log_dir: LogDir) -> None:
-        """Clean the logs in ``log_dir`` until cancelled, then end its thread."""
+        """Clean the logs in ``log_dir`` until cancelled.
+
+        Then end the cleaner's thread of the directory.
+        """
         if not self._limits.is_enabled:
             return
         try:
@@ -161,7 +169,7 @@ class LogCleaner:
                 executor.shutdown(wait=False)
 
     async def clean_dirtiest(self, log_dir: LogDir) -> bool:
-        """Run one pass over the dirtiest log; False if no log is due, or cleaning must wait.
+        """Run one pass over the dirtiest log. Return False if no log is due, or cleaning must wait.
 
         Cancelling the call stops the pass, which leaves no files.
         """
@@ -191,7 +199,10 @@ class LogCleaner:
             return False
 
     async def _guarded(self, handle: LogHandle, work: Callable[[], Awaitable[object]]) -> None:
-        """Run ``work``. After an unexpected error, log it and skip the log in later passes."""
+        """Run ``work``.
+
+        After an unexpected error, log it and skip the log of ``handle`` in later passes.
+        """
         jobs, tp = handle.log_dir.jobs, handle.topic_partition
         if (bug := await jobs.attempt("log_cleaner", work, partition=str(tp))) is not None:
             self._mark_uncleanable(handle, handle.log_start_offset, repr(bug))
@@ -214,11 +225,13 @@ class LogCleaner:
             await self._give_up(work.handle, CorruptRecordError(e.message))
 
     def truncated(self, tp: TopicPartition) -> None:
-        """Allow cleaning of a log again, because truncation may have removed the damage."""
+        """Allow cleaning of the log again, because a truncation may have removed the damage."""
         self._uncleanable.pop(tp, None)
 
     async def _choose(self, log_dir: LogDir) -> _Work | None:
-        """Return an overdue log, or else that with the largest dirty ratio; None if none is due."""
+        """Return the most urgent log: overdue, or with the largest dirty ratio; None if none is
+        due.
+        """
         self._dirtiest[log_dir] = 0.0
         if log_dir.state is not LogDirState.ONLINE:
             return None
@@ -230,7 +243,7 @@ class LogCleaner:
         return max(due, key=_urgency, default=None)
 
     async def _find_dirt(self, handle: LogHandle, due: list[_Work]) -> None:
-        """Append the log to ``due`` if it is due."""
+        """Examine the log, and append it to ``due`` if a pass over it is due."""
         try:
             cleanable = await self._examine(handle)
         except CorruptRecordError as e:
@@ -389,13 +402,20 @@ class LogCleaner:
                 self._require_continuation(handle)
 
     def _require_continuation(self, handle: LogHandle) -> None:
-        """:raises OverloadedError: the pass has to end."""
+        """Raise an error if the pass has to end, because of a pause or because its directory's
+        cleaner stops.
+
+        :raises OverloadedError: the pass has to end.
+        """
         if handle.log_dir in self._stopping:
             raise OverloadedError("the cleaner is stopping")
         self._pauses.require_no_pause(handle.topic_partition)
 
     async def _in_thread(self, handle: LogHandle, op: Callable[[], T]) -> T:
-        """Run ``op`` in the cleaner's thread of the directory, which judges its errors."""
+        """Run ``op`` in the cleaner's thread of the log's directory.
+
+        The directory judges its errors.
+        """
         log_dir = handle.log_dir
         return await run_copy(
             log_dir,
@@ -422,7 +442,9 @@ class LogCleaner:
     # -- when it goes wrong -----------------------------------------------------------------
 
     async def _give_up(self, handle: LogHandle, error: CorruptRecordError) -> None:
-        """Skip an unreadable log from now on, and report the damage to it."""
+        """Skip an unreadable log from now on, and let a read of ``error.offset`` record the damage
+        in the log.
+        """
         offset = handle.log_start_offset if error.offset is None else error.offset
         self._mark_uncleanable(handle, offset, error.message)
         try:
@@ -458,14 +480,14 @@ class LogCleaner:
         self._leftovers.pop(log_dir, None)
 
     async def _finish(self, log_dir: LogDir, close: Callable[[], None]) -> None:
-        """Close files that were read. If the directory does not respond, they stay open."""
+        """Close files that a pass has read. If the directory does not respond, they stay open."""
         try:
             await log_dir.run_operation(OpKind.DELETE, close)
         except OperatingError as e:
             self._log.info("compaction_files_kept_open", log_dir=log_dir.path, reason=e.message)
 
     def close(self) -> None:
-        """Let the threads end. No pass may be running."""
+        """Let the cleaner's threads end. No pass may be running."""
         for executor in self._executors.values():
             executor.shutdown(wait=False)
         self._executors = {}

@@ -1,1 +1,1 @@
-"""The node's replicas and their directories: registry, loading, checkpoints, swaps, strays."""
+"""Replicas of the node and their directories: registry, loading, checkpoints, swaps, strays."""

@@ -1,16 +1,16 @@
-"""LOOP. ``DirLoading``: loads the replicas of one log directory at the start of a daemon.
+"""LOOP. ``DirLoading``: loads the replicas of one log directory.
 
 * ``.kafka_cleanshutdown`` is removed durably before any replica is served, because it describes the
   previous stop.
 * Unknown names are skipped with one warning and never changed.
-* A replica without a readable topic id is set aside as ``-stray``.
+* A replica without a readable topic id is renamed to ``-stray``.
 * Loading takes no space, so a full disk can be loaded. The exception is a replica whose creation
   was interrupted: it is skipped, and recreated when there is space.
-* An operation without a free descriptor or memory is repeated, because the directory is not at
+* An operation that lacks a free descriptor or memory is repeated, because the directory is not at
   fault.
 * Future copies, strays and deleted replicas are listed and not changed.
 
-Other components decide about copies in several directories.
+Other components decide about copies of one replica in several directories.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _MAX_RETRY_MS: Final = 1_000
 
 
 class LoadProgress(NamedTuple):
-    """Progress of loading a directory; ``scanned_bytes`` were checked after an unclean stop."""
+    """Progress of loading a directory. ``scanned_bytes`` were checked after an unclean stop."""
 
     log_dir: LogDir
     logs_done: int
@@ -55,7 +55,7 @@ class LoadProgress(NamedTuple):
 
 
 class OpenedReplica(NamedTuple):
-    """A loaded replica, with results of :class:`LoadedLog`."""
+    """A loaded replica, with some results of :class:`LoadedLog`."""
 
     handle: LogHandle
     scanned_bytes: int
@@ -63,9 +63,10 @@ class OpenedReplica(NamedTuple):
 
 
 class Stray(NamedTuple):
-    """A copy that is kept and not served; ``topic_partition`` is None if its name was shortened.
+    """A copy of a replica that is kept and not served.
 
-    ``known_since_ms`` is in monotonic time of this process.
+    ``topic_partition`` is None if its name may have been shortened. ``known_since_ms`` is monotonic
+    time of this process.
     """
 
     log_dir: LogDir
@@ -101,7 +102,10 @@ class Stray(NamedTuple):
 
 
 class LoadedDir(NamedTuple):
-    """The content of a directory."""
+    """Content of a log directory.
+
+    The logs of current replicas are loaded; other copies are only listed.
+    """
 
     log_dir: LogDir
     offsets: DirOffsets
@@ -116,7 +120,7 @@ class LoadedDir(NamedTuple):
 
 
 class DirLoading:
-    """Loads directories, each once. All methods run on the event loop."""
+    """Loads log directories. All methods run on the event loop."""
 
     def __init__(
         self,
@@ -133,10 +137,11 @@ class DirLoading:
         self._log = get_logger()
 
     async def load(self, log_dir: LogDir, report: Callable[[LoadProgress], None]) -> LoadedDir:
-        """Load everything in ``log_dir``, with progress reports to ``report``.
+        """Load everything in ``log_dir`` and return it.
 
+        :param report: called with the progress before each replica and at the end.
         :raises KafkaStorageError: the directory goes offline meanwhile.
-        :raises OverloadedError: descriptors or memory were lacking for too long.
+        :raises OverloadedError: descriptors or memory were lacking for more than 30 s.
         """
         vfs = log_dir.vfs
         clean_mark = f"{log_dir.path}/{CLEAN_SHUTDOWN_FILE}"
@@ -168,7 +173,7 @@ class DirLoading:
         return loaded
 
     async def _load_one(self, loaded: LoadedDir, tp: TopicPartition, was_clean: bool) -> int:
-        """Load one replica; return the number of bytes that had to be scanned."""
+        """Load one replica into ``loaded``. Return the number of bytes that had to be scanned."""
         log_dir = loaded.log_dir
         try:
             opened = await self.open_replica(
@@ -208,11 +213,13 @@ class DirLoading:
         *,
         was_clean: bool,
     ) -> OpenedReplica:
-        """Load and recover the replica in ``directory``.
+        """Load and, if necessary, recover the replica in ``directory``.
 
+        :param offsets: content of the checkpoint files of the log directory.
+        :param was_clean: whether the replica was closed cleanly, so that no scan is needed.
         :raises CorruptCheckpointError: its topic id cannot be read.
         :raises KafkaStorageError: the directory goes offline meanwhile.
-        :raises OverloadedError: descriptors or memory were lacking for too long.
+        :raises OverloadedError: descriptors or memory were lacking for more than 30 s.
         """
         recovery_point = offsets.recovery_points.get(tp, 0)
         config = self._registry.config_of(tp.topic)
@@ -271,7 +278,10 @@ class DirLoading:
     async def _load_step(
         self, log_dir: LogDir, op: Callable[[], T], *, replica: TopicPartition | None = None
     ) -> T:
-        """Run an idempotent ``op`` in the thread of the directory; see :meth:`_outlast_lack`."""
+        """Run ``op``, which must be idempotent, in the directory's thread.
+
+        Repeat it as :meth:`_outlast_lack`.
+        """
         return await self._outlast_lack(
             lambda: log_dir.run_operation(OpKind.LOAD, op, replica=replica)
         )

@@ -1,10 +1,10 @@
 """LOOP. ``OffsetCheckpoints``: the checkpoint files of log directories with offsets of replicas.
 
-Each directory has three: recovery points, log start offsets and high watermarks. Each is replaced
-as a whole.
-An offset in a file may be lower than the actual one, or missing: then more is scanned. It must
-never be higher.
-A file with unchanged content is not rewritten, so an idle broker writes no checkpoints.
+* Each directory has three: recovery points, log start offsets and high watermarks. Each file is
+  replaced as a whole.
+* An offset in a file may be lower than the actual one, or missing: then more is scanned. It must
+  never be higher.
+* A file with unchanged content is not rewritten, so an idle broker writes no checkpoints.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ from kraftjbod.storage.vfs import write_atomically
 
 
 class DirOffsets(NamedTuple):
-    """Content of the three files of a directory; empty for a missing or damaged file."""
+    """Contents of the three checkpoint files of a directory; empty for a missing or damaged
+    file.
+    """
 
     recovery_points: dict[TopicPartition, int]
     log_starts: dict[TopicPartition, int]
@@ -41,7 +43,7 @@ class DirOffsets(NamedTuple):
 
 
 class OffsetCheckpoints:
-    """Writes the offsets of the registry's replicas. All methods run on the event loop."""
+    """Checkpoint files of all log directories. All methods run on the event loop."""
 
     def __init__(self, registry: ReplicaRegistry) -> None:
         self._registry = registry
@@ -61,9 +63,10 @@ class OffsetCheckpoints:
         high_watermarks: Mapping[TopicPartition, int],
         is_gone: Callable[[TopicPartition], bool],
     ) -> None:
-        """Write the file of each directory; skip directories that are or go offline.
+        """Write the high watermarks of each directory; skip directories that are or go offline.
 
-        Entries without a log here are removed if ``is_gone``, because a new topic may get the name.
+        :param is_gone: returns whether the entry of a partition without a log here may be removed.
+            It must be, before a new topic gets the name.
         """
         by_dir: defaultdict[LogDir, dict[TopicPartition, int]] = defaultdict(dict)
         for tp, high_watermark in high_watermarks.items():
@@ -92,6 +95,7 @@ class OffsetCheckpoints:
         """Write the recovery points and the log start offsets of a directory.
 
         :raises KafkaStorageError: the directory is or goes offline.
+        :raises OverloadedError: the directory refuses the write now.
         """
         here = self._registry.every_handle_in(log_dir)
         for handle in here:
@@ -100,7 +104,7 @@ class OffsetCheckpoints:
         await self._write_log_starts(log_dir)
 
     async def keep_log_start(self, handle: LogHandle) -> None:
-        """Implement :meth:`LogHandle.keep_log_start`. Waiting callers share the next write."""
+        """Implement :meth:`LogHandle.keep_log_start`. Callers that wait share the next write."""
         start = handle.log_start_offset
         async with self._keeping[handle.log_dir]:
             if handle.checkpointed_log_start < start:
@@ -109,7 +113,8 @@ class OffsetCheckpoints:
     async def _write_log_starts(self, log_dir: LogDir) -> None:
         """Write the log start offsets of a directory's replicas and announced copies.
 
-        Unlike Kafka's file, the file also has the offsets that equal the base of the first segment:
+        Kafka's file omits offsets that equal the base of the first segment. This file has them,
+        too:
 
         * Until the directory is synced, a removed segment may reappear after a crash.
         * After a clean stop, an entry of 0 lets the loader detect that segment 0 is missing.
@@ -123,21 +128,23 @@ class OffsetCheckpoints:
             handle.checkpointed_log_start = start
 
     def found(self, log_dir: LogDir, offsets: DirOffsets) -> None:
-        """Record which replicas the files named when the directory was loaded."""
+        """Record which replicas the checkpoint files named when the directory was loaded."""
         for named in offsets:
             self._named[log_dir].update(named)
 
     def remembers(self, tp: TopicPartition) -> bool:
-        """Return whether an online directory's files name a log, existing or removed.
+        """Return whether a checkpoint file of an online directory names the partition.
 
-        New logs are named within seconds (``write_high_watermarks``).
+        The log need not exist any more. A new log is named within seconds
+        (``write_high_watermarks``).
         """
         return any(tp in named for log_dir, named in self._named.items() if log_dir.is_online)
 
     async def forget_earlier(self, log_dir: LogDir, tp: TopicPartition) -> None:
         """Remove the entries of an earlier replica of that name before a new one is created.
 
-        Their offsets would make a start after a crash trust bytes of the new replica.
+        After a crash, a start would otherwise use the old offsets for the new replica and not check
+        its bytes.
 
         :raises KafkaStorageError: the directory is or goes offline.
         """
@@ -158,9 +165,10 @@ class OffsetCheckpoints:
     ) -> None:
         """Write entries for a durable copy that is about to become a replica of ``log_dir``.
 
-        They replace those of an earlier replica of that name. The files keep the log start offset
-        until :meth:`arrived`, even if they are rewritten meanwhile.
+        They replace the entries of an earlier replica of that name. Until :meth:`arrived`, the log
+        start offset of the copy stays in its file, even if the file is rewritten.
 
+        :param view: state of the copied log.
         :raises KafkaStorageError: the directory is or goes offline.
         """
         here = self._registry.every_handle_in(log_dir)
@@ -174,7 +182,7 @@ class OffsetCheckpoints:
         await self._write(log_dir, HIGH_WATERMARK_CHECKPOINT, watermarks | {tp: high_watermark})
 
     def arrived(self, log_dir: LogDir, tp: TopicPartition) -> None:
-        """End the announcement: the copy is a replica now, or was not promoted."""
+        """End the announcement: the copy is a replica now, or the swap failed."""
         self._announced[log_dir].pop(tp, None)
 
     async def _write(
@@ -197,7 +205,7 @@ class OffsetCheckpoints:
 
 
 async def read_offsets(log_dir: LogDir) -> DirOffsets:
-    """Read the three files of a directory.
+    """Read the three checkpoint files of a directory.
 
     :raises KafkaStorageError: the directory is or goes offline.
     """
@@ -209,7 +217,9 @@ async def read_offsets(log_dir: LogDir) -> DirOffsets:
 
 
 async def each_online(work: Iterable[Awaitable[None]]) -> None:
-    """Run one piece of work per directory; a failed directory has judged its error already."""
+    """Run ``work``, one piece per directory, and ignore OperatingErrors, which the directories
+    judged.
+    """
     for outcome in await asyncio.gather(*work, return_exceptions=True):
         if isinstance(outcome, BaseException) and not isinstance(outcome, OperatingError):
             raise outcome
@@ -220,7 +230,7 @@ def _points(handles: Iterable[LogHandle]) -> dict[TopicPartition, int]:
 
 
 async def read_offset_file(log_dir: LogDir, name: str) -> dict[TopicPartition, int]:
-    """Read the file ``name`` of ``log_dir``; empty if it is missing or damaged.
+    """Return the offsets in the file ``name`` of ``log_dir``; empty if it is missing or damaged.
 
     :raises KafkaStorageError: the directory is or goes offline.
     """

@@ -1,7 +1,7 @@
 """LOOP. ``ReplicaRegistry``: the current and future replicas of this node and their directories.
 
-It is plain state on the event loop, shared by the log manager and the components for moves.
-A partition is in ``handles``, or in ``held_aside``, or has no current copy that may be served.
+The log manager and the components for moves share this state, on the event loop. A partition is in
+``handles``, or in ``held_aside``, or has no current copy that may be served.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from kraftjbod.storage.moves.future_replica import FutureReplica
 
 
 class ReplicaRegistry:
-    """Replicas by partition. All methods run on the event loop."""
+    """Replicas of the node by partition. All methods run on the event loop."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class ReplicaRegistry:
     # -- replicas ---------------------------------------------------------------------------
 
     def take_in(self, handle: LogHandle) -> None:
-        """Add a current copy that was found. If there are several, all are held aside."""
+        """Add a current copy that was found on a disk. If there are several, all are held aside."""
         tp = handle.topic_partition
         if tp in self.held_aside:
             self.held_aside[tp].append(handle)
@@ -59,16 +59,16 @@ class ReplicaRegistry:
         handle.set_config(self.config_of(tp.topic))
 
     def put(self, handle: LogHandle) -> None:
-        """Set the one current copy of its replica.
+        """Make ``handle`` the current copy of its replica, and set its configuration.
 
-        The configuration may have changed since its log was opened, so it is set again.
+        The configuration may have changed since the log was opened.
         """
         self.remove(handle.topic_partition)
         self._add(handle)
         handle.set_config(self.config_of(handle.topic_partition.topic))
 
     def remove(self, topic_partition: TopicPartition) -> LogHandle | None:
-        """Forget the current copy that may be served, and return it if there is one."""
+        """Forget the current copy that may be served, and return it; None if there is none."""
         handle = self.handles.pop(topic_partition, None)
         if handle is not None:
             del self._handles_by_dir[handle.log_dir][handle]
@@ -85,7 +85,7 @@ class ReplicaRegistry:
         return [future for future in self.futures.values() if future.log_dir is log_dir]
 
     def every_handle_in(self, log_dir: LogDir) -> list[LogHandle]:
-        """Return the current copies in a directory, including those held aside."""
+        """Return the current copies in a directory, including those that are held aside."""
         aside = (copy for copies in self.held_aside.values() for copy in copies)
         return [*self.handles_in(log_dir), *(copy for copy in aside if copy.log_dir is log_dir)]
 
@@ -93,7 +93,7 @@ class ReplicaRegistry:
         return topic_partition in self.handles or topic_partition in self.held_aside
 
     def forget_all_in(self, log_dir: LogDir) -> list[LogHandle]:
-        """Forget everything in this directory. Return the current copies that were served."""
+        """Forget all copies in this directory. Return the current copies that were served."""
         gone = list(self._handles_by_dir.pop(log_dir, ()))
         for handle in gone:
             del self.handles[handle.topic_partition]
@@ -107,7 +107,9 @@ class ReplicaRegistry:
         return gone
 
     def begin_leaving(self, handle: LogHandle) -> None:
-        """Reserve the name of the copy's directory until :meth:`left`."""
+        """Reserve the directory name of the copy until :meth:`left`, so that no new replica takes
+        it.
+        """
         self._leaving[handle.log_dir, handle.topic_partition] = asyncio.Event()
 
     def left(self, handle: LogHandle) -> None:
@@ -116,14 +118,20 @@ class ReplicaRegistry:
             leaving.set()
 
     async def name_free(self, log_dir: LogDir, topic_partition: TopicPartition) -> None:
-        """Wait until no leaving copy has that name. Hangs while its disk hangs."""
+        """Wait until no copy that is being removed has the name of the partition's directory.
+
+        This hangs while the disk of that copy hangs.
+        """
         while (leaving := self._leaving.get((log_dir, topic_partition))) is not None:
             await leaving.wait()
 
     # -- dirs -------------------------------------------------------------------------------
 
     def put_dir(self, log_dir: LogDir, replaces: LogDir | None = None) -> None:
-        """Add a directory, in place of the object that it replaces."""
+        """Add a directory.
+
+        :param replaces: the object of the same directory whose place it takes; None if it is new.
+        """
         if replaces is None:
             self.dirs = (*self.dirs, log_dir)
         else:
@@ -131,7 +139,7 @@ class ReplicaRegistry:
             self.dirs = tuple(log_dir if d is replaces else d for d in self.dirs)
 
     def remove_dir(self, log_dir: LogDir) -> None:
-        """Remove a directory, which must be empty."""
+        """Remove a directory, which must have no replicas."""
         assert not self.every_handle_in(log_dir), log_dir
         assert not self.futures_in(log_dir), log_dir
         self.dirs = tuple(d for d in self.dirs if d is not log_dir)
@@ -144,7 +152,7 @@ class ReplicaRegistry:
         return next((d for d in self.dirs if d.directory_id == directory_id), None)
 
     def require_online(self, directory_id: DirectoryId) -> LogDir:
-        """Return the directory.
+        """Return the directory with this id.
 
         :raises KafkaStorageError: it does not belong to this node, or is offline.
         """
@@ -164,7 +172,10 @@ class ReplicaRegistry:
         kind: ReplicaDirKind,
         unique: Uuid | None = None,
     ) -> str:
-        """Return the path for a removed or set-aside copy; ``unique`` is random by default."""
+        """Return the path of a copy after its removal (``-delete``) or as a stray (``-stray``).
+
+        :param unique: id in the name; None for a random one.
+        """
         if unique is None:
             unique = Uuid.random(self._random_bytes)
         return f"{log_dir.path}/{doomed_dir_name(topic_partition, kind, unique)}"
@@ -172,7 +183,7 @@ class ReplicaRegistry:
     # -- configuration ----------------------------------------------------------------------
 
     def set_default_config(self, config: TopicConfig) -> None:
-        """Set what :meth:`config_of` returns for topics without their own configuration.
+        """Set the result of :meth:`config_of` for topics without a configuration of their own.
 
         Existing logs keep their configuration.
         """
@@ -184,7 +195,10 @@ class ReplicaRegistry:
     def set_config(
         self, topic: str, config: TopicConfig, partitions: Iterable[int]
     ) -> list[LogHandle]:
-        """Apply ``config`` to present and future replicas of ``topic``; return the present ones."""
+        """Apply ``config`` to present and future replicas of ``topic``. Return the present ones.
+
+        :param partitions: the partitions of the topic.
+        """
         self._configs[topic] = config
         followed: list[LogHandle] = []
         for partition in partitions:

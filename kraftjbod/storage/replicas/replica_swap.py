@@ -58,7 +58,10 @@ TryAgain = Callable[[LogDir, Callable[[], Awaitable[object]]], None]
 
 
 class ReplicaSwap:
-    """Changes the registry's future copies. All methods run on the event loop."""
+    """Creates, removes and promotes the future copies in the registry.
+
+    Methods run on the event loop.
+    """
 
     def __init__(
         self,
@@ -151,7 +154,7 @@ class ReplicaSwap:
                 raise
 
     async def remove_unneeded(self, future: FutureReplica) -> None:
-        """Call :meth:`remove`, and retry later if the directory is busy or impaired.
+        """Remove a copy, and retry later if the directory is busy or impaired.
 
         If the directory fails, the next start removes the copy.
         """
@@ -163,7 +166,7 @@ class ReplicaSwap:
             self._log.info("future_copy_not_removed", reason=e.message)
 
     async def remove(self, future: FutureReplica) -> None:
-        """Remove a copy that left the registry, unless it is being removed already."""
+        """Remove a copy that is not in the registry any more. No effect if it is being removed."""
         if future.is_over:
             return
         path = self._registry.doomed_path(
@@ -187,9 +190,9 @@ class ReplicaSwap:
     async def open_as_current(
         self, future: FutureReplica, *, high_watermark: int, is_whole: bool
     ) -> LogHandle:
-        """Make the copy the replica without a source, so only its files are known.
+        """Make the copy the replica of a partition without a current copy, and return its handle.
 
-        With ``is_whole`` no scan is needed.
+        :param is_whole: whether the copy was completed, so that no scan is needed.
         """
         opening = self._opening[future.topic_partition] = asyncio.Event()
         try:
@@ -231,8 +234,8 @@ class ReplicaSwap:
     async def ended(self, replicas: Collection[TopicPartition]) -> None:
         """Wait for the end of the swaps of ``replicas``.
 
-        A directory that failed during a swap may be back before an operation on the other directory
-        ends.
+        Needed because a directory that failed during a swap may be back before an operation of the
+        swap on the other directory ends.
         """
         while running := {swap for tp, swap in self._running.items() if tp in replicas}:
             await asyncio.wait(running)
@@ -254,8 +257,9 @@ class ReplicaSwap:
     async def _complete_copy(
         self, source: LogHandle, future: FutureReplica, executor: LogDirExecutor
     ) -> CarriedState:
-        """Complete the copy. After a failure here it is still a future copy, and the source stays
-        current.
+        """Copy the rest, durably, and announce the copy in the checkpoints. Return the log's state.
+
+        After a failure the copy is still a future copy, and the source stays current.
         """
         carried = await self._copy_the_rest(source, future, executor)
         await future.finish(source, carried, executor)
@@ -311,7 +315,10 @@ class ReplicaSwap:
         return handle
 
     async def _take_back(self, log_dir: LogDir, come_back: Callable[[], Awaitable[None]]) -> bool:
-        """Undo one of the two renames, with retries on an impaired disk; False if it failed."""
+        """Undo one of the two renames, with retries on an impaired disk.
+
+        Return whether that succeeded.
+        """
         for _ in range(_TAKE_BACK_TRIES):
             if not log_dir.is_online:
                 return False
@@ -340,9 +347,10 @@ class ReplicaSwap:
 
 
 async def _unless_impaired(whole: asyncio.Future[T], target: LogDir) -> T:
-    """Wait for ``whole``, unless ``target`` stops responding, because appends wait meanwhile.
+    """Wait for ``whole`` and return its result, unless ``target`` stops responding.
 
-    An operation in a thread continues, and the next step of the move waits for it.
+    Appends wait meanwhile. An operation in a thread continues, and the next step of the move waits
+    for it.
 
     :raises LogDirImpairedError: the target is impaired before ``whole`` is done.
     """
@@ -355,7 +363,10 @@ async def _unless_impaired(whole: asyncio.Future[T], target: LogDir) -> T:
 
 
 def _require_mirror(source: LogHandle, future: FutureReplica, carried: CarriedState) -> None:
-    """:raises OverloadedError: ``source`` has changed since; nothing was done, try again."""
+    """Raise an error unless the copy mirrors the log with the state ``carried``.
+
+    :raises OverloadedError: ``source`` has changed since; nothing was done, try again.
+    """
     is_same = extents_of(source.view) == extents_of(carried.view)
     if not is_same or not future.is_caught_up(source):
         raise OverloadedError(

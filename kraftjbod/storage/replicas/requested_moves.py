@@ -1,13 +1,16 @@
-"""LOOP. ``RequestedMoves``: moves between log directories that were, or will be, requested from the
-controller.
+"""LOOP. ``RequestedMoves``: notes of the moves between log directories that were requested from the
+controller, or are about to be.
 
-While a move is noted here, the replica was served only from its source. The note is durable before
-the controller is asked to assign the target. It is durably removed before the replica gets a log in
-any other way. So after a crash a log in the source is complete, even if the metadata assigns a
-target that has failed. A lost file proves nothing about any replica.
+While a move is noted, the replica is served only from its source. So after a crash a log in the
+source is complete, even if the metadata assigns a target that has failed.
 
-A note may outlive its move while it is true. The notes are in ``asked-moves.json`` of the metadata
-directory. A note on one of the two disks could be outdated after that disk was detached.
+* The note is durable before the controller is asked to assign the target.
+* The note is removed durably before the replica gets a log in any other way.
+* A note may stay after its move if it is still true. If the file is lost, no replica counts as
+  moved.
+
+The notes are in ``asked-moves.json`` of the metadata directory. A note on one of the two disks
+could be outdated after that disk was detached.
 """
 
 from __future__ import annotations
@@ -37,7 +40,7 @@ class RequestedMove(NamedTuple):
 class RequestedMoves:
     """One note per replica. All methods run on the event loop.
 
-    Call :meth:`load` first. Until then there are no notes.
+    Call :meth:`load` first. Before that there are no notes.
     """
 
     def __init__(self, metadata_dir: LogDir) -> None:
@@ -66,12 +69,16 @@ class RequestedMoves:
         self._changes += self._notes != notes
 
     def source_of(self, key: TopicIdPartition, target: DirectoryId) -> DirectoryId | None:
-        """Return the directory with the complete replica, if it was being moved to ``target``."""
+        """Return the source of the noted move of the replica to ``target``; None without such a
+        note.
+
+        The replica in the source directory is complete.
+        """
         note = self._notes.get(key)
         return None if note is None or note.target != target else note.source
 
     async def note(self, key: TopicIdPartition, source: DirectoryId, target: DirectoryId) -> None:
-        """Store a note durably. No write is needed if it is stored already.
+        """Store a note durably. Nothing is written if it is stored already.
 
         :raises OperatingError: the metadata directory refused or failed the write.
         """
@@ -82,16 +89,19 @@ class RequestedMoves:
         await self._write()
 
     async def forget(self, key: TopicIdPartition) -> None:
-        """Remove a note durably. No write is needed if there is none.
+        """Remove the note of a replica durably. Nothing is written if there is none.
 
-        :raises OperatingError: as :meth:`note`; the note may still be on the disk then.
+        :raises OperatingError: as :meth:`note`. The note may still be on the disk then.
         """
         if self._notes.pop(key, None) is not None:
             self._changes += 1
         await self._write()
 
     async def _write(self) -> None:
-        """Write the file, one write at a time. A waiting caller's change may be written already."""
+        """Write the file, unless another call has written this change.
+
+        Only one write runs at a time.
+        """
         wanted = self._changes
         if self._written >= wanted:
             return

@@ -1,8 +1,9 @@
-"""DISK. ``set-aside.json``: why and when a replica was set aside, in the stray's own directory.
+"""DISK. ``set-aside.json``: why and when a replica became a stray, in the stray's own directory.
 
-The mark stores what cannot be found out later: the metadata log that did not contain the replica,
-and its log start offset, which otherwise only the checkpoints contain.
-A stray without a readable mark was set aside by an older version, or on a disk that refused writes.
+The mark stores facts that cannot be found out later: the metadata log that did not contain the
+replica, and its log start offset, which otherwise only the checkpoints contain.
+
+A stray without a readable mark comes from an older version, or from a disk that refused writes.
 """
 
 from __future__ import annotations
@@ -25,8 +26,10 @@ from kraftjbod.storage.vfs import Vfs, write_atomically
 
 class StrayReason(Enum):
     TOPIC_UNKNOWN = "topic unknown"
-    """The metadata had no topic with its id. Topic ids are never reused. So metadata that contains
-    the topic belongs to another metadata log, or another branch of it, than the one that decided.
+    """The metadata had no topic with its id.
+
+    Topic ids are never reused. So metadata that contains the topic belongs to another metadata log,
+    or another branch of it, than the one that decided.
     """
     NOT_A_REPLICA = "not a replica"
     """The metadata had the topic, but no replica of the partition on this broker."""
@@ -38,7 +41,10 @@ class StrayReason(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StrayMark:
-    """``metadata_log_id`` is None if no metadata was consulted. ``set_aside_ms`` is wall time."""
+    """Content of ``set-aside.json``.
+
+    ``metadata_log_id`` is None if no metadata was consulted. ``set_aside_ms`` is wall clock time.
+    """
 
     reason: StrayReason
     set_aside_ms: int
@@ -49,10 +55,9 @@ class StrayMark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundStray:
-    """Content of a stray's directory; None for missing or unreadable parts.
+    """Content of a stray's directory. Parts that are missing or unreadable are None.
 
-    With ``holds_nothing`` the directory has no records and no readable topic id, as after an
-    interrupted creation.
+    ``holds_nothing``: no records and no readable topic id, as after an interrupted creation.
     """
 
     topic_id: TopicId | None
@@ -75,7 +80,7 @@ def write_stray_mark(vfs: Vfs, directory: str, mark: StrayMark) -> None:
 
 
 def parse_stray_mark(text: str) -> StrayMark | None:
-    """Parse a mark; None if it is malformed, and then nothing is known about the stray."""
+    """Parse the text of ``set-aside.json``. Return None if it is malformed."""
     try:
         document = json.loads(text)
         log_id = document["metadata_log_id"]

@@ -3,8 +3,8 @@
 * A copy that the metadata does not contain is marked with the reason, renamed, and listed here.
 * It is restored or removed only on request of a caller that knows the metadata.
 * The strays of an OFFLINE directory are forgotten, and found again when it is reattached.
-* On a full disk the mark is written later, when there is space. Until then the stray's name
-  contains the id of the metadata log, for a start after a crash.
+* On a full disk the mark is written later, when there is space. Until then the stray's name has the
+  id of the metadata log, so that a start after a crash can write the mark.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _ASK_AGAIN_S: Final = 0.1
 
 
 class StrayReplicas:
-    """The strays of all directories. All methods run on the event loop."""
+    """Strays of all directories. All methods run on the event loop."""
 
     def __init__(self, *, registry: ReplicaRegistry, loading: DirLoading, clock: Clock) -> None:
         self._registry = registry
@@ -54,7 +54,7 @@ class StrayReplicas:
         return tuple(self._strays)
 
     def strays_of(self, key: TopicIdPartition) -> list[Stray]:
-        """Return the strays of this partition of this topic id."""
+        """Return the strays of this partition with this topic id."""
         return [
             stray
             for stray in self._strays
@@ -64,7 +64,9 @@ class StrayReplicas:
         ]
 
     def unreadable(self, topic_partition: TopicPartition) -> list[Stray]:
-        """Return the strays of that name without a readable topic id."""
+        """Return the strays with this topic and partition in their name, but without a readable
+        topic id.
+        """
         return [
             stray
             for stray in self._strays
@@ -83,9 +85,10 @@ class StrayReplicas:
     async def set_aside(
         self, handle: LogHandle, reason: StrayReason, metadata_log_id: Uuid | None
     ) -> None:
-        """Mark and rename a replica, which accepts no more requests.
+        """Mark a replica and rename its directory to ``-stray``. Its handle accepts no more
+        requests.
 
-        After the rename, a busy or stalled directory is waited for.
+        After the rename, the call waits for a busy or stalled directory.
 
         :raises OverloadedError: the directory's queue is full, or it is stalled; the replica is
             unchanged.
@@ -120,7 +123,11 @@ class StrayReplicas:
             self._owed_marks[target] = mark
 
     def _stray_path(self, log_dir: LogDir, tp: TopicPartition, named_by: Uuid | None) -> str:
-        """Return a path with ``named_by`` if that is free and not shortened; else a random one."""
+        """Return a path for the stray.
+
+        ``named_by`` becomes the id in the name if that path is free and not shortened; else the id
+        is random.
+        """
         if named_by is not None:
             path = self._registry.doomed_path(log_dir, tp, ReplicaDirKind.STRAY, named_by)
             is_free = all(stray.directory != path for stray in self._strays)
@@ -129,11 +136,10 @@ class StrayReplicas:
         return self._registry.doomed_path(log_dir, tp, ReplicaDirKind.STRAY)
 
     def queue_lost_marks(self, metadata_log_id: Uuid) -> None:
-        """Queue a mark, as of now, for strays without one that have this metadata log's id in the
-        name.
+        """Queue a mark for each stray without one whose name has the id of this metadata log.
 
         The node stopped before there was space for the mark. The original reason is unknown, so the
-        mark has the most cautious one.
+        mark has the most cautious one, and the present time.
         """
         for stray in self._strays:
             if stray.mark is not None or stray.directory in self._owed_marks:
@@ -146,7 +152,10 @@ class StrayReplicas:
                 )
 
     async def write_queued_marks(self) -> None:
-        """Write queued marks if there is space. A stray without a mark would never be removed."""
+        """Write queued marks where there is space.
+
+        A stray without a mark would never be removed.
+        """
         for stray in self.all():
             mark = self._owed_marks.get(stray.directory)
             if mark is None:
@@ -161,7 +170,9 @@ class StrayReplicas:
                 self._strays[self._strays.index(stray)] = stray._replace(mark=mark)
 
     async def take_back(self, stray: Stray) -> LogHandle:
-        """Restore a stray as the replica, recovered as after a crash. No replica may exist.
+        """Restore a stray as the replica and return its handle. No current replica may exist.
+
+        The log is recovered as after a crash.
 
         :raises KafkaStorageError: its directory is offline or goes offline meanwhile.
         :raises OperatingError: its topic id cannot be read any more.
@@ -191,7 +202,7 @@ class StrayReplicas:
         return handle
 
     async def remove(self, stray: Stray) -> None:
-        """Remove its files, one by one. After the first one it cannot be restored.
+        """Remove the stray's files, one by one. After the first one the stray cannot be restored.
 
         :raises OverloadedError: the directory's queue is full; call again.
         :raises KafkaStorageError: its directory is offline or goes offline meanwhile.
@@ -207,7 +218,9 @@ class StrayReplicas:
             raise
 
     def _forget(self, stray: Stray) -> None:
-        """Forget the stray with this directory; the listed object may differ, or be missing."""
+        """Forget the stray with the directory of ``stray``; the listed object may be another one,
+        or missing.
+        """
         self._owed_marks.pop(stray.directory, None)
         self._strays = [one for one in self._strays if one.directory != stray.directory]
 

@@ -4,9 +4,9 @@ Once all directories are loaded, one rule applies per case:
 
 * A current and a future copy: the move continues, from the durable bytes that agree with the log.
 * No current copy, but ``-delete`` and ``-future`` with the same move id: a crash happened between
-  the two renames of a swap. If the future copy holds everything that the other one holds, it
-  becomes the replica. Otherwise the other one gets its name back, and the move continues. A shorter
-  copy never replaces a longer one.
+  the two renames of a swap. If the future copy holds everything that the ``-delete`` copy holds, it
+  becomes the replica. Otherwise the ``-delete`` copy gets its name back, and the move continues. A
+  shorter copy never replaces a longer one.
 * Two current copies, one of them created by a move: the swap was undone while the other disk
   failed. The longer one stays. If both are equal, the older replica stays.
 * Only a future copy: it stays, and the caller decides by the metadata.
@@ -58,9 +58,10 @@ class Orphan(NamedTuple):
 
 
 class SwapRecovery:
-    """Repairs moves after loading: once for all directories at the start, and for each later one.
+    """Repairs moves after directories were loaded, at the start and later. Methods run on the event
+    loop.
 
-    The remaining state is the list of orphans. All methods run on the event loop.
+    :param resolve: serves one of several current copies (:meth:`LogManager.resolve`).
     """
 
     def __init__(
@@ -84,7 +85,7 @@ class SwapRecovery:
         self.orphans: list[Orphan] = []
 
     async def settle(self, loaded: Sequence[LoadedDir]) -> None:
-        """Apply the rules to loaded directories. A directory that fails meanwhile is OFFLINE."""
+        """Apply the rules to loaded directories. A directory that fails meanwhile goes OFFLINE."""
         self._offsets |= {found.log_dir: found.offsets for found in loaded}
         await self._swap.ended(_replicas_in(loaded))
         await self._settle_duplicates([h for found in loaded for h in found.moved_here])
@@ -107,7 +108,9 @@ class SwapRecovery:
                 await self._remove_or_keep_orphan(found.log_dir, doomed)
 
     def _waiting_for(self, loaded: Sequence[LoadedDir]) -> list[FutureReplica]:
-        """Return registered future copies whose current or ``-delete`` copy was just loaded."""
+        """Return the future copies in the registry whose current or ``-delete`` copy was just
+        loaded.
+        """
         come = {handle.topic_partition for found in loaded for handle in found.handles}
         return [
             future
@@ -155,13 +158,13 @@ class SwapRecovery:
         await self._rename_and_remove(orphan.log_dir, orphan.directory, orphan.topic_partition)
 
     def forget_all_in(self, log_dir: LogDir) -> None:
-        """Forget the orphans of an offline directory."""
+        """Forget the orphans of a directory that is OFFLINE."""
         self.orphans = [orphan for orphan in self.orphans if orphan.log_dir is not log_dir]
 
     # -- futures ----------------------------------------------------------------------------
 
     async def _best_of(self, copies: list[FutureReplica]) -> FutureReplica:
-        """Return the copy to keep, and remove the others."""
+        """Return the longest of several future copies of one replica, and remove the others."""
         copies.sort(key=lambda copy: (copy.size_bytes, copy.log_dir.path))
         best = copies.pop()
         for copy in copies:
@@ -176,7 +179,10 @@ class SwapRecovery:
         return best
 
     async def _resume(self, future: FutureReplica) -> None:
-        """Register a future copy. Compare it with the current copy first, if there is one."""
+        """Register a future copy, after comparing it with the current copy if there is one.
+
+        A copy that cannot be used is removed.
+        """
         tp = future.topic_partition
         if not future.log_dir.is_online or future.is_over:
             return
@@ -222,7 +228,10 @@ class SwapRecovery:
             del self._registry.futures[future.topic_partition]
 
     async def _remove_broken(self, log_dir: LogDir, broken: ReplicaDir) -> None:
-        """Remove an unreadable future copy. The move starts over if it is still requested."""
+        """Remove a future copy that cannot be read.
+
+        The move starts over if it is still requested.
+        """
         assert broken.topic_partition is not None, broken
         path = self._registry.doomed_path(log_dir, broken.topic_partition, ReplicaDirKind.DELETE)
         source, vfs = f"{log_dir.path}/{broken.name}", log_dir.vfs
@@ -238,7 +247,9 @@ class SwapRecovery:
     def _replaced_by(
         self, future: FutureReplica, loaded: Sequence[LoadedDir]
     ) -> tuple[LoadedDir, ReplicaDir] | None:
-        """Return the ``-delete`` copy that ``future`` was about to replace, or None."""
+        """Return the ``-delete`` copy with the move id of ``future``, and its directory; None
+        without one.
+        """
         for found in loaded:
             for doomed in found.deleted:
                 is_same = doomed.topic_partition == future.topic_partition
@@ -249,7 +260,11 @@ class SwapRecovery:
     async def _repair_swap(
         self, future: FutureReplica, found: LoadedDir, doomed: ReplicaDir
     ) -> None:
-        """Make one of the two the replica: the one that lacks nothing of the other."""
+        """Make the future copy or the ``-delete`` copy the replica, after a crash between the two
+        renames.
+
+        The future copy wins if it holds everything that the other copy holds.
+        """
         tp, log_dir = future.topic_partition, found.log_dir
         try:
             replaced, *_ = await self._loading.open_replica(
@@ -279,7 +294,9 @@ class SwapRecovery:
         return True
 
     async def _forget_move(self, handle: LogHandle) -> None:
-        """Remove the state of the move from a replica that was loaded for the first time."""
+        """Remove ``future-copy-checkpoint`` from a replica that was loaded for the first time after
+        a move.
+        """
         path, vfs = f"{handle.directory}/{FUTURE_CHECKPOINT}", handle.log_dir.vfs
         try:
             await handle.log_dir.run_operation(OpKind.DELETE, lambda: vfs.unlink_if_exists(path))
@@ -308,7 +325,7 @@ class SwapRecovery:
         """Remove a copy, under a new name that does not look like half of a swap.
 
         The other half may be in an offline directory. If that move continued later, it would rename
-        the present replica to this name, and the pending removal would delete that replica.
+        the present replica to the old name, and the pending removal would delete that replica.
         """
         if tp is None:
             self._purge_later(log_dir, directory, None)
@@ -331,9 +348,10 @@ class SwapRecovery:
             self._log.info("leftover_copy_not_removed", path=path, reason=e.message)
 
     async def _topic_id(self, log_dir: LogDir, directory: str) -> TopicId:
-        """Read the topic id.
+        """Return the topic id of the replica in ``directory``.
 
-        :raises: as :meth:`LogDir.run_operation` and :func:`parse_partition_metadata`.
+        :raises OperatingError: as :meth:`LogDir.run`.
+        :raises CorruptCheckpointError: it cannot be read.
         """
         path = f"{directory}/{PARTITION_METADATA}"
         data = await log_dir.run_operation(OpKind.LOAD, lambda: log_dir.vfs.read_if_exists(path))
@@ -355,7 +373,10 @@ def _replicas_in(loaded: Sequence[LoadedDir]) -> set[TopicPartition]:
 
 
 def _stayed(copies: Sequence[LogHandle], moved_here: Sequence[LogHandle]) -> LogHandle | None:
-    """Return which of two copies stays; None if the caller has to decide."""
+    """Return the one of two copies that stays; None if the caller has to decide.
+
+    :param moved_here: copies that were created by a move.
+    """
     stayed = [copy for copy in copies if copy not in moved_here]
     moved = [copy for copy in copies if copy in moved_here]
     if len(stayed) != 1 or len(moved) != 1:

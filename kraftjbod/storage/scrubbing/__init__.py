@@ -1,1 +1,1 @@
-"""Periodic reads of cold segments that find bit rot before a reader does."""
+"""Periodic reads of closed segments that find bit rot before a consumer or follower meets it."""

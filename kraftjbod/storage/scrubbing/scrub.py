@@ -6,9 +6,9 @@
 * The scrub has its own thread and reads small pieces, limited by
   ``log.dir.scrub.max.bytes.per.second``. It pauses while the directory is not ONLINE or is busy.
 * Damage found by one read is read again, because memory and cables can fail too. Confirmed damage
-  is reported to the log, as if a reader had found it, and to ``on_damage``, which decides about the
-  replica. Known damage is reported again in each pass, without a new read.
-* Index files that do not fit their segments are rewritten.
+  is recorded in the log, as if a reader had found it. ``on_damage`` decides about the replica. Known
+  damage is passed to ``on_damage`` again in each pass, without a new read.
+* Index files that do not match their segments are rewritten.
 
 A failed read is judged as any other: the directory goes OFFLINE, and the scrub ends.
 """
@@ -55,7 +55,7 @@ _MAX_OPS: Final = 4
 
 @dataclass(slots=True)
 class ScrubFigures:
-    """Figures of one directory's scrub since the daemon started."""
+    """Counters of one directory's scrub since the daemon started."""
 
     bytes: int = 0
     segments: int = 0
@@ -68,7 +68,7 @@ class ScrubFigures:
 
 
 class _Cold(NamedTuple):
-    """A segment to check. The next segment starts at ``end_offset``."""
+    """A segment to check. The next segment of the log starts at ``end_offset``."""
 
     handle: LogHandle
     segment: LogSegment
@@ -76,9 +76,12 @@ class _Cold(NamedTuple):
 
 
 class Scrub:
-    """Scrub of one directory.
+    """Scrub of one log directory. All methods run on the event loop.
 
-    :meth:`run_passes` ends when the directory is OFFLINE or it is cancelled.
+    :param replicas: returns the partitions with replicas in the directory.
+    :param get: returns the current replica of a partition, in any directory.
+    :param is_busy: returns whether the scrub has to pause.
+    :param on_damage: called with the handle of a damaged replica.
     """
 
     def __init__(
@@ -119,7 +122,7 @@ class Scrub:
         return f"<Scrub {self.log_dir.path} {self.state}>"
 
     async def run_passes(self) -> None:
-        """Run passes until the directory is OFFLINE."""
+        """Run passes until the directory is OFFLINE or the task is cancelled."""
         try:
             await asyncio.sleep(min(_FIRST_PASS_AFTER_MS, self._interval_ms) / 1000)
             await self.log_dir.jobs.keep("scrub", self._until_offline)
@@ -137,7 +140,7 @@ class Scrub:
             self._log.info("log_scrub_ended", reason=e.message)
 
     async def scrub_all(self) -> None:
-        """Continue the unfinished pass, or run a complete one.
+        """Continue the unfinished pass, or run a new one, to its end.
 
         :raises KafkaStorageError: the directory is or goes offline.
         """
@@ -164,7 +167,9 @@ class Scrub:
         await self._save()
 
     def count_repairs(self) -> None:
-        """Count replicas whose damage was repaired."""
+        """Count replicas that were found damaged and are intact now, in
+        ``figures.replicas_repaired``.
+        """
         for tp, handle in list(self._damaged.items()):
             if self._get(tp) is not handle:
                 del self._damaged[tp]
@@ -175,7 +180,10 @@ class Scrub:
     # -- which segment ----------------------------------------------------------------------
 
     def _next(self) -> _Cold | None:
-        """Return the next segment of this pass, and report known damage of replicas on the way."""
+        """Return the next segment of this pass; None at its end.
+
+        Report known damage of replicas on the way.
+        """
         while self._todo:
             tp, position = self._todo[0], self.state.position
             handle = self._get(tp)
@@ -197,7 +205,7 @@ class Scrub:
     # -- one segment ------------------------------------------------------------------------
 
     async def _check_unless_gone(self, cold: _Cold) -> bool:
-        """Check a segment. Return whether to continue with the next one."""
+        """Check a segment. Return False if the check has to be repeated later."""
         await self._until_free()
         try:
             partition = str(cold.handle.topic_partition)
@@ -239,7 +247,10 @@ class Scrub:
             self.figures.indexes_mended += 1
 
     async def _read(self, cold: _Cold) -> SegmentScrub | None:
-        """Read and check the segment on the disk; None if it was removed or is being moved."""
+        """Read and check the segment on the disk.
+
+        Return None if it was removed or its replica is being moved.
+        """
         handle = cold.handle
         file = await handle.open_beside(cold.segment)
         if file is None:
@@ -302,9 +313,9 @@ class Scrub:
     # -- the file ---------------------------------------------------------------------------
 
     async def load(self) -> None:
-        """Read the stored position.
+        """Read the stored position of the unfinished pass.
 
-        Findings are not stored, so a pass that found damage is repeated.
+        Where damage was found is not stored, so a pass that found damage starts over.
         """
         await self._until_free()
         path, vfs = self._path, self.log_dir.vfs
@@ -314,7 +325,7 @@ class Scrub:
             self.state = replace(self.state, began_ms=-1, position=None)
 
     async def _save(self) -> None:
-        """Store the position. A failure only means that segments are read again."""
+        """Store the position. If that fails, segments are only read again after a restart."""
         path, data, vfs = self._path, format_scrub_state(self.state), self.log_dir.vfs
         self._saved_at_ms = self._clock.now_ms()
         try:
@@ -330,7 +341,10 @@ class Scrub:
 
 
 def _first_cold(handle: LogHandle, from_offset: int) -> _Cold | None:
-    """Return the first closed segment from there on that is flushed and not known as damaged."""
+    """Return the first segment from ``from_offset`` on to check; None without one.
+
+    It is closed, flushed and not known to be damaged.
+    """
     view = handle.view
     for segment, successor in zip(view.segments, view.segments[1:], strict=False):
         end_offset = successor.base_offset

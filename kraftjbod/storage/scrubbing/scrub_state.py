@@ -1,4 +1,4 @@
-"""PURE. Progress of one directory's scrub: ``.kraftjbod_scrub`` in that directory, as JSON.
+"""PURE. ``.kraftjbod_scrub``: progress of one directory's scrub, in that directory, as JSON.
 
 * A pass goes through the replicas by name and through each replica's segments by offset. The
   position is the next segment. Replicas created before the position wait for the next pass, because
@@ -20,7 +20,7 @@ _VERSION: Final = 1
 
 
 class ScrubPosition(NamedTuple):
-    """All segments before this position have been checked."""
+    """Next offset to check. All segments of the pass before this position have been checked."""
 
     topic_partition: TopicPartition
     offset: int
@@ -28,7 +28,10 @@ class ScrubPosition(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScrubState:
-    """``began_ms`` is the start of the running pass, or of the last one if ``position`` is None."""
+    """Progress of the scrub of one directory.
+
+    ``began_ms`` is the start of the running pass, or of the last one if ``position`` is None.
+    """
 
     began_ms: int = -1
     #: End of the last completed pass; -1 if there is none.
@@ -39,11 +42,14 @@ class ScrubState:
 
     @property
     def is_under_way(self) -> bool:
-        """Return whether a pass was started and not completed."""
+        """Whether a pass was started and not completed."""
         return self.began_ms > self.completed_ms
 
     def is_due(self, now_ms: int, interval_ms: int) -> bool:
-        """Return whether to continue or start a pass. Setting the clock back does not delay it."""
+        """Return whether to continue or start a pass.
+
+        Setting the clock back does not delay a pass.
+        """
         if self.is_under_way or self.completed_ms < 0:
             return True
         return not self.began_ms <= now_ms < self.began_ms + interval_ms
@@ -65,7 +71,7 @@ def format_scrub_state(state: ScrubState) -> bytes:
 
 
 def parse_scrub_state(data: bytes | None) -> ScrubState:
-    """Parse ``data``; the state before the first pass if the data is missing or unreadable."""
+    """Parse the content of the file. Return the initial state if it is missing or unreadable."""
     try:
         values = json.loads(data or b"")
         if values["version"] != _VERSION:
