@@ -13,7 +13,7 @@ from kraftjbod.core.loop.timing import Clock
 
 
 class CommitWaits:
-    """Waits for commits. All methods must be called in the event loop's thread."""
+    """Callers that wait for commits. All methods must be called in the event loop's thread."""
 
     def __init__(self, *, clock: Clock, committed_offset: Callable[[], int]) -> None:
         self._clock = clock
@@ -24,12 +24,12 @@ class CommitWaits:
         self._progress = asyncio.Event()
 
     def stir(self) -> None:
-        """Wake all waiters, because more entries are committed."""
+        """Wake all waiters. Called when more entries are committed."""
         self._progress.set()
         self._progress = asyncio.Event()
 
     def lose_term(self) -> None:
-        """Note that this node lost the leadership: its uncommitted entries may be replaced."""
+        """Record that this node lost the leadership. Its uncommitted entries may be replaced."""
         self._terms_lost += 1
         self.stir()
 
@@ -39,8 +39,11 @@ class CommitWaits:
         self._progress.set()
 
     async def wait_for(self, offset: int, timeout_ms: int) -> None:
-        """Return when ``offset`` is committed, when this node leads no more, or after
-        ``timeout_ms`` at the latest."""
+        """Wait until ``offset`` is committed, at most ``timeout_ms``.
+
+        Returns earlier if this node loses the leadership or stops. The caller compares the
+        committed offset.
+        """
         terms_lost = self._terms_lost
         deadline_ms = self._clock.now_ms() + timeout_ms
         while self._committed_offset() < offset and not self._is_over:
@@ -54,9 +57,9 @@ class CommitWaits:
                 return
 
     async def until(self, offset: int) -> bool:
-        """Wait until ``offset`` is committed.
+        """Wait until ``offset`` is committed, and return True.
 
-        Return False if this node lost the leadership or stops: another entry may stand at
+        Returns False if this node lost the leadership or stops: then another entry may be at
         ``offset``.
         """
         terms_lost = self._terms_lost

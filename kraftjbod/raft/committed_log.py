@@ -1,4 +1,5 @@
-"""LOOP. ``CommittedLog``: the committed part of the metadata log: applied by a listener, and read.
+"""LOOP. ``CommittedLog``: passes the committed entries of the metadata log to a listener, and reads
+them.
 
 * Entries are passed to the listener in log order, each once, when the driver publishes them.
 * :meth:`reload` passes everything to the listener again, from the newest snapshot on. The event
@@ -46,18 +47,24 @@ _RELOADED_AT_ONCE_BYTES: Final = 64 * 1024
 
 
 class RaftListener(Protocol):
-    """Applies the log. Its methods are called in the event loop's thread, in log order."""
+    """Applies the log to a state.
+
+    Its methods are called in the event loop's thread, in log order.
+    """
 
     def on_reset(self) -> None:
-        """Discard the whole state: the log follows again, or a newer snapshot."""
+        """Discard the whole state.
+
+        All entries are passed again, or a newer snapshot and the entries after it.
+        """
         ...
 
     def on_snapshot_piece(self, snapshot: Snapshot, piece: bytes) -> None:
-        """Apply a piece of a snapshot; only before the first entry, or after a reset."""
+        """Apply a piece of a snapshot. Called only before the first entry, or after a reset."""
         ...
 
     def on_snapshot(self, snapshot: Snapshot) -> None:
-        """Complete the state: all pieces of ``snapshot`` were passed."""
+        """Complete the state. All pieces of ``snapshot`` were passed."""
         ...
 
     def on_snapshot_due(self) -> None:
@@ -67,7 +74,10 @@ class RaftListener(Protocol):
     def on_commit(self, entry: Entry) -> None: ...
 
     def on_leader(self, term: int) -> None:
-        """Become the leader of ``term``. Everything committed before was applied already."""
+        """Become the leader of ``term``.
+
+        All entries that were committed before have been applied.
+        """
         ...
 
     def on_leader_lost(self) -> None:
@@ -76,7 +86,7 @@ class RaftListener(Protocol):
 
 
 class CommittedLog:
-    """The committed log. All methods must be called in the event loop's thread."""
+    """Committed part of the metadata log. All methods must be called in the event loop's thread."""
 
     def __init__(
         self,
@@ -91,9 +101,12 @@ class CommittedLog:
         reloaded: Callable[[BaseException | None], None],
         snapshot_damaged: Callable[[], None],
     ) -> None:
-        """
-        :param term_at: term of the log's entry at an offset; None if it is not known any more.
-        :param reloaded: called at the end of a reload, with the error that ended it early.
+        """Create with nothing applied. Call :meth:`begin` first.
+
+        :param retry_interval_ms: interval between attempts to read from an impaired disk.
+        :param term_at: returns the term of the log's entry at an offset; None if it is not known
+            any more.
+        :param reloaded: called at the end of a reload, with the error that ended it early, or None.
         :param snapshot_damaged: called to request another snapshot.
         """
         self._log_dir = log_dir
@@ -121,9 +134,9 @@ class CommittedLog:
     # --- to the listener -------------------------------------------------------------------------
 
     async def load_snapshot(self, listener: RaftListener, snapshot: Snapshot | None) -> None:
-        """Pass ``snapshot`` to the listener at a start.
+        """Pass ``snapshot``, the newest one, to the listener at a start.
 
-        :raises InconsistentStorageError: the snapshot, which was intact at loading, is damaged.
+        :raises InconsistentStorageError: the snapshot, which was intact at loading, is damaged now.
         """
         if snapshot is not None:
             self.offset = snapshot.last_offset
@@ -138,7 +151,7 @@ class CommittedLog:
         committed_offset: int,
         given: Callable[[int], None],
     ) -> bool:
-        """Pass newly committed entries to the listener.
+        """Pass newly committed entries to the listener, unless it is being reloaded.
 
         :param given: called with the offset of each entry after the listener applied it.
         :returns: whether there was such an entry.
@@ -154,7 +167,8 @@ class CommittedLog:
         return True
 
     def reload(self, listener: RaftListener) -> None:
-        """Pass everything to the listener again, up to :attr:`offset`, from the newest snapshot."""
+        """Pass all entries up to :attr:`offset` to the listener again, from the newest snapshot on.
+        """
         if self._reloading is not None:
             self._reloading.cancel()
         self._is_left = False
@@ -162,8 +176,10 @@ class CommittedLog:
         self._reloading.add_done_callback(self._note_end)
 
     async def leave(self) -> None:
-        """Pause until :meth:`reload`: a snapshot from another replica is about to replace the
-        log."""
+        """Pause until :meth:`reload`.
+
+        A snapshot from another replica is about to replace the log.
+        """
         self._is_left = True
         await self.stop_reload()
 
@@ -193,7 +209,7 @@ class CommittedLog:
     async def _give_newest_snapshot(self, listener: RaftListener) -> int:
         """Reset the listener and pass it the newest intact snapshot.
 
-        :returns: the snapshot's last offset, or -1 if there is no usable snapshot.
+        :returns: the snapshot's last offset; -1 if there is no snapshot that can be used.
         """
         while True:
             listener.on_reset()
@@ -220,8 +236,10 @@ class CommittedLog:
         listener.on_snapshot(snapshot)
 
     async def _patiently(self, read: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Repeat ``read`` while the disk is impaired; an OFFLINE directory ends that by an
-        error."""
+        """Repeat ``read`` while the disk is impaired.
+
+        KafkaStorageError (the directory is OFFLINE) is raised.
+        """
         while True:
             try:
                 return await read()
@@ -238,13 +256,15 @@ class CommittedLog:
     async def read(
         self, from_offset: int, max_bytes: int, max_entries: int = MAX_ENTRIES_PER_READ
     ) -> Sequence[Entry]:
-        """Return committed entries from ``from_offset`` on: at least one, about ``max_bytes``.
+        """Return committed entries from ``from_offset`` on: at least one, and about ``max_bytes``.
 
-        ``max_entries`` is a limit too, because the number of small entries decides how long a
-        reader is busy. The result is empty if there is no such entry, or if the log starts after
-        ``from_offset``; then :meth:`newest_snapshot` contains the entry.
+        The result is empty if ``from_offset`` is not committed, or if the log starts later. In the
+        second case
+        :meth:`newest_snapshot` contains the entry.
 
-        :raises KafkaStorageError: the metadata dir fails.
+        :param max_entries: needed because the number of small entries decides how long a reader is
+            busy.
+        :raises KafkaStorageError: the metadata directory fails.
         """
         if from_offset > self.offset:
             return ()
@@ -266,7 +286,13 @@ class CommittedLog:
         return found
 
     def _require_terms(self, entries: Sequence[Entry]) -> None:
-        """:raises CorruptRecordError: a term on the disk changed, which the CRC may not cover."""
+        """Raise an error unless the terms of ``entries``, read from the disk, match the known
+        terms.
+
+        The CRC of an older file does not cover the term.
+
+        :raises CorruptRecordError: a term on the disk changed.
+        """
         for entry in entries:
             if self._term_at(entry.offset) not in (None, entry.term):
                 raise CorruptRecordError(f"entry {entry.offset} has term {entry.term} on the disk")
@@ -279,7 +305,7 @@ class CommittedLog:
     ) -> SnapshotPiece | None:
         """Return a piece of the snapshot that ends at ``last_offset``; None if it does not exist.
 
-        :raises CorruptRecordError: the snapshot is damaged; later reads find no such snapshot.
+        :raises CorruptRecordError: the snapshot is damaged. Later reads return None.
         """
         try:
             found = await self._log_dir.run_operation(
@@ -298,8 +324,8 @@ class CommittedLog:
     def snapshots_in_use(self) -> frozenset[int]:
         """Return the last offsets of snapshots that must be kept because they are being sent.
 
-        Without this, a follower that needs longer for a snapshot than the leader needs to write the
-        next ones would have to start again each time and never catch up.
+        Without this, a follower that receives a snapshot more slowly than the leader writes new
+        ones would have to start again each time, and never catch up.
         """
         now_ms = self._clock.now_ms()
         self._snapshot_reads = {

@@ -3,12 +3,13 @@
 * One task writes term and vote and then sends messages that depend on nothing else. Another task
   writes entries (replica_work.py), so that a slow write delays no message.
 * Entries proposed while a sync runs share the next sync (group commit).
-* Committed entries are passed to the listener in order; then their proposers are answered.
+* Committed entries are passed to the listener in order. Then their proposers are answered.
 * When the leadership is lost, proposers of uncommitted entries receive NOT_CONTROLLER, although
   their entries may still be committed. If another leader replaces these entries, the listener
   loads the log again (committed_log.py, ADR 89).
 * On a full disk log_space.py decides which proposals are accepted (KIP-928). A leader whose disk
-  does not take writes resigns if there are other voters. It stands again once the disk does.
+  does not take writes resigns if there are other voters. It can be elected again once its disk
+  does.
 * Any other failed write ends the driver: ``wait_failed`` raises, and every proposer receives the
   error.
 
@@ -76,16 +77,18 @@ class RaftDriver:
         draw_below: Callable[[int], int] | None = None,
         election_timeout_ms: int = 1_000,
     ) -> None:
-        """
+        """Create without reading the log. Call :meth:`start` first.
+
         :param voters: used, with ``directory_id``, if neither the log nor its snapshot names
             voters.
+        :param bytes_between_snapshots: a snapshot is due after this many bytes of entries.
         :param kept_free_bytes: space on a full disk that only a restart may use.
         :param retry_interval_ms: interval between attempts on an impaired disk.
         :param start_timeout_ms: how long a start waits for an impaired disk.
-        :param transport: to the other voters, if there are any.
-        :param draw_below: return a random number from 0 to below the argument.
-        :param election_timeout_ms: a follower that hears no leader for this long stands for
-            election; a leader that no majority answers for this long resigns.
+        :param transport: sends messages to the other voters; None if there are none.
+        :param draw_below: returns a random number from 0 to below the argument.
+        :param election_timeout_ms: a follower that receives no message of a leader for this long
+            stands for election. A leader that no majority answers for this long resigns.
         """
         self._log_dir = log_dir
         self._start_timeout_ms = start_timeout_ms
@@ -179,12 +182,12 @@ class RaftDriver:
         )
 
     async def start(self, listener: RaftListener, *, alone: VoterSet | None = None) -> None:
-        """Load the log, pass the committed part to the listener, and lead if there is one voter.
+        """Load the log, pass its committed part to the listener, and lead if there is one voter.
 
         :param alone: the voter set of this node only, if an operator abandons all other voters
-            (append_lone_voter_set.py).
+            (``append_lone_voter_set``).
         :raises StartupError: the log cannot be read, or cannot be written because the disk is full.
-        :raises KafkaStorageError: the metadata dir fails.
+        :raises KafkaStorageError: the metadata directory fails.
         """
         try:
             stored = await self._opener.open(alone)
@@ -221,13 +224,12 @@ class RaftDriver:
         )
 
     def release_waits(self) -> None:
-        """Answer all waits for commits now, and transfer the leadership if there is another
-        voter."""
+        """End all waits for commits now, and resign if there is another voter."""
         self._waits.end()
         self.resign()
 
     async def stop(self) -> None:
-        """Stop all tasks. Proposals that are not committed yet fail."""
+        """Stop all tasks and close the log. Proposals that are not committed yet fail."""
         self.release_waits()
         await self._opener.stop()
         await self._maker.stop()
@@ -249,9 +251,9 @@ class RaftDriver:
                 await self._log_dir.run_operation(OpKind.CLOSE, close)
 
     async def wait_failed(self) -> None:
-        """Wait until the driver fails; never returns normally.
+        """Wait until the driver fails. This never returns normally.
 
-        :raises KafkaStorageError: the metadata dir is lost.
+        :raises KafkaStorageError: the metadata directory is lost.
         """
         assert self._living is not None, "start() comes first"
         await asyncio.shield(self._living)
@@ -272,7 +274,7 @@ class RaftDriver:
     def leads(self) -> bool:
         """Whether this node leads and a valid lease excludes another leader.
 
-        The lease is needed because a paused process may have been voted out without noticing.
+        A paused process may have been voted out without noticing. The lease detects that.
         """
         if self._led_term is None:
             return False
@@ -280,24 +282,28 @@ class RaftDriver:
 
     @property
     def leader(self) -> BrokerId | None:
-        """The leader, if this node knows one."""
+        """Node id of the leader; None if this node knows none."""
         core = self._core
         return None if core is None or core.leader is None else core.leader.node_id
 
     @property
     def voters(self) -> VoterSet:
-        """The voters in force, committed or not; before the start those given to the
-        constructor."""
+        """Voters in force, committed or not.
+
+        Before the start, the voters passed to the constructor.
+        """
         return self._voters if self._core is None else self._core.log.voters
 
     @property
     def seeks_leader(self) -> bool:
-        """Whether this node knows no leader that could send the log."""
+        """Whether this node, which was started, knows no leader that could send the log."""
         return self._core is not None and seeks_leader(self._core)
 
     @property
     def keeps_up(self) -> bool:
-        """Whether another node leads and the listener's state follows its commits exactly."""
+        """Whether another node leads, and the listener's state contains exactly the commits of that
+        leader.
+        """
         is_certain = self._in_doubt is None and not self.committed.is_reloading
         return is_certain and self._required_core().keeps_up
 
@@ -307,7 +313,10 @@ class RaftDriver:
         return self._required_core()
 
     def receive(self, message: Message) -> None:
-        """Process a message of another replica."""
+        """Process a message of another replica.
+
+        Messages are ignored while the driver does not run.
+        """
         if self._living is not None and not self._living.done():
             core = self._required_core()
             core.step(message)
@@ -326,13 +335,18 @@ class RaftDriver:
         self._contradicted_by = leader
 
     def note_connection_lost(self, voter: BrokerId) -> None:
-        """Note that the connection to a voter was closed or refused."""
+        """Record that the connection to a voter was closed or refused, and stand soon if it was the
+        leader.
+        """
         core = self._core
         if core is not None and core.leader is not None and core.leader.node_id == voter:
             core.note_leader_gone()
 
     def resign(self) -> None:
-        """Resign, and ask the voter with the longest durable log to take over."""
+        """Resign if this node leads and is not the only voter.
+
+        The voter with the longest durable log is asked to take over.
+        """
         core = self._core
         if core is not None and core.leadership is not None and not self.is_alone:
             core.resign()
@@ -343,7 +357,7 @@ class RaftDriver:
         self._maker.bytes_between_snapshots = size_bytes
 
     def _note_change(self) -> None:
-        """React to a change of the state machine: it may have work, or have lost the leadership."""
+        """Handle a change of the state machine: it may have work, or have lost the leadership."""
         core = self._required_core()
         lost = self._led_term is not None and (
             core.leadership is None or core.leadership.term != self._led_term
@@ -391,16 +405,17 @@ class RaftDriver:
 
     @property
     def term(self) -> int:
-        """The term of entries proposed now."""
+        """Present term. Entries that are proposed now get it."""
         return self._required_core().term
 
     @property
     def next_offset(self) -> int:
-        """Offset of the next entry to be proposed."""
+        """Offset that the next proposed entry gets."""
         return self._required_core().last_offset + 1
 
     def propose(self, payload: bytes, *, grows: bool = False) -> Proposal:
-        """Append an entry. Several proposals may be in flight.
+        """Append an entry and return it with a future of its commit. Several proposals may be in
+        flight.
 
         :param grows: whether the entry makes the metadata grow permanently, which a full disk
             refuses.
@@ -414,7 +429,10 @@ class RaftDriver:
         return self._proposals.add(entry)
 
     def change_voters(self, voters: VoterSet) -> Proposal:
-        """Add, remove or name a voter: in force at once, permanent when committed.
+        """Propose ``voters``, which differ from the present ones in one voter, or name it for the
+        first time.
+
+        They are in force at once, and permanent when the entry is committed.
 
         :raises NotControllerError: this node does not lead.
         :raises RequestTimedOutError: not possible now; the message has the reason.
@@ -427,12 +445,14 @@ class RaftDriver:
         return self._proposals.add(entry)
 
     def ask_for_log(self, of: Iterable[ReplicaKey]) -> None:
-        """Request the log from replicas ``of``, which the own log does not name."""
+        """Request the log from the replicas ``of``, which the own log does not name."""
         self._required_core().ask_for_log(of)
         self._note_change()
 
     def require_may_propose(self, payloads: Sequence[bytes], *, grows: bool = False) -> None:
-        """Check that :meth:`propose` accepts all ``payloads`` now; raise the same errors if not."""
+        """Raise the error that :meth:`propose` would raise now, or NotControllerError without a
+        valid lease.
+        """
         self._require_open(payloads, grows=grows)
         if not self.leads:
             raise self.not_controller()
@@ -452,8 +472,10 @@ class RaftDriver:
         return self.committed.offset
 
     async def wait_for(self, offset: int, timeout_ms: int) -> None:
-        """Return when ``offset`` is committed, when this node loses the leadership, or after
-        ``timeout_ms`` at the latest."""
+        """Wait until ``offset`` is committed, at most ``timeout_ms``.
+
+        Returns earlier if this node loses the leadership or stops.
+        """
         await self._waits.wait_for(offset, timeout_ms)
 
     # --- snapshots -------------------------------------------------------------------------------
@@ -464,14 +486,18 @@ class RaftDriver:
 
     @property
     def wants_snapshot(self) -> bool:
-        """Whether enough was written since the last snapshot, none is being made, and there is
-        space."""
+        """Whether a snapshot should be started: enough was written since the last one, and there is
+        space.
+
+        False while a snapshot is being made.
+        """
         return self._maker.is_due
 
     def start_snapshot(self, last_offset: int, term: int, slices: Iterable[bytes]) -> None:
         """Start a snapshot of the state after ``last_offset``, which may not be committed yet.
 
-        ``slices`` is consumed gradually, between other work of the event loop.
+        :param slices: the encoded state. It is consumed gradually, between other work of the event
+            loop.
         """
         voters = self._required_core().log.voters_at(last_offset)
         named = b"" if voters.is_static or not len(voters) else voters.encode()
@@ -482,15 +508,19 @@ class RaftDriver:
         self._ask_for_snapshot()
 
     def _ask_for_snapshot(self) -> None:
-        """Request a snapshot that is due without a new entry, once the listener's state is
-        complete."""
+        """Request a snapshot from the listener if one is due and the listener's state is
+        complete.
+        """
         is_whole = self._living is not None and not self.committed.is_reloading
         if is_whole and self._maker.is_due:
             assert self._listener is not None
             self._listener.on_snapshot_due()
 
     async def _until_committed(self, snapshot: SnapshotId) -> bool:
-        """Return whether ``snapshot`` names a committed entry, once that is certain."""
+        """Wait until it is certain whether the last entry of ``snapshot`` is committed.
+
+        Return that.
+        """
         is_known = await self._waits.until(snapshot.last_offset)
         return is_known and self._required_core().log.holds(*snapshot)
 
@@ -501,7 +531,10 @@ class RaftDriver:
         return self._core
 
     async def _lead(self, core: RaftCore) -> None:
-        """:raises StartupError: the disk is full or does not answer until the start timeout."""
+        """Let the only voter elect itself.
+
+        :raises StartupError: the disk is full, or does not respond within the start timeout.
+        """
         core.campaign()
         try:
             async with asyncio.timeout(self._start_timeout_ms / 1000):
@@ -587,7 +620,9 @@ class RaftDriver:
         self._maker.note_written(size_bytes_of(entry))
 
     def _publish(self, core: RaftCore) -> None:
-        """Pass newly committed entries to the listener, then answer the waiters."""
+        """Pass newly committed entries to the listener, then answer their proposers and the
+        waiters.
+        """
         assert self._listener is not None
         self._reload_after_truncation(core, self._listener)
         if not self.committed.publish(
@@ -613,7 +648,7 @@ class RaftDriver:
             self.committed.reload(listener)
 
     def _note_leading(self, core: RaftCore) -> None:
-        """Notify the listener of the leadership, after the first entry of the term was applied."""
+        """Notify the listener of the leadership, once the first entry of the term was applied."""
         leadership = core.leadership
         if leadership is None or self._led_term is not None:
             return
@@ -625,7 +660,9 @@ class RaftDriver:
     # --- replacing the log by a snapshot ---------------------------------------------------------
 
     async def _leave_log(self) -> None:
-        """Prepare for a snapshot of another replica that replaces the log."""
+        """Stop snapshots and reads, because a snapshot of another replica is about to replace the
+        log.
+        """
         await self._maker.stop()
         await self.committed.leave()
 

@@ -2,8 +2,10 @@
 
 A leader may be voted out without receiving a message. But no other leader can have been elected if
 a majority answered messages that this node sent within the last election timeout by its own clock.
-Ticks are no substitute for the clock, because they may come late. Without a valid lease a leader
-decides and answers nothing. A leader whose disk takes no writes resigns if there are other voters.
+That is the lease. Ticks are no substitute for the clock, because they may come late.
+
+Without a valid lease a leader decides and answers nothing. A leader whose disk takes no writes
+resigns if there are other voters.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ HEARTBEAT_TICKS: Final = 2
 
 
 class ElectionTicks:
-    """The ticks of one replica. All methods must be called in the event loop's thread."""
+    """Ticks and lease of one replica. All methods must be called in the event loop's thread."""
 
     def __init__(
         self,
@@ -38,7 +40,10 @@ class ElectionTicks:
         is_reading: Callable[[], bool],
         changed: Callable[[], None],
     ) -> None:
-        """
+        """Create without a running timer.
+
+        :param is_disk_stuck: whether the metadata directory takes no writes.
+        :param is_alone: whether this node is the only voter.
         :param is_reading: whether the listener's state is being reloaded, so that the replica could
             not lead at once.
         :param changed: called after each tick.
@@ -61,7 +66,7 @@ class ElectionTicks:
         return self._election_timeout_ms / ELECTION_TICKS
 
     def is_lease_valid(self, core: RaftCore) -> bool:
-        """Return whether ``core`` leads and the clock excludes another leader.
+        """Return whether ``core`` leads and, by the clock, no other leader can have been elected.
 
         Each voter of a majority answered a message sent within the last election timeout. Such a
         voter waits that long before it votes for another candidate, unless its connection to the

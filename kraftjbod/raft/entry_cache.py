@@ -9,7 +9,7 @@ ENTRY_OVERHEAD_BYTES = 200
 
 
 class EntryCache:
-    """Entries by offset, without gaps, within a limit; the oldest are evicted first."""
+    """Consecutive entries by offset, up to a limit of bytes. The oldest are evicted first."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -24,9 +24,9 @@ class EntryCache:
         return self._entries[offset]
 
     def add(self, entry: Entry) -> None:
-        """Add an entry.
+        """Add the entry after the last one.
 
-        It follows the last entry, or replaces the cached entries from its offset on.
+        Cached entries with its offset or a later one are replaced.
         """
         last = self._start + len(self._entries) - 1
         while self._entries and last >= entry.offset:
@@ -38,7 +38,8 @@ class EntryCache:
         self._size_bytes += size_bytes_of(entry)
 
     def trim(self, before: int) -> int | None:
-        """Evict the oldest entries before ``before`` until the size is within the limit.
+        """Evict the oldest entries until the size is within the limit, but none from offset
+        ``before`` on.
 
         :returns: the first cached offset, or None if nothing was evicted.
         """
@@ -53,8 +54,11 @@ class EntryCache:
         self._size_bytes = 0
 
     def read(self, from_offset: int, end: int, max_bytes: int) -> list[Entry]:
-        """Return entries from ``from_offset``, which must be cached, to before ``end``; at least
-        one."""
+        """Return the entries from ``from_offset`` to before ``end``, up to ``max_bytes``; at least
+        one.
+
+        All these entries must be cached.
+        """
         found: list[Entry] = []
         size_bytes = 0
         for offset in range(from_offset, end):

@@ -1,4 +1,5 @@
-"""LOOP. Check that this replica is still the leader, by the answers of the other voters.
+"""LOOP. ``is_followed``: checks by answers of the other voters that this replica is still the
+leader.
 
 An isolated leader still considers itself the leader for an election timeout, while another leader
 may be elected and commit entries. The isolated leader commits nothing, but its answers may be old.
@@ -19,7 +20,8 @@ _POLL_S: Final = 0.01
 async def is_followed(core: RaftCore) -> bool:
     """Return whether a majority of the voters answers messages that this leader sends from now on.
 
-    Takes two or three ticks if the voters answer, and none if they were silent before.
+    This takes two or three ticks if the voters answer. If they were silent before, or this replica
+    does not lead, the answer is False at once.
     """
     leadership = core.leadership
     if leadership is None or not leadership.has_majority(within_ticks=_TICKS):

@@ -1,6 +1,6 @@
 """LOOP. ``LogOpener``: opens the metadata log at a start and builds the state machine for it.
 
-The voters are those named by the log or its snapshot, else those given by the configuration. A
+The voters are the ones that the log or its snapshot names, else the ones of the configuration. A
 static quorum must have the same voters as before (log/static_voters.py).
 """
 
@@ -26,7 +26,7 @@ from kraftjbod.storage.log_dirs.log_dir_policy import OpKind
 
 
 class LogOpener:
-    """Opens the log once. Call ``stop()`` at the end."""
+    """Opens the metadata log once. Call :meth:`stop` at the end."""
 
     def __init__(
         self,
@@ -41,7 +41,12 @@ class LogOpener:
         retry_interval_ms: int,
         log: Logger,
     ) -> None:
-        """:param voters: used if neither the log nor its snapshot names voters."""
+        """Prepare opening.
+
+        :param voters: used if neither the log nor its snapshot names voters.
+        :param first_payload_of_term: payload of the entry that a new leader appends first.
+        :param draw_below: returns a random number from 0 to below the argument.
+        """
         self._log_dir = log_dir
         self._store = store
         self._clock = clock
@@ -55,13 +60,13 @@ class LogOpener:
         )
 
     async def open(self, alone: VoterSet | None) -> StoredLog:
-        """Open the log.
+        """Open the log and return its content. Repairs are logged.
 
         :param alone: the voter set of this node only, if an operator abandons all other voters
-            (append_lone_voter_set.py).
+            (``append_lone_voter_set``).
         :raises StartupError: the log cannot be read, or belongs to other voters.
         :raises LogDirImpairedError: the log cannot be written because the disk is full.
-        :raises KafkaStorageError: the metadata dir fails.
+        :raises KafkaStorageError: the metadata directory fails.
         """
         stored, unnoted = await self._log_dir.run_operation(OpKind.LOAD, partial(self._open, alone))
         if unnoted is not None:

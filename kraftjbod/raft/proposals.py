@@ -1,4 +1,4 @@
-"""LOOP. ``Proposals``: entries in flight, and the futures that complete at their commit."""
+"""LOOP. ``Proposals``: entries in flight, and the futures that complete when they are committed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kraftjbod.raft.machine.messages import Entry
 
 
 class Proposal(NamedTuple):
-    """An entry in flight; ``committed`` completes when the entry is committed."""
+    """An entry in flight. ``committed`` completes when the entry is committed, or gets an error."""
 
     entry: Entry
     committed: asyncio.Future[None]
@@ -29,7 +29,12 @@ class Proposals:
         self.last_offset = -1
 
     def require_space(self, payloads: Sequence[bytes], *, grows: bool) -> None:
-        """:raises OverloadedError: too many are in flight, or the disk is full."""
+        """Raise an error unless entries with ``payloads`` may be proposed now.
+
+        :param grows: whether the entries make the metadata grow permanently.
+        :raises OverloadedError: too many entries are in flight.
+        :raises LogDirImpairedError: the disk is full.
+        """
         if len(self._waiters) + len(payloads) > self._max_pending:
             raise OverloadedError(f"{len(self._waiters)} metadata entries are being written")
         size_bytes = sum(len(payload) + ENTRY_OVERHEAD_BYTES for payload in payloads)
@@ -54,7 +59,10 @@ class Proposals:
             waiter.set_result(None)
 
     def fail(self, error: OperatingError) -> None:
-        """Fail all proposals with ``error``. Their entries may still be committed, or never."""
+        """Fail all proposals with ``error``.
+
+        Whether their entries will be committed is not known.
+        """
         for waiter in self._waiters.values():
             if not waiter.done():
                 waiter.set_exception(error)

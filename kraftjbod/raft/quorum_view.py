@@ -1,4 +1,4 @@
-"""PURE. The state of a quorum as one replica knows it, for operators and tools."""
+"""PURE. ``QuorumView``: state of a quorum as one replica knows it, for DescribeQuorum and tools."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kraftjbod.raft.machine.voter_set import ReplicaKey
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaView:
-    """One replica; offsets and wall times are -1 if they are not known."""
+    """State of one replica. Offsets and wall clock times (ms) are -1 if they are not known."""
 
     key: ReplicaKey
     log_end_offset: int = -1
@@ -23,7 +23,7 @@ class ReplicaView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuorumView:
-    """The quorum at one moment. Only the leader knows the log ends of the other replicas."""
+    """State of the quorum at one moment. Only the leader knows the log ends of other replicas."""
 
     leader: BrokerId | None
     term: int
@@ -34,8 +34,9 @@ class QuorumView:
 
 
 def view_of(core: RaftCore, *, wall_ms: int, tick_ms: float) -> QuorumView:
-    """Return what ``core`` knows now.
+    """Return the state of the quorum as ``core`` knows it now.
 
+    :param wall_ms: wall clock time now.
     :param tick_ms: duration of a tick.
     """
     leadership = core.leadership
@@ -90,7 +91,7 @@ def _replica(
 
 
 def why_lost(core: RaftCore, led_term: int) -> str:
-    """Return why this node does not lead ``led_term`` any more."""
+    """Return why this node does not lead the term ``led_term`` any more, as text for messages."""
     if core.term > led_term:
         return "there is a later term"
     if not core.is_voter:
@@ -101,6 +102,6 @@ def why_lost(core: RaftCore, led_term: int) -> str:
 def seeks_leader(core: RaftCore) -> bool:
     """Return whether no leader is known.
 
-    The leader may be none of the known voters, because those may have been removed.
+    The caller must not ask only the known voters, because they may have been removed.
     """
     return core.leader is None

@@ -1,8 +1,8 @@
-"""LOOP. ``ReplicaWork``: disk work of a quorum with several voters, done beside the messages.
+"""LOOP. ``ReplicaWork``: disk work of a quorum with several voters, done while messages are sent.
 
-* Entries and snapshot slices are written in order; successive entries share one write. Meanwhile
+* Entries and snapshot slices are written in order. Successive entries share one write. Meanwhile
   the driver continues to send messages and heartbeats.
-* Entries and slices that a peer needs and the memory no longer has are read from the disk.
+* Entries and slices that a peer needs and that are no longer in memory are read from the disk.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ _LATE_WRITE_S: Final = 0.02
 
 
 class Writable(NamedTuple):
-    """Entries of one ``Ready``, and the generation of the log to which they belong."""
+    """Entries of one ``Ready`` to write, and their generation (:attr:`EntryLog.generation`)."""
 
     entries: tuple[Entry, ...]
     generation: int
 
 
 class ReplicaWork:
-    """The disk work. All methods must be called in the event loop's thread."""
+    """Queue of writes, and running reads. All methods must be called in the event loop's thread."""
 
     def __init__(
         self,
@@ -67,9 +67,12 @@ class ReplicaWork:
         read_entries: Callable[[int, int, int], Awaitable[Sequence[Entry]]],
         read_snapshot: Callable[[int, int, int], Awaitable[SnapshotPiece | None]],
     ) -> None:
-        """
-        :param append: make entries of a generation durable and notify the state machine.
-        :param before_install: stop all work on the log that is about to be replaced.
+        """Create without work. Call :meth:`run` to process the queue.
+
+        :param append: makes entries of a generation durable and notifies the state machine.
+        :param before_install: stops all work on the log that is about to be replaced by a snapshot.
+        :param installed: called after a snapshot of another replica has replaced the log.
+        :param snapshot_failed: called with the error if a snapshot could not be received.
         :param changed: called when the state machine has something to do.
         :param read_entries: :meth:`CommittedLog.read`. Evicted entries are always committed; later
             entries on the disk may be about to be replaced.
@@ -94,12 +97,18 @@ class ReplicaWork:
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def write_later(self, item: Writable | SnapshotSlice) -> None:
-        """Queue a write. The leader (``MAX_IN_FLIGHT``) and the proposals limit the queue."""
+        """Queue a write.
+
+        The limits of the leader (``MAX_IN_FLIGHT``) and of proposals bound the queue.
+        """
         self._queue.append(item)
         self._work.set()
 
     async def run_writes(self, core: RaftCore) -> None:
-        """:raises KafkaStorageError: the metadata dir fails."""
+        """Carry out the queued writes until cancelled.
+
+        :raises KafkaStorageError: the metadata directory fails.
+        """
         while True:
             self._work.clear()
             while self._queue:
@@ -114,8 +123,11 @@ class ReplicaWork:
             await self._work.wait()
 
     def _with_followers(self, first: Writable) -> Writable:
-        """Merge queued entries that follow ``first``: one sync covers them and the last
-        generation."""
+        """Return ``first`` with the queued entries that directly follow it, for one write and one
+        sync.
+
+        The generation is the one of the last entries.
+        """
         entries, generation = first
         if buggify.is_on and buggify.fires("raft.separate_writes"):
             return first
@@ -178,7 +190,10 @@ class ReplicaWork:
     # --- reading for peers -----------------------------------------------------------------------
 
     def read(self, core: RaftCore, wanted: ReadEntries | ReadSnapshot) -> None:
-        """Start a read for a peer. The leadership starts at most one per peer at a time."""
+        """Start to read entries or a slice for a peer.
+
+        The leadership starts one read per peer at a time.
+        """
         task = asyncio.create_task(self._read(core, wanted))
         self._reads.add(task)
         task.add_done_callback(self._read_ended)
@@ -233,8 +248,10 @@ class ReplicaWork:
 
 
 async def first_failure(failed: asyncio.Future[None], *works: Coroutine[Any, Any, None]) -> None:
-    """Run ``works`` until one ends or ``failed`` completes; cancel the others and raise its
-    error."""
+    """Run ``works`` until one of them ends or ``failed`` completes.
+
+    Cancel the others, and raise its error.
+    """
     tasks = [asyncio.create_task(work) for work in works]
     try:
         done, _ = await asyncio.wait({failed, *tasks}, return_when=asyncio.FIRST_COMPLETED)

@@ -1,4 +1,4 @@
-"""PURE. Convert Raft messages to bodies of the RPC and back; fields have the same names."""
+"""PURE. Converts Raft messages to bodies of the RPC and back. Both have the same field names."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def body_of(message: m.Message) -> QuorumMessageBody:
 
 
 def size_bytes_of(message: m.Message) -> int:
-    """Return the approximate size of ``message`` on the wire."""
+    """Return the approximate size of ``message`` on the wire, in bytes."""
     if isinstance(message, m.Append):
         return 100 + sum(len(entry.payload) + 50 for entry in message.entries)
     return 100 + (len(message.data) if isinstance(message, m.SnapshotSlice) else 0)
@@ -61,7 +61,7 @@ def messages_in(
 ) -> Sequence[m.Message]:
     """Return the messages of ``request``.
 
-    :param known_as: map a replica to the key by which the voters in force name it.
+    :param known_as: returns the key by which the voters in force name a replica.
     """
     sender = known_as(ReplicaKey(request.sender_id, request.sender_directory_id))
     to = known_as(ReplicaKey(request.receiver_id, request.receiver_directory_id))

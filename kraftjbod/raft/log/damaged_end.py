@@ -1,9 +1,11 @@
-"""DISK. Drop the damaged end of a metadata log, if the other voters still have its entries.
+"""DISK. Removal of the damaged end of a metadata log, if the other voters still have its entries.
 
 First the replica becomes mute in a new term, durably (``HardState.mute_before_term``). Then the
 damaged end is removed, newest first, so that a crash in between leaves a shorter log and a mute
-replica. Removed parts are kept beside the log as ``<20-digit offset>.damaged``, for experts: their
-content may be needed if other voters are damaged too (ADR 95).
+replica.
+
+Removed parts are kept beside the log as ``<20-digit offset>.damaged``, for experts: their content
+may be needed if other voters are damaged too (ADR 95).
 """
 
 from __future__ import annotations
@@ -21,10 +23,16 @@ _SUFFIX: Final = ".damaged"
 
 
 class DamagedLogError(InconsistentStorageError):
-    """Entries that were durable cannot be read, from some offset on."""
+    """Entries that were durable cannot be read, from some offset on.
+
+    The message says what to do.
+    """
 
     def __init__(self, what: str) -> None:
-        """:param what: the damage and its place."""
+        """Create the error.
+
+        :param what: the damage and its place, for the message.
+        """
         super().__init__(
             f"{what}. If this is the only controller, restore its metadata directory from a backup "
             "(docs/metadata-backup.md). If others lead without it, replace it as if its disk was "
@@ -36,31 +44,36 @@ class DamagedLogError(InconsistentStorageError):
 
 
 def may_give_up(voters: VoterSet, key: ReplicaKey) -> bool:
-    """Return whether the other voters are a majority without this one.
+    """Return whether the voters other than ``key`` are a majority.
 
     Then this replica cannot be the only one with a committed entry.
 
-    :param voters: the set according to the readable part of the log.
+    :param voters: the voter set according to the readable part of the log.
     """
     return voters.is_majority(one for one in voters if one != voters.known_as(key))
 
 
 def made_mute(hard_state: HardState) -> HardState:
-    """Return a mute state of a new term, in which nothing was promised (see core.py)."""
+    """Return a hard state with a new term, in which nothing was promised, that is mute before that
+    term.
+    """
     term = hard_state.term + 1
     return HardState(term=term, mute_before_term=term)
 
 
 def set_file_aside(vfs: Vfs, path: str) -> None:
-    """Rename a whole segment."""
+    """Rename a whole segment to ``.damaged``, durably."""
     vfs.rename(path, path.removesuffix(".log") + _SUFFIX)
     with FailsAs(OpKind.FLUSH):
         vfs.sync_dir(path.rpartition("/")[0])
 
 
 def set_end_aside(vfs: Vfs, path: str, file: VfsFile, position: int, offset: int) -> None:
-    """Move the end of a segment, from byte ``position`` and entry ``offset`` on, to another
-    file."""
+    """Move the end of a segment to a ``.damaged`` file, durably.
+
+    :param position: first byte of the end.
+    :param offset: first entry of the end, for the name of the new file.
+    """
     directory = path.rpartition("/")[0]
     aside = f"{directory}/{offset:020d}{_SUFFIX}"
     with FailsAs(OpKind.CHECKPOINT):

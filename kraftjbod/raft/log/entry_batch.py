@@ -1,10 +1,10 @@
-"""PURE. An entry of the metadata log, encoded as a v2 record batch with one record.
+"""PURE. Encoding of an entry of the metadata log as a v2 record batch with one record.
 
 * The record's value is the payload.
 * The key is the offset of the first entry of the same append. Entries before that offset were
   durable when this entry was written. A bad batch before that offset is therefore damage, not
   an unfinished write.
-* A byte after the offset names the kind of an entry that is not data.
+* A byte after the offset in the key names the kind of an entry that is not data.
 * The header ``term`` repeats the leader epoch, which the CRC of a batch does not cover.
 * The header ``committed`` is the known committed offset when the entry was written.
 
@@ -28,7 +28,7 @@ _KINDS: Final = {b"": EntryKind.DATA, bytes([EntryKind.VOTERS.value]): EntryKind
 
 
 class StoredEntry(NamedTuple):
-    """An entry and the other values of its batch."""
+    """An entry, and the other values of its batch."""
 
     entry: Entry
     append_start: int
@@ -43,6 +43,7 @@ def encode_entry_batch(
     """Return the batch of ``entry``.
 
     :param append_start: offset of the first entry of the same append.
+    :param committed_offset: a lower bound of the committed offset.
     """
     key = _KEY.pack(append_start)
     if entry.kind is not EntryKind.DATA:
@@ -53,7 +54,7 @@ def encode_entry_batch(
 
 
 def decode_entry_batch(data: bytes | bytearray, position: int, offset: int) -> StoredEntry:
-    """Return the entry ``offset``, whose batch begins at ``position``.
+    """Return the entry with the offset ``offset``, whose batch begins at ``position``.
 
     :raises CorruptRecordError: no complete batch of this entry with a correct CRC is there.
     """

@@ -1,10 +1,12 @@
 """LOOP. ``KnownLogId``: the id of this controller's metadata log, once the id is committed.
 
 Two separate logs look alike to Raft: both have terms and offsets from 0. Voters that look for a
-leader would follow a controller that was formatted as a separate quorum by mistake. So the id is
-kept in the file ``metadata-log-id`` beside the log, because a starting controller does not know
-which entries are committed, and messages of another log are refused. If the file is missing, no
-message is refused before the first entry of another leader is committed here.
+leader would follow a controller that was formatted as a separate quorum by mistake. So messages of
+another log are refused.
+
+The id is kept in the file ``metadata-log-id`` beside the log, because a starting controller does
+not know which entries are committed. Without the file, no message is refused before the first entry
+of another leader is committed here.
 """
 
 from __future__ import annotations
@@ -28,11 +30,15 @@ METADATA_LOG_ID = "metadata-log-id"
 
 
 class KnownLogId:
-    """The log id. ``value`` is None if it is not known. Use in the event loop's thread only."""
+    """Id of the metadata log; ``value`` is None if it is not known.
+
+    Use it in the event loop's thread only.
+    """
 
     def __init__(self, *, log_dir: LogDir, directory: str, retry_interval_ms: int) -> None:
-        """
-        :param directory: the directory of the metadata log, relative to the log directory.
+        """Create without reading the file.
+
+        :param directory: path of the directory of the metadata log.
         :param retry_interval_ms: interval between attempts to write while the disk is full.
         """
         self._log_dir = log_dir
@@ -43,7 +49,11 @@ class KnownLogId:
         self._writing: asyncio.Task[None] | None = None
 
     async def load(self) -> None:
-        """:raises InconsistentStorageError: the file is damaged."""
+        """Read the id from the file, if the file exists.
+
+        :raises InconsistentStorageError: the file is damaged.
+        :raises KafkaStorageError: the metadata directory fails.
+        """
         text = await self._log_dir.run_operation(
             OpKind.LOAD, lambda: self._log_dir.vfs.read_if_exists(self._path)
         )
@@ -58,7 +68,7 @@ class KnownLogId:
             ) from e
 
     def note(self, log_id: Uuid | None) -> None:
-        """Note that ``log_id`` is committed. It is written in the background, with retries."""
+        """Record that ``log_id`` is committed. It is written in the background, with retries."""
         if log_id is None or log_id == self.value:
             return
         self.value = log_id

@@ -2,8 +2,10 @@
 
 A static quorum knows voters by their node ids alone. A voter that returns with another disk has
 lost its vote and the entries that it acknowledged. If its messages counted, committed entries could
-be lost. So the directory id of each voter is stored in ``voter-directories`` beside the log before
-its first message counts. Messages from another directory are refused until an operator intervenes.
+be lost.
+
+So the directory id of each voter is stored in ``voter-directories`` beside the log before its first
+message counts. Messages from another directory are refused until an operator intervenes.
 """
 
 from __future__ import annotations
@@ -26,10 +28,13 @@ from kraftjbod.storage.vfs import write_atomically
 
 
 class KnownVoters:
-    """The known directories. Use in the event loop's thread only."""
+    """Directory ids by node id. Use it in the event loop's thread only."""
 
     def __init__(self, *, log_dir: LogDir, directory: str) -> None:
-        """:param directory: the directory of the metadata log, relative to the log directory."""
+        """Create without reading the file.
+
+        :param directory: path of the directory of the metadata log.
+        """
         self._log_dir = log_dir
         self._path = f"{directory}/{VOTER_DIRECTORIES}"
         self._known: dict[BrokerId, DirectoryId] = {}
@@ -40,7 +45,11 @@ class KnownVoters:
         return self._known
 
     async def load(self) -> None:
-        """:raises InconsistentStorageError: the file is damaged."""
+        """Read the directory ids from the file, if the file exists.
+
+        :raises InconsistentStorageError: the file is damaged.
+        :raises KafkaStorageError: the metadata directory fails.
+        """
         text = await self._log_dir.run_operation(
             OpKind.LOAD, lambda: self._log_dir.vfs.read_if_exists(self._path)
         )
@@ -59,7 +68,8 @@ class KnownVoters:
         return self._known.get(node) == directory
 
     async def require(self, node: BrokerId, directory: DirectoryId) -> None:
-        """Check that ``directory`` is the known one of ``node``; store it if none is known.
+        """Raise an error unless ``directory`` is the known one of ``node``. Store it if none is
+        known.
 
         :raises OperatingError: INVALID_VOTER_KEY; the message says what to do.
         """

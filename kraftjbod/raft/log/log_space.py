@@ -1,13 +1,13 @@
 """LOOP. ``LogSpace``: the free space for the metadata log, and which proposals may use it.
 
-While the metadata dir is SATURATED (KIP-928) the log uses the space of the released reserve:
+While the metadata directory is SATURATED (KIP-928) the log uses the space of the released reserve:
 
 * Entries that make the metadata grow permanently are refused, so that the space lasts for others.
 * If only a last margin is left, or an entry waits for space, all entries are refused.
 * An entry is refused before it is proposed, so that no unwritten entry is replayed.
 
-Free space is that of the last check of the dir, plus the reserve while it is held, minus the size
-of later proposals.
+Free space is the one of the last check of the directory, plus the reserve while it is held, minus
+the size of later proposals.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from kraftjbod.storage.vfs import Space
 
 
 class LogSpace:
-    """The space of one metadata dir. All methods must be called in the event loop's thread."""
+    """Space of one metadata directory. All methods must be called in the event loop's thread."""
 
     def __init__(self, *, log_dir: LogDir, last_bytes: int) -> None:
-        """
+        """Create with the space of the directory's last check.
+
         :param last_bytes: the last margin, which lets a controller start again on a full disk.
         """
         self._log_dir = log_dir
@@ -39,8 +40,7 @@ class LogSpace:
 
     @property
     def left_bytes(self) -> int | None:
-        """Free space besides the last margin; None before the first (or a new) check of the
-        disk."""
+        """Free bytes besides the last margin; None if no check of the disk is recent enough."""
         self._sample()
         if not self._space.total_bytes or self._space is self._space_when_full:
             return None
@@ -48,16 +48,17 @@ class LogSpace:
         return free_bytes - self._used_bytes - self._last_bytes
 
     def has(self, size_bytes: int) -> bool:
-        """Return whether there is space for ``size_bytes`` and the last margin, or it is
-        unknown."""
+        """Return whether there is space for ``size_bytes`` and the last margin, or the space is
+        unknown.
+        """
         left_bytes = self.left_bytes
         return left_bytes is None or left_bytes >= size_bytes
 
     def require(self, size_bytes: int, *, grows: bool) -> None:
-        """Check that an entry of ``size_bytes`` may be proposed now.
+        """Raise an error unless an entry of ``size_bytes`` may be proposed now.
 
         :param grows: whether the entry makes the metadata grow permanently.
-        :raises LogDirImpairedError: no; the message names the disk and its free space.
+        :raises LogDirImpairedError: it may not; the message names the disk and its free space.
         """
         self._sample()
         if self._log_dir.state is not LogDirState.SATURATED:
@@ -79,13 +80,15 @@ class LogSpace:
     def forget_pending(self) -> None:
         """Forget pending proposals, which may never be written.
 
-        The next check of the disk decides.
+        Until the next check of the disk, their size still counts as used.
         """
         self._pending_bytes = 0
 
     def note_no_space(self) -> None:
-        """Note that a write found no space, so the present sample is outdated once space is
-        freed."""
+        """Record that a write found no space.
+
+        The present sample does not count any more once space is freed.
+        """
         self._sample()
         self._space_when_full = self._space
 

@@ -1,13 +1,13 @@
-"""DISK. ``RaftLogStore``: entries, term and vote, and snapshots on the metadata log dir.
+"""DISK. ``RaftLogStore``: entries, term and vote, and snapshots in the metadata log directory.
 
-In ``__cluster_metadata-0/``:
+Files in ``__cluster_metadata-0/``:
 
 * ``<20-digit offset>.log``: entries in Kafka's log format, one batch each (entry_batch.py);
 * ``quorum-state``: term and vote as JSON, and the synced and the committed offset at that time,
   replaced atomically;
 * ``<20-digit end offset>-<10-digit term>.checkpoint``: the whole state before the end offset.
 
-Rules of this file:
+Rules:
 
 * Bytes count as written once they are synced, and are used only after a check of their CRC.
 * A torn end of the log is truncated. A bad entry that had been durable is an error instead. If
@@ -25,7 +25,7 @@ Rules of this file:
 * A lower bound of the committed offset is written with each append, term, vote and at a stop. It
   needs no additional sync. If the last bound is lost, an earlier one is used.
 
-Runs in the metadata dir's thread. snapshot_files.py writes the files of snapshots.
+All code runs in the metadata directory's thread. snapshot_files.py writes the files of snapshots.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ _RESYNC_ENTRIES: Final = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredLog:
-    """The content of the log at a start."""
+    """Content of the log at a start."""
 
     hard_state: HardState
     snapshot: Snapshot | None
@@ -96,7 +96,7 @@ class StoredLog:
 
 
 class SnapshotPiece(NamedTuple):
-    """A piece of a snapshot's payload."""
+    """A piece of a snapshot's payload, and the snapshot."""
 
     data: bytes
     next_position: int
@@ -118,12 +118,13 @@ class _Segment:
 
 
 class RaftLogStore:
-    """The files of the metadata log. All methods must be called in the metadata dir's thread."""
+    """Files of the metadata log. All methods must be called in the metadata directory's thread."""
 
     def __init__(
         self, *, vfs: Vfs, directory: str, segment_bytes: int, retained_entries: int
     ) -> None:
-        """
+        """Create without reading a file. Call :meth:`open` first.
+
         :param segment_bytes: a larger segment is followed by a new one.
         :param retained_entries: how many entries before the newest snapshot stay readable.
         """
@@ -142,7 +143,7 @@ class RaftLogStore:
 
     @property
     def start_offset(self) -> int:
-        """First readable offset."""
+        """Offset of the first entry in the files."""
         return self._segments[0].base_offset
 
     @property
@@ -157,10 +158,10 @@ class RaftLogStore:
     # --- start -----------------------------------------------------------------------------------
 
     def open(self, may_give_up: Callable[[StoredLog], bool] | None = None) -> StoredLog:
-        """Read and check all files.
+        """Read and check all files, and return their content.
 
-        :param may_give_up: return whether a damaged end of the log may be dropped; the argument is
-            the intact rest.
+        :param may_give_up: returns whether a damaged end of the log may be dropped. Its argument is
+            the intact rest. None: it may not.
         :raises InconsistentStorageError: data that had been durable cannot be read; the message
             names the file.
         """
@@ -281,7 +282,10 @@ class RaftLogStore:
     def _load_segments(
         self, names: Iterable[str], warnings: list[str], entries: list[StoredEntry]
     ) -> None:
-        """:raises DamagedLogError: ``entries`` then holds the entries before the damage."""
+        """Load the entries of all segments into ``entries``.
+
+        :raises DamagedLogError: ``entries`` then holds the entries before the damage.
+        """
         bases = _bases(names)
         for base in bases:
             if self._segments and self._segments[-1].next_offset != base:
@@ -324,7 +328,7 @@ class RaftLogStore:
             entries.append(stored)
 
     def _give_up_end(self, names: Iterable[str]) -> None:
-        """Move everything after the loaded entries aside."""
+        """Rename or move the files and bytes after the loaded entries to ``.damaged`` files."""
         if not self._segments:
             return
         last = self._segments[-1]
@@ -343,7 +347,10 @@ class RaftLogStore:
         *,
         is_last: bool,
     ) -> None:
-        """Check that the bad entry is an unfinished write of a crash, not damage."""
+        """Raise an error unless the bad entry is an unfinished write of a crash.
+
+        :raises DamagedLogError: the entry had been durable, so it is damage.
+        """
         bad = segment.next_offset
         was_durable = not is_last or bad < self._noted.log_end
         for offset in range(bad + 1, bad + 1 + _RESYNC_ENTRIES):
@@ -360,10 +367,11 @@ class RaftLogStore:
     def append_entries(
         self, entries: Sequence[Entry], wall_ms: int, *, committed_offset: int = -1
     ) -> None:
-        """Write and sync ``entries`` in one write, after a truncation if the log is longer.
+        """Write ``entries`` in one write, and sync. A longer log is truncated first.
 
         If there is no space, the log ends before ``entries``, and the call may be repeated.
 
+        :param wall_ms: timestamp of the batches.
         :param committed_offset: a lower bound of the offset that is committed and durable here.
         """
         if entries[0].offset < self._segments[-1].next_offset:
@@ -390,8 +398,8 @@ class RaftLogStore:
     def _truncate(self, offset: int) -> None:
         """Durably remove entries from ``offset`` on, none of which a snapshot covers.
 
-        Removed newest first and step by step. So a crash leaves a log without gaps, and no old
-        entry can follow an entry that is written later.
+        They are removed newest first and step by step. So a crash leaves a log without gaps, and no
+        old entry can follow an entry that is written later.
         """
         newest = self.newest_snapshot
         assert newest is None or offset > newest.last_offset, (offset, newest)
@@ -409,7 +417,10 @@ class RaftLogStore:
                 segment.file.sync()
 
     def write_hard_state(self, hard_state: HardState, *, committed_offset: int = -1) -> None:
-        """:param committed_offset: as in :meth:`append_entries`."""
+        """Write term and vote to ``quorum-state``, with the present log end.
+
+        :param committed_offset: as in :meth:`append`.
+        """
         committed_offset = max(committed_offset, self._noted.committed_offset)
         self._write_quorum_state(
             QuorumState(
@@ -421,7 +432,7 @@ class RaftLogStore:
         )
 
     def _lower_noted_end(self, end: int) -> None:
-        """Lower the noted log end before a deliberate truncation."""
+        """Lower the log end in ``quorum-state`` to ``end``, before a deliberate truncation."""
         if end < self._noted.log_end:
             self._write_quorum_state(self._noted._replace(log_end=end))
 
@@ -434,7 +445,7 @@ class RaftLogStore:
     ) -> list[Entry]:
         """Return entries of one segment from ``from_offset`` on that begin within ``max_bytes``.
 
-        Empty if the log does not contain ``from_offset``.
+        The result is empty if the log does not contain ``from_offset``.
 
         :raises CorruptRecordError: an entry does not match its CRC.
         """
@@ -457,9 +468,10 @@ class RaftLogStore:
         return entries
 
     def close(self, *, committed_offset: int = -1) -> None:
-        """Record the log's end, so that the next start can distinguish damage from a torn write.
+        """Record the log end, so that the next start can distinguish damage from a torn write.
+        Close all files.
 
-        :param committed_offset: as in :meth:`append_entries`.
+        :param committed_offset: as in :meth:`append`.
         """
         noted = self._noted
         try:
@@ -473,9 +485,9 @@ class RaftLogStore:
     # --- snapshots -------------------------------------------------------------------------------
 
     def begin_snapshot(self, last_offset: int, term: int, voters: bytes = b"") -> SnapshotPart:
-        """Create a snapshot without a payload, under a name that loading ignores.
+        """Return an empty snapshot to write to, under a name that loading ignores.
 
-        :param voters: in force at its end, see :class:`Snapshot`.
+        :param voters: the encoded voter set at its end, see :class:`Snapshot`.
         """
         path = self._path(snapshot_file_name(last_offset, term)) + PART_SUFFIX
         return SnapshotPart(self._vfs, path, last_offset, term, voters)
@@ -511,8 +523,10 @@ class RaftLogStore:
         return self.start_offset
 
     def _take_snapshot(self, snapshot: Snapshot, in_use: Collection[int]) -> None:
-        """Register a durable ``snapshot``, whose file may replace a damaged one of the same
-        name."""
+        """Register a durable ``snapshot``, and remove old and damaged ones.
+
+        Its file may have replaced a damaged one of the same name.
+        """
         path = self._path(snapshot.file_name)
         self._snapshots = [one for one in self._snapshots if one.file_name != snapshot.file_name]
         self._snapshots.append(snapshot)
@@ -528,7 +542,7 @@ class RaftLogStore:
     ) -> SnapshotPiece | None:
         """Return a piece of a snapshot's payload; None if there is no such snapshot.
 
-        :raises CorruptRecordError: the snapshot is damaged; later calls return None.
+        :raises CorruptRecordError: the snapshot is damaged. Later calls return None.
         """
         found = [s for s in self._snapshots if s.last_offset == last_offset]
         if not found:
@@ -557,14 +571,16 @@ class RaftLogStore:
         self._segments.append(_Segment(base_offset, file))
 
     def _drop_segments(self, count: int) -> None:
-        """Remove the oldest segments, oldest first, so that a crash leaves no gap."""
+        """Remove the oldest ``count`` segments, oldest first, so that a crash leaves no gap."""
         for segment in self._segments[:count]:
             segment.file.close()
             self._vfs.unlink_if_exists(self._path(_log_name(segment.base_offset)))
         del self._segments[:count]
 
     def _drop_newest(self, count: int) -> None:
-        """Remove the newest segments, newest first, durably before anything else is written."""
+        """Remove the newest ``count`` segments, newest first, durably before anything else is
+        written.
+        """
         if not count:
             return
         for segment in reversed(self._segments[-count:]):
@@ -579,7 +595,7 @@ class RaftLogStore:
 
 
 def _bases(names: Iterable[str]) -> list[int]:
-    """Return the base offsets of the segments."""
+    """Return the base offsets of the segment files among ``names``, in ascending order."""
     return sorted(int(matched[1]) for name in names if (matched := _LOG_FILE.fullmatch(name)))
 
 
@@ -588,7 +604,10 @@ def _log_name(base_offset: int) -> str:
 
 
 def _append_start(data: bytes | bytearray, position: int, offset: int) -> int:
-    """Return the first offset of the append that wrote ``offset``; -1 if no such batch is there."""
+    """Return the first offset of the append that wrote ``offset``.
+
+    Returns -1 if no intact batch of that entry is at ``position``.
+    """
     try:
         return decode_entry_batch(data, position, offset).append_start
     except CorruptRecordError:

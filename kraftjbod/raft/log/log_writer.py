@@ -1,6 +1,6 @@
-"""LOOP. ``LogWriter``: writes to the metadata dir, repeated until they succeed.
+"""LOOP. ``LogWriter``: writes to the metadata directory, repeated until they succeed.
 
-Writes that fail because the disk is full or does not answer are repeated in order. Any other
+Writes that fail because the disk is full or does not respond are repeated in order. Any other
 failure is raised.
 """
 
@@ -18,25 +18,27 @@ from kraftjbod.storage.log_dirs.log_dir_policy import OpKind
 
 
 class LogWriter:
-    """Writes to one metadata dir, one at a time. Use in the event loop's thread only."""
+    """Writes to one metadata directory, one at a time. Use it in the event loop's thread only."""
 
     def __init__(
         self, *, log_dir: LogDir, space: LogSpace, retry_interval_ms: int, log: Logger
     ) -> None:
-        """:param retry_interval_ms: interval between attempts on an impaired disk."""
+        """Create without writes.
+
+        :param retry_interval_ms: interval between attempts on an impaired disk.
+        """
         self._log_dir = log_dir
         self._space = space
         self._retry_interval_ms = retry_interval_ms
         self._log = log
 
     async def write(self, write: Callable[[], object]) -> None:
-        """Run ``write``, and repeat it while the dir is impaired, until it succeeds.
-
-        A cancellation ends the repetition. Errors other than an impaired dir are raised.
+        """Run ``write``, and repeat it while the directory is impaired, until it succeeds.
 
         A write that finds no free space must leave nothing behind, so that it may be repeated.
+        Cancelling the call ends the repetition.
 
-        :raises KafkaStorageError: the dir is or goes offline.
+        :raises KafkaStorageError: the directory is or goes offline.
         """
         failures = 0
         while True:

@@ -1,4 +1,4 @@
-"""DISK. Continue a log with one voter, after an operator declared all other voters lost.
+"""DISK. Continuation of a log with one voter, after an operator declared all other voters lost.
 
 Entries that only the others had are lost, even if they were committed. So this is not an election
 but a fork: another log that begins with the entries of this one (``kraftjbod-storage
@@ -22,7 +22,7 @@ def append_lone_voter_set(
     After a crash in between, the next call completes the work.
 
     :param voters: in force at the end of ``stored``; for a static quorum the configured ones.
-    :returns: the log as it is then.
+    :returns: the content of the log after the change.
     """
     if voters.is_static or set(voters) == set(alone):
         if not stored.hard_state.mute_before_term:

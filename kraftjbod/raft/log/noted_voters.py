@@ -1,7 +1,7 @@
 """LOOP. ``NotedVoters``: writes ``static-voters`` beside the log, in the background if necessary.
 
-A log of an older version starts without that file even if the disk is full. The voters of a new
-log, or of a fork with one voter, must be written before the start.
+A controller with a log of an older version starts without that file even if the disk is full. The
+voters of a new log, or of a fork with one voter, must be written before the start.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kraftjbod.storage.log_dirs.log_dir_policy import OpKind
 
 
 class NotedVoters:
-    """Writes the voters. Use in the event loop's thread only."""
+    """Writes the file. Use it in the event loop's thread only."""
 
     def __init__(self, *, log_dir: LogDir, retry_interval_ms: int, log: Logger) -> None:
         self._log_dir = log_dir
@@ -26,10 +26,11 @@ class NotedVoters:
         self._later: asyncio.Task[None] | None = None
 
     async def note(self, voters: VotersToNote) -> None:
-        """Write ``voters``, or continue to try in the background if the log does not need them yet.
+        """Write ``voters``. If the log does not need them yet, failed writes are repeated in the
+        background.
 
         :raises LogDirImpairedError: the disk is full, and the voters must be written first.
-        :raises KafkaStorageError: the metadata dir fails.
+        :raises KafkaStorageError: the metadata directory fails.
         """
         try:
             await self._write(voters)

@@ -1,8 +1,10 @@
-"""PURE. The text of ``quorum-state``: term, vote, log end and committed offset, with a checksum.
+"""PURE. ``quorum-state``: term, vote, log end and committed offset, with a checksum.
 
-A rotten digit would be another term or voter, and thus a second vote. A file of an older version
-without a checksum is accepted. The file of a mute replica has no field for a vote, so that older
-versions, which do not know mute replicas, refuse it instead of voting.
+The checksum is needed because a changed digit would be another term or voter, and thus a second
+vote. A file of an older version without a checksum is accepted.
+
+The file of a mute replica has no field for a vote, so that older versions, which do not know mute
+replicas, refuse it instead of voting.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from kraftjbod.raft.machine.voter_set import ReplicaKey
 
 
 class QuorumState(NamedTuple):
-    """The content of the file. Files of older versions lack some values."""
+    """Content of ``quorum-state``. Files of older versions lack some values."""
 
     hard_state: HardState = HardState()
     log_end: int = 0
@@ -43,7 +45,10 @@ def encode_quorum_state(hard_state: HardState, log_end: int, committed_offset: i
 
 
 def decode_quorum_state(text: bytes) -> QuorumState:
-    """:raises CorruptRecordError: ``text`` is damaged."""
+    """Parse the content of ``quorum-state``.
+
+    :raises CorruptRecordError: ``text`` is damaged.
+    """
     try:
         found = json.loads(text)
         crc = found.pop("crc", None)

@@ -1,7 +1,7 @@
 """DISK. Snapshots of the metadata as files: written, checked and read piece by piece.
 
 If entries of the log name the voters, the file contains the voters at the snapshot's end before its
-payload; a file without voters has the format of older versions.
+payload. A file without voters has the format of older versions.
 
 The CRC in a file covers the whole file. Reading a piece needs a CRC of that piece: this process
 keeps one for each 64 KiB, computed when it wrote the file or checked the whole file. So the format
@@ -42,7 +42,7 @@ _MAX_VOTERS_BYTES: Final = 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """A snapshot of the state up to and including ``last_offset``."""
+    """An intact snapshot of the state up to and including ``last_offset``."""
 
     last_offset: int
     term: int
@@ -64,7 +64,7 @@ def snapshot_file_name(last_offset: int, term: int) -> str:
 
 
 class _RunningCrcs:
-    """CRCs of a payload that is passed in pieces: of the whole, and of each block."""
+    """CRCs of a payload that is passed in pieces: one of the whole, and one of each block."""
 
     def __init__(self, voters_block: bytes) -> None:
         self.whole = zlib.crc32(voters_block)
@@ -84,7 +84,7 @@ class _RunningCrcs:
             left = left[len(taken) :]
 
     def blocks(self) -> Sequence[int]:
-        """Return the CRCs of the blocks, after the last piece."""
+        """Return the CRCs of the blocks. Call it after the last piece."""
         if self._open_bytes:
             self._close_block()
         return self._blocks
@@ -123,11 +123,14 @@ class SnapshotPart:
 
     @property
     def crc(self) -> int:
-        """CRC of the voters and of the payload appended so far."""
+        """CRC of the voters and of the payload that was appended so far."""
         return self._crcs.whole
 
     def finish(self) -> Snapshot:
-        """Make it durable. :meth:`RaftLogStore.install_snapshot` renames it to its final name."""
+        """Complete the file and make it durable. Return the snapshot.
+
+        :meth:`RaftLogStore.install_snapshot` renames it to its final name.
+        """
         magic = _MAGIC_WITH_VOTERS if self._block else _SNAPSHOT_MAGIC
         header = _SNAPSHOT_HEADER.pack(magic, self.size_bytes, self.crc)
         # Only the sync counts as a flush.
@@ -185,7 +188,7 @@ def read_payload(vfs: Vfs, path: str, snapshot: Snapshot, position: int, size: i
 
 
 def load_snapshot(file: VfsFile, last_offset: int, term: int) -> Snapshot | None:
-    """Read and check the snapshot in ``file``; None if it is incomplete or damaged."""
+    """Read and check the whole snapshot in ``file``; None if it is incomplete or damaged."""
     header = file.read_at(0, _SNAPSHOT_HEADER.size)
     if len(header) < _SNAPSHOT_HEADER.size:
         return None

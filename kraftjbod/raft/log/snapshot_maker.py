@@ -1,6 +1,6 @@
 """LOOP. ``SnapshotMaker``: writes snapshots of the state, whose slices the caller encodes.
 
-The slices are taken from an immutable copy, between other work of the event loop, and are written
+The slices are encoded from an immutable copy, between other work of the event loop, and are written
 concurrently with the log's appends. A snapshot that finds no space, or fails, is repeated later.
 """
 
@@ -26,7 +26,7 @@ _WRITTEN_AT_ONCE_BYTES: Final = 256 * 1024
 
 
 class SnapshotMaker:
-    """Makes one snapshot at a time. Use in the event loop's thread only."""
+    """Writes one snapshot at a time. Use it in the event loop's thread only."""
 
     def __init__(
         self,
@@ -41,11 +41,13 @@ class SnapshotMaker:
         in_use: Callable[[], Collection[int]],
         installed: Callable[[SnapshotId, int], None],
     ) -> None:
-        """
+        """Create without a running snapshot.
+
+        :param bytes_between_snapshots: a snapshot is due after this many bytes of entries.
         :param retry_interval_ms: interval between attempts on an impaired disk.
-        :param committed: wait until it is certain whether the given entry is committed, and return
-            that.
-        :param in_use: return the last offsets of snapshots that are being sent.
+        :param committed: waits until it is certain whether the given entry is committed, and
+            returns that.
+        :param in_use: returns the last offsets of snapshots that are being sent.
         :param installed: called with each durable snapshot and the first offset of the log then.
         """
         self._log_dir = log_dir
@@ -70,8 +72,10 @@ class SnapshotMaker:
 
     @property
     def is_due(self) -> bool:
-        """Whether enough was written since the last snapshot, none is being made, and there is
-        space."""
+        """Whether enough was written since the last snapshot, and there is space for the next one.
+
+        False while a snapshot is being made.
+        """
         is_due = self._bytes_since_snapshot >= self.bytes_between_snapshots or (
             buggify.is_on
             and self._bytes_since_snapshot > 0
@@ -87,7 +91,11 @@ class SnapshotMaker:
         self._bytes_since_snapshot += size_bytes
 
     def start(self, snapshot: SnapshotId, slices: Iterable[bytes], voters: bytes = b"") -> None:
-        """Start a snapshot of the state after ``snapshot``, which may not be committed yet."""
+        """Start a snapshot of the state after ``snapshot``, which may not be committed yet.
+
+        :param slices: the encoded state, consumed gradually.
+        :param voters: the encoded voter set, see :class:`Snapshot`.
+        """
         self._bytes_since_snapshot = 0
         self._is_installing = False
         self._task = asyncio.create_task(self._make(snapshot, slices, voters))
@@ -121,8 +129,8 @@ class SnapshotMaker:
         """Write and install the snapshot, unless space is short or its last entry was replaced.
 
         :returns: whether the snapshot is installed.
-        :raises KafkaStorageError: the metadata dir fails.
-        :raises LogDirImpairedError: the metadata dir is full or does not answer.
+        :raises KafkaStorageError: the metadata directory fails.
+        :raises LogDirImpairedError: the metadata directory is full or does not respond.
         """
         # The flush queue, so that appends are not delayed.
         run = partial(self._log_dir.run_operation, OpKind.FLUSH)
@@ -150,7 +158,10 @@ class SnapshotMaker:
         return True
 
     async def _discard(self, part: SnapshotPart) -> None:
-        """Remove the file once the disk takes operations. Nothing to do if the dir is OFFLINE."""
+        """Remove the file, with retries while the directory is busy or impaired.
+
+        No effect if it is OFFLINE.
+        """
         while True:
             try:
                 return await self._log_dir.run_operation(OpKind.FLUSH, part.discard)
@@ -160,7 +171,10 @@ class SnapshotMaker:
                 return
 
     def _note_end(self, task: asyncio.Task[None]) -> None:
-        """Log a failed snapshot. The log is unchanged, and the next snapshot is made later."""
+        """Log an error of the snapshot that has ended.
+
+        The log is unchanged, and a later snapshot is made.
+        """
         if task.cancelled():
             return
         error = task.exception()
@@ -168,13 +182,16 @@ class SnapshotMaker:
             self.log_failure(error)
 
     def log_failure(self, error: BaseException) -> None:
-        """Log the failure of a snapshot made here or received from another replica."""
+        """Log the failure of a snapshot that was made here or received from another replica."""
         bug = None if isinstance(error, OperatingError) else error
         self._log.warning("metadata_snapshot_failed", reason=str(error), exc_info=bug)
 
 
 async def _gathered(slices: Iterable[bytes]) -> AsyncGenerator[bytes, None]:
-    """Join slices to pieces that are worth a write. Other tasks run after each slice."""
+    """Join slices to pieces of at least 256 KiB, except the last one.
+
+    Other tasks run after each slice.
+    """
     gathered = bytearray()
     for piece in slices:
         gathered += piece

@@ -34,11 +34,11 @@ def note_voters(vfs: Vfs, voters: VotersToNote) -> None:
 def require_same_voters(
     vfs: Vfs, directory: str, voters: VoterSet, *, is_new: bool, is_fork: bool = False
 ) -> VotersToNote | None:
-    """Check that ``voters`` may vote in the log in ``directory``.
+    """Raise an error unless ``voters`` may vote in the log in ``directory``.
 
     :param is_new: nothing was ever written to the log.
     :param is_fork: an operator abandoned all other voters, so any set is accepted.
-    :returns: the voters to be written, or None if the file exists.
+    :returns: the content of the file to be written; None if the file exists or is not needed.
     :raises StartupError: the log had other voters; the message says what to do.
     """
     if not voters.is_static:
@@ -63,7 +63,12 @@ def require_same_voters(
 def _require_not_known_otherwise(
     vfs: Vfs, directory: str, now: Sequence[int], *, is_new: bool
 ) -> None:
-    """Check a log without this file: the file of voter directories shows several voters."""
+    """Raise an error if a log without this file had other voters.
+
+    The file of voter directories exists only if the log had several voters.
+
+    :raises StartupError: it had other voters.
+    """
     heard_others = vfs.exists(f"{directory}/{VOTER_DIRECTORIES}")
     if heard_others and len(now) == 1:
         raise _other_voters(directory, now, "has had several voters")

@@ -10,13 +10,13 @@ Contract with the driver:
    Snapshot slices are handled alike.
 4. Entries up to ``Ready.committed_offset`` may be applied and answered.
 
-A vote counts once it is durable, also the own vote. So does an entry, also on the leader. Only
-durable entries are applied, so a machine never knows less after a restart than it has applied
-(ADR 86).
+A vote counts once it is durable, including the own vote. So does an entry, also on the leader. Only
+durable entries are applied, so a machine never knows less after a restart than it has applied (ADR
+86).
 
-A replica that hears a leader well ignores votes for other candidates (pre-vote, and the same for
-votes). A leader resigns if no majority answered messages that it sent within the last election
-timeout (check-quorum).
+A replica that receives messages of a leader ignores votes for other candidates (pre-vote, and the
+same for votes). A leader resigns if no majority answered messages that it sent within the last
+election timeout (check-quorum).
 
 A replica that dropped a damaged end of its log is mute: it grants no vote and does not stand. It
 stops being mute when its log holds an entry of ``mute_before_term`` or later. That proves that it
@@ -77,7 +77,7 @@ class Role(Enum):
 
 
 class RaftCore(Following):
-    """The state of one replica of the quorum."""
+    """State of one replica of the quorum, with the transitions of elections and leadership."""
 
     def __init__(
         self,
@@ -94,17 +94,18 @@ class RaftCore(Following):
         election_ticks: int = 10,
         heartbeat_ticks: int = 1,
     ) -> None:
-        """
+        """Create a follower with the state that was on its disk.
+
         :param voters: in force after ``snapshot``, or initially; later entries may replace them.
-        :param first_payload_of_term: payload of an entry without effect, which a new leader
-            appends first.
-        :param draw_below: return a random number from 0 to below the argument.
+        :param first_payload_of_term: payload of an entry without effect, which a new leader appends
+            first.
+        :param draw_below: returns a random number from 0 to below the argument.
         :param entries: the durable log after ``snapshot``.
         :param committed_offset: a lower bound of the committed offset.
         :param terms: term starts of the log up to ``snapshot``, if they are known.
-        :param election_ticks: a follower that hears no leader for this long stands for election; a
-            leader that no majority answers for this long resigns. Followers wait up to twice as
-            long, by a random number that is drawn each time.
+        :param election_ticks: a follower that receives no message of a leader for this long stands
+            for election; a leader that no majority answers for this long resigns. Followers wait up
+            to twice as long, by a random number that is drawn each time.
         """
         log = EntryLog(base=snapshot, voters=voters, entries=entries, terms=terms)
         super().__init__(key=key, log=log, hard_state=hard_state, committed_offset=committed_offset)
@@ -141,8 +142,7 @@ class RaftCore(Following):
     def _may_stand(self) -> bool:
         """Whether this replica may be elected.
 
-        That includes a leader whose own removal is uncommitted: only it may have the latest
-        entries.
+        A leader whose own removal is uncommitted may be: only it may have the latest entries.
         """
         if self.is_mute:
             return False
@@ -157,7 +157,7 @@ class RaftCore(Following):
 
     @property
     def leadership(self) -> Leadership | None:
-        """None unless this replica leads."""
+        """State of this replica as the leader; None unless it leads."""
         return self._leadership
 
     # --- input: time -----------------------------------------------------------------------------
@@ -180,7 +180,7 @@ class RaftCore(Following):
             leadership.heartbeat()
 
     def campaign(self) -> None:
-        """Start a pre-vote, and stand for election if it succeeds.
+        """Start a pre-vote. If it succeeds, the replica stands for election.
 
         An observer or a mute replica requests the log from the known voters instead.
         """
@@ -198,9 +198,10 @@ class RaftCore(Following):
         self._count_votes()
 
     def note_leader_gone(self) -> None:
-        """React to a closed or refused connection to the leader: stand soon, without the full wait.
+        """Stand soon, without the full wait, because the connection to the leader was closed or
+        refused.
 
-        If the leader still runs, other voters hear the leader and refuse the pre-vote.
+        If the leader still runs, other voters receive its messages and refuse the pre-vote.
         """
         if self.role is Role.FOLLOWER and self.leader is not None:
             self.leader = None
@@ -221,13 +222,15 @@ class RaftCore(Following):
             self._leadership.rename(known_as)
 
     def stand_soon(self) -> None:
-        """Shorten the election timeout of a replica that has heard no leader yet."""
+        """Shorten the election timeout of a replica that has received no message of a leader."""
         self._timeout_ticks = 1 + self._draw_below(max(1, self._election_ticks // 4))
         self._ticks_since_leader = 0
 
     def resign(self) -> None:
-        """Resign if this replica leads, and ask the voter with the longest durable log to take
-        over."""
+        """Become a follower if this replica leads.
+
+        The voter with the longest durable log is asked to take over.
+        """
         if self._leadership is None:
             return
         successor = self._leadership.best_successor()
@@ -273,14 +276,16 @@ class RaftCore(Following):
     # --- input: what the driver has done ---------------------------------------------------------
 
     def hard_state_persisted(self, hard_state: HardState) -> None:
-        """Count the vote in ``hard_state``, which is durable now."""
+        """Count the own vote in ``hard_state``, which is durable now."""
         if self.role is Role.CANDIDATE and hard_state == self._hard_state:
             self._granted.add(self.key)
             self._count_votes()
 
     def entries_persisted(self, last: Entry, generation: int) -> None:
-        """Note that entries up to ``last`` are durable; ``generation`` is that of their
-        ``Ready``."""
+        """Record that entries up to ``last`` are durable.
+
+        ``generation`` is the one of their ``Ready``.
+        """
         if not self.log.note_durable(last.offset, generation):
             return
         self._speak_if_sound()
@@ -306,7 +311,10 @@ class RaftCore(Following):
             self._leadership.slice_read(read, data, is_last, voters, crc)
 
     def compact(self, snapshot: SnapshotId, start_offset: int) -> None:
-        """Note a durable snapshot of applied entries; the disk holds ``start_offset`` and later."""
+        """Record a durable snapshot of applied entries.
+
+        The disk holds entries from ``start_offset`` on.
+        """
         self.log.compact(snapshot, start_offset)
 
     # --- output ----------------------------------------------------------------------------------
@@ -399,13 +407,17 @@ class RaftCore(Following):
 
     @property
     def _has_recent_leader(self) -> bool:
-        """Whether this replica leads, or heard a leader within the last election timeout."""
+        """Whether this replica leads, or received a leader's message within the last election
+        timeout.
+        """
         is_fresh = self._ticks_since_leader < self._election_ticks
         return self._leadership is not None or (self.leader is not None and is_fresh)
 
     @property
     def keeps_up(self) -> bool:
-        """Whether it follows a leader heard recently that has all entries committed here."""
+        """Whether this replica follows a leader that it heard recently and that has all entries
+        committed here.
+        """
         return self._leadership is None and self._has_recent_leader and self.contradicted_by is None
 
     def _on_pre_vote(self, message: PreVote) -> None:
@@ -432,8 +444,11 @@ class RaftCore(Following):
         self._reply(VoteReply, message, granted=granted)
 
     def _may_vote_for(self, candidate: ReplicaKey) -> bool:
-        """Grant one vote per term, and again to the same candidate, whose reply may have been
-        lost."""
+        """Return whether this replica may vote for ``candidate`` in the present term.
+
+        It grants one vote per term. The same candidate gets it again, because the reply may have
+        been lost.
+        """
         if self.is_mute:
             return False
         voted_for = self._hard_state.voted_for

@@ -5,8 +5,9 @@
 * The base is the entry before the first one on the disk, or -1. The newest snapshot ends at the
   base or later, so that a follower that lags a little receives entries instead of a snapshot.
 * Payloads may be released, oldest first. They are read from the disk when they are needed again.
-* The generation grows with each truncation. A write of an earlier generation does not prove that
-  an entry is durable: the entry may have been replaced and restored while the write was queued.
+* The generation grows with each truncation or replacement of the log. A write of an earlier
+  generation does not prove that an entry is durable: the entry may have been replaced and restored
+  while the write was queued.
 """
 
 from __future__ import annotations
@@ -32,12 +33,14 @@ class EntryLog:
         entries: Iterable[Entry],
         terms: Iterable[TermStart] = (),
     ) -> None:
-        """
+        """Create the log of a replica at its start.
+
+        :param base: the entry before the first one of ``entries``.
         :param voters: in force at ``base``.
         :param entries: all durable entries after ``base``.
         :param terms: starts of the known terms up to ``base``.
         """
-        #: Number of truncations.
+        #: Number of truncations and resets.
         self.generation = 0
         self.reset(base, voters, terms)
         for entry in entries:
@@ -46,7 +49,11 @@ class EntryLog:
         self._unwritten.clear()
 
     def reset(self, base: SnapshotId, voters: VoterSet, terms: Iterable[TermStart]) -> None:
-        """Replace the whole log by a durable snapshot that ends at ``base``."""
+        """Replace the whole log by a durable snapshot that ends at ``base``.
+
+        :param voters: in force at ``base``.
+        :param terms: starts of the known terms up to ``base``.
+        """
         self.generation += 1
         self.base = self.snapshot = base
         self.last_offset = base.last_offset
@@ -71,7 +78,7 @@ class EntryLog:
 
     @property
     def voters(self) -> VoterSet:
-        """The set in force, whether committed or not."""
+        """Voter set in force, committed or not."""
         return self._voter_sets[-1][1]
 
     @property
@@ -81,16 +88,18 @@ class EntryLog:
 
     @property
     def base_voters(self) -> VoterSet:
-        """In force at the base."""
+        """Voter set in force at the base."""
         return self._voter_sets[0][1]
 
     @property
     def former_voters(self) -> VoterSet:
-        """The set before :attr:`voters`; the same set if no earlier set is known."""
+        """Voter set before :attr:`voters`; the same set if no earlier one is known."""
         return self._voter_sets[max(0, len(self._voter_sets) - 2)][1]
 
     def voters_at(self, offset: int) -> VoterSet:
-        """Return the set in force once ``offset``, which is at or after the base, was appended."""
+        """Return the voter set in force after the entry at ``offset``, which is the base or
+        later.
+        """
         return self._voter_sets[bisect_right(self._voter_sets, offset, key=_start_of) - 1][1]
 
     def term_at(self, offset: int) -> int | None:
@@ -101,7 +110,7 @@ class EntryLog:
 
     @property
     def terms(self) -> tuple[TermStart, ...]:
-        """Known starts of terms among the entries up to the newest snapshot."""
+        """Starts of the known terms among the entries up to the newest snapshot."""
         starts = deque(self._terms, MAX_TERMS)
         if self.snapshot != self.base:
             self._add_term_starts(starts, self.snapshot.last_offset)
@@ -170,7 +179,7 @@ class EntryLog:
         self._unwritten.append(entry)
 
     def _truncate(self, offset: int) -> None:
-        """Remove the entries from ``offset`` on, which must be after the base."""
+        """Remove the entries from ``offset`` on. ``offset`` must be after the base."""
         assert offset > self.base.last_offset, (offset, self.base)
         self.generation += 1
         for gone in range(offset, self.last_offset + 1):
@@ -187,16 +196,20 @@ class EntryLog:
             self._unwritten.pop()
 
     def take_unwritten(self) -> tuple[Entry, ...]:
-        """Return, once, the entries to be persisted; they belong to the present generation."""
+        """Return the entries that must be persisted, each once.
+
+        They belong to the present generation.
+        """
         taken = tuple(self._unwritten)
         self._unwritten.clear()
         return taken
 
     def note_durable(self, offset: int, generation: int) -> bool:
-        """Note that entries up to ``offset`` are durable, and return whether that was unknown.
+        """Record that entries up to ``offset`` are durable. Return False if that was known, or is
+        outdated.
 
-        Writes end in the order in which they were taken. So the first write of this generation
-        also proves that the earlier entries that are still in the log are durable.
+        Writes end in the order in which they were taken. So the first write of this generation also
+        proves that the earlier entries that are still in the log are durable.
         """
         if offset <= self.durable_offset or generation != self.generation:
             return False
@@ -204,7 +217,7 @@ class EntryLog:
         return True
 
     def compact(self, snapshot: SnapshotId, start_offset: int) -> None:
-        """Note a durable snapshot; the disk still holds some of the entries that it covers.
+        """Record a durable snapshot. The disk still holds some of the entries that it covers.
 
         :param start_offset: the first entry on the disk.
         """
@@ -231,14 +244,14 @@ class EntryLog:
         self.base = base
 
     def release(self, before: int) -> None:
-        """Release the payloads of entries before ``before`` from memory."""
+        """Release the payloads of entries before the offset ``before`` from memory."""
         for offset in range(self._kept_from, min(before, self.last_offset + 1)):
             del self._kept[offset]
             self._kept_from = offset + 1
 
 
 def term_starts(entries: Iterable[Entry]) -> tuple[TermStart, ...]:
-    """Return where each term begins in ``entries``, which are consecutive."""
+    """Return the first entry of each term in ``entries``, which are consecutive."""
     starts: list[TermStart] = []
     for entry in entries:
         if not starts or starts[-1].term != entry.term:
@@ -247,7 +260,9 @@ def term_starts(entries: Iterable[Entry]) -> tuple[TermStart, ...]:
 
 
 def term_in(starts: Sequence[TermStart], offset: int) -> int | None:
-    """Return the term of the entry at ``offset``; None before the first start."""
+    """Return the term of the entry at ``offset`` according to ``starts``; None before the first
+    start.
+    """
     at = bisect_right(starts, offset, key=_offset_of) - 1
     return None if at < 0 else starts[at].term
 

@@ -1,11 +1,13 @@
 """PURE. ``Following``: how a replica handles a leader's entries and snapshots.
 
-If an entry contradicts the leader's entry, the log is truncated there; committed entries are never
-removed. A leader that lacks committed entries was elected by voters that lost them: it gets no
-answer. The replica notices that by comparing terms of entries. For a snapshot it compares the terms
-that the snapshot lists; if these do not reach back to the committed offset, the snapshot is
-accepted.
-A snapshot arrives in slices; while the last slice is written, no other message is accepted.
+* If an entry contradicts the leader's entry, the log is truncated there. Committed entries are
+  never removed.
+* A leader that lacks committed entries was elected by voters that lost them. It gets no answer. The
+  replica detects such a leader by comparing terms of entries.
+* For a snapshot the replica compares the terms that the snapshot lists. If these do not reach back
+  to the committed offset, the snapshot is accepted.
+* A snapshot arrives in slices. While the last slice is written, no other message is accepted.
+
 core.py decides which term and leader are valid.
 """
 
@@ -39,12 +41,13 @@ MAX_UNSENT_MESSAGES: Final = 1_000
 
 
 class Following:
-    """The log of one replica, and its replies to the leader."""
+    """The log of one replica, and its replies to the leader. Base class of :class:`RaftCore`."""
 
     def __init__(
         self, *, key: ReplicaKey, log: EntryLog, hard_state: HardState, committed_offset: int
     ) -> None:
-        """
+        """Create with the state that was on the replica's disk.
+
         :param log: a durable log, committed up to its base.
         :param committed_offset: a lower bound of the committed offset.
         """
@@ -83,15 +86,18 @@ class Following:
 
     @property
     def is_mute(self) -> bool:
-        """Whether its votes are withheld because it may have lost entries that it acknowledged."""
+        """Whether the replica must not vote or stand, because it may have lost entries that it
+        acknowledged.
+        """
         return self._hard_state.mute_before_term > 0
 
     def _set_hard_state(self, hard_state: HardState) -> None:
         self._hard_state = self._unwritten_state = hard_state
 
     def _speak_if_sound(self) -> None:
-        """Stop being mute if the durable log has all entries again that it may have
-        acknowledged."""
+        """Stop being mute if the durable log has all entries again that the replica may have
+        acknowledged.
+        """
         term = self.log.term_at(self.log.durable_offset)
         if self.is_mute and term is not None and term >= self._hard_state.mute_before_term:
             self._set_hard_state(replace(self._hard_state, mute_before_term=0))
@@ -107,7 +113,9 @@ class Following:
         return self.leader is not None and self.leader != self.key
 
     def _follow_voter_names(self) -> None:
-        """Rename the replicas if another set is in force, which may name them differently."""
+        """If another voter set is in force, use its names for this replica, the leader and the
+        voters.
+        """
         if self._named_by is not self.log.voters:
             self._named_by = self.log.voters
             self._rename(self._named_by.known_as)
@@ -143,18 +151,20 @@ class Following:
         return None
 
     def _fits(self, message: Append) -> bool:
-        """Return whether both logs are the same up to ``previous``, by the entry there."""
+        """Return whether both logs are the same up to the entry ``previous`` of ``message``."""
         return message.previous_offset <= self.committed_offset or self.log.holds(
             message.previous_offset, message.previous_term
         )
 
     @property
     def contradicted_by(self) -> ReplicaKey | None:
-        """The leader whose log lacks or contradicts entries that are committed here."""
+        """The leader whose log lacks or contradicts entries that are committed here; None if there
+        is none.
+        """
         return None if self._contradiction is None else self._contradiction[0]
 
     def _lacks_committed(self, message: Append | SnapshotSlice) -> bool:
-        """Return whether the leader has another entry in place of one committed here.
+        """Return whether the leader has another entry in place of one that is committed here.
 
         Some messages prove neither, for example a heartbeat while a snapshot is sent. Then the
         result of the previous message of the same leader and term remains.
@@ -170,7 +180,9 @@ class Following:
         return not agrees
 
     def _agrees_with_entries(self, message: Append) -> bool | None:
-        """Compare committed entries with the leader's; None if the message proves nothing."""
+        """Return whether the leader has the same committed entries; None if the message proves
+        nothing.
+        """
         theirs = [(message.previous_offset, message.previous_term)]
         theirs += ((entry.offset, entry.term) for entry in message.entries)
         known = [(offset, term) for offset, term in theirs if offset <= self.committed_offset]
@@ -183,7 +195,9 @@ class Following:
         return True if is_proof else None
 
     def _agrees_with_snapshot(self, message: SnapshotSlice) -> bool | None:
-        """Compare terms at the committed offset; None if the snapshot's terms start later."""
+        """Return whether the snapshot has the same term at the committed offset; None if that is
+        not known.
+        """
         snapshot, at = message.snapshot, min(message.snapshot.last_offset, self.committed_offset)
         mine = self.log.term_at(at)
         if mine is None:
@@ -199,7 +213,8 @@ class Following:
         return mine == theirs
 
     def _take(self, entries: tuple[Entry, ...]) -> bool:
-        """Append the new entries, if any. Truncate the log only if an entry contradicts it.
+        """Append the new entries of the leader. The log is truncated only where an entry
+        contradicts it.
 
         :returns: whether an entry was new.
         """
@@ -225,7 +240,9 @@ class Following:
         )
 
     def _is_up_to_date(self, last_term: int, last_offset: int) -> bool:
-        """Return whether a candidate's log is complete: by the later term, then by length."""
+        """Return whether a candidate's log is at least as complete: by the last term, then by
+        length.
+        """
         return (last_term, last_offset) >= (self.log.last_term, self.log.last_offset)
 
     # --- a snapshot ------------------------------------------------------------------------------
@@ -259,14 +276,16 @@ class Following:
         )
 
     def slice_persisted(self, taken: SnapshotSlice) -> None:
-        """Acknowledge ``taken``, which was written, so that the leader sends the next slice."""
+        """Acknowledge the slice ``taken``, which was written, so that the leader sends the next
+        slice.
+        """
         if taken.snapshot == self._receiving[0] and taken.term == self.term:
             self._report_position(taken)
 
     def snapshot_installed(self, snapshot: SnapshotId, voters: VoterSet) -> None:
         """Replace the log by ``snapshot``, which is durable.
 
-        :param voters: the set in force at the snapshot's end.
+        :param voters: the voter set in force at the snapshot's end.
         """
         self._is_installing = False
         self._receiving = (NOTHING, 0)
@@ -281,8 +300,10 @@ class Following:
             self._acknowledge()
 
     def snapshot_discarded(self) -> None:
-        """Discard the received part, because it is damaged or incomplete; it has to be sent
-        again."""
+        """Forget the received part of a snapshot, which is damaged or incomplete.
+
+        It has to be sent again.
+        """
         self._is_installing = False
         self._receiving = (NOTHING, 0)
 

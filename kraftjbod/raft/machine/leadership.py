@@ -53,7 +53,7 @@ class Pace(Enum):
 
 @dataclass(slots=True)
 class Progress:
-    """The state of one peer."""
+    """State of one peer, as the leader knows it."""
 
     next_offset: int
     durable_offset: int = -1
@@ -80,7 +80,7 @@ class Progress:
 
 
 class Leadership:
-    """The leadership of one term."""
+    """State of a leader in one term."""
 
     def __init__(
         self, *, key: ReplicaKey, term: int, log: EntryLog, send: Callable[[Message], None]
@@ -99,30 +99,33 @@ class Leadership:
     # --- peers -----------------------------------------------------------------------------------
 
     def follow_voters(self) -> None:
-        """Send the log to all voters in force, which may have changed."""
+        """Start to send the log to the voters in force that are not peers yet."""
         for key in self._log.voters:
             self.observe(key)
 
     def observe(self, key: ReplicaKey) -> None:
-        """Send the log to ``key`` too. A removed voter learns of its removal that way."""
+        """Start to send the log to ``key``. A removed voter learns of its removal from the log."""
         if key != self._key and key not in self.peers:
             self.peers[key] = Progress(
                 self._log.last_offset + 1, heard_tick=self.now, followed_tick=self.now
             )
 
     def rename(self, known_as: Callable[[ReplicaKey], ReplicaKey]) -> None:
-        """Use the names by which the set in force knows its replicas."""
+        """Replace the keys of replicas by the names in the voter set in force."""
         self._key = known_as(self._key)
         self.peers = {known_as(key): peer for key, peer in self.peers.items()}
 
     def _peer(self, key: ReplicaKey) -> Progress | None:
-        """Return the state of a peer by an earlier key; the set in force may name it
-        differently."""
+        """Return the state of a peer; None if it is no peer.
+
+        ``key`` may be an earlier name of the replica.
+        """
         return self.peers.get(self._log.voters.known_as(key))
 
     def require_may_change(self, then: VoterSet, within_ticks: int) -> None:
-        """Check that ``then`` may follow the set in force.
+        """Raise an error unless the voter set ``then`` may follow the one in force.
 
+        :param within_ticks: an added replica must have been caught up within this time.
         :raises RequestTimedOutError: not possible now; the message has the reason.
         """
         # A static quorum knows no directories, so adding them to the keys is not a change of
@@ -152,12 +155,13 @@ class Leadership:
 
     def has_majority(self, within_ticks: int) -> bool:
         """Return whether a majority of the voters answered messages of the last
-        ``within_ticks``."""
+        ``within_ticks``.
+        """
         return self.now - self.followed_tick <= within_ticks
 
     @property
     def followed_tick(self) -> int:
-        """The latest tick whose messages a majority of the voters has answered.
+        """Latest tick whose messages a majority of the voters has answered.
 
         None of these voters had voted for another candidate when the messages were sent. This
         replica, if it is a voter, counts as answering at once.
@@ -182,7 +186,10 @@ class Leadership:
             self.committed_offset = max(self.committed_offset, by_majority)
 
     def _may_commit(self, offset: int) -> bool:
-        """Return whether an entry of this term is covered, which commits all earlier ones too."""
+        """Return whether ``offset`` is an entry of this term.
+
+        Then all entries up to it are committed.
+        """
         return offset >= self.start_offset
 
     def _durable_at(self, key: ReplicaKey) -> int:
@@ -191,7 +198,7 @@ class Leadership:
     # --- sending ---------------------------------------------------------------------------------
 
     def send_news(self) -> None:
-        """Send new entries to each peer, within the limits."""
+        """Send the entries that each peer lacks, within the limits."""
         for key, peer in self.peers.items():
             self._send_entries(key, peer)
 
@@ -220,7 +227,7 @@ class Leadership:
                     self._send_append(key, SnapshotId(previous, term), ())
 
     def _send_entries(self, key: ReplicaKey, peer: Progress) -> bool:
-        """Send entries to a peer, and return whether at least one message was sent."""
+        """Send entries to a peer. Return whether at least one message was sent."""
         is_sent = False
         while peer.pace is not Pace.SNAPSHOT and self._may_send(peer):
             previous = peer.next_offset - 1
@@ -260,9 +267,10 @@ class Leadership:
             self.reads.append(ReadEntries(key, self.term, peer.next_offset))
 
     def entries_read(self, read: ReadEntries, entries: Sequence[Entry]) -> None:
-        """Send entries that :class:`ReadEntries` requested; none if the log starts later now.
+        """Send the entries that :class:`ReadEntries` requested.
 
-        Entries that this log has replaced are left out: the disk may still hold them.
+        ``entries`` is empty if the log starts later now. Entries that this log has replaced are
+        left out: the disk may still hold them.
         """
         peer = self._peer(read.peer)
         if read.term != self.term or peer is None or not peer.is_reading:
@@ -329,7 +337,7 @@ class Leadership:
 
         :param data: None if the snapshot does not exist any more. If it was damaged and is still
             the newest, there is no replacement yet: the next heartbeat tries again.
-        :param crc: of the whole snapshot.
+        :param crc: CRC of the whole snapshot.
         """
         peer = self._peer(read.peer)
         if read.term != self.term or peer is None or peer.pace is not Pace.SNAPSHOT:
@@ -358,7 +366,10 @@ class Leadership:
     # --- answers ---------------------------------------------------------------------------------
 
     def heard(self, message: Message) -> None:
-        """Note that the sender is alive, and that it follows if this answers an ``Append``."""
+        """Record that the sender is alive.
+
+        If the message answers an ``Append``, record that it follows.
+        """
         peer = self.peers.get(message.sender)
         if peer is None:
             return
@@ -392,8 +403,10 @@ class Leadership:
         self._send_entries(reply.sender, peer)
 
     def _note_caught_up(self, peer: Progress) -> None:
-        """Update the caught-up tick by Kafka's rule, which ignores a constant small lag under
-        load."""
+        """Update the time at which the peer was last caught up.
+
+        Kafka's rule is used, which ignores a constant small lag under load.
+        """
         if peer.durable_offset >= self._log.last_offset:
             peer.caught_up_tick = self.now
         elif peer.end_at_ack is not None and peer.durable_offset >= peer.end_at_ack:

@@ -22,7 +22,7 @@ class EntryKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One entry of the log. Offsets count from 0 without gaps."""
+    """One entry of the log. Offsets start at 0 and have no gaps."""
 
     offset: int
     term: int
@@ -32,7 +32,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HardState:
-    """Term and vote, which a voter must never lose."""
+    """Term and vote of a replica. They must be durable before a message depends on them."""
 
     term: int = 0
     voted_for: ReplicaKey | None = None
@@ -50,7 +50,7 @@ class SnapshotId(NamedTuple):
 
 
 class TermStart(NamedTuple):
-    """The first entry of ``term`` in a log, or the first known entry of it at the start of a list.
+    """First entry of ``term`` in a log; in the first element of a list, the first known one.
 
     Kafka stores the same in ``leader-epoch-checkpoint``.
     """
@@ -68,7 +68,10 @@ class Message:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreVote(Message):
-    """Asks for a vote in the next term, without any obligation (KIP-996)."""
+    """Question whether the receiver would vote for the sender in a new term (KIP-996).
+
+    It binds no replica.
+    """
 
     last_offset: int
     last_term: int
@@ -94,7 +97,7 @@ class VoteReply(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Append(Message):
-    """Entries after ``previous``. Without entries it is a heartbeat."""
+    """Entries that follow the entry ``previous``. Without entries the message is a heartbeat."""
 
     previous_offset: int
     previous_term: int
@@ -146,16 +149,17 @@ class SnapshotReply(Message):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeoutNow(Message):
     """The leader of this term transfers the leadership: the receiver stands for election at
-    once."""
+    once.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observe(Message):
-    """A replica that knows no leader requests the log. The term has no meaning."""
+    """Request for the log, from a replica that knows no leader. The term has no meaning."""
 
 
 class ReadEntries(NamedTuple):
-    """The leader requests entries that are not in memory any more."""
+    """Request to the driver: read entries for a peer that are not in memory any more."""
 
     peer: ReplicaKey
     term: int
@@ -163,7 +167,7 @@ class ReadEntries(NamedTuple):
 
 
 class ReadSnapshot(NamedTuple):
-    """The leader requests a slice of a snapshot."""
+    """Request to the driver: read a slice of a snapshot for a peer."""
 
     peer: ReplicaKey
     term: int
@@ -173,7 +177,7 @@ class ReadSnapshot(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ready:
-    """Work for the driver, to be done in the order of the fields."""
+    """Work that the driver has to do, in the order of the fields."""
 
     hard_state: HardState | None = None
     """To be persisted before all other work, including the messages."""
@@ -207,7 +211,7 @@ class RaftTransport(Protocol):
     """Sends messages to the other replicas."""
 
     def send(self, message: Message) -> None:
-        """Send ``message`` to ``message.to`` later, or drop it. Does not wait."""
+        """Send ``message`` to ``message.to`` later, or drop it. The call does not wait."""
         ...
 
 

@@ -1,7 +1,7 @@
 """PURE. ``VoterSet``: the voters as an entry of the log names them (KIP-853).
 
 A voter is a node *and* the directory with its votes and entries. A node that returns with another
-disk has lost its promises, so it is no longer that voter (ADR 95).
+disk has lost its votes and entries, so it is not that voter any more (ADR 95).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _VERSION = 0
 
 
 class ReplicaKey(NamedTuple):
-    """One replica of the log, a voter or an observer."""
+    """Identity of a replica of the log, a voter or an observer."""
 
     node_id: BrokerId
     directory_id: DirectoryId | None = None
@@ -37,7 +37,7 @@ class Voter:
 
 @dataclass(frozen=True, slots=True)
 class VoterSet:
-    """The voters; empty on an observer that does not know any voter yet."""
+    """Voters of the log; empty on an observer that does not know any voter yet."""
 
     voters: tuple[Voter, ...] = ()
 
@@ -60,9 +60,10 @@ class VoterSet:
         return any(key.directory_id is None for key in self)
 
     def known_as(self, key: ReplicaKey) -> ReplicaKey:
-        """Return the key by which this set names the voter ``key``; ``key`` itself if not a voter.
+        """Return the key by which this set names the voter ``key``; ``key`` itself if it is no
+        voter.
 
-        If one of the two keys has no directory, the node ids are compared.
+        If one of the two keys has no directory, only the node ids are compared.
         """
         for known in self:
             if known.node_id == key.node_id and (
@@ -78,7 +79,7 @@ class VoterSet:
         return VoterSet(tuple(voter for voter in self.voters if voter.key != key))
 
     def endpoints_of(self, key: ReplicaKey) -> tuple[str, ...]:
-        """Return the endpoints of a voter; none of an observer."""
+        """Return the endpoints of a voter; an empty tuple for an observer."""
         return next((voter.endpoints for voter in self.voters if voter.key == key), ())
 
     def is_majority(self, keys: Iterable[ReplicaKey]) -> bool:
@@ -86,7 +87,7 @@ class VoterSet:
         return sum(key in self for key in set(keys)) > len(self.voters) // 2
 
     def encode(self) -> bytes:
-        """Return JSON, the payload of an entry of kind VOTERS."""
+        """Return the set as JSON, the payload of an entry of kind VOTERS."""
         voters = [
             {
                 "voterId": key.node_id,
@@ -99,7 +100,10 @@ class VoterSet:
 
     @classmethod
     def decode(cls, payload: bytes) -> VoterSet:
-        """:raises CorruptRecordError: ``payload`` is damaged or of a newer version."""
+        """Parse the payload of an entry of kind VOTERS.
+
+        :raises CorruptRecordError: ``payload`` is damaged or of a newer version.
+        """
         try:
             found = json.loads(payload)
             version, voters = found["version"], tuple(map(_decode_voter, found["voters"]))
