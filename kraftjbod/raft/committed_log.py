@@ -101,7 +101,7 @@ class CommittedLog:
         reloaded: Callable[[BaseException | None], None],
         snapshot_damaged: Callable[[], None],
     ) -> None:
-        """Create with nothing applied. Call :meth:`begin` first.
+        """Create with nothing applied. Call :meth:`load_snapshot` first.
 
         :param retry_interval_ms: interval between attempts to read from an impaired disk.
         :param term_at: returns the term of the log's entry at an offset; None if it is not known
@@ -167,7 +167,8 @@ class CommittedLog:
         return True
 
     def reload(self, listener: RaftListener) -> None:
-        """Pass all entries up to :attr:`offset` to the listener again, from the newest snapshot on.
+        """Pass all entries up to :attr:`offset` to the listener again, from the newest snapshot
+        on.
         """
         if self._reloading is not None:
             self._reloading.cancel()

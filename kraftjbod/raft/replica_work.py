@@ -67,7 +67,7 @@ class ReplicaWork:
         read_entries: Callable[[int, int, int], Awaitable[Sequence[Entry]]],
         read_snapshot: Callable[[int, int, int], Awaitable[SnapshotPiece | None]],
     ) -> None:
-        """Create without work. Call :meth:`run` to process the queue.
+        """Create without work. Call :meth:`run_writes` to process the queue.
 
         :param append: makes entries of a generation durable and notifies the state machine.
         :param before_install: stops all work on the log that is about to be replaced by a snapshot.

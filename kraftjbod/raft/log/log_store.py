@@ -419,7 +419,7 @@ class RaftLogStore:
     def write_hard_state(self, hard_state: HardState, *, committed_offset: int = -1) -> None:
         """Write term and vote to ``quorum-state``, with the present log end.
 
-        :param committed_offset: as in :meth:`append`.
+        :param committed_offset: as in :meth:`append_entries`.
         """
         committed_offset = max(committed_offset, self._noted.committed_offset)
         self._write_quorum_state(
@@ -471,7 +471,7 @@ class RaftLogStore:
         """Record the log end, so that the next start can distinguish damage from a torn write.
         Close all files.
 
-        :param committed_offset: as in :meth:`append`.
+        :param committed_offset: as in :meth:`append_entries`.
         """
         noted = self._noted
         try:

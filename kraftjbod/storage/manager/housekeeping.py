@@ -1,8 +1,9 @@
 """LOOP. ``Housekeeping``: background tasks of one log directory: retention, flushes, removals.
 
 * Each directory has its own tasks, so that a hung disk does not delay the tasks of another.
-* Each job has one coroutine, and cancelling :meth:`Housekeeping.run_jobs` ends all. After an unexpected
-  error a job skips the current replica, or waits for its next turn (core/loop/job_guard.py).
+* Each job has one coroutine, and cancelling :meth:`Housekeeping.run_jobs` ends all. After an
+  unexpected error a job skips the current replica, or waits for its next turn
+  (core/loop/job_guard.py).
 * In an offline directory the jobs do nothing. The directory itself has logged its failure.
 * In a saturated directory (KIP-928), retention runs at once and often, and delayed removals run
   now. These operations need no free space.

@@ -350,7 +350,7 @@ class SwapRecovery:
     async def _topic_id(self, log_dir: LogDir, directory: str) -> TopicId:
         """Return the topic id of the replica in ``directory``.
 
-        :raises OperatingError: as :meth:`LogDir.run`.
+        :raises OperatingError: as :meth:`LogDir.run_operation`.
         :raises CorruptCheckpointError: it cannot be read.
         """
         path = f"{directory}/{PARTITION_METADATA}"

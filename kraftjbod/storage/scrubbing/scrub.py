@@ -6,8 +6,8 @@
 * The scrub has its own thread and reads small pieces, limited by
   ``log.dir.scrub.max.bytes.per.second``. It pauses while the directory is not ONLINE or is busy.
 * Damage found by one read is read again, because memory and cables can fail too. Confirmed damage
-  is recorded in the log, as if a reader had found it. ``on_damage`` decides about the replica. Known
-  damage is passed to ``on_damage`` again in each pass, without a new read.
+  is recorded in the log, as if a reader had found it. ``on_damage`` decides about the replica.
+  Known damage is passed to ``on_damage`` again in each pass, without a new read.
 * Index files that do not match their segments are rewritten.
 
 A failed read is judged as any other: the directory goes OFFLINE, and the scrub ends.
