@@ -56,6 +56,7 @@ from kraftjbod.gameday.scenarios import (
     Phases,
 )
 from kraftjbod.gameday.timeline_svg import draw_timeline
+from kraftjbod.testing.faults import DiskFault
 
 _ALL: Final = "all"
 _TOPIC: Final = "gameday"
@@ -254,9 +255,9 @@ class _GameDay:
     def _faults(self, run: ScenarioRun) -> dict[str, Callable[[], Fault]]:
         return {
             "dead-disk": DeadDisk,
-            "full-disk": lambda: MountedDisk("full"),
-            "hung-disk": lambda: MountedDisk("hang"),
-            "slow-disk": lambda: MountedDisk("slow"),
+            "full-disk": lambda: MountedDisk(DiskFault.FULL),
+            "hung-disk": lambda: MountedDisk(DiskFault.HANG),
+            "slow-disk": lambda: MountedDisk(DiskFault.SLOW),
             "broker-kill": BrokerKill,
             "broker-pause": BrokerPause,
             "controller-kill": ControllerKill,

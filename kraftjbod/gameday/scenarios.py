@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
+from kraftjbod.testing.faults import DiskFault, Fault, ProcessFault
+
 Scenario = Literal[
     "dead-disk",
     "full-disk",
@@ -26,6 +28,21 @@ Scenario = Literal[
     "cold-reader",
 ]
 SCENARIOS: Final[tuple[Scenario, ...]] = get_args(Scenario)
+#: What each scenario injects; ``cold-reader`` injects nothing.
+FAULTS: Final[dict[Scenario, Fault]] = {
+    "dead-disk": DiskFault.CHMOD,
+    "full-disk": DiskFault.FULL,
+    "hung-disk": DiskFault.HANG,
+    "slow-disk": DiskFault.SLOW,
+    "broker-kill": ProcessFault.KILL,
+    "broker-pause": ProcessFault.PAUSE,
+    "controller-kill": ProcessFault.KILL,
+    "controller-pause": ProcessFault.PAUSE,
+    "controller-disk": DiskFault.CHMOD,
+    "host-loss": ProcessFault.POWER_CUT,
+    "controller-host-loss": ProcessFault.POWER_CUT,
+    "rolling-restart": ProcessFault.STOP,
+}
 OBSERVE: Final = "observe"
 #: A broker or the cluster must report the fault of any other scenario.
 MAY_PASS_UNNOTICED: Final = frozenset({"slow-disk", "cold-reader"})

@@ -28,7 +28,8 @@ from typing import Final
 
 from kraftjbod.local.privileges import PACKAGE_ROOT
 from kraftjbod.testing import mounts
-from kraftjbod.testing.fuse_server import FaultOrder, FsFault
+from kraftjbod.testing.faults import DiskFault
+from kraftjbod.testing.fuse_server import FAULTS, FaultOrder
 from kraftjbod.testing.mounts import DiskKitError
 
 _START_TIMEOUT_S: Final = 20.0
@@ -105,13 +106,15 @@ class FaultFs:
             raise
         return mounted
 
-    def fail(self, fault: FsFault, *, delay_s: float = 0.2) -> None:
+    def fail(self, fault: DiskFault | str, *, delay_s: float = 0.2) -> None:
         """Inject a fault, from the next operation on.
 
         :param delay_s: minimum duration of an operation on a ``slow`` disk, in seconds.
-        :raises DiskKitError: the server has ended, so the disk is dead already.
+        :raises DiskKitError: no such fault, or the server has ended: the disk is dead already.
         """
-        self._order(fault, delay_s)
+        if fault not in FAULTS:
+            raise DiskKitError(f"no such fault: {fault}; there are {', '.join(sorted(FAULTS))}")
+        self._order(DiskFault(fault), delay_s)
 
     def heal(self) -> None:
         """Remove the fault; hanging operations continue.
@@ -135,7 +138,7 @@ class FaultFs:
         if self._is_mounted():
             mounts.detach(str(self.path))
 
-    def _order(self, fault: FsFault | None, delay_s: float) -> None:
+    def _order(self, fault: DiskFault | None, delay_s: float) -> None:
         if self._server.poll() is not None:
             raise DiskKitError(f"the server of {self.path} ended with {self._server.returncode}")
         self._number += 1

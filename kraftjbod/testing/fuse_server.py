@@ -30,12 +30,15 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal, get_args
+from typing import Final
 
+from kraftjbod.testing.faults import DiskFault
 from kraftjbod.testing.mounts import COMMAND_TIMEOUT_S, detach
 
-FsFault = Literal["eio", "readonly", "full", "hang", "slow"]
-FAULTS: Final[tuple[FsFault, ...]] = get_args(FsFault)
+#: The faults of this file system.
+FAULTS: Final = frozenset(
+    {DiskFault.EIO, DiskFault.READONLY, DiskFault.FULL, DiskFault.HANG, DiskFault.SLOW}
+)
 
 _IN_HEADER: Final = struct.Struct("<IIQQIIII")
 _OUT_HEADER: Final = struct.Struct("<IiQ")
@@ -75,7 +78,7 @@ _ATIME, _MTIME, _HANDLE, _ATIME_NOW, _MTIME_NOW = 16, 32, 64, 128, 256
 class FaultOrder:
     """The fault to simulate; ``number`` distinguishes equal orders."""
 
-    fault: FsFault | None
+    fault: DiskFault | None
     delay_s: float
     number: int
 
@@ -102,27 +105,27 @@ class _Gate:
 
     @property
     def is_readonly(self) -> bool:
-        return self._order.fault == "readonly"
+        return self._order.fault is DiskFault.READONLY
 
     @property
     def free_bytes(self) -> int | None:
         """Free space on a full disk; ``None`` on any other."""
-        return self._free_bytes if self._order.fault == "full" else None
+        return self._free_bytes if self._order.fault is DiskFault.FULL else None
 
     def holds(self, opcode: int) -> bool:
         """Return whether the operation has to wait because the disk hangs."""
-        return opcode not in _NEVER_FAIL and self._read_order().fault == "hang"
+        return opcode not in _NEVER_FAIL and self._read_order().fault is DiskFault.HANG
 
     def enter(self, opcode: int) -> None:
         """:raises OSError: the error with which the operation fails."""
         if opcode in _NEVER_FAIL:
             return
         order = self._read_order()
-        if order.fault == "slow" and opcode in _SLOW:
+        if order.fault is DiskFault.SLOW and opcode in _SLOW:
             ends_s = time.monotonic() + order.delay_s
             while self._read_order() == order and (left_s := ends_s - time.monotonic()) > 0:
                 time.sleep(min(left_s, _POLL_S))
-        if self._order.fault == "eio":
+        if self._order.fault is DiskFault.EIO:
             raise OSError(errno.EIO, "the disk is dead")
         if self.is_readonly and opcode in _CHANGES:
             raise OSError(errno.EROFS, "the disk can only be read")

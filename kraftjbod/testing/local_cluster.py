@@ -51,11 +51,11 @@ from kraftjbod.local.cluster_process import (
     require_known_config,
 )
 from kraftjbod.local.daemon_process import DaemonProcess
+from kraftjbod.testing.faults import DiskFault
 from kraftjbod.testing.leftover_clusters import make_run_dir, undo_left_overs
 from kraftjbod.testing.log_disks import (
     DEFAULT_DISK_BYTES,
     DiskKind,
-    Fault,
     LogDisk,
     best_kind,
     make_disk,
@@ -209,7 +209,7 @@ class LocalCluster:
             if processes is not None:
                 # A daemon in the middle of an operation on a hanging disk cannot end.
                 for disk in self._disks:
-                    if disk.fault in ("hang", "slow"):
+                    if disk.fault in (DiskFault.HANG, DiskFault.SLOW):
                         disk.heal()
                 processes.kill()
                 processes.release_ports()
@@ -505,7 +505,7 @@ class BrokerDir:
 
         return self._cluster._ask(ask)
 
-    def fail(self, fault: Fault) -> None:
+    def fail(self, fault: DiskFault | str) -> None:
         """Inject a fault into the disk. Returns before the broker notices it.
 
         :raises DiskKitError: this kind of disk does not support the fault.

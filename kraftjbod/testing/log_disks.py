@@ -34,17 +34,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Literal, get_args
 
-from kraftjbod.testing import fault_fs, mounts
+from kraftjbod.testing import fault_fs, fuse_server, mounts
 from kraftjbod.testing.fault_fs import FaultFs
+from kraftjbod.testing.faults import DiskFault
 from kraftjbod.testing.frozen import Freeze
-from kraftjbod.testing.fuse_server import FsFault
 from kraftjbod.testing.mounts import Disk, DiskKitError
 
-Fault = Literal["eio", "chmod", "readonly", "full", "hang", "slow", "unmount", "wipe"]
 DiskKind = Literal["plain", "ext4", "xfs", "tmpfs", "fuse"]
 MountedKind = Literal["ext4", "xfs", "tmpfs"]
 
-FAULTS: Final[tuple[Fault, ...]] = get_args(Fault)
+#: All faults that at least one kind of disk supports.
+FAULTS: Final = (
+    *(DiskFault.EIO, DiskFault.CHMOD, DiskFault.READONLY, DiskFault.FULL),
+    *(DiskFault.HANG, DiskFault.SLOW, DiskFault.UNMOUNT, DiskFault.WIPE),
+)
 DISK_KINDS: Final[tuple[DiskKind, ...]] = get_args(DiskKind)
 DEFAULT_DISK_BYTES: Final = 64 * 1024 * 1024
 #: Limit after which a hanging or crawling disk recovers even if the test is killed.
@@ -93,7 +96,7 @@ class LogDisk(ABC):
         self.kind = kind
         #: The log directory in a broker's configuration.
         self.path = path
-        self.fault: Fault | None = None
+        self.fault: DiskFault | None = None
         self._undo: Callable[[], None] | None = None
 
     def __repr__(self) -> str:
@@ -101,16 +104,17 @@ class LogDisk(ABC):
 
     @property
     @abstractmethod
-    def faults(self) -> frozenset[Fault]:
+    def faults(self) -> frozenset[DiskFault]:
         """The faults that this kind of disk supports."""
 
-    def fail(self, fault: Fault) -> None:
-        """Inject a fault that lasts until :meth:`heal`.
+    def fail(self, fault: DiskFault | str) -> None:
+        """Inject a fault, by its member or its word, that lasts until :meth:`heal`.
 
         :raises DiskKitError: this kind of disk does not support it, or the disk has a fault.
         """
         if fault not in FAULTS:
             raise DiskKitError(f"no such fault: {fault}; there are {', '.join(FAULTS)}")
+        fault = DiskFault(fault)
         if fault not in self.faults:
             able = [f"{kind} ({why_not(kind) or 'possible here'})" for kind in _able(fault)]
             raise DiskKitError(f"a {self.kind} disk cannot {fault}; others can: {', '.join(able)}")
@@ -133,17 +137,17 @@ class LogDisk(ABC):
     def close(self) -> None:
         """Remove the disk and its content."""
 
-    def _begin(self, fault: Fault) -> Callable[[], None]:
+    def _begin(self, fault: DiskFault) -> Callable[[], None]:
         """Inject the fault; return the function that removes it."""
         mode = stat.S_IMODE(self.path.stat().st_mode)
-        if fault == "chmod":
+        if fault is DiskFault.CHMOD:
             self.path.chmod(0)
             return lambda: self.path.chmod(mode)
         raise AssertionError(f"{fault} of {self}")
 
 
-def _able(fault: Fault) -> list[DiskKind]:
-    kinds: dict[DiskKind, frozenset[Fault]] = {
+def _able(fault: DiskFault) -> list[DiskKind]:
+    kinds: dict[DiskKind, frozenset[DiskFault]] = {
         "ext4": MountedDisk.FAULTS["ext4"],
         "xfs": MountedDisk.FAULTS["xfs"],
         "tmpfs": MountedDisk.FAULTS["tmpfs"],
@@ -155,7 +159,9 @@ def _able(fault: Fault) -> list[DiskKind]:
 class PlainDisk(LogDisk):
     """A directory, and a second one beside it that holds the files while they are hidden."""
 
-    FAULTS: Final[frozenset[Fault]] = frozenset({"chmod", "unmount", "wipe"})
+    FAULTS: Final[frozenset[DiskFault]] = frozenset(
+        {DiskFault.CHMOD, DiskFault.UNMOUNT, DiskFault.WIPE}
+    )
 
     def __init__(self, home: Path) -> None:
         super().__init__("plain", home / "logs")
@@ -163,19 +169,19 @@ class PlainDisk(LogDisk):
         self.path.mkdir()
 
     @property
-    def faults(self) -> frozenset[Fault]:
+    def faults(self) -> frozenset[DiskFault]:
         return self.FAULTS
 
     def close(self) -> None:
         self.heal()
         shutil.rmtree(self._aside, ignore_errors=True)
 
-    def _begin(self, fault: Fault) -> Callable[[], None]:
-        if fault == "chmod":
+    def _begin(self, fault: DiskFault) -> Callable[[], None]:
+        if fault is DiskFault.CHMOD:
             return super()._begin(fault)
         shutil.rmtree(self._aside, ignore_errors=True)
         self.path.rename(self._aside)
-        if fault == "wipe":
+        if fault is DiskFault.WIPE:
             _make_like(self.path, self._aside)
             return _nothing
         return lambda: _rename_over(self._aside, self.path)
@@ -184,10 +190,12 @@ class PlainDisk(LogDisk):
 class MountedDisk(LogDisk):
     """A mounted file system; the log directory is a folder on it."""
 
-    _EVERYWHERE: Final[frozenset[Fault]] = frozenset({"chmod", "full", "unmount", "wipe"})
-    FAULTS: Final[dict[MountedKind, frozenset[Fault]]] = {
-        "ext4": _EVERYWHERE | {"eio", "readonly", "hang", "slow"},
-        "xfs": _EVERYWHERE | {"eio", "hang", "slow"},
+    _EVERYWHERE: Final[frozenset[DiskFault]] = frozenset(
+        {DiskFault.CHMOD, DiskFault.FULL, DiskFault.UNMOUNT, DiskFault.WIPE}
+    )
+    FAULTS: Final[dict[MountedKind, frozenset[DiskFault]]] = {
+        "ext4": _EVERYWHERE | {DiskFault.EIO, DiskFault.READONLY, DiskFault.HANG, DiskFault.SLOW},
+        "xfs": _EVERYWHERE | {DiskFault.EIO, DiskFault.HANG, DiskFault.SLOW},
         "tmpfs": _EVERYWHERE,
     }
 
@@ -199,35 +207,35 @@ class MountedDisk(LogDisk):
         self.path.mkdir()
 
     @property
-    def faults(self) -> frozenset[Fault]:
+    def faults(self) -> frozenset[DiskFault]:
         return self._can
 
     def close(self) -> None:
-        if self.fault in ("hang", "slow"):
+        if self.fault in (DiskFault.HANG, DiskFault.SLOW):
             # A process with an open file on a frozen disk cannot even be killed.
             self.heal()
         self._stack.close()
 
-    def _begin(self, fault: Fault) -> Callable[[], None]:
+    def _begin(self, fault: DiskFault) -> Callable[[], None]:
         disk = self._disk
         match fault:
-            case "eio":
+            case DiskFault.EIO:
                 disk.shut_down()
                 return self._repair
-            case "readonly":
+            case DiskFault.READONLY:
                 disk.abort()
                 return self._repair
-            case "full":
+            case DiskFault.FULL:
                 disk.fill()
                 return disk.free_space
-            case "hang":
+            case DiskFault.HANG:
                 return Freeze(disk, at_most_s=LONGEST_HANG_S).thaw
-            case "slow":
+            case DiskFault.SLOW:
                 return Freeze(disk, at_most_s=LONGEST_HANG_S, at_a_time_s=SLOW_S).thaw
-            case "unmount":
+            case DiskFault.UNMOUNT:
                 disk.set_aside()
                 return disk.put_back
-            case "wipe":
+            case DiskFault.WIPE:
                 before = self.path.stat()
                 disk.replace()
                 self.path.mkdir()
@@ -255,8 +263,11 @@ class MountedDisk(LogDisk):
 class FuseDisk(LogDisk):
     """The fault file system over a folder."""
 
-    _OF_FS: Final[tuple[FsFault, ...]] = get_args(FsFault)
-    FAULTS: Final[frozenset[Fault]] = frozenset({"chmod", "unmount", "wipe", *_OF_FS})
+    FAULTS: Final[frozenset[DiskFault]] = fuse_server.FAULTS | {
+        DiskFault.CHMOD,
+        DiskFault.UNMOUNT,
+        DiskFault.WIPE,
+    }
 
     def __init__(self, home: Path) -> None:
         mount_point = home / "disk"
@@ -270,7 +281,7 @@ class FuseDisk(LogDisk):
         self._fs = self._mount()
 
     @property
-    def faults(self) -> frozenset[Fault]:
+    def faults(self) -> frozenset[DiskFault]:
         return self.FAULTS
 
     def close(self) -> None:
@@ -279,14 +290,14 @@ class FuseDisk(LogDisk):
     def _mount(self) -> FaultFs:
         return FaultFs.mount(self.path.parent, backing=self._backing, home=self._home)
 
-    def _begin(self, fault: Fault) -> Callable[[], None]:
+    def _begin(self, fault: DiskFault) -> Callable[[], None]:
         match fault:
-            case "eio" | "readonly" | "full" | "hang" | "slow":
+            case _ if fault in fuse_server.FAULTS:
                 self._fs.fail(fault, delay_s=SLOW_S)
                 return self._fs.heal
-            case "unmount" | "wipe":
+            case DiskFault.UNMOUNT | DiskFault.WIPE:
                 self._fs.unmount()
-                if fault == "unmount":
+                if fault is DiskFault.UNMOUNT:
                     return self._mount_again
                 aside = self._home / "aside"
                 shutil.rmtree(aside, ignore_errors=True)

@@ -16,6 +16,7 @@ from kraftjbod.core.ids import TopicPartition
 from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.storage.log_dirs.log_dir import LogDir, LogDirFailureChannel
 from kraftjbod.storage.log_dirs.log_dir_policy import LogDirState
+from kraftjbod.testing.faults import DiskFault
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import (
     TOPIC_ID,
@@ -29,7 +30,7 @@ from tests.faults.rig import (
     open_dir,
     read_log,
 )
-from tests.faults.vfs_fault import Effect, Fault, FaultVfs
+from tests.faults.vfs_fault import Fault, FaultVfs
 
 NO_LIMIT = 2**62
 CONFIG = TopicConfig(segment_bytes=1024, index_interval_bytes=100, file_delete_delay_ms=0)
@@ -137,7 +138,7 @@ async def test_storage_error_at_each_operation_takes_the_directory_offline_witho
 
 async def test_storage_short_write_at_each_operation_loses_no_acknowledged_record() -> None:
     for n in range(1, 200):
-        fault = Fault(effect=Effect.SHORT_WRITE, errno=EIO, kinds=frozenset({"write_at"}), nth=n)
+        fault = Fault(effect=DiskFault.SHORT_WRITE, errno=EIO, kinds=frozenset({"write_at"}), nth=n)
         mem, log_dir, reported, _ = await play_with(fault)
         if fault.hits == 0:
             return
@@ -159,7 +160,7 @@ async def test_recovery_with_a_flipped_bit_in_any_read_accepts_no_wrong_record()
     for n in range(1, 100):
         vfs = FaultVfs(mem.crash_clone(n))
         fault = vfs.inject(
-            Fault(effect=Effect.FLIPPED_BIT, kinds=frozenset({"read_at"}), nth=n, sticky=False)
+            Fault(effect=DiskFault.ROT, kinds=frozenset({"read_at"}), nth=n, sticky=False)
         )
         loaded = manager_of([open_dir(vfs)], CONFIG)
         await loaded.load()

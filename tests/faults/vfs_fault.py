@@ -1,7 +1,6 @@
 """``FaultVfs``: any ``Vfs`` with injected faults.
 
-A :class:`Fault` selects operations by kind, path and count, and defines its effect: an errno, a
-short write, a flipped bit, a delay, or a hang.
+A :class:`Fault` selects operations by kind, path and count, and defines its effect.
 Kinds are the method names of ``Vfs`` and ``VfsFile``. A ``FaultVfs`` is thread-safe, and works in
 daemons too.
 """
@@ -13,8 +12,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
-from errno import EIO
 from fnmatch import fnmatch
 from os import strerror
 from typing import TypeVar
@@ -29,6 +26,7 @@ from kraftjbod.storage.vfs import (
     VfsFile,
     sync_in_order,
 )
+from kraftjbod.testing.faults import DiskFault
 
 T = TypeVar("T")
 
@@ -49,25 +47,23 @@ WRITING_KINDS = frozenset(
 )
 
 
-class Effect(Enum):
-    ERROR = "error"
-    SHORT_WRITE = "short write"
-    """Half of the bytes are written, then the errno."""
-    FLIPPED_BIT = "flipped bit"
-    """A read succeeds with wrong bytes."""
-    DELAY = "delay"
-    NEVER = "never"
-    """The operation hangs until :meth:`FaultVfs.release`, then fails with the errno."""
-    HANG = "hang"
-    """The operation hangs until :meth:`FaultVfs.release`, then is carried out normally."""
+#: The faults of an operation. ``HANG`` and ``HANG_EIO`` last until :meth:`FaultVfs.release`.
+FAULTS = frozenset(
+    {
+        *(DiskFault.EIO, DiskFault.CHMOD, DiskFault.READONLY, DiskFault.FULL),
+        *(DiskFault.SHORT_WRITE, DiskFault.ROT, DiskFault.SLOW),
+        *(DiskFault.HANG, DiskFault.HANG_EIO),
+    }
+)
 
 
 @dataclass(slots=True, kw_only=True)
 class Fault:
     """Effect on the ``nth`` matching operation, and on all later ones if ``sticky``."""
 
-    effect: Effect = Effect.ERROR
-    errno: int = EIO
+    effect: DiskFault = DiskFault.EIO
+    #: Error of the operations that fail, if it is not the one of the fault.
+    errno: int | None = None
     kinds: frozenset[str] | None = None
     path: str = "*"
     nth: int = 1
@@ -77,6 +73,9 @@ class Fault:
     seen: int = field(default=0, init=False)
     #: Number of affected operations so far.
     hits: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        assert self.effect in FAULTS, self.effect
 
     def strikes(self, kind: str, path: str) -> bool:
         if self.kinds is not None and kind not in self.kinds:
@@ -105,7 +104,7 @@ class FaultVfs:
     def inject(self, fault: Fault) -> Fault:
         with self._mutex:
             self.faults.append(fault)
-        if fault.effect in (Effect.NEVER, Effect.HANG):
+        if fault.effect in (DiskFault.HANG_EIO, DiskFault.HANG):
             self._released.clear()
         return fault
 
@@ -122,7 +121,7 @@ class FaultVfs:
     def do(self, kind: str, path: str, op: Callable[[], T]) -> T:
         """Carry out ``op`` unless a fault prevents it."""
         fault = self.struck_by(kind, path)
-        if fault is not None and fault.effect is not Effect.FLIPPED_BIT:
+        if fault is not None and fault.effect is not DiskFault.ROT:
             self.suffer(fault, path)
         done = op()
         self.did(kind, path, len(done) if isinstance(done, bytes | list) else 0)
@@ -139,14 +138,15 @@ class FaultVfs:
         return struck[0] if struck else None
 
     def suffer(self, fault: Fault, path: str) -> None:
-        if fault.effect is Effect.DELAY:
+        if fault.effect is DiskFault.SLOW:
             time.sleep(fault.delay_s)
             return
-        if fault.effect in (Effect.NEVER, Effect.HANG):
+        if fault.effect in (DiskFault.HANG_EIO, DiskFault.HANG):
             self._released.wait()
-        if fault.effect is Effect.HANG:
+        if fault.effect is DiskFault.HANG:
             return
-        raise OSError(fault.errno, strerror(fault.errno), path)
+        number = fault.errno or fault.effect.error_number
+        raise OSError(number, strerror(number), path)
 
     # -- the Vfs ----------------------------------------------------------------------------
 
@@ -240,7 +240,7 @@ class FaultFile:
             read = op()
             self._vfs.did(kind, self._path, len(read))
             return read
-        if fault.effect is not Effect.FLIPPED_BIT:
+        if fault.effect is not DiskFault.ROT:
             self._vfs.suffer(fault, self._path)
             return op()
         data = bytearray(op())
@@ -251,7 +251,7 @@ class FaultFile:
     def write_at(self, position: int, buffers: Sequence[Buffer]) -> None:
         fault = self._vfs.struck_by("write_at", self._path)
         if fault is not None:
-            if fault.effect is Effect.SHORT_WRITE:
+            if fault.effect is DiskFault.SHORT_WRITE:
                 whole = b"".join(buffers)
                 self._inner.write_at(position, [whole[: len(whole) // 2]])
             self._vfs.suffer(fault, self._path)
@@ -264,7 +264,7 @@ class FaultFile:
         if (fault := source._vfs.struck_by("read_at", source._path)) is not None:
             source._vfs.suffer(fault, source._path)
         if (fault := self._vfs.struck_by("copy_from", self._path)) is not None:
-            if fault.effect is Effect.SHORT_WRITE:
+            if fault.effect is DiskFault.SHORT_WRITE:
                 self._inner.copy_from(inner, position, size // 2)
             self._vfs.suffer(fault, self._path)
         return self._inner.copy_from(inner, position, size)

@@ -6,7 +6,8 @@ import random
 import pytest
 
 from kraftjbod.storage.vfs import OpenMode
-from kraftjbod.testing.simulation.disk_faults import DiskFault, DiskFaults
+from kraftjbod.testing.faults import DiskFault
+from kraftjbod.testing.simulation.disk_faults import DiskFaults
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from kraftjbod.testing.simulation.simulated_thread import Gate
 
@@ -60,13 +61,13 @@ def test_hang_slow_and_full_faults_last_until_healed() -> None:
 def test_vanished_disk_returns_unless_it_was_replaced() -> None:
     disk = _Disk()
     device = disk.vfs.device(disk.path)
-    disk.faults.begin_fault(DiskFault.VANISH)
+    disk.faults.begin_fault(DiskFault.UNMOUNT)
     assert disk.vfs.list_dir("/d") == [] and disk.vfs.device("/d") != device
     disk.faults.heal()
     assert disk.vfs.exists("/d/file") and disk.vfs.device("/d") == device
-    disk.faults.begin_fault(DiskFault.VANISH)
+    disk.faults.begin_fault(DiskFault.UNMOUNT)
     disk.faults.power_cut()
-    disk.faults.replace()
+    disk.faults.begin_fault(DiskFault.WIPE)
     disk.faults.heal()
     assert disk.vfs.list_dir("/d") == [] and disk.vfs.device("/d") != device
 

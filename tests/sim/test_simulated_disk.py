@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from kraftjbod.storage.vfs import OpenMode, VfsFile
-from kraftjbod.testing.simulation.disk_faults import DiskFault
+from kraftjbod.testing.faults import DiskFault
 from kraftjbod.testing.simulation.simulated_disk import (
     DiskCosts,
     ProcessFile,

@@ -42,7 +42,7 @@ from tests.sim.search.applications.transaction_ledger import Outcome
 from tests.soak import large_logs
 from tests.soak.copiers import Copiers, Wait
 from tests.soak.large_logs import Fill, LogQueries, Struck, unexplained_states
-from tests.soak.plan import OF_CONTROLLERS, Kind, Round, plan
+from tests.soak.plan import Kind, Round, plan
 from tests.soak.replicas import differing_replicas
 from tests.soak.strikes import BACK_S, Striker
 from tests.soak.transactions import Transactions
@@ -78,7 +78,6 @@ LARGE_CONFIG: Final = {
     "auto.create.topics.enable": "false",
 }
 _REPLICATION_FACTOR: Final = 3
-_NO_STRIKE_ON_A_BROKER: Final = OF_CONTROLLERS | {Kind.MOVES}
 
 
 @dataclass(kw_only=True)
@@ -113,7 +112,7 @@ class Report:
             "transactions: " + ", ".join(f"{n} {how}" for how, n in self.transactions.items()),
             f"copiers: {self.commits} transactions, longest time without one: {self.longest_wait}; "
             f"{self.hung} producers whose client hung",
-            "strikes: " + ", ".join(f"{kind} {n}" for kind, n in sorted(self.strikes.items())),
+            "strikes: " + ", ".join(sorted(f"{kind} {n}" for kind, n in self.strikes.items())),
             f"directories that hung and daemons that ended beside the strikes: {self.unstruck}",
             "on large logs: "
             + (", ".join(f"{n} {what}" for what, n in self.queries.items()) or "-"),
@@ -279,10 +278,10 @@ def _round(
         report.unstruck += _wait_in_sync(cluster, striker)
     except (KraftJbodError, KafkaException) as e:
         report.findings += [str(e), load.explain()]
-    hit = frozenset(one.broker for one in strikes if one.kind not in _NO_STRIKE_ON_A_BROKER)
+    hit = frozenset(one.broker for one in strikes if one.kind.strikes_a_broker)
     report.struck.append(Struck(hit, began_wall_s, time.time()))
     gap_s, partition = _longest_gap_s(load, began_s - _JUST_BEFORE_S, time.monotonic())
-    report.gaps_s[" + ".join(strike.kind for strike in strikes)].append(gap_s)
+    report.gaps_s[" + ".join(str(strike.kind) for strike in strikes)].append(gap_s)
     report_line(
         f"  {mended_s - began_s:.1f} s to mend, {time.monotonic() - mended_s:.1f} s to be in sync, "
         f"longest gap {gap_s:.2f} s ({TOPIC}-{partition}), {load.acked} acknowledged"

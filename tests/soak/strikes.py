@@ -25,8 +25,9 @@ from kraftjbod.core.errors import ErrorCode, KraftJbodError, OperatingError
 from kraftjbod.core.ids import TopicPartition
 from kraftjbod.gameday.faults.directory_return import bring_back
 from kraftjbod.local.daemon_process import DaemonProcess
+from kraftjbod.testing.faults import DiskFault
 from kraftjbod.testing.local_cluster import Broker, BrokerDir, ClusterTimeoutError, LocalCluster
-from kraftjbod.testing.log_disks import Fault
+from tests.soak import plan
 from tests.soak.plan import Kind, Round, Strike
 
 T = TypeVar("T")
@@ -99,20 +100,20 @@ class Striker:
 
     def _action(self, kind: Kind) -> Callable[[Strike], None]:
         return {
-            Kind.KILL: self._kill,
-            Kind.STOP: self._stop,
-            Kind.EIO: lambda strike: self._break_dir(strike, "eio"),
-            Kind.POWER_CUT: self._power_cut,
-            Kind.UNREPORTED_EIO: self._unreported_eio,
-            Kind.FREEZE: lambda strike: self._disturb_dir(strike, "hang"),
-            Kind.FULL: lambda strike: self._disturb_dir(strike, "full"),
-            Kind.FULL_KILL: self._full_kill,
-            Kind.UNMOUNT: lambda strike: self._break_dir(strike, "unmount"),
-            Kind.WIPE: self._wipe,
-            Kind.PAUSE: self._pause,
-            Kind.CONTROLLER_KILL: self._kill_controller,
-            Kind.CONTROLLER_PAUSE: self._pause_controller,
-            Kind.MOVES: self._move,
+            plan.KILL: self._kill,
+            plan.STOP: self._stop,
+            plan.EIO: self._break_dir,
+            plan.POWER_CUT: self._power_cut,
+            plan.UNREPORTED_EIO: self._unreported_eio,
+            plan.HANG: self._disturb_dir,
+            plan.FULL: self._disturb_dir,
+            plan.FULL_KILL: self._full_kill,
+            plan.UNMOUNT: self._break_dir,
+            plan.WIPE: self._wipe,
+            plan.PAUSE: self._pause,
+            plan.CONTROLLER_KILL: self._kill_controller,
+            plan.CONTROLLER_PAUSE: self._pause_controller,
+            plan.MOVES: self._move,
         }[kind]
 
     # --- daemons ---------------------------------------------------------------------------------
@@ -181,17 +182,17 @@ class Striker:
 
     # --- disks -----------------------------------------------------------------------------------
 
-    def _break_dir(self, strike: Strike, fault: Fault) -> None:
+    def _break_dir(self, strike: Strike) -> None:
         broker, one = self._where(strike)
-        one.fail(fault)
+        one.fail(_disk_fault(strike))
         self._wait_until_noticed(broker, one)
         time.sleep(strike.for_s)
         one.heal()
         self._wait_until_online(broker, one)
 
-    def _disturb_dir(self, strike: Strike, fault: Fault) -> None:
+    def _disturb_dir(self, strike: Strike) -> None:
         broker, one = self._where(strike)
-        one.fail(fault)
+        one.fail(_disk_fault(strike))
         time.sleep(strike.for_s)
         one.heal()
         self._wait_until_online(broker, one)
@@ -200,7 +201,7 @@ class Striker:
         """Fail the disk and request the reattachment while all controllers are down."""
         broker, one = self._where(strike)
         with self._without(*self._cluster.controllers):
-            one.fail("eio")
+            one.fail(DiskFault.EIO)
             self._wait_until_noticed(broker, one)
             one.heal()
             returning = threading.Thread(target=self._request_reattach, args=(broker, one))
@@ -212,7 +213,7 @@ class Striker:
     def _power_cut(self, strike: Strike) -> None:
         broker = self._cluster.broker(strike.broker)
         for one in broker.dirs:
-            one.fail("eio")
+            one.fail(DiskFault.EIO)
         broker.kill()
         time.sleep(strike.for_s)
         for one in broker.dirs:
@@ -221,7 +222,7 @@ class Striker:
 
     def _full_kill(self, strike: Strike) -> None:
         broker, one = self._where(strike)
-        one.fail("full")
+        one.fail(DiskFault.FULL)
         time.sleep(strike.for_s / 2)
         broker.kill()
         time.sleep(strike.for_s / 2)
@@ -231,7 +232,7 @@ class Striker:
 
     def _wipe(self, strike: Strike) -> None:
         broker, one = self._where(strike)
-        one.fail("wipe")
+        one.fail(DiskFault.WIPE)
         self._wait_until_noticed(broker, one)
         time.sleep(strike.for_s)
         one.heal()
@@ -336,6 +337,13 @@ class Striker:
                 return await question(client)
 
         return asyncio.run(ask())
+
+
+def _disk_fault(strike: Strike) -> DiskFault:
+    """Return the fault with which a strike on a directory begins."""
+    fault = strike.kind.faults[0]
+    assert isinstance(fault, DiskFault), strike
+    return fault
 
 
 def _waited(condition: Callable[[], bool], seconds: float) -> bool:

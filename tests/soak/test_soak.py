@@ -10,7 +10,7 @@ from kraftjbod.testing import log_disks
 from tests.soak.committed_reader import CommittedRecord
 from tests.soak.copiers import compare
 from tests.soak.large_logs import Struck, unexplained_states
-from tests.soak.plan import UNCLEAN, Kind, Round, plan
+from tests.soak.plan import HANG, KINDS, UNCLEAN, Round, plan
 from tests.soak.soak import disk_bytes, soak
 
 SECONDS = 120.0
@@ -21,16 +21,16 @@ def _costly(strikes: Round) -> set[int]:
     return {
         strike.broker
         for strike in strikes
-        if strike.kind in UNCLEAN and not (strike.kind is Kind.FREEZE and strike.for_s <= 6.0)
+        if strike.kind in UNCLEAN and not (strike.kind is HANG and strike.for_s <= 6.0)
     }
 
 
 def test_soak_plan_has_all_kinds_and_one_unclean_broker_per_round() -> None:
     for seed in range(50):
-        rounds = list(itertools.islice(plan(seed, brokers=3, dirs=2), 2 * len(Kind)))
+        rounds = list(itertools.islice(plan(seed, brokers=3, dirs=2), 2 * len(KINDS)))
         assert all(len(_costly(strikes)) <= 1 for strikes in rounds), seed
-        assert {strike.kind for strikes in rounds for strike in strikes} == set(Kind)
-        assert rounds == list(itertools.islice(plan(seed, brokers=3, dirs=2), 2 * len(Kind)))
+        assert {strike.kind for strikes in rounds for strike in strikes} == set(KINDS)
+        assert rounds == list(itertools.islice(plan(seed, brokers=3, dirs=2), 2 * len(KINDS)))
 
 
 def test_compare_copies_finds_lost_repeated_and_uncommitted_records() -> None:

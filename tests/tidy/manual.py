@@ -10,12 +10,20 @@ from pathlib import Path
 from typing import Final
 
 from tests.checkout import ROOT
-from tests.tidy import config_page, events_page, metrics_page, protocol_page, states_page
+from tests.tidy import (
+    config_page,
+    events_page,
+    faults_page,
+    metrics_page,
+    protocol_page,
+    states_page,
+)
 
 PAGES: Final[Mapping[Path, Callable[[], str]]] = {
     ROOT / "docs/configuration.md": config_page.page,
     ROOT / "docs/metrics.md": metrics_page.page,
     ROOT / "docs/events.md": events_page.page,
+    ROOT / "docs/faults.md": faults_page.page,
     ROOT / "docs/protocol.md": protocol_page.page,
     ROOT / "docs/states.md": states_page.page,
 }

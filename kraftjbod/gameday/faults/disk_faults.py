@@ -33,7 +33,7 @@ from kraftjbod.gameday.faults.local_broker import (
 )
 from kraftjbod.testing import fault_fs
 from kraftjbod.testing.fault_fs import FaultFs
-from kraftjbod.testing.fuse_server import FsFault
+from kraftjbod.testing.faults import DiskFault
 from kraftjbod.testing.mounts import DiskKitError
 
 _SLOW_S: Final = 0.2
@@ -84,7 +84,7 @@ class DeadDisk:
 class MountedDisk:
     """A full, hung or slow disk, by a fault file system mounted over its directory."""
 
-    def __init__(self, fault: FsFault) -> None:
+    def __init__(self, fault: DiskFault) -> None:
         self._fault = fault
         self._victim: Victim | None = None
         self._home: tempfile.TemporaryDirectory[str] | None = None

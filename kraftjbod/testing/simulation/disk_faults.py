@@ -1,7 +1,7 @@
 """WIRE. ``DiskFaults``: the faults of one simulated disk, each of which lasts until it is healed.
 
-Random choices use the disk's own generator. Permanent losses are :meth:`SimulatedDisk.power_cut`
-and :meth:`DiskFaults.replace`.
+Random choices use the disk's own generator. Losses that last are ``DiskFault.WIPE``,
+:meth:`SimulatedDisk.power_cut`, and bits that rot (:meth:`MemFile.rot`).
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Final, Protocol
 
 from kraftjbod.storage.dir_names import LOG_SUFFIX
 from kraftjbod.storage.vfs import OpenMode
+from kraftjbod.testing.faults import DiskFault
 from kraftjbod.testing.simulation.memory_file import MemFile
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from kraftjbod.testing.simulation.simulated_thread import Gate
@@ -58,29 +58,11 @@ _KINDS: Final = (
     "remove_tree",
     "list_dir",
 )
-
-
-class DiskFault(StrEnum):
-    """A fault of a disk, which lasts until :meth:`DiskFaults.heal`."""
-
-    EIO = "eio"
-    """Every operation fails."""
-    EIO_ONCE = "eio once"
-    """One of the next operations of one kind fails."""
-    WRITEBACK = "writeback fails"
-    """Writeback of a file's pages fails once, in a sync or before it. All pages count as clean, and
-    some are not on the disk. The next sync of each open descriptor fails with EIO."""
-    CLUTTER = "clutter"
-    """Another program creates files and dangling links, and may remove them after a listing."""
-    HANG = "hang"
-    """Operations do not end until the disk is healed."""
-    HANG_AT_SWAP = "hang at swap"
-    """The disk hangs from the next rename of a replica on, which is done once it is healed."""
-    SLOW = "slow"
-    FULL = "full"
-    """No space beyond the present use; removed space can be used again."""
-    VANISH = "vanish"
-    """Unmounted: the directory under the mount point is empty, and on another device."""
+#: The faults that :meth:`DiskFaults.begin` injects.
+FAULTS: Final = (
+    *(DiskFault.EIO, DiskFault.EIO_ONCE, DiskFault.WRITEBACK, DiskFault.CLUTTER, DiskFault.HANG),
+    *(DiskFault.SLOW, DiskFault.FULL, DiskFault.UNMOUNT, DiskFault.WIPE),
+)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -138,22 +120,29 @@ class DiskFaults:
                 self._is_cluttered = True
             case DiskFault.HANG:
                 disk.gate.close()
-            case DiskFault.HANG_AT_SWAP:
-                self._hangs_at_swap = True
             case DiskFault.SLOW:
                 disk.slowness = _SLOWNESS
             case DiskFault.FULL:
                 disk.vfs.capacity_bytes = disk.vfs.used_bytes()
-            case DiskFault.VANISH:
+            case DiskFault.UNMOUNT:
                 self._away = self._away or disk.vfs
                 disk.vfs = self._empty()
+            case DiskFault.WIPE:
+                self._away = None
+                disk.vfs = self._empty()
+            case _:
+                raise AssertionError(f"a simulated disk cannot {fault}")
+
+    def hang_at_swap(self) -> None:
+        """Let the disk hang from the next rename of a replica on, until it is healed."""
+        self._hangs_at_swap = True
 
     def heal(self, *only: DiskFault) -> None:
-        """End all faults, or those in ``only``.
+        """End all faults but a loss of the disk, or those in ``only``.
 
         Hanging operations continue, and an unmounted disk is mounted again.
         """
-        for fault in only or DiskFault:
+        for fault in only or FAULTS:
             self._heal(fault)
 
     def _heal(self, fault: DiskFault) -> None:
@@ -169,8 +158,6 @@ class DiskFaults:
                 self._is_cluttered = False
                 self._remove_clutter()
             case DiskFault.HANG:
-                disk.gate.open()
-            case DiskFault.HANG_AT_SWAP:
                 self._hangs_at_swap = False
                 disk.gate.open()
             case DiskFault.SLOW:
@@ -178,7 +165,7 @@ class DiskFaults:
             case DiskFault.FULL:
                 for files in (disk.vfs, self._away or disk.vfs):
                     files.capacity_bytes = None
-            case DiskFault.VANISH:
+            case DiskFault.UNMOUNT:
                 if self._away is not None:
                     disk.vfs, self._away = self._away, None
 
@@ -191,11 +178,6 @@ class DiskFaults:
         for path in self._clutter:
             self._disk.vfs.unlink_if_exists(path)
         self._clutter.clear()
-
-    def replace(self) -> None:
-        """Replace the disk permanently by an empty one."""
-        self._away = None
-        self._disk.vfs = self._empty()
 
     def power_cut(self) -> None:
         """Apply a power cut to an unmounted disk too: unsynced data may be lost."""

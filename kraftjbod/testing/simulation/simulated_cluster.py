@@ -51,6 +51,7 @@ from kraftjbod.raft.machine.voter_set import ReplicaKey, Voter, VoterSet
 from kraftjbod.storage.identity.bootstrap import write_bootstrap
 from kraftjbod.storage.identity.known_dirs import KnownDirs, write_known_dirs
 from kraftjbod.storage.meta_properties import MetaProperties, write_meta_properties
+from kraftjbod.testing.faults import DiskFault
 from kraftjbod.testing.simulation.memory_network import MemoryNetwork
 from kraftjbod.testing.simulation.simulated_disk import SimulatedDisk
 from kraftjbod.testing.simulation.simulated_host import SimulatedHost, SimulatedProcess, live
@@ -330,7 +331,7 @@ class SimulatedCluster:
         :param is_voter: its configuration file still names the voters, including itself.
         :param is_standalone: the disk is formatted with ``--standalone`` by mistake.
         """
-        host.metadata_disk.faults.replace()
+        host.metadata_disk.faults.begin_fault(DiskFault.WIPE)
         self._format_controller(host, is_standalone=is_standalone)
         if not is_voter:
             self._follow_only(host)

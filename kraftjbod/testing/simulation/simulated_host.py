@@ -28,6 +28,7 @@ from kraftjbod.core.telemetry import Metrics
 from kraftjbod.daemon.process.environment import Environment
 from kraftjbod.daemon.process.service_manager import ServiceManager
 from kraftjbod.daemon.runner import Daemon, DaemonLife
+from kraftjbod.testing.faults import ProcessFault
 from kraftjbod.testing.simulation.memory_file import MemFile
 from kraftjbod.testing.simulation.memory_network import MemoryNetwork
 from kraftjbod.testing.simulation.simulated_disk import ProcessVfs, SimulatedDisk
@@ -35,6 +36,8 @@ from kraftjbod.testing.simulation.simulated_thread import SimulatedExecutor
 from kraftjbod.testing.simulation.virtual_loop import DriftingClock, virtual_loop
 from kraftjbod.testing.simulation.world import World
 
+#: The faults of hosts, their processes and their network.
+FAULTS: Final = tuple(ProcessFault)
 #: Wall clock time at which every world begins: 2026-01-01 UTC.
 WORLD_BEGAN_MS: Final = 1_767_225_600_000
 #: Limit of close attempts for a coroutine that awaits again while it is closed.

@@ -19,6 +19,7 @@ from kraftjbod.storage.cleaning.log_cleaner import CleanerLimits
 from kraftjbod.storage.log.log_handle import LogHandle
 from kraftjbod.storage.manager.log_manager import LogManager
 from kraftjbod.storage.vfs import OpenMode
+from kraftjbod.testing.faults import DiskFault
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.cleaning.compaction_rig import (
     NOW_MS,
@@ -32,7 +33,7 @@ from tests.faults.cleaning.compaction_rig import (
     read_all,
 )
 from tests.faults.rig import TOPIC_ID, TP, chores, format_dir, open_dir
-from tests.faults.vfs_fault import WRITING_KINDS, Effect, Fault, FaultVfs
+from tests.faults.vfs_fault import WRITING_KINDS, Fault, FaultVfs
 
 KEYS = st.sampled_from(["a", "b", "c", "d", "e"])
 VALUES = st.one_of(st.none(), st.sampled_from(["1", "22", "x" * 120]))
@@ -228,9 +229,9 @@ async def test_compaction_without_space_at_any_operation_keeps_the_log_complete(
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("share", range(SHARES))
-@pytest.mark.parametrize("effect", [Effect.ERROR, Effect.SHORT_WRITE])
+@pytest.mark.parametrize("effect", [DiskFault.EIO, DiskFault.SHORT_WRITE])
 async def test_compaction_disk_error_at_any_operation_loses_no_record(
-    effect: Effect, share: int
+    effect: DiskFault, share: int
 ) -> None:
     for nth in range(1 + share, await operations_of_a_pass() + 1, SHARES):
         mem, history = await uncleaned_log()

@@ -16,9 +16,10 @@ from kraftjbod.storage.dir_names import RESERVE_FILE
 from kraftjbod.storage.log_dirs.log_dir import LogDir, LogDirFailureChannel
 from kraftjbod.storage.log_dirs.log_dir_policy import OpKind
 from kraftjbod.storage.vfs import OpenMode
+from kraftjbod.testing.faults import DiskFault
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import ManualClock, format_dir, open_dir
-from tests.faults.vfs_fault import Effect, Fault, FaultVfs
+from tests.faults.vfs_fault import Fault, FaultVfs
 
 MIB = 1024 * 1024
 RESERVE = 2 * MIB
@@ -250,7 +251,7 @@ async def test_stalled_directory_that_filled_up_is_saturated_after_it_answers() 
     disk = Disk()
     await disk.log_dir.secure_reserve()
     disk.fill()
-    hang = disk.vfs.inject(Fault(effect=Effect.HANG, kinds=frozenset({"write_at"})))
+    hang = disk.vfs.inject(Fault(effect=DiskFault.HANG, kinds=frozenset({"write_at"})))
     waiting = asyncio.ensure_future(disk.write(1))
     await until(lambda: hang.hits)
     disk.log_dir.start_watches()

@@ -12,8 +12,9 @@ from errno import EDQUOT
 
 import pytest
 
+from kraftjbod.testing.faults import DiskFault
 from tests.faults.dirs.full_rig import Outcome, ShrunkDisk, SpaceShortage, World, play
-from tests.faults.vfs_fault import Effect, Fault
+from tests.faults.vfs_fault import Fault
 
 #: More operations than the workload has.
 _TOO_MANY = 3000
@@ -92,7 +93,7 @@ async def test_workload_with_space_for_half_a_write_has_the_same_outcome(first: 
     kinds = frozenset({"write_at", "copy_from"})
     await sweep(
         lambda n, world: SpaceShortage(
-            nth=n, kinds=kinds, effect=Effect.SHORT_WRITE, mem=world.mems[0]
+            nth=n, kinds=kinds, effect=DiskFault.SHORT_WRITE, mem=world.mems[0]
         ),
         first=first,
         step=2,

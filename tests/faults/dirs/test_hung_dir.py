@@ -15,6 +15,7 @@ from kraftjbod.protocol.record_batch import Compression
 from kraftjbod.storage.log_dirs.log_dir import LogDir, LogDirFailureChannel
 from kraftjbod.storage.log_dirs.log_dir_policy import OpKind
 from kraftjbod.storage.vfs import OpenMode, VfsFile
+from kraftjbod.testing.faults import DiskFault
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.cleaning.compaction_rig import NOW_MS, compacting_manager, flush_and_roll
 from tests.faults.rig import (
@@ -27,7 +28,7 @@ from tests.faults.rig import (
     manager_of,
     open_dir,
 )
-from tests.faults.vfs_fault import Effect, Fault, FaultVfs
+from tests.faults.vfs_fault import Fault, FaultVfs
 from tests.unit.storage.tiny_records import tiny
 
 SUSPECT_MS = 2000
@@ -57,7 +58,7 @@ class Disk:
         """Start an operation that does not end."""
         method = "sync" if kind is OpKind.FLUSH else "write_at"
         fault = self.vfs.inject(
-            Fault(effect=Effect.HANG, kinds=frozenset({method}), path="/d1/f", sticky=False)
+            Fault(effect=DiskFault.HANG, kinds=frozenset({method}), path="/d1/f", sticky=False)
         )
         op = self.file.sync if kind is OpKind.FLUSH else lambda: self.file.write_at(0, [b"1"])
         waiting: asyncio.Future[None] = self.log_dir.submit(kind, op)
@@ -160,7 +161,7 @@ async def test_hung_disk_check_stalls_an_idle_directory() -> None:
     disk.log_dir.close()
     disk.log_dir = open_dir(disk.vfs, clock=disk.clock, channel=disk.channel, check_interval_ms=2)
     hang = disk.vfs.inject(
-        Fault(effect=Effect.HANG, kinds=frozenset({"open"}), path="*.probe", sticky=False)
+        Fault(effect=DiskFault.HANG, kinds=frozenset({"open"}), path="*.probe", sticky=False)
     )
     disk.log_dir.start_watches()
     await until(lambda: hang.hits)
@@ -174,7 +175,7 @@ async def test_hung_disk_check_stalls_an_idle_directory() -> None:
 
 async def test_slow_operations_do_not_stall_the_directory() -> None:
     disk = Disk()
-    disk.vfs.inject(Fault(effect=Effect.DELAY, delay_s=0.01, kinds=frozenset({"write_at"})))
+    disk.vfs.inject(Fault(effect=DiskFault.SLOW, delay_s=0.01, kinds=frozenset({"write_at"})))
     for _ in range(5):
         disk.clock.ms += SUSPECT_MS
         await disk.log_dir.run_operation(OpKind.APPEND, lambda: disk.file.write_at(0, [b"1"]))
@@ -275,7 +276,7 @@ async def test_hang_while_loading_costs_at_most_the_replicas_of_that_directory(
 ) -> None:
     node = await node_with_replicas()
     hang = node.vfss[1].inject(
-        Fault(effect=Effect.HANG, kinds=frozenset({"list_dir"}), path="/d2/t-1", sticky=False)
+        Fault(effect=DiskFault.HANG, kinds=frozenset({"list_dir"}), path="/d2/t-1", sticky=False)
     )
     manager = manager_of(node.dirs(), clock=node.clock)
     for log_dir in manager.dirs():

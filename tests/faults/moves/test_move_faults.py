@@ -21,6 +21,7 @@ from kraftjbod.storage.log.log_handle import LogHandle
 from kraftjbod.storage.log_dirs.log_dir import LogDir, LogDirFailureChannel
 from kraftjbod.storage.manager.log_manager import LogManager
 from kraftjbod.storage.moves.mover_pool import MoverPool
+from kraftjbod.testing.faults import DiskFault
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.moves.move_rig import (
     TP,
@@ -34,7 +35,7 @@ from tests.faults.moves.move_rig import (
     watched,
 )
 from tests.faults.rig import ManualClock, open_dir
-from tests.faults.vfs_fault import Effect, Fault
+from tests.faults.vfs_fault import Fault
 
 #: Number of parts of a sweep.
 SHARES = 4
@@ -104,7 +105,9 @@ async def test_move_error_at_any_operation_of_the_target_keeps_one_complete_copy
 
 async def test_move_short_copy_takes_the_target_offline_without_loss() -> None:
     for n in range(1, 200):
-        fault = Fault(effect=Effect.SHORT_WRITE, errno=EIO, kinds=frozenset({"copy_from"}), nth=n)
+        fault = Fault(
+            effect=DiskFault.SHORT_WRITE, errno=EIO, kinds=frozenset({"copy_from"}), nth=n
+        )
         disks, manager, written, _ = await play_with(1, fault)
         if fault.hits == 0:
             assert n > 5
@@ -148,7 +151,7 @@ class SwapCase:
         dirs = self.manager.dirs()
         self.struck, self.other = dirs[number], dirs[1 - number]
         self.fault = Fault(
-            effect=Effect.ERROR if how in ("fails", "fills-up") else Effect.HANG,
+            effect=DiskFault.EIO if how in ("fails", "fills-up") else DiskFault.HANG,
             errno=ENOSPC if how == "fills-up" else EIO,
             nth=nth,
             # A disk that was full once has space for the way back; a failed disk stays failed.
@@ -163,7 +166,7 @@ class SwapCase:
             log_dir.start_watches()
         self.vfs.inject(self.fault)
         swap = asyncio.ensure_future(self._promote())
-        if self.fault.effect is Effect.HANG:
+        if self.fault.effect is DiskFault.HANG:
             await until(lambda: self.fault.hits > 0 or swap.done())
             if self.fault.hits:
                 await self._hang(swap)

@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import cast
 
 import aiokafka
 import confluent_kafka
@@ -19,7 +18,6 @@ from confluent_kafka.admin import AdminClient
 
 from kraftjbod.broker.internal.coordinators import java_hash
 from kraftjbod.testing.local_cluster import Broker, LocalCluster
-from kraftjbod.testing.log_disks import Fault
 from tests.checkout import ROOT
 from tests.integration import transactional_copier as copier
 from tests.integration.cluster import WAIT_S, Cluster
@@ -249,7 +247,7 @@ def hurt(
         broker.kill()
         return broker.start
     (directory,) = [one for one in broker.dirs if (one.path / f"{topic}-{partition}").exists()]
-    directory.fail(cast(Fault, fault))
+    directory.fail(fault)
 
     def mend() -> None:
         directory.heal()

@@ -18,7 +18,8 @@ from pathlib import Path
 import pytest
 
 from kraftjbod.testing import log_disks, mounts
-from kraftjbod.testing.log_disks import DiskKind, Fault
+from kraftjbod.testing.faults import DiskFault
+from kraftjbod.testing.log_disks import DiskKind
 from tests.integration.checker import Load, judge
 from tests.integration.cluster import KAFKA_STORAGE_ERROR, Cluster
 from tests.integration.conftest import MakeCluster
@@ -129,7 +130,7 @@ def test_directory_without_permissions_goes_offline_and_returns_after_restart(
     ],
 )
 def test_failed_mounted_disk_takes_only_its_directory_offline(
-    make_cluster: MakeCluster, kind: DiskKind, fault: Fault
+    make_cluster: MakeCluster, kind: DiskKind, fault: DiskFault
 ) -> None:
     """All three directories are such disks, because new replicas go to the disk with most free
     bytes."""

@@ -21,8 +21,9 @@ import pytest
 
 from kraftjbod.core.errors import ConfigError, OperatingError, StartupError
 from kraftjbod.testing import ClusterTimeoutError, LocalCluster, log_disks, mounts
+from kraftjbod.testing.faults import DiskFault
 from kraftjbod.testing.local_cluster import BrokerDir
-from kraftjbod.testing.log_disks import FAULTS, DiskKind, Fault
+from kraftjbod.testing.log_disks import FAULTS, DiskKind
 from kraftjbod.testing.mounts import DiskKitError
 from tests.integration.checker import Load, judge
 
@@ -30,9 +31,9 @@ pytestmark = [pytest.mark.long, pytest.mark.process, pytest.mark.clients, pytest
 
 PARTITIONS: Final = 6
 # State of a directory whose disk has this fault.
-STATES: Final[dict[Fault, str]] = {"full": "saturated", "slow": "online"}
+STATES: Final = {DiskFault.FULL: "saturated", DiskFault.SLOW: "online"}
 # Faults after which the directory recovers without an operator.
-COMES_BACK_BY_ITSELF: Final = frozenset({"full", "slow"})
+COMES_BACK_BY_ITSELF: Final = frozenset(STATES)
 _topics: Final = (f"wanted-{number}" for number in itertools.count())
 
 
@@ -71,7 +72,7 @@ def goes_on(cluster: LocalCluster, load: Load) -> None:
     cluster.wait("every partition to go on", lambda: load.flowed_since(before, 20))
 
 
-def take_back(disk: BrokerDir, fault: Fault) -> None:
+def take_back(disk: BrokerDir, fault: DiskFault) -> None:
     disk.heal()
     if fault == "wipe":
         disk.replace()
@@ -82,7 +83,7 @@ def take_back(disk: BrokerDir, fault: Fault) -> None:
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_local_cluster_loses_no_record_for_each_disk_fault(
-    cluster: LocalCluster, fault: Fault
+    cluster: LocalCluster, fault: DiskFault
 ) -> None:
     topic = next(_topics)
     disk = cluster.broker(2).dir(1)

@@ -3,7 +3,7 @@ from __future__ import annotations
 from kraftjbod.cli.clients.cluster_admin import create_topic
 from kraftjbod.core.ids import TopicPartition
 from kraftjbod.core.log_dir_state import LogDirState
-from kraftjbod.testing.simulation.disk_faults import DiskFault
+from kraftjbod.testing.faults import DiskFault
 from kraftjbod.testing.simulation.simulated_cluster import SimulatedCluster
 from tests.sim.search.cluster_view import ClusterView
 

@@ -41,8 +41,9 @@ from kraftjbod.protocol import rpc_config_messages as c
 from kraftjbod.protocol import rpc_messages as m
 from kraftjbod.protocol.rpc_quorum_messages import FetchMetadataRequest, FetchMetadataResponse
 from kraftjbod.raft.log.log_store import RaftLogStore
+from kraftjbod.testing.faults import DiskFault
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
-from tests.faults.vfs_fault import Effect, Fault, FaultVfs
+from tests.faults.vfs_fault import Fault, FaultVfs
 from tests.golden.transcript import directory
 from tests.unit.controller.conftest import ONE, TWO, Node
 
@@ -62,7 +63,7 @@ async def test_registrations_in_flight_get_the_same_epoch(node: Node) -> None:
 async def test_repeated_heartbeat_waits_for_commit_of_the_first(vfs: FaultVfs, node: Node) -> None:
     epoch = await node.register("ab")
     await node.heartbeat(epoch)
-    vfs.inject(Fault(effect=Effect.NEVER, kinds=frozenset({"sync"})))
+    vfs.inject(Fault(effect=DiskFault.HANG_EIO, kinds=frozenset({"sync"})))
     first = asyncio.create_task(node.heartbeat(epoch, "a"))
     await asyncio.sleep(0)
     repeated = asyncio.create_task(node.heartbeat(epoch, "a"))
@@ -376,7 +377,7 @@ async def test_pass_that_cannot_be_written_is_logged_and_retried(vfs: FaultVfs) 
     await node.controller.start()
     epoch = await node.register("ab")
     await node.heartbeat(epoch)
-    vfs.inject(Fault(effect=Effect.NEVER, kinds=frozenset({"sync"})))
+    vfs.inject(Fault(effect=DiskFault.HANG_EIO, kinds=frozenset({"sync"})))
     stuck = asyncio.create_task(node.heartbeat(epoch, "a"))
     await asyncio.sleep(0)
     with capture_logs() as events:

@@ -18,9 +18,10 @@ from kraftjbod.protocol.rpc_config_messages import (
     ConfigChange,
     IncrementalAlterConfigsRequest,
 )
+from kraftjbod.testing.faults import DiskFault
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import format_dir
-from tests.faults.vfs_fault import Effect, Fault, FaultVfs
+from tests.faults.vfs_fault import Fault, FaultVfs
 
 
 def _server(
@@ -50,7 +51,7 @@ def vfs() -> FaultVfs:
 
 
 async def test_controller_restart_continues_the_log_with_new_incarnation(vfs: FaultVfs) -> None:
-    slow = Fault(effect=Effect.DELAY, kinds=frozenset({"close"}), path="*/.lock", delay_s=0.05)
+    slow = Fault(effect=DiskFault.SLOW, kinds=frozenset({"close"}), path="*/.lock", delay_s=0.05)
     vfs.inject(slow)
     incarnations = set[Uuid]()
     for life in (1, 2):

@@ -11,7 +11,8 @@ from kraftjbod.core.errors import (
     KafkaStorageError,
 )
 from kraftjbod.raft.committed_log import _LONGEST_READ_MS, _MAX_IN_USE, _READ_WITHIN_MS
-from tests.faults.vfs_fault import Effect, Fault, FaultVfs
+from kraftjbod.testing.faults import DiskFault
+from tests.faults.vfs_fault import Fault, FaultVfs
 from tests.unit.raft.driver_rig import (
     NO_OP,
     Node,
@@ -43,7 +44,7 @@ async def test_committed_log_refuses_an_entry_damaged_after_its_write(vfs: Fault
     node = Node(vfs, max_cached_bytes=0)
     await node.start()
     await node.propose(b"a", b"b", b"c")
-    vfs.inject(Fault(effect=Effect.FLIPPED_BIT, kinds=frozenset({"read_at"})))
+    vfs.inject(Fault(effect=DiskFault.ROT, kinds=frozenset({"read_at"})))
     with capture_logs() as events, pytest.raises(KafkaStorageError, match="damaged"):
         await node.driver.committed.read(0, 1000)
     assert [event["event"] for event in events] == ["metadata_log_damaged"]

@@ -17,8 +17,9 @@ from kraftjbod.core.errors import (
 )
 from kraftjbod.storage.log_dirs.log_dir_policy import OpKind
 from kraftjbod.storage.vfs import OpenMode
+from kraftjbod.testing.faults import DiskFault
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
-from tests.faults.vfs_fault import Effect, Fault, FaultVfs
+from tests.faults.vfs_fault import Fault, FaultVfs
 from tests.unit.raft.driver_rig import (
     DIRECTORY,
     NO_OP,
@@ -102,7 +103,7 @@ async def test_raft_driver_failed_write_fails_all_proposers_and_the_node(
 async def test_raft_driver_stop_succeeds_if_the_disk_fails_meanwhile(
     vfs: FaultVfs, node: Node
 ) -> None:
-    hang = vfs.inject(Fault(effect=Effect.HANG, kinds=frozenset({"exists"})))
+    hang = vfs.inject(Fault(effect=DiskFault.HANG, kinds=frozenset({"exists"})))
     node.log_dir.submit(OpKind.READ, lambda: vfs.exists(DIRECTORY))
     stopping = asyncio.ensure_future(node.driver.stop())
     while not hang.hits:

@@ -16,9 +16,10 @@ from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.raft.machine.messages import Append, Entry, SnapshotId, SnapshotSlice
 from kraftjbod.raft.machine.voter_set import ReplicaKey, Voter, VoterSet
 from kraftjbod.storage.vfs import OpenMode, Space
+from kraftjbod.testing.faults import DiskFault
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import format_dir
-from tests.faults.vfs_fault import Effect, Fault, FaultVfs
+from tests.faults.vfs_fault import Fault, FaultVfs
 from tests.unit.raft.quorum_rig import IDS, PATH, Net, Node, directory_of, until
 
 
@@ -69,7 +70,7 @@ async def test_raft_driver_reelected_leader_commits_its_uncommitted_entries(net:
 
 async def test_raft_driver_leader_with_a_hung_disk_resigns(net: Net) -> None:
     old = await net.leader()
-    old.vfs.inject(Fault(effect=Effect.HANG, kinds=frozenset({"sync"})))
+    old.vfs.inject(Fault(effect=DiskFault.HANG, kinds=frozenset({"sync"})))
     with capture_logs() as events:
         with pytest.raises(NotControllerError):
             await old.propose(b"maybe")

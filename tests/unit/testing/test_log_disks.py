@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from kraftjbod.testing.faults import DiskFault
 from kraftjbod.testing.log_disks import (
     DISK_KINDS,
     FAULTS,
     DiskKind,
-    Fault,
     LogDisk,
     best_kind,
     make_disk,
@@ -25,13 +25,13 @@ from kraftjbod.testing.mounts import DiskKitError
 
 pytestmark = pytest.mark.disk
 
-ERRNO: dict[Fault, int] = {
-    "eio": errno.EIO,
-    "readonly": errno.EROFS,
-    "full": errno.ENOSPC,
-    "unmount": errno.ENOENT,
+ERRNO: dict[DiskFault, int] = {
+    DiskFault.EIO: errno.EIO,
+    DiskFault.READONLY: errno.EROFS,
+    DiskFault.FULL: errno.ENOSPC,
+    DiskFault.UNMOUNT: errno.ENOENT,
 }
-CAN: list[tuple[DiskKind, Fault]] = [
+CAN: list[tuple[DiskKind, DiskFault]] = [
     (kind, fault)
     for kind, faults in {
         "plain": ("chmod", "unmount", "wipe"),
@@ -79,7 +79,7 @@ def errno_of_writing(path: Path) -> int | None:
 
 
 @pytest.mark.parametrize(("kind", "fault"), CAN)
-def test_log_disk_fails_and_heals_for_each_fault(disk: LogDisk, fault: Fault) -> None:
+def test_log_disk_fails_and_heals_for_each_fault(disk: LogDisk, fault: DiskFault) -> None:
     assert disk.faults == {fault for kind, fault in CAN if kind == disk.kind}
     write(disk.path / "old", b"old")
     os.sync()
@@ -134,7 +134,7 @@ def test_log_disk_names_unsupported_and_unknown_faults(disk: LogDisk) -> None:
     ):
         disk.fail("readonly")
     with pytest.raises(DiskKitError, match="no such fault: fire; there are eio, chmod,"):
-        disk.fail("fire")  # type: ignore[arg-type]
+        disk.fail("fire")
     assert disk.fault is None
 
 

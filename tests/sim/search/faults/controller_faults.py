@@ -17,13 +17,13 @@ from kraftjbod.raft.driver import RaftDriver
 from kraftjbod.raft.log.snapshot_files import SNAPSHOT_FILE
 from kraftjbod.storage.dir_names import CLUSTER_METADATA_DIR
 from kraftjbod.storage.vfs import OpenMode
-from kraftjbod.testing.simulation.disk_faults import DiskFault
+from kraftjbod.testing.faults import DiskFault
 from kraftjbod.testing.simulation.memory_file import ONE_BIT
 from kraftjbod.testing.simulation.simulated_cluster import SimulatedController
 from tests.sim.search.faults.host_faults import LATE_ITERATION_US
 from tests.sim.search.faults.link_faults import REJECTS
 from tests.sim.search.faults.log_end_damage import damage_log_end
-from tests.sim.search.faults.schedule import Fault, Kind
+from tests.sim.search.faults.schedule import DISK_FAULTS, OF_THE_CONTROLLER, Fault, Kind
 from tests.sim.search.faults.stage import POLL_S, Plays, Stage, wait
 
 #: Time limit for a daemon to end after its disk failed; there are always writes.
@@ -45,16 +45,6 @@ _ACCOMPANIED: Final = 0.35
 _ASKED_FOR: Final = 0.6
 #: Share of the resets between controllers that only one side sees, and of these by a FIN.
 _ONE_SIDED: Final = 0.5
-_DISK_FAULTS: Final = {
-    Kind.METADATA_EIO: DiskFault.EIO,
-    Kind.METADATA_EIO_ONCE: DiskFault.EIO_ONCE,
-    Kind.METADATA_LOST_TAIL: DiskFault.EIO,
-    Kind.METADATA_HANG: DiskFault.HANG,
-    Kind.METADATA_SLOW: DiskFault.SLOW,
-    Kind.METADATA_FULL: DiskFault.FULL,
-    Kind.METADATA_CLUTTER: DiskFault.CLUTTER,
-    Kind.METADATA_VANISH: DiskFault.VANISH,
-}
 
 
 Companion = Callable[[SimulatedController, random.Random], AbstractContextManager[None]]
@@ -84,7 +74,7 @@ class ControllerFaults:
             Kind.CONTROLLER_STOP: self._stop,
             Kind.CONTROLLER_STAND_STILL: self._stand_still,
             Kind.CONTROLLER_LATE_LOOP: self._compute_slowly,
-            **dict.fromkeys(_DISK_FAULTS, self._disturb_disk),
+            **{kind: self._disturb_disk for kind in DISK_FAULTS if kind in OF_THE_CONTROLLER},
             Kind.METADATA_HANG_OF_FOLLOWER: self._hang_while_leaders_change,
             Kind.METADATA_LOST_TAIL: self._lose_tail,
             Kind.METADATA_WRITEBACK: self._fail_writeback,
@@ -164,10 +154,10 @@ class ControllerFaults:
     async def _disturb_disk(self, fault: Fault) -> None:
         async with self._stage.struck_controller(fault) as host:
             faults = host.metadata_disk.faults
-            faults.begin_fault(_DISK_FAULTS[fault.kind])
+            faults.begin_fault(DISK_FAULTS[fault.kind])
             async with self._accompanied(host, fault.rng(), self._late_loop, self._cut_off):
                 await wait(fault)
-            faults.heal(_DISK_FAULTS[fault.kind])
+            faults.heal(DISK_FAULTS[fault.kind])
 
     async def _lose_tail(self, fault: Fault) -> None:
         """Lose the end of the log. The process ends at the first write that fails."""

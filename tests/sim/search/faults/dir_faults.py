@@ -19,10 +19,10 @@ from kraftjbod.storage.dir_names import (
     parse_replica_dir,
 )
 from kraftjbod.storage.vfs import OpenMode
-from kraftjbod.testing.simulation.disk_faults import DiskFault
+from kraftjbod.testing.faults import DiskFault
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.sim.search.faults.operator_work import OperatorWork
-from tests.sim.search.faults.schedule import Fault, Kind
+from tests.sim.search.faults.schedule import DISK_FAULTS, Fault, Kind
 from tests.sim.search.faults.stage import Plays, Stage, wait
 
 _MOVE_HANG_S: Final = (1.5, 4.5)
@@ -47,16 +47,6 @@ _MEMORY_SHORT: Final = 0.3
 #: Share of them that a power cut follows, and for how long the directory is in use before.
 _POWER_CUTS: Final = 0.5
 _IN_USE_S: Final = (0.1, 4.0)
-_DISK_FAULTS: Final = {
-    Kind.EIO: DiskFault.EIO,
-    Kind.LOST_TAIL: DiskFault.EIO,
-    Kind.EIO_ONCE: DiskFault.EIO_ONCE,
-    Kind.HANG: DiskFault.HANG,
-    Kind.SLOW: DiskFault.SLOW,
-    Kind.FULL: DiskFault.FULL,
-    Kind.CLUTTER: DiskFault.CLUTTER,
-    Kind.VANISH: DiskFault.VANISH,
-}
 
 
 class DirFaults:
@@ -79,7 +69,7 @@ class DirFaults:
             Kind.FULL: self._disturb_dir,
             Kind.CLUTTER: self._list_again,
             Kind.WRITEBACK: self._fail_writeback,
-            Kind.UNHEARD_EIO: self._unheard_eio,
+            Kind.UNREPORTED_EIO: self._unreported_eio,
             Kind.WIPE: self._wipe,
             Kind.MOVE_HANG: self._hang_move,
             Kind.ROT: self._rot,
@@ -90,7 +80,7 @@ class DirFaults:
     async def _break_dir(self, fault: Fault) -> None:
         """Keep the fault until the broker has noticed it, and for a while after that."""
         disk = self._stage.disk(fault)
-        disk.faults.begin_fault(_DISK_FAULTS[fault.kind])
+        disk.faults.begin_fault(DISK_FAULTS[fault.kind])
         is_given_up = await self._stage.until_given_up(fault)
         await wait(fault)
         if fault.kind is Kind.LOST_TAIL and is_given_up:
@@ -100,7 +90,7 @@ class DirFaults:
 
     async def _disturb_dir(self, fault: Fault) -> None:
         disk = self._stage.disk(fault)
-        disk.faults.begin_fault(_DISK_FAULTS[fault.kind])
+        disk.faults.begin_fault(DISK_FAULTS[fault.kind])
         await wait(fault)
         disk.faults.heal()
         await self._operator.until_back(fault)
@@ -132,7 +122,7 @@ class DirFaults:
                 self._stage.host(fault).power_cut()
             await self._operator.until_back(fault)
 
-    async def _unheard_eio(self, fault: Fault) -> None:
+    async def _unreported_eio(self, fault: Fault) -> None:
         """Request the reattachment while the controller, which was not notified, is still down."""
         disk = self._stage.disk(fault)
         async with self._stage.without_controller(fault):
@@ -162,7 +152,7 @@ class DirFaults:
     async def _replace(self, fault: Fault) -> None:
         view, path = self._stage.view, self._stage.path(fault)
         old = view.online_id(fault.broker, path)
-        self._stage.disk(fault).faults.replace()
+        self._stage.disk(fault).faults.begin_fault(DiskFault.WIPE)
         await self._stage.until_given_up(fault)
         await wait(fault)
         await self._operator.forget(
@@ -197,16 +187,16 @@ class DirFaults:
         await self._operator.move_to(fault.broker, target, moved)
         taking, giving = self._stage.cluster.disks[target], self._stage.cluster.disks[source]
         first = giving if rng.random() < 0.6 else taking
-        first.faults.begin_fault(DiskFault.HANG_AT_SWAP)
+        first.faults.hang_at_swap()
         for _ in range(_SWAP_LOOKS):
             if first.gate.is_closed:
                 break
             await asyncio.sleep(_SWAP_LOOK_S)
         taking.faults.begin_fault(DiskFault.HANG)
         await asyncio.sleep(rng.uniform(*_MOVE_HANG_S))
-        giving.faults.heal(DiskFault.HANG, DiskFault.HANG_AT_SWAP)
+        giving.faults.heal(DiskFault.HANG)
         await asyncio.sleep(rng.random() * _LATE_S)
-        taking.faults.heal(DiskFault.HANG, DiskFault.HANG_AT_SWAP)
+        taking.faults.heal(DiskFault.HANG)
         await self._operator.until_back(fault)
 
     async def _rot(self, fault: Fault) -> None:

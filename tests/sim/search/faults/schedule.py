@@ -14,6 +14,8 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
+from kraftjbod.testing.faults import DiskFault
+
 
 class Kind(StrEnum):
     """A kind of fault, or of work of an operator."""
@@ -125,6 +127,27 @@ class Kind(StrEnum):
     """Without any request. If a majority is lost, the metadata is: brokers must refuse then."""
 
 
+#: The fault of the disk, for kinds that consist of nothing else.
+DISK_FAULTS: Final[Mapping[Kind, DiskFault]] = MappingProxyType(
+    {
+        Kind.EIO: DiskFault.EIO,
+        Kind.LOST_TAIL: DiskFault.EIO,
+        Kind.EIO_ONCE: DiskFault.EIO_ONCE,
+        Kind.HANG: DiskFault.HANG,
+        Kind.SLOW: DiskFault.SLOW,
+        Kind.FULL: DiskFault.FULL,
+        Kind.CLUTTER: DiskFault.CLUTTER,
+        Kind.VANISH: DiskFault.UNMOUNT,
+        Kind.METADATA_EIO: DiskFault.EIO,
+        Kind.METADATA_EIO_ONCE: DiskFault.EIO_ONCE,
+        Kind.METADATA_LOST_TAIL: DiskFault.EIO,
+        Kind.METADATA_HANG: DiskFault.HANG,
+        Kind.METADATA_SLOW: DiskFault.SLOW,
+        Kind.METADATA_FULL: DiskFault.FULL,
+        Kind.METADATA_CLUTTER: DiskFault.CLUTTER,
+        Kind.METADATA_VANISH: DiskFault.UNMOUNT,
+    }
+)
 #: Relative frequency of each kind.
 WEIGHTS: Final[Mapping[Kind, int]] = MappingProxyType(
     {

@@ -16,9 +16,10 @@ from kraftjbod.core.request_limits import MAX_ITEMS_PER_REQUEST
 from kraftjbod.metadata.records import PartitionChangeRecord, RemoveTopicRecord
 from kraftjbod.protocol.kafka_codec import Message
 from kraftjbod.protocol.messages import FetchRequest, MetadataRequest, ProduceRequest
+from kraftjbod.testing.faults import DiskFault
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import batch, headers_of
-from tests.faults.vfs_fault import Effect, Fault, FaultVfs
+from tests.faults.vfs_fault import Fault, FaultVfs
 from tests.unit.broker.broker_rig import (
     TIMEOUT_MS,
     TOPIC_ID,
@@ -228,7 +229,7 @@ async def test_produce_with_hanging_directory_fails_only_its_partitions() -> Non
     sick = FaultVfs(MemVfs())
     async with brokers(1, sick, MemVfs(), log_dir_io_suspect_ms="50") as (rig,):
         await rig.follow(topic(), partition(), partition(1, directories=[rig.dirs[1].directory_id]))
-        sick.inject(Fault(effect=Effect.NEVER, kinds=frozenset({"write_at"})))
+        sick.inject(Fault(effect=DiskFault.HANG_EIO, kinds=frozenset({"write_at"})))
         try:
             request = produce(batch())
             request.topic_data += produce(batch(), tp=TopicPartition(TP.topic, 1)).topic_data
@@ -310,7 +311,7 @@ async def test_disk_read_failure_after_the_fetch_ended_fails_only_the_directory(
         await rig.follow(topic(), partition())
         await rig.ask(produce(batch()), BY_NAME)
         sick.inject(COLD)
-        sick.inject(Fault(effect=Effect.NEVER, kinds=frozenset({"read_at"})))
+        sick.inject(Fault(effect=DiskFault.HANG_EIO, kinds=frozenset({"read_at"})))
         await rig.ask(fetch(max_wait_ms=1), BY_NAME)
         sick.release()
         await until(lambda: not rig.dirs[0].is_online)

@@ -37,9 +37,10 @@ from kraftjbod.storage.identity.dir_opener import DirOpener
 from kraftjbod.storage.identity.known_dirs import read_known_dirs
 from kraftjbod.storage.replicas.stray_mark import StrayReason
 from kraftjbod.storage.vfs import write_atomically
+from kraftjbod.testing.faults import DiskFault
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import CLUSTER_ID, batch, directory_id, format_dir
-from tests.faults.vfs_fault import Effect, Fault, FaultVfs
+from tests.faults.vfs_fault import Fault, FaultVfs
 from tests.unit.broker.broker_rig import (
     TOPIC_ID,
     TP,
@@ -200,7 +201,7 @@ async def test_reattach_of_an_unusable_directory_is_refused_without_changes() ->
 async def test_reattach_of_a_hanging_directory_is_refused_until_it_answers() -> None:
     vfs = FaultVfs(MemVfs())
     async with registered(FaultVfs(MemVfs()), vfs, io_timeout_ms="2000") as rig:
-        vfs.inject(Fault(effect=Effect.NEVER, kinds=frozenset({"exists"})))
+        vfs.inject(Fault(effect=DiskFault.HANG_EIO, kinds=frozenset({"exists"})))
         await die(rig)
         said = await refused(rig, "reattach", "/d2")
         assert "did not answer" in said

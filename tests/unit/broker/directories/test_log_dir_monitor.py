@@ -13,9 +13,10 @@ from kraftjbod.core.loop.wall_guard import WallGuard
 from kraftjbod.storage.log_dirs.log_dir import LogDir
 from kraftjbod.storage.log_dirs.slow_dirs import CHECKS_TO_FAST, CHECKS_TO_SLOW, SlowDirs
 from kraftjbod.storage.vfs import Space
+from kraftjbod.testing.faults import DiskFault
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import ManualClock, format_dir, manager_of, open_dir
-from tests.faults.vfs_fault import Effect, Fault, FaultVfs
+from tests.faults.vfs_fault import Fault, FaultVfs
 from tests.unit.broker.gates import until
 
 GIB = 1 << 30
@@ -107,7 +108,7 @@ async def test_slow_directory_is_logged_and_stays_online_by_default() -> None:
 async def test_demoted_directory_is_stalled_while_probe_writes_hang() -> None:
     rig = Rig(may_demote=True)
     slow = rig.dirs[1]
-    hang = rig.vfss[1].inject(Fault(effect=Effect.NEVER, kinds=frozenset({"sync"})))
+    hang = rig.vfss[1].inject(Fault(effect=DiskFault.HANG_EIO, kinds=frozenset({"sync"})))
     slow.statistics.latency_ms = 75.0
     found = rig.checks(CHECKS_TO_SLOW)
     assert events(found) == ["log_dir_slow", "log_dir_stalled"]

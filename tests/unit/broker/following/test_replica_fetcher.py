@@ -14,9 +14,10 @@ from kraftjbod.core.errors import ErrorCode
 from kraftjbod.core.ids import TopicPartition
 from kraftjbod.metadata.records import ConfigRecord, ResourceType
 from kraftjbod.net.kafka_client import KafkaConnection
+from kraftjbod.testing.faults import DiskFault
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import batch, headers_of, read_log
-from tests.faults.vfs_fault import Effect, Fault, FaultVfs
+from tests.faults.vfs_fault import Fault, FaultVfs
 from tests.unit.broker.broker_rig import (
     TIMEOUT_MS,
     TP,
@@ -236,7 +237,7 @@ async def test_records_acknowledged_with_acks_all_survive_any_sequence_of_leader
     """Producers write continuously, brokers learn of leaders in any order, and one disk is slow."""
     rng = random.Random(seed)
     slow = FaultVfs(MemVfs())
-    slow.inject(Fault(effect=Effect.DELAY, kinds=frozenset({"write_at"}), delay_s=0.002))
+    slow.inject(Fault(effect=DiskFault.SLOW, kinds=frozenset({"write_at"}), delay_s=0.002))
     acknowledged: list[bytes] = []
     async with brokers(3, slow, MemVfs()) as rigs:
         for rig in rigs:

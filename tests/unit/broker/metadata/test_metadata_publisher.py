@@ -6,8 +6,9 @@ import asyncio
 
 from kraftjbod.core.ids import TopicPartition
 from kraftjbod.metadata.records import ConfigRecord, ResourceType
+from kraftjbod.testing.faults import DiskFault
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
-from tests.faults.vfs_fault import Effect, Fault, FaultVfs
+from tests.faults.vfs_fault import Fault, FaultVfs
 from tests.unit.broker.broker_rig import TP, brokers, dir_of, partition, topic
 
 
@@ -33,7 +34,7 @@ async def test_topic_config_applies_to_replicas_created_by_the_same_change() -> 
 async def test_hanging_directory_does_not_delay_changes_in_other_directories() -> None:
     sick = FaultVfs(MemVfs())
     async with brokers(1, sick, MemVfs()) as (rig,):
-        sick.inject(Fault(effect=Effect.NEVER, path="*/t-0*"))
+        sick.inject(Fault(effect=DiskFault.HANG_EIO, path="*/t-0*"))
         try:
             rig.replay(topic(), partition(), partition(1, directories=[dir_of(1, 2)]))
             other = rig.parts.hosted.get(TopicPartition("t", 1))

@@ -14,8 +14,9 @@ from kraftjbod.raft.log.snapshot_files import Snapshot
 from kraftjbod.raft.machine.messages import Entry, HardState, TermStart, node
 from kraftjbod.storage.log_dirs.log_dir_policy import OpKind, kind_of_failure
 from kraftjbod.storage.vfs import OpenMode, Vfs
+from kraftjbod.testing.faults import DiskFault
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
-from tests.faults.vfs_fault import WRITING_KINDS, Effect, Fault, FaultVfs
+from tests.faults.vfs_fault import WRITING_KINDS, Fault, FaultVfs
 
 ROOT = "/meta"
 DIRECTORY = "/meta/__cluster_metadata-0"
@@ -409,8 +410,10 @@ class _Workload:
         store.append_entries([_entry(stored.last_offset + 1)], 17)
 
 
-@pytest.mark.parametrize("effect", [Effect.ERROR, Effect.SHORT_WRITE])
-def test_log_store_disk_error_at_each_operation_loses_no_acknowledged_entry(effect: Effect) -> None:
+@pytest.mark.parametrize("effect", [DiskFault.EIO, DiskFault.SHORT_WRITE])
+def test_log_store_disk_error_at_each_operation_loses_no_acknowledged_entry(
+    effect: DiskFault,
+) -> None:
     for nth in range(1, 1000):
         inner = _vfs()
         faulty = FaultVfs(inner)

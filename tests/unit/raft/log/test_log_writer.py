@@ -13,9 +13,10 @@ from kraftjbod.core.errors import (
 )
 from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.storage.vfs import OpenMode
+from kraftjbod.testing.faults import DiskFault
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import format_dir
-from tests.faults.vfs_fault import WRITING_KINDS, Effect, Fault, FaultVfs
+from tests.faults.vfs_fault import WRITING_KINDS, Fault, FaultVfs
 from tests.unit.raft.driver_rig import (
     DIRECTORY,
     NO_OP,
@@ -55,7 +56,7 @@ async def test_log_writer_waits_for_a_stalled_directory(vfs: FaultVfs) -> None:
     await node.start()
     node.log_dir.start_watches()
     await node.propose(b"a")
-    vfs.inject(Fault(effect=Effect.HANG, kinds=frozenset({"sync"})))
+    vfs.inject(Fault(effect=DiskFault.HANG, kinds=frozenset({"sync"})))
     proposals = [node.driver.propose(b"b")]
     while node.log_dir.state is not LogDirState.STALLED:
         node.clock.ms += 10
@@ -70,9 +71,9 @@ async def test_log_writer_waits_for_a_stalled_directory(vfs: FaultVfs) -> None:
     await node.stop()
 
 
-@pytest.mark.parametrize("effect", [Effect.ERROR, Effect.SHORT_WRITE])
+@pytest.mark.parametrize("effect", [DiskFault.EIO, DiskFault.SHORT_WRITE])
 async def test_log_writer_without_space_at_each_operation_keeps_log_and_listener_equal(
-    memory: MemVfs, effect: Effect
+    memory: MemVfs, effect: DiskFault
 ) -> None:
     """The listener received the entries of the log, whichever operation found no space."""
     for nth in range(1, 1000):

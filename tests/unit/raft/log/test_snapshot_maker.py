@@ -14,8 +14,9 @@ from kraftjbod.core.errors import (
 )
 from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.storage.log_dirs.log_dir_policy import OpKind
+from kraftjbod.testing.faults import DiskFault
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
-from tests.faults.vfs_fault import Effect, Fault, FaultVfs
+from tests.faults.vfs_fault import Fault, FaultVfs
 from tests.unit.raft.driver_rig import (
     DIRECTORY,
     NO_OP,
@@ -65,7 +66,7 @@ async def test_snapshot_maker_stop_does_not_wait_for_a_snapshot_that_waits(
     vfs: FaultVfs, node: Node
 ) -> None:
     """The stop waited for the event loop, and the snapshot never released the loop."""
-    vfs.inject(Fault(effect=Effect.HANG, kinds=frozenset({"sync"}), path="*.log"))
+    vfs.inject(Fault(effect=DiskFault.HANG, kinds=frozenset({"sync"}), path="*.log"))
     proposal = node.driver.propose(b"not committed yet")
     node.driver.start_snapshot(proposal.entry.offset, 1, slices_of([]))
     while not any(item.name.endswith(".part") for item in vfs.list_dir(DIRECTORY)):
@@ -87,7 +88,7 @@ async def test_snapshot_maker_unfinished_snapshot_leaves_no_file_and_no_descript
 ) -> None:
     opened: Counter[str] = Counter()
     vfs.on_operation = lambda kind, path: opened.update([kind] if path.endswith(".part") else [])
-    vfs.inject(Fault(effect=Effect.HANG, kinds=frozenset({"sync"}), path="*.log"))
+    vfs.inject(Fault(effect=DiskFault.HANG, kinds=frozenset({"sync"}), path="*.log"))
     proposal = node.driver.propose(b"not committed yet")
     node.driver.start_snapshot(proposal.entry.offset, 1, slices_of([]))
     while not opened["write_at"]:

@@ -24,6 +24,7 @@ from kraftjbod.storage.log.log_handle import LogHandle
 from kraftjbod.storage.manager.log_manager import LogManager
 from kraftjbod.storage.moves.mover_pool import MoverPool
 from kraftjbod.storage.vfs import OpenMode
+from kraftjbod.testing.faults import DiskFault
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.cleaning.compaction_rig import (
     CONFIG,
@@ -37,7 +38,7 @@ from tests.faults.cleaning.compaction_rig import (
     read_all,
 )
 from tests.faults.rig import TOPIC_ID, TP, ManualClock, chores, directory_id, format_dir
-from tests.faults.vfs_fault import Effect, Fault, FaultVfs
+from tests.faults.vfs_fault import Fault, FaultVfs
 
 OTHER = TopicPartition("t", 1)
 #: Fields of a batch header.
@@ -371,7 +372,9 @@ async def test_log_cleaner_does_not_wait_for_a_hung_thread_when_the_directory_re
     manager = await start(vfs=vfs)
     handle, history = await fill_log(manager)
     log_dir = manager.dirs()[0]
-    hang = vfs.inject(Fault(effect=Effect.NEVER, kinds=frozenset({"write_at"}), path="*.cleaned"))
+    hang = vfs.inject(
+        Fault(effect=DiskFault.HANG_EIO, kinds=frozenset({"write_at"}), path="*.cleaned")
+    )
     passing = asyncio.ensure_future(clean_one(manager))
     while not hang.hits:
         await asyncio.sleep(0.01)

@@ -18,6 +18,7 @@ from kraftjbod.storage.identity.known_dirs import KnownDirs, read_known_dirs, wr
 from kraftjbod.storage.log_dirs.log_dir import LogDir, LogDirFailureChannel
 from kraftjbod.storage.log_dirs.log_dir_policy import OpKind
 from kraftjbod.storage.vfs import OpenMode, RealVfs, Vfs
+from kraftjbod.testing.faults import DiskFault
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import (
     CLUSTER_ID,
@@ -27,7 +28,7 @@ from tests.faults.rig import (
     open_dir,
     random_bytes_of,
 )
-from tests.faults.vfs_fault import Effect, Fault, FaultVfs
+from tests.faults.vfs_fault import Fault, FaultVfs
 
 
 class Node:
@@ -196,7 +197,7 @@ async def test_reopen_is_refused_while_an_old_operation_hangs() -> None:
     node = Node()
     vfs = node.disk("/d1", 1)
     dead = open_dir(vfs, "/d1", 1)
-    vfs.inject(Fault(effect=Effect.NEVER, kinds=frozenset({"exists"})))
+    vfs.inject(Fault(effect=DiskFault.HANG_EIO, kinds=frozenset({"exists"})))
     waits = asyncio.ensure_future(dead.read_text(OpKind.READ, "/d1/x"))
     await until(lambda: dead.is_busy)
     with capture_logs():
@@ -213,7 +214,7 @@ async def test_reopen_is_refused_while_an_old_operation_hangs() -> None:
 async def test_open_new_is_refused_while_an_earlier_attempt_hangs() -> None:
     node = Node(timeout_ms=50)
     vfs = node.disk("/d1")
-    vfs.inject(Fault(effect=Effect.NEVER, kinds=frozenset({"exists"})))
+    vfs.inject(Fault(effect=DiskFault.HANG_EIO, kinds=frozenset({"exists"})))
     assert "did not answer" in await reason_for_refusal(node, "/d1")
     with pytest.raises(OperatingError, match="still hangs"):
         await node.attacher.open_new("/d1", [])

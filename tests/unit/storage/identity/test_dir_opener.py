@@ -18,6 +18,7 @@ from kraftjbod.storage.log_dirs.log_dir import LogDir, LogDirFailureChannel
 from kraftjbod.storage.log_dirs.reserve_file import ReserveFile
 from kraftjbod.storage.meta_properties import read_meta_properties
 from kraftjbod.storage.vfs import OpenMode, Vfs, write_atomically
+from kraftjbod.testing.faults import DiskFault
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import (
     CLUSTER_ID,
@@ -27,7 +28,7 @@ from tests.faults.rig import (
     format_dir,
     random_bytes_of,
 )
-from tests.faults.vfs_fault import Effect, Fault, FaultVfs
+from tests.faults.vfs_fault import Fault, FaultVfs
 
 RESERVE = 10_000
 
@@ -150,7 +151,7 @@ async def test_dir_opener_finds_a_disk_at_a_new_path_by_its_id() -> None:
 async def test_dir_opener_hung_disk_does_not_block_the_start() -> None:
     vfss = disks(1, 2)
     stuck = FaultVfs(vfss["/d2"])
-    stuck.inject(Fault(effect=Effect.NEVER))
+    stuck.inject(Fault(effect=DiskFault.HANG_EIO))
     dirs, _ = await open_all({"/d1": vfss["/d1"], "/d2": stuck}, timeout_ms=30)
     assert not dirs["/d2"].is_online
     assert "did not answer" in dirs["/d2"].offline_reason

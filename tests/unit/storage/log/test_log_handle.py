@@ -25,6 +25,7 @@ from kraftjbod.storage.log.log_values import AppendResult
 from kraftjbod.storage.manager.log_manager import LogManager
 from kraftjbod.storage.segments.segment_cache import CacheLimits
 from kraftjbod.storage.vfs import OpenMode, RealVfs
+from kraftjbod.testing.faults import DiskFault
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import (
     TOPIC_ID,
@@ -39,7 +40,7 @@ from tests.faults.rig import (
     random_bytes_of,
     read_log,
 )
-from tests.faults.vfs_fault import Effect, Fault, FaultVfs
+from tests.faults.vfs_fault import Fault, FaultVfs
 
 NO_LIMIT = 2**62
 CONFIG = TopicConfig(segment_bytes=1024, index_interval_bytes=100, file_delete_delay_ms=10)
@@ -199,7 +200,7 @@ async def test_read_cached_returns_none_while_a_truncation_runs() -> None:
     handle, _, vfs, _ = await make()
     for _ in range(3):
         await append(handle)
-    vfs.inject(Fault(effect=Effect.NEVER, kinds=frozenset({"truncate"}), errno=5))
+    vfs.inject(Fault(effect=DiskFault.HANG_EIO, kinds=frozenset({"truncate"}), errno=5))
     truncation = asyncio.ensure_future(handle.truncate_to(1))
     await asyncio.sleep(0.01)
     truncation.cancel()
@@ -232,7 +233,7 @@ async def test_flush_failure_takes_the_directory_offline() -> None:
 async def test_append_is_not_blocked_by_a_slow_fsync() -> None:
     handle, _, vfs, _ = await make()
     await append(handle)
-    vfs.inject(Fault(effect=Effect.NEVER, kinds=frozenset({"sync"}), path="*.log"))
+    vfs.inject(Fault(effect=DiskFault.HANG_EIO, kinds=frozenset({"sync"}), path="*.log"))
     flush = asyncio.ensure_future(handle.flush())
     await asyncio.sleep(0.01)
     await append(handle)
@@ -386,7 +387,7 @@ async def test_close_idle_files_waits_for_a_running_flush(tmp_path: Path) -> Non
     limits = CacheLimits(open_segments=0)
     handle, manager, vfs = await served(str(tmp_path / "d1"), limits)
     await append(handle)
-    hung = vfs.inject(Fault(effect=Effect.HANG, kinds=frozenset({"sync"})))
+    hung = vfs.inject(Fault(effect=DiskFault.HANG, kinds=frozenset({"sync"})))
     flush = asyncio.ensure_future(handle.flush())
     closed: list[str] = []
     while not hung.hits:

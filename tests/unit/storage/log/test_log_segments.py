@@ -11,9 +11,10 @@ from kraftjbod.storage.dir_names import GAPS_MARK, offset_file_name
 from kraftjbod.storage.log.log_segments import LogSegments
 from kraftjbod.storage.segments.segment import LogSegment
 from kraftjbod.storage.segments.segment_swap import CleaningFiles
+from kraftjbod.testing.faults import DiskFault
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import batch, headers_of
-from tests.faults.vfs_fault import Effect, Fault, FaultVfs
+from tests.faults.vfs_fault import Fault, FaultVfs
 
 DIR = "/d/t-0"
 BATCH_BYTES = len(batch(2))
@@ -104,7 +105,7 @@ def test_append_without_space_changes_nothing() -> None:
     vfs = FaultVfs(mem)
     segments = four_segments(vfs)
     kinds = frozenset({"write_at"})
-    vfs.inject(Fault(effect=Effect.SHORT_WRITE, errno=ENOSPC, kinds=kinds))
+    vfs.inject(Fault(effect=DiskFault.SHORT_WRITE, errno=ENOSPC, kinds=kinds))
     with pytest.raises(OSError, match="No space"):
         append(segments, 16)
     require_consistent(segments, mem, 0, 4, 8, 12)

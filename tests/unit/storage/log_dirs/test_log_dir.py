@@ -27,9 +27,10 @@ from kraftjbod.storage.log_dirs.log_dir import LogDir, LogDirFailureChannel
 from kraftjbod.storage.log_dirs.log_dir_policy import OpKind
 from kraftjbod.storage.log_dirs.outside_operations import run_copy
 from kraftjbod.storage.vfs import OpenMode, RealVfs
+from kraftjbod.testing.faults import DiskFault
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import TP, ManualClock, directory_id, format_dir, open_dir
-from tests.faults.vfs_fault import Effect, Fault, FaultVfs
+from tests.faults.vfs_fault import Fault, FaultVfs
 
 
 def fail_with(number: int) -> None:
@@ -234,7 +235,7 @@ async def test_disk_error_is_judged_after_its_caller_was_cancelled() -> None:
 async def test_hung_operation_takes_the_directory_offline_and_fails_all_waiters() -> None:
     clock = ManualClock()
     log_dir, channel, vfs = make(clock=clock, io_timeout_ms=1000)
-    vfs.inject(Fault(effect=Effect.NEVER, kinds=frozenset({"list_dir"})))
+    vfs.inject(Fault(effect=DiskFault.HANG_EIO, kinds=frozenset({"list_dir"})))
     log_dir.start_watches()
     hung = log_dir.submit(OpKind.READ, lambda: vfs.list_dir("/d1"))
     queued = log_dir.submit(OpKind.READ, lambda: 1)

@@ -14,6 +14,7 @@ from kraftjbod.core.loop.wall_guard import SETTLES_AFTER_MS, WallGuard
 from kraftjbod.core.topic_config import TopicConfig
 from kraftjbod.storage.log.log_handle import LogHandle
 from kraftjbod.storage.manager.log_manager import LogManager
+from kraftjbod.testing.faults import DiskFault
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import (
     TOPIC_ID,
@@ -29,7 +30,7 @@ from tests.faults.rig import (
     random_bytes_of,
     read_log,
 )
-from tests.faults.vfs_fault import Effect, Fault, FaultVfs
+from tests.faults.vfs_fault import Fault, FaultVfs
 
 CONFIG = TopicConfig(segment_bytes=1024, flush_ms=50)
 
@@ -112,7 +113,7 @@ async def test_background_jobs_of_a_hung_directory_delay_no_other_directory() ->
         await manager.create(TopicPartition("t", n), TOPIC_ID, log_dir.directory_id)
         for n, log_dir in enumerate(dirs)
     ]
-    hung.inject(Fault(effect=Effect.NEVER, kinds=frozenset({"sync"})))
+    hung.inject(Fault(effect=DiskFault.HANG_EIO, kinds=frozenset({"sync"})))
     for handle in handles:
         await handle.append_as_leader(data, headers_of(data), 0)
     clock.ms += 1_000

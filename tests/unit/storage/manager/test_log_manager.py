@@ -26,6 +26,7 @@ from kraftjbod.storage.replicas import dir_loading
 from kraftjbod.storage.replicas.dir_loading import LoadProgress
 from kraftjbod.storage.replicas.stray_mark import StrayReason
 from kraftjbod.storage.vfs import DirEntry, OpenMode, RealVfs
+from kraftjbod.testing.faults import DiskFault
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import (
     TOPIC_ID,
@@ -40,7 +41,7 @@ from tests.faults.rig import (
     open_dir,
     read_log,
 )
-from tests.faults.vfs_fault import Effect, Fault, FaultVfs
+from tests.faults.vfs_fault import Fault, FaultVfs
 
 NO_LIMIT = 2**62
 
@@ -309,7 +310,7 @@ async def test_resolve_of_three_copies_delays_a_move_to_the_last_copys_directory
         await manager.close(1)
     with capture_logs():
         manager = await start(*disks)
-    disks[1].inject(Fault(effect=Effect.HANG, kinds=frozenset({"rename"})))
+    disks[1].inject(Fault(effect=DiskFault.HANG, kinds=frozenset({"rename"})))
     resolving = asyncio.create_task(manager.resolve(TP, manager.duplicates[TP][0]))
     while manager.get(TP) is None:
         await asyncio.sleep(0)
@@ -342,7 +343,7 @@ async def test_load_of_a_directory_that_fails_before_the_others_are_loaded_has_n
     """Otherwise its replicas would stay registered, and no copy could be installed later."""
     mem, slow = MemVfs(), FaultVfs(MemVfs())
     await (await start(mem, slow)).create(TP, TOPIC_ID, open_dir(mem, "/d1", 1).directory_id)
-    slow.inject(Fault(effect=Effect.HANG, kinds=frozenset({"list_dir"})))
+    slow.inject(Fault(effect=DiskFault.HANG, kinds=frozenset({"list_dir"})))
     manager = manager_of([open_dir(mem, "/d1", 1), open_dir(slow, "/d2", 2)])
 
     def die_when_loaded(progress: LoadProgress) -> None:

@@ -11,8 +11,9 @@ from structlog.testing import capture_logs
 from kraftjbod.core.errors import KafkaStorageError, LogDirImpairedError, OverloadedError
 from kraftjbod.storage.log.log_handle import LogHandle
 from kraftjbod.storage.moves.future_replica import FutureReplica
+from kraftjbod.testing.faults import DiskFault
 from tests.faults.rig import TP, directory_id
-from tests.faults.vfs_fault import Effect, Fault
+from tests.faults.vfs_fault import Fault
 from tests.unit.storage.replicas.test_replica_swap import MOVE, Node, append, create, start
 
 
@@ -116,7 +117,7 @@ async def test_catch_up_fails_when_a_directory_goes_offline_while_the_thread_han
     number: int,
 ) -> None:
     node, handle, future = await begin()
-    node.vfss[1].inject(Fault(effect=Effect.NEVER, kinds=frozenset({"copy_from"})))
+    node.vfss[1].inject(Fault(effect=DiskFault.HANG_EIO, kinds=frozenset({"copy_from"})))
     async with node.pool.executor() as executor:
         waiting = asyncio.ensure_future(future.catch_up(handle, executor))
         while not node.vfss[1].faults[0].hits:
@@ -134,7 +135,7 @@ async def test_future_replica_operations_exclude_each_other_and_fail_after_disca
     async with node.pool.executor() as executor:
         assert (await future.catch_up(handle, executor)).is_caught_up
         carried = await handle.carried_state()
-        hangs = Fault(effect=Effect.HANG, kinds=frozenset({"rename"}), sticky=False)
+        hangs = Fault(effect=DiskFault.HANG, kinds=frozenset({"rename"}), sticky=False)
         node.vfss[1].inject(hangs)
         syncing = asyncio.ensure_future(future.sync())
         while not hangs.hits:
@@ -158,7 +159,7 @@ async def test_future_replica_operations_are_refused_while_an_abandoned_step_han
     async with node.pool.executor() as executor:
         assert (await future.catch_up(handle, executor)).is_caught_up
         carried = await handle.carried_state()
-        hangs = Fault(effect=Effect.HANG, kinds=frozenset({"rename"}), sticky=False)
+        hangs = Fault(effect=DiskFault.HANG, kinds=frozenset({"rename"}), sticky=False)
         node.vfss[1].inject(hangs)
         finishing = asyncio.ensure_future(future.finish(handle, carried, executor))
         while not hangs.hits:

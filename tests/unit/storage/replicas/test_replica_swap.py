@@ -25,6 +25,7 @@ from kraftjbod.storage.log_dirs.log_dir import LogDir
 from kraftjbod.storage.manager.log_manager import LogManager
 from kraftjbod.storage.moves.future_replica import FutureReplica
 from kraftjbod.storage.moves.mover_pool import MoverPool
+from kraftjbod.testing.faults import DiskFault
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import (
     TOPIC_ID,
@@ -40,7 +41,7 @@ from tests.faults.rig import (
     open_dir,
     read_log,
 )
-from tests.faults.vfs_fault import Effect, Fault, FaultVfs
+from tests.faults.vfs_fault import Fault, FaultVfs
 from tests.unit.broker.gates import Gate
 
 NO_LIMIT = 2**62
@@ -351,7 +352,7 @@ async def test_promote_future_does_not_block_appends_while_the_target_hangs() ->
     node = await start()
     old = await create(node)
     await move_to_end(node)
-    fault = node.vfss[1].inject(Fault(effect=Effect.HANG, path="*future*"))
+    fault = node.vfss[1].inject(Fault(effect=DiskFault.HANG, path="*future*"))
     swap = asyncio.ensure_future(promote(node))
     try:
         while not fault.hits:

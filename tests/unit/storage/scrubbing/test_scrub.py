@@ -21,6 +21,7 @@ from kraftjbod.storage.manager.log_manager import LogManager
 from kraftjbod.storage.scrubbing.scrub import Scrub
 from kraftjbod.storage.scrubbing.scrub_state import ScrubState, parse_scrub_state
 from kraftjbod.storage.vfs import OpenMode, Vfs
+from kraftjbod.testing.faults import DiskFault
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import (
     ManualClock,
@@ -31,7 +32,7 @@ from tests.faults.rig import (
     open_dir,
     read_log,
 )
-from tests.faults.vfs_fault import Effect, Fault, FaultVfs
+from tests.faults.vfs_fault import Fault, FaultVfs
 from tests.unit.broker.gates import until
 
 BATCHES = 24
@@ -216,7 +217,7 @@ async def test_scrub_ignores_a_wrong_read_that_does_not_repeat() -> None:
     vfs = FaultVfs(MemVfs())
     async with scrubbing(vfs) as fixture:
         lie = Fault(
-            effect=Effect.FLIPPED_BIT,
+            effect=DiskFault.ROT,
             kinds=frozenset({"read_at"}),
             path=f"/d1/a-1/{0:020}.log",
             sticky=False,

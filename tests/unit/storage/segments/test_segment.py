@@ -14,9 +14,10 @@ from kraftjbod.storage.segments.offset_index import TIME_ENTRY_BYTES
 from kraftjbod.storage.segments.segment import NO_LIMIT, LogSegment, SegmentUnreadError
 from kraftjbod.storage.segments.segment_indexes import SegmentIndexes
 from kraftjbod.storage.vfs import OpenMode, Vfs
+from kraftjbod.testing.faults import DiskFault
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import batch, headers_of
-from tests.faults.vfs_fault import Effect, Fault, FaultVfs
+from tests.faults.vfs_fault import Fault, FaultVfs
 
 
 def make(vfs: Vfs | None = None, size_bytes: int = 0) -> LogSegment:
@@ -44,7 +45,9 @@ def test_append_truncates_a_torn_write_first() -> None:
     add(segment, batch(base_offset=0))
     size = segment.size_bytes
     vfs.inject(
-        Fault(effect=Effect.SHORT_WRITE, errno=EMFILE, kinds=frozenset({"write_at"}), sticky=False)
+        Fault(
+            effect=DiskFault.SHORT_WRITE, errno=EMFILE, kinds=frozenset({"write_at"}), sticky=False
+        )
     )
     with pytest.raises(OSError):
         add(segment, batch(base_offset=1, body=bytes(5000)))
@@ -118,7 +121,7 @@ def test_append_without_space_leaves_no_bytes() -> None:
     add(segment, batch(base_offset=0))
     size = segment.size_bytes
     kinds = frozenset({"write_at"})
-    vfs.inject(Fault(effect=Effect.SHORT_WRITE, errno=ENOSPC, kinds=kinds, sticky=False))
+    vfs.inject(Fault(effect=DiskFault.SHORT_WRITE, errno=ENOSPC, kinds=kinds, sticky=False))
     with pytest.raises(OSError, match="No space"):
         add(segment, batch(base_offset=1, body=bytes(5000)))
     assert segment.open().size() == size
@@ -131,7 +134,7 @@ def test_truncate_torn_tail_removes_bytes_that_append_could_not_remove() -> None
     segment = make(vfs)
     add(segment, batch(base_offset=0))
     size = segment.size_bytes
-    vfs.inject(Fault(effect=Effect.SHORT_WRITE, errno=ENOSPC, kinds=frozenset({"write_at"})))
+    vfs.inject(Fault(effect=DiskFault.SHORT_WRITE, errno=ENOSPC, kinds=frozenset({"write_at"})))
     vfs.inject(Fault(errno=ENOSPC, kinds=frozenset({"truncate"})))
     with pytest.raises(OSError, match="No space"):
         add(segment, batch(base_offset=1, body=bytes(5000)))
@@ -161,7 +164,7 @@ def test_write_indexes_without_space_keeps_the_old_files() -> None:
     segment.write_indexes()
     before = mem.read_if_exists("/t/00000000000000000000.timeindex")
     add(segment, batch(base_offset=5, timestamp=99))
-    vfs.inject(Fault(effect=Effect.SHORT_WRITE, errno=ENOSPC, kinds=frozenset({"write_at"})))
+    vfs.inject(Fault(effect=DiskFault.SHORT_WRITE, errno=ENOSPC, kinds=frozenset({"write_at"})))
     with pytest.raises(OSError, match="No space"):
         segment.write_indexes()
     assert mem.read_if_exists("/t/00000000000000000000.timeindex") == before
