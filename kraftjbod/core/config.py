@@ -26,6 +26,8 @@ from kraftjbod.core.config_model import (
     MIB,
     MINUTE_MS,
     KeyedModel,
+    Long,
+    Short,
     parse_model,
     split_list,
 )
@@ -67,13 +69,13 @@ class DynamicControllerConfig(DynamicNodeConfig):
     """A broker is also fenced when its process closed its connection to the active controller, as a
     dying process does, and either opens no new connection for this long or has an address that
     refuses connections; 0: never."""
-    leader_imbalance_check_interval_seconds: int = Field(default=300, ge=1)
+    leader_imbalance_check_interval_seconds: Long = Field(default=300, ge=1)
     """How often leadership is moved back to preferred replicas."""
     auto_leader_rebalance_enable: bool = True
     """Whether leadership moves back to preferred replicas automatically."""
-    unclean_leader_election_interval_ms: int = Field(default=300_000, ge=1)
+    unclean_leader_election_interval_ms: Long = Field(default=300_000, ge=1)
     """How often partitions without a leader are checked if their topics allow unclean leaders."""
-    metadata_log_max_record_bytes_between_snapshots: int = Field(default=20 * MIB, ge=1)
+    metadata_log_max_record_bytes_between_snapshots: Long = Field(default=20 * MIB, ge=1)
     """A snapshot of the metadata is written after this many bytes of records."""
     metadata_max_fetch_bytes: int = Field(default=8 * MIB, ge=KIB)
     """Largest answer with metadata to one broker."""
@@ -159,11 +161,11 @@ class ControllerConfig(DynamicControllerConfig, NodeConfig):
 class DynamicBrokerConfig(DynamicNodeConfig, TopicDefaults):
     """Keys that a broker applies at run time, from ConfigRecords of its node or all brokers."""
 
-    replica_alter_log_dirs_io_max_bytes_per_second: int = Field(default=MAX_LONG, ge=1)
+    replica_alter_log_dirs_io_max_bytes_per_second: Long = Field(default=MAX_LONG, ge=1)
     """Bytes per second that all moves between directories may copy together."""
-    leader_replication_throttled_rate: int = Field(default=MAX_LONG, ge=1)
+    leader_replication_throttled_rate: Long = Field(default=MAX_LONG, ge=1)
     """Bytes per second that throttled replicas on other brokers may fetch from here."""
-    follower_replication_throttled_rate: int = Field(default=MAX_LONG, ge=1)
+    follower_replication_throttled_rate: Long = Field(default=MAX_LONG, ge=1)
     """Bytes per second that throttled replicas here may fetch."""
     cordoned_log_dirs: tuple[str, ...] = ()
     """Directories that take no new replicas (KIP-1066); ``*`` for all of them."""
@@ -235,7 +237,7 @@ class BrokerConfig(DynamicBrokerConfig, GroupConfig, NodeConfig):
     have to fit into it."""
     initial_broker_registration_timeout_ms: int = Field(default=60_000, ge=1)
     """A broker stops if it could not register and load the metadata within this time."""
-    log_dir_failure_timeout_ms: int = Field(default=30_000, ge=1)
+    log_dir_failure_timeout_ms: Long = Field(default=30_000, ge=1)
     """A broker that leads partitions on a dead directory stops if no controller takes its report of
     the failure within this time."""
     log_dirs_allowed_roots: tuple[str, ...] = ()
@@ -255,9 +257,9 @@ class BrokerConfig(DynamicBrokerConfig, GroupConfig, NodeConfig):
     """``demote``: a slow directory counts as STALLED, so that others lead, until it is faster."""
     log_dir_scrub_enable: bool = True
     """Whether cold segments are read and checked."""
-    log_dir_scrub_interval_ms: int = Field(default=168 * HOUR_MS, ge=1)
+    log_dir_scrub_interval_ms: Long = Field(default=168 * HOUR_MS, ge=1)
     """How often every cold segment is read and checked."""
-    log_dir_scrub_max_bytes_per_second: int = Field(default=10 * MIB, ge=KIB)
+    log_dir_scrub_max_bytes_per_second: Long = Field(default=10 * MIB, ge=KIB)
     """Bytes per second that the check may read in each directory."""
     controlled_shutdown_enable: bool = True
     """Leaders move away before the daemon stops."""
@@ -292,7 +294,7 @@ class BrokerConfig(DynamicBrokerConfig, GroupConfig, NodeConfig):
     """Chooses the replica that a consumer with a rack reads (KIP-392); use the same value on all
     brokers: ``org.apache.kafka.common.replica.RackAwareReplicaSelector`` for the nearest. If not
     set: the leader."""
-    replica_lag_time_max_ms: int = Field(default=30_000, ge=1)
+    replica_lag_time_max_ms: Long = Field(default=30_000, ge=1)
     """A follower that has not caught up for this long leaves the in-sync set."""
     replica_fetch_wait_max_ms: int = Field(default=500, ge=1)
     """How long a leader may hold a follower's fetch while there are no new records."""
@@ -314,7 +316,7 @@ class BrokerConfig(DynamicBrokerConfig, GroupConfig, NodeConfig):
     max_fetch_sessions_per_follower: int = Field(default=1000, ge=1)
     """Limit of fetch sessions of one broker, which has a session for each of its directories that
     follows this broker."""
-    replica_high_watermark_checkpoint_interval_ms: int = Field(default=5000, ge=1)
+    replica_high_watermark_checkpoint_interval_ms: Long = Field(default=5000, ge=1)
     """How often high watermarks are written to disk."""
 
     log_roll_hours: int = Field(default=168, ge=1)
@@ -326,7 +328,7 @@ class BrokerConfig(DynamicBrokerConfig, GroupConfig, NodeConfig):
     less than 0: unlimited."""
     log_roll_jitter_hours: int = Field(default=0, ge=0)
     """Used if ``log.roll.jitter.ms`` is not set: the same in hours."""
-    log_retention_check_interval_ms: int = Field(default=300_000, ge=1)
+    log_retention_check_interval_ms: Long = Field(default=300_000, ge=1)
     """How often retention is applied; in a full directory every few seconds."""
     log_cleaner_enable: bool = True
     """Whether topics with ``cleanup.policy=compact`` are compacted."""
@@ -334,9 +336,9 @@ class BrokerConfig(DynamicBrokerConfig, GroupConfig, NodeConfig):
     """Directories that are compacted at once."""
     log_cleaner_io_max_bytes_per_second: float = Field(default=sys.float_info.max, ge=1)
     """Bytes per second that all cleaner threads may read and write together."""
-    log_cleaner_dedupe_buffer_size: int = Field(default=128 * MIB, ge=MIB)
+    log_cleaner_dedupe_buffer_size: Long = Field(default=128 * MIB, ge=MIB)
     """Memory for the keys of one pass, of all cleaner threads together."""
-    log_cleaner_backoff_ms: int = Field(default=15_000, ge=1)
+    log_cleaner_backoff_ms: Long = Field(default=15_000, ge=1)
     """How long a cleaner sleeps after it found no log to compact."""
     log_index_cache_bytes: int = Field(default=256 * MIB, ge=KIB)
     """Bytes of segments' indexes that are kept in memory, divided among the directories. The
@@ -345,10 +347,10 @@ class BrokerConfig(DynamicBrokerConfig, GroupConfig, NodeConfig):
     log_open_segments_max: int = Field(default=0, ge=0)
     """Segments whose file is kept open, divided among the directories; the least recently used are
     closed. 0: three quarters of the open files that the process may have, less 128."""
-    log_stray_retention_ms: int = Field(default=168 * HOUR_MS, ge=-1)
+    log_stray_retention_ms: Long = Field(default=168 * HOUR_MS, ge=-1)
     """How long a stray replica, which the metadata does not assign to this broker, is kept; -1:
     unlimited."""
-    log_flush_scheduler_interval_ms: int = Field(default=1000, ge=1)
+    log_flush_scheduler_interval_ms: Long = Field(default=1000, ge=1)
     """How often the broker checks which logs have to be flushed because of ``flush.ms``."""
     log_flush_offset_checkpoint_interval_ms: int = Field(default=60_000, ge=1)
     """How often recovery points are written to disk."""
@@ -357,7 +359,7 @@ class BrokerConfig(DynamicBrokerConfig, GroupConfig, NodeConfig):
     have the same limit."""
     message_max_records: int = Field(default=1_000_000, ge=1)
     """A batch with more records is refused."""
-    message_checking_max_bytes: int = Field(default=256 * MIB, ge=MIB)
+    message_checking_max_bytes: Long = Field(default=256 * MIB, ge=MIB)
     """Bytes of large batches, as they were sent, that may wait until their records are checked."""
     request_timeout_ms: int = Field(default=30_000, ge=1)
     """How long the replication of a transaction marker may take, before its coordinator is answered
@@ -391,9 +393,9 @@ class BrokerConfig(DynamicBrokerConfig, GroupConfig, NodeConfig):
     storage_telemetry_topic_replication_factor: int = Field(default=3, ge=1)
     """Replicas of each partition. If fewer brokers stay alive for some rounds, the topic is created
     with fewer replicas."""
-    storage_telemetry_topic_retention_ms: int = Field(default=168 * HOUR_MS, ge=1)
+    storage_telemetry_topic_retention_ms: Long = Field(default=168 * HOUR_MS, ge=1)
     """How long the topic's records are kept."""
-    storage_telemetry_topic_retention_bytes: int = Field(default=128 * MIB, ge=MIB)
+    storage_telemetry_topic_retention_bytes: Long = Field(default=128 * MIB, ge=MIB)
     """Size limit of each partition. It cannot be unlimited, so that telemetry never fills a disk.
     """
 
@@ -416,7 +418,7 @@ class BrokerConfig(DynamicBrokerConfig, GroupConfig, NodeConfig):
     """Partitions of ``__transaction_state``. This key and the next three apply when the topic is
     created, at the first request of a transactional producer. Later the topic can neither get more
     partitions nor be deleted."""
-    transaction_state_log_replication_factor: int = Field(default=3, ge=1)
+    transaction_state_log_replication_factor: Short = Field(default=3, ge=1)
     """Replicas of each partition; until this many brokers are alive, the topic is not created, and
     transactions wait."""
     transaction_state_log_min_isr: int = Field(default=2, ge=1)

@@ -1,8 +1,8 @@
 """PURE. Base class, parsing and types of the configuration models.
 
 A field's key is its name with dots for underscores. The other properties that DescribeConfigs
-reports also come from the field: the key's type from the annotation (with Kafka's choice between
-INT and LONG), and its documentation from the docstring, which is read on first use.
+reports also come from the field: the key's type from the annotation (:data:`Long` is Kafka's LONG,
+:class:`KafkaType` any other), and its documentation from the docstring, which is read on first use.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from enum import IntEnum
 from functools import cache
 from itertools import pairwise
 from types import NoneType, UnionType
-from typing import Any, Final, TypeVar, get_args, get_origin
+from typing import Annotated, Any, Final, NamedTuple, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
@@ -215,40 +215,21 @@ _ANY_TRUTH: Final = TypeAdapter(bool)
 _ANY_WHOLE_NUMBER: Final = TypeAdapter(int)
 
 
-#: LONG in Kafka, or keys of this project for bytes on a disk or for retention times.
-_LONG_KEYS: Final = frozenset(
-    {
-        *("segment.ms", "segment.jitter.ms", "retention.bytes", "retention.ms"),
-        *("flush.messages", "flush.ms", "delete.retention.ms", "file.delete.delay.ms"),
-        *("min.compaction.lag.ms", "max.compaction.lag.ms"),
-        *("message.timestamp.before.max.ms", "message.timestamp.after.max.ms"),
-        *("local.retention.ms", "local.retention.bytes", "log.roll.jitter.ms"),
-        *("log.local.retention.ms", "log.local.retention.bytes"),
-        *("log.retention.ms", "log.retention.bytes", "log.roll.ms", "log.cleaner.backoff.ms"),
-        *("log.retention.check.interval.ms", "log.cleaner.dedupe.buffer.size"),
-        *("log.cleaner.delete.retention.ms", "log.segment.delete.delay.ms"),
-        *("log.cleaner.min.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms"),
-        *("log.flush.interval.messages", "log.flush.interval.ms"),
-        *("log.flush.scheduler.interval.ms", "replica.lag.time.max.ms"),
-        *("log.message.timestamp.before.max.ms", "log.message.timestamp.after.max.ms"),
-        *("connections.max.idle.ms", "queued.max.request.bytes", "log.dir.failure.timeout.ms"),
-        *("replica.high.watermark.checkpoint.interval.ms", "offsets.retention.check.interval.ms"),
-        *("log.dir.reserve.bytes", "log.dir.min.free.bytes", "log.dir.heal.free.bytes"),
-        *("log.dir.queue.max.bytes", "log.dir.scrub.max.bytes.per.second"),
-        *("log.dir.scrub.interval.ms", "log.stray.retention.ms", "queued.max.response.bytes"),
-        *("message.checking.max.bytes", "storage.telemetry.topic.retention.ms"),
-        *("storage.telemetry.topic.retention.bytes", "group.telemetry.topic.retention.ms"),
-        "group.telemetry.topic.retention.bytes",
-        *("leader.imbalance.check.interval.seconds", "unclean.leader.election.interval.ms"),
-        "metadata.log.max.record.bytes.between.snapshots",
-    }
-)
-#: Keys whose type in Kafka differs from the type of the field.
-_OTHER_TYPES: Final = {
-    "offsets.topic.replication.factor": ConfigType.SHORT,
-    "transaction.state.log.replication.factor": ConfigType.SHORT,
-    "listener.security.protocol.map": ConfigType.STRING,
-    "max.connections.per.ip.overrides": ConfigType.STRING,
+class KafkaType(NamedTuple):
+    """Marks a field whose key has another type in Kafka than the annotation implies."""
+
+    config_type: ConfigType
+
+
+#: LONG in Kafka, or a key of this project for bytes on a disk or for retention times.
+Long = Annotated[int, KafkaType(ConfigType.LONG)]
+Short = Annotated[int, KafkaType(ConfigType.SHORT)]
+#: Text in Kafka, which is split here at its commas.
+SplitText = Annotated[tuple[str, ...], KafkaType(ConfigType.STRING)]
+_TYPES: Final = {
+    bool: ConfigType.BOOLEAN,
+    int: ConfigType.INT,
+    float: ConfigType.DOUBLE,
 }
 
 
@@ -256,7 +237,7 @@ _OTHER_TYPES: Final = {
 def config_types(model: type[KeyedModel]) -> Mapping[str, ConfigType]:
     """Types by key."""
     return {
-        str(field.alias): _type_of(str(field.alias), _bare(field.annotation), field.default)
+        str(field.alias): _type_of(field.annotation, field.metadata)
         for field in model.model_fields.values()
     }
 
@@ -272,27 +253,20 @@ def config_meanings(model: type[KeyedModel]) -> Mapping[str, str]:
     return {str(field.alias): meanings[name] for name, field in fields if name in meanings}
 
 
-def _bare(annotation: Any) -> Any:
-    """Remove ``| None`` from ``annotation``, and replace a NewType by its base type."""
-    if isinstance(annotation, UnionType):
-        annotation = next(one for one in get_args(annotation) if one is not NoneType)
-    return getattr(annotation, "__supertype__", annotation)
-
-
-def _type_of(key: str, annotation: Any, default: Any) -> ConfigType:
-    if key in _OTHER_TYPES:
-        return _OTHER_TYPES[key]
-    if annotation is bool:
-        return ConfigType.BOOLEAN
-    if annotation is float:
-        return ConfigType.DOUBLE
-    if annotation is int:
-        is_large = isinstance(default, int) and default > MAX_INT
-        return ConfigType.LONG if is_large or key in _LONG_KEYS else ConfigType.INT
+def _type_of(annotation: Any, metadata: Iterable[object]) -> ConfigType:
+    for mark in metadata:
+        if isinstance(mark, KafkaType):
+            return mark.config_type
     kind = get_origin(annotation) or annotation
-    if isinstance(kind, type) and issubclass(kind, tuple):
-        return ConfigType.LIST
-    return ConfigType.STRING
+    if kind is Annotated:
+        return _type_of(annotation.__origin__, annotation.__metadata__)
+    if kind in (Union, UnionType):
+        return _type_of(next(one for one in get_args(annotation) if one is not NoneType), ())
+    kind = getattr(kind, "__supertype__", kind)  # A NewType's base type.
+    if kind in _TYPES:
+        return _TYPES[kind]
+    is_list = isinstance(kind, type) and issubclass(kind, tuple)
+    return ConfigType.LIST if is_list else ConfigType.STRING
 
 
 def _docstrings(model: type[Any]) -> Mapping[str, str]:

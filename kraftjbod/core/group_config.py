@@ -12,6 +12,8 @@ from kraftjbod.core.config_model import (
     KIB,
     MIB,
     KeyedModel,
+    Long,
+    Short,
     parse_model,
     stored_values,
     unknown_keys,
@@ -99,7 +101,7 @@ class GroupConfig(KeyedModel):
     """Largest metadata that a client may add to a committed offset."""
     offsets_retention_minutes: int = Field(default=10_080, ge=1)
     """How long offsets are kept once their group is empty or has no subscription to their topic."""
-    offsets_retention_check_interval_ms: int = Field(default=600_000, ge=1)
+    offsets_retention_check_interval_ms: Long = Field(default=600_000, ge=1)
     """How often the coordinator searches for expired offsets."""
     offsets_commit_timeout_ms: int = Field(default=5_000, ge=1)
     """How long the replication of a group's records to all in-sync replicas may take."""
@@ -109,7 +111,7 @@ class GroupConfig(KeyedModel):
     """Partitions of ``__consumer_offsets``. This key and the next two apply when the topic is
     created, at the first request for a group. Later the topic can neither get more partitions nor
     be deleted."""
-    offsets_topic_replication_factor: int = Field(default=3, ge=1)
+    offsets_topic_replication_factor: Short = Field(default=3, ge=1)
     """Replicas of each partition; until this many brokers are alive, the topic is not created, and
     groups wait."""
     offsets_topic_segment_bytes: int = Field(default=100 * MIB, ge=KIB)
@@ -128,9 +130,9 @@ class GroupConfig(KeyedModel):
     group_telemetry_topic_replication_factor: int = Field(default=3, ge=1)
     """Replicas of each partition. If fewer brokers stay alive for some rounds, the topic is created
     with fewer replicas."""
-    group_telemetry_topic_retention_ms: int = Field(default=168 * HOUR_MS, ge=1)
+    group_telemetry_topic_retention_ms: Long = Field(default=168 * HOUR_MS, ge=1)
     """How long the topic's records are kept."""
-    group_telemetry_topic_retention_bytes: int = Field(default=128 * MIB, ge=MIB)
+    group_telemetry_topic_retention_bytes: Long = Field(default=128 * MIB, ge=MIB)
     """Size limit of each partition. It cannot be unlimited, so that telemetry never fills a disk.
     """
 

@@ -19,6 +19,8 @@ from kraftjbod.core.config_model import (
     MAX_INT,
     MIB,
     KeyedModel,
+    Long,
+    SplitText,
     list_items,
     parse_model,
     split_list,
@@ -206,7 +208,7 @@ class NodeConfig(DynamicNodeConfig, StorageSettings):
     """What clients and brokers are told to connect to; ``listeners`` if not set."""
     controller_listener_names: tuple[str, ...] = ("CONTROLLER",)
     """Which of the listeners' names are of the control plane."""
-    listener_security_protocol_map: tuple[str, ...] = ()
+    listener_security_protocol_map: SplitText = ()
     """``NAME:PROTOCOL``; a listener with another protocol than PLAINTEXT is refused."""
     security_inter_broker_protocol: str = PLAINTEXT
     """PLAINTEXT; anything else is refused."""
@@ -233,20 +235,20 @@ class NodeConfig(DynamicNodeConfig, StorageSettings):
     log_dir_io_suspect_ms: int = Field(default=2000, ge=1)
     """An operation that runs longer makes its directory STALLED until it ends; a flush, which takes
     as long as its segment is large, does so after half of ``log.dir.io.timeout.ms``."""
-    log_dir_reserve_bytes: int = Field(default=40 * MIB, ge=0)
+    log_dir_reserve_bytes: Long = Field(default=40 * MIB, ge=0)
     """Size of the reserve file that is released when the directory's disk is full (KIP-928); 0: no
     reserve."""
-    log_dir_min_free_bytes: int = Field(default=0, ge=0)
+    log_dir_min_free_bytes: Long = Field(default=0, ge=0)
     """With fewer free bytes a directory becomes SATURATED before its disk is full; 0: only when the
     disk is full."""
-    log_dir_heal_free_bytes: int | None = Field(default=None, ge=0)
+    log_dir_heal_free_bytes: Long | None = Field(default=None, ge=0)
     """Bytes above both the reserve and the minimum that must be free before a SATURATED directory
     is ONLINE again. If not set: ``log.dir.reserve.bytes``."""
     log_dir_warn_free_percent: int = Field(default=10, ge=0, le=100)
     """The broker warns when a smaller share of the disk is free; 0: never."""
     log_dir_queue_max_ops: int = Field(default=10_000, ge=1)
     """Operations that may wait for one directory; beyond, new ones are refused."""
-    log_dir_queue_max_bytes: int = Field(default=256 * MIB, ge=1)
+    log_dir_queue_max_bytes: Long = Field(default=256 * MIB, ge=1)
     """Bytes to be written that may wait for one directory; beyond, new appends are refused."""
 
     rpc_max_request_bytes: int = Field(default=8 * MIB, ge=KIB)
@@ -257,18 +259,18 @@ class NodeConfig(DynamicNodeConfig, StorageSettings):
     """Connections that are open at once, of all listeners together."""
     max_connections_per_ip: int = Field(default=MAX_INT, ge=0)
     """Connections from one address that are open at once."""
-    max_connections_per_ip_overrides: tuple[str, ...] = ()
+    max_connections_per_ip_overrides: SplitText = ()
     """``address:count``, for addresses with another limit."""
     max_connections_reserved_for_brokers: int = Field(default=1000, ge=0)
     """How many of ``max.connections`` only brokers get; at most half of them."""
     socket_listen_backlog_size: int = Field(default=512, ge=1)
     """Connections that the kernel keeps for each listener until they are accepted."""
-    connections_max_idle_ms: int = Field(default=600_000, ge=1)
+    connections_max_idle_ms: Long = Field(default=600_000, ge=1)
     """A connection that is idle for this long is closed."""
-    queued_max_request_bytes: int = Field(default=256 * MIB, ge=MIB)
+    queued_max_request_bytes: Long = Field(default=256 * MIB, ge=MIB)
     """Bytes of requests, received whole or in part, that are not answered yet, of all connections
     together."""
-    queued_max_response_bytes: int = Field(default=256 * MIB, ge=MIB)
+    queued_max_response_bytes: Long = Field(default=256 * MIB, ge=MIB)
     """Bytes of answers that clients have not read yet, of all connections together."""
     socket_receive_timeout_ms: int = Field(default=60_000, ge=1)
     """A connection is closed if a started request makes no progress for this long."""

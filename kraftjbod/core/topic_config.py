@@ -16,6 +16,7 @@ from kraftjbod.core.config_model import (
     MAX_LONG,
     MIB,
     KeyedModel,
+    Long,
     list_items,
     nearest_hint,
     parse_model,
@@ -144,16 +145,16 @@ ZstdLevel = Annotated[int, Field(ge=-131072, le=22)]
 class TopicConfig(KeyedModel):
     """Configuration of one topic, by Kafka's topic-level names."""
 
-    retention_ms: int = Field(default=168 * HOUR_MS, ge=-1)
+    retention_ms: Long = Field(default=168 * HOUR_MS, ge=-1)
     """How long records are kept with ``cleanup.policy=delete``; -1: unlimited."""
-    retention_bytes: int = -1
+    retention_bytes: Long = -1
     """Newest bytes that a partition keeps with ``cleanup.policy=delete``; less than 0: unlimited.
     """
     segment_bytes: int = Field(default=1024 * MIB, ge=KIB)
     """A segment file is closed at this size."""
-    segment_ms: int = Field(default=168 * HOUR_MS, ge=1)
+    segment_ms: Long = Field(default=168 * HOUR_MS, ge=1)
     """A segment file is closed after this time, so that retention and compaction can process it."""
-    segment_jitter_ms: int = Field(default=0, ge=0)
+    segment_jitter_ms: Long = Field(default=0, ge=0)
     """Each segment is closed up to this much earlier than ``segment.ms``, by a random amount, so
     that not all segments are closed at once."""
     segment_index_bytes: int = Field(default=10 * MIB, ge=4)
@@ -169,11 +170,11 @@ class TopicConfig(KeyedModel):
     records."""
     min_cleanable_dirty_ratio: float = Field(default=0.5, ge=0, le=1)
     """A log is compacted when this share of its bytes was not compacted before."""
-    delete_retention_ms: int = Field(default=24 * HOUR_MS, ge=0)
+    delete_retention_ms: Long = Field(default=24 * HOUR_MS, ge=0)
     """How long compaction keeps the mark that a key was deleted."""
-    min_compaction_lag_ms: int = Field(default=0, ge=0)
+    min_compaction_lag_ms: Long = Field(default=0, ge=0)
     """Records that are younger than this are not compacted."""
-    max_compaction_lag_ms: int = Field(default=MAX_LONG, ge=1)
+    max_compaction_lag_ms: Long = Field(default=MAX_LONG, ge=1)
     """Records that are older than this are compacted, even below ``min.cleanable.dirty.ratio``."""
     compression_type: CompressionType = "producer"
     """Codec with which the leader compresses each batch; ``producer``: batches are kept as their
@@ -184,27 +185,27 @@ class TopicConfig(KeyedModel):
     """Level with which the leader compresses by lz4."""
     compression_zstd_level: ZstdLevel = 3
     """Level with which the leader compresses by zstd."""
-    flush_messages: int = Field(default=MAX_LONG, ge=1)
+    flush_messages: Long = Field(default=MAX_LONG, ge=1)
     """A log is flushed after this many records."""
-    flush_ms: int = Field(default=MAX_LONG, ge=0)
+    flush_ms: Long = Field(default=MAX_LONG, ge=0)
     """A log is flushed after this time."""
     index_interval_bytes: int = Field(default=4096, ge=0)
     """The offset index has an entry per this many bytes."""
     max_message_bytes: int = Field(default=MIB + 12, ge=0)
     """Largest batch, as the producer sends it."""
-    file_delete_delay_ms: int = Field(default=60_000, ge=0)
+    file_delete_delay_ms: Long = Field(default=60_000, ge=0)
     """How long the files of a removed segment stay for requests that still read them."""
     message_timestamp_type: Literal["CreateTime", "LogAppendTime"] = "CreateTime"
     """Timestamps of records: those of the producer, or the time of the append."""
-    message_timestamp_before_max_ms: int = Field(default=MAX_LONG, ge=0)
+    message_timestamp_before_max_ms: Long = Field(default=MAX_LONG, ge=0)
     """A record may be this much older than the broker's clock."""
-    message_timestamp_after_max_ms: int = Field(default=HOUR_MS, ge=0)
+    message_timestamp_after_max_ms: Long = Field(default=HOUR_MS, ge=0)
     """A record may be this much newer than the broker's clock."""
     remote_storage_enable: bool = False
     """Only ``false`` is accepted, because there is no tiered storage."""
-    local_retention_ms: int = Field(default=-2, ge=-2)
+    local_retention_ms: Long = Field(default=-2, ge=-2)
     """A key of tiered storage; -2 stands for ``retention.ms``. Accepted without effect."""
-    local_retention_bytes: int = Field(default=-2, ge=-2)
+    local_retention_bytes: Long = Field(default=-2, ge=-2)
     """A key of tiered storage; -2 stands for ``retention.bytes``. Accepted without effect."""
     remote_log_copy_disable: bool = False
     """A key of tiered storage. Accepted without effect."""
@@ -310,31 +311,31 @@ class TopicDefaults(KeyedModel):
 
     message_max_bytes: int = Field(default=MIB + 12, ge=0)
     log_segment_bytes: int = Field(default=1024 * MIB, ge=KIB)
-    log_roll_ms: int | None = Field(default=None, ge=1)
-    log_retention_ms: int | None = None
+    log_roll_ms: Long | None = Field(default=None, ge=1)
+    log_retention_ms: Long | None = None
     """Default of the topic key ``retention.ms``; less than 0: unlimited."""
-    log_retention_bytes: int = -1
+    log_retention_bytes: Long = -1
     log_cleanup_policy: CleanupPolicy = CleanupPolicy()
     log_cleaner_min_cleanable_ratio: float = Field(default=0.5, ge=0, le=1)
-    log_cleaner_delete_retention_ms: int = Field(default=24 * HOUR_MS, ge=0)
-    log_cleaner_min_compaction_lag_ms: int = Field(default=0, ge=0)
-    log_cleaner_max_compaction_lag_ms: int = Field(default=MAX_LONG, ge=1)
+    log_cleaner_delete_retention_ms: Long = Field(default=24 * HOUR_MS, ge=0)
+    log_cleaner_min_compaction_lag_ms: Long = Field(default=0, ge=0)
+    log_cleaner_max_compaction_lag_ms: Long = Field(default=MAX_LONG, ge=1)
     log_index_interval_bytes: int = Field(default=4096, ge=0)
-    log_segment_delete_delay_ms: int = Field(default=60_000, ge=0)
-    log_flush_interval_messages: int = Field(default=MAX_LONG, ge=1)
-    log_flush_interval_ms: int | None = Field(default=None, ge=0)
+    log_segment_delete_delay_ms: Long = Field(default=60_000, ge=0)
+    log_flush_interval_messages: Long = Field(default=MAX_LONG, ge=1)
+    log_flush_interval_ms: Long | None = Field(default=None, ge=0)
     log_message_timestamp_type: Literal["CreateTime", "LogAppendTime"] = "CreateTime"
-    log_message_timestamp_before_max_ms: int = Field(default=MAX_LONG, ge=0)
-    log_message_timestamp_after_max_ms: int = Field(default=HOUR_MS, ge=0)
+    log_message_timestamp_before_max_ms: Long = Field(default=MAX_LONG, ge=0)
+    log_message_timestamp_after_max_ms: Long = Field(default=HOUR_MS, ge=0)
     compression_type: CompressionType = "producer"
     compression_gzip_level: GzipLevel = -1
     compression_lz4_level: Lz4Level = 9
     compression_zstd_level: ZstdLevel = 3
-    log_roll_jitter_ms: int | None = Field(default=None, ge=0)
+    log_roll_jitter_ms: Long | None = Field(default=None, ge=0)
     log_index_size_max_bytes: int = Field(default=10 * MIB, ge=4)
     log_preallocate: bool = False
-    log_local_retention_ms: int = Field(default=-2, ge=-2)
-    log_local_retention_bytes: int = Field(default=-2, ge=-2)
+    log_local_retention_ms: Long = Field(default=-2, ge=-2)
+    log_local_retention_bytes: Long = Field(default=-2, ge=-2)
 
     @field_validator("log_cleanup_policy", mode="before")
     @classmethod

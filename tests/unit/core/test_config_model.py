@@ -7,6 +7,7 @@ from pydantic import Field
 
 from kraftjbod.core.config import BrokerConfig, ControllerConfig
 from kraftjbod.core.config_model import (
+    BOUNDS,
     ConfigType,
     KeyedModel,
     config_meanings,
@@ -138,3 +139,12 @@ def test_config_types_and_meanings_cover_keys(model: type[KeyedModel]) -> None:
     of_topics = {key for keys in BROKER_KEYS.values() for key in keys}
     assert model.keys() - meanings.keys() <= of_topics
     assert all("\n" not in text for text in meanings.values())
+
+
+@pytest.mark.parametrize("model", [TopicConfig, BrokerConfig, ControllerConfig])
+def test_config_types_of_numbers_hold_their_defaults(model: type[KeyedModel]) -> None:
+    """A larger default needs ``Long`` in the field's annotation."""
+    for field in model.model_fields.values():
+        bounds = BOUNDS.get(config_types(model)[str(field.alias)])
+        if bounds is not None and isinstance(field.default, int):
+            assert bounds[0] <= field.default <= bounds[1], field.alias
