@@ -8,9 +8,12 @@ Rules of this file:
 * A request names its ``api``, its ``version`` and the class of its ``Response``.
 * An error of the whole request is not a field of its response: the envelope carries it
   (``rpc_codec.py``). A field reports errors only if one request is about several things.
-* A field that a newer version adds has a default and names the version. A request is written in
-  the version of the cluster's ``metadata.version``, without the fields that this version lacks.
-* Unknown fields are ignored.
+* A field added after 0.1.0 has a default that means "not reported": unknown fields are ignored, and
+  older peers do not send it. That is all for responses, for bodies within messages, and for a
+  request that an older controller may carry out without the field.
+* A field of a request that an older controller must not ignore also has a version of the request
+  (:class:`Since`). A request is written in the version of the cluster's ``metadata.version``,
+  without the fields that this version lacks.
 * Large lists are flat (a list of ints, not of models).
 * Ids are sent as 16 raw bytes.
 """
@@ -84,7 +87,7 @@ class RpcResponse(RpcBody):
 
 
 class Since(NamedTuple):
-    """Marks a field with the request version that added it."""
+    """Marks a field of a request, not of a body within it, with the version that added it."""
 
     version: int
 

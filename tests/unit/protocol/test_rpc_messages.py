@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -33,6 +34,7 @@ from kraftjbod.protocol.rpc_messages import (
     RpcBody,
     RpcRequest,
     RpcResponse,
+    Since,
     TopicRef,
 )
 
@@ -88,6 +90,25 @@ def test_every_response_belongs_to_exactly_one_request() -> None:
     answers = [request.Response for request in REQUESTS.values()]
     assert len(set(answers)) == len(answers)
     assert set(answers) == set(defined(RpcResponse))
+
+
+def test_new_fields_have_defaults_and_required_fields_stay() -> None:
+    """Otherwise a peer of version 0.1.0 and this one refuse each other's messages."""
+    kinds = {kind.__name__: kind for kind in defined(RpcBody)}
+    for line in (Path(__file__).parent / "required_rpc_fields_0.1.0.txt").read_text().splitlines():
+        name, _, fields = line.partition(": ")
+        found = kinds[name].model_fields
+        required = {field for field, info in found.items() if info.is_required()}
+        assert required <= set(fields.split()) <= found.keys(), name
+
+
+def test_since_marks_fields_of_requests_only_and_names_one_of_their_versions() -> None:
+    """Responses, and bodies within messages, are written with all fields in each version."""
+    for kind in defined(RpcBody):
+        marks = [m for info in kind.model_fields.values() for m in info.metadata]
+        versions = {mark.version for mark in marks if isinstance(mark, Since)}
+        allowed = range(1, kind.version + 1) if issubclass(kind, RpcRequest) else ()
+        assert versions <= set(allowed), kind
 
 
 @pytest.mark.parametrize("kind", defined(RpcBody))
