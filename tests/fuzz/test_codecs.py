@@ -9,11 +9,10 @@ import random
 from collections import Counter
 from typing import Any
 
-import pytest
-
 from kraftjbod.core.errors import RemoteProtocolError
 from kraftjbod.protocol import kafka_codec as codec
 from kraftjbod.protocol import rpc_codec
+from tests.each_case import each_case
 from tests.fuzz.kafka_frames import EVERY_VERSION, KafkaFrames, make
 from tests.fuzz.mutations import spoilt
 from tests.fuzz.rpc_frames import RpcAnswers, RpcFrames
@@ -23,7 +22,7 @@ SEEDS = (1, 2, 3)
 FRAMES = 8_000
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@each_case("seed", SEEDS)
 def test_kafka_codec_decodes_or_refuses_spoilt_requests(seed: int) -> None:
     frames = KafkaFrames(Values(random.Random(seed), World()))
     sound = 0
@@ -45,7 +44,7 @@ def _encoded(version: int, body: Any) -> bytes:
     return b"".join(buffers)[4:]
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@each_case("seed", SEEDS)
 def test_kafka_codec_decodes_or_refuses_spoilt_responses(seed: int) -> None:
     """Followers decode the responses of other brokers, so a malformed one must not crash them."""
     rng = random.Random(seed)
@@ -75,7 +74,7 @@ def _answer(values: Values, key: int, version: int) -> bytes:
             continue  # A text is too long for an old version.
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@each_case("seed", SEEDS)
 def test_rpc_codec_decodes_or_refuses_spoilt_requests(seed: int) -> None:
     frames = RpcFrames(Values(random.Random(seed), World()))
     sound = 0
@@ -91,7 +90,7 @@ def test_rpc_codec_decodes_or_refuses_spoilt_requests(seed: int) -> None:
     assert sound > FRAMES // 4
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@each_case("seed", SEEDS)
 def test_rpc_codec_decodes_or_refuses_spoilt_responses(seed: int) -> None:
     """A valid response survives a round trip, and an error response is returned as an error.
 

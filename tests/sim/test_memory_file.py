@@ -9,9 +9,10 @@ import pytest
 from kraftjbod.storage.vfs import OpenMode
 from kraftjbod.testing.simulation.memory_file import MemFile
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
+from tests.each_case import each_case
 
 
-@pytest.mark.parametrize("seed", range(20))
+@each_case("seed", range(20))
 def test_allows_accepts_content_after_crash_except_garbage_at_the_end(seed: int) -> None:
     rng = random.Random(seed)
     file = MemFile()

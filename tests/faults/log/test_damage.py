@@ -11,6 +11,7 @@ from kraftjbod.storage.log.log_handle import LogHandle
 from kraftjbod.storage.manager.log_manager import LogManager
 from kraftjbod.storage.vfs import OpenMode
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
+from tests.each_case import each_case
 from tests.faults.rig import (
     TOPIC_ID,
     TP,
@@ -98,7 +99,7 @@ def all_but(*numbers: int) -> list[int]:
     return [i * RECORDS for i in range(BATCHES) if i not in numbers]
 
 
-@pytest.mark.parametrize("number", range(BATCHES))
+@each_case("number", range(BATCHES))
 async def test_read_reports_damage_of_any_batch_once_and_serves_all_others(
     number: int,
 ) -> None:
@@ -119,8 +120,8 @@ async def test_read_reports_damage_of_any_batch_once_and_serves_all_others(
 HEADER_BYTES = [*range(12), *range(16, 61)]
 
 
-@pytest.mark.parametrize("at", HEADER_BYTES)
 @pytest.mark.parametrize("number", [0, 5, 7])
+@each_case("at", HEADER_BYTES)
 async def test_read_loses_at_most_an_index_interval_by_a_damaged_header(
     number: int, at: int
 ) -> None:
@@ -223,8 +224,8 @@ async def test_damaged_index_file_is_rebuilt_and_reported(suffix: str, how: str)
     assert log_dir.is_online
 
 
-@pytest.mark.parametrize("at", range(8))
-@pytest.mark.parametrize("entry", range(2))
+@each_case("at", range(8))
+@each_case("entry", range(2))
 async def test_read_is_correct_with_any_changed_bit_in_an_index_entry(entry: int, at: int) -> None:
     """The entries are still ascending, so the change is not visible before a read uses them."""
     vfs = MemVfs()

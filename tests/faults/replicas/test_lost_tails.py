@@ -17,8 +17,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import pytest
-
 from kraftjbod.broker.cluster.lifecycle.lifecycle_events import (
     Action,
     AnnounceChanges,
@@ -56,6 +54,7 @@ from kraftjbod.protocol.rpc_messages import (
     BrokerRegistrationRequest,
     ListenerInfo,
 )
+from tests.each_case import each_case
 from tests.golden.transcript import CLUSTER_ID, World, directory
 
 SEEDS = 40
@@ -530,7 +529,7 @@ def _shared(one: list[Record], other: list[Record]) -> int:
     return min(len(one), len(other))
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@each_case("seed", range(SEEDS))
 def test_acknowledged_records_survive_lost_tails_of_followers_and_leaders(seed: int) -> None:
     sim = Sim(seed)
     for _ in range(STEPS):

@@ -5,9 +5,8 @@ from __future__ import annotations
 import random
 from collections import Counter
 
-import pytest
-
 from kraftjbod.net.connection_quotas import ConnectionQuotas, QuotaLimits
+from tests.each_case import each_case
 
 
 class Connection:
@@ -20,7 +19,7 @@ class Connection:
         self.aborted = reason
 
 
-@pytest.mark.parametrize("seed", range(30))
+@each_case("seed", range(30))
 def test_connection_quotas_always_admit_brokers_to_reserved_places(seed: int) -> None:
     chance = random.Random(seed)
     limits = QuotaLimits(

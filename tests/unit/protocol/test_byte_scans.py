@@ -13,6 +13,7 @@ from kraftjbod.core.errors import CorruptRecordError
 from kraftjbod.protocol import byte_scans, record_scans
 from kraftjbod.protocol.record_batch import HEADER_BYTES
 from kraftjbod.protocol.records import Record, build_batch, encode_varint
+from tests.each_case import each_case
 
 COMPILED = record_scans.compiled_form()
 FORMS = [byte_scans] if COMPILED is None else [byte_scans, COMPILED]
@@ -170,7 +171,7 @@ def bodies(seed: int) -> list[tuple[bytes, int]]:
     return found
 
 
-@pytest.mark.parametrize("seed", range(5))
+@each_case("seed", range(5))
 def test_compiled_and_interpreted_scans_agree(seed: int) -> None:
     accepted = 0
     for body, count in bodies(seed):

@@ -16,6 +16,7 @@ from kraftjbod.metadata.records import ConfigRecord, ResourceType
 from kraftjbod.net.kafka_client import KafkaConnection
 from kraftjbod.testing.faults import DiskFault
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
+from tests.each_case import each_case
 from tests.faults.rig import batch, headers_of, read_log
 from tests.faults.vfs_fault import Fault, FaultVfs
 from tests.unit.broker.broker_rig import (
@@ -190,7 +191,7 @@ def bytes_of(rig: BrokerRig) -> bytes:
     )
 
 
-@pytest.mark.parametrize("seed", range(4))
+@each_case("seed", range(4))
 async def test_logs_are_identical_after_any_sequence_of_leaders(seed: int) -> None:
     """KIP-101, KIP-279: each leader appends records that other replicas must not keep."""
     rng = random.Random(seed)
@@ -230,7 +231,7 @@ async def write_if_it_leads(
         acknowledged.append(body)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@each_case("seed", range(6))
 async def test_records_acknowledged_with_acks_all_survive_any_sequence_of_leaders(
     seed: int,
 ) -> None:

@@ -8,7 +8,6 @@ import random
 import struct
 import threading
 
-import pytest
 import uvloop
 
 from kraftjbod.broker.cluster.topic_configs import TopicConfigs
@@ -27,6 +26,7 @@ from kraftjbod.protocol.control_records import TransactionMarker
 from kraftjbod.protocol.record_batch import Compression, batches, compute_crc
 from kraftjbod.protocol.records import Record, build_batch, read_records
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
+from tests.each_case import each_case
 from tests.faults.rig import batch
 from tests.faults.vfs_fault import Fault, FaultVfs
 from tests.unit.broker.broker_rig import (
@@ -80,7 +80,7 @@ def in_transaction(sequence: int) -> bytes:
     )
 
 
-@pytest.mark.parametrize("seed", range(6))
+@each_case("seed", range(6))
 async def test_transactional_appends_keep_their_order_regardless_of_verification_delay(
     seed: int,
 ) -> None:

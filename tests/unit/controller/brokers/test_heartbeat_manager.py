@@ -16,6 +16,7 @@ from kraftjbod.controller.brokers.heartbeat_manager import (
 from kraftjbod.core.ids import BrokerEpoch, BrokerId, ConnectionId, Uuid
 from kraftjbod.metadata.records import RegisterBrokerRecord
 from kraftjbod.metadata.registrations import BrokerRegistration
+from tests.each_case import each_case
 
 FENCED, UNFENCED = BrokerControlState.FENCED, BrokerControlState.UNFENCED
 LEAVING, GONE = BrokerControlState.CONTROLLED_SHUTDOWN, BrokerControlState.SHUTDOWN_NOW
@@ -340,7 +341,7 @@ class _Brokers:
         assert self.heartbeats.until_gone_ms(self.now_ms) == min(waits, default=None)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@each_case("seed", range(40))
 def test_heartbeat_manager_matches_model_of_brokers_and_connections(seed: int) -> None:
     """Two connections of one broker, late heartbeats, and former incarnations that are still
     alive."""

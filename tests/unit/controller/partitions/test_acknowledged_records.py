@@ -26,6 +26,7 @@ from kraftjbod.core.ids import (
 )
 from kraftjbod.metadata.registrations import BrokerRegistration, PartitionRegistration
 from kraftjbod.protocol import rpc_messages as m
+from tests.each_case import each_case
 from tests.golden.transcript import World
 
 Record = tuple[int, int]
@@ -477,7 +478,7 @@ def live(seed: int, *, elr: bool) -> int:
     return len(life.lost)
 
 
-@pytest.mark.parametrize("seed", range(60))
+@each_case("seed", range(60))
 def test_leader_elected_with_elr_has_all_acknowledged_records(seed: int) -> None:
     live(seed, elr=True)
 

@@ -14,6 +14,7 @@ from kraftjbod.raft.machine.messages import Entry, HardState, node
 from kraftjbod.raft.machine.voter_set import VoterSet
 from kraftjbod.storage.vfs import OpenMode, Vfs
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
+from tests.each_case import each_case
 from tests.faults.vfs_fault import WRITING_KINDS, Fault, FaultVfs
 
 ROOT = "/meta"
@@ -150,7 +151,7 @@ def test_may_give_up_requires_that_the_other_voters_are_a_majority(voters: int) 
 
 
 @pytest.mark.parametrize("error", [EIO, ENOSPC])
-@pytest.mark.parametrize("seed", range(4))
+@each_case("seed", range(4))
 def test_damaged_tail_truncation_interrupted_anywhere_leaves_no_voting_short_log(
     seed: int, error: int
 ) -> None:

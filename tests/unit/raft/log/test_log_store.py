@@ -16,6 +16,7 @@ from kraftjbod.storage.log_dirs.log_dir_policy import OpKind, kind_of_failure
 from kraftjbod.storage.vfs import OpenMode, Vfs
 from kraftjbod.testing.faults import DiskFault
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
+from tests.each_case import each_case
 from tests.faults.vfs_fault import WRITING_KINDS, Fault, FaultVfs
 
 ROOT = "/meta"
@@ -430,7 +431,7 @@ def test_log_store_disk_error_at_each_operation_loses_no_acknowledged_entry(
     raise AssertionError("the workload never ran through")
 
 
-@pytest.mark.parametrize("seed", range(8))
+@each_case("seed", range(8))
 def test_log_store_power_cut_at_each_operation_loses_no_acknowledged_entry(seed: int) -> None:
     rng = random.Random(seed)
     for nth in range(1, 1000):
@@ -450,7 +451,7 @@ def test_log_store_power_cut_at_each_operation_loses_no_acknowledged_entry(seed:
 
 
 @pytest.mark.parametrize("is_lost", [False, True])
-@pytest.mark.parametrize("seed", range(8))
+@each_case("seed", range(8))
 def test_log_store_entries_reported_after_a_restart_survive_a_power_cut(
     seed: int, *, is_lost: bool
 ) -> None:
@@ -534,7 +535,7 @@ class _Follower:
         assert stored.last_offset >= self.cut - 1 or covered == self.wanted[0]
 
 
-@pytest.mark.parametrize("seed", range(6))
+@each_case("seed", range(6))
 def test_log_store_power_cut_during_a_truncation_leaves_the_old_or_the_new_log(seed: int) -> None:
     rng = random.Random(seed)
     for nth in range(1, 1000):

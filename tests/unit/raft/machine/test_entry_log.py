@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import random
 
-import pytest
-
 from kraftjbod.raft.machine.entry_log import EntryLog, term_starts
 from kraftjbod.raft.machine.messages import Entry, EntryKind, SnapshotId, node
 from kraftjbod.raft.machine.voter_set import VoterSet
+from tests.each_case import each_case
 
 FIRST = VoterSet.of_keys([node(1)])
 
@@ -36,7 +35,7 @@ def _check(log: EntryLog, model: list[Entry], base: SnapshotId, kept_from: int) 
             assert log.last_up_to(last + 5, term) == (max(fitting), terms[max(fitting)])
 
 
-@pytest.mark.parametrize("seed", range(20))
+@each_case("seed", range(20))
 def test_entry_log_equals_a_list_of_entries_after_random_changes(seed: int) -> None:
     rng = random.Random(seed)
     base = snapshot = SnapshotId(-1, 0)

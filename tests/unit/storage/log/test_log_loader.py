@@ -14,6 +14,7 @@ from kraftjbod.storage.log.unified_log import UnifiedLog
 from kraftjbod.storage.segments.batch_walk import Damage
 from kraftjbod.storage.vfs import OpenMode, Vfs
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
+from tests.each_case import each_case
 from tests.faults.rig import (
     TOPIC_ID,
     TP,
@@ -82,7 +83,7 @@ def test_log_loader_keeps_no_file_of_an_unclean_log_open() -> None:
     assert all(segment.file is None for segment in load(vfs).log.segments.all)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@each_case("seed", range(5))
 def test_log_loader_recovery_reads_the_disk_instead_of_the_page_cache(seed: int) -> None:
     """After a failed fsync the pages are marked clean, and later fsyncs do not write them."""
     vfs, log = make()

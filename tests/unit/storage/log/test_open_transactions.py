@@ -29,6 +29,7 @@ from kraftjbod.storage.moves.future_log import FutureLog
 from kraftjbod.storage.segments.segment_scrub import SegmentScrub
 from kraftjbod.storage.vfs import OpenMode, write_atomically
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
+from tests.each_case import each_case
 from tests.faults.rig import TOPIC_ID, TP, close_log, read_by_index
 from tests.faults.vfs_fault import Fault, FaultVfs
 
@@ -303,7 +304,7 @@ class Walk:
             begin = after
 
 
-@pytest.mark.parametrize("seed", [*range(100), 843, 3111, 10032])
+@each_case("seed", [*range(100), 843, 3111, 10032])
 def test_read_committed_returns_the_committed_batches_after_random_log_changes(seed: int) -> None:
     walk = Walk(seed)
     steps = {

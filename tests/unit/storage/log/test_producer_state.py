@@ -13,6 +13,7 @@ from kraftjbod.protocol.control_records import TransactionMarker
 from kraftjbod.protocol.record_batch import CONTROL_BIT, TRANSACTIONAL_BIT, BatchHeader
 from kraftjbod.storage.log.producer_state import RETRIES_END_AFTER_MS, ProducerLimits, ProducerState
 from kraftjbod.storage.log.verification_guards import ProducerTerms
+from tests.each_case import each_case
 from tests.faults.rig import batch, headers_of
 
 LARGEST = 2**31 - 1
@@ -170,7 +171,7 @@ def test_producer_state_expire_after_a_clock_step_back_keeps_no_producer_longer(
     assert len(state) == 0
 
 
-@pytest.mark.parametrize("seed", range(20))
+@each_case("seed", range(20))
 def test_producer_state_never_stores_a_retry_twice_with_many_producers(seed: int) -> None:
     """Some producers resend their last batches, among many producer ids that appear once."""
     dice = random.Random(seed)

@@ -17,6 +17,7 @@ from kraftjbod.storage.log_dirs.slow_dirs import (
     GiveBack,
     SlowDirs,
 )
+from tests.each_case import each_case
 from tests.faults.rig import directory_id
 
 A, B, C = directory_id(1), directory_id(2), directory_id(3)
@@ -142,7 +143,7 @@ def test_slow_dirs_forgets_a_removed_directory() -> None:
     assert sample(dirs, 1, 1, 80)[-1] == Demote(C)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@each_case("seed", range(20))
 def test_slow_dirs_random_walk_demotes_at_most_one_and_keeps_a_healthy_one(seed: int) -> None:
     rng = random.Random(seed)
     dirs, demoted = slow_dirs(), None

@@ -13,6 +13,7 @@ from kraftjbod.storage.manager.closing import close_logs
 from kraftjbod.storage.manager.log_manager import LogManager
 from kraftjbod.storage.vfs import Vfs
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
+from tests.each_case import each_case
 from tests.faults.large_log import CountingVfs, count_steps
 from tests.faults.rig import (
     TOPIC_ID,
@@ -113,7 +114,7 @@ async def test_close_logs_rewrites_the_snapshot_of_a_changed_log(is_truncated: b
     assert handle.latest_epoch == 1
 
 
-@pytest.mark.parametrize("seed", range(3))
+@each_case("seed", range(3))
 async def test_close_logs_power_cut_loses_no_flushed_record(seed: int) -> None:
     """The power is cut at each operation; each log has a flushed and an unflushed record."""
     vfs = FaultVfs(mem := MemVfs())

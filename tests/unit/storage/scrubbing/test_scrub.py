@@ -23,6 +23,7 @@ from kraftjbod.storage.scrubbing.scrub_state import ScrubState, parse_scrub_stat
 from kraftjbod.storage.vfs import OpenMode, Vfs
 from kraftjbod.testing.faults import DiskFault
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
+from tests.each_case import each_case
 from tests.faults.rig import (
     ManualClock,
     batch,
@@ -134,7 +135,7 @@ async def test_scrub_pass_over_sound_logs_reads_each_closed_segment() -> None:
         assert fixture.met == []
 
 
-@pytest.mark.parametrize("number", range(2 * PER_SEGMENT))
+@each_case("number", range(2 * PER_SEGMENT))
 async def test_scrub_finds_damage_in_any_closed_batch(number: int) -> None:
     async with scrubbing() as fixture:
         fixture.flip(number)

@@ -14,6 +14,7 @@ from kraftjbod.storage.segments.batch_walk import (
     sound_batches,
     walk_around_damage,
 )
+from tests.each_case import each_case
 from tests.faults.rig import batch
 
 BODY = bytes(40)
@@ -108,7 +109,7 @@ def test_around_damage_joins_adjacent_damage_up_to_a_known_batch() -> None:
     assert walk_damaged(data, known=(2 * SIZE, 3 * SIZE)) == [0, Damage(2, 6, SIZE), 6, 8]
 
 
-@pytest.mark.parametrize("at", range(0, 61))
+@each_case("at", range(0, 61))
 def test_around_damage_passes_a_damaged_header_by_the_index(at: int) -> None:
     """The leader epoch is the exception, because no other part of the batch confirms it."""
     data = data_of(5)

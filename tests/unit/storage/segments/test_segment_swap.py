@@ -18,6 +18,7 @@ from kraftjbod.storage.segments.segment_swap import (
     place_of,
 )
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
+from tests.each_case import each_case
 from tests.faults.rig import batch, headers_of
 from tests.faults.vfs_fault import Fault, FaultVfs
 
@@ -91,7 +92,7 @@ def test_segment_swap_renames_the_compacted_segment_and_its_indexes() -> None:
     assert not [name for name in names(vfs) if name.endswith(".deleted")]
 
 
-@pytest.mark.parametrize("seed", range(6))
+@each_case("seed", range(6))
 def test_segment_swap_crash_at_any_operation_leaves_the_old_or_the_new_log(seed: int) -> None:
     total = FaultVfs(MemVfs())
     segments = log(total.inner)
