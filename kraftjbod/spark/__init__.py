@@ -3,10 +3,11 @@
 Topics are read and written by the data source and sink ``kraftjbod``. The storage state comes from
 DescribeLogDirs and from the topic ``__storage_telemetry``. Transforms take and return frames. Jobs
 read, transform and write. No daemon and no other tool imports this package.
-Start with pipeline_tool.py. Each job has a subpackage, built on connector, tables and session.
 
-External programs import from here: ``spark_session``; ``register``, to add the source to an
-existing session; and ``read_table``, for the results of jobs.
+Start with pipeline_tool.py. Each job has a subpackage, which uses connector, tables and session.
+
+External programs import three functions from here: ``spark_session``; ``register``, which adds the
+source to an existing session; and ``read_table``, which reads the results of jobs.
 """
 
 from __future__ import annotations

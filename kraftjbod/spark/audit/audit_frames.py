@@ -1,12 +1,12 @@
 """FRAME. The comparisons of an audit: acknowledgements with records, and records with each other.
 
 * An acknowledged record is searched only at the acknowledged offset.
-* Each function returns the differences that it is named for, in the schema ``AUDIT_DIFFERENCES``.
-  The frame is empty if there are none.
+* Each function returns the differences that it is named for, in the schema ``AUDIT_DIFFERENCES``. A
+  correct cluster gives an empty frame.
 * CRC-32 shows whether a record is the acknowledged one. Without a CRC in the acknowledgement only
   the record's presence can be checked.
-* Offsets of a compacted topic may be missing if there is a later record with the same key.
-* These rules cost a shuffle each. :func:`side_by_side` joins everything once, by stretches of
+* Offsets of a compacted topic may be missing if a later record has the same key.
+* Each of these rules costs a shuffle. :func:`side_by_side` joins all rows once, by stretches of
   offsets. :func:`stretch_sums` finds in one pass the stretches that need the rules.
 
 replica_frames.py compares replicas.
@@ -41,7 +41,8 @@ BAD_STANDINGS: Final = ("missing", "changed")
 
 
 def cast_to(frame: DataFrame, schema: StructType) -> DataFrame:
-    """Select and cast the columns of ``schema``; missing columns are null."""
+    """Return the columns of ``schema`` in its order, cast to its types; missing columns are
+    null."""
     return frame.select(
         *(
             (F.col(f.name) if f.name in frame.columns else F.lit(None))
@@ -53,18 +54,22 @@ def cast_to(frame: DataFrame, schema: StructType) -> DataFrame:
 
 
 def differences(frame: DataFrame, difference: str, detail: Column) -> DataFrame:
-    """Convert ``frame`` to differences of one kind."""
+    """Return ``frame`` as ``AUDIT_DIFFERENCES`` of the kind ``difference``, with ``detail`` as the
+    text."""
     found = frame.withColumn("difference", F.lit(difference)).withColumn("detail", detail)
     return cast_to(found, AUDIT_DIFFERENCES)
 
 
 def all_of(frames: list[DataFrame]) -> DataFrame:
-    """The union of several frames of differences."""
+    """Return the union of frames of differences."""
     return cast_to(reduce(DataFrame.unionByName, frames), AUDIT_DIFFERENCES)
 
 
 def acknowledgements(lines: DataFrame) -> DataFrame:
-    """One row per acknowledged record, from ``lines`` in the schema ``ACKNOWLEDGED_LINES``."""
+    """Return one row per acknowledged record, as ``ACKNOWLEDGED``.
+
+    :param lines: ``ACKNOWLEDGED_LINES``, in which a line may stand for many records.
+    """
     numbered = lines.select(
         "*", F.explode(F.sequence(F.lit(0), F.coalesce("count", F.lit(1)) - 1)).alias("index")
     ).where("coalesce(count, 1) > 0")
@@ -78,7 +83,10 @@ def acknowledgements(lines: DataFrame) -> DataFrame:
 
 
 def audited_records(records: DataFrame) -> DataFrame:
-    """The columns of records that an audit keeps; ``records`` has at least those of ``RECORD``."""
+    """Return ``AUDITED_RECORDS``: the position of each record, and CRCs of its key and value.
+
+    :param records: has at least the columns ``AUDITED_COLUMNS``.
+    """
     hashed = (
         records.withColumn("key_crc", F.crc32("key"))
         .withColumn("value_crc", F.crc32("value"))
@@ -90,7 +98,10 @@ def audited_records(records: DataFrame) -> DataFrame:
 def side_by_side(
     acknowledged: DataFrame, records: DataFrame, *, stretch: int = GAP_STRETCH
 ) -> DataFrame:
-    """``AUDITED_PLACES``: acknowledgements and records, with each stretch in one task."""
+    """Return ``AUDITED_PLACES``: acknowledgements and records, with each stretch in one task.
+
+    :param stretch: length of a stretch, in offsets.
+    """
     both = acknowledged.withColumn("is_acknowledged", F.lit(True)).unionByName(
         records.withColumn("is_acknowledged", F.lit(False)), allowMissingColumns=True
     )
@@ -99,7 +110,9 @@ def side_by_side(
 
 
 def stretch_sums(places: DataFrame) -> DataFrame:
-    """``STRETCH_SUMS`` of :func:`side_by_side`."""
+    """Return ``STRETCH_SUMS``: one row per stretch of ``places``, the result of
+    :func:`side_by_side`.
+    """
     acked, held = F.col("is_acknowledged"), ~F.col("is_acknowledged")
     at = places.groupBy(*STRETCH, "offset").agg(
         F.count_if(acked).alias("acknowledged"),
@@ -125,15 +138,18 @@ def stretch_sums(places: DataFrame) -> DataFrame:
 
 
 def stretch_of(offset: str, length: int) -> Column:
-    """The number of the stretch that contains an offset."""
+    """Return the number of the stretch that contains the column ``offset``.
+
+    :param length: length of a stretch, in offsets.
+    """
     return F.floor(F.col(offset) / F.lit(length))
 
 
 def line_sums(lines: DataFrame) -> DataFrame:
-    """Sums of ``ACKNOWLEDGED_LINES`` by topic and partition.
+    """Return sums of ``ACKNOWLEDGED_LINES`` by topic and partition.
 
-    ``lines`` counts all lines, and ``lacking`` those without a required column. ``disorderly``
-    counts lines that are not after all earlier ones of their producer, in offset and sequence.
+    ``lines`` counts all lines, and ``lacking`` the lines without a required column. ``disorderly``
+    counts lines whose offset or sequence does not exceed those of the producer's earlier lines.
     """
     size = F.coalesce("count", F.lit(1))
     ends = lines.withColumn("last_offset", F.col("offset") + size - 1).withColumn(
@@ -160,9 +176,10 @@ def line_sums(lines: DataFrame) -> DataFrame:
 def standings(
     acknowledged: DataFrame, records: DataFrame, ranges: DataFrame, *, has_compacted: bool
 ) -> DataFrame:
-    """The result for each acknowledged record: ``AUDITED_ACKNOWLEDGEMENTS``.
+    """Return ``AUDITED_ACKNOWLEDGEMENTS``: the result for each acknowledged record.
 
-    :param has_compacted: whether any of ``ranges`` is compacted, which costs more work.
+    :param ranges: ``LOG_RANGES`` of the audited partitions.
+    :param has_compacted: whether any of ``ranges`` is compacted, which costs another shuffle.
     """
     held = records.dropDuplicates(list(PLACE)).select(
         *PLACE,
@@ -182,20 +199,21 @@ def standings(
 
 
 def missing_or_changed(standings: DataFrame) -> DataFrame:
-    """The rows of :func:`standings` that are differences."""
+    """Return the missing and the changed records among :func:`standings`, as differences."""
     bad = standings.where(F.col("standing").isin(*BAD_STANDINGS))
     return cast_to(bad.withColumn("difference", F.col("standing")), AUDIT_DIFFERENCES)
 
 
 def unreadable(standings: DataFrame) -> DataFrame:
-    """One row per partition without a leader."""
+    """Return one difference per partition that has no leader, with its number of acknowledged
+    records."""
     silent = standings.where("standing = 'unreadable'").groupBy(*PARTITION).count()
     detail = F.format_string("no broker leads it: %,d acknowledged records unseen", "count")
     return differences(silent, "unreadable", detail)
 
 
 def acknowledged_at_one_offset(acknowledged: DataFrame) -> DataFrame:
-    """Offsets acknowledged for two records, of which one must be missing."""
+    """Return the offsets that were acknowledged for two records, of which one must be missing."""
     numbered = acknowledged.where("producer is not null and sequence is not null")
     claim = F.struct("producer", "sequence")
     claims = numbered.groupBy(*PLACE).agg(F.min(claim).alias("one"), F.max(claim).alias("other"))
@@ -207,7 +225,7 @@ def acknowledged_at_one_offset(acknowledged: DataFrame) -> DataFrame:
 
 
 def acknowledged_twice(acknowledged: DataFrame) -> DataFrame:
-    """Records acknowledged at more than one offset; reported at the last offset."""
+    """Return the records that were acknowledged at several offsets, at the last of these."""
     numbered = acknowledged.where("producer is not null and sequence is not null")
     placed = numbered.groupBy(*PARTITION, "producer", "sequence").agg(
         F.min("offset").alias("first"), F.max("offset").alias("offset")
@@ -217,7 +235,8 @@ def acknowledged_twice(acknowledged: DataFrame) -> DataFrame:
 
 
 def out_of_order(acknowledged: DataFrame) -> DataFrame:
-    """Records at a higher offset than a record that their producer sent later."""
+    """Return the acknowledged records that have a higher offset than a later record of their
+    producer."""
     numbered = acknowledged.where("producer is not null and sequence is not null")
     before = Window.partitionBy(*PARTITION, "producer").orderBy("offset", "sequence")
     preceded = numbered.withColumn(
@@ -231,13 +250,17 @@ def out_of_order(acknowledged: DataFrame) -> DataFrame:
 
 
 def read_twice(records: DataFrame) -> DataFrame:
-    """Offsets that were read more than once, which is possible in a table but not in a topic."""
+    """Return the offsets that were read more than once.
+
+    This is possible in a table of ``ingest``, but not in a topic.
+    """
     counted = records.groupBy(*PLACE).count().where("count > 1")
     return differences(counted, "duplicate", F.format_string("it is there %d times", "count"))
 
 
 def repeated_content(acknowledged: DataFrame, records: DataFrame) -> DataFrame:
-    """Repeated pairs of key and value in a partition, if one of the records was acknowledged.
+    """Return repetitions of a key and value in a partition, if any of the equal records was
+    acknowledged.
 
     Valid only if no producer sends the same key and value twice.
     """
@@ -262,11 +285,13 @@ def offset_gaps(
     stretch: int = GAP_STRETCH,
     only: DataFrame | None = None,
 ) -> DataFrame:
-    """Offsets between start and end of a log that have no record.
+    """Return the ranges of offsets between start and end of a log that have no record.
 
-    Compacted topics are skipped. ``control`` (topic, partition, offset) has the offsets of control
-    batches, which no reader sees. A gap that continues in the next ``stretch`` is reported in
-    parts. ``only`` limits the search to some stretches.
+    Compacted topics are skipped. A gap that continues in the next stretch is reported in parts.
+
+    :param control: topic, partition and offset of each control record, which no reader sees.
+    :param stretch: length of a stretch, in offsets.
+    :param only: the stretches to search; None for all.
     """
     number = stretch_of("offset", stretch)
     whole = ranges.where("not is_compacted and log_start < log_end").select(
@@ -293,7 +318,7 @@ def _element(name: str) -> Column:
 
 
 def _latest_of_keys(acknowledged: DataFrame, records: DataFrame, ranges: DataFrame) -> DataFrame:
-    """The last offset of each key of a compacted topic, in records or acknowledgements."""
+    """Return the last offset of each key of compacted topics, in records or acknowledgements."""
     compacted = F.broadcast(ranges.where("is_compacted").select(*PARTITION))
     keyed = [frame.select(*PLACE, "key_crc") for frame in (acknowledged, records)]
     both = keyed[0].unionByName(keyed[1]).where("key_crc is not null")
@@ -321,7 +346,8 @@ def _standing() -> Column:
 
 
 def _differs(crc: str) -> Column:
-    """Whether an acknowledged CRC, if present, differs from the record's."""
+    """Return the condition that an acknowledged CRC is present and differs from the record's
+    CRC."""
     return F.col(crc).isNotNull() & ~F.col(crc).eqNullSafe(F.col(f"held_{crc}"))
 
 
@@ -342,7 +368,10 @@ def _standing_detail() -> Column:
 
 
 def _stretch_ends(whole: DataFrame, stretch: int) -> DataFrame:
-    """Offsets just before and just after each stretch of each log, to find gaps at its ends."""
+    """Return the offsets before the first and after the last offset of each stretch of each log.
+
+    With them a gap at the beginning or end of a stretch lies between two offsets.
+    """
     size = F.lit(stretch)
     stretches = whole.select(
         "*",

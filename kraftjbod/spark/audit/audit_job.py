@@ -3,11 +3,11 @@
 All data is compared up to the log ends at the start of the job. Differences are written to the
 table ``audit_differences``. Unchecked parts are reported as prominently as differences.
 
-The data is read and joined once, by stretches of offsets. Sums show which stretches need a closer
-look (audit_sieve.py); in a correct cluster there are none.
+The data is read and joined once, by stretches of offsets. Sums select the stretches that need the
+rules (audit_sieve.py); in a correct cluster no stretch does.
 
-Exit code 1 if records are missing, changed, damaged or different between replicas. Duplicate or
-reordered records also count, unless ``--allow-duplicates`` declares that producers are not
+The exit code is 1 if records are missing, changed, damaged or different between replicas. Duplicate
+or reordered records also count, unless ``--allow-duplicates`` declares that producers are not
 idempotent.
 """
 
@@ -24,7 +24,13 @@ from pyspark.sql import functions as F
 
 from kraftjbod.spark.audit import audit_frames as audit
 from kraftjbod.spark.audit import replica_frames
-from kraftjbod.spark.audit.audit_material import Material, Wishes, kept, read_claims, read_material
+from kraftjbod.spark.audit.audit_material import (
+    AuditOptions,
+    Material,
+    disk_frames,
+    read_claims,
+    read_material,
+)
 from kraftjbod.spark.session.job import Job, JobOutcome, job_command, kafka_option
 from kraftjbod.spark.tables.schemas import AUDIT_DIFFERENCES, AUDITED_ACKNOWLEDGEMENTS
 from kraftjbod.spark.tables.stored_tables import publish, read_folder
@@ -77,7 +83,7 @@ def command(
     kafka: Mapping[str, str],
 ) -> JobOutcome:
     """Compare what producers were acknowledged with what topics hold."""
-    wishes = Wishes(
+    options = AuditOptions(
         compares_replicas=replicas,
         records_are_unique=records_are_unique,
         allows_duplicates=allow_duplicates,
@@ -86,8 +92,8 @@ def command(
     )
     claims = read_claims(job, acknowledged, topics)
     job.step(f"asking {bootstrap_server} about {', '.join(claims.topics)}")
-    with kept() as keep:
-        material = read_material(job, keep, claims, bootstrap_server, wishes)
+    with disk_frames() as keep:
+        material = read_material(job, keep, claims, bootstrap_server, options)
         standings = keep(judged_standings(job, material))
         publish(judged_differences(job, material, standings), job.table(TABLE))
         findings = _findings(job, material, standings)
@@ -99,7 +105,7 @@ def command(
 
 
 def judged_standings(job: Job, material: Material) -> DataFrame:
-    """The result for each acknowledged record in the odd stretches."""
+    """Return ``AUDITED_ACKNOWLEDGEMENTS`` of the stretches that the sums could not clear."""
     if not material.odd:
         return job.spark.createDataFrame([], AUDITED_ACKNOWLEDGEMENTS)
     return audit.standings(
@@ -111,7 +117,7 @@ def judged_standings(job: Job, material: Material) -> DataFrame:
 
 
 def judged_differences(job: Job, material: Material, standings: DataFrame) -> DataFrame:
-    """The differences that the rules find in the odd stretches and replicas."""
+    """Return ``AUDIT_DIFFERENCES`` of the stretches and replicas that the sums could not clear."""
     found = [job.spark.createDataFrame([], AUDIT_DIFFERENCES)]
     acked, records = material.rows(acknowledged=True), material.rows(acknowledged=False)
     if material.odd:
@@ -129,12 +135,12 @@ def judged_differences(job: Job, material: Material, standings: DataFrame) -> Da
                 only=material.odd_stretches,
             ),
         ]
-        if material.wishes.is_of_table:
+        if material.options.is_of_table:
             found.append(audit.read_twice(odd_records))
     if material.disorderly:
         disorderly = material.of_partitions(acked, material.disorderly)
         found += [audit.acknowledged_twice(disorderly), audit.out_of_order(disorderly)]
-    if material.wishes.records_are_unique:
+    if material.options.records_are_unique:
         found.append(audit.repeated_content(acked, records))
     return audit.all_of(found + _differences_of_replicas(material))
 
@@ -212,11 +218,11 @@ class Findings:
 
 
 def _findings(job: Job, material: Material, standings: DataFrame) -> Findings:
-    wishes, table = material.wishes, job.table(TABLE)
+    options, table = material.options, job.table(TABLE)
     found = read_folder(job.spark, table, AUDIT_DIFFERENCES)
     assert found is not None, "it was published just now"
     kinds = _counted(found, "difference")
-    forgiven = FORGIVABLE if wishes.allows_duplicates else ()
+    forgiven = FORGIVABLE if options.allows_duplicates else ()
     first = found.orderBy("difference", "topic", "partition", "offset").limit(_SHOWN)
     counted = Counter(_counted(standings, "standing") if material.odd else {})
     counted["found"] += material.found_by_sums
@@ -225,7 +231,7 @@ def _findings(job: Job, material: Material, standings: DataFrame) -> Findings:
         partitions=len(material.ranges),
         records=sum(one.records for one in material.sums),
         batches=sum(one.batches for one in material.batch_sums),
-        replicas=len(material.logs.replicas) if wishes.compares_replicas else 0,
+        replicas=len(material.logs.replicas) if options.compares_replicas else 0,
         standings={standing: count for standing, count in counted.items() if count},
         differences=kinds,
         counting=sum(count for kind, count in kinds.items() if kind not in forgiven),
@@ -240,7 +246,7 @@ def _counted(frame: DataFrame, column: str) -> dict[str, int]:
 
 
 def _unchecked(material: Material, standings: Mapping[str, int]) -> Iterator[str]:
-    """Sentences about the parts that were not checked."""
+    """Yield a sentence about each part of the data that was not checked."""
     yield from material.logs.unseen
     if standings["trimmed"]:
         yield f"{standings['trimmed']:,} acknowledged records are before the start of their logs"
@@ -252,7 +258,7 @@ def _unchecked(material: Material, standings: Mapping[str, int]) -> Iterator[str
         yield f"contents of {plain:,} acknowledged records that came without a CRC"
     if nameless := sum(one.nameless for one in material.sums):
         yield f"order of {nameless:,} acknowledged records without producer and sequence"
-    if not material.wishes.compares_replicas:
+    if not material.options.compares_replicas:
         yield "replicas, which were not to be compared"
     if material.has_findings:
         unread = material.batches.where("finding = 'unread'").groupBy("broker_id", "path", "detail")

@@ -1,7 +1,8 @@
-"""WIRE. The input of an audit: acknowledgements, records and batches, each read once, and sums.
+"""WIRE. The input of an audit: acknowledgements, records and batches, each read once, and their
+sums.
 
-* Acknowledgements and records are joined by stretches of offsets, in one shuffle, and kept on the
-  executors' disks, so that later rules see the same data as the sums.
+* Acknowledgements and records are joined by stretches of offsets, in one shuffle, and persisted on
+  the executors' disks. Later rules then see the same data as the sums.
 * The driver holds a few numbers per stretch, and no rows.
 """
 
@@ -54,8 +55,9 @@ _JSON_ENDINGS: Final = (".json", ".jsonl", ".ndjson")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wishes:
-    """The optional comparisons of an audit, beside presence, contents and offsets."""
+class AuditOptions:
+    """The options of an audit: its optional comparisons, the audited table, and the client's
+    settings."""
 
     compares_replicas: bool
     records_are_unique: bool
@@ -72,7 +74,8 @@ class Wishes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claims:
-    """Acknowledgements of producers for the audited topics, as ``ACKNOWLEDGED_LINES``."""
+    """The acknowledgements of producers for the audited topics; ``lines`` are
+    ``ACKNOWLEDGED_LINES``."""
 
     lines: DataFrame
     topics: list[str]
@@ -86,7 +89,7 @@ class Claims:
 class Material:
     """The data that one audit compares."""
 
-    wishes: Wishes
+    options: AuditOptions
     logs: ClusterLogs
     #: Acknowledgements and records side by side.
     places: DataFrame
@@ -104,7 +107,7 @@ class Material:
 
     @cached_property
     def odd(self) -> frozenset[Stretch]:
-        """The stretches that the rules have to examine."""
+        """The stretches that the rules have to examine, because the sums do not clear them."""
         control = {one.place: one.control for one in self.batch_sums}
         return frozenset(odd_stretches(self.sums, self.ranges, control, length=self.length))
 
@@ -121,7 +124,8 @@ class Material:
 
     @property
     def found_by_sums(self) -> int:
-        """Number of acknowledged records found by the sums, outside of the odd stretches."""
+        """Number of acknowledged records in stretches that the sums clear; all of them are
+        found."""
         return sum(one.acknowledged for one in self.sums if one.place not in self.odd)
 
     @property
@@ -138,17 +142,17 @@ class Material:
         return self.places.sparkSession.createDataFrame(list(self.ranges), LOG_RANGES)
 
     def rows(self, *, acknowledged: bool) -> DataFrame:
-        """The acknowledgements or the records among the places."""
+        """Return the acknowledgements of ``places``, or its records."""
         half = F.col("is_acknowledged")
         return self.places.where(half if acknowledged else ~half)
 
     def odd_rows(self, *, acknowledged: bool) -> DataFrame:
-        """As :meth:`rows`, only for the odd stretches."""
+        """Return the rows of :meth:`rows` that are in the odd stretches."""
         odd = F.broadcast(self.odd_stretches)
         return self.rows(acknowledged=acknowledged).join(odd, list(audit.STRETCH), "left_semi")
 
     def of_partitions(self, frame: DataFrame, partitions: frozenset[Partition]) -> DataFrame:
-        """The rows of ``frame`` that belong to ``partitions``."""
+        """Return the rows of ``frame`` that belong to ``partitions``."""
         place = StructType(LOG_RANGES.fields[:2])
         named = frame.sparkSession.createDataFrame(sorted(partitions), place)
         return frame.join(F.broadcast(named), list(audit.PARTITION), "left_semi")
@@ -157,7 +161,8 @@ class Material:
 def read_claims(job: Job, path: str | None, topics: str | None) -> Claims:
     """Read the acknowledgements.
 
-    :param topics: value of the option; None for all topics in the acknowledgements.
+    :param path: a Parquet table or a file of JSON lines; None for no acknowledgements.
+    :param topics: names with commas between; None for all topics in the acknowledgements.
     :raises ConfigError: required columns or values are missing, or no topic is named.
     """
     lines = _lines(job, path)
@@ -194,11 +199,12 @@ def _lines(job: Job, path: str | None) -> DataFrame:
 
 
 def read_material(
-    job: Job, keep: Keep, claims: Claims, bootstrap_servers: str, wishes: Wishes
+    job: Job, keep: DiskFrames, claims: Claims, bootstrap_servers: str, options: AuditOptions
 ) -> Material:
-    """Read everything up to the current log ends."""
+    """Read the batches of replicas and the records, up to the current log ends, and compute the
+    sums."""
     logs = _describe(bootstrap_servers, claims.topics)
-    asked = replica_ranges(logs) if wishes.compares_replicas else []
+    asked = replica_ranges(logs) if options.compares_replicas else []
     of_replicas = ranges_frame(job.spark, asked)
     batches, batch_sums = job.spark.createDataFrame([], REPLICA_BATCHES), []
     if asked:
@@ -207,24 +213,24 @@ def read_material(
         batch_sums = [BatchSums(*row) for row in replica_frames.batch_sums(batches).collect()]
         read = sum(one.batches for one in batch_sums)
         job.step(f"read {read:,} batches of {len(logs.replicas):,} replicas")
-    if wishes.table is not None:
-        table = job.spark.read.schema(INGESTED).parquet(job.table(wishes.table))
+    if options.table is not None:
+        table = job.spark.read.schema(INGESTED).parquet(job.table(options.table))
         records = table.where(F.col("topic").isin(claims.topics))
     else:
         is_damaged = any(one.findings for one in batch_sums)
         pieces = sound_pieces(logs, damaged_leaders(batches) if is_damaged else [])
-        records = read_records(job.spark, pieces, bootstrap_servers, wishes.kafka)
+        records = read_records(job.spark, pieces, bootstrap_servers, options.kafka)
     acked = audit.acknowledgements(claims.lines)
     places = keep(audit.side_by_side(acked, audit.audited_records(records)))
     sums = [StretchSums(*row) for row in audit.stretch_sums(places).collect()]
     counts = f"{sum(one.records for one in sums):,} records of {len(logs.ranges):,} partitions"
     job.step(f"read {counts}")
     return Material(
-        wishes=wishes,
+        options=options,
         logs=logs,
         places=places,
         sums=sums,
-        ranges=_ranges(logs, bootstrap_servers, sums, from_table=wishes.is_of_table),
+        ranges=_ranges(logs, bootstrap_servers, sums, from_table=options.is_of_table),
         batches=batches,
         batch_sums=batch_sums,
         replica_ranges=of_replicas,
@@ -244,7 +250,11 @@ def _describe(bootstrap_servers: str, topics: Sequence[str]) -> ClusterLogs:
 def _ranges(
     logs: ClusterLogs, bootstrap_servers: str, sums: Sequence[StretchSums], *, from_table: bool
 ) -> list[LogRange]:
-    """The expected offsets, considering that retention may have deleted some during the reading."""
+    """Return the offsets that the audit expects to exist.
+
+    :param from_table: the records are those of a table. Otherwise retention may have deleted some
+        while they were read, so the log starts are queried again.
+    """
     if from_table:
         return ranges_from_first_of(logs.ranges, sums)
 
@@ -265,17 +275,18 @@ def _ranges(
 
 
 @contextmanager
-def kept() -> Iterator[Keep]:
-    """Keeps frames on the executors' disks until the audit is over."""
-    keep = Keep()
+def disk_frames() -> Iterator[DiskFrames]:
+    """Context with a :class:`DiskFrames`, whose frames are unpersisted at its end."""
+    keep = DiskFrames()
     try:
         yield keep
     finally:
-        keep.let_go()
+        keep.unpersist()
 
 
-class Keep:
-    """What is kept."""
+class DiskFrames:
+    """Frames on the executors' disks. Call it to persist a frame when Spark first computes the
+    frame."""
 
     def __init__(self) -> None:
         self._frames: list[DataFrame] = []
@@ -284,6 +295,6 @@ class Keep:
         self._frames.append(frame.persist(StorageLevel.DISK_ONLY))
         return frame
 
-    def let_go(self) -> None:
+    def unpersist(self) -> None:
         for frame in self._frames:
             frame.unpersist()

@@ -1,12 +1,12 @@
-"""PURE. Selects the places that an audit must examine; sums show that all others are correct.
+"""PURE. Selects the stretches and replicas that an audit must examine, by their sums.
 
-A partition is checked in stretches of offsets. The executors compute sums of each in one pass
-(``STRETCH_SUMS``, ``BATCH_SUMS``). A stretch is done if every offset has one record, every
-acknowledgement its record, and all replicas the same batches. This file returns the other
-stretches, which the rules of audit_frames.py and replica_frames.py examine.
+A partition is checked in stretches of offsets. The executors compute sums of each stretch in one
+pass (``STRETCH_SUMS``, ``BATCH_SUMS``). The sums clear a stretch if every offset has one record,
+every acknowledgement its record, and all replicas the same batches. The functions of this file
+return the other stretches, called odd, which the rules of audit_frames.py and replica_frames.py
+examine.
 
-The selection may include correct stretches, but never omits an incorrect one. If sums cannot
-decide, the rules do.
+The selection may include correct stretches, but never omits an incorrect one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Partition = tuple[str, int]
 
 
 class LogRange(NamedTuple):
-    """One partition; the columns of ``LOG_RANGES``."""
+    """The existing offsets of one partition, a row of ``LOG_RANGES``; None if it has no leader."""
 
     topic: str
     partition: int
@@ -29,7 +29,10 @@ class LogRange(NamedTuple):
 
 
 class Stretch(NamedTuple):
-    """A range of offsets, which starts at ``stretch`` times the common length of all stretches."""
+    """The number of a range of offsets in a partition.
+
+    Its first offset is ``stretch`` times the length that all stretches have.
+    """
 
     topic: str
     partition: int
@@ -37,7 +40,7 @@ class Stretch(NamedTuple):
 
 
 class StretchSums(NamedTuple):
-    """The columns of ``STRETCH_SUMS``; minima and maxima are None without rows."""
+    """A row of ``STRETCH_SUMS``; minima and maxima are None if the stretch has no such rows."""
 
     topic: str
     partition: int
@@ -58,7 +61,7 @@ class StretchSums(NamedTuple):
 
 
 class BatchSums(NamedTuple):
-    """The columns of ``BATCH_SUMS``."""
+    """A row of ``BATCH_SUMS``: sums over the batches of all replicas in one stretch."""
 
     topic: str
     partition: int
@@ -83,7 +86,7 @@ def odd_stretches(
     *,
     length: int,
 ) -> set[Stretch]:
-    """Stretches with a missing record or an unused offset.
+    """Return the stretches that may have a missing or changed record, or an unused offset.
 
     :param control: number of control records per stretch, which no reader sees.
     :param length: length of a stretch, in offsets.
@@ -110,7 +113,7 @@ def odd_stretches(
 
 
 def _is_acknowledged_well(sums: StretchSums, known_range: LogRange | None) -> bool:
-    """Whether all acknowledged records are there, once and unchanged."""
+    """Return whether the sums prove that all acknowledged records exist, once and unchanged."""
     if sums.acknowledged == 0:
         return sums.odd == 0
     if known_range is None or known_range.log_start is None or known_range.log_end is None:
@@ -120,7 +123,11 @@ def _is_acknowledged_well(sums: StretchSums, known_range: LogRange | None) -> bo
 
 
 def _is_whole(sums: StretchSums | None, control: int, begin: int, end: int) -> bool:
-    """Whether exactly the offsets from ``begin`` (inclusive) to ``end`` (exclusive) are used."""
+    """Return whether exactly the offsets from ``begin`` (inclusive) to ``end`` (exclusive) are
+    used.
+
+    :param control: number of offsets that control records use.
+    """
     if sums is None or sums.first_record is None or sums.last_record is None:
         return control == end - begin
     is_within = begin <= sums.first_record and sums.last_record < end
@@ -133,7 +140,10 @@ def _is_compacted(known: Mapping[Partition, LogRange], place: Stretch) -> bool:
 
 
 def ranges_from_first_of(ranges: Iterable[LogRange], sums: Iterable[StretchSums]) -> list[LogRange]:
-    """Ranges extended to the first record of a table, if that is before the log's current start."""
+    """Return ``ranges``, each extended to the first record of a table.
+
+    A table may have records from before the current start of a log.
+    """
     first: dict[Partition, int] = {}
     for one in sums:
         if one.first_record is not None:
@@ -152,10 +162,10 @@ def ranges_from_first_of(ranges: Iterable[LogRange], sums: Iterable[StretchSums]
 def odd_replicas(
     sums: Iterable[BatchSums], asked: Sequence[Partition], *, passed_over: Iterable[str]
 ) -> set[Partition]:
-    """Partitions whose replicas may differ, according to the sums.
+    """Return the partitions whose replicas may differ, according to the sums.
 
-    :param asked: the partition of each replica that was read.
-    :param passed_over: topics whose replicas are compacted independently.
+    :param asked: the partition of each replica that was read, with repetitions.
+    :param passed_over: topics that are skipped, because their replicas are compacted independently.
     """
     replicas: dict[Partition, int] = defaultdict(int)
     for partition in asked:

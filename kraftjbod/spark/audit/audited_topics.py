@@ -1,8 +1,8 @@
 """WIRE. Reads the records of audited topics, except unreadable ones.
 
-A partition whose only in-sync replica is damaged would stop every reader at the damage. The audit
-has found such places in the replicas' batches and reads around them, so that records after the
-damage are audited too. Acknowledged records within the damage count as missing.
+A reader cannot pass a damaged batch if no other in-sync replica has the partition. The audit finds
+such places in the replicas' batches and reads around them, so that records after the damage are
+audited too. Acknowledged records within the damage count as missing.
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ class Piece(NamedTuple):
 
 
 def damaged_leaders(batches: DataFrame) -> list[Piece]:
-    """Damaged places of leaders; ``batches`` as ``REPLICA_BATCHES``."""
+    """Return the damaged ranges of leaders, in order.
+
+    :param batches: ``REPLICA_BATCHES``.
+    """
     rows = batches.where("is_leader and finding = 'damaged'").orderBy(
         "topic", "partition", "base_offset"
     )
@@ -42,9 +45,11 @@ def damaged_leaders(batches: DataFrame) -> list[Piece]:
 
 
 def sound_pieces(logs: ClusterLogs, damages: Iterable[Piece]) -> list[Piece]:
-    """The readable pieces of each log: all of it if another replica can take over.
+    """Return the readable pieces of each log.
 
-    :raises OperatingError: naming a partition that is damaged in too many places.
+    A damaged log is read completely if another in-sync replica could become the leader.
+
+    :raises OperatingError: a partition is damaged in too many places; names it.
     """
     in_sync = Counter((replica.topic, replica.partition) for replica in logs.replicas)
     holes: dict[tuple[str, int], list[Piece]] = defaultdict(list)
@@ -75,7 +80,7 @@ def read_records(
     bootstrap_servers: str,
     kafka: Mapping[str, str] | None = None,
 ) -> DataFrame:
-    """``AUDITED_COLUMNS`` of all ``pieces``.
+    """Return the records of all ``pieces`` as ``AUDITED_COLUMNS``.
 
     :param kafka: options ``kafka.NAME`` of the source.
     """

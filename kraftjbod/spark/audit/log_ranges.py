@@ -1,6 +1,6 @@
 """WIRE. Offsets of the audited logs and places of their replicas, as the cluster reports them.
 
-The driver asks once, and all readers stop at the log ends that were reported then.
+The driver asks once, and all readers stop at the log ends of that time.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _COMPACT: Final = "compact"
 
 
 class ReplicaPlace(NamedTuple):
-    """An in-sync replica; ``path`` is None if its broker does not report it."""
+    """An in-sync replica; ``path`` is None if the broker does not report its directory."""
 
     topic: str
     partition: int
@@ -37,7 +37,10 @@ class ReplicaPlace(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterLogs:
-    """``unseen`` explains, per broker, which replicas are missing in ``replicas``."""
+    """The offset ranges and the in-sync replicas of the audited topics.
+
+    ``unseen`` has a sentence per broker about its replicas that are not in ``replicas``.
+    """
 
     ranges: tuple[LogRange, ...]
     replicas: tuple[ReplicaPlace, ...]
@@ -45,9 +48,9 @@ class ClusterLogs:
 
 
 async def describe_logs(client: ClusterClient, topics: Sequence[str]) -> ClusterLogs:
-    """Describe every partition of ``topics``.
+    """Return the offset ranges and the replicas of every partition of ``topics``.
 
-    :raises OperatingError: a topic does not exist, or no broker answers.
+    :raises OperatingError: a topic does not exist, or no broker responds.
     """
     await client.retry(lambda: client.refresh_metadata(topics))
     for topic in topics:
@@ -69,7 +72,7 @@ async def describe_logs(client: ClusterClient, topics: Sequence[str]) -> Cluster
 async def log_starts(
     client: ClusterClient, ranges: Iterable[LogRange]
 ) -> dict[tuple[str, int], int]:
-    """Current start of each log that has a leader; retention may have advanced it."""
+    """Return the current start of each log that has a leader; retention may have advanced it."""
     starts = {}
     for topic in sorted({one.topic for one in ranges}):
         for partition, (start, _) in (await _offsets(client, topic)).items():
@@ -79,7 +82,7 @@ async def log_starts(
 
 
 async def _offsets(client: ClusterClient, topic: str) -> dict[int, tuple[int | None, int | None]]:
-    """Start and end of each partition; None without a leader after all attempts."""
+    """Return start and end of each partition; None for both without a leader after all attempts."""
 
     async def ask() -> dict[int, tuple[int | None, int | None]]:
         partitions = client.metadata.topic(topic).partitions
@@ -114,7 +117,10 @@ async def _compacted(client: ClusterClient, topics: Iterable[str]) -> frozenset[
 
 
 async def _paths(client: ClusterClient, topics: frozenset[str]) -> dict[tuple[int, str, int], str]:
-    """Directories by broker, topic and partition, as far as brokers answer."""
+    """Return the directory of each replica by broker, topic and partition.
+
+    Replicas of brokers that do not respond are missing.
+    """
     gate = asyncio.Semaphore(_ASKED_AT_ONCE)
 
     async def ask(broker_id: int) -> dict[tuple[int, str, int], str]:
@@ -148,7 +154,7 @@ def _in_sync(
 
 
 def _unseen(client: ClusterClient, topics: Iterable[str]) -> Iterator[str]:
-    """One sentence per broker and reason."""
+    """Yield one sentence per broker and reason about replicas that are not audited."""
     counted: Counter[tuple[int, str]] = Counter()
     for topic in topics:
         for described in client.metadata.topic(topic).partitions.values():

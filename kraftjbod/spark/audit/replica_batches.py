@@ -4,9 +4,10 @@
   their own records up to the high watermark.
 * Each batch becomes one row: position, number of records, CRC and producer. Its bytes are checked
   against the CRC and then dropped.
-* Unreadable offsets also become a row: ``damaged`` or ``unread``, with the reason. A replica may
-  make no progress for :data:`PATIENCE_S`.
-* An in-sync replica that ends before the others gets no such row; its missing batches show it.
+* Unreadable offsets also become a row: ``damaged`` or ``unread``, with the reason. A range is
+  abandoned after :data:`PATIENCE_S` without progress.
+* An in-sync replica that ends before the others gets no such row; its missing batches show the
+  difference.
 
 One task reads several ranges one after another and holds one fetch at a time.
 """
@@ -48,7 +49,10 @@ Row = dict[str, Any]
 def replica_ranges(
     logs: ClusterLogs, *, range_offsets: int = RANGE_OFFSETS
 ) -> list[tuple[Any, ...]]:
-    """The ranges to read of each replica, in pieces: rows of ``REPLICA_RANGES``."""
+    """Return rows of ``REPLICA_RANGES``: the ranges to read of each replica of a log with a leader.
+
+    :param range_offsets: maximum length of a range.
+    """
     ends = {(one.topic, one.partition): (one.log_start, one.log_end) for one in logs.ranges}
     rows: list[tuple[Any, ...]] = []
     for replica in logs.replicas:
@@ -68,16 +72,20 @@ def ranges_frame(spark: SparkSession, rows: Sequence[tuple[Any, ...]]) -> DataFr
 def read_replica_batches(
     ranges: DataFrame, bootstrap_servers: str, *, tasks: int, patience_s: float = PATIENCE_S
 ) -> DataFrame:
-    """Read ``ranges`` (``REPLICA_RANGES``) in that many tasks, as ``REPLICA_BATCHES``.
+    """Return ``REPLICA_BATCHES``: the batches in ``ranges`` (``REPLICA_RANGES``).
 
-    Every action on the frame reads the replicas again.
+    Every action on the returned frame reads the replicas again, unless it is persisted.
+
+    :param tasks: number of Spark tasks.
+    :param patience_s: seconds without progress after which a range is abandoned.
     """
     read = partial(_read, bootstrap_servers, patience_s)
     return ranges.repartition(max(1, tasks)).mapInArrow(read, REPLICA_BATCHES)
 
 
 def tasks_for(spark: SparkSession, ranges: int) -> int:
-    """Number of tasks for that many ranges: several per core, because replicas differ in size."""
+    """Return the number of tasks to read ``ranges``: several per core, because replicas differ in
+    size."""
     cores = int(spark.sparkContext.defaultParallelism)
     return max(1, min(ranges, _TASKS_PER_CORE * cores))
 
@@ -85,7 +93,11 @@ def tasks_for(spark: SparkSession, ranges: int) -> int:
 def _read(
     bootstrap_servers: str, patience_s: float, ranges: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Run one task. Its event loop is paused while Spark processes the returned batches."""
+    """Run one task: yield the rows of ``ranges`` as Arrow batches.
+
+    After a range is abandoned, further ranges of that broker get no patience. The event loop is
+    paused while Spark processes the yielded batches.
+    """
     schema = to_arrow_schema(REPLICA_BATCHES)
     silent: set[int] = set()
     with asyncio.Runner() as runner:
@@ -99,7 +111,7 @@ def _read(
                         found = runner.run(reader.step())
                         if found:
                             yield pa.RecordBatch.from_pylist(found, schema=schema)
-                    if reader.is_given_up:
+                    if reader.is_abandoned:
                         silent.add(row["broker_id"])
         finally:
             runner.run(client.close())
@@ -119,17 +131,17 @@ class ReplicaReader:
         self._position: int = self._start
         self._patience_s = patience_s
         self._waits_since: float | None = None
-        #: The broker did not answer in time, or not with records.
-        self.is_given_up = False
+        #: Whether the broker did not respond with records in time.
+        self.is_abandoned = False
 
     @property
     def is_done(self) -> bool:
         return self._position >= self._end
 
     async def step(self) -> list[Row]:
-        """Fetch once and return the rows; empty if there are no records yet.
+        """Fetch once and return the rows; empty if the broker has no records yet.
 
-        :raises OperatingError: the cluster does not support this API.
+        :raises OperatingError: a permanent error, such as a broker without this version of Fetch.
         """
         try:
             data = await self._fetch(self._broker_id, self._position)
@@ -173,7 +185,7 @@ class ReplicaReader:
         return answer
 
     async def _take(self, data: FetchResponse.PartitionData) -> list[Row]:
-        """The valid batches of a successful response."""
+        """Return rows for the valid batches of a successful response, and for damage after them."""
         records = memoryview(data.records or b"")
         rows: list[Row] = []
         began = self._position
@@ -203,7 +215,11 @@ class ReplicaReader:
         return await self._wait(None)
 
     async def _wait(self, reason: str | None) -> list[Row]:
-        """Retry later, or abandon the range; ``reason`` is None if the log is only too short."""
+        """Pause before another attempt, or abandon the range when the patience is over.
+
+        :param reason: error of the last attempt; None if the log is only shorter than the range.
+        :returns: rows about an abandoned range; empty to try again.
+        """
         now = time.monotonic()
         self._waits_since = self._waits_since or now
         if now - self._waits_since < self._patience_s:
@@ -212,14 +228,14 @@ class ReplicaReader:
         if reason is None and await self._is_in_sync():
             self._position = self._end
             return []
-        self.is_given_up = reason is not None
+        self.is_abandoned = reason is not None
         return [self._pass("unread", self._end, reason or "it is not in sync any more")]
 
     async def _is_in_sync(self) -> bool:
         return self._broker_id in await self._in_sync_replicas()
 
     async def _in_sync_replicas(self) -> tuple[int, ...]:
-        """The in-sync replicas; empty if unknown."""
+        """Return the broker ids of the in-sync replicas; empty if they cannot be queried."""
         try:
             metadata = await self._client.refresh_metadata([self._topic])
             return metadata.topic(self._topic).partitions[self._partition].isr
@@ -227,16 +243,20 @@ class ReplicaReader:
             return ()
 
     async def _pass_damage(self, reason: str, header: BatchHeader | None) -> list[Row]:
-        """Continue after a damaged batch, at the end that another replica or a search finds."""
-        after = await self._end_elsewhere()
+        """Report a damaged batch, and continue after its end.
+
+        The end is taken from another replica, else from ``header``, else from a search.
+        """
+        after = await self._end_at_another_replica()
         if after is None and header is not None:
             after = header.next_offset
         if after is None:
-            after = await self._end_by_trying()
+            after = await self._end_by_search()
         return [self._pass("damaged", after, reason)]
 
-    async def _end_elsewhere(self) -> int | None:
-        """The end of the batch at the position, according to another in-sync replica."""
+    async def _end_at_another_replica(self) -> int | None:
+        """Return the end of the batch at the position in another in-sync replica; None if none has
+        one."""
         for broker_id in await self._in_sync_replicas():
             if broker_id == self._broker_id:
                 continue
@@ -249,10 +269,11 @@ class ReplicaReader:
                 return header.next_offset
         return None
 
-    async def _end_by_trying(self) -> int:
-        """Search an offset where this replica is valid again after the damage.
+    async def _end_by_search(self) -> int:
+        """Return the first offset found at which this replica is valid again after the damage.
 
-        The steps double and then halve. Valid batches between two close damages may be skipped.
+        The search steps double and then halve. Valid batches between two close damages may be
+        skipped.
         """
         step = 1
         while self._position + step < self._end:
@@ -279,7 +300,10 @@ class ReplicaReader:
         return True
 
     def _pass(self, finding: str, after: int, detail: str) -> Row:
-        """Skip the offsets from the position to ``after``, and return a row that reports them."""
+        """Skip the offsets from the position to ``after``; return a row that reports them.
+
+        :param finding: ``damaged`` or ``unread``.
+        """
         row = self._common | {
             "base_offset": self._position,
             "last_offset": after - 1,

@@ -1,6 +1,6 @@
 """FRAME. Compares replicas batch by batch: the batches at equal offsets, and their producers.
 
-* Replicas are compared with the leader. A replica differs where it lacks a batch of the leader, has
+* Replicas are compared with the leader. A replica differs if it lacks a batch of the leader, has
   another batch at that offset, or has a batch that the leader lacks.
 * Unread and damaged parts of a replica are reported as such and not compared.
 * Each replica of a compacted topic is compacted independently, so only CRCs are checked there.
@@ -31,7 +31,10 @@ _NO_PRODUCER: Final = -1
 
 
 def batch_sums(batches: DataFrame, *, stretch: int = GAP_STRETCH) -> DataFrame:
-    """``BATCH_SUMS``. A replica has at most one valid batch at an offset: it is read in order."""
+    """Return ``BATCH_SUMS``: one row per stretch of ``batches``.
+
+    A replica has at most one valid batch at an offset, because it is read in order.
+    """
     placed = batches.withColumn("stretch", stretch_of("base_offset", stretch))
     sound, led = F.col("finding").isNull(), F.expr("finding is null and is_leader")
     of_control = F.expr("last_offset - base_offset + 1")
@@ -58,16 +61,16 @@ def batch_sums(batches: DataFrame, *, stretch: int = GAP_STRETCH) -> DataFrame:
 
 
 def damaged_batches(batches: DataFrame) -> DataFrame:
-    """``bad_crc``: batches that do not match their CRC; ``batches`` of any replica."""
+    """Return the damaged batches of all replicas, as differences ``bad_crc``."""
     damaged = batches.where("finding = 'damaged'").withColumn("offset", F.col("base_offset"))
     where = F.format_string("%s: %s", F.coalesce("path", F.lit("?")), "detail")
     return differences(damaged, "bad_crc", where)
 
 
 def replica_differences(batches: DataFrame, ranges: DataFrame) -> DataFrame:
-    """``replica_differs``: batches of followers that differ from the leader's.
+    """Return the batches of followers that differ from the leader's, as ``replica_differs``.
 
-    :param ranges: the ranges read of leaders and followers: ``REPLICA_RANGES``.
+    :param ranges: ``REPLICA_RANGES`` that were read of leaders and followers.
     """
     sound = batches.where("finding is null")
     leader = sound.where("is_leader").select(*_BATCH, _contents().alias("led"))
@@ -83,14 +86,14 @@ def replica_differences(batches: DataFrame, ranges: DataFrame) -> DataFrame:
         _differs(differing, F.coalesce("held", F.lit("no batch that begins here")), F.col("led")),
         _differs(alone, F.col("held"), F.lit("no batch that begins here")),
     ]
-    return _but_for_findings(all_of(found_here), batches)
+    return _without_findings(all_of(found_here), batches)
 
 
 def repeated_sequences(batches: DataFrame) -> DataFrame:
-    """``duplicate``: batches with sequence numbers that their producer had used before.
+    """Return leaders' batches with sequence numbers that their producer had used before.
 
-    For leaders only. Skipped numbers are no difference: brokers forget producers after some time,
-    and then the sequence restarts.
+    They are differences ``duplicate``. Skipped numbers are no difference: brokers forget producers
+    after some time, and then the sequence restarts.
     """
     led = batches.where("finding is null and is_leader and not is_control").where(
         (F.col("producer_id") != _NO_PRODUCER) & (F.col("record_count") > 0)
@@ -112,7 +115,8 @@ def repeated_sequences(batches: DataFrame) -> DataFrame:
 
 
 def control_offsets(batches: DataFrame) -> DataFrame:
-    """Topic, partition and offset of the leaders' control records, which no consumer sees."""
+    """Return topic, partition and offset of the leaders' control records, which no consumer
+    sees."""
     control = batches.where("finding is null and is_leader and is_control")
     return control.select(
         *PARTITION, F.explode(F.sequence("base_offset", "last_offset")).alias("offset")
@@ -120,7 +124,7 @@ def control_offsets(batches: DataFrame) -> DataFrame:
 
 
 def _contents() -> Column:
-    """A text that is equal if and only if two batches are equal."""
+    """Return a column with a text that is equal if and only if two batches are equal."""
     return F.format_string(
         "%d records up to offset %d with CRC %08x", "record_count", "last_offset", "crc"
     )
@@ -134,8 +138,8 @@ def _differs(frame: DataFrame, held: Column, led: Column) -> DataFrame:
     return differences(found_here, "replica_differs", detail)
 
 
-def _but_for_findings(differences: DataFrame, batches: DataFrame) -> DataFrame:
-    """Remove offsets at which the replica or its leader was damaged or not read."""
+def _without_findings(differences: DataFrame, batches: DataFrame) -> DataFrame:
+    """Remove differences at offsets where the replica or its leader was damaged or not read."""
     findings = F.broadcast(
         batches.where("finding is not null").select(
             *PARTITION,

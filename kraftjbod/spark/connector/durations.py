@@ -24,8 +24,9 @@ _MOST_MS: Final = 100 * 365 * 86_400_000
 def duration_ms(text: str, option: str, *, bare_unit: str = "") -> int:
     """Parse a duration to milliseconds.
 
+    :param option: name of the option, for the error.
     :param bare_unit: unit of a number without unit; by default such a text is an error.
-    :raises ConfigError: naming ``option``, if it is not a duration or above a hundred years.
+    :raises ConfigError: ``text`` is not a duration, or is above a hundred years.
     """
     match = _DURATION.fullmatch(text.strip().lower())
     unit_ms = None if match is None else _UNIT_MS.get(match[2] or bare_unit)
@@ -40,7 +41,7 @@ def duration_ms(text: str, option: str, *, bare_unit: str = "") -> int:
 def duration_s(text: str, option: str) -> int:
     """Parse a duration to whole seconds, at least one.
 
-    :raises ConfigError: naming ``option``, if it is no such duration.
+    :raises ConfigError: ``text`` is no such duration.
     """
     millis = duration_ms(text, option)
     if millis < 1000 or millis % 1000:

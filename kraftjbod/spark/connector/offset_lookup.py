@@ -1,6 +1,6 @@
 """WIRE. Requests of the driver to the cluster: the partitions of a read, and their offsets.
 
-* One metadata request and one request per leader, for any number of partitions.
+* A lookup needs one metadata request and one request per leader, for any number of partitions.
 * No request creates a topic.
 * Leader elections are awaited up to :data:`PATIENCE_S`. If no broker was ever reached, the lookup
   fails after :data:`FIRST_CONTACT_S`: the hosts or the security settings are wrong.
@@ -77,12 +77,12 @@ _MAYBE_GONE: Final = frozenset({KafkaError._NOENT, KafkaError.UNKNOWN_TOPIC_OR_P
 
 
 def is_transient(error: Any) -> bool:
-    """Whether an error of the client library is transient."""
+    """Return whether ``error`` of the client library is transient."""
     return error.code() in _TRANSIENT
 
 
 def quiet(settings: Mapping[str, str]) -> dict[str, Any]:
-    """``settings`` without librdkafka's log lines on standard error.
+    """Return ``settings`` without librdkafka's log lines on standard error.
 
     The errors that the source raises have the same information.
     """
@@ -92,7 +92,8 @@ def quiet(settings: Mapping[str, str]) -> dict[str, Any]:
 def make_client(build: Callable[[dict[str, Any]], T], settings: Mapping[str, Any]) -> T:
     """Create a client of librdkafka.
 
-    :raises ConfigError: naming the setting that it rejects.
+    :param build: class of the client, called with the settings.
+    :raises ConfigError: the client rejects a setting; names it.
     """
     try:
         return build(dict(settings))
@@ -109,7 +110,8 @@ class Assigned:
 
 
 class OffsetLookup:
-    """Sends the requests of one query; created on the driver and not sent to executors."""
+    """Queries partitions and offsets for one query. It is created on the driver and not sent to
+    executors."""
 
     def __init__(self, options: SourceOptions, *, patience_s: float = PATIENCE_S) -> None:
         self._options = options
@@ -127,11 +129,11 @@ class OffsetLookup:
         self._admin = self._connect()
 
     def assigned(self, known: Collection[str] = (), *, must_exist: bool) -> Assigned:
-        """The current partitions that the options name.
+        """Return the existing partitions that the options name, and those of topics in ``known``.
 
         :param known: topics that the query has read before.
-        :param must_exist: whether a missing topic or partition is an error. Otherwise it is left
-            out after ``fetchOffset.numRetries`` attempts.
+        :param must_exist: whether a missing topic or partition is an error. Otherwise it is omitted
+            after ``fetchOffset.numRetries`` attempts.
         :raises UnknownTopicOrPartitionError: naming the missing topic or partition.
         """
         found: dict[str, Any] = {}
@@ -166,16 +168,17 @@ class OffsetLookup:
         )
 
     def earliest(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The first offset of each partition. Deleted partitions are left out."""
+        """Return the first offset of each partition. Deleted partitions are omitted."""
         return self._offsets(dict.fromkeys(partitions, _Spec.earliest()))
 
     def latest(
         self, partitions: Iterable[TopicPartition], at_least: Offsets | None = None
     ) -> dict[TopicPartition, int]:
-        """The offset after the last record of each partition. Deleted partitions are left out.
+        """Return the offset after the last record of each partition. Deleted partitions are
+        omitted.
 
         :param at_least: position of the query. A new leader may briefly report a lower offset, and
-            is then asked again, up to ``fetchOffset.numRetries`` times.
+            is then queried again, up to ``fetchOffset.numRetries`` times.
         """
         wanted = list(partitions)
         found: dict[TopicPartition, int] = {}
@@ -190,10 +193,11 @@ class OffsetLookup:
     def resolve(
         self, position: Position, partitions: Collection[TopicPartition], *, is_start: bool
     ) -> dict[TopicPartition, int]:
-        """Convert a position to an offset per partition; an offset may be outside the log.
+        """Return the offset of each partition at ``position``; an offset may be outside the log.
 
-        Deleted partitions are left out, unless the options name an offset of 0 or more.
+        Deleted partitions are omitted, unless the options name an offset of 0 or more.
 
+        :param is_start: whether ``position`` is the start of the query, else its end.
         :raises ConfigError: the options omit a partition of ``partitions`` or name any other. Or a
             partition has no record for a starting timestamp, and the strategy is not latest.
         """
@@ -241,7 +245,8 @@ class OffsetLookup:
                 return {name for name in listed.topics if re.fullmatch(pattern, name)}
 
     def _describe(self, topics: Collection[str]) -> dict[str, Any]:
-        """The client library's descriptions; None for a topic that does not exist."""
+        """Return the client library's description of each topic; None for a topic that does not
+        exist."""
         if not topics:
             return {}
 
@@ -295,7 +300,11 @@ class OffsetLookup:
             del asked[partition]
 
     def _reach(self) -> None:
-        """Contact any broker; :meth:`_wait` reports the reason if that fails."""
+        """Wait until any broker responds to a DescribeCluster.
+
+        :raises KafkaException: no broker responded in time.
+        :raises RequestTimedOutError: as :meth:`_wait`.
+        """
         future = self._admin.describe_cluster(request_timeout=self._request_s)
         self._wait([future])
         future.result()
@@ -303,7 +312,7 @@ class OffsetLookup:
     def _wait(self, futures: Iterable[Any]) -> None:
         """Wait until all futures are done.
 
-        :raises RequestTimedOutError: connections fail and no broker has ever answered.
+        :raises RequestTimedOutError: connections fail, and no broker has ever responded.
         """
         for future in futures:
             while not future.done():
@@ -321,11 +330,12 @@ class OffsetLookup:
             )
 
     def _ask(self, what: str, attempt: Callable[[], T]) -> T:
-        """Call ``attempt`` until it succeeds, each time with a new client.
+        """Call ``attempt`` until it succeeds, each time with a new client; return its result.
 
         A client that asked a leader with an old epoch would repeat that until its metadata expires.
 
-        :raises OperatingError: an error is not transient.
+        :param what: the requested data, for the error.
+        :raises OperatingError: an error that is not transient.
         :raises RequestTimedOutError: the time limit is over; names the last error.
         """
         deadline = time.monotonic() + self._patience_s
@@ -358,14 +368,17 @@ class OffsetLookup:
 
 
 def _given(offset: int) -> int:
-    """Raise if there is no offset: the client library reports no error for a lost leader."""
+    """Return ``offset``.
+
+    :raises KafkaException: it is not valid: the client library reports no error for a lost leader.
+    """
     if offset == OFFSET_INVALID:
         raise KafkaException(KafkaError(KafkaError._TRANSPORT, "no offset was given"))
     return offset
 
 
 def _result(future: Any, missing: Any) -> Any:
-    """A future's result, or ``missing`` if the topic or partition does not exist."""
+    """Return a future's result, or ``missing`` if the topic or partition does not exist."""
     try:
         return future.result()
     except KafkaException as e:
@@ -377,7 +390,10 @@ def _result(future: Any, missing: Any) -> Any:
 def _check_named(
     option: str, named: Collection[TopicPartition], there: Collection[TopicPartition]
 ) -> None:
-    """Check that options with offsets by partition name all partitions."""
+    """Check that an option with offsets by partition names exactly the partitions of the query.
+
+    :raises ConfigError: it omits a partition, or names another one.
+    """
     forgotten = sorted(set(there) - set(named))
     if forgotten:
         raise ConfigError(

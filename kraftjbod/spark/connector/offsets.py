@@ -3,10 +3,10 @@
 * A range is ``start <= offset < end``. Its number of records is unknown, because compaction and
   transactions leave gaps.
 * Checkpoints have the form of Spark's Kafka connector, ``{"topic": {"0": 5}}``. An additional entry
-  per topic, ``{"topic#topicId=ID": {}}``, reveals a topic that was deleted and recreated, even if
-  it has grown past the old offsets. No topic can have such a name, and the entry has no partitions,
-  so readers of the connector's form are not affected. Older checkpoints, with ``topicId`` among the
-  partitions, are read as well.
+  per topic, ``{"topic#topicId=ID": {}}``, has the topic's id. It reveals a topic that was deleted
+  and recreated, even if it has grown past the old offsets. No topic can have such a name, and the
+  entry has no partitions, so readers of the connector's form are not affected. Older checkpoints,
+  with ``topicId`` among the partitions, are read as well.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ class StreamOffset:
         return frozenset(partition.topic for partition in self.offsets)
 
     def to_json(self) -> dict[str, dict[str, int]]:
-        """Sorted, so that equal offsets give equal texts."""
+        """Return the offset as a checkpoint stores it, sorted, so that equal offsets have equal
+        texts."""
         by_topic: dict[str, dict[str, int]] = defaultdict(dict)
         for partition, offset in sorted(self.offsets.items()):
             by_topic[partition.topic][str(partition.partition)] = offset
@@ -73,7 +74,7 @@ class StreamOffset:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetRange:
-    """The range of one task."""
+    """The range of offsets that one task reads: ``start`` inclusive, ``end`` exclusive."""
 
     partition: TopicPartition
     start: int
@@ -88,10 +89,13 @@ class OffsetRange:
 
 
 def limit_offsets(start: Offsets, latest: Offsets, limit: int) -> dict[TopicPartition, int]:
-    """Ends that are ``limit`` offsets from ``start`` in total, in proportion to what is available.
+    """Return end offsets that are ``limit`` offsets after ``start`` in total.
 
-    As in the connector: shares are rounded down, but a partition with any offsets gets at least
-    one. ``start`` has every partition of ``latest``. A latest offset before its start is kept.
+    The limit is divided in proportion to the available offsets. As in the connector, shares are
+    rounded down, but a partition with any offsets gets at least one. A latest offset before its
+    start is kept.
+
+    :param start: the start of every partition of ``latest``.
     """
     sizes = {p: end - start[p] for p, end in latest.items() if end > start[p]}
     total = sum(sizes.values())
@@ -110,8 +114,9 @@ def split_ranges(
 ) -> list[OffsetRange]:
     """Split ranges for tasks; empty ranges are dropped.
 
-    No result is longer than ``max_records_per_partition``. If there are fewer than
-    ``min_partitions``, long ranges are split in proportion to reach about that number.
+    :param min_partitions: if there are fewer ranges, long ones are split in proportion to reach
+        about this number.
+    :param max_records_per_partition: maximum length of a range, in offsets.
     """
     whole = [found for found in ranges if found.size > 0]
     if max_records_per_partition is not None:
@@ -138,7 +143,7 @@ def _parts(size: int, total: int, wanted: int) -> int:
 
 
 def _pieces(found: OffsetRange, count: int) -> list[OffsetRange]:
-    """Split a range into ``count`` equal pieces; fewer if it has fewer offsets."""
+    """Split a range into ``count`` equal pieces, or into single offsets if it has fewer."""
     count = min(count, found.size)
     bounds = [found.start + found.size * i // count for i in range(count + 1)]
     return [
@@ -149,7 +154,7 @@ def _pieces(found: OffsetRange, count: int) -> list[OffsetRange]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The ranges of a batch of a stream, and the losses found, as sentences."""
+    """The ranges of one batch of a stream, and a sentence per loss of records."""
 
     ranges: Sequence[OffsetRange]
     losses: Sequence[str]
@@ -158,10 +163,10 @@ class Plan:
 def plan_batch(
     start: StreamOffset, end: StreamOffset, earliest: Offsets, topic_ids: Mapping[str, str]
 ) -> Plan:
-    """The ranges between two offsets of a stream.
+    """Return the ranges from ``start`` to ``end``, two offsets of a stream.
 
-    :param earliest: known first offsets of partitions that ``start`` lacks, or has for an older
-        topic of the same name.
+    :param earliest: first offset of each existing partition that ``start`` lacks, or knows of an
+        older topic with the same name.
     :param topic_ids: ids of the existing topics.
     """
     ranges = []
@@ -202,13 +207,13 @@ def plan_batch(
 
 
 def is_recreated(start: StreamOffset, end: StreamOffset, topic: str) -> bool:
-    """Whether both offsets have an id of the topic, and the ids differ."""
+    """Return whether both offsets have an id of the topic, and the ids differ."""
     before, after = start.topic_ids.get(topic), end.topic_ids.get(topic)
     return before is not None and after is not None and before != after
 
 
 def unknown_first_offsets(start: StreamOffset, end: StreamOffset) -> list[TopicPartition]:
-    """Partitions for which :func:`plan_batch` needs their first offset."""
+    """Return the partitions whose first offset :func:`plan_batch` needs."""
     return sorted(
         partition
         for partition in end.offsets
@@ -219,7 +224,7 @@ def unknown_first_offsets(start: StreamOffset, end: StreamOffset) -> list[TopicP
 def check_range(
     partition: TopicPartition, start: int, end: int, earliest: int, latest: int
 ) -> list[str]:
-    """Describe errors in offsets that a user gave for one partition."""
+    """Return sentences about errors in the offsets that a user gave for one partition."""
     wrong = []
     if start > end:
         wrong.append(f"{partition} begins at offset {start} and ends before it, at {end}")

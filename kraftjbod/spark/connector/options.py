@@ -94,49 +94,49 @@ _BATCH_ONLY: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscribe:
-    """All partitions of these topics."""
+    """Read all partitions of these topics."""
 
     topics: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubscribePattern:
-    """All partitions of topics whose full name matches."""
+    """Read all partitions of the topics whose full name matches."""
 
     pattern: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assign:
-    """These partitions."""
+    """Read these partitions."""
 
     partitions: frozenset[TopicPartition]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AtOffset:
-    """:data:`EARLIEST` or :data:`LATEST`, in every partition."""
+    """Position in every partition: :data:`EARLIEST` or :data:`LATEST`."""
 
     offset: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AtOffsets:
-    """An offset for each partition, or one of the two places."""
+    """Position by partition: an offset, :data:`EARLIEST` or :data:`LATEST`."""
 
     offsets: Mapping[TopicPartition, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AtTime:
-    """At the first record with at least this timestamp, in every partition."""
+    """Position in every partition: the first record with at least this timestamp."""
 
     timestamp_ms: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AtTimes:
-    """At the first record with at least the timestamp given for the partition."""
+    """Position by partition: the first record with at least the partition's timestamp."""
 
     timestamps_ms: Mapping[TopicPartition, int]
 
@@ -149,8 +149,8 @@ Position = AtOffset | AtOffsets | AtTime | AtTimes
 class SourceOptions:
     """The parsed options of a query. ``kafka`` has settings by librdkafka's names.
 
-    ``starts_latest_without_match``: start at the end if no record is recent enough. Otherwise that
-    is an error.
+    ``starts_latest_without_match``: a partition without a record that is recent enough starts at
+    its end. Otherwise that is an error.
     """
 
     topics: Topics
@@ -174,7 +174,7 @@ class SourceOptions:
 def parse_source_options(options: Mapping[str, str], *, is_streaming: bool | None) -> SourceOptions:
     """Parse the options of a read.
 
-    :param is_streaming: None if not known yet; then options of both kinds are accepted.
+    :param is_streaming: None if unknown; then options of both kinds are accepted.
     :raises ConfigError: naming the option that is unknown, missing, wrong or not applicable.
     """
     given = {name.lower(): value for name, value in options.items()}
@@ -219,7 +219,11 @@ def parse_source_options(options: Mapping[str, str], *, is_streaming: bool | Non
 
 
 def reject_unknown(options: Mapping[str, str], known: Iterable[str], *, where: str) -> None:
-    """:raises ConfigError: an option is neither known nor ``kafka.NAME``; suggests a name."""
+    """Check that each option is known or is ``kafka.NAME``.
+
+    :param where: names the reader of the options, for the error.
+    :raises ConfigError: an option is unknown; suggests a similar name.
+    """
     by_lower = {name.lower(): name for name in known}
     for name in options:
         if name.lower() in by_lower or name.lower().startswith(_KAFKA):
@@ -231,17 +235,20 @@ def reject_unknown(options: Mapping[str, str], known: Iterable[str], *, where: s
 
 
 def source_settings(options: Mapping[str, str]) -> dict[str, str]:
-    """The ``kafka.`` options of a read, as :func:`client_settings`."""
+    """Return the ``kafka.`` options of a read as librdkafka's settings, like
+    :func:`client_settings`.
+    """
     return client_settings(options, forbidden=_FORBIDDEN, renamed={})
 
 
 def client_settings(
     options: Mapping[str, str], *, forbidden: Mapping[str, str], renamed: Mapping[str, str]
 ) -> dict[str, str]:
-    """The ``kafka.`` options by librdkafka's names.
+    """Return the ``kafka.`` options as librdkafka's settings.
 
     :param forbidden: settings that users must not change, and the alternatives.
-    :param renamed: Java's names and librdkafka's, beside those that all clients share.
+    :param renamed: librdkafka's names by Java's, in addition to the names that readers and writers
+        share.
     :raises ConfigError: naming the option; also if ``kafka.bootstrap.servers`` is missing.
     """
     names = {**_RENAMED, **renamed}
@@ -267,7 +274,10 @@ def client_settings(
 
 
 def _jaas(value: str) -> dict[str, str]:
-    """Name and password from Java's login configuration, for mechanisms that use both."""
+    """Return user name and password of Java's login configuration, as librdkafka's settings.
+
+    :raises ConfigError: the configuration has no user name or no password.
+    """
     found = {match[1]: re.sub(r"\\(.)", r"\1", match[2]) for match in _JAAS_FIELD.finditer(value)}
     if found.keys() != {"username", "password"}:
         raise ConfigError(
@@ -314,7 +324,10 @@ def _partitions(text: str) -> Iterable[TopicPartition]:
 
 
 def _position(given: Mapping[str, str], which: str, default: AtOffset) -> Position:
-    """``which`` is starting or ending."""
+    """Return the start or the end that the options give.
+
+    :param which: ``starting`` or ``ending``.
+    """
     time = _natural(given, f"{which}Timestamp")
     if time is not None:
         return AtTime(timestamp_ms=time)
@@ -334,7 +347,10 @@ def _position(given: Mapping[str, str], which: str, default: AtOffset) -> Positi
 
 
 def _by_partition(name: str, text: str, *, lowest: int) -> dict[TopicPartition, int]:
-    """Parse ``{"topic": {"0": 23}}`` to numbers by partition."""
+    """Parse ``{"topic": {"0": 23}}`` to numbers by partition.
+
+    :raises ConfigError: the text has another form, or a number is below ``lowest``.
+    """
     example = 'expected JSON like {"topic": {"0": 23, "1": 42}}'
     if name.endswith("Offsets"):
         example = f"expected earliest, latest, or {example.removeprefix('expected ')}"
@@ -353,7 +369,7 @@ def _by_partition(name: str, text: str, *, lowest: int) -> dict[TopicPartition, 
 
 
 def _check_places(name: str, position: Position, bad: int, why: str) -> None:
-    """Reject a batch that starts at the end, or ends at the beginning."""
+    """Reject the position ``bad``: a batch must not start at the end, or end at the beginning."""
     match position:
         case AtOffset(offset=offset) if offset == bad:
             raise ConfigError(f"option {name} of a batch query cannot be {why}")
@@ -367,7 +383,8 @@ def _check_places(name: str, position: Position, bad: int, why: str) -> None:
 
 
 def _columns(given: Mapping[str, str]) -> tuple[str, ...]:
-    """All columns of the connector, or those in option ``columns``, in the connector's order."""
+    """Return the columns of the option ``columns``, in the connector's order; all without the
+    option."""
     every: tuple[str, ...] = COLUMNS
     if flag(given, "includeHeaders", default=False):
         every = (*COLUMNS, HEADERS)
@@ -420,9 +437,10 @@ def _positive(given: Mapping[str, str], name: str) -> int | None:
 
 
 def flag(given: Mapping[str, str], name: str, *, default: bool) -> bool:
-    """An option of ``given``, whose names are in lower case.
+    """Return a boolean option.
 
-    :raises ConfigError: naming the option, if it is neither true nor false.
+    :param given: the options by names in lower case.
+    :raises ConfigError: the option is neither true nor false.
     """
     return _word(given, name, ("true", "false"), str(default).lower()) == "true"
 

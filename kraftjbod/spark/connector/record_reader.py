@@ -1,10 +1,10 @@
 """WIRE. `RecordReader`: reads one range of one partition as Arrow batches, on an executor.
 
-* It starts and ends at exact offsets, even if offsets are missing. It commits nothing and joins no
-  consumer group.
+* It starts and ends at exact offsets, even if offsets are missing. It commits no offsets and joins
+  no consumer group.
 * The client is librdkafka, which follows leader changes, decompresses and checks CRCs. It was not
-  made for these brokers, so each job also proves that other clients work. Without a record for
-  ``kafkaConsumer.pollTimeoutMs`` the read fails and reports its position.
+  made for these brokers, so each job also proves that other clients work with them. Without a
+  record for ``kafkaConsumer.pollTimeoutMs`` the read fails and reports its position.
 * Lost records are an error or a warning, depending on ``failOnDataLoss``.
 * A worker process keeps a few idle consumers with their connections for later tasks.
 """
@@ -39,10 +39,10 @@ _QUESTION_S: Final = 15.0
 #: Limit of one column of a batch, whose offsets have 32 bits.
 _MOST_BYTES: Final = 2**31 - 1
 _MAX_MILLIS: Final = 2**63 // 1000 - 1
-#: What a user's settings win over. A range holds what is there already, so that a broker need not
-#: wait for more: only the last fetch of a task would, and the next task's fetch after it. A client
-#: whose queue is full looks again after the backoff; a second, the library's own, is what a worker
-#: with an empty queue would wait for each time that the queue was full.
+#: Defaults that a user's settings replace. The records of a range exist already, so a broker need
+#: not wait for more: only the last fetch of a task would wait. A client whose queue is full tries
+#: again after the backoff. With the library's default of a second, a worker would often wait that
+#: long with an empty queue.
 _DEFAULTS: Final = {
     "isolation.level": "read_uncommitted",
     "check.crcs": "true",
@@ -73,7 +73,8 @@ _executor_log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadSettings:
-    """Settings for all ranges of a query. ``kafka`` includes the group id."""
+    """Settings for all ranges of a query. ``kafka`` has librdkafka's settings, with the group
+    id."""
 
     kafka: Mapping[str, str]
     columns: tuple[str, ...]
@@ -82,7 +83,7 @@ class ReadSettings:
 
 
 def report_loss(message: str, *, fails: bool) -> None:
-    """Report lost records as ``failOnDataLoss`` says.
+    """Report lost records as ``failOnDataLoss`` says: log a warning, or raise.
 
     :raises DataLossError: ``fails`` is true.
     """
@@ -94,7 +95,7 @@ def report_loss(message: str, *, fails: bool) -> None:
 
 
 class RecordReader:
-    """Reads one range."""
+    """Reads the records of one range."""
 
     def __init__(self, found: OffsetRange, settings: ReadSettings, schema: pa.Schema) -> None:
         self._range = found
@@ -105,11 +106,11 @@ class RecordReader:
         self._is_done = found.size <= 0
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """The range's records in order.
+        """Yield the records of the range in order.
 
-        :raises DataLossError: records are lost and that is an error.
-        :raises RequestTimedOutError: no record arrives for too long.
-        :raises OperatingError: damaged records, or an error of the cluster.
+        :raises DataLossError: records are lost, and ``failOnDataLoss`` is true.
+        :raises RequestTimedOutError: no record arrives for ``kafkaConsumer.pollTimeoutMs``.
+        :raises OperatingError: records are damaged, or the cluster reports an error.
         """
         if self._is_done:
             return
@@ -132,7 +133,10 @@ class RecordReader:
                     )
 
     def _judge(self, consumer: RangeConsumer, messages: Sequence[Any]) -> Sequence[Any]:
-        """The records of the range among ``messages``; advances the position past them."""
+        """Return the records of the range among ``messages``, and advance the position past them.
+
+        Handles the errors among ``messages``.
+        """
         records, errors = messages, []
         if any(map(Message.error, messages)):
             records = [message for message in messages if message.error() is None]
@@ -166,7 +170,8 @@ class RecordReader:
             )
 
     def out_of_range(self, consumer: RangeConsumer) -> None:
-        """Handle a position outside of the log, which was trimmed or truncated."""
+        """Handle a position that the broker calls out of range: report lost records, or try
+        again."""
         first, last = consumer.watermarks(self._range.partition)
         if first <= self._position <= last:
             # The response came from a broker that was not the leader.
@@ -188,7 +193,7 @@ class RecordReader:
     # --- columns ---------------------------------------------------------------------------------
 
     def _batch(self, records: Sequence[Any]) -> pa.RecordBatch:
-        """Build each requested column in one pass over the records."""
+        """Return the requested columns of ``records`` as an Arrow batch."""
         columns = [self._column(name, records) for name in self._settings.columns]
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
@@ -227,7 +232,10 @@ class RecordReader:
 
 
 def binary_column(values: list[bytes | None]) -> pa.Array:
-    """``pa.array(values)``, made of its buffers: several times as fast, and without pandas."""
+    """Return ``pa.array(values)``, built from buffers: several times as fast, and without pandas.
+
+    :raises OperatingError: the values exceed 2 GiB, the limit of a column.
+    """
     count = len(values)
     validity = None
     if None in values:
@@ -250,7 +258,7 @@ def _numbers(kind: pa.DataType, numbers: Any) -> pa.Array:
 
 
 def _headers(headers: Any) -> list[dict[str, object]] | None:
-    """None where a record has no headers, as the connector has it."""
+    """Return the headers as the connector does: None for a record without headers."""
     if not headers:
         return None
     return [{"key": key, "value": value} for key, value in headers]
@@ -260,9 +268,10 @@ def _headers(headers: Any) -> list[dict[str, object]] | None:
 
 
 class RangeConsumer:
-    """A consumer, and the last error that it reported.
+    """A librdkafka consumer, and the last error that it reported, in ``trouble``.
 
-    ``gone`` is its error about a missing topic, which is not reported in order with the records.
+    ``gone`` is the error about a missing topic, which the client does not report in order with the
+    records.
     """
 
     def __init__(self, settings: Mapping[str, str]) -> None:
@@ -278,11 +287,12 @@ class RangeConsumer:
             self.gone = error
 
     def assign(self, partition: TopicPartition, offset: int) -> None:
-        """Read only this partition, starting at ``offset``."""
+        """Read only ``partition``, starting at ``offset``."""
         self._consumer.assign([ClientPartition(partition.topic, partition.partition, offset)])
 
     def take(self) -> list[Any]:
-        """The available messages, including errors; waits briefly for the first one."""
+        """Return the available messages, including errors; waits up to half a second for the first
+        one."""
         first = self._consumer.poll(_POLL_S)
         if first is None:
             return []
@@ -290,7 +300,10 @@ class RangeConsumer:
         return [first, *self._consumer.consume(BATCH_ROWS - 1, 0)]
 
     def watermarks(self, partition: TopicPartition) -> tuple[int, int]:
-        """The leader's current first offset, and the offset after the last record."""
+        """Return the leader's current first offset, and the offset after the last record.
+
+        :raises OperatingError: the leader does not respond.
+        """
         asked = ClientPartition(partition.topic, partition.partition)
         try:
             first, last = self._consumer.get_watermark_offsets(asked, timeout=_QUESTION_S)
@@ -300,7 +313,7 @@ class RangeConsumer:
         return first, last
 
     def rest(self) -> None:
-        """Stop fetching, and drop prefetched records."""
+        """Stop fetching, drop prefetched records, and forget errors."""
         self.trouble, self.gone = "", None
         self._consumer.unassign()
 
@@ -309,7 +322,10 @@ class RangeConsumer:
 
 
 class BorrowedConsumer:
-    """A consumer for one task: an idle one with the same settings, or a new one."""
+    """Context with a consumer for one task: an idle one with the same settings, or a new one.
+
+    After an error the consumer is closed, otherwise it becomes idle.
+    """
 
     def __init__(self, settings: Mapping[str, str]) -> None:
         self._settings = settings
@@ -342,12 +358,12 @@ _idle: OrderedDict[frozenset[tuple[str, str]], RangeConsumer] = OrderedDict()
 
 
 def idle_consumers() -> int:
-    """Number of idle consumers of this process."""
+    """Return the number of idle consumers of this process."""
     return len(_idle)
 
 
 def close_idle_consumers(*, unused_s: float = 0.0) -> None:
-    """Close consumers that no task has used for ``unused_s`` seconds."""
+    """Close consumers that have been idle for at least ``unused_s`` seconds."""
     now = time.monotonic()
     for key in [key for key, client in _idle.items() if now - client.idle_since >= unused_s]:
         _idle.pop(key).close()

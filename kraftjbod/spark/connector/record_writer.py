@@ -57,9 +57,9 @@ class WriteError(OperatingError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenRange:
-    """Acknowledged records of one task in one partition: ``records`` between two offsets.
+    """Acknowledged records of one task in one partition: their number, first and last offset.
 
-    Records of other producers may be between them. Offsets are -1 with acks=0.
+    Records of other producers may be between the offsets. Offsets are -1 with acks=0.
     """
 
     topic: str
@@ -70,7 +70,7 @@ class WrittenRange:
 
 
 def producer_settings(settings: Mapping[str, object]) -> dict[str, object]:
-    """Settings of a producer: the defaults overridden by the user's settings.
+    """Return the settings of a producer: the defaults, replaced by the user's settings.
 
     Without ``acks=all`` the producer is not idempotent.
 
@@ -88,9 +88,11 @@ def producer_settings(settings: Mapping[str, object]) -> dict[str, object]:
 
 
 class RecordWriter:
-    """Call :meth:`write` any number of times, then :meth:`finish`. Reusable unless a call raised.
+    """Writes records. Call :meth:`write` any number of times, then :meth:`finish`.
 
-    :param settings: of librdkafka, by its names; over :data:`DEFAULTS`.
+    The writer can be used again after :meth:`finish`, unless a call raised an error.
+
+    :param settings: settings of librdkafka, which replace :data:`DEFAULTS`.
     :raises ConfigError: the client rejects the settings.
     """
 
@@ -112,7 +114,7 @@ class RecordWriter:
     def write(self, rows: Iterable[Row]) -> None:
         """Queue records; the order within a partition is kept.
 
-        :raises WriteError: this or an earlier record cannot be written.
+        :raises WriteError: one of these records or an earlier one cannot be written.
         """
         produce, topics, on_delivery = self._producer.produce, self._topics, self._on_delivery
         for number, row in enumerate(rows, 1):
@@ -130,7 +132,8 @@ class RecordWriter:
         self._poll(0)
 
     def finish(self) -> tuple[WrittenRange, ...]:
-        """Wait until every record is acknowledged.
+        """Wait until every record is acknowledged; return the written ranges by topic and
+        partition.
 
         :raises WriteError: a record failed; names its partition and the reason.
         """
@@ -157,12 +160,18 @@ class RecordWriter:
         )
 
     def close(self) -> None:
-        """Drop queued records."""
+        """Drop queued records, and wait up to 5 s for the reports about the others."""
         self._producer.purge()
         self._producer.flush(_CLOSE_S)
 
     def _produce_when_queue_has_space(self, row: Row) -> None:
-        """Wait at most for the delivery timeout, within which the client empties its queue."""
+        """Queue ``row``, and wait while the queue is full.
+
+        The wait ends within the delivery timeout, because the client then drops records of the
+        queue.
+
+        :raises WriteError: a record failed.
+        """
         topic, value, key, partition, headers = row
         while True:
             self._poll(_WAIT_S)
@@ -181,7 +190,10 @@ class RecordWriter:
         self._raise_if_failed()
 
     def _look_up(self, topic: str) -> None:
-        """Wait for the metadata of ``topic``, which brokers may not know yet if it is new."""
+        """Wait up to 5 s until a broker knows ``topic``, which may have been created just now.
+
+        :raises WriteError: the topic does not exist, or no broker responds.
+        """
         deadline = time.monotonic() + _TOPIC_WAIT_S
         while True:
             try:
@@ -200,7 +212,10 @@ class RecordWriter:
         self._topics.add(topic)
 
     def _on_delivery(self, error: KafkaError | None, message: Any) -> None:
-        """``message`` is the client's ``Message``, whose every getter is typed as optional."""
+        """Count an acknowledged record, or note the first error.
+
+        :param message: the client's ``Message``, whose every getter is typed as optional.
+        """
         topic, partition = message.topic(), message.partition()
         if error is not None:
             self._failed += 1
@@ -243,7 +258,10 @@ class RecordWriter:
 
 @contextmanager
 def task_writer(settings: Mapping[str, str]) -> Iterator[RecordWriter]:
-    """A writer for one task; a later task of this process with equal settings may reuse it."""
+    """Context with a writer for one task.
+
+    A later task of this process with equal settings may reuse it. After an error it is closed.
+    """
     key = tuple(sorted(settings.items()))
     writer, idle_since = _idle.pop(key, (None, 0.0))
     if writer is not None and time.monotonic() - idle_since > _IDLE_S:

@@ -1,22 +1,25 @@
-"""WIRE. The sink `kraftjbod`: frames to topics, in batches and in streams.
+"""WIRE. The sink `kraftjbod`: writes frames to topics, in batches and in streams.
 
 A row is a record. Columns are those of Spark's official Kafka connector:
 
 * ``value`` (required) and ``key``, string or binary; a null value is a tombstone.
-* ``topic``, string, unless option ``topic`` names one for all rows; the option wins.
-* ``partition``, integer: where null, the key decides as Java's producers decide, or chance.
-* ``headers``, array of (key string, value binary): written wherever there is such a column.
+* ``topic``, string, unless the option ``topic`` names one topic for all rows. The option has
+  priority.
+* ``partition``, integer. If it is null, the key determines the partition as in Java's producers.
+  Without a key the producer chooses one.
+* ``headers``, array of (key string, value binary): written whenever the frame has the column.
 
-What else the source gives (``offset``, ``timestamp``, ``timestampType``) is left out, so that a
-topic can be copied; any other column is an error. Options: ``topic``; ``includeHeaders``, which the
-connector has as well and which changes nothing there either: the column decides; and ``kafka.NAME``
-for the client, of which ``kafka.bootstrap.servers`` is required.
+The other columns of the source (``offset``, ``timestamp``, ``timestampType``) are ignored, so that
+a topic can be copied. Any other column is an error.
 
-The guarantee: every row at least once, never less. A task ends well only when every record of its
-own was acknowledged by all in-sync replicas; otherwise it fails, Spark runs it again, and again
-writes what the failed run had already written. Records are doubled by such runs and by nothing
-else (retries of the client are idempotent). Within one run of a task, records of a partition are
-written in the order of the rows. Fewer acknowledgements only by ``kafka.acks``.
+Options are ``topic``, ``includeHeaders`` (accepted as in the connector, without effect) and
+``kafka.NAME`` for the client. ``kafka.bootstrap.servers`` is required.
+
+Every row is written at least once. A task succeeds only when all in-sync replicas have acknowledged
+each of its records. Otherwise it fails, and Spark runs it again, which duplicates the records that
+the failed run had written. Retries of the client do not duplicate records, because the producer is
+idempotent. Within one run of a task, records of a partition are written in the order of the rows.
+``kafka.acks`` can weaken the guarantee.
 """
 
 from __future__ import annotations
@@ -78,7 +81,7 @@ class Written(WriterCommitMessage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkPlan:
-    """Data for every task, sent to executors. ``topic`` is the option's value, if given."""
+    """Data that is sent to every task. ``topic`` is the value of the option, or None."""
 
     topic: str | None
     kafka: Mapping[str, str]
@@ -107,7 +110,7 @@ def plan_writes(options: Mapping[str, str], schema: StructType) -> SinkPlan:
 
 
 class KraftjbodWriter(DataSourceArrowWriter):
-    """``frame.write.format("kraftjbod").mode("append").save()``."""
+    """Spark's writer for ``frame.write.format("kraftjbod").mode("append").save()``."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
         if overwrite:
@@ -122,7 +125,10 @@ class KraftjbodWriter(DataSourceArrowWriter):
 
 
 class KraftjbodStreamWriter(DataSourceStreamArrowWriter):
-    """``frame.writeStream.format("kraftjbod").start()``; each batch is written like a frame."""
+    """Spark's writer for ``frame.writeStream.format("kraftjbod").start()``.
+
+    Each batch of the stream is written like a frame.
+    """
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._plan = plan_writes(options, schema)
@@ -146,9 +152,10 @@ def write_batches(plan: SinkPlan, batches: Iterable[pa.RecordBatch]) -> Written:
 
 
 def rows_of(batch: pa.RecordBatch, topic: str | None) -> Iterator[Row]:
-    """Records of an Arrow batch of checked columns.
+    """Return the records of an Arrow batch, whose columns were checked before.
 
-    :raises ConfigError: if a row names no topic.
+    :param topic: topic of all rows; None for the column ``topic``.
+    :raises ConfigError: a row names no topic.
     """
     columns = dict(zip(batch.schema.names, batch.columns, strict=True))
     topics: Iterable[str] = itertools.repeat(topic or "")
@@ -169,7 +176,10 @@ def rows_of(batch: pa.RecordBatch, topic: str | None) -> Iterator[Row]:
 
 
 def log_ranges(messages: Iterable[WriterCommitMessage | None], *, batch_id: int | None) -> None:
-    """Log the offsets acknowledged by the tasks of one batch at debug level, on the driver."""
+    """Log the offsets acknowledged by the tasks of one batch at debug level, on the driver.
+
+    :param batch_id: number of a stream's batch; None for a frame.
+    """
     for message in messages:
         for written in message.ranges if isinstance(message, Written) else ():
             _logger.debug(
@@ -183,7 +193,7 @@ def log_ranges(messages: Iterable[WriterCommitMessage | None], *, batch_id: int 
 
 
 def _bytes(column: pa.Array) -> list[bytes | None]:
-    """Text as UTF-8, without decoding it."""
+    """Return the values of a column as bytes. Strings are already UTF-8 and are not decoded."""
     if pa.types.is_string(column.type):
         column = column.cast(pa.binary())
     elif pa.types.is_large_string(column.type):

@@ -1,12 +1,13 @@
 """WIRE. The data source ``kraftjbod``: topics as Spark frames, in batches and as streams, and back.
 
 ``spark.read.format("kraftjbod")`` accepts the options of Spark's Kafka connector and returns its
-columns, without a jar. options.py lists the options. One is additional: ``columns``, a comma-
-separated list of the columns to read (Spark does not tell Python sources which ones a query uses).
+columns, without a jar. options.py lists the options. One option is additional: ``columns``, a
+comma-separated list of the columns to read. (Spark does not tell Python sources which columns a
+query uses.)
 
 * A query that runs without interruption reads each record once. A stream that restarts from its
   checkpoint continues after the last finished batch.
-* Offsets of a stream look like the connector's, with the topics' ids beside them.
+* Offsets of a stream look like the connector's, with the ids of the topics in addition.
 * The driver looks up offsets, and executors read. Tasks get only ranges and settings.
 
 sink.py implements writing.
@@ -77,7 +78,7 @@ def register(spark: SparkSession) -> None:
 
 
 def without_frames(method: M) -> M:
-    """Raise this package's errors from ``method`` without the frames below it.
+    """Decorate ``method`` to raise this package's errors without the traceback below the method.
 
     Spark prints the traceback of its Python worker before the message. For a wrong option these
     sixteen lines do not help.
@@ -94,7 +95,7 @@ def without_frames(method: M) -> M:
 
 
 class KraftjbodDataSource(DataSource):
-    """Creates readers and writers. Options are checked when a frame is created."""
+    """Creates readers and writers for Spark. Options are checked when a frame is created."""
 
     def __init__(self, options: Any) -> None:
         super().__init__(options)
@@ -140,7 +141,7 @@ def _checked(schema: StructType, options: SourceOptions) -> StructType:
 
 
 class RangePartition(InputPartition):
-    """The work of one task."""
+    """The work of one task: a range of offsets."""
 
     def __init__(self, found: OffsetRange) -> None:
         super().__init__(found)
@@ -148,7 +149,7 @@ class RangePartition(InputPartition):
 
 
 class _Ranges:
-    """Code shared by both readers."""
+    """The code that both readers share: tasks for ranges, and losses."""
 
     def __init__(self, options: SourceOptions, schema: StructType, suffix: str) -> None:
         self._options = options
@@ -175,7 +176,7 @@ class _Ranges:
         return [RangePartition(found) for found in split]
 
     def report_losses(self, losses: Sequence[str]) -> None:
-        """Report all losses in one error."""
+        """Report all losses together, in one warning or error."""
         if losses:
             report_loss("; ".join(losses), fails=self._options.fail_on_data_loss)
 
@@ -186,9 +187,10 @@ class _Ranges:
         ends: Mapping[TopicPartition, int],
         lookup: OffsetLookup,
     ) -> list[OffsetRange]:
-        """The ranges of ``partitions``, limited to offsets in the cluster.
+        """Return the range of each partition, limited to the offsets that exist.
 
-        :raises DataLossError: naming missing offsets, if that is an error.
+        :param ends: end offsets; a partition without one gets an empty range.
+        :raises DataLossError: offsets are missing, and ``failOnDataLoss`` is true.
         """
         first, last = lookup.earliest(starts), lookup.latest(starts, ends)
         losses: list[str] = []
@@ -207,7 +209,7 @@ class _Ranges:
 
 
 class KraftjbodReader(DataSourceReader):
-    """A batch: offsets are looked up each time the frame is computed."""
+    """Reads a batch. Offsets are looked up each time that Spark computes the frame."""
 
     def __init__(self, options: SourceOptions, schema: StructType, suffix: str) -> None:
         self._options = options
@@ -226,7 +228,7 @@ class KraftjbodReader(DataSourceReader):
 
 
 class KraftjbodStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A stream. The driver keeps one reader per query; copies are sent to executors.
+    """Reads a stream. The driver keeps one reader per query; copies are sent to executors.
 
     If a query starts at the topics' end, its first batch is empty on purpose: it stores the start
     in the checkpoint. Otherwise a query that failed in its first batch would start again at a later
@@ -337,7 +339,8 @@ class KraftjbodStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         return StreamOffset(offsets=ends, topic_ids=latest.topic_ids)
 
     def _is_held_back(self, starts: Offsets, ends: Offsets) -> bool:
-        """Whether minOffsetsPerTrigger delays the batch: too few offsets, and time is left.
+        """Return whether ``minOffsetsPerTrigger`` delays the batch: it has too few offsets and may
+        wait.
 
         A query with Trigger.AvailableNow never waits.
         """
@@ -357,7 +360,7 @@ class KraftjbodStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
 
 
 def _is_moving(options: SourceOptions) -> bool:
-    """Whether the start of a new query depends on the time of the lookup."""
+    """Return whether the start of a new query depends on the time of the lookup."""
     match options.starting:
         case AtOffset(offset=offset):
             return offset == LATEST

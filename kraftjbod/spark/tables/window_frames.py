@@ -44,7 +44,7 @@ _LAST: Final = (
 
 def log_dir_windows(samples: DataFrame, window_s: int) -> DataFrame:
     """``log_dir_windows`` of ``log_dir_samples``, in windows of whole seconds."""
-    series = _with_new_lives(_series(samples, window_s), "series", "ends")
+    series = _with_restarts(_series(samples, window_s), "series", "ends")
     grown = series.withColumn(
         "seconds", F.element_at("series", -1)["second"] - F.element_at("series", 1)["second"]
     )
@@ -140,7 +140,7 @@ def _series(samples: DataFrame, window_s: int) -> DataFrame:
     )
 
 
-def _with_new_lives(frame: DataFrame, series: str, ends: str) -> DataFrame:
+def _with_restarts(frame: DataFrame, series: str, ends: str) -> DataFrame:
     """``ends``: the samples of a series after which the counters began at 0 again."""
     size = F.size(series)
     neighbours = F.zip_with(
@@ -187,7 +187,7 @@ def _with_counts(frame: DataFrame) -> DataFrame:
         "counted",
         F.filter("series", lambda sample: sample["io_bounds_ms"] == F.col("bounds")),
     )
-    lived = _with_new_lives(bounded, "counted", "counted_ends")
+    lived = _with_restarts(bounded, "counted", "counted_ends")
     first, last = F.get("counted", F.lit(0)), F.get("counted", F.size("counted") - 1)
     is_whole = first["time"] == F.element_at("series", 1)["time"]
     from_first = F.when(

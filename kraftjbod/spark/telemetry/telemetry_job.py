@@ -138,7 +138,9 @@ def command(
         _compute(job, spans)
     else:
         writers = [_writer(job, name, stream, folder) for name, stream in streams.items()]
-        _go_on(job, [writer.trigger(processingTime=trigger) for writer in writers], spans, every_s)
+        _run_continuously(
+            job, [writer.trigger(processingTime=trigger) for writer in writers], spans, every_s
+        )
     summary = summarize(job.spark, job.tables)
     return JobOutcome(summary=summary, lines=tuple(lines(summary)))
 
@@ -183,7 +185,9 @@ def _writer(job: Job, name: str, stream: DataFrame, folder: str) -> DataStreamWr
     )
 
 
-def _go_on(job: Job, writers: Sequence[DataStreamWriter], spans: Spans, every_s: int) -> None:
+def _run_continuously(
+    job: Job, writers: Sequence[DataStreamWriter], spans: Spans, every_s: int
+) -> None:
     """Recompute the other tables periodically, until a query fails or the job is stopped.
 
     :raises StreamingQueryException: the error of the first query that failed.

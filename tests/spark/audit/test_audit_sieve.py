@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from kraftjbod.spark.audit import audit_frames as audit
 from kraftjbod.spark.audit import replica_frames
 from kraftjbod.spark.audit.audit_job import judged_differences, judged_standings
-from kraftjbod.spark.audit.audit_material import Material, Wishes
+from kraftjbod.spark.audit.audit_material import AuditOptions, Material
 from kraftjbod.spark.audit.audit_sieve import (
     BatchSums,
     LogRange,
@@ -122,7 +122,7 @@ def hurts(draw: random.Random) -> dict[str, Callable[[Log], object]]:
     }
 
 
-def material(spark: SparkSession, logs: list[Log], wishes: Wishes) -> Material:
+def material(spark: SparkSession, logs: list[Log], options: AuditOptions) -> Material:
     """Return the input as the job reads it."""
     ranges = tuple(
         LogRange(
@@ -174,11 +174,11 @@ def material(spark: SparkSession, logs: list[Log], wishes: Wishes) -> Material:
     of_batches = replica_frames.batch_sums(batches, stretch=LENGTH).collect()
     disorder = audit.line_sums(lines).where("disorderly > 0").collect()
     return Material(
-        wishes=wishes,
+        options=options,
         logs=found,
         places=places.persist(),
         sums=sums,
-        ranges=ranges_from_first_of(ranges, sums) if wishes.is_of_table else ranges,
+        ranges=ranges_from_first_of(ranges, sums) if options.is_of_table else ranges,
         batches=batches,
         batch_sums=[BatchSums(*row) for row in of_batches],
         replica_ranges=ranges_frame(spark, replica_ranges(found)),
@@ -209,10 +209,10 @@ def test_sieve_passes_no_range_with_a_finding(spark: SparkSession) -> None:
             log = sound(len(logs), draw, topic)
             hurt(log)
             logs.append(log)
-    wishes = Wishes(
+    options = AuditOptions(
         compares_replicas=True, records_are_unique=False, allows_duplicates=False, table="ingested"
     )
-    sieved = material(spark, logs, wishes)
+    sieved = material(spark, logs, options)
     whole = without_sieve(sieved)
     job = Job(spark=spark, tables="unused")
     few = judged_standings(job, sieved).persist()
