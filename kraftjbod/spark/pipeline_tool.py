@@ -28,7 +28,7 @@ JOBS: Final = {
 
 
 def job_named(name: str) -> click.Command | None:
-    """The command of a job; None for an unknown name.
+    """Return the command of the job ``name``; None for an unknown name.
 
     :raises click.ClickException: Spark is not installed.
     """
@@ -45,7 +45,8 @@ def job_named(name: str) -> click.Command | None:
 
 
 def without_spark(error: ModuleNotFoundError) -> click.ClickException:
-    """The error for a missing dependency of the extra ``spark``, with installation instructions."""
+    """Return the error for a missing dependency of the extra ``spark``, with installation
+    instructions."""
     return click.ClickException(f"{_DOOR} (missing: {error.name})")
 
 

@@ -1,1 +1,3 @@
-"""`kraftjbod-pipeline ingest`: topics to Parquet tables, each record exactly once."""
+"""`kraftjbod-pipeline ingest`: writes the records of topics to a Parquet table, each exactly
+once.
+"""

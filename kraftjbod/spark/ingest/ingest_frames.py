@@ -1,12 +1,13 @@
 """FRAME. Classifies records of topics for the table ``ingested``: good, late or corrupt.
 
-* ``corrupt``: the value does not match its schema: no UTF-8, no JSON object with these fields and
-  types, or null in a NOT NULL field. Unknown fields and a second object after the first are
-  ignored. Records without a value (tombstones) are not checked. Without a schema no record is
+* ``corrupt``: the value does not match its schema: it is no UTF-8 text or no JSON object with these
+  fields and types, or a NOT NULL field is null. Unknown fields and a second object after the first
+  are ignored. Records without a value (tombstones) are not checked. Without a schema no record is
   corrupt.
-* ``late``: the record arrived (its timestamp) too long after its event time, a field of the value.
-  Without that field the event time is the record's timestamp, and the arrival is the time of the
-  batch, which Spark keeps for a repeated batch.
+* ``late``: the record arrived too long after its event time, a field of the value. The arrival is
+  the timestamp of the record. Without such a field the event time is the timestamp, and the arrival
+  is the time of the batch, which Spark keeps for a repeated batch.
+* ``good``: all other records.
 * Every record gets exactly one row, with key, value and headers as unchanged bytes.
 """
 
@@ -40,7 +41,9 @@ _ENDS_WITH_OBJECT: Final = r"\}[ \t\r\n]*$"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """Rules to classify records. ``event_time`` is the path of a field, with dots.
+    """Rules to classify records.
+
+    ``event_time`` is the path of a field, with dots. Its lateness limit is ``late_after_ms``.
 
     :raises ConfigError: the field is not in the schema, or is not a time.
     """
@@ -63,7 +66,7 @@ class Judgement:
 
 
 def ingested(records: DataFrame, judgement: Judgement) -> DataFrame:
-    """Convert ``records`` (``RECORD_WITH_HEADERS``) to ``INGESTED``, one row each."""
+    """Return ``INGESTED``: one classified row per row of ``records`` (``RECORD_WITH_HEADERS``)."""
     parsed = _parsed(records, judgement.value_schema)
     timed = parsed.withColumn("event_time", _event_time(judgement))
     judged = timed.withColumn("fault", _fault(judgement.value_schema))
@@ -78,7 +81,8 @@ def ingested(records: DataFrame, judgement: Judgement) -> DataFrame:
 
 
 def _parsed(records: DataFrame, schema: StructType | None) -> DataFrame:
-    """Add ``parsed``, the value parsed by its schema, and the parts that do not match."""
+    """Add the column ``parsed``: the value as a struct of ``schema``, and text that does not
+    match."""
     if schema is None:
         return records
     lenient = StructType([*schema.fields, StructField(_CORRUPT_COLUMN, StringType())])
@@ -88,7 +92,7 @@ def _parsed(records: DataFrame, schema: StructType | None) -> DataFrame:
 
 
 def _fault(schema: StructType | None) -> Column:
-    """Why a record is corrupt, or null."""
+    """Return a column with the reason why a record is corrupt, or null."""
     if schema is None:
         return F.lit(None).cast("string")
     is_text = F.is_valid_utf8(F.col("value").cast("string"))
@@ -117,7 +121,7 @@ def _event_time(judgement: Judgement) -> Column:
 
 
 def _delay(judgement: Judgement) -> Column:
-    """Why a record is late, or null."""
+    """Return a column with the reason why a record is late, or null."""
     if judgement.late_after_ms is None:
         return F.lit(None).cast("string")
     if judgement.event_time is None:
@@ -130,7 +134,10 @@ def _delay(judgement: Judgement) -> Column:
 
 
 def _type_at(schema: StructType, path: str) -> DataType:
-    """:raises ConfigError: there is no such field."""
+    """Return the type of the field at ``path``.
+
+    :raises ConfigError: the field does not exist.
+    """
     kind: DataType = schema
     for name in path.split("."):
         if not isinstance(kind, StructType) or name not in kind.names:

@@ -1,13 +1,12 @@
 """WIRE. ``kraftjbod-pipeline ingest``: topics to one Parquet table, each record exactly once.
 
-One streaming query: source, classification, file sink. Its checkpoint and the sink's own log
-(``_spark_metadata`` in the table's folder) ensure that a repeated batch leaves its rows once. The
-job may therefore be killed and restarted at any time. Spark readers see complete batches only, and
-other readers must look up the valid files in ``_spark_metadata``.
+The job is one streaming query: source, classification, file sink. Its checkpoint and the sink's own
+log (``_spark_metadata`` in the table's folder) ensure that a repeated batch leaves its rows once.
+The job may therefore be killed and restarted at any time. Spark readers see complete batches only,
+and other readers must look up the valid files in ``_spark_metadata``.
 
-The table has folders by ``status``: good, late and corrupt records, and every record of the topics
-is in one of them. Values stay bytes: ``from_json(cast(value AS STRING), schema)`` parses the good
-ones.
+The table has folders by ``status``: good, late and corrupt records. Each record of the topics is in
+one folder. Values stay bytes: ``from_json(cast(value AS STRING), schema)`` parses the good ones.
 """
 
 from __future__ import annotations
@@ -36,7 +35,10 @@ _LISTED_HOLES: Final = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """The records to read, and the rate. Exactly one of the first two fields is set."""
+    """The records to read, and the limit per batch. Either ``topics`` or ``topics_pattern`` is set.
+
+    :raises ConfigError: both are set, or none is.
+    """
 
     topics: str | None
     topics_pattern: str | None
@@ -133,7 +135,7 @@ def command(
 def read_schema(text: str) -> StructType:
     """Parse ``text``, which is DDL or the name of a file with DDL.
 
-    :raises ConfigError: the file cannot be read, or has no field.
+    :raises ConfigError: the file cannot be read, or the DDL has no field.
     :raises ParseException: the text is not DDL.
     """
     path = Path(text)
@@ -170,7 +172,7 @@ def _records(spark: SparkSession, bootstrap_servers: str, reading: Reading) -> D
 
 
 def _outcome(job: Job, table: str, checkpoint: str, query: StreamingQuery) -> JobOutcome:
-    """Summary of the whole table after this run."""
+    """Return the summary of the whole table after this run."""
     partitions = _partitions(job.spark, table)
     by_topic: dict[str, dict[str, int]] = {}
     for row in partitions:
@@ -193,7 +195,7 @@ def _outcome(job: Job, table: str, checkpoint: str, query: StreamingQuery) -> Jo
 
 
 def _partitions(spark: SparkSession, table: str) -> list[Row]:
-    """One row per partition: number of rows by status, and offsets."""
+    """Return one row per partition: number of rows by status, and first and last offset."""
     try:
         rows = spark.read.schema(INGESTED).parquet(table)
     except AnalysisException as e:

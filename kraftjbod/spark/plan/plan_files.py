@@ -1,4 +1,4 @@
-"""WIRE. Writes a plan: the reassignment, its rollback, and two tables."""
+"""WIRE. Writes the files of a plan: the reassignment and its rollback, and two tables."""
 
 from __future__ import annotations
 
@@ -38,7 +38,11 @@ MOVE_COLUMNS: Final = {
 
 
 def write_files(partitions: Iterable[Reassigned], out: Path, rollback_out: Path | None) -> int:
-    """Write the reassignment and its rollback; return the number of partitions."""
+    """Write the reassignment to ``out`` and its rollback to ``rollback_out``.
+
+    :param rollback_out: None to write no rollback.
+    :returns: the number of reassigned partitions.
+    """
     new: dict[TopicPartition, tuple[int, ...]] = {}
     old: dict[TopicPartition, tuple[int, ...]] = {}
     new_dirs: dict[Replica, str] = {}
@@ -65,7 +69,7 @@ def _write(path: Path, plan: ReassignmentPlan) -> None:
 
 
 def dir_row(one: PlannedDir) -> dict[str, Any]:
-    """A row of the table ``plan_dirs``."""
+    """Return ``one`` as a row of the table ``plan_dirs``."""
     return {
         "broker_id": one.broker_id,
         "rack": one.rack,
@@ -81,8 +85,9 @@ def dir_row(one: PlannedDir) -> dict[str, Any]:
 
 
 def publish_plan(plan: ClusterPlan, tables: Path) -> None:
-    """Write the newest generations of ``plan_dirs`` and ``plan_moves``.
+    """Write the newest generations of the tables ``plan_dirs`` and ``plan_moves``.
 
+    :param tables: folder of the tables.
     :raises ModuleNotFoundError: pyarrow is missing.
     """
     dirs = [tuple(dir_row(one).values()) for one in plan.dirs]

@@ -8,8 +8,8 @@ The frames, in order::
     moves     all moves, with their target directories                     (moves)
 
 The rules are those of ``balance``, which the executors call for one broker at a time. This module
-has none of its own: it groups, joins and sorts rows. Directories are so few that the driver knows
-all of them, and tasks carry them.
+only groups, joins and sorts rows. The driver knows all directories, because they are few, and sends
+them with the tasks.
 """
 
 from __future__ import annotations
@@ -64,7 +64,12 @@ _MOVES_AT_ONCE: Final = 10_000
 
 
 def placed(replicas: DataFrame, dirs: Dirs) -> DataFrame:
-    """Each replica once, see :func:`~kraftjbod.balance.placement.placed_replicas`."""
+    """Return ``PLACED``: one row per replica.
+
+    :func:`~kraftjbod.balance.placement.placed_replicas` is called for each broker.
+
+    :param dirs: the directories of the cluster, by broker.
+    """
 
     def work(table: pa.Table) -> pa.Table:
         rows = list(map(Replica._make, _tuples(table)))
@@ -75,7 +80,8 @@ def placed(replicas: DataFrame, dirs: Dirs) -> DataFrame:
 
 
 def sums(placed: DataFrame, dirs: Dirs) -> DataFrame:
-    """Directories of brokers that have replicas, with the sums of their replicas."""
+    """Return ``SUMS``: the directories of brokers that have replicas, with sums over the
+    replicas."""
 
     def work(table: pa.Table) -> pa.Table:
         # The order makes sums of floats reproducible.
@@ -93,7 +99,7 @@ def _sums_row(one: DirSums) -> tuple[Any, ...]:
 
 
 def dir_sums(row: Mapping[str, Any]) -> DirSums:
-    """One row of ``sums``."""
+    """Return one row of ``SUMS`` as :class:`DirSums`."""
     load = DirLoad(**{field.name: row[field.name] for field in fields(DirLoad)})
     rest = {field.name: row[field.name] for field in fields(DirSums) if field.name != "load"}
     return DirSums(load=load, **rest)
@@ -109,7 +115,13 @@ def crossings(
     drained: Collection[int],
     turn: int,
 ) -> DataFrame:
-    """Choose the replicas that each source sends in a turn, and their targets, on executors."""
+    """Return ``CROSSINGS``: the replicas that each source broker sends in a turn, and their
+    targets.
+
+    :param tasks: the task of each source broker.
+    :param drained: brokers that the plan empties.
+    :param turn: number of the turn.
+    """
     own_tasks, own_racks, own_drained = dict(tasks), dict(racks), frozenset(drained)
 
     # Spark reads the hints of a plain function, and takes a partial for something else.
@@ -126,13 +138,17 @@ def crossings(
 
 
 def without(frame: DataFrame, crossings: DataFrame) -> DataFrame:
-    """Remove partitions with a crossing from ``frame``: one replica of each may cross, once."""
+    """Return the rows of ``frame`` whose partition has no row in ``crossings``.
+
+    Only one replica of a partition may change brokers, and only once.
+    """
     taken = crossings.select(*PARTITION)
     return as_table(frame.join(taken, [*PARTITION], "left_anti"), PLACED)
 
 
 def sent(crossings: DataFrame) -> DataFrame:
-    """Return bytes, write rate and number of ``crossings`` by source and target broker."""
+    """Return ``SENT``: bytes, write rate and number of ``crossings`` by source and target
+    broker."""
     counted = crossings.withColumn("replicas", F.lit(1))
     return as_table(counted.groupBy("from_broker", "to_broker").agg(*_sums_of_moved()), SENT)
 
@@ -147,9 +163,11 @@ def _sums_of_moved() -> list[Column]:
 def moves(
     placed: DataFrame, dirs: Dirs, goals: Goals, crossings: DataFrame | None = None
 ) -> DataFrame:
-    """All moves; a crossing is dropped if no directory of its target has enough free space.
+    """Return ``MOVES``: all moves between directories and brokers.
 
-    :param dirs: directories with the sums of their replicas.
+    A crossing is dropped if no directory of its target broker has enough free space.
+
+    :param dirs: directories with the sums of their replicas, by broker.
     """
 
     def work(table: pa.Table) -> pa.Table:
@@ -178,7 +196,8 @@ _HOMES: Final = (
 
 
 def _homes(placed: DataFrame, crossings: DataFrame | None) -> DataFrame:
-    """Replicas by their future broker; ``tier`` is null for those that do not cross."""
+    """Return the replicas by future broker ``home``; ``tier`` is null if the broker does not
+    change."""
     if crossings is None:
         none = {field.name: F.lit(None).cast(field.dataType) for field in RANK}
         staying = placed.withColumns({**none, "home": F.col("broker_id")})
@@ -193,7 +212,11 @@ def _homes(placed: DataFrame, crossings: DataFrame | None) -> DataFrame:
 
 
 def limited(moves: DataFrame, most_moves: int | None, most_bytes: int | None) -> DataFrame:
-    """The first moves within the limits; plan_limits.py decides which moves are dropped."""
+    """Return the first moves within the limits; plan_limits.py decides which moves are dropped.
+
+    :param most_moves: maximum number of moves; None for no limit.
+    :param most_bytes: maximum bytes to move; None for no limit.
+    """
     if most_moves is None and most_bytes is None:
         return as_table(moves, MOVES)
     order = [F.col(name).desc() if name == "score" else F.col(name) for name in ORDER]
@@ -208,7 +231,7 @@ def limited(moves: DataFrame, most_moves: int | None, most_bytes: int | None) ->
 def _first_of(
     batches: Iterator[pa.RecordBatch], most_moves: int | None, most_bytes: int | None
 ) -> Iterator[pa.RecordBatch]:
-    """Apply the limits to moves in order; runs on one executor."""
+    """Yield the moves within the limits; ``batches`` has the moves in order. Runs in one task."""
     seen: deque[Move] = deque()
 
     def moves() -> Iterator[LimitedMove]:
@@ -229,7 +252,8 @@ def _first_of(
 
 
 def changes(moves: DataFrame) -> DataFrame:
-    """Bytes, write rate and replicas that each directory gains, less those that it loses."""
+    """Return ``CHANGES``: the net bytes, write rate and number of replicas that each directory
+    gains."""
     ends = [
         moves.select(
             F.col(f"{end}_broker").alias("broker_id"),
@@ -245,7 +269,8 @@ def changes(moves: DataFrame) -> DataFrame:
 
 
 def groups(moves: DataFrame) -> DataFrame:
-    """Numbers and bytes of moves by purpose, and by whether they change brokers."""
+    """Return ``GROUPS``: numbers and bytes of moves by purpose, and by whether they change
+    brokers."""
     grouped = moves.groupBy(
         (F.col("from_broker") != F.col("to_broker")).alias("is_across"), "tier"
     ).agg(F.count(F.lit(1)).alias("moves"), F.sum("size_bytes").alias("size_bytes"))
@@ -253,7 +278,8 @@ def groups(moves: DataFrame) -> DataFrame:
 
 
 def touched(placed: DataFrame, moves: DataFrame) -> DataFrame:
-    """Partitions with moves: the directories of all of their replicas, and the moves."""
+    """Return ``TOUCHED``: the partitions with moves, the directories of all their replicas, and the
+    moves."""
     moving = moves.select(
         *PARTITION, F.col("from_broker").alias("broker_id"), "to_broker", "to_path"
     )
@@ -278,7 +304,7 @@ def _tuples(table: pa.Table | pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
 
 
 def _arrow(rows: Iterable[tuple[Any, ...]], schema: StructType) -> pa.Table:
-    """Convert tuples with the columns of ``schema`` to a table."""
+    """Return tuples with the columns of ``schema`` as an Arrow table."""
     arrow = to_arrow_schema(schema)
     columns = list(zip(*rows, strict=True)) or [()] * len(arrow)
     arrays = [pa.array(column, field.type) for column, field in zip(columns, arrow, strict=True)]

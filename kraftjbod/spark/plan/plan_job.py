@@ -1,10 +1,9 @@
-"""WIRE. ``kraftjbod-pipeline plan``: plans moves of replicas, as a file for
-kraftjbod-reassign-partitions.
+"""WIRE. ``kraftjbod-pipeline plan``: writes a plan of moves for kraftjbod-reassign-partitions.
 
-The current reports of brokers are planned in this process (balance/cluster_planner.py), without
-Spark and Java. Plans from telemetry's tables, or with ``--master`` or ``--conf``, are made with
-Spark, broker by broker on its executors (spark_plan.py). The plan and its files are the same in
-both cases. The cluster is not changed.
+Plans from the current reports of brokers are made in this process (balance/cluster_planner.py),
+without Spark and Java. Plans from telemetry's tables, or with ``--master`` or ``--conf``, are made
+with Spark, broker by broker on its executors (spark_plan.py). The plan and its files are the same
+in both cases. The cluster is not changed.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from kraftjbod.spark.tables.local_tables import local_folder
 
 
 class AnyPlan(Protocol):
-    """A plan made with or without Spark."""
+    """A plan that was made with or without Spark."""
 
     @property
     def partitions(self) -> Iterable[Reassigned]: ...
@@ -74,7 +73,7 @@ def snapshot_ahead(
     drains: Sequence[str],
     **_options: Any,
 ) -> StorageSnapshot | None:
-    """The current reports of the brokers, if the plan uses them."""
+    """Return the current reports of the brokers; None if the plan uses tables."""
     if bootstrap_server is None or from_tables:
         return None
     parsed = map(parse_drain, drains)
@@ -92,7 +91,11 @@ def does_without_spark(
     across_brokers: bool,
     **_options: Any,
 ) -> bool:
-    """:raises click.UsageError: not exactly one source for the plan, or a drain is impossible."""
+    """Check the options that name the input and the drains; return whether the job runs without
+    Spark.
+
+    :raises click.UsageError: not exactly one source for the plan, or a drain is impossible.
+    """
     if bool(bootstrap_server) == from_tables:
         raise click.UsageError("give either --bootstrap-server or --from-tables")
     for drain in map(parse_drain, drains):
@@ -183,7 +186,9 @@ def command(job: BareJob, /, **options: Any) -> JobOutcome:
 
 
 def _painter() -> Callable[[Sequence[Mapping[str, Any]], Path], None]:
-    """The function that draws the picture, loaded early so that a missing library fails at once.
+    """Return the function that draws the picture.
+
+    It is loaded before the plan is made, so that a missing library fails at once.
 
     :raises click.ClickException: the plotting library is missing.
     """
@@ -195,7 +200,7 @@ def _painter() -> Callable[[Sequence[Mapping[str, Any]], Path], None]:
 
 
 def _publish(job: BareJob, plan: ClusterPlan) -> None:
-    """Write the tables ``plan_dirs`` and ``plan_moves``, if pyarrow is installed."""
+    """Write the tables ``plan_dirs`` and ``plan_moves``, or report that pyarrow is missing."""
     folder = local_folder(job.tables)
     assert folder is not None, "elsewhere Spark writes them"
     try:
@@ -212,7 +217,7 @@ def _finish(
     notes: Sequence[str],
     draw: Callable[[Sequence[Mapping[str, Any]], Path], None] | None,
 ) -> JobOutcome:
-    """Write all files and return the summary."""
+    """Write all files of the plan, and return the summary."""
     out, rollback = Path(options["out"]), options["rollback_out"]
     partitions = write_files(plan.partitions, out, Path(rollback) if rollback else None)
     counted = figures(

@@ -1,4 +1,4 @@
-"""WIRE. Draws a plan: how full the directories are and how much they write, before and after.
+"""WIRE. Draws a plan: used shares and write rates of the directories, before and after.
 
 Few directories are drawn as one line each, and many as distributions. Rows are those of
 ``plan_dirs``. Directories of unknown size are left out; the picture states their number.
@@ -45,10 +45,11 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measure:
-    """One figure per directory, before and after.
+    """One figure of all directories, before and after the plan.
 
-    ``evens`` is the figure if the directories of each broker were equal, with the broker's bytes
-    after the plan. ``mean`` is the mean of the whole cluster.
+    ``evens`` has, per directory, the figure if the directories of its broker were equal after the
+    plan. ``mean`` is the mean of the whole cluster after the plan. ``is_share``: values are shares
+    from 0 to 1, else bytes per second.
     """
 
     title: str
@@ -67,14 +68,14 @@ class Measure:
 
     @property
     def story(self) -> str:
-        """A sentence about the largest value."""
+        """A text about the change of the largest value."""
         return f"most: {self.text(max(self.before))} → {self.text(max(self.after))}"
 
 
 def draw_plan(rows: Sequence[Row], path: Path) -> None:
-    """Write the picture to ``path``, as SVG or PNG by its suffix; its folder is made.
+    """Write the picture to ``path``, as SVG or PNG by its suffix, and create missing folders.
 
-    :raises StartupError: for another suffix, or without a directory whose size is known.
+    :raises StartupError: another suffix, or no directory has a known size.
     """
     kind = _KINDS.get(path.suffix.lower())
     if kind is None:
@@ -86,7 +87,9 @@ def draw_plan(rows: Sequence[Row], path: Path) -> None:
 
 
 def plan_figure(rows: Sequence[Row]) -> Figure:
-    """The picture as a figure; call it inside :func:`~kraftjbod.spark.style.plot_style.styled`.
+    """Return the picture as a figure.
+
+    Call it inside :func:`~kraftjbod.spark.style.plot_style.styled`.
 
     :raises StartupError: no directory has a known size.
     """
@@ -114,7 +117,7 @@ def plan_figure(rows: Sequence[Row]) -> Figure:
 
 
 def plan_measures(rows: Sequence[Row]) -> list[Measure]:
-    """How full, and how much written; the second only where anything is written."""
+    """Return the used shares, and the write rates if any bytes are written."""
     measures = [
         Measure(
             title="Used by replicas",
@@ -142,13 +145,16 @@ def plan_measures(rows: Sequence[Row]) -> list[Measure]:
 
 
 def _mean(rows: Sequence[Row], figure: str, whole: str | None = None) -> float:
-    """Of a figure, per directory or as a share of the ``whole``."""
+    """Return the mean of a column over ``rows``, or its sum as a share of the sum of ``whole``."""
     of = len(rows) if whole is None else sum(row[whole] for row in rows)
     return float(sum(row[figure] or 0 for row in rows) / of)
 
 
 def _evens(rows: Sequence[Row], figure: str, whole: str | None = None) -> list[float]:
-    """The mean of its broker for each row; rows are in the order of brokers."""
+    """Return, for each row, the mean over the rows of its broker.
+
+    Rows are sorted by broker.
+    """
     evens: list[float] = []
     for _, group in groupby(rows, key=lambda row: row["broker_id"]):
         of_broker = list(group)
@@ -157,7 +163,7 @@ def _evens(rows: Sequence[Row], figure: str, whole: str | None = None) -> list[f
 
 
 def _lines(rows: Sequence[Row], measures: Sequence[Measure]) -> Figure:
-    """One line per directory, from where it was to where it comes to be."""
+    """Return a figure with one line per directory, from its value before the plan to that after."""
     named = DirRows.of_dirs((row["broker_id"], row["path"]) for row in rows)
     places = named.places
     figure = new_figure(_WIDTH_IN, 1.3 + _LINE_IN * named.height)
@@ -192,7 +198,8 @@ def _lines(rows: Sequence[Row], measures: Sequence[Measure]) -> Figure:
 
 
 def _distributions(rows: Sequence[Row], measures: Sequence[Measure]) -> Figure:
-    """How the directories are spread, and how far those of one broker lie from each other."""
+    """Return histograms of the directories, and of the difference between directories of one
+    broker."""
     measures = [*measures, *_gaps(rows, measures[0])]
     figure = new_figure(_WIDTH_IN, 0.9 + 2.3 * len(measures))
     column = [row[0] for row in panels(figure, len(measures), 1)]
@@ -212,7 +219,7 @@ def _distributions(rows: Sequence[Row], measures: Sequence[Measure]) -> Figure:
         ax.axvline(
             measure.mean, color=INK.light, linestyle=(0, (2, 3)), linewidth=1, label="mean after"
         )
-        # After a good plan all stand in a few bars; the others must stay visible beside them.
+        # After a good plan a few bars have nearly all directories; small bars must stay visible.
         ax.set_yscale("symlog", linthresh=10)
         ax.yaxis.set_major_formatter(FuncFormatter(lambda count, _: f"{count:,.0f}"))
         ax.set_ylim(bottom=0)
@@ -223,7 +230,8 @@ def _distributions(rows: Sequence[Row], measures: Sequence[Measure]) -> Figure:
 
 
 def _gaps(rows: Sequence[Row], measure: Measure) -> list[Measure]:
-    """Per broker, its fullest directory over its emptiest; nothing where brokers have one each."""
+    """Return, per broker, the largest minus the smallest value; empty if brokers have one
+    directory."""
     gaps: list[tuple[float, float]] = []
     paired = zip(rows, measure.before, measure.after, strict=True)
     for _, group in groupby(paired, key=lambda entry: entry[0]["broker_id"]):

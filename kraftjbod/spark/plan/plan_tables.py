@@ -125,7 +125,7 @@ TOUCHED: Final = StructType(
 
 
 def as_table(frame: DataFrame, schema: StructType) -> DataFrame:
-    """Select and cast the columns of ``schema``, in its order."""
+    """Return the columns of ``schema``, in its order and cast to its types."""
     return frame.select(
         *(F.col(field.name).cast(field.dataType).alias(field.name) for field in schema.fields)
     )

@@ -1,8 +1,8 @@
 """FRAME. The newest telemetry samples as the tables ``log_dirs`` and ``replicas``.
 
-The samples of a broker at one time are a round. A directory or replica that is missing in its
-broker's latest round, with a tolerance of :data:`ROUND_S`, no longer exists. ``free_bytes`` is the
-file system's value, because telemetry does not report the space that a broker reserves.
+The samples that a broker sends at one time are a round. A directory or replica that is missing in
+its broker's latest round, with a tolerance of :data:`ROUND_S`, no longer exists. ``free_bytes`` is
+the file system's value, because telemetry does not report the space that a broker reserves.
 """
 
 from __future__ import annotations
@@ -19,26 +19,32 @@ from kraftjbod.spark.tables.schemas import LOG_DIRS, REPLICAS
 #: Longer than the interval between samples of a replica, a minute.
 ROUND_S: Final = 90
 
-#: ``age_s`` is how old the newest sample of a broker is.
+#: ``age_s`` is the age of the broker's newest sample, in seconds.
 AGES: Final = StructType(
     [StructField("broker_id", IntegerType()), StructField("age_s", DoubleType())]
 )
 
 
 def ages(samples: DataFrame, now_s: float) -> DataFrame:
-    """Ages by broker; ``now_s`` is in seconds since 1970."""
+    """Return ``AGES``: the age of each broker's newest sample.
+
+    :param now_s: current time, in seconds since 1970.
+    """
     grouped = samples.groupBy("broker_id").agg(F.max("time").alias("newest"))
     aged = grouped.withColumn("age_s", F.lit(now_s) - F.col("newest").cast("double"))
     return as_table(aged, AGES)
 
 
 def log_dirs(samples: DataFrame) -> DataFrame:
-    """``log_dir_samples`` → ``log_dirs``."""
+    """Return the table ``log_dirs`` from ``log_dir_samples``."""
     return as_table(_latest(samples, DIRECTORY), LOG_DIRS)
 
 
 def replicas(samples: DataFrame) -> DataFrame:
-    """``replica_samples`` → ``replicas``, with the rate between the newest two samples."""
+    """Return the table ``replicas`` from ``replica_samples``.
+
+    The write rate is that between the newest two samples.
+    """
     per_replica = Window.partitionBy(*REPLICA, "is_future", "incarnation").orderBy("time")
     before, now = F.lag("time").over(per_replica), F.lag("appended_bytes_total").over(per_replica)
     compared = samples.withColumn(
@@ -54,7 +60,7 @@ def replicas(samples: DataFrame) -> DataFrame:
 
 
 def _latest(samples: DataFrame, key: tuple[str, ...]) -> DataFrame:
-    """The newest sample of each key in its broker's latest round."""
+    """Return the newest sample of each key, if it is in the latest round of its broker."""
     newest_first = Window.partitionBy(*key).orderBy(F.col("time").desc())
     of_broker = F.max("time").over(Window.partitionBy("broker_id"))
     numbered = samples.withColumn("place", F.row_number().over(newest_first)).withColumn(
@@ -65,6 +71,11 @@ def _latest(samples: DataFrame, key: tuple[str, ...]) -> DataFrame:
 
 
 def recent(samples: DataFrame, now_s: float, max_age_s: float) -> DataFrame:
-    """Samples recent enough to be in the latest two rounds of a broker that is not silent."""
+    """Return the samples of the last ``max_age_s`` and two rounds.
+
+    They include the latest two rounds of every broker whose telemetry is not too old.
+
+    :param now_s: current time, in seconds since 1970.
+    """
     begin_s = now_s - max_age_s - 2 * ROUND_S
     return samples.where(F.col("time").cast("double") >= begin_s)

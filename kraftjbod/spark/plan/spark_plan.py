@@ -1,8 +1,8 @@
 """WIRE. Plans with Spark, from the tables of telemetry or from the current reports of brokers.
 
 The driver sees sums of directories, and executors see the replicas of one broker at a time. Only
-the moves return to the driver, which writes them to one file. balance/cluster_planner.py does the
-same in one process.
+the moves return to the driver, which writes them to one file. balance/cluster_planner.py makes the
+same plan in one process.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from kraftjbod.spark.tables.stored_tables import publish, read_table
 
 @dataclass(frozen=True, kw_only=True)
 class MadePlan:
-    """Frames of one plan (plan_frames.py), which Spark caches while :func:`made_plan` is open."""
+    """A plan as frames (plan_frames.py), which Spark caches while :func:`made_plan` is open."""
 
     placed: DataFrame
     sums: list[DirSums]
@@ -61,14 +61,14 @@ class MadePlan:
 
     @property
     def partitions(self) -> Iterator[Reassigned]:
-        """What moves, partition by partition."""
+        """The reassignment of each partition that has moves."""
         for row in plan_frames.touched(self.placed, self.moves).toLocalIterator():
             moves = {source: tuple(end) for source, end in row.moves.items() if end is not None}
             yield reassign(row.topic, row.partition, row.brokers or (), row.paths, moves)
 
     @cached_property
     def dirs(self) -> list[PlannedDir]:
-        """Every directory before and after, by broker and path."""
+        """Every directory before and after the plan, by broker and path."""
         changes = {
             (row.broker_id, row.path): Sent(
                 size_bytes=row.size_bytes, write_rate=row.write_rate, replicas=row.replicas
@@ -82,7 +82,7 @@ class MadePlan:
 
     @cached_property
     def counts(self) -> MoveCounts:
-        """Counts of all moves together."""
+        """Numbers and bytes of all moves."""
         return MoveCounts.of_groups(
             list(map(MoveGroup._make, plan_frames.groups(self.moves).collect()))
         )
@@ -101,9 +101,11 @@ def made_plan(
     request: PlanRequest,
     step: Step = lambda _: None,
 ) -> Iterator[MadePlan]:
-    """Make a plan; cached frames are released at the end.
+    """Context with a plan; its cached frames are released at the end.
 
-    :raises StartupError: there are no directories, or a drain names an unknown directory or broker.
+    :param step: print a line of progress.
+    :raises StartupError: the cluster has no directories, or a drain names an unknown directory or
+        broker.
     """
     kept: list[DataFrame] = []
 
@@ -132,7 +134,7 @@ def made_plan(
 
 
 def _sums(placed: DataFrame, dirs: Sequence[DirSums]) -> list[DirSums]:
-    """Directories with the sums of their replicas, sorted by broker and path."""
+    """Return all directories with the sums of their replicas, sorted by broker and path."""
     held = [dir_sums(row.asDict()) for row in plan_frames.sums(placed, by_broker(dirs)).collect()]
     found = {(one.broker_id, one.path): one for one in (*dirs, *held)}
     return [found[key] for key in sorted(found)]
@@ -145,7 +147,10 @@ def _crossings(
     keep: Callable[[DataFrame], DataFrame],
     step: Step,
 ) -> DataFrame | None:
-    """Choose replicas that change brokers, in rounds; each partition is in one round at most."""
+    """Choose the replicas that change brokers, in turns; a partition is chosen at most once.
+
+    None means that no turn was necessary.
+    """
     racks = racks_of(dirs)
     done: DataFrame | None = None
 
@@ -170,12 +175,13 @@ def _crossings(
 def as_tables(
     spark: SparkSession, dirs: Sequence[LogDir], replicas: Sequence[Replica]
 ) -> tuple[DataFrame, DataFrame]:
-    """What brokers reported, as the tables ``log_dirs`` and ``replicas``."""
+    """Return the reports of brokers as the tables ``log_dirs`` and ``replicas``."""
     return _frame(spark, dirs, LOG_DIRS), _frame(spark, replicas, REPLICAS)
 
 
 def _frame(spark: SparkSession, rows: Sequence[tuple[Any, ...]], schema: StructType) -> DataFrame:
-    """Build the frame by columns, which Arrow does for a million rows in a second or two."""
+    """Return ``rows`` as a frame, built by columns: Arrow needs a second or two for a million
+    rows."""
     arrow = to_arrow_schema(schema)
     columns = list(zip(*rows, strict=True)) if rows else [()] * len(arrow)
     table = pa.table(
@@ -186,9 +192,10 @@ def _frame(spark: SparkSession, rows: Sequence[tuple[Any, ...]], schema: StructT
 
 
 def telemetry_tables(job: Job, max_age_s: float) -> tuple[DataFrame, DataFrame]:
-    """The same two tables from the newest telemetry samples.
+    """Return the tables ``log_dirs`` and ``replicas``, from the newest telemetry samples.
 
-    :raises StartupError: there are no samples, or samples of some brokers are too old; names them.
+    :raises StartupError: a table is missing, or samples of some brokers are older than
+        ``max_age_s`` seconds; names the brokers.
     """
     now_s = time.time()
     found = []

@@ -8,9 +8,9 @@ reports no states, a directory is online or, with an error, offline.
 * A drained broker that is down becomes one directory, ``any``, with the replicas that metadata
   assigns to it. Each has the size of the largest live replica, and is copied from its leader. A
   partition without a leader is left out.
-* Replicas of a partition that is being reassigned, as far as they stay, are marked as future. They
-  count at their current or future place with their final size, and no plan moves them. Replicas
-  that are being removed are left out.
+* The remaining replicas of a partition that is being reassigned are marked as future. They count at
+  their current or future place with their final size, and no plan moves them. Replicas that are
+  being removed are left out.
 
 snapshot_frames.py builds the same tables from telemetry.
 """
@@ -58,16 +58,16 @@ class StorageSnapshot:
     kept_free: Mapping[int, int]
     rates: Rates
     lost: Collection[int] = ()
-    """Brokers that are drained though they do not run."""
+    """Drained brokers that are down."""
 
     @property
     def notes(self) -> list[str]:
-        """Sentences about the parts that a plan leaves out."""
+        """Sentences about the parts of the cluster that a plan leaves out."""
         return _notes(self)
 
     @property
     def dirs(self) -> list[LogDir]:
-        """As the table ``log_dirs``."""
+        """The rows of the table ``log_dirs``."""
         return _dirs(self) + [
             LogDir(broker, None, ANY_DIRECTORY, None, LogDirState.ONLINE.value, True, 0, 0)
             for broker in self.lost
@@ -75,7 +75,7 @@ class StorageSnapshot:
 
     @property
     def replicas(self) -> list[Replica]:
-        """As the table ``replicas``."""
+        """The rows of the table ``replicas``."""
         found = _replicas(self)
         return found + _lost_replicas(self, found) if self.lost else found
 
@@ -83,12 +83,12 @@ class StorageSnapshot:
 async def take_snapshot(
     client: ClusterClient, *, observe_s: float, drained: Collection[int] = ()
 ) -> StorageSnapshot:
-    """Ask every broker, twice if ``observe_s`` is above 0; otherwise rates are unknown.
+    """Query every broker, twice if ``observe_s`` (seconds) is above 0; otherwise write rates are 0.
 
-    :param drained: brokers that the plan drains completely; the replicas of those that are down
+    :param drained: brokers that the plan drains completely. If one of them is down, its replicas
         are taken from metadata.
     :raises StartupError: the size of a disk is not reported.
-    :raises OperatingError: a broker does not answer.
+    :raises OperatingError: a broker does not respond.
     """
     metadata = await client.retry(client.refresh_metadata)
     brokers = sorted(metadata.brokers)
@@ -137,7 +137,10 @@ async def _kept_by(client: ClusterClient, broker: int) -> int:
 
 
 def require_sizes(log_dirs: LogDirs) -> None:
-    """:raises StartupError: naming the first disk whose size is not reported."""
+    """Check that every online directory reports the size of its disk.
+
+    :raises StartupError: naming the first directory that does not.
+    """
     for broker, described in log_dirs.items():
         for log_dir in described:
             if not is_offline(log_dir) and min(log_dir.total_bytes, log_dir.usable_bytes) < 0:
@@ -149,7 +152,10 @@ def require_sizes(log_dirs: LogDirs) -> None:
 
 
 def _rates(before: LogDirs, now: LogDirs, elapsed_s: float) -> Rates:
-    """Rates of replicas that did not move; a smaller replica counts as not written to."""
+    """Return the write rates, in bytes per second, of replicas that stayed in their directory.
+
+    A replica that became smaller has the rate 0.
+    """
     was = _sizes(before)
     return {
         (broker, topic, partition): max(0, size - was[broker, path, topic, partition]) / elapsed_s
@@ -169,7 +175,7 @@ def _sizes(log_dirs: LogDirs) -> dict[tuple[int, str, str, int], int]:
 
 
 def _absent(metadata: ClusterMetadata) -> set[int]:
-    """Brokers that have replicas and are down."""
+    """Return the brokers that have replicas and are down."""
     return {
         broker
         for topic in metadata.topics.values()
@@ -265,7 +271,8 @@ def _replicas(snapshot: StorageSnapshot) -> list[Replica]:
 
 
 def _lost_replicas(snapshot: StorageSnapshot, found: Sequence[Replica]) -> list[Replica]:
-    """Replicas of brokers that are down, in addition to the live ones in ``found``."""
+    """Return the replicas of drained brokers that are down, with sizes of the live ones in
+    ``found``."""
     largest: dict[tuple[str, int], Replica] = {}
     for one in found:
         known = largest.get(one[:2])
@@ -297,7 +304,7 @@ def _lost_replicas(snapshot: StorageSnapshot, found: Sequence[Replica]) -> list[
 
 
 def _full_sizes(snapshot: StorageSnapshot) -> dict[TopicPartition, int]:
-    """Final size of each replica of a partition that is being reassigned."""
+    """Return the final size of the replicas of each partition that is being reassigned."""
     sizes: dict[TopicPartition, int] = defaultdict(int)
     for described in snapshot.log_dirs.values():
         for log_dir in described:

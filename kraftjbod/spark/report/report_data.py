@@ -1,7 +1,7 @@
 """WIRE. Reads the data of a report from the tables, reduced to fit one process.
 
 A missing table leaves its part None. Data that grows with time or records is reduced to buckets and
-counts (``report_frames``). The result grows at most with the number of directories.
+counts (``report_frames``). The size of the result depends only on the number of directories.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ Rows = Sequence[Row]
 
 @dataclass(slots=True, kw_only=True)
 class ReportData:
-    """All data of the page. ``span`` is the first and last second, if there is any data."""
+    """All data of the page. ``span`` has the first and last second; None without data."""
 
     span: tuple[float, float] | None = None
     buckets: Buckets | None = None
     dirs: Rows = ()
     is_large: bool = False
-    #: Of the directories that each plot shows; they may be the same ones.
+    #: Points of the directories that the plot of usage and that of latency show.
     usage: Rows = ()
     usage_bands: Rows = ()
     latency: Rows = ()
@@ -83,9 +83,10 @@ class ReportData:
 
 
 def read_report_data(job: Job, *, hours: float | None) -> ReportData:
-    """Read every existing table; with ``hours``, only the last hours of the telemetry.
+    """Read every existing table.
 
-    :raises StartupError: no table exists.
+    :param hours: limit the telemetry to the last hours; None for all of it.
+    :raises StartupError: none of the tables exists.
     """
     found = {
         name: read_table(job.spark, job.tables, name, schema) for name, schema in SCHEMAS.items()
@@ -119,7 +120,7 @@ def read_report_data(job: Job, *, hours: float | None) -> ReportData:
 
 
 def collected(frame: DataFrame) -> list[dict[str, Any]]:
-    """Rows as dictionaries; only of frames that stay small."""
+    """Return the rows of a small frame as dictionaries."""
     return [row.asDict(recursive=True) for row in frame.collect()]
 
 
@@ -131,7 +132,10 @@ def _with(frame: DataFrame | None, read: Callable[[DataFrame], None]) -> None:
 def _read_dirs(
     job: Job, data: ReportData, windows: DataFrame, hours: float | None
 ) -> DataFrame | None:
-    """The directories and the time that windows cover; the windows of that time, if any."""
+    """Read the directories, and the time that ``windows`` cover.
+
+    :returns: the windows of that time; None if ``windows`` is empty.
+    """
     whole = collected(frames.span(windows))[0]
     if not whole["windows"]:
         return None
@@ -147,7 +151,7 @@ def _read_dirs(
 
 
 def _read_points(job: Job, data: ReportData, windows: DataFrame) -> None:
-    """How the directories that are shown were over time, and the spread of all if they are many."""
+    """Read the points over time of the shown directories, and bands if not all are shown."""
     assert data.buckets is not None, "there are windows"
     bucket_s = data.buckets.bucket_s
     full = [_dir(row) for row in fullest(data.dirs)]
@@ -166,7 +170,8 @@ def _read_points(job: Job, data: ReportData, windows: DataFrame) -> None:
 
 
 def _read_states(job: Job, data: ReportData, samples: DataFrame) -> None:
-    """Read the states of directories with problems, or of all directories if they are few."""
+    """Read the states over time of directories with problems, or of all directories if they are
+    few."""
     data.states = []
     buckets = data.buckets
     if buckets is None:
@@ -210,7 +215,8 @@ def _read_audit(data: ReportData, differences: DataFrame) -> None:
 
 
 def dirs_at_end(dirs: Rows, window_s: float) -> list[Row]:
-    """Directories that exist at the end. Those of a silent broker get the state ``silent``.
+    """Return the directories that exist at the end. If the broker is silent, their state is
+    ``silent``.
 
     A broker reports all its directories, so a directory that is missing was removed.
     """
@@ -229,7 +235,7 @@ def dirs_at_end(dirs: Rows, window_s: float) -> list[Row]:
 
 
 def fullest(dirs: Rows) -> list[Row]:
-    """Directories whose size is known, the fullest first."""
+    """Return the directories whose size is known, the fullest first."""
     known = [row for row in dirs if row["total_bytes"]]
     return sorted(known, key=lambda row: (row["free_bytes"] / row["total_bytes"], _dir(row)))
 

@@ -41,8 +41,8 @@ SPAN: Final = StructType(
     ]
 )
 
-#: One directory: how it was last, and the worst of it. ``troubled`` counts windows in which it was
-#: not online; a size that was not known last is the last known one.
+#: One directory: its last state and sizes, and its worst latency. ``troubled`` counts the windows
+#: in which it was not online. Sizes are the last known ones.
 DIR_SUMMARY: Final = StructType(
     [
         *_DIR,
@@ -72,11 +72,11 @@ POINTS: Final = StructType(
     ]
 )
 
-#: Figures that :data:`BANDS` are made of: the used share (0 to 1), and milliseconds.
+#: The figures of :data:`BANDS`: the used share (0 to 1), and the latency in milliseconds.
 USED_SHARE: Final = "used_share"
 P99_LATENCY: Final = "p99_latency_ms"
 
-#: How a figure of all directories is spread in one bucket.
+#: The distribution of a figure over all directories in one bucket.
 BANDS: Final = StructType(
     [
         StructField("time", DoubleType()),
@@ -102,7 +102,7 @@ STATE_POINTS: Final = StructType(
     ]
 )
 
-#: How many directories were in each state, and how many cordoned or moving replicas.
+#: Numbers of directories in each state, of cordoned ones, and of those with moving replicas.
 STATE_COUNTS: Final = StructType(
     [
         StructField("time", DoubleType()),
@@ -145,14 +145,15 @@ _ACCURACY: Final = 1000
 
 
 def with_schema(frame: DataFrame, schema: StructType) -> DataFrame:
-    """``frame``'s columns as ``schema`` has them; a time becomes seconds where that is a double."""
+    """Return the columns of ``schema``, cast to its types. A time cast to a double is in
+    seconds."""
     return frame.select(
         *(F.col(f"`{field.name}`").cast(field.dataType).alias(field.name) for field in schema)
     )
 
 
 def plain_times(frame: DataFrame) -> DataFrame:
-    """A table as it is, but for its times, which are seconds since 1970."""
+    """Return ``frame`` with its times converted to seconds since 1970."""
     return frame.select(
         *(
             F.col(f"`{field.name}`").cast(DoubleType()).alias(field.name)
@@ -164,13 +165,14 @@ def plain_times(frame: DataFrame) -> DataFrame:
 
 
 def within(frame: DataFrame, column: str, first_s: float, last_s: float) -> DataFrame:
-    """Rows whose time ``column`` is ``first_s`` or later, and before ``last_s``."""
+    """Return the rows whose time ``column`` is ``first_s`` or later, and before ``last_s``."""
     begun = frame.where(F.col(column) >= F.timestamp_seconds(F.lit(first_s)))
     return begun.where(F.col(column) < F.timestamp_seconds(F.lit(last_s)))
 
 
 def span(windows: DataFrame) -> DataFrame:
-    """One row: when ``log_dir_windows`` begin and end, and how long the shortest is."""
+    """Return SPAN, one row: first and last time of ``log_dir_windows``, and their shortest
+    length."""
     lengths = windows.withColumn(
         "seconds", F.col("window_end").cast("double") - F.col("window_start").cast("double")
     )
@@ -184,7 +186,7 @@ def span(windows: DataFrame) -> DataFrame:
 
 
 def dir_summaries(windows: DataFrame) -> DataFrame:
-    """DIR_SUMMARY from ``log_dir_windows``: one row per directory."""
+    """Return DIR_SUMMARY from ``log_dir_windows``: one row per directory."""
     known = F.when(F.col("total_bytes") > 0, F.col("window_end"))
     by_dir = windows.groupBy("broker_id", "path").agg(
         *(
@@ -204,14 +206,16 @@ def dir_summaries(windows: DataFrame) -> DataFrame:
 
 
 def points(windows: DataFrame, chosen: DataFrame, bucket_s: float) -> DataFrame:
-    """POINTS of the chosen directories: how full each was at the end of a bucket, and its slowest
-    window of the bucket. Sizes are null where the last one was not known (it was offline).
+    """Return POINTS of the chosen directories.
+
+    Sizes are those of the last window in a bucket, or null if they are unknown, as for an offline
+    directory. The latency is that of the slowest window in the bucket.
     """
     return with_schema(_by_bucket(_of(windows, chosen), bucket_s), POINTS)
 
 
 def bands(windows: DataFrame, bucket_s: float) -> DataFrame:
-    """BANDS of all directories, those that have the figure."""
+    """Return BANDS over all directories that have the figure."""
     by_bucket = _by_bucket(windows, bucket_s)
     figures = F.array(
         F.struct(
@@ -231,12 +235,13 @@ def bands(windows: DataFrame, bucket_s: float) -> DataFrame:
 
 
 def state_points(samples: DataFrame, chosen: DataFrame, bucket_s: float) -> DataFrame:
-    """STATE_POINTS from ``log_dir_samples``: the worst state of each bucket, and what went on."""
+    """Return STATE_POINTS from ``log_dir_samples``: the worst state of each bucket, and moves."""
     return with_schema(_states(_of(samples, chosen), bucket_s), STATE_POINTS)
 
 
 def state_counts(samples: DataFrame, bucket_s: float) -> DataFrame:
-    """STATE_COUNTS of ``log_dir_samples``: per bucket each directory once, in its worst state."""
+    """Return STATE_COUNTS of ``log_dir_samples``: in each bucket a directory counts in its worst
+    state."""
     states = _states(samples, bucket_s)
     counts = states.groupBy("time").agg(
         *(F.count_if(F.col("state") == state).alias(state) for state in SEVERITY),
@@ -247,9 +252,9 @@ def state_counts(samples: DataFrame, bucket_s: float) -> DataFrame:
 
 
 def soonest_full(forecasts: DataFrame) -> DataFrame:
-    """``log_dir_forecasts`` of directories that fill, soonest first, then of those that may fill.
+    """Return the rows of ``log_dir_forecasts`` of directories that fill or may fill.
 
-    Times are in seconds.
+    Directories that fill come first, the soonest one at the top. Times are in seconds.
     """
     filling = forecasts.where(F.col("full_at").isNotNull() | F.col("earliest").isNotNull())
     return plain_times(filling).orderBy(
@@ -258,7 +263,7 @@ def soonest_full(forecasts: DataFrame) -> DataFrame:
 
 
 def worst_first(outliers: DataFrame) -> DataFrame:
-    """``log_dir_outliers``: offline directories first, slow or failing ones last.
+    """Return ``log_dir_outliers``: offline directories first, slow or failing ones last.
 
     Times are in seconds.
     """
@@ -268,19 +273,19 @@ def worst_first(outliers: DataFrame) -> DataFrame:
 
 
 def largest(growth: DataFrame, scope: str, limit: int) -> DataFrame:
-    """Rows of ``growth`` of one scope, largest first."""
+    """Return the ``limit`` largest rows of ``growth`` of one scope."""
     return growth.where(F.col("scope") == scope).orderBy(F.desc("size_bytes"), "name").limit(limit)
 
 
 def most_skewed(skew: DataFrame, limit: int) -> DataFrame:
-    """Rows of ``skew``: the ``limit`` most uneven of each scope."""
+    """Return the ``limit`` most uneven rows of ``skew`` of each scope."""
     order = Window.partitionBy("scope").orderBy(F.desc_nulls_last("skew"), "name")
     ranked = skew.withColumn("rank", F.row_number().over(order))
     return ranked.where(F.col("rank") <= limit).drop("rank").orderBy("scope", F.desc("skew"))
 
 
 def audit_counts(differences: DataFrame) -> DataFrame:
-    """AUDIT_COUNTS of ``audit_differences``, the most frequent first."""
+    """Return AUDIT_COUNTS of ``audit_differences``, the most frequent kind first."""
     counts = differences.groupBy("difference").agg(
         F.countDistinct("topic").alias("topics"), F.count(F.lit(1)).alias("rows")
     )
@@ -288,7 +293,8 @@ def audit_counts(differences: DataFrame) -> DataFrame:
 
 
 def ingest_counts(ingested: DataFrame, limit: int) -> DataFrame:
-    """INGEST_COUNTS of ``ingested``: the ``limit`` largest groups of topic, status and reason."""
+    """Return INGEST_COUNTS of ``ingested``: the ``limit`` largest groups of topic, status and
+    reason."""
     sizes = ingested.withColumn(
         "size",
         F.coalesce(F.length("key"), F.lit(0)) + F.coalesce(F.length("value"), F.lit(0)),
@@ -301,7 +307,7 @@ def ingest_counts(ingested: DataFrame, limit: int) -> DataFrame:
 
 
 def move_totals(moves: DataFrame) -> DataFrame:
-    """One row: MOVE_TOTALS of ``plan_moves``."""
+    """Return MOVE_TOTALS of ``plan_moves``, one row."""
     totals = moves.agg(
         F.count(F.lit(1)).alias("moves"),
         F.count_if(F.col("from_broker") != F.col("to_broker")).alias("across_brokers"),
@@ -315,7 +321,7 @@ def _of(frame: DataFrame, chosen: DataFrame) -> DataFrame:
 
 
 def _bucket(time: str, bucket_s: float) -> Column:
-    """Where the bucket of ``time`` begins."""
+    """Return the start of the bucket of the column ``time``, in seconds since 1970."""
     return F.floor(F.col(time).cast("double") / bucket_s) * F.lit(float(bucket_s))
 
 

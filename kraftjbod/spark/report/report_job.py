@@ -1,7 +1,7 @@
 """WIRE. ``kraftjbod-pipeline report``: one HTML page about the cluster's storage, from the tables.
 
-The page is a single file that needs no network, smaller than ``report_page.MOST_BYTES``
-for any number of directories: what grows with the cluster is drawn as bands and counts.
+The page is a single file that needs no network. It is smaller than ``report_page.MOST_BYTES`` for
+any number of directories, because large clusters are drawn as bands and counts.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def command(job: Job, out: Path, title: str, hours: float | None) -> JobOutcome:
     job.step("drawing")
     text = report_page(data, tables_at=job.tables, title=title, now_s=datetime.now(UTC).timestamp())
     out.parent.mkdir(parents=True, exist_ok=True)
-    # In one step, so that whoever looks at the page meanwhile never has half of it.
+    # A rename, so that a browser never loads an incomplete page.
     beside = out.with_name(f".{out.name}.new")
     beside.write_text(text, encoding="utf-8")
     beside.replace(out)
@@ -61,7 +61,11 @@ def command(job: Job, out: Path, title: str, hours: float | None) -> JobOutcome:
 
 
 def report_page(data: ReportData, *, tables_at: str, title: str, now_s: float) -> str:
-    """The page of ``data``."""
+    """Return the HTML page of ``data``.
+
+    :param tables_at: folder of the tables, shown in the page.
+    :param now_s: current time, in seconds since 1970.
+    """
     sections = ReportSections(data, tables_at)
     shown = sections.all()
     subtitle = f"Written {time_text(now_s)} UTC from {tables_at}"

@@ -1,8 +1,8 @@
-"""WIRE. A page of HTML that needs nothing but itself: no script, no font, no address.
+"""WIRE. Renders an HTML page without scripts, fonts or links to other files.
 
-Templates and CSS lie in ``templates/``. Jinja2 escapes everything that is not HTML already, so that
-a topic or a path may hold what it likes; what cannot be shown is replaced. The page forbids itself
-the network (Content-Security-Policy). Light, dark and print are one CSS.
+Templates and CSS are in ``templates/``. Jinja2 escapes all text that is not :class:`Html`, so
+topics and paths may have any characters. Unprintable characters are replaced. The page forbids
+itself the network (Content-Security-Policy). One CSS serves the light, dark and print styles.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from markupsafe import Markup
 
 from kraftjbod.spark.style.plot_style import PALETTE
 
-#: Of one page; plots are bounded so that it holds.
+#: Maximum size of a page; the bounds of the plots ensure it.
 MOST_BYTES: Final = 5_000_000
 _UNPRINTABLE: Final = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
 )
 
 Html: TypeAlias = Markup
-"""Text that is HTML already."""
+"""Text that is HTML and is not escaped again."""
 
 
 def _file(name: str) -> str:
-    """Of ``templates/``, also where the package is a zip."""
+    """Return the text of a file in ``templates/``, also if the package is in a zip."""
     return (files("kraftjbod.spark.report") / "templates" / name).read_text(encoding="utf-8")
 
 
@@ -51,7 +51,10 @@ _PARTS: Final[Any] = _PAGES.get_template("parts.html").module
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """A part of the page. ``lead`` is its one sentence; ``missing`` what to run to have it."""
+    """A part of the page, with a ``lead`` of a sentence.
+
+    ``missing``: its tables do not exist, and ``parts`` has the command that writes them.
+    """
 
     name: str
     heading: str
@@ -62,7 +65,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tile:
-    """One figure of the summary. ``tone`` is good, warn, bad or nothing."""
+    """One figure of the summary. ``tone`` is ``good``, ``warn``, ``bad`` or empty."""
 
     figure: str
     label: str
@@ -70,7 +73,7 @@ class Tile:
 
 
 def tiles(entries: Iterable[Tile]) -> Html:
-    """Figures in a row."""
+    """Return HTML with the figures in a row."""
     return Html(_PARTS.tiles(entries))
 
 
@@ -83,7 +86,12 @@ def table(
     numbers: Sequence[int] = (),
     left_out: int = 0,
 ) -> Html:
-    """A table; columns in ``numbers`` are set right. ``left_out`` rows are said to be missing."""
+    """Return an HTML table.
+
+    :param numbers: indexes of the columns that are aligned to the right.
+    :param left_out: number of omitted rows, which the table states.
+    :raises ValueError: a row has another number of cells than ``columns``.
+    """
     if any(len(row) != len(columns) for row in rows):
         raise ValueError(f"a row of table {name} has not {len(columns)} cells")
     return Html(_PARTS.table(name, caption, columns, rows, numbers, left_out))
@@ -95,27 +103,30 @@ def figure(name: str, svg: str, caption: str) -> Html:
 
 
 def state(name: str, text: str | None = None) -> Html:
-    """A state in its colour; unknown ones in none."""
+    """Return the name of a state in its colour; an unknown state has no colour.
+
+    :param text: text to show instead of the name.
+    """
     return Html(_PARTS.state(re.sub("[^a-z]", "", name.lower()), text or name))
 
 
 def meter(share: float | None, text: str) -> Html | str:
-    """A share as a bar with words in it."""
+    """Return a bar of the length ``share`` (0 to 1) with ``text`` in it; only the text for None."""
     return text if share is None else Html(_PARTS.meter(share, text))
 
 
 def moment(text: str) -> Html:
-    """A time, which stays on one line."""
+    """Return HTML with a time that stays on one line."""
     return Html(_PARTS.moment(text))
 
 
 def command(words: str) -> Html:
-    """What to type."""
+    """Return HTML with a command line."""
     return Html(_PARTS.command(words))
 
 
 def style() -> Html:
-    """The CSS: the colours of plots, then report.css."""
+    """Return the CSS: the colours of plots, then report.css."""
     light, dark = (
         "".join(f"--{one.name}:{colour};" for one, colour in pairs)
         for pairs in (
@@ -130,7 +141,10 @@ def style() -> Html:
 def page(
     title: str, subtitle: str, top: Html, sections: Sequence[Section], data: Mapping[str, Any]
 ) -> str:
-    """The whole document. ``data`` is what the plots show, as JSON in element ``report-data``."""
+    """Return the whole document.
+
+    :param data: the numbers of the plots, included as JSON in the element ``report-data``.
+    """
     text: str = _PAGES.get_template("report.html").render(
         title=title,
         subtitle=subtitle,
@@ -143,7 +157,10 @@ def page(
 
 
 def json_text(data: Mapping[str, Any]) -> str:
-    """JSON that no element can be ended by; what is not a number is null."""
+    """Return ``data`` as JSON that cannot end an HTML element.
+
+    Infinite numbers and NaN become null.
+    """
     text = json.dumps(_finite(data), separators=(",", ":"), ensure_ascii=True)
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")

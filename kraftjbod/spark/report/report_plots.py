@@ -1,8 +1,9 @@
-"""WIRE. Plots of how directories were over time: how full, and how slow.
+"""WIRE. Plots of directories over time: used shares and latencies.
 
-Each takes plain rows (of ``report_frames``' schemas, times in seconds) and gives a :class:`Plot`.
-Up to :data:`MOST_DIRS` directories are drawn one by one; of more, all appear in bands and counts,
-and those that the caller chose on top. What a plot shows is in its ``data`` as numbers too.
+Each function takes plain rows with a schema of ``report_frames`` (times in seconds) and returns a
+:class:`Plot`. Up to :data:`MOST_DIRS` directories are drawn one by one. Of more directories, all
+appear in bands, and the caller chooses some to be drawn individually. ``data`` of a plot has its
+values as numbers.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ _NAME_STEP: Final = 0.115
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plot:
-    """One figure of the page. ``data`` holds its numbers, ``caption`` how to read it."""
+    """One figure of the page. ``data`` has its numbers, and ``caption`` explains how to read it."""
 
     name: str
     svg: str
@@ -64,7 +65,10 @@ class Plot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Buckets:
-    """The columns of all plots over time: ``count`` of ``bucket_s`` seconds from ``first_s`` on."""
+    """The columns of all plots over time: buckets of ``bucket_s`` seconds.
+
+    ``first_s`` and ``last_s`` are the ends of the shown time.
+    """
 
     first_s: float
     last_s: float
@@ -72,7 +76,10 @@ class Buckets:
 
     @classmethod
     def over(cls, first_s: float, last_s: float, shortest_s: float) -> Buckets:
-        """As few as :data:`MOST_BUCKETS`, none shorter than the windows that they are made of."""
+        """Return buckets whose number is at most :data:`MOST_BUCKETS`.
+
+        :param shortest_s: length of the windows of the data; a bucket is a multiple of it.
+        """
         bucket_s = max(shortest_s, 1.0)
         needed = (last_s - first_s) / bucket_s / MOST_BUCKETS
         return cls(first_s=first_s, last_s=last_s, bucket_s=bucket_s * max(1, int(-(-needed // 1))))
@@ -83,7 +90,7 @@ class Buckets:
 
     @property
     def begin_s(self) -> float:
-        """Buckets begin at multiples of their length, as Spark makes them."""
+        """Start of the first bucket. As in Spark, buckets start at multiples of their length."""
         return self.first_s // self.bucket_s * self.bucket_s
 
     def place(self, time_s: float) -> int:
@@ -91,7 +98,7 @@ class Buckets:
 
     @property
     def edges(self) -> list[float]:
-        """In matplotlib's days, one more than there are buckets."""
+        """The start of each bucket and the end of the last one, in matplotlib's days."""
         return [days(self.begin_s + self.bucket_s * n) for n in range(self.count + 1)]
 
     @property
@@ -99,7 +106,7 @@ class Buckets:
         return [self.begin_s + self.bucket_s * n for n in range(self.count)]
 
     def series(self, rows: Iterable[Row], figure: str) -> list[float | None]:
-        """One directory's figure in each bucket, None where it has none."""
+        """Return one directory's figure in each bucket; None if it has no row there."""
         values: list[float | None] = [None] * self.count
         for row in rows:
             if 0 <= (place := self.place(row["time"])) < self.count:
@@ -111,14 +118,14 @@ class Buckets:
 
 
 def by_dir(rows: Iterable[Row]) -> dict[Dir, list[Row]]:
-    """Rows of each directory in the order of time."""
+    """Return the rows of each directory, in the order of time."""
     ordered = sorted(rows, key=lambda row: (row["broker_id"], row["path"], row.get("time") or 0.0))
     groups = groupby(ordered, key=lambda row: (int(row["broker_id"]), str(row["path"])))
     return {dir_: list(group) for dir_, group in groups}
 
 
 def usage_plot(points: Sequence[Row], buckets: Buckets) -> Plot:
-    """How full each directory was, one panel per broker."""
+    """Return the plot of the used share of each directory, with one panel per broker."""
     shares = _shares(points, buckets)
     brokers = {
         broker: [dir_ for dir_ in shares if dir_[0] == broker] for broker in {d[0] for d in shares}
@@ -146,7 +153,8 @@ def usage_plot(points: Sequence[Row], buckets: Buckets) -> Plot:
 
 
 def usage_band_plot(bands: Sequence[Row], points: Sequence[Row], buckets: Buckets) -> Plot:
-    """How full the directories of a large cluster were, the fullest by name."""
+    """Return the plot of used shares in a large cluster: bands, and the directories of
+    ``points``."""
     shares = _shares(points, buckets)
     titles: dict[str, str] = {}
     with styled():
@@ -167,9 +175,9 @@ def usage_band_plot(bands: Sequence[Row], points: Sequence[Row], buckets: Bucket
 
 
 def latency_plot(points: Sequence[Row], bands: Sequence[Row], buckets: Buckets) -> Plot | None:
-    """99th percentiles as a heat map, directories by time; ``bands`` add rows for all of them.
+    """Return a heat map of 99th percentiles, directories by time; None if no latency was measured.
 
-    None if nothing was measured.
+    :param bands: adds two rows for all directories, if not empty.
     """
     series = {dir_: buckets.series(rows, "p99_latency_ms") for dir_, rows in by_dir(points).items()}
     known = [value for values in series.values() for value in values if value is not None]
@@ -210,7 +218,8 @@ def _shares(points: Sequence[Row], buckets: Buckets) -> dict[Dir, list[float | N
 
 
 def _share_top(values: Iterable[float | None]) -> float:
-    """The upper end of an axis of shares: all of it, unless all are small."""
+    """Return the upper end of an axis of shares: a little over 1, or lower if all shares are
+    small."""
     top = max((value for value in values if value is not None), default=0.0)
     return 1.02 if top > 0.4 else max(0.01, top * 1.25)
 
@@ -225,7 +234,11 @@ def _usage_panel(
     top: float,
     with_broker: bool = False,
 ) -> None:
-    """A line for each directory; those that are fullest at the end have colours and names."""
+    """Draw a line for each directory; the fullest at the end have colours and names.
+
+    :param titles: gets the text of each line, by the line's id.
+    :param top: upper end of the axis.
+    """
     last = {
         dir_: next((share for share in reversed(shares[dir_]) if share is not None), 0.0)
         for dir_ in dirs
@@ -260,7 +273,7 @@ def _names(dirs: Sequence[Dir], *, with_broker: bool) -> list[str]:
 
 
 def _name_ends(ax: Axes, ends: Sequence[tuple[float, str, Colour]], top: float) -> None:
-    """Names to the right of the last points, moved apart where they would cover each other."""
+    """Write names to the right of the last points, moved apart so that they do not overlap."""
     ordered = sorted(ends, key=lambda end: end[0])
     places: list[float] = []
     for value, _, _ in ordered:

@@ -1,6 +1,6 @@
-"""WIRE. The sections of a report: what the figures say in a sentence, their tables and their plots.
+"""WIRE. The sections of a report: each has a sentence about its figures, tables and plots.
 
-A section whose tables are missing says which job writes them.
+A section whose tables are missing names the job that writes them.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from kraftjbod.spark.style.figure_text import (
 
 _FULL: Final = 0.8
 _FULLEST: Final = 10
-#: Findings that need a word more than their name.
+#: Texts of findings whose name alone is unclear.
 _FOUND: Final = {"errors": "with errors"}
 _COMMANDS: Final = {
     "telemetry": "kraftjbod-pipeline telemetry --bootstrap-server HOST:PORT --tables {tables}",
@@ -57,7 +57,7 @@ _COMMANDS: Final = {
 
 
 class ReportSections:
-    """Builds the sections of one report, and keeps the numbers of its plots."""
+    """Builds the sections of one report, and keeps the numbers of its plots in ``numbers``."""
 
     def __init__(self, data: ReportData, tables_at: str) -> None:
         self._data = data
@@ -65,7 +65,7 @@ class ReportSections:
         self.numbers: dict[str, Any] = {}
 
     def all(self) -> list[Section]:
-        """In the order of a page: what is wrong first."""
+        """Return the sections in the order of the page: problems first."""
         return [
             self.findings(),
             self.timeline(),

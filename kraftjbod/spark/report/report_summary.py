@@ -1,4 +1,4 @@
-"""WIRE. The cluster in a row of figures, for people on top of a page and for programs."""
+"""WIRE. The summary of a report: a row of figures for the page, and the same as numbers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SOON_S: Final = 7 * 86_400
 
 
 def summary(data: ReportData) -> Html:
-    """The cluster in a row of figures."""
+    """Return the row of figures at the top of the page."""
     numbers = summary_numbers(data)
     entries: list[Tile] = []
     if data.dirs:
@@ -33,7 +33,7 @@ def summary(data: ReportData) -> Html:
 
 
 def summary_numbers(data: ReportData) -> dict[str, Any]:
-    """The same as numbers, for programs."""
+    """Return the summary as numbers, for programs. Times are seconds since 1970."""
     known = fullest(data.dirs)
     soonest = next(iter(data.forecasts or ()), None)
     return {
@@ -90,20 +90,23 @@ def _soonest_tile(forecasts: Rows) -> Tile:
 
 
 def rows_in_all(counts: Rows) -> int:
-    """The sum of ``rows`` of rows that count others."""
+    """Return the sum of ``rows`` over rows of AUDIT_COUNTS."""
     return sum(int(row["rows"]) for row in counts)
 
 
 def used_bytes(row: Row) -> int:
-    """Of a directory whose size is known."""
+    """Return the used bytes of a directory whose size is known."""
     return int(row["total_bytes"] - row["free_bytes"])
 
 
 def used_share(row: Row) -> float:
-    """0 to 1, of a directory whose size is known."""
+    """Return the used share (0 to 1) of a directory whose size is known."""
     return used_bytes(row) / float(row["total_bytes"])
 
 
 def time_left_s(row: Row) -> float:
-    """From the last sample until a directory is full, of a forecast that says so."""
+    """Return the seconds from the last sample to ``full_at``; at least 0.
+
+    :param row: a forecast whose ``full_at`` is not None.
+    """
     return float(max(0.0, row["full_at"] - row["to"]))

@@ -1,7 +1,8 @@
-"""WIRE. The plot of states over time: which directory failed, filled up, hung or was emptied when.
+"""WIRE. The plot of states over time: which directories were impaired, offline or moving, and when.
 
-One row per directory, a bar for each stretch of time in one state. Bars with the same marks are one
-shape where there are many: thousands by themselves would take a minute to draw, and megabytes.
+Each directory is a row, with a bar for each run of buckets in one state. If a row has many bars,
+the bars with equal marks are one shape. Thousands of separate shapes would need a minute and
+megabytes.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from kraftjbod.spark.style.plot_style import (
     styled,
 )
 
-#: Marks the moment at which a directory failed.
+#: Marker of the time at which a directory failed.
 _CROSS: Final[dict[str, Any]] = {
     "marker": "X",
     "markersize": 8,
@@ -49,7 +50,11 @@ _MOST_LISTED: Final = 30
 
 
 def timeline_plot(points: Sequence[Row], counts: Sequence[Row], buckets: Buckets) -> Plot:
-    """In which state each directory was when; ``counts`` add how many were in trouble at all."""
+    """Return the plot of states over time.
+
+    :param points: STATE_POINTS of the directories that get a row.
+    :param counts: STATE_COUNTS of all directories, drawn above the rows; may be empty.
+    """
     dirs = by_dir(points)
     named = DirRows.of_dirs(dirs)
     extra = 1.5 if counts else 0.0
@@ -83,7 +88,10 @@ def timeline_plot(points: Sequence[Row], counts: Sequence[Row], buckets: Buckets
 
 
 def state_runs(rows: Sequence[Row], buckets: Buckets) -> list[tuple[int, int, Row]]:
-    """Stretches of buckets of one state and the same marks: first, one after the last, its row."""
+    """Return the runs of consecutive buckets with equal state and marks.
+
+    :returns: per run, the first bucket, the bucket after the last one, and the last row.
+    """
     runs: list[tuple[int, int, Row]] = []
     for row in rows:
         place = buckets.place(row["time"])
@@ -102,7 +110,10 @@ def _marks(row: Row) -> tuple[Any, ...]:
 def _state_row(
     ax: Axes, place: int, rows: Sequence[Row], buckets: Buckets, titles: dict[str, str]
 ) -> list[list[Any]]:
-    """Draws one directory; its runs as numbers: from, to, state, cordoned, moving."""
+    """Draw one directory.
+
+    :returns: its runs as numbers: from, to, state, cordoned, moving. Times are in seconds.
+    """
     edges, times = (
         buckets.edges,
         [*buckets.times_s, buckets.begin_s + buckets.bucket_s * buckets.count],
@@ -115,7 +126,7 @@ def _state_row(
     for number, (first, end, row) in enumerate(runs):
         marks = _marks(row)
         if len(runs) <= _MOST_LISTED:
-            # By itself, so that the pointer finds it.
+            # A separate shape, so that it can have a text under the pointer.
             marks = (*marks, number)
         by_marks.setdefault(marks, []).append((edges[first], edges[end]))
         if row["state"] == "offline" and before != "offline":
@@ -140,7 +151,8 @@ def _state_row(
 def _bars(
     ax: Axes, spans: Sequence[tuple[float, float]], low: float, high: float, colour: Colour
 ) -> PathPatch:
-    """Rectangles as one shape: thousands by themselves would take a minute and megabytes."""
+    """Draw rectangles as one shape, because thousands of shapes would need a minute and
+    megabytes."""
     corners = [
         corner
         for start, end in spans
@@ -166,7 +178,7 @@ def _run_words(row: Row, begin_s: float, end_s: float) -> str:
 
 
 def _count_panel(ax: Axes, counts: Sequence[Row], buckets: Buckets) -> None:
-    """How many directories were in trouble at all, those that have no row included."""
+    """Draw the number of impaired directories over time, of all directories."""
     ordered = sorted(counts, key=lambda row: row["time"])
     edges = [days(row["time"]) for row in ordered]
     edges.append(edges[-1] + days(buckets.bucket_s))

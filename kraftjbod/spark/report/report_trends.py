@@ -1,5 +1,4 @@
-"""WIRE. Plots of where things go: when directories will be full, which topics grow, what a plan
-does.
+"""WIRE. Plots of forecasts, of the growth of topics, and of a plan.
 
 Rows are those of ``log_dir_forecasts``, ``growth`` and ``plan_dirs``, with times in seconds.
 """
@@ -37,7 +36,7 @@ MOST_FORECASTS: Final = 16
 MOST_CONES: Final = 3
 #: Topics that are drawn.
 MOST_TOPICS: Final = 16
-#: A forecast is drawn as far ahead as this many times what it was made from.
+#: Length of a drawn forecast, as a multiple of the length of its history.
 _AHEAD: Final = 4.0
 _HOUR: Final = 3600.0
 _DAY: Final = 24 * _HOUR
@@ -64,7 +63,7 @@ _ROW_IN: Final = 0.25
 
 
 def forecast_plot(forecasts: Sequence[Row]) -> Plot:
-    """How much time is left until each directory is full, with the ends of its band."""
+    """Return the plot of the time until each directory is full, with its 95 % band."""
     rows = list(forecasts[:MOST_FORECASTS])
     titles: dict[str, str] = {}
     with styled():
@@ -98,7 +97,10 @@ def forecast_plot(forecasts: Sequence[Row]) -> Plot:
 
 
 def cone_plot(forecasts: Sequence[Row], history: Mapping[Dir, Sequence[Row]]) -> Plot | None:
-    """The first forecasts with what they were made from; None if no history is there."""
+    """Return the plot of the first forecasts, with their history; None without any history.
+
+    :param history: POINTS of directories.
+    """
     rows = [row for row in forecasts if history.get(_dir(row))][:MOST_CONES]
     if not rows:
         return None
@@ -132,7 +134,7 @@ def cone_plot(forecasts: Sequence[Row], history: Mapping[Dir, Sequence[Row]]) ->
 
 
 def growth_plot(growth: Sequence[Row]) -> Plot:
-    """Topics by size, beside how fast each grows."""
+    """Return the plot of topics by size, with the growth of each."""
     rows = list(growth[:MOST_TOPICS])
     places = range(len(rows))
     with styled():
@@ -167,7 +169,10 @@ def growth_plot(growth: Sequence[Row]) -> Plot:
 
 
 def plan_plot(plan_dirs: Sequence[Row]) -> Plot:
-    """Directories before and after a plan, drawn by :mod:`~kraftjbod.spark.plan.plan_picture`."""
+    """Return the plot of directories before and after a plan.
+
+    :mod:`~kraftjbod.spark.plan.plan_picture` draws it.
+    """
     with styled():
         svg = inline_svg(plan_figure(plan_dirs), "plan", "Directories before and after the plan")
     used = ("broker_id", "path", "total_bytes", "bytes_before", "bytes_after")
@@ -185,7 +190,7 @@ def plan_plot(plan_dirs: Sequence[Row]) -> Plot:
 
 
 def forecast_words(row: Row) -> str:
-    """``broker 1 /data/d1 is full in 3 d 4 h (2026-…), between … and …``."""
+    """Return ``broker 1 /data/d1: 5 GiB of 9 GiB, 1 MiB/s; full in 3 d 4 h, 2026-… UTC``."""
     where = f"broker {row['broker_id']} {row['path']}"
     grows = f"{bytes_text(row['used_bytes'])} of {bytes_text(row['total_bytes'])}, "
     grows += f"{rate_text(row['growth_bytes_per_s'])}"
@@ -200,7 +205,11 @@ def _dir(row: Row) -> Dir:
 
 
 def _left(row: Row, end: str) -> float | None:
-    """Seconds from the last sample to ``end``, within what the axis can show."""
+    """Return the seconds from the last sample to the time ``end``, limited to the range of the
+    axis.
+
+    None means that the forecast has no such end.
+    """
     if row[end] is None:
         return None
     return float(min(max(row[end] - row["to"], _SOONEST_S), _LATEST_S))
@@ -262,7 +271,11 @@ def _cone(ax: Axes, row: Row, history: Sequence[Row]) -> None:
 def _on_the_way(
     used: float, total: float, now: float, full_at: float | None, horizon: float
 ) -> tuple[float, float]:
-    """Where a line from now to full is at the horizon, or where it reaches the top before that."""
+    """Return time and bytes of the point at which a forecast line leaves the plot.
+
+    The line starts at ``now`` with ``used`` bytes. It ends at the top, ``total`` bytes, if
+    ``full_at`` is before the horizon, else at the horizon. It is horizontal if ``full_at`` is None.
+    """
     if full_at is None:
         return horizon, used
     if full_at <= horizon:

@@ -1,1 +1,1 @@
-"""The Spark session, and code that all jobs share."""
+"""The Spark session, and the code that all jobs share."""

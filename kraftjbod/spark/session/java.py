@@ -42,7 +42,10 @@ exec {java} -Xlog:disable -Xlog:all=warning:stderr "$@"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Java:
-    """``path`` of a ``java`` that Spark can use. ``warning`` says why it is not JAVA_HOME's."""
+    """A Java that Spark can use. ``path`` is that of its ``java``.
+
+    ``warning`` is the reason why the Java in JAVA_HOME is not used; None if it is, or is not set.
+    """
 
     path: str
     version: int
@@ -59,9 +62,10 @@ class _Place:
 
 
 def find_java(environ: Mapping[str, str]) -> Java:
-    """The first Java that is new enough.
+    """Return the first Java that is new enough.
 
-    :raises StartupError: naming every location, and what to install.
+    :param environ: the environment variables.
+    :raises StartupError: no Java is; names every searched location, and what to install.
     """
     passed_over: list[str] = []
     for place in _places(environ):
@@ -81,7 +85,7 @@ def find_java(environ: Mapping[str, str]) -> Java:
 
 
 def launcher_home(java: Java, environ: Mapping[str, str]) -> str:
-    """Create a JAVA_HOME whose ``bin/java`` starts ``java``, in the user's cache.
+    """Create a JAVA_HOME in the user's cache, whose ``bin/java`` starts ``java``; return its path.
 
     Each Java has its own folder with fixed content, so concurrent processes may create it together.
 
@@ -127,7 +131,7 @@ def _packaged_java() -> str | None:
 
 
 def _ask_version(path: str) -> tuple[int | None, str]:
-    """The version, or None and the problem of this Java."""
+    """Return the major version and an empty text, or None and the problem of this Java."""
     try:
         answer = subprocess.run(  # noqa: S603 - a program of the user's choice
             [path, "-version"], capture_output=True, text=True, timeout=_ANSWER_S, check=False
@@ -142,7 +146,7 @@ def _ask_version(path: str) -> tuple[int | None, str]:
 
 
 def _warning(environ: Mapping[str, str], passed_over: list[str]) -> str | None:
-    """The warning if the Java in JAVA_HOME was skipped."""
+    """Return a warning if the Java in JAVA_HOME was skipped; else None."""
     if not environ.get("JAVA_HOME") or not passed_over:
         return None
     return f"{passed_over[0]}; Spark needs Java {OLDEST_JAVA} or newer and takes another"

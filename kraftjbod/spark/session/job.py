@@ -2,14 +2,15 @@
 
 A job is a function ``work(job) -> JobOutcome`` under a click command made with :func:`job_command`.
 Results go to standard output (with ``--json`` one document), progress and errors to standard error.
-Exit codes: 0 success; 1 an error, or the job found what it searches for (see its help); 2 wrong
-usage; 130 and 143 orderly stop by Ctrl-C or SIGTERM, after which the job can continue.
+Exit codes: 0 success; 1 an error, or a finding of the job (see its help); 2 wrong usage; 130 and
+143 orderly stop by Ctrl-C or SIGTERM, after which the job can continue.
 
-A job has its own process, with clock in UTC, and stops Spark at the end. The main thread only waits
-for signals, and another thread works: an exception of a signal during a call to Java would leave
-the connection with the response of an earlier call. In a process that already has a session (a
-notebook, a test) a job works in the calling thread and leaves the session running. The same holds
-for a session that is passed to :meth:`JobCommand.work_in`.
+A job has its own process, with the clock in UTC, and stops Spark at the end. The main thread only
+waits for signals, and another thread works: an exception of a signal during a call to Java would
+leave the connection with the response of an earlier call. If the process already has a session, as
+in a notebook or a test, the job works in the calling thread and leaves the session running. The
+same holds for a session that is passed to :meth:`JobCommand.work_in`.
+
 A job that does not need Spark this time (``bare``) starts at once, without Java or PySpark.
 
 Cluster data that a job needs before Spark is loaded *ahead* in a separate thread, while Spark
@@ -56,7 +57,8 @@ _AHEAD: Final = "kraftjbod.ahead"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobOutcome:
-    """``summary`` is the output of ``--json``; ``lines`` are the output for people."""
+    """Result of a job. ``summary`` is the output with ``--json``; ``lines`` are the output for
+    people."""
 
     summary: Mapping[str, object]
     lines: tuple[str, ...] = ()
@@ -65,7 +67,10 @@ class JobOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BareJob:
-    """The environment of a job without Spark. ``tables`` is the folder or URI of the tables."""
+    """The environment of a job that runs without Spark.
+
+    ``tables`` is the folder or URI of the tables.
+    """
 
     tables: str
     console: Console = field(default_factory=lambda: Console(stderr=True))
@@ -82,13 +87,13 @@ class BareJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job(BareJob):
-    """The environment of a job."""
+    """The environment of a job that runs with Spark."""
 
     spark: SparkSession
 
 
 def expected_errors() -> tuple[type[Exception], ...]:
-    """Exceptions that a job reports in one line; any other is a bug of this project."""
+    """Return the exceptions that a job reports in one line; any other is a bug of this project."""
     if "pyspark" not in sys.modules:
         return (KraftJbodError, OSError)
     from kraftjbod.spark.session.spark_errors import SPARK_ERRORS
@@ -97,7 +102,7 @@ def expected_errors() -> tuple[type[Exception], ...]:
 
 
 def reason(error: BaseException) -> str:
-    """Describe an exception in one line."""
+    """Return a description of an exception in one line."""
     if "pyspark" not in sys.modules:
         return " ".join(str(error).split()) or type(error).__name__
     from kraftjbod.spark.session.spark_errors import spark_reason
@@ -110,7 +115,8 @@ class _Terminated(KeyboardInterrupt):
 
 
 class JobCommand(click.Command):
-    """The command of a job, in its own process or in a session that several jobs share."""
+    """The command of a job, which runs in its own process or in a session that several jobs
+    share."""
 
     ahead: Callable[..., Any] | None = None
 
@@ -124,9 +130,9 @@ class JobCommand(click.Command):
         return context
 
     def work_in(self, context: click.Context, spark: SparkSession) -> JobOutcome:
-        """Run a prepared job in ``spark``, which stays running.
+        """Run a prepared job in ``spark``, which continues to run; return its outcome.
 
-        :raises Exception: those of :func:`expected_errors`, and :class:`click.ClickException`.
+        :raises Exception: one of :func:`expected_errors`, or :class:`click.ClickException`.
         """
         context.obj = spark
         with context:
@@ -135,7 +141,8 @@ class JobCommand(click.Command):
 
 
 def begin_ahead(context: click.Context) -> Callable[[], Any]:
-    """Start the work ahead, unless it is started; return a function that waits for its result."""
+    """Start the work ahead, if it is not started yet; return a function that waits for its
+    result."""
     if _AHEAD not in context.meta:
         ahead: Callable[..., Any] | None = getattr(context.command, "ahead", None)
         result: Future[Any] = Future()
@@ -162,12 +169,13 @@ def job_command(
     ahead: Callable[..., Any] | None = None,
     bare: Callable[..., bool] = lambda **_: False,
 ) -> Callable[[Callable[..., JobOutcome]], JobCommand]:
-    """Make ``work(job, **options)`` the command ``name`` with the options that all jobs have.
+    """Decorate ``work(job, **options)``: it becomes the command ``name`` with the options of all
+    jobs.
 
     :param finding: meaning of exit code 1 besides an error, for the help.
     :param ahead: called with all options, without Spark; ``job.from_ahead()`` returns its result.
-    :param bare: called with all options; returns whether the job runs without Spark. It then gets
-        a :class:`BareJob`.
+    :param bare: called with all options; returns whether the job runs without Spark. It then gets a
+        :class:`BareJob`.
     """
     failed = "an error" if finding is None else f"{finding}, or an error"
     epilog = f"Exit codes: 0 good; 1 {failed}; 2 wrong usage; 130, 143 stopped by a signal."
@@ -236,7 +244,10 @@ def _done_in(spark: SparkSession, bare: BareJob, work: Callable[[Job], JobOutcom
 
 
 def _has_session() -> bool:
-    """:raises click.ClickException: if Spark is not installed."""
+    """Return whether this process has an active Spark session.
+
+    :raises click.ClickException: Spark is not installed.
+    """
     try:
         from pyspark.sql import SparkSession
     except ModuleNotFoundError as e:
@@ -245,7 +256,10 @@ def _has_session() -> bool:
 
 
 def _trigger(_context: click.Context, _parameter: click.Parameter, text: str) -> str:
-    """Validate and convert the trigger to Spark's form."""
+    """Convert the value of ``--trigger`` to Spark's form.
+
+    :raises click.BadParameter: it is no duration.
+    """
     try:
         return f"{duration_ms(text, '--trigger')} milliseconds"
     except ConfigError as e:
@@ -255,7 +269,11 @@ def _trigger(_context: click.Context, _parameter: click.Parameter, text: str) ->
 def _kafka(
     _context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]
 ) -> dict[str, str]:
-    """Options of the source, checked before Spark starts; the client library checks the rest."""
+    """Return the Kafka options by name, checked before Spark starts; the client checks their
+    values.
+
+    :raises click.BadParameter: an option is not allowed.
+    """
     options = parse_pairs(values, "--option")
     for name in options:
         if not name.lower().startswith("kafka."):
@@ -283,7 +301,8 @@ kafka_option: Final = click.option(
 
 @contextmanager
 def errors_reported(name: str, *, verbose: bool = False) -> Iterator[None]:
-    """End the process with one line for expected errors, and with the exit codes of signals."""
+    """Context that ends the process with one line for expected errors, or for signals with their
+    code."""
     try:
         yield
     except expected_errors() as e:
@@ -297,7 +316,7 @@ def errors_reported(name: str, *, verbose: bool = False) -> Iterator[None]:
 
 
 def streaming_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Options of jobs that read topics: brokers, settings, limits and triggers."""
+    """Decorate a command with the options of jobs that read topics."""
     for option in (
         click.option(
             "--trigger",
@@ -331,7 +350,7 @@ def streaming_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def session_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """``--master`` and ``--conf``."""
+    """Decorate a command with ``--master`` and ``--conf``."""
     for option in (
         click.option("--conf", multiple=True, metavar="KEY=VALUE", help="A setting of Spark."),
         click.option(
@@ -371,7 +390,7 @@ def in_own_process(
     """Return the result of ``on(start())``, run in a separate thread; then stop Spark.
 
     :param at_end: wakes up ``on`` if it waits for anything but Spark.
-    :raises KeyboardInterrupt: at Ctrl-C, and as :class:`_Terminated` at SIGTERM.
+    :raises KeyboardInterrupt: at Ctrl-C; at SIGTERM its subclass :class:`_Terminated`.
     """
     # Spark converts times for Python in the time zone of the process.
     os.environ["TZ"] = "UTC"
@@ -410,7 +429,7 @@ def _stop(spark: SparkSession) -> None:
 
 @contextmanager
 def _terminable() -> Iterator[None]:
-    """SIGTERM raises :class:`_Terminated` in the main thread."""
+    """Context in which SIGTERM raises :class:`_Terminated` in the main thread."""
 
     def terminate(_number: int, _frame: FrameType | None) -> NoReturn:
         raise _Terminated

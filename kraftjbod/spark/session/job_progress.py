@@ -1,7 +1,7 @@
-"""WIRE. Shows the progress of a job in one line of a terminal; nothing without a terminal.
+"""WIRE. Shows the progress of a job in one line of a terminal.
 
-A thread polls Spark twice a second for the tasks of running stages and the last batch of a
-streaming query. It ends with Spark.
+A thread queries Spark twice a second for the tasks of running stages and the last batch of a
+streaming query. It ends with Spark. Nothing is shown if the output is no terminal.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _EVERY_S: Final = 0.5
 
 @contextmanager
 def progress(console: Console, spark: SparkSession) -> Iterator[None]:
-    """Show the line within the ``with`` block."""
+    """Context in which the line is shown."""
     if not console.is_terminal:
         yield
         return
@@ -40,7 +40,11 @@ def progress(console: Console, spark: SparkSession) -> Iterator[None]:
 
 
 def progress_text(tasks: Sequence[tuple[int, int]], batch: Any) -> str:
-    """The line. ``tasks`` are (done, all) of each running stage, ``batch`` is Spark's report."""
+    """Return the line.
+
+    :param tasks: numbers of completed and of all tasks, per running stage.
+    :param batch: Spark's report about the last batch of a streaming query, or None.
+    """
     parts = []
     if batch is not None:
         parts.append(

@@ -51,10 +51,11 @@ def spark_session(
     conf: Mapping[str, str] | None = None,
     is_short: bool = False,
 ) -> SparkSession:
-    """A session on ``master``, ``local[*]`` by default; ``conf`` overrides this project's settings.
+    """Return a session on ``master``, by default ``local[*]``, or this process's existing session.
 
-    :param is_short: for a job of limited duration: a local Java then starts faster, at the cost of
-        its speed after some minutes.
+    :param conf: settings of Spark, which replace this project's.
+    :param is_short: for a job of limited duration: a local Java starts faster, but runs slower
+        after some minutes.
     :raises StartupError: Java is missing or too old, the master is wrong or does not answer, or
         Spark does not start.
     """
@@ -80,7 +81,7 @@ def spark_session(
 
 
 def is_local(master: str) -> bool:
-    """Whether everything runs in the driver's Java process."""
+    """Return whether Spark runs in the driver's Java process only."""
     return _LOCAL.fullmatch(master) is not None
 
 
@@ -89,7 +90,7 @@ def _is_submitted() -> bool:
 
 
 def _settings_of_rows() -> dict[str, str]:
-    """Settings that affect results; the same for all sessions."""
+    """Return the settings that affect results; they are the same for all sessions."""
     return {"spark.sql.session.timeZone": "UTC", "spark.executorEnv.TZ": "UTC"}
 
 
@@ -104,7 +105,10 @@ def _settings_of_driver(master: str, is_short: bool) -> dict[str, str]:
 
 
 def _check_master(master: str) -> None:
-    """Report at once what Spark would report in a page of text, or after a minute."""
+    """Check the URL of a master, which Spark would reject only after a minute or in a page of text.
+
+    :raises StartupError: it is malformed, needs a missing configuration, or no master answers.
+    """
     if not _MASTERS.fullmatch(master):
         raise StartupError(
             f"--master {master} is no master of Spark: expected local[*], local[N], "
@@ -120,7 +124,10 @@ def _check_master(master: str) -> None:
 
 
 def _check_standalone(master: str) -> None:
-    """Check that one of the masters accepts connections."""
+    """Check that one of the masters accepts connections.
+
+    :raises StartupError: none does.
+    """
     problems = []
     for address in master.removeprefix("spark://").split(","):
         host, _, port = address.rpartition(":")
@@ -136,7 +143,7 @@ def _check_standalone(master: str) -> None:
 
 
 def _prepare_environment(master: str, conf: dict[str, str]) -> None:
-    """Set the environment of the Java process that starts next."""
+    """Set the environment variables of the Java process, which starts next."""
     os.environ["JAVA_HOME"] = _java_home()
     home = os.environ.get("SPARK_HOME")
     # A Spark installation of the user keeps its own configuration and logging.

@@ -5,8 +5,8 @@ run one after the other, with the code of the single commands. Standard output g
 per job: ``job``, ``exit_code``, ``seconds``, and its ``summary`` or ``error``. The session stays
 usable after a failed job.
 
-Lines are read and checked, and work ahead is started, while Spark starts and other jobs run. The
-session and its Java process end at the end of input or by a signal.
+While Spark starts and other jobs run, the next lines are read and checked, and their work ahead
+starts. The session and its Java process end at the end of input or by a signal.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _WRONG_USAGE: Final = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Asked:
-    """A line of input. ``work`` raises if the line is invalid."""
+    """A job that a line of input requests. ``work`` raises the error of an invalid line."""
 
     name: str
     work: Callable[[SparkSession], JobOutcome]

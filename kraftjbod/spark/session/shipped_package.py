@@ -1,4 +1,4 @@
-"""WIRE. This package as one file, for executors that do not have it.
+"""WIRE. Packs this package into one file, for executors that do not have it.
 
 Executors need the dependencies of the package (with the extra ``spark``), but not the package
 itself: they get the driver's, so that both always have the same version.
@@ -22,11 +22,11 @@ _NOT_SHIPPED = frozenset({".md", ".pyc", ".so"})
 
 
 def package_zip() -> str | None:
-    """Create a zip of the package, which is deleted when this process ends.
+    """Create a zip of the package, which is deleted when this process ends; return its path.
 
-    Returns None if the package is already in a zip, which Spark then distributes.
+    None means that the package is already in a zip, which Spark then distributes.
 
-    :raises StartupError: there is not enough space.
+    :raises StartupError: the zip cannot be written.
     """
     package = Path(kraftjbod.__path__[0])
     if not package.is_dir():

@@ -33,7 +33,10 @@ _OUR_CLASS: Final = re.compile(r"^kraftjbod\.[\w.]+: ")
 
 
 def spark_reason(error: BaseException) -> str:
-    """One line; at most 600 characters for an error of Spark, the full text for others."""
+    """Return the reason of an error in one line.
+
+    It has at most 600 characters for an error of Spark, and is complete for any other.
+    """
     text = str(error).strip()
     if (
         isinstance(error, Py4JNetworkError)
@@ -52,13 +55,14 @@ def spark_reason(error: BaseException) -> str:
 
 
 def _comes_from_py4j(error: BaseException) -> bool:
-    """Whether Py4J passed on a socket error of its connection to Java."""
+    """Return whether ``error`` is a socket error of Py4J's connection to Java."""
     frames = traceback.extract_tb(error.__traceback__)
     return bool(frames) and "/py4j/" in frames[-1].filename
 
 
 def _first_line(text: str) -> str:
-    """The first line without codes, with the innermost cause in Java unless the line names it."""
+    """Return the first line of ``text`` without codes, with the innermost cause in Java if it is
+    missing."""
     line = text
     for code in _CODES:
         line = code.sub("", line)
@@ -70,7 +74,10 @@ def _first_line(text: str) -> str:
 
 
 def _exception_line(trace: str) -> str | None:
-    """Convert ``kraftjbod.core.errors.ConfigError: no such topic`` to ``no such topic``."""
+    """Return ``no such topic`` for ``kraftjbod.core.errors.ConfigError: no such topic``.
+
+    :param trace: the text after the header of a traceback.
+    """
     for line in trace.splitlines():
         if line and not line[0].isspace():
             return _OUR_CLASS.sub("", line)

@@ -1,1 +1,1 @@
-"""How figures and plots look, wherever a job shows them."""
+"""The style of figures and plots, which all jobs share."""

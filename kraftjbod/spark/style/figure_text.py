@@ -1,5 +1,4 @@
-"""WIRE. How a report says figures: times, durations, sizes, rates and shares, the same
-everywhere."""
+"""WIRE. Formats figures as text: times, durations, sizes, rates and shares."""
 
 from __future__ import annotations
 
@@ -9,7 +8,7 @@ from typing import Final
 
 from kraftjbod.core.text.size_text import size_text
 
-#: Of a figure that is not known.
+#: Text of an unknown figure.
 NOTHING: Final = "—"
 _NEXT_TO_NOTHING: Final = 100
 _MINUTE: Final = 60
@@ -17,26 +16,26 @@ _HOUR: Final = 60 * _MINUTE
 _DAY: Final = 24 * _HOUR
 _YEAR: Final = 365 * _DAY
 _STEPS: Final = ((_YEAR, "y"), (_DAY, "d"), (_HOUR, "h"), (_MINUTE, "min"), (1, "s"))
-#: Beyond this a forecast is a manner of speaking.
+#: Longer durations are not precise enough to be shown.
 _LONGEST_S: Final = 10 * _YEAR
 #: Seconds of year 9999: what calendars can say.
 _LAST_S: Final = 253_370_764_800
 
 
 def time_text(epoch_s: float | None) -> str:
-    """``2026-11-14 03:05:09``, always UTC."""
+    """Return ``2026-11-14 03:05:09`` in UTC for seconds since 1970; a dash if unknown."""
     if epoch_s is None or not 0 <= epoch_s < _LAST_S:
         return NOTHING
     return f"{datetime.fromtimestamp(epoch_s, UTC):%Y-%m-%d %H:%M:%S}"
 
 
 def minute_text(epoch_s: float | None) -> str:
-    """``2026-11-14 03:05``."""
+    """Return ``2026-11-14 03:05`` in UTC for seconds since 1970; a dash if unknown."""
     return time_text(epoch_s).rpartition(":")[0] or NOTHING
 
 
 def duration_text(seconds: float | None) -> str:
-    """``3 d 4 h``: the largest unit and the next one, where that is not nothing."""
+    """Return ``3 d 4 h``: the largest unit and the next smaller one, unless that is 0."""
     if seconds is None:
         return NOTHING
     if seconds >= _LONGEST_S:
@@ -50,14 +49,14 @@ def duration_text(seconds: float | None) -> str:
 
 
 def bytes_text(size: float | None) -> str:
-    """``1.5 GiB``, also below zero."""
+    """Return ``1.5 GiB``; negative sizes are allowed."""
     if size is None:
         return NOTHING
     return f"-{size_text(-size)}" if size < 0 else size_text(size)
 
 
 def rate_text(bytes_per_s: float | None) -> str:
-    """``12.0 MiB/s``; per day where a second sees next to nothing."""
+    """Return ``12.0 MiB/s``; rates below 100 B/s are shown per day."""
     if bytes_per_s is None:
         return NOTHING
     if 0 < abs(bytes_per_s) < _NEXT_TO_NOTHING:
@@ -66,12 +65,12 @@ def rate_text(bytes_per_s: float | None) -> str:
 
 
 def share_text(part: float | None, whole: float | None) -> str:
-    """``41.5 %``."""
+    """Return ``41.5 %`` for ``part`` of ``whole``; a dash if unknown."""
     return f"{100 * part / whole:.1f} %" if part is not None and whole else NOTHING
 
 
 def ms_text(milliseconds: float | None) -> str:
-    """``3.2 ms``, ``1.50 s``."""
+    """Return ``3.2 ms``, or ``1.50 s`` from a second on."""
     if milliseconds is None:
         return NOTHING
     if milliseconds >= 1000:
@@ -80,7 +79,10 @@ def ms_text(milliseconds: float | None) -> str:
 
 
 def count_text(count: float | None, one: str = "", many: str = "") -> str:
-    """``1,234 directories``; ``many`` is ``one`` with an s unless given."""
+    """Return ``1,234 directories``.
+
+    :param many: plural of ``one``; by default ``one`` with an s.
+    """
     if count is None:
         return NOTHING
     word = one if count == 1 else (many or (f"{one}s" if one else ""))

@@ -1,9 +1,10 @@
-"""WIRE. How every plot of the pipeline looks: colours, figures, and SVG that a page can take in.
+"""WIRE. The style of every plot of the pipeline: colours, figures, and SVG for HTML pages.
 
-* Figures are drawn in the colours of the light scheme. Inside a page each of them becomes a CSS
-  variable, so that the page's scheme decides; a picture in a file keeps them as they are.
-* Text stays text, is never read as a formula, and holds no character that XML cannot.
-* Colours are Okabe and Ito's, which colour-blind people tell apart; a state has one colour always.
+* Figures are drawn in the colours of the light scheme. In an HTML page each colour becomes a CSS
+  variable, so that the page's scheme applies. A picture in a file keeps the colours.
+* Text stays text, is never parsed as a formula, and has no character that XML cannot contain.
+* Colours are Okabe and Ito's, which colour-blind people can distinguish. A state has the same
+  colour in all plots.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from kraftjbod.core.text.size_text import size_text
 
 @dataclass(frozen=True, slots=True)
 class Colour:
-    """One colour by its CSS name, in the light and in the dark scheme."""
+    """A colour by its CSS name: the values in the light and in the dark scheme."""
 
     name: str
     light: str
@@ -52,7 +53,7 @@ STALLED: Final = Colour("stalled", "#a0569c", "#c98ac6")
 OFFLINE: Final = Colour("offline", "#c23b00", "#f2682d")
 CORDONED: Final = Colour("cordoned", "#30404f", "#d3dbe4")
 MOVING: Final = Colour("moving", "#0067a3", "#62b6ea")
-#: For lines beside each other; the first ones differ most.
+#: Colours of lines in one plot; the first ones differ most.
 SERIES: Final = (
     Colour("series-0", "#0072b1", "#4fa8e1"),
     Colour("series-1", "#d55e00", "#f0793b"),
@@ -105,7 +106,8 @@ _SETTINGS: Final[dict[Any, Any]] = {
     "lines.linewidth": 1.4,
     "timezone": "UTC",
 }
-#: Years, months, days, hours, minutes and seconds: as ticks, at their zero, and what they are of.
+#: Date formats for years, months, days, hours, minutes and seconds: of ticks, of ticks at zero, and
+#: of the text at the end of the axis.
 _TIMES: Final[dict[str, Any]] = {
     "formats": ["%Y", "%b", "%d %b", "%H:%M", "%H:%M", "%H:%M:%S"],
     "zero_formats": ["", "%Y", "%b", "%d %b", "%H:%M", "%H:%M"],
@@ -122,7 +124,10 @@ _FONT: Final = re.compile(r"font(-family)?: ([^;]*)(?=;|$)")
 
 
 def plain(text: object, *, limit: int = 60) -> str:
-    """One line of printable text; what is longer than ``limit`` loses its middle."""
+    """Return ``text`` as one line of printable characters.
+
+    The middle of a text longer than ``limit`` is replaced by an ellipsis.
+    """
     line = _UNPRINTABLE.sub("\ufffd", str(text))
     if len(line) <= limit:
         return line
@@ -131,14 +136,15 @@ def plain(text: object, *, limit: int = 60) -> str:
 
 
 def natural(text: str) -> list[tuple[int, str]]:
-    """A key to sort by: ``disk-2`` before ``disk-10``."""
+    """Return a sort key that puts ``disk-2`` before ``disk-10``."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in _DIGITS.split(text)]
 
 
 def byte_scale(axis: Axis, top: float, per: str = "", *, ticks: int = 5) -> None:
-    """Ticks of ``axis``, from 0 to ``top`` bytes, at round numbers of the binary unit that suits.
+    """Set ticks of ``axis``, from 0 to ``top`` bytes, at round numbers of a binary unit.
 
-    ``per`` comes after the unit: ``/s``.
+    :param per: text after the unit, such as ``/s``.
+    :param ticks: approximate number of ticks.
     """
     top = max(top, 1.0)
     unit = 1024.0 ** int(math.log(top, 1024))
@@ -155,8 +161,10 @@ def _round_size(value: float, unit: float, per: str) -> str:
 
 
 def short_paths(paths: Sequence[str], *, limit: int = 24) -> list[str]:
-    """Paths of one broker as short as they may be: where some are longer than ``limit``, all are
-    without the folders that they begin and end with alike, ``/mnt/disk-1/logs`` as ``…/disk-1/…``.
+    """Return shortened paths of one broker's directories.
+
+    If any path is longer than ``limit`` characters, the folders that all paths begin or end with
+    are omitted: ``/mnt/disk-1/logs`` becomes ``…/disk-1/…``.
     """
     if all(len(path) <= limit for path in paths):
         return [plain(path, limit=limit) for path in paths]
@@ -172,7 +180,7 @@ def short_paths(paths: Sequence[str], *, limit: int = 24) -> list[str]:
 
 
 def _common(parts: Sequence[Sequence[str]]) -> list[str]:
-    """What all begin with alike."""
+    """Return the items with which all sequences begin."""
     same: list[str] = []
     for names in zip(*parts, strict=False):
         if len(set(names)) > 1:
@@ -183,9 +191,10 @@ def _common(parts: Sequence[Sequence[str]]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class DirRows:
-    """Directories as rows of a plot, from top to bottom, under a heading for each broker.
+    """The rows of a plot: directories from top to bottom, under a heading for each broker.
 
-    Where most brokers have one directory here, there is no heading and each row names its broker.
+    If most brokers have only one of these directories, the headings are omitted and each row names
+    its broker.
     """
 
     dirs: tuple[tuple[int, str], ...]
@@ -213,11 +222,11 @@ class DirRows:
 
     @property
     def height(self) -> int:
-        """In rows, headings included."""
+        """Number of rows, including headings."""
         return len(self.dirs) + len(self.heads)
 
     def label(self, ax: Axes, above: Sequence[str] = ()) -> None:
-        """Name the rows at the left of ``ax``: those ``above`` on top, then these."""
+        """Name the rows at the left of ``ax``: first the rows ``above``, then the directories."""
         down = len(above)
         heads = {row + down for row, _ in self.heads} | set(range(down))
         own = [*zip(self.places, self.labels, strict=True), *self.heads]
@@ -231,23 +240,23 @@ class DirRows:
 
 
 def rows_only(ax: Axes) -> None:
-    """``ax`` without lines that belong to no row."""
+    """Hide the grid lines, spine and ticks of ``ax`` that belong to no row."""
     ax.grid(axis="y", visible=False)
     ax.spines["left"].set_visible(False)
     ax.tick_params(axis="y", length=0)
 
 
 def days(epoch_s: float) -> float:
-    """Seconds since 1970 as matplotlib counts time."""
+    """Return seconds since 1970 as days, matplotlib's unit of time."""
     return epoch_s / 86_400
 
 
 def time_scale(ax: Axes, first_s: float, last_s: float, *, ticks: int = 8) -> None:
-    """A UTC time axis from ``first_s`` to ``last_s``, with ``ticks`` ticks at most."""
-    # What has one moment only gets a minute.
+    """Set a UTC time axis from ``first_s`` to ``last_s``, with at most ``ticks`` ticks."""
+    # An axis needs some length: at least a minute.
     last_s = max(last_s, first_s + 60)
     ax.set_xlim(days(first_s), days(last_s))
-    # Matplotlib's own types leave these two out.
+    # Matplotlib's type hints do not cover these two.
     make_locator: Any = AutoDateLocator
     make_formatter: Any = ConciseDateFormatter
     locator = make_locator(tz=UTC, minticks=3, maxticks=ticks)
@@ -257,23 +266,26 @@ def time_scale(ax: Axes, first_s: float, last_s: float, *, ticks: int = 8) -> No
 
 
 def styled() -> Any:
-    """A context in which figures are made, drawn on and written in this style."""
+    """Return a context with this style. Figures must be created, drawn and written in it."""
     return mpl.rc_context(_SETTINGS)
 
 
 def new_figure(width_in: float, height_in: float) -> Figure:
-    """An empty figure without a canvas of any window system; make it inside :func:`styled`."""
+    """Return an empty figure that needs no window system. Call it inside :func:`styled`."""
     return Figure(figsize=(width_in, height_in), layout="constrained")
 
 
 def panels(figure: Figure, rows: int, columns: int, **how: Any) -> list[list[Axes]]:
-    """Axes row by row."""
+    """Return the axes of a grid, row by row."""
     grid: list[list[Axes]] = figure.subplots(rows, columns, squeeze=False, **how).tolist()
     return grid
 
 
 def picture(figure: Figure, kind: str) -> bytes:
-    """``figure`` as a file of ``kind``: ``svg`` or ``png``, in the light scheme."""
+    """Return ``figure`` as the content of a file, in the light scheme.
+
+    :param kind: ``svg`` or ``png``.
+    """
     target = io.BytesIO()
     metadata = {"Date": None} if kind == "svg" else {}
     with mpl.rc_context({"svg.hashsalt": "kraftjbod"}):
@@ -284,11 +296,11 @@ def picture(figure: Figure, kind: str) -> bytes:
 def inline_svg(
     figure: Figure, name: str, label: str, titles: Mapping[str, str] | None = None
 ) -> str:
-    """``figure`` as an ``<svg>`` element for an HTML page.
+    """Return ``figure`` as an ``<svg>`` element for an HTML page.
 
-    ``name`` tells its ids apart from those of other figures of the page; ``label`` is what those
-    hear who cannot see it. ``titles`` maps ids given with ``set_gid`` to words that show under the
-    pointer.
+    :param name: prefix of the element's ids, unique in the page.
+    :param label: text for screen readers.
+    :param titles: texts under the pointer, by the ids that ``set_gid`` set.
     """
     target = io.BytesIO()
     with mpl.rc_context({"svg.hashsalt": name}):
@@ -316,7 +328,7 @@ def inline_svg(
 
 
 def _make_native(element: ET.Element, name: str) -> None:
-    """Ids of its own, colours as variables, and the page's own letters."""
+    """Adapt an element to the page: unique ids, colours as CSS variables, and the page's font."""
     if "id" in element.attrib:
         element.set("id", f"{name}-{element.get('id')}")
     for key in (f"{{{_XLINK}}}href", "href"):
@@ -334,7 +346,7 @@ def _make_native(element: ET.Element, name: str) -> None:
 
 
 def _page_font(match: re.Match[str]) -> str:
-    """``font: bold 9px 'DejaVu Sans'`` without the family."""
+    """Return a font declaration of an SVG with the page's font family."""
     if match[1]:
         return "font-family: inherit"
     return f"font: {match[2].split(chr(39))[0]} system-ui, sans-serif"

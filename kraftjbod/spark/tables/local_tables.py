@@ -1,7 +1,7 @@
 """WIRE. Tables that are recomputed in generations, on this machine and without Spark.
 
-Each generation is a folder. Its success marker is written last, as Spark does. Readers
-(stored_tables.py) treat both alike, and use the previous generation until then.
+Each generation is a folder. Its success marker is written last, as Spark does. Until then readers
+(stored_tables.py) use the previous generation. They read the generations of Spark alike.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ KEPT: Final = 3
 
 
 def local_folder(tables: str) -> Path | None:
-    """The local path of ``tables``; None for a URI of another file system."""
+    """Return the local path of the folder ``tables``; None for a URI of another file system."""
     parts = urlsplit(tables)
     if parts.scheme == "file" and parts.netloc in ("", "localhost"):
         return Path(unquote(parts.path))
@@ -29,12 +29,12 @@ def local_folder(tables: str) -> Path | None:
 
 
 def publish_rows(rows: Iterable[Sequence[Any]], schema: Mapping[str, str], table: Path) -> None:
-    """Make ``rows`` the newest generation of ``table``.
+    """Write ``rows`` as the newest generation of ``table``, and delete old generations.
 
     :param schema: Arrow's names of types by column, in the order of the rows' fields.
-    :raises ModuleNotFoundError: without pyarrow; nothing is changed then.
+    :raises ModuleNotFoundError: pyarrow is missing, and nothing was changed.
     """
-    # Plans are made without it too.
+    # Imported here, because plans are also made without it.
     import pyarrow as pa
     import pyarrow.parquet
 
@@ -51,6 +51,6 @@ def publish_rows(rows: Iterable[Sequence[Any]], schema: Mapping[str, str], table
 
 
 def generations(names: Iterable[str]) -> list[int]:
-    """Their numbers, ascending; ``names`` of other things are passed over."""
+    """Return the numbers of the generations among ``names``, ascending; other names are ignored."""
     numbers = (name.removeprefix(GENERATION) for name in names if "=" in name)
     return sorted(int(number) for number in numbers if number.isdigit())

@@ -1,7 +1,7 @@
-"""FRAME. The tables of the pipeline, and their schemas: every read and every write ends in one of
-them.
+"""FRAME. The tables of the pipeline, and their schemas: every job reads and writes these.
 
 A table is a folder of Parquet files of its name under the folder that ``--tables`` gives.
+
 Times are UTC timestamps, sizes bytes, rates bytes per second, latencies milliseconds.
 """
 
@@ -25,7 +25,7 @@ from pyspark.sql.types import (
 #: One header of a record.
 HEADER: Final = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
 
-#: What the source gives and Spark's official Kafka connector gives, column by column.
+#: The columns of the source, which are those of Spark's official Kafka connector.
 RECORD: Final = StructType(
     [
         StructField("key", BinaryType()),
@@ -38,11 +38,10 @@ RECORD: Final = StructType(
     ]
 )
 
-#: With ``includeHeaders``.
+#: The columns of the source with ``includeHeaders``.
 RECORD_WITH_HEADERS: Final = StructType([*RECORD.fields, StructField("headers", ArrayType(HEADER))])
 
-#: ``log_dirs``: one directory of one broker, as the cluster or its telemetry has it. Input of
-#: plans.
+#: ``log_dirs``: one directory of one broker, as the broker or telemetry reports it. Input of plans.
 LOG_DIRS: Final = StructType(
     [
         StructField("broker_id", IntegerType()),
@@ -56,7 +55,7 @@ LOG_DIRS: Final = StructType(
     ]
 )
 
-#: ``replicas``: one replica where it lies. ``brokers`` is the partition's assignment, in order.
+#: ``replicas``: one replica and its directory. ``brokers`` is the partition's assignment, in order.
 REPLICAS: Final = StructType(
     [
         StructField("topic", StringType()),
@@ -71,7 +70,7 @@ REPLICAS: Final = StructType(
     ]
 )
 
-#: Who says it, in every record of telemetry (protocol/telemetry/storage_telemetry.py).
+#: The sender and the time of every record of telemetry (protocol/telemetry/storage_telemetry.py).
 _ORIGIN: Final = (
     StructField("cluster_id", StringType()),
     StructField("broker_id", IntegerType()),
@@ -80,7 +79,7 @@ _ORIGIN: Final = (
     StructField("time", TimestampType()),
 )
 
-#: ``log_dir_samples``: records of kind log_dir as they came, with ``time`` for ``time_ms``.
+#: ``log_dir_samples``: the records of kind log_dir, with ``time`` for ``time_ms``.
 LOG_DIR_SAMPLES: Final = StructType(
     [
         *_ORIGIN,
@@ -110,7 +109,7 @@ LOG_DIR_SAMPLES: Final = StructType(
     ]
 )
 
-#: ``replica_samples``: records of kind replica as they came.
+#: ``replica_samples``: the records of kind replica.
 REPLICA_SAMPLES: Final = StructType(
     [
         *_ORIGIN,
@@ -130,8 +129,8 @@ REPLICA_SAMPLES: Final = StructType(
     ]
 )
 
-#: ``group_lag``: records of ``__group_telemetry`` as they came: how far a group was behind on one
-#: partition. ``log_end_offset`` and ``lag``, in records, are null where a leader did not answer.
+#: ``group_lag``: the records of ``__group_telemetry``: the lag of a group in one partition.
+#: ``log_end_offset`` and ``lag``, in records, are null if the leader did not respond.
 GROUP_LAG: Final = StructType(
     [
         *_ORIGIN,
@@ -149,7 +148,7 @@ GROUP_LAG: Final = StructType(
     ]
 )
 
-#: ``telemetry_rejects``: records of both topics of telemetry that are no samples, and why.
+#: ``telemetry_rejects``: records of both telemetry topics that are no samples, and the reason.
 TELEMETRY_REJECTS: Final = StructType(
     [
         StructField("topic", StringType()),
@@ -162,8 +161,8 @@ TELEMETRY_REJECTS: Final = StructType(
     ]
 )
 
-#: ``log_dir_windows``: one directory in one window of time. Rates and latencies are of the window's
-#: operations; null where two samples of one counter are missing.
+#: ``log_dir_windows``: one directory in one window of time. Rates and latencies are those of the
+#: operations in the window. They are null without two samples of a counter.
 LOG_DIR_WINDOWS: Final = StructType(
     [
         StructField("window_start", TimestampType()),
@@ -186,9 +185,10 @@ LOG_DIR_WINDOWS: Final = StructType(
     ]
 )
 
-#: ``log_dir_forecasts``: when a directory will be full. ``full_at`` is null where it does not fill;
-#: ``earliest`` and ``latest`` are the ends of the 95 % band (``latest`` null: perhaps never; with
-#: ``earliest`` alone it may fill). ``growth_error_bytes_per_s`` is half of the growth's 95 % band.
+#: ``log_dir_forecasts``: the time at which a directory will be full. ``full_at`` is null if its
+#: line does not reach the total. ``earliest`` and ``latest`` are the ends of the 95 % band. A null
+#: ``latest`` means perhaps never, and ``earliest`` alone that the directory may fill.
+#: ``growth_error_bytes_per_s`` is half of the growth's 95 % band.
 LOG_DIR_FORECASTS: Final = StructType(
     [
         StructField("broker_id", IntegerType()),
@@ -207,9 +207,10 @@ LOG_DIR_FORECASTS: Final = StructType(
     ]
 )
 
-#: ``log_dir_outliers``: directories that are slow or failing against their peers. ``finding`` is
-#: slow, errors, offline, saturated, stalled or silent (its broker says nothing); ``value`` is in
-#: milliseconds or errors, ``peers`` the median of the others'; both are null for the rest.
+#: ``log_dir_outliers``: directories that are slow or failing in comparison with their peers, or not
+#: online. ``finding`` is slow, errors, offline, saturated, stalled or silent (its broker reports
+#: nothing). ``value`` is in milliseconds (slow) or a count (errors), and ``peers`` is the median of
+#: the other directories. Both are null for other findings.
 LOG_DIR_OUTLIERS: Final = StructType(
     [
         StructField("broker_id", IntegerType()),
@@ -222,7 +223,7 @@ LOG_DIR_OUTLIERS: Final = StructType(
     ]
 )
 
-#: ``growth``: per topic, broker or directory (``scope``; ``name`` says which).
+#: ``growth``: size and growth of one topic, broker or directory (``scope``) called ``name``.
 GROWTH: Final = StructType(
     [
         StructField("scope", StringType()),
@@ -234,8 +235,8 @@ GROWTH: Final = StructType(
     ]
 )
 
-#: ``skew``: how uneven the parts of a whole are (directories of a broker, brokers of the cluster,
-#: replicas of a topic). ``skew`` is the largest part over the mean; 1 is even.
+#: ``skew``: the inequality of the parts of a whole (directories of a broker, brokers of the
+#: cluster, replicas of a topic). ``skew`` is the largest part divided by the mean; 1 is even.
 SKEW: Final = StructType(
     [
         StructField("scope", StringType()),
@@ -289,9 +290,9 @@ INGESTED: Final = StructType(
     ]
 )
 
-#: ``acknowledged``: what producers say: the record at this offset was acknowledged. ``producer``
-#: and ``sequence`` number a producer's records of one partition; ``key_crc`` and ``value_crc`` are
-#: CRC-32 (zlib's), null for no key or value. Any but topic, partition and offset may be null.
+#: ``acknowledged``: a record that a producer reports as acknowledged. ``sequence`` numbers the
+#: records of one ``producer`` and partition. ``key_crc`` and ``value_crc`` are CRC-32 (zlib's),
+#: null without a key or value. All columns except topic, partition and offset may be null.
 ACKNOWLEDGED: Final = StructType(
     [
         StructField("topic", StringType()),
@@ -304,8 +305,9 @@ ACKNOWLEDGED: Final = StructType(
     ]
 )
 
-#: The same as files have it. A line with ``count`` stands for that many records from ``offset`` and
-#: ``sequence`` on; ``key_crcs`` and ``value_crcs`` then hold one element per record, or are null.
+#: Acknowledgements as files have them. A line with ``count`` stands for that many records from
+#: ``offset`` and ``sequence`` on. Its ``key_crcs`` and ``value_crcs`` have one element per record,
+#: or are null.
 ACKNOWLEDGED_LINES: Final = StructType(
     [
         *ACKNOWLEDGED.fields,
@@ -315,12 +317,12 @@ ACKNOWLEDGED_LINES: Final = StructType(
     ]
 )
 
-#: What an audit reads of a record.
+#: The columns of a record that an audit reads.
 AUDITED_COLUMNS: Final = StructType(
     [RECORD[name] for name in ("key", "value", "topic", "partition", "offset")]
 )
 
-#: What an audit keeps of a record; ``content`` is a hash of key and value.
+#: The columns of a record that an audit keeps; ``content`` is a hash of key and value.
 AUDITED_RECORDS: Final = StructType(
     [
         StructField("topic", StringType()),
@@ -343,9 +345,10 @@ AUDITED_PLACES: Final = StructType(
     ]
 )
 
-#: One stretch of offsets: rows of acknowledgements, of those without a CRC (``plain``) and without
-#: a producer or sequence (``nameless``), rows of records, offsets that have one, and offsets at
-#: which anything but one record with at most one acknowledgement of it is seen (``odd``).
+#: Numbers for one stretch of offsets. ``acknowledged`` counts acknowledgements, ``plain`` those
+#: without a CRC, and ``nameless`` those without a producer or sequence. ``records`` counts rows of
+#: records, and ``offsets`` the offsets that have one. ``odd`` counts the offsets that do not have
+#: exactly one record, at most one acknowledgement and equal CRCs.
 STRETCH_SUMS: Final = StructType(
     [
         *AUDITED_PLACES.fields[:2],
@@ -359,7 +362,7 @@ STRETCH_SUMS: Final = StructType(
     ]
 )
 
-#: What an audit found of each acknowledged record. ``standing`` is found, missing, changed,
+#: The result of an audit for each acknowledged record. ``standing`` is found, missing, changed,
 #: trimmed (before the log's start), compacted (the topic keeps a later record of its key),
 #: unchecked (compacted, and the key is not known) or unreadable (the partition has no leader).
 AUDITED_ACKNOWLEDGEMENTS: Final = StructType(
@@ -370,8 +373,8 @@ AUDITED_ACKNOWLEDGEMENTS: Final = StructType(
     ]
 )
 
-#: Which offsets an audit expects of a partition: from ``log_start`` up to before ``log_end``, both
-#: null where no leader gives them.
+#: The offsets that an audit expects in a partition: from ``log_start`` (inclusive) to ``log_end``
+#: (exclusive). Both are null if the partition has no leader.
 LOG_RANGES: Final = StructType(
     [
         StructField("topic", StringType()),
@@ -382,7 +385,7 @@ LOG_RANGES: Final = StructType(
     ]
 )
 
-#: Offsets of one replica that one task reads, from ``start`` up to before ``end``.
+#: Offsets of one replica that one task reads, from ``start`` (inclusive) to ``end`` (exclusive).
 REPLICA_RANGES: Final = StructType(
     [
         StructField("topic", StringType()),
@@ -395,10 +398,9 @@ REPLICA_RANGES: Final = StructType(
     ]
 )
 
-#: One record batch as one replica holds it. ``finding`` is null, or ``damaged`` (its bytes are not
-#: what was written), or ``unread`` (offsets that the replica did not give): then the fields after
-#: it
-#: ``detail`` are null.
+#: One record batch of one replica, with ``finding`` null. Or a range of offsets that is ``damaged``
+#: (its bytes do not match their CRC) or ``unread`` (the replica did not send it); then the columns
+#: after ``detail`` are null.
 REPLICA_BATCHES: Final = StructType(
     [
         StructField("topic", StringType()),
@@ -419,9 +421,9 @@ REPLICA_BATCHES: Final = StructType(
     ]
 )
 
-#: One stretch of offsets as all replicas hold it: sound batches, rows of findings, offsets at which
-#: batches differ (``odd``), the fewest and the most replicas with a batch at one offset, offsets of
-#: control records, and batches of leaders that have a producer id (``numbered``).
+#: Numbers for one stretch of offsets, over all replicas: valid batches, rows of findings, offsets
+#: at which batches differ (``odd``), the fewest and the most replicas with a batch at one offset,
+#: offsets of control records, and batches of leaders that have a producer id (``numbered``).
 BATCH_SUMS: Final = StructType(
     [
         *REPLICA_BATCHES.fields[:2],
@@ -435,9 +437,9 @@ BATCH_SUMS: Final = StructType(
     ]
 )
 
-#: ``audit_differences``: one thing that is not as it should be. ``difference`` is missing, changed,
-#: duplicate, out_of_order, offset_gap, bad_crc, replica_differs or unreadable (a whole partition);
-#: ``detail`` says more in words.
+#: ``audit_differences``: one error that an audit found. ``difference`` is missing, changed,
+#: duplicate, out_of_order, offset_gap, bad_crc, replica_differs or unreadable (a whole partition).
+#: ``detail`` describes it.
 AUDIT_DIFFERENCES: Final = StructType(
     [
         StructField("difference", StringType()),

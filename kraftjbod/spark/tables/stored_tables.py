@@ -2,8 +2,8 @@
 
 * Tables that a streaming query appends to: Spark's file sink keeps a log in the folder
   (``_spark_metadata``), so that readers see complete batches only.
-* Tables that are recomputed: one folder per generation, ``generation=N``. The newest complete one
-  is the table. A few older ones are kept for concurrent readers.
+* Tables that are recomputed: one folder per generation, ``generation=N``. The newest complete
+  generation is the table. A few older ones are kept for concurrent readers.
 * Plain folders of Parquet files. An unfinished folder is not a table.
 
 Paths may be URIs.
@@ -30,7 +30,7 @@ OPEN_WINDOWS: Final = "log_dir_windows_open"
 
 
 class Folders:
-    """Folders by path or URI, with Hadoop's own file systems."""
+    """Lists and deletes folders by path or URI, with Hadoop's file systems."""
 
     def __init__(self, spark: SparkSession) -> None:
         assert spark._jvm is not None
@@ -41,7 +41,7 @@ class Folders:
         return bool(self._on(path).exists(self._path(path)))
 
     def names(self, path: str) -> list[str]:
-        """Names directly in a folder; empty if it does not exist."""
+        """Return the names directly in a folder; empty if the folder does not exist."""
         if not self.exists(path):
             return []
         found = self._on(path).listStatus(self._path(path))
@@ -56,7 +56,11 @@ class Folders:
 
 
 def publish(frame: DataFrame, table: str) -> None:
-    """Write ``frame``, which has a table's schema, as the newest generation of ``table``."""
+    """Write ``frame`` as the newest generation of ``table``, and delete old generations.
+
+    :param frame: a frame with the schema of the table.
+    :param table: path or URI of the table.
+    """
     folders = Folders(frame.sparkSession)
     numbers = _generations(folders, table)
     newest = max(numbers, default=0) + 1
@@ -66,7 +70,7 @@ def publish(frame: DataFrame, table: str) -> None:
 
 
 def read_table(spark: SparkSession, tables: str, name: str, schema: StructType) -> DataFrame | None:
-    """The table ``name`` in the folder ``tables``, or None if it does not exist.
+    """Return the table ``name`` in the folder ``tables``; None if it does not exist.
 
     ``log_dir_windows`` includes the windows that are still open.
     """
@@ -103,7 +107,7 @@ def check_checkpoint(spark: SparkSession, table: str, checkpoint: str) -> None:
 
 
 def read_folder(spark: SparkSession, table: str, schema: StructType) -> DataFrame | None:
-    """Read a folder or its newest complete generation; None if it has no complete data."""
+    """Return a folder or its newest complete generation as a frame; None without complete data."""
     folders = Folders(spark)
     names = folders.names(table)
     if not names or (_UNDER_WAY in names and COMPLETE not in names):
@@ -118,7 +122,7 @@ def read_folder(spark: SparkSession, table: str, schema: StructType) -> DataFram
 
 
 def is_unfinished(spark: SparkSession, table: str) -> bool:
-    """Whether the last computation of ``table`` was interrupted or is still running."""
+    """Return whether the last computation of ``table`` was interrupted or is still running."""
     folders = Folders(spark)
     numbers = _generations(folders, table)
     return bool(numbers) and not _complete(folders, table, numbers[-1:])

@@ -1,18 +1,18 @@
 """FRAME. Samples of log directories in windows of time: usage, rates and latencies of each window.
 
-* A counter grows from one sample of a directory to the next; the growth counts in the window of the
-  later one, whole, and so does the time between the two. So nothing is lost at a window's edge and
-  nothing counts twice, and a rate is that of the time which its window's samples speak for.
-* That needs the last sample before the window. Windows of twice the length that begin at every
-  window bring it along: their first half is looked at for nothing else. A directory that said
-  nothing for a whole window begins anew: its first sample after that has no growth.
-* A counter that began at 0 again (another incarnation, another ``since``, or less than before) has
-  grown by what it shows.
-* The same sample twice, as a producer's retry leaves it, counts once.
-* A directory is known by broker, id and path: those whose disks were lost before the broker started
-  share an id.
+* The growth of a counter between two samples of a directory, and the time between them, count in
+  the window of the later sample. So no growth is lost or counted twice at the edge of a window, and
+  a rate refers to the time between its samples.
+* A window therefore needs the last sample before it. Windows of twice the length, one starting at
+  each window, have that sample in their first half. If the directory reported nothing for a whole
+  window, the next sample has no growth.
+* A counter may have restarted at 0: another incarnation, another ``since``, or a lower value. Then
+  its growth is its value.
+* A duplicate sample, as a producer's retry leaves it, counts once.
+* A directory is identified by broker, id and path. An id alone is not enough: directories whose
+  disks were lost before the broker started share one.
 
-The transform works on streaming frames with a watermark, and on batch frames, alike.
+The transform works on streaming frames with a watermark, and on batch frames.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pyspark.sql import functions as F
 from kraftjbod.spark.tables.schemas import LOG_DIR_WINDOWS
 
 QUANTILE: Final = 0.99
-#: Figures that only grow while a directory lives.
+#: Counters, which restart at 0 with the broker and with a reattachment of the directory.
 _COUNTERS: Final = (
     "appended_bytes_total",
     "fetched_bytes_total",
@@ -43,7 +43,10 @@ _LAST: Final = (
 
 
 def log_dir_windows(samples: DataFrame, window_s: int) -> DataFrame:
-    """``log_dir_windows`` of ``log_dir_samples``, in windows of whole seconds."""
+    """Return ``log_dir_windows`` from ``log_dir_samples``.
+
+    :param window_s: length of a window, in whole seconds.
+    """
     series = _with_restarts(_series(samples, window_s), "series", "ends")
     grown = series.withColumn(
         "seconds", F.element_at("series", -1)["second"] - F.element_at("series", 1)["second"]
@@ -67,9 +70,9 @@ def log_dir_windows(samples: DataFrame, window_s: int) -> DataFrame:
 
 
 def open_windows(samples: DataFrame, closed: DataFrame, window_s: int) -> DataFrame:
-    """``log_dir_windows`` of the windows after all that are ``closed``."""
+    """Return ``log_dir_windows`` of the windows that are later than all ``closed`` windows."""
     newest = closed.agg(F.max("window_start").alias("newest"))
-    # The newest closed window holds the samples that the first open one begins with.
+    # The first open window needs the last sample before it, which is in the newest closed window.
     needed = samples.join(
         F.broadcast(newest), F.col("newest").isNull() | (F.col("time") >= F.col("newest"))
     )
@@ -77,7 +80,7 @@ def open_windows(samples: DataFrame, closed: DataFrame, window_s: int) -> DataFr
 
 
 def all_windows(closed: DataFrame, opened: DataFrame) -> DataFrame:
-    """``log_dir_windows``: those that are closed, and of those that were open the rest."""
+    """Return ``log_dir_windows``: the ``closed`` windows, and the later ones of ``opened``."""
     newest = closed.agg(F.max("window_start").alias("newest"))
     return closed.unionByName(_after(opened, newest))
 
@@ -88,10 +91,15 @@ def _after(windows: DataFrame, newest: DataFrame) -> DataFrame:
 
 
 def quantile(counts: Column, bounds: Column, share: float) -> Column:
-    """The value below which ``share`` of the counted lie; null if nothing was counted.
+    """Return the value below which ``share`` of the counted operations are; null without
+    operations.
 
-    ``bounds`` are the upper ends of the buckets, the last of ``counts`` has none. Within a bucket
-    values are taken to lie evenly; of the last one only its lower end is known, and given.
+    Values are assumed to be evenly distributed within a bucket. The result in the last, unbounded
+    bucket is its lower bound.
+
+    :param counts: number of operations per bucket.
+    :param bounds: upper bounds of the buckets, without the last one.
+    :param share: 0 to 1.
     """
     zero = F.lit(0).cast("long")
     rank = share * F.aggregate(counts, zero, lambda sum_, n: sum_ + n)
@@ -116,7 +124,11 @@ def quantile(counts: Column, bounds: Column, share: float) -> Column:
 
 
 def _series(samples: DataFrame, window_s: int) -> DataFrame:
-    """Per window and directory its ``own`` samples in order; ``series`` has the one before too."""
+    """Return the samples of each window and directory.
+
+    ``own`` has the samples in the window, in order. ``series`` starts with the sample before the
+    window, if any.
+    """
     fields = ("time", "incarnation", "since", *_LAST, *_COUNTERS, "io_bounds_ms", "io_counts")
     doubled = F.window("time", f"{2 * window_s} seconds", f"{window_s} seconds")
     sample = F.struct(*fields, F.col("time").cast("double").alias("second"))
@@ -141,7 +153,7 @@ def _series(samples: DataFrame, window_s: int) -> DataFrame:
 
 
 def _with_restarts(frame: DataFrame, series: str, ends: str) -> DataFrame:
-    """``ends``: the samples of a series after which the counters began at 0 again."""
+    """Add the column ``ends``: the samples of a series after which the counters restarted at 0."""
     size = F.size(series)
     neighbours = F.zip_with(
         F.slice(series, F.lit(1), F.greatest(size - 1, F.lit(0))),
@@ -161,7 +173,7 @@ def _is_restarted(before: Column, after: Column) -> Column:
 
 
 def _growth(counter: str) -> Column:
-    """What lies between the first and the last sample, and with each new life all before it."""
+    """Return the growth of a counter over the series, with the values lost at each restart."""
     first, last = F.element_at("series", 1)[counter], F.element_at("series", -1)[counter]
     return F.aggregate("ends", last - first, lambda sum_, end: sum_ + end[counter])
 
@@ -175,10 +187,11 @@ def _has_growth() -> Column:
 
 
 def _with_counts(frame: DataFrame) -> DataFrame:
-    """``bounds`` of the newest buckets, and the window's operations in each of them: ``counts``.
+    """Add ``bounds``, the newest latency buckets, and ``counts``, the window's operations in each
+    bucket.
 
-    Only samples with the same buckets say something about them: one that is offline has none, and
-    another version of the broker may have others. Those begin with a life of their own.
+    Only samples with these buckets are used: an offline sample has none, and another version of the
+    broker may have others.
     """
     with_buckets = F.filter("own", lambda sample: F.size(sample["io_bounds_ms"]) > 0)
     bounded = frame.withColumn(

@@ -1,1 +1,1 @@
-"""`kraftjbod-pipeline telemetry`: reports of brokers about their disks, as tables."""
+"""`kraftjbod-pipeline telemetry`: writes the reports of brokers about their disks to tables."""

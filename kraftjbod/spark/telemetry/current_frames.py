@@ -19,7 +19,10 @@ WINDOWS_TO_GONE: Final = 3
 
 
 def current_dirs(samples: DataFrame, window_s: int) -> DataFrame:
-    """The last ``log_dir_samples`` row of each existing directory, by broker and path."""
+    """Return the last row of ``log_dir_samples`` of each existing directory, by broker and path.
+
+    :param window_s: length of a window, in seconds; see :data:`WINDOWS_TO_GONE`.
+    """
     latest = samples.groupBy("broker_id", "path").agg(
         F.max_by(F.struct(*samples.columns), "time").alias("latest")
     )
@@ -33,5 +36,5 @@ def current_dirs(samples: DataFrame, window_s: int) -> DataFrame:
 
 
 def seconds_before(time: str, seconds: int) -> Column:
-    """A time ``seconds`` before the one in column ``time``."""
+    """Return a time ``seconds`` before the one in the column ``time``."""
     return F.col(time) - F.make_dt_interval(secs=F.lit(seconds))

@@ -1,22 +1,22 @@
-"""FRAME. When each log directory will be full, from how its used bytes grew, with a 95 % band.
+"""FRAME. Forecasts the time at which each log directory is full, with a 95 % band.
 
-* Used bytes are those of the file system, ``total - free``. They are averaged over
-  :data:`PARTS` equal parts of the time, a line is fitted to the averages by least squares, and the
-  directory is full when that line reaches its ``total``.
-* What is left beside the line hangs together in time (a disk that holds too much now still does a
-  minute later), so there are fewer independent observations than samples. The error is widened by
+* Used bytes are those of the file system, ``total - free``. They are averaged over :data:`PARTS`
+  equal parts of the time, and a line is fitted to the averages by least squares. The directory is
+  full when the line reaches its ``total``.
+* Residuals are correlated in time: a disk that is above the line now is still above it a minute
+  later. There are fewer independent observations than samples. The error is therefore widened by
   the correlation of neighbours, as for a first-order process.
-* The band is Fieller's: where the 95 % band around the line, its slope's and its level's error
-  taken together, reaches ``total``. Its late end may be never. A directory that does not fill by
-  its line may do so by the band: then only the early end is given.
-* One big step, at least :data:`STEP_SHARE` of the disk between two samples, is a topic deleted, a
-  replica moved: the line begins after it. Two or more are how this directory lives (retention's
-  saw-tooth): the line runs through all of them, at half the height of a tooth, and the band is as
-  wide as the teeth make it.
-* Samples of an OFFLINE directory say nothing about its bytes. Of two disks that were at one path,
-  one after the other, only the newer has a forecast.
+* The band is Fieller's: the times at which the 95 % band around the line, from the errors of slope
+  and level, reaches ``total``. Its late end may be never. If only the band of a directory reaches
+  ``total``, and not its line, only the early end is given.
+* A single big step, at least :data:`STEP_SHARE` of the disk between two samples, is a deleted topic
+  or a moved replica: the line begins after it. Several steps are normal for the directory, such as
+  retention's saw-tooth: the line runs through all of them, at half the height of a tooth, and the
+  teeth widen the band.
+* Samples of an OFFLINE directory are ignored. If two disks were at one path, one after the other,
+  only the newer one has a forecast.
 
-A frame of all samples in, one row per directory out.
+The input is a frame of all samples, and the output has one row per directory.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ _DIRECTORY: Final = ("broker_id", "directory_id")
 
 
 def log_dir_forecasts(samples: DataFrame, horizon_s: int) -> DataFrame:
-    """``log_dir_forecasts`` of ``log_dir_samples``.
+    """Return ``log_dir_forecasts`` from ``log_dir_samples``.
 
-    What happens later than ``horizon_s`` after a directory's last sample is given as never.
+    :param horizon_s: times later than this many seconds after a directory's last sample are null.
     """
     parts = _parts(_since_the_step(_used(samples)))
     forecast = _when_full(_with_errors(_fitted(parts)), horizon_s)
@@ -58,10 +58,10 @@ def log_dir_forecasts(samples: DataFrame, horizon_s: int) -> DataFrame:
 
 
 def student_95(freedom: Column) -> Column:
-    """Student's two-sided 95 % quantile, also for degrees of freedom that are no whole number.
+    """Return Student's two-sided 95 % quantile; ``freedom`` need not be a whole number.
 
-    The expansion in powers of 1/freedom (Abramowitz and Stegun 26.7.5), below 3 the next smaller
-    whole number's.
+    The expansion in powers of 1/freedom (Abramowitz and Stegun 26.7.5) is used from 3 on. Below
+    that, the quantile of the next smaller whole number is used.
     """
     z, v = _Z, freedom
     series = (
@@ -75,12 +75,12 @@ def student_95(freedom: Column) -> Column:
 
 
 def _whole() -> WindowSpec:
-    """All rows of a directory. Made when it is needed: it takes a session."""
+    """Return a window of all rows of a directory. It needs a session, so it is no constant."""
     return Window.partitionBy(*_DIRECTORY)
 
 
 def _used(samples: DataFrame) -> DataFrame:
-    """Used bytes of each sample that reports them, and of the previous sample."""
+    """Return the used bytes of each sample that reports sizes, and of the sample before it."""
     sampled = samples.where((F.col("state") != "offline") & (F.col("total_bytes") > 0))
     used = sampled.select(
         *_DIRECTORY,
@@ -98,7 +98,7 @@ def _used(samples: DataFrame) -> DataFrame:
 
 
 def _since_the_step(used: DataFrame) -> DataFrame:
-    """Samples after the only big step; all samples if there is none or more than one."""
+    """Return the samples after the only big step, or all samples without exactly one big step."""
     change = F.abs(F.col("used") - F.col("used_before"))
     is_step = F.coalesce(change >= STEP_SHARE * F.col("total_bytes"), F.lit(False))
     marked = used.withColumn("step_at", F.when(is_step, F.col("time")))
@@ -109,7 +109,10 @@ def _since_the_step(used: DataFrame) -> DataFrame:
 
 
 def _parts(used: DataFrame) -> DataFrame:
-    """At most :data:`PARTS` points per directory: ``x`` in seconds from its last sample."""
+    """Return at most :data:`PARTS` averaged points per directory.
+
+    ``x`` is in seconds from the last sample, and ``y`` in bytes.
+    """
     first, last = F.min("second").over(_whole()), F.max("second").over(_whole())
     placed = used.withColumn("x", F.col("second") - last).withColumn(
         "share", F.try_divide(F.col("second") - first, last - first)
@@ -126,7 +129,7 @@ def _parts(used: DataFrame) -> DataFrame:
 
 
 def _fitted(parts: DataFrame) -> DataFrame:
-    """The fitted line of each directory, its residuals, and values of the last sample."""
+    """Return the fitted line of each directory, its residuals, and values of the last sample."""
     by_x = _whole().orderBy("x")
     lines = (
         parts.withColumn("slope", F.regr_slope("y", "x").over(_whole()))
@@ -155,9 +158,10 @@ def _fitted(parts: DataFrame) -> DataFrame:
 
 
 def _with_errors(fitted: DataFrame) -> DataFrame:
-    """``variance`` of one observation as if all were independent, ``quantile``, ``slope_error``.
+    """Add the error of the line: ``variance`` of one observation, ``quantile`` and ``slope_error``.
 
-    All null, and the slope too, where there are too few points.
+    ``variance`` is widened for correlated residuals. All columns and the slope are null if the
+    directory has too few points.
     """
     n = F.when(F.col("n") >= LEAST, F.col("n"))
     correlation = F.coalesce(F.try_divide("together", "sse"), F.lit(0.0))
@@ -182,12 +186,13 @@ def _with_errors(fitted: DataFrame) -> DataFrame:
 
 
 def _when_full(fitted: DataFrame, horizon_s: int) -> DataFrame:
-    """Where the line and its band reach ``total``.
+    """Add the times at which the line and its band reach ``total``.
 
     With b the slope, x seconds from the middle of the samples and d bytes from their mean to
-    ``total``, the band reaches it where (d - b x)^2 = (slope_error x)^2 + level^2: a quadratic in
-    x with the leading coefficient b^2 - slope_error^2. That is positive where the direction is
-    certain; if not, only the early end exists.
+    ``total``, the band reaches ``total`` at the x with (d - b x)^2 = (slope_error x)^2 + level^2.
+    That is a quadratic equation in x with the leading coefficient b^2 - slope_error^2. If the
+    coefficient is positive, the direction of the line is certain. Otherwise only the early end
+    exists.
     """
     slope, error = F.col("slope"), F.col("slope_error")
     quadratic = (
@@ -221,12 +226,15 @@ def _when_full(fitted: DataFrame, horizon_s: int) -> DataFrame:
 
 
 def _from_last(from_mean: Column) -> Column:
-    """Seconds after the last sample; times in the past become 0."""
+    """Return seconds after the last sample; times in the past become 0."""
     return F.when(from_mean.isNotNull(), F.greatest(F.lit(0.0), from_mean + F.col("mean_x")))
 
 
 def _later(seconds: str, horizon_s: int) -> Column:
-    """A time within the horizon, or null, since later times may not fit a timestamp."""
+    """Return the time ``seconds`` after the last sample; null after the horizon.
+
+    Times after the horizon may not fit a timestamp.
+    """
     until = F.least(F.col(seconds), F.lit(float(horizon_s)))
     return F.when(
         F.col(seconds) <= horizon_s, F.timestamp_seconds(F.col("to").cast("double") + until)

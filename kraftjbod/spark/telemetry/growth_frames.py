@@ -1,11 +1,11 @@
 """FRAME. Growth of topics, brokers and directories, and the skew of their sizes.
 
-* Growth is the change from the first to the last sample, over the time between them. The growth of
-  a topic sums all its replicas, so a replica that moves to another broker adds nothing.
+* Growth is the change from the first to the last sample, divided by the time between them. The
+  growth of a topic sums all its replicas, so a replica that moves to another broker adds nothing.
 * A replica exists at an end of the time range if its broker reported it in a round near that end.
   Rounds take time and the last may be incomplete, so the tolerance is :data:`ROUNDS_TO_GONE`
-  rounds, whose length the samples show.
-* Writes are the appends of leaders and followers. A restarted counter loses nothing.
+  rounds, whose length is taken from the samples.
+* Writes are the appends of leaders and followers. If a counter restarted, its value counts.
 * Future copies count in their directories but not in topics.
 * A duplicate sample has no effect.
 * Offline and removed directories are left out, because their content is unknown.
@@ -31,17 +31,20 @@ _PLACE: Final = ("broker_id", "path")
 
 
 def growth(dirs: DataFrame, replicas: DataFrame, window_s: int) -> DataFrame:
-    """``growth`` of ``log_dir_samples`` and ``replica_samples``."""
+    """Return ``growth`` from ``log_dir_samples`` and ``replica_samples``.
+
+    :param window_s: length of a window, in seconds, to find removed directories.
+    """
     of_dirs = _dirs(dirs, window_s)
     scopes = (_by_topic(_replicas(replicas)), _by_broker(of_dirs), _by_dir(of_dirs))
     return _union(scopes, GROWTH)
 
 
 def skew(dirs: DataFrame, replicas: DataFrame, window_s: int) -> DataFrame:
-    """``skew`` of the last ``log_dir_samples`` and ``replica_samples``.
+    """Return ``skew`` from the last ``log_dir_samples`` and ``replica_samples``.
 
-    Scopes: the directories of a ``broker``, the brokers of the ``cluster``, and the replicas of a
-    ``topic``, by their bytes.
+    The scopes are the directories of a ``broker``, the brokers of the ``cluster``, and the replicas
+    of a ``topic``, by their bytes.
     """
     current = current_dirs(dirs, window_s).where(F.col("state") != "offline")
     by_broker = current.groupBy("cluster_id", "broker_id").agg(
@@ -59,10 +62,13 @@ def skew(dirs: DataFrame, replicas: DataFrame, window_s: int) -> DataFrame:
 def with_increase(
     samples: DataFrame, counter: str, series: tuple[str, ...], life: str
 ) -> DataFrame:
-    """``samples`` with ``increase``: the growth of a counter since the previous sample.
+    """Add the column ``increase``: the growth of a counter since the previous sample.
 
-    Null for the first sample of a series. If the counter restarted (another ``life``, or a lower
-    value), the increase is its value.
+    It is null for the first sample of a series. If the counter restarted (another value of
+    ``life``, or a lower counter), the increase is its value.
+
+    :param series: columns that identify a series.
+    :param life: column whose value changes when the counter restarts.
     """
     in_order = Window.partitionBy(*series).orderBy("time")
     before, life_before = F.lag(counter).over(in_order), F.lag(life).over(in_order)
@@ -73,7 +79,7 @@ def with_increase(
 
 
 def _dirs(samples: DataFrame, window_s: int) -> DataFrame:
-    """Sizes and times at both ends, per existing directory that is not offline."""
+    """Return sizes and times at both ends of each existing directory that is not offline."""
     current = current_dirs(samples, window_s).where(F.col("state") != "offline")
     there = current.select(*_PLACE, "directory_id")
     sampled = samples.where(F.col("state") != "offline").join(there, [*_PLACE, "directory_id"])
@@ -89,7 +95,10 @@ def _dirs(samples: DataFrame, window_s: int) -> DataFrame:
 
 
 def _replicas(samples: DataFrame) -> DataFrame:
-    """Per replica: sizes at both ends, and whether it was in its broker's first and last round."""
+    """Return the sizes of each replica at both ends.
+
+    ``at_start`` and ``at_end``: the replica was in the first or last round of its broker.
+    """
     lying = samples.where(~F.col("is_future"))
     in_order = Window.partitionBy(*_REPLICA).orderBy("time")
     sampled = with_increase(lying, "appended_bytes_total", _REPLICA, "incarnation").withColumn(
@@ -128,7 +137,8 @@ def _by_topic(replicas: DataFrame) -> DataFrame:
 
 
 def _by_broker(dirs: DataFrame) -> DataFrame:
-    """Sums of the directories' rates; a directory without a rate adds nothing."""
+    """Return the growth of brokers: sums over their directories. A directory without a rate
+    adds 0."""
     rated = dirs.withColumn("growth", _dir_growth()).withColumn("write", _dir_writes())
     brokers = rated.groupBy(F.col("broker_id").alias("name")).agg(
         F.sum("last_bytes").alias("size_bytes"),
@@ -150,7 +160,7 @@ def _by_dir(dirs: DataFrame) -> DataFrame:
 
 
 def _skew(scope: str, parts: DataFrame, name: str) -> DataFrame:
-    """A whole without bytes counts as even."""
+    """Return the skew of one scope. A whole without bytes has the skew 1."""
     wholes = parts.groupBy(F.col(name).alias("name")).agg(
         F.count("*").alias("parts"),
         F.avg("bytes").alias("mean_bytes"),
@@ -176,7 +186,7 @@ def _dir_writes() -> Column:
 
 
 def _per_second(change: Column, seconds: Column) -> Column:
-    """Null if no time passed."""
+    """Return ``change`` per second; null if no time passed."""
     return F.try_divide(change.cast("double"), seconds)
 
 

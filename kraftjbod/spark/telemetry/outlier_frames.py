@@ -38,7 +38,7 @@ _PLACE: Final = ("broker_id", "path")
 
 
 def log_dir_outliers(samples: DataFrame, windows: DataFrame, window_s: int) -> DataFrame:
-    """``log_dir_outliers`` of ``log_dir_samples`` and their ``log_dir_windows``."""
+    """Return ``log_dir_outliers`` from ``log_dir_samples`` and their ``log_dir_windows``."""
     current = current_dirs(samples, window_s)
     there = current.select(*_PLACE, "directory_id")
     findings = (
@@ -52,10 +52,10 @@ def log_dir_outliers(samples: DataFrame, windows: DataFrame, window_s: int) -> D
 
 
 def with_peers(frame: DataFrame, value: str, among: tuple[str, ...]) -> DataFrame:
-    """``frame`` with ``peers``: the median of ``value`` over the other rows of the same ``among``.
+    """Add the column ``peers``: the median of ``value`` over the other rows of the same ``among``.
 
-    Null for a single row. Only the middle values in order matter: the j-th of the others is the
-    j-th of all, or the next one if this row is among the first j.
+    It is null for a single row. The j-th value of the others is the j-th of all, or the next one if
+    the row is among the first j.
     """
     group = Window.partitionBy(*among)
     ranked = (
@@ -120,7 +120,7 @@ def _errors(windows: DataFrame) -> DataFrame:
 
 
 def _states(samples: DataFrame, current: DataFrame) -> DataFrame:
-    """Directories that are not online, and the first consecutive sample with that state."""
+    """Return the directories that are not online, with the first sample of the present state."""
     impaired = current.where(F.col("state") != "online").select(
         *_PLACE, "directory_id", F.col("state").alias("finding")
     )

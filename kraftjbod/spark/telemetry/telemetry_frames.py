@@ -1,9 +1,9 @@
 """FRAME. Records of ``__storage_telemetry`` and ``__group_telemetry`` as tables.
 
-Every record becomes one row in one of ``log_dir_samples``, ``replica_samples``, ``group_lag`` and
-``telemetry_rejects``, which has the reason of the rejection. Rejected are records that are no JSON
-object with fields of the right types, have a newer schema or an unknown kind, lack an identifying
-field, or have an invalid time.
+Every record becomes one row in ``log_dir_samples``, ``replica_samples``, ``group_lag`` or
+``telemetry_rejects``. A record is rejected, with a reason, if it is no JSON object with fields of
+the right types, has a newer schema or an unknown kind, lacks an identifying field, or has an
+invalid time.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _END_OF_TIME_MS: Final = 253_402_300_800_000
 
 
 def _as_sent(schema: StructType) -> list[StructField]:
-    """The schema of the sent JSON, in which times are milliseconds."""
+    """Return the fields of the JSON that becomes ``schema``; its times are milliseconds."""
     return [
         StructField(f"{field.name}_ms", LongType()) if field.dataType == TimestampType() else field
         for field in schema.fields
@@ -71,7 +71,8 @@ SAID: Final = StructType(
 
 
 def said(records: DataFrame) -> DataFrame:
-    """Add the column ``said``, and ``reason``, which is null for a sample."""
+    """Add the column ``said``, the parsed JSON, and ``reason``, which is null for a valid
+    sample."""
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
     document = F.from_json(F.col("value").cast("string"), SAID, options)
     # Exploding a single element makes Spark parse each record once. As a plain column the
@@ -81,22 +82,22 @@ def said(records: DataFrame) -> DataFrame:
 
 
 def log_dir_samples(records: DataFrame) -> DataFrame:
-    """``log_dir_samples`` of the source's records."""
+    """Return ``log_dir_samples`` from the records of the source."""
     return _samples(records, LOG_DIR, LOG_DIR_SAMPLES)
 
 
 def replica_samples(records: DataFrame) -> DataFrame:
-    """``replica_samples`` of the source's records."""
+    """Return ``replica_samples`` from the records of the source."""
     return _samples(records, REPLICA, REPLICA_SAMPLES)
 
 
 def group_lag(records: DataFrame) -> DataFrame:
-    """``group_lag`` of the source's records."""
+    """Return ``group_lag`` from the records of the source."""
     return _samples(records, LAG, GROUP_LAG)
 
 
 def rejects(records: DataFrame) -> DataFrame:
-    """``telemetry_rejects``: the records that are not samples."""
+    """Return ``telemetry_rejects``: the records that are not valid samples."""
     rejected = said(records).where(F.col("reason").isNotNull())
     return rejected.select(
         *(F.col(field.name).cast(field.dataType) for field in TELEMETRY_REJECTS.fields)
@@ -104,7 +105,8 @@ def rejects(records: DataFrame) -> DataFrame:
 
 
 def not_from_the_future(samples: DataFrame, leeway_s: int) -> DataFrame:
-    """Remove samples whose time is more than ``leeway_s`` in the future, due to wrong clocks."""
+    """Remove samples whose time is more than ``leeway_s`` seconds in the future, due to wrong
+    clocks."""
     return samples.where(
         F.col("time") <= F.current_timestamp() + F.make_dt_interval(secs=F.lit(leeway_s))
     )
@@ -129,7 +131,7 @@ def _is_time(millis: Column) -> Column:
 
 
 def _reason() -> Column:
-    """The first problem of a record, or null."""
+    """Return a column with the first problem of a record, or null."""
     schema, kind = F.col("said.schema"), F.col("said.kind")
     wrong = [
         (F.col("value").isNull(), F.lit("no value")),

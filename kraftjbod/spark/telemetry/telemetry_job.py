@@ -59,7 +59,7 @@ _START_S: Final = 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spans:
-    """Durations, all in seconds."""
+    """Durations of the job, all in seconds."""
 
     window_s: int
     watermark_s: int
@@ -133,7 +133,7 @@ def command(
     job.step(f"{TOPIC} to {job.tables}")
     if available_now:
         for name, stream in streams.items():
-            # One after the other: each has processes of its own, which take a while to start.
+            # Sequentially: each query starts Python processes, which takes some time.
             _writer(job, name, stream, folder).trigger(availableNow=True).start().awaitTermination()
         _compute(job, spans)
     else:
@@ -146,7 +146,7 @@ def command(
 
 
 def _streams(job: Job, options: Mapping[str, str], spans: Spans) -> dict[str, DataFrame]:
-    """Streams by the table to which they are appended."""
+    """Return the streaming frames by the name of the table to which each is appended."""
 
     def read(*topics: str) -> DataFrame:
         reader = job.spark.readStream.format("kraftjbod").options(**options)
@@ -170,7 +170,7 @@ def _streams(job: Job, options: Mapping[str, str], spans: Spans) -> dict[str, Da
 
 
 def _is_there(topic: str, options: Mapping[str, str]) -> bool:
-    """Whether the topic exists. A cluster without groups has no ``__group_telemetry``."""
+    """Return whether ``topic`` exists. A cluster without groups has no ``__group_telemetry``."""
     asked = {**options, "subscribe": topic, "fetchOffset.numRetries": "1"}
     lookup = OffsetLookup(parse_source_options(asked, is_streaming=True))
     return bool(lookup.assigned(must_exist=False).partitions)
@@ -188,7 +188,8 @@ def _writer(job: Job, name: str, stream: DataFrame, folder: str) -> DataStreamWr
 def _run_continuously(
     job: Job, writers: Sequence[DataStreamWriter], spans: Spans, every_s: int
 ) -> None:
-    """Recompute the other tables periodically, until a query fails or the job is stopped.
+    """Recompute the other tables every ``every_s`` seconds until a query fails or the job is
+    stopped.
 
     :raises StreamingQueryException: the error of the first query that failed.
     """
@@ -201,7 +202,7 @@ def _run_continuously(
             _compute(job, spans)
             due_s = time.monotonic() + every_s
             while time.monotonic() < due_s:
-                # True: a query has ended, and without an error, or that were raised.
+                # True means that a query ended without an error; an error would be raised.
                 if any(query.awaitTermination(_POLL_S) for query in queries):
                     return
     finally:
@@ -217,7 +218,7 @@ def _await_start(query: StreamingQuery) -> None:
 
 
 def _compute(job: Job, spans: Spans) -> None:
-    """Recompute tables from those that are appended to."""
+    """Recompute the tables that are derived from the appended ones."""
     dirs = _recent(job, "log_dir_samples", LOG_DIR_SAMPLES, spans)
     replicas = _recent(job, "replica_samples", REPLICA_SAMPLES, spans)
     if dirs is None or replicas is None:
@@ -244,7 +245,7 @@ def _compute(job: Job, spans: Spans) -> None:
 
 
 def _recent(job: Job, name: str, schema: StructType, spans: Spans) -> DataFrame | None:
-    """The samples within the history; None if the table does not exist yet."""
+    """Return the samples within the history; None if the table does not exist yet."""
     samples = read_table(job.spark, job.tables, name, schema)
     if samples is None:
         return None
@@ -255,7 +256,10 @@ def _recent(job: Job, name: str, schema: StructType, spans: Spans) -> DataFrame 
 
 
 def _check_windows(job: Job, spans: Spans) -> None:
-    """:raises ConfigError: the existing windows have another length."""
+    """Check that the existing windows have the length ``spans.window_s``.
+
+    :raises ConfigError: they have another length.
+    """
     closed = read_folder(job.spark, job.table(WINDOWS), LOG_DIR_WINDOWS)
     if closed is None:
         return

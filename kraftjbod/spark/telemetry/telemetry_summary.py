@@ -1,4 +1,4 @@
-"""WIRE. A summary of the tables of ``telemetry``, for people and programs.
+"""WIRE. A summary of the tables of ``telemetry``, as a dictionary and as text.
 
 Only small results are collected: counts, and the first rows of tables with a row per directory.
 """
@@ -43,7 +43,8 @@ Summary = Mapping[str, Any]
 
 
 def summarize(spark: SparkSession, tables: str) -> Summary:
-    """Summarize the tables. Times are seconds since 1970; a missing table counts as empty.
+    """Return a summary of the tables. Times are seconds since 1970; a missing table counts as
+    empty.
 
     Forecasts of offline directories are in the table, but not in the summary.
     """
@@ -83,7 +84,7 @@ def summarize(spark: SparkSession, tables: str) -> Summary:
 
 
 def lines(summary: Summary) -> Iterator[str]:
-    """The summary as text."""
+    """Yield the lines of the summary as text."""
     yield from _read_lines(summary)
     if summary["fullest"]:
         yield f"fullest: {_forecast_text(summary['fullest'][0])}"
@@ -107,7 +108,10 @@ def lines(summary: Summary) -> Iterator[str]:
 
 
 def _of_samples(samples: DataFrame, *what: str) -> dict[str, Any]:
-    """Number of samples and of their subjects, and the range of their times."""
+    """Return the numbers of samples, brokers and subjects, and the range of times.
+
+    :param what: columns that identify a subject on a broker; ``path`` by default.
+    """
     things = ("broker_id", *(what or ("path",)))
     [row] = samples.agg(
         F.count("*").alias("samples"),
@@ -120,7 +124,7 @@ def _of_samples(samples: DataFrame, *what: str) -> dict[str, Any]:
 
 
 def _newest_lag(samples: DataFrame) -> DataFrame:
-    """The newest lag of each group, summed over the last known values of its partitions."""
+    """Return the newest lag of each group: the sum of the last known values of its partitions."""
     newest = samples.groupBy("group_id", "topic", "partition").agg(
         F.max_by("lag", "time").alias("lag"), F.max("time").alias("time")
     )
@@ -139,7 +143,7 @@ def _with_seconds(frame: DataFrame) -> DataFrame:
 
 
 def _counts(frame: DataFrame, by: str) -> dict[str, int]:
-    """Rows by kind, the most frequent first."""
+    """Return the number of rows by the value of ``by``, the most frequent first, at most 20."""
     counted = frame.groupBy(by).count().orderBy(F.desc("count"), by).limit(MOST)
     return {row[by]: row["count"] for row in counted.collect()}
 
