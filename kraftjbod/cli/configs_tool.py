@@ -1,9 +1,9 @@
-"""WIRE. ``kraftjbod-configs``: show and change the configuration of topics, brokers and groups.
+"""WIRE. ``kraftjbod-configs``: shows and changes the configuration of topics, brokers and groups.
 
 Flags, output lines and exit codes are those of Kafka's ``kafka-configs.sh``, and the tool works
 with Kafka too. ``--bootstrap-controller`` sends requests to kraftjbod's controllers: about
-themselves, or about a dead broker. Of brokers they know only the dynamic values. They accept lifted
-cordons, but cannot check new ones.
+themselves, or about a dead broker. Controllers know only the dynamic values of brokers. They accept
+the removal of a cordon, but refuse a new one, which they cannot check.
 """
 
 from __future__ import annotations
@@ -86,7 +86,8 @@ class ConfigCommandError(KraftJbodError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """The command; ``name`` is None for all of a kind, and empty for brokers' defaults."""
+    """The parsed command. ``name`` is None for all of a kind, and empty for the defaults of
+    brokers."""
 
     kind: ResourceType
     name: str | None
@@ -97,7 +98,7 @@ class Order:
 
     @property
     def own_source(self) -> ConfigSource:
-        """The source of values that were set for exactly this entity."""
+        """The source of values that were set for exactly this topic, broker or group."""
         if self.kind is ResourceType.TOPIC:
             return ConfigSource.DYNAMIC_TOPIC_CONFIG
         if self.kind is ResourceType.GROUP:
@@ -175,7 +176,7 @@ def main(
 
 
 def parse_added(text: str) -> dict[str, str]:
-    """Parse ``a=1,b=[x,y]`` to a mapping, without the brackets.
+    """Parse ``a=1,b=[x,y]`` to values by key, without the brackets.
 
     :raises click.BadParameter: a part is not a pair.
     """
@@ -249,7 +250,7 @@ async def _describe(client: ClusterClient, order: Order) -> None:
 
 
 async def _existing(client: ClusterClient, kind: ResourceType) -> Sequence[str]:
-    """Return all names of a kind; of groups, also groups with nothing but a configuration."""
+    """Return all names of a kind. Groups that have only a configuration are included."""
     match kind:
         case ResourceType.TOPIC:
             return sorted(client.metadata.topics)
@@ -264,14 +265,16 @@ async def _existing(client: ClusterClient, kind: ResourceType) -> Sequence[str]:
 
 
 def _brokers_can_answer(client: ClusterClient, order: Order) -> bool:
-    """Return whether brokers can answer; for a dead broker only the controller can."""
+    """Return whether brokers can describe the entity; only the controller can describe a dead
+    broker."""
     if order.kind is not ResourceType.BROKER or order.name == "":
         return True
     return int(order.name or 0) in client.metadata.brokers
 
 
 async def _own_entries(client: ClusterClient, order: Order, names: Sequence[str]) -> Described:
-    """Return the entries to be shown, by name; with ``--all``, all values in force."""
+    """Return the entries to be shown, by name: the dynamic ones, or with ``--all`` all values in
+    use."""
     resources = [ConfigResource(order.kind, name) for name in names]
     found = await client.retry(lambda: describe_configs(client, resources))
     return {
@@ -295,7 +298,10 @@ def _is_own(entry: ConfigEntry, resource: ConfigResource) -> bool:
 
 
 def _require_present(order: Order, entries: Sequence[ConfigEntry]) -> None:
-    """:raises ConfigCommandError: keys are not set; with Kafka's text, naming them."""
+    """Check that the keys to delete are set.
+
+    :raises ConfigCommandError: some are not; names them, with the text of Kafka's tool.
+    """
     present = {entry.name for entry in entries if entry.source is order.own_source}
     absent = [key for key in order.deletes if key not in present]
     if absent:
@@ -360,9 +366,9 @@ async def _committed(client: ControllerClient, order: Order) -> Described:
 async def _of_controllers(
     client: ControllerClient, order: Order, committed: Described, timeout_ms: int
 ) -> Described:
-    """Return the values that controllers report of themselves, by controller id.
+    """Return the values that controllers report about themselves, by controller id.
 
-    :raises ConfigCommandError: ``--all`` for a broker, or for a controller that does not answer.
+    :raises ConfigCommandError: ``--all`` for a broker, or for a controller that does not respond.
     """
     cluster = await describe_controllers(client)
     controllers = {str(each.controller_id): each.listeners for each in cluster}
@@ -437,7 +443,7 @@ def _report(order: Order, described: Described) -> None:
 
 
 def entry_line(entry: ConfigEntry) -> str:
-    """Return Kafka's line for one value."""
+    """Return the output line of Kafka's tool for one value."""
     synonyms = ", ".join(
         f"{synonym.source.name}:{synonym.name}={_shown(synonym.value)}"
         for synonym in entry.synonyms

@@ -1,8 +1,8 @@
 """WIRE. ``kraftjbod-console-consumer``: prints the records of a topic, one per line.
 
 Without a group it reads all partitions, or one, from the given start. With a group, a regular
-expression for topics, or read_committed it is a consumer of librdkafka, with the settings and rules
-of Kafka's tool.
+expression for topics, or read_committed it uses a consumer of librdkafka, with the settings and
+rules of Kafka's tool.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class NothingToReadError(KraftJbodError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Asked:
-    """What to read, and when to stop."""
+    """The records to read, and the conditions to stop."""
 
     topic: str | None
     include: str | None
@@ -133,7 +133,11 @@ def main(cluster: ClusterAddress, **flags: Any) -> None:
 
 
 def _asked(flags: Mapping[str, Any]) -> _Asked:
-    """:raises click.UsageError: flags contradict each other; with Kafka's text if it has one."""
+    """Check the flags, and return the request that they express.
+
+    :raises click.UsageError: flags contradict each other; with the text of Kafka's tool if it has
+        one.
+    """
     topic, partition, offset = flags["topic"], flags["partition"], flags["offset"]
     if (topic is None) == (flags["include"] is None):
         if partition is not None and topic is None:
@@ -162,7 +166,10 @@ def _asked(flags: Mapping[str, Any]) -> _Asked:
 
 
 def _settings(cluster: ClusterAddress, flags: Mapping[str, Any]) -> dict[str, str] | None:
-    """Return librdkafka's settings, as Kafka's tool makes them; None if it is not needed."""
+    """Return the settings of a librdkafka consumer, as Kafka's tool builds them.
+
+    None means that this project's own consumer suffices.
+    """
     path = cluster.command_config
     of_file = {} if path is None else parse_properties(read_file(path), path)
     given = parse_pairs(flags["settings"], "--command-property")
@@ -199,8 +206,10 @@ def _settings(cluster: ClusterAddress, flags: Mapping[str, Any]) -> dict[str, st
 
 
 def _printer(flags: Mapping[str, Any]) -> Printer:
-    """Return the printer for ``--formatter``. Those of coordinators' topics ignore properties, as
-    in Kafka."""
+    """Return the printer for ``--formatter``.
+
+    As in Kafka, printers of coordinators' topics ignore properties.
+    """
     name = flags["formatter"]
     if name is not None and flags["as_json"]:
         raise click.UsageError("--formatter and --json exclude each other")
@@ -264,7 +273,8 @@ class _Printing:
 
 
 async def _reach(cluster: ClusterAddress, asked: _Asked, settings: Mapping[str, str]) -> None:
-    """Check topic and partition first, because librdkafka would wait for them without a message."""
+    """Check that topic and partition exist, because librdkafka would wait for them without a
+    message."""
     if settings.get("security.protocol", "PLAINTEXT") != "PLAINTEXT":
         return  # Only the library supports security.
     # The settings are for the library's consumer; this request needs none.
@@ -303,7 +313,7 @@ def _read_as_member(asked: _Asked, settings: Mapping[str, str], printing: _Print
 
 
 class _Reading:
-    """Reads without a group."""
+    """Reads with this project's consumer, without a group."""
 
     def __init__(self, asked: _Asked, printing: _Printing) -> None:
         assert asked.topic is not None
@@ -353,7 +363,10 @@ class _Reading:
 
 
 async def _partitions(client: ClusterClient, name: str, only: int | None) -> list[int]:
-    """:raises NothingToReadError: the named topic or partition does not exist."""
+    """Return the partitions of a topic to read: only the partition ``only``, unless it is None.
+
+    :raises NothingToReadError: the named topic or partition does not exist.
+    """
     metadata = await client.refresh_metadata([name])
     topic = metadata.topics.get(name)
     if topic is None or topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:

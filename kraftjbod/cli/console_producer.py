@@ -1,8 +1,8 @@
 """WIRE. ``kraftjbod-console-producer``: sends each line of standard input as a record.
 
-Records with a key go to the partition that Kafka's clients choose, others round robin by batch.
-Lines are sent and acknowledged before more are read. So a slow cluster slows down the input, and
-little memory is used.
+Records with a key go to the partition that Kafka's clients choose, others round robin by batch. The
+tool reads more lines only after the previous ones were acknowledged. So a slow cluster slows down
+the input, and little memory is used.
 """
 
 from __future__ import annotations
@@ -160,7 +160,10 @@ async def _perform(
 def _read_lines(
     reader: LineReader, lines: Iterable[bytes], number: int
 ) -> tuple[list[Record], MalformedLineError | None]:
-    """Return the records of ``lines`` before the first bad one, and its error."""
+    """Return the records of ``lines`` before the first malformed line, and the error of that line.
+
+    :param number: number of the first line, for the error.
+    """
     now, records = now_ms(), []
     for at, line in enumerate(lines, number):
         try:
@@ -171,13 +174,17 @@ def _read_lines(
 
 
 class _Sent:
-    """Number of acknowledged records by partition, and their first and last offsets."""
+    """Numbers of acknowledged records by partition, with their first and last offsets."""
 
     def __init__(self) -> None:
         self._partitions: dict[int, tuple[int, int, int]] = {}
 
     def note(self, partition: int, records: int, offset: int) -> None:
-        """:param offset: of the first record; -1 with ``acks=0``."""
+        """Count an acknowledged batch.
+
+        :param records: number of records in the batch.
+        :param offset: offset of the first record; -1 with ``acks=0``.
+        """
         count, first, _ = self._partitions.get(partition, (0, offset, offset))
         last = offset + records - 1 if offset >= 0 else offset
         self._partitions[partition] = (count + records, first, last)
@@ -200,7 +207,7 @@ class _Sent:
 
 
 async def _partition_count(client: ClusterClient, topic: str) -> int:
-    """Return the number of partitions; the cluster may create the topic automatically."""
+    """Return the number of partitions of ``topic``; the cluster may create it automatically."""
     metadata = await client.refresh_metadata([topic], create_missing=True)
     return len(metadata.topic(topic).partitions)
 
@@ -208,7 +215,11 @@ async def _partition_count(client: ClusterClient, topic: str) -> int:
 def _batches(
     records: Iterable[Record], partitions: int, turn: Iterator[int], batch_bytes: int
 ) -> Iterator[tuple[int, list[Record]]]:
-    """Yield batches with their partitions, keeping the order within a partition."""
+    """Yield batches with their partitions, in the order of records within a partition.
+
+    :param turn: counter for the partitions of records without a key.
+    :param batch_bytes: size of keys and values from which on a batch is complete.
+    """
     open_batches: dict[int | None, tuple[list[Record], int]] = {}
     for record in records:
         slot = None if record.key is None else partition_of(record.key, partitions)
@@ -224,7 +235,8 @@ def _batches(
 
 
 async def _chunks_of_lines() -> AsyncIterator[list[bytes]]:
-    """Yield complete lines without line ends, as many as are available at a time."""
+    """Yield complete lines of standard input without line ends, as many as are available at a
+    time."""
     loop = asyncio.get_running_loop()
     source = cast(io.BufferedReader, sys.stdin.buffer)
     prompt = sys.stdin.isatty()

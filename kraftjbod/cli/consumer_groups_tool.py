@@ -1,5 +1,4 @@
-"""WIRE. ``kraftjbod-consumer-groups``: list, describe, reset and delete consumer groups and their
-offsets.
+"""WIRE. ``kraftjbod-consumer-groups``: lists, describes, resets and deletes consumer groups.
 
 Flags, columns and lines are those of Kafka's ``kafka-consumer-groups.sh``, and the tool works with
 Kafka too. ``--json`` has the same values. Unlike Kafka's, the tool exits with code 1 after any
@@ -68,7 +67,11 @@ class _Asked:
     flags: Mapping[str, Any]
 
     def one_of(self, names: Collection[str], what: str, *, needed: bool = True) -> str | None:
-        """:raises click.UsageError: several are given, or none although one is needed."""
+        """Return the name of the flag in ``names`` that is given; None without one.
+
+        :param what: subject of the choice, for the error.
+        :raises click.UsageError: several flags are given, or none although one is needed.
+        """
         given = [name for name in names if self.flags[name] not in (None, False)]
         if len(given) > 1 or (needed and not given):
             flags = ", ".join(f"--{name.replace('_', '-')}" for name in names)
@@ -152,7 +155,7 @@ def main(answer: Answer, cluster: ClusterAddress, **flags: Any) -> None:
 
 
 def _validate(answer: Answer, pattern: str) -> int:
-    """Check a regular expression as brokers do, and return the exit code."""
+    """Check a regular expression as brokers do, print the result, and return the exit code."""
     why: str | None = None
     try:
         LinearPattern(pattern)
@@ -165,7 +168,7 @@ def _validate(answer: Answer, pattern: str) -> int:
 
 
 async def _perform(cluster: ClusterAddress, answer: Answer, action: str, asked: _Asked) -> bool:
-    """Return whether a failure was reported."""
+    """Run the command; return whether a failure was reported."""
     async with cluster.connect() as client:
         await client.retry(client.refresh_metadata)
         if action == "list":
@@ -213,7 +216,7 @@ async def _list(client: ClusterClient, answer: Answer, asked: _Asked) -> None:
 
 
 def _words(text: str | None, known: Mapping[str, str], what: str) -> list[str] | None:
-    """Return Kafka's words; None if the flag is absent, empty if it has no value.
+    """Return the values of a flag in Kafka's spelling; None without the flag, [] without a value.
 
     :raises click.UsageError: an unknown word.
     """
@@ -311,7 +314,8 @@ def _state_row(client: ClusterClient, group: GroupDescription) -> dict[str, str]
 
 
 async def _offset_rows(client: ClusterClient, group: GroupDescription) -> list[OffsetRow]:
-    """Return rows of members first, those with most partitions before others."""
+    """Return a row per partition: assigned partitions first, those of members with most partitions
+    first."""
     committed = await client.retry(lambda: group_admin.committed_offsets(client, group.group_id))
     members = sorted(group.members, key=lambda one: -len(one.assignment))
     assigned = [(partition, member) for member in members for partition in member.assignment]
@@ -346,7 +350,10 @@ async def _offsets_at(
     *,
     missing_ok: bool = False,
 ) -> dict[TopicPartition, int]:
-    """:param missing_ok: whether to skip deleted topics and partitions without a leader."""
+    """Return the offset of each partition for ``timestamp``.
+
+    :param missing_ok: whether to skip deleted topics and partitions without a leader.
+    """
     found: dict[TopicPartition, int] = {}
     for topic, own in group_admin.by_topic(partitions).items():
         numbers = [one.partition for one in own]
@@ -410,10 +417,10 @@ async def _delete_offsets(
 def _in_scope(
     client: ClusterClient, scopes: Iterable[str], committed: Iterable[TopicPartition]
 ) -> list[TopicPartition]:
-    """Return the named partitions.
+    """Return the partitions that ``scopes`` name, sorted.
 
-    A topic without numbers stands for all its partitions, or for the committed ones if the topic is
-    deleted.
+    A topic without numbers stands for all its partitions. If the topic is deleted, it stands for
+    the partitions with a committed offset.
     """
     wanted: dict[TopicPartition, None] = {}
     for scope in scopes:

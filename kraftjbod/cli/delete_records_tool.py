@@ -1,4 +1,4 @@
-"""WIRE. ``kraftjbod-delete-records``: delete the records of partitions before an offset (KIP-107).
+"""WIRE. ``kraftjbod-delete-records``: deletes the records of partitions before an offset (KIP-107).
 
 Flags, the file and the output are those of Kafka's ``kafka-delete-records.sh``, and the tool works
 with Kafka too. ``--format json`` prints one document instead. Unlike Kafka's, the tool exits with
@@ -35,7 +35,7 @@ Answers = Mapping[TopicPartition, int | OperatingError]
 
 
 class OffsetFileError(KraftJbodError):
-    """The file does not name offsets."""
+    """The content of the input file is malformed."""
 
 
 @tool()
@@ -61,9 +61,9 @@ def main(
 
 
 def parse_offsets(text: str) -> dict[TopicPartition, int]:
-    """Parse the content of ``--offset-json-file``.
+    """Return the offsets in the content of ``--offset-json-file``, by partition.
 
-    :raises OffsetFileError: it is malformed; with Kafka's text if Kafka has one.
+    :raises OffsetFileError: it is malformed; with the text of Kafka's tool if it has one.
     """
     try:
         document = json.loads(text)

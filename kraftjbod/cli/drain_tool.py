@@ -1,8 +1,8 @@
-"""WIRE. ``kraftjbod-drain``: empty a log directory or a broker, so that it can be retired.
+"""WIRE. ``kraftjbod-drain``: empties a log directory or a broker, so that it can be retired.
 
-The tool cordons the source, moves its replicas to where most space is free, and reports when the
-source may be removed. The same command resumes an interrupted drain. ``--cancel`` undoes it. A lost
-broker is drained without a cordon, which needs a live broker.
+The tool cordons the source, moves its replicas to the directories with the most free space, and
+reports when the source may be removed. The same command resumes an interrupted drain. ``--cancel``
+undoes it. A lost broker is drained without a cordon, which needs a live broker.
 
 Exit codes: 0 it is empty (or, with ``--dry-run``, everything fits); 1 an error; 2 not everything
 fits elsewhere, and nothing was moved; 130 interrupted, while moves continue.
@@ -38,7 +38,7 @@ _DOES_NOT_FIT: Final = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """The command."""
+    """The parsed command."""
 
     broker_id: int
     directory: str | None
@@ -103,9 +103,9 @@ def main(
 
 
 def parse_directory(text: str) -> tuple[int, str]:
-    """Parse ``1:/disk2`` or ``1:<directory id>``.
+    """Parse ``1:/disk2`` or ``1:<directory id>`` to a broker id and a path or directory id.
 
-    :raises click.BadParameter: any other text.
+    :raises click.BadParameter: the text has another form.
     """
     broker, colon, directory = text.partition(":")
     if not (colon and directory and broker.isascii() and broker.isdigit()):
@@ -210,7 +210,7 @@ def _count(number: int, what: str) -> str:
 
 
 def move_line(move: Move) -> str:
-    """Return a line with one replica, its source and its target."""
+    """Return a line about a move: the replica, its source and its target."""
     replica = move.replica
     source = f"{replica.broker_id}:{move.source}" if move.source else str(replica.broker_id)
     line = f"{replica.topic_partition} ({size_text(move.size_bytes)}) {source} -> {move.target}"
@@ -220,7 +220,7 @@ def move_line(move: Move) -> str:
 
 
 def misfit_line(misfit: Misfit) -> str:
-    """Return a line with one replica and the largest free space for it."""
+    """Return a line about a replica that does not fit, with the largest free space for it."""
     best = "no open directory may take it"
     if misfit.best_free_bytes is not None:
         best = f"{size_text(max(0, misfit.best_free_bytes))} free at best"

@@ -1,10 +1,11 @@
-"""WIRE. Find signs that a controller about to be formatted had metadata that was lost.
+"""WIRE. Finds signs that a controller about to be formatted had metadata that was lost.
 
-An empty metadata directory may be that of a new cluster, or of one whose controller lost its disk.
-Signs of the latter are files left in the directory, and used directories of brokers of the same
-cluster nearby on this machine.
+An empty metadata directory may be that of a new cluster, or of a cluster whose controller lost its
+disk. Signs of a lost disk are files that are left in the directory, and used directories of brokers
+of the same cluster nearby on this machine.
 
-Finding nothing proves nothing. Brokers that know other metadata refuse the controller in any case.
+Without a sign, the metadata may still have been lost. Brokers that know other metadata refuse the
+controller in any case.
 """
 
 from __future__ import annotations
@@ -30,9 +31,10 @@ _MOST_NEIGHBOURS: Final = 2_000
 
 
 def find_earlier_cluster(metadata_dir: str, cluster_id: str | None) -> str | None:
-    """Return a sign that the cluster existed before, as the second half of a sentence.
+    """Return a sign that the cluster existed before, as the second half of a sentence; else None.
 
-    :param cluster_id: None for a controller that receives its log from others.
+    :param cluster_id: None for a controller that receives its log from others; then only files in
+        ``metadata_dir`` are signs.
     """
     home = Path(metadata_dir)
     for name in (CLUSTER_METADATA_DIR, BOOTSTRAP_FILE):

@@ -1,7 +1,7 @@
-"""WIRE. ``kraftjbod-features``: show, raise and lower the feature levels of the cluster.
+"""WIRE. ``kraftjbod-features``: shows, raises and lowers the feature levels of the cluster.
 
-Flags, output lines and exit codes are those of Kafka's ``kafka-features.sh``, and the tool works
-with Kafka's brokers too. So it knows releases of Kafka that kraftjbod does not support.
+Flags, output lines and exit codes are those of Kafka's ``kafka-features.sh``. The tool works with
+Kafka's brokers too, so it knows releases of Kafka that kraftjbod does not support.
 ``--bootstrap-controller`` sends requests to kraftjbod's controllers.
 """
 
@@ -166,6 +166,8 @@ def level_text(feature: str, level: int) -> str:
 def parse_levels(metadata: str | None, pairs: tuple[str, ...]) -> dict[str, int]:
     """Return the requested level by feature.
 
+    :param metadata: value of ``--metadata``.
+    :param pairs: values of ``--feature``.
     :raises FeatureCommandError: an unknown level, or a feature that is named twice.
     """
     levels: dict[str, int] = {}
@@ -226,7 +228,7 @@ async def _found(where: Where) -> ClusterFeatures:
 
 
 def _level(feature: str, level: int) -> dict[str, Any] | None:
-    """Return the level as number and name; None for -1, which stands for no level."""
+    """Return a level as number and name; None for -1, which means that it is not reported."""
     return None if level < 0 else {"level": level, "name": level_text(feature, level)}
 
 
@@ -262,7 +264,10 @@ class _Refused(KraftJbodError):
 async def _ask(
     where: Where, levels: Mapping[str, int], kind: UpgradeType, *, dry_run: bool
 ) -> None:
-    """:raises _Refused: with the reason."""
+    """Send the update.
+
+    :raises _Refused: the cluster refused it; the message is the reason.
+    """
     if isinstance(where, ControllerAddress):
         async with where.connect() as controllers:
             from kraftjbod.cli.clients import controller_admin

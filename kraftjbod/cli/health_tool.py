@@ -1,16 +1,16 @@
-"""WIRE. ``kraftjbod-health``: check whether one daemon serves, for health checks and operators.
+"""WIRE. ``kraftjbod-health``: checks whether one daemon serves, for health checks and operators.
 
-* A broker serves if it answers, is registered, and is not fenced according to its own metadata.
-* A controller serves if it is active and has committed all its decisions, or follows the active
-  one.
+* A broker serves if it responds, is registered, and is not fenced according to its own metadata.
+* A controller serves if it is active and has committed all its decisions, or if it follows the
+  active controller.
 * A directory that is not online is reported without effect on the result, because a dead disk is no
   reason to restart the broker.
 
-The tool sends one request to one daemon, without a retry. Exit codes: 0: it serves; 1: it does not,
-or does not answer in time; 2: wrong usage.
+The tool checks one daemon, without a retry. Exit codes: 0: it serves; 1: it does not, or does not
+respond in time; 2: wrong usage.
 
 A broker that does not report its id, such as Kafka's, cannot be checked for fencing. It serves if
-it answers.
+it responds.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ _NOBODY: Final = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
-    """The result for one daemon. ``reason`` is why it does not serve, None if it does.
+    """The result for one daemon. ``reason`` is None if the daemon serves.
 
-    ``log_dirs`` is the state by path; None without directories or without an answer. ``broker_id``
+    ``log_dirs`` has the state by path; None for a controller or without a response. ``broker_id``
     is None for a controller, and for a broker that does not report it.
     """
 
@@ -56,7 +56,7 @@ class Health:
     log_dirs: Mapping[str, str] | None = None
 
     def text(self) -> str:
-        """Return one line, and one more for each directory that is not online."""
+        """Return a line about the daemon, and a line for each directory that is not online."""
         if self.log_dirs is None:
             return f"{self.who} serves"
         sick = {path: state for path, state in self.log_dirs.items() if state != _ONLINE}
@@ -65,7 +65,7 @@ class Health:
         return "\n".join([first, *(f"{path} is {state}" for path, state in sick.items())])
 
     def document(self) -> str:
-        """Return the same as JSON."""
+        """Return the result as a JSON document."""
         document: dict[str, Any] = {"serves": self.reason is None, "reason": self.reason}
         if self.log_dirs is not None:
             document["brokerId"] = self.broker_id
@@ -116,7 +116,8 @@ async def _check(address: str, timeout_ms: int, *, is_broker: bool, as_json: boo
 
 
 async def examine(address: str, timeout_ms: int, *, is_broker: bool) -> Health:
-    """Check the daemon at ``address``, ``HOST:PORT``; failures become the result's reason."""
+    """Check the daemon at ``address``, ``HOST:PORT``. An error becomes the ``reason`` of the
+    result."""
     who = f"the {'broker' if is_broker else 'controller'} at {address}"
     ask = _ask_broker if is_broker else _ask_controller
     try:
@@ -133,7 +134,7 @@ async def examine(address: str, timeout_ms: int, *, is_broker: bool) -> Health:
 
 
 async def _hint_at_other_daemon(address: str, *, is_broker: bool) -> str | None:
-    """Return a hint if a daemon of the other kind listens at the address."""
+    """Return a hint if a daemon of the other kind listens at the address; else None."""
     if is_broker:
         is_other = await is_controller(*parse_bootstrap(address)[0])
         return "it is a controller: give it as --bootstrap-controller" if is_other else None

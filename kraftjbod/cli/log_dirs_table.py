@@ -1,7 +1,8 @@
-"""WIRE. Print log directories as a table, and the lines below it.
+"""WIRE. Prints log directories as a table, and lines below it.
 
-If a directory fits on one line, or the output is a file or a pipe, it has one line. On a narrow
-terminal the same values are stacked in fewer columns, so that none is missing with 80 columns.
+A directory has one line if the line fits the terminal, or if the output is a file or a pipe. On a
+narrow terminal the same values are stacked in fewer columns, so that none is missing with 80
+columns.
 """
 
 from __future__ import annotations
@@ -52,7 +53,10 @@ _DURATIONS: Final = ((365 * _DAY_S, "y"), (_DAY_S, "d"), (3600, "h"), (60, "min"
 
 
 def print_table(found: LogDirs, topics: Sequence[str]) -> None:
-    """Print the table on standard output; with ``topics``, only their replicas count."""
+    """Print the table on standard output.
+
+    :param topics: count only replicas of these topics; empty for all.
+    """
     from rich.console import Console
 
     rows = [
@@ -101,7 +105,7 @@ def _table(
 
 
 def _facts(broker: int, log_dir: LogDirDescription, topics: Sequence[str]) -> dict[str, Text]:
-    """Return every value by its heading; empty if not reported."""
+    """Return every value of a directory by its heading; empty if it is not reported."""
     from rich.text import Text
 
     replicas = [r for r in log_dir.replicas if not topics or r.topic in topics]
@@ -139,7 +143,7 @@ def _state(log_dir: LogDirDescription) -> Text:
 
 
 def _space(log_dir: LogDirDescription) -> tuple[str, str, str]:
-    """Return used space, free space, and free space in percent, of the disk."""
+    """Return used space, free space, and free percentage of the disk; empty texts if unknown."""
     total_bytes, free_bytes = log_dir.total_bytes, log_dir.usable_bytes
     if total_bytes <= 0 or free_bytes < 0:
         return "", "", ""
@@ -170,7 +174,7 @@ def _latency(log_dir: LogDirDescription) -> Text:
 
 
 def _last_scrub(log_dir: LogDirDescription) -> Text:
-    """Return when a scrub ended, in UTC, and what the latest one found."""
+    """Return the end of the last scrub in UTC, and the number of damaged ranges that it found."""
     from rich.text import Text
 
     if log_dir.scrub_errors is None:
@@ -211,7 +215,10 @@ def move_lines(found: LogDirs, topics: list[str]) -> list[str]:
 
 
 def lost_lines(lost: dict[int, list[str]]) -> list[str]:
-    """Return one line for each lost replica that was the last one in sync."""
+    """Return one line for each lost replica that was the last one in sync.
+
+    :param lost: ``topic-partition`` of such replicas, by broker.
+    """
     return [
         f"{replica} on broker {broker}: LOST, the last in-sync copy is on none of its disks; bring "
         f"its disk back, delete the topic, or allow it unclean elections"

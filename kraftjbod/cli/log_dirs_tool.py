@@ -1,14 +1,15 @@
-"""WIRE. ``kraftjbod-log-dirs``: describe or change the log directories of brokers.
+"""WIRE. ``kraftjbod-log-dirs``: describes or changes the log directories of brokers.
 
 As with Kafka's tool, the output is two lines of text and one JSON document. kraftjbod's additional
-keys follow Kafka's, and are null if a cluster does not report them. ``--format json`` prints the
-document alone, ``--format table`` a table (log_dirs_table.py).
+keys follow Kafka's, and are null if a cluster does not report them. ``--format json`` prints only
+the document, ``--format table`` a table (log_dirs_table.py).
 
-For a broker that does not run, the directories known from metadata are shown: in the table like any
-other, in the document under a separate key, so that scripts for Kafka's output still work.
+The tool also shows the directories of brokers that are down, as known from metadata. The table has
+them among the others. The document has them under a separate key, so that scripts for Kafka's
+output still work.
 
-Other than Kafka's, the tool also changes directories: ``--reattach``, ``--add`` and ``--forget``,
-one at a time.
+Unlike Kafka's, the tool also changes directories: ``--reattach``, ``--add`` and ``--forget``, one
+at a time.
 """
 
 from __future__ import annotations
@@ -202,7 +203,8 @@ async def _ask(
     *,
     include_strays: bool,
 ) -> dict[int, list[LogDirDescription]]:
-    """Return each broker's answer; one that has just died but is registered is left out."""
+    """Return the log directories of each broker. A registered broker that does not respond is left
+    out."""
 
     async def ask(broker: int) -> list[LogDirDescription] | None:
         try:
@@ -220,7 +222,11 @@ async def _ask(
 def document(
     found: LogDirs, topics: list[str], lost: dict[int, list[str]], down: LogDirs
 ) -> dict[str, Any]:
-    """Return Kafka's document with the brokers that do not run; only partitions of ``topics``."""
+    """Return Kafka's document, with the brokers that are down; only partitions of ``topics``.
+
+    :param lost: ``topic-partition`` of lost replicas, by broker.
+    :param down: the registered directories of brokers that are down.
+    """
     return {
         "version": 1,
         "brokers": [
@@ -251,7 +257,7 @@ def document(
 
 
 def strays_document(found: LogDirs, topics: list[str]) -> dict[str, Any]:
-    """Return one entry for each stray; unknown values are null."""
+    """Return a document with one entry per stray replica; unknown values are null."""
     return {
         "version": 1,
         "strays": [
@@ -275,7 +281,7 @@ def strays_document(found: LogDirs, topics: list[str]) -> dict[str, Any]:
 
 
 def _print_strays(document: dict[str, Any], style: str, asked: list[int]) -> None:
-    """Print ``json`` as one document, otherwise a line each."""
+    """Print the document if ``style`` is ``json``, else a line per stray replica."""
     if style == "json":
         echo_json(document)
         return

@@ -1,1 +1,1 @@
-"""A small Kafka client, and functions for the requests of tools and tests."""
+"""A small Kafka client, and functions that send the requests of tools and tests."""

@@ -1,8 +1,8 @@
 """WIRE. Requests about a cluster: topics, features, offsets, elections.
 
-One function per request. Each turns error codes into :class:`OperatingError`. Callers repeat failed
-requests by :meth:`ClusterClient.retry`. config_admin.py handles configuration, replica_admin.py the
-locations of replicas.
+Each function sends one kind of request, and turns error codes into :class:`OperatingError`. Callers
+repeat failed requests by :meth:`ClusterClient.retry`. config_admin.py handles configuration,
+replica_admin.py the locations of replicas.
 """
 
 from __future__ import annotations
@@ -49,14 +49,17 @@ LATEST: Final = -1
 
 
 class CreatedTopic(NamedTuple):
-    """A created topic as the cluster reports it; -1 and None for values that it did not report."""
+    """A created topic as the cluster reports it.
+
+    An unreported factor is -1, and an unreported ``min.insync.replicas`` None.
+    """
 
     replication_factor: int
     min_insync_replicas: int | None
 
     @property
     def needs_all_replicas(self) -> bool:
-        """Whether one replica that is out of sync stops all writes with ``acks=all``."""
+        """Whether a single replica that is out of sync stops all writes with ``acks=all``."""
         needed = self.min_insync_replicas
         return needed is not None and needed >= self.replication_factor > 1
 
@@ -70,7 +73,7 @@ async def create_topic(
     assignment: Mapping[int, Sequence[int]] | None = None,
     configs: Mapping[str, str] | None = None,
 ) -> CreatedTopic:
-    """Create one topic. -1 stands for the cluster's default.
+    """Create one topic. A number of -1 stands for the cluster's default.
 
     :param assignment: broker ids by partition, instead of the two numbers.
     :raises OperatingError: TOPIC_ALREADY_EXISTS and others.
@@ -103,7 +106,10 @@ async def create_topic(
 
 
 async def delete_topic(client: ClusterClient, name: str) -> None:
-    """:raises OperatingError: UNKNOWN_TOPIC_OR_PARTITION and others."""
+    """Delete the topic ``name``.
+
+    :raises OperatingError: UNKNOWN_TOPIC_OR_PARTITION and others.
+    """
     # The field moved in version 6; the codec sends the one of the version in use.
     body = DeleteTopicsRequest(topic_names=[name], timeout_ms=client.request_timeout_ms)
     body.topics = [DeleteTopicsRequest.DeleteTopicState(name=name)]
@@ -113,7 +119,10 @@ async def delete_topic(client: ClusterClient, name: str) -> None:
 
 
 async def create_partitions(client: ClusterClient, topic: str, count: int) -> None:
-    """Increase the number of partitions of ``topic`` to ``count``."""
+    """Increase the number of partitions of ``topic`` to ``count``.
+
+    :raises OperatingError: INVALID_PARTITIONS and others.
+    """
     response = await client.request_controller(
         CreatePartitionsRequest(
             topics=[
@@ -141,7 +150,7 @@ class EligibleLeaders(NamedTuple):
 async def describe_eligible(
     client: ClusterClient, topics: Sequence[str]
 ) -> dict[tuple[str, int], EligibleLeaders]:
-    """Return the eligible leaders by topic and partition.
+    """Return the eligible leaders by topic and partition, of the partitions that report them.
 
     The result is empty if the cluster does not support the request.
     """
@@ -177,9 +186,9 @@ async def describe_eligible(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeatureDescription:
-    """A feature: ``min_version`` to ``max_version`` is the broker's range, -1 if not reported.
+    """A feature. ``min_version`` to ``max_version`` is the range that one broker supports.
 
-    ``finalized_level`` is the cluster's level, 0 if there is none.
+    Both are -1 if not reported. ``finalized_level`` is the level of the cluster; 0 if none is set.
     """
 
     name: str
@@ -190,14 +199,17 @@ class FeatureDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterFeatures:
-    """``epoch`` grows with each change of a finalized level; -1 if not reported."""
+    """The features of a cluster, by name.
+
+    ``epoch`` grows with each change of a finalized level; -1 if not reported.
+    """
 
     epoch: int
     features: tuple[FeatureDescription, ...]
 
 
 class UpgradeType(IntEnum):
-    """KIP-584's numbers."""
+    """Kind of a change of a feature level, with Kafka's numbers (KIP-584)."""
 
     UPGRADE = 1
     SAFE_DOWNGRADE = 2
@@ -209,7 +221,7 @@ _UPDATE_FEATURES_WITH_TYPES: Final = 1
 
 
 async def describe_features(client: ClusterClient) -> ClusterFeatures:
-    """Return features by name: the range of one broker and the cluster's level."""
+    """Return the features by name: the range of one broker, and the level of the cluster."""
     response = await client.request_from_any_broker(
         ApiVersionsRequest(client_software_name="kraftjbod", client_software_version="0")
     )
@@ -237,7 +249,7 @@ async def update_features(
     upgrade_type: UpgradeType,
     validate_only: bool = False,
 ) -> None:
-    """Set the levels of features, all or none (KIP-584).
+    """Set the levels of features, all of them or none (KIP-584).
 
     :raises OperatingError: INVALID_UPDATE_VERSION, FEATURE_UPDATE_FAILED and others.
     """
@@ -267,10 +279,12 @@ async def update_features(
 async def list_offsets(
     client: ClusterClient, topic: str, partitions: Iterable[int], timestamp: int
 ) -> dict[int, int]:
-    """Return the offset by partition for ``timestamp``.
+    """Return, by partition, the first offset whose record is at least as new as ``timestamp``.
 
-    ``timestamp`` is in milliseconds, or :data:`EARLIEST` or :data:`LATEST`. -1 means that no record
-    is that new. The client's metadata must include the topic.
+    An offset of -1 means that no record is that new. The client's metadata must include the topic.
+
+    :param timestamp: milliseconds since 1970, :data:`EARLIEST` or :data:`LATEST`.
+    :raises OperatingError: a partition has no leader, or its leader reports an error.
     """
     by_leader: dict[int, list[int]] = defaultdict(list)
     for partition in partitions:
@@ -305,10 +319,11 @@ async def _offsets_at(
 async def delete_records(
     client: ClusterClient, offsets: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, int | OperatingError]:
-    """Delete the records of each partition before its offset (KIP-107); -1: all committed ones.
+    """Delete the records of each partition before its offset (KIP-107); -1: all committed records.
 
-    :returns: the new start of each partition, or its error. Retriable errors are retried within the
-        client's retry timeout.
+    Retriable errors are retried within the client's retry timeout.
+
+    :returns: the new start of each partition, or its error.
     """
     answers: dict[TopicPartition, int | OperatingError] = {}
 
@@ -384,7 +399,7 @@ async def _deleted_by(
 
 
 class ElectionType(IntEnum):
-    """KIP-460's numbers."""
+    """Type of a leader election, with Kafka's numbers (KIP-460)."""
 
     PREFERRED = 0
     UNCLEAN = 1
@@ -393,7 +408,7 @@ class ElectionType(IntEnum):
 async def elect_leaders(
     client: ClusterClient, kind: ElectionType, partitions: Sequence[TopicPartition] | None
 ) -> dict[TopicPartition, OperatingError | None]:
-    """Elect leaders, and return the error of each partition; None if it succeeded.
+    """Elect leaders; return the error of each partition, or None if its election succeeded.
 
     :param partitions: None for all; then partitions that need no election are left out.
     :raises OperatingError: the request as a whole failed.
@@ -429,9 +444,9 @@ async def elect_leaders(
 
 
 def partitions_on(broker_id: int, metadata: ClusterMetadata) -> list[TopicPartition]:
-    """Return partitions with a replica on the broker, sorted.
+    """Return the partitions with a replica on the broker, sorted.
 
-    :param metadata: of all topics.
+    :param metadata: metadata of all topics.
     """
     return [
         TopicPartition(name, index)
@@ -442,13 +457,19 @@ def partitions_on(broker_id: int, metadata: ClusterMetadata) -> list[TopicPartit
 
 
 async def unregister_broker(client: ClusterClient, broker_id: int) -> None:
-    """:raises OperatingError: BROKER_ID_NOT_REGISTERED, UNSUPPORTED_VERSION and others."""
+    """Unregister a permanently stopped broker.
+
+    :raises OperatingError: BROKER_ID_NOT_REGISTERED, UNSUPPORTED_VERSION and others.
+    """
     response = await client.request_controller(UnregisterBrokerRequest(broker_id=broker_id))
     require_ok(response, f"broker {broker_id}")
 
 
 async def unregister_controller(client: ClusterClient, controller_id: int) -> None:
-    """:raises OperatingError: BROKER_ID_NOT_REGISTERED, UNSUPPORTED_VERSION and others."""
+    """Unregister a permanently stopped controller, which is no longer a voter.
+
+    :raises OperatingError: BROKER_ID_NOT_REGISTERED, UNSUPPORTED_VERSION and others.
+    """
     response = await client.request_from_any_broker(
         UnregisterControllerRequest(controller_id=controller_id)
     )
@@ -458,8 +479,9 @@ async def unregister_controller(client: ClusterClient, controller_id: int) -> No
 async def describe_cluster(
     client: ClusterClient, *, include_fenced: bool = False
 ) -> DescribeClusterResponse:
-    """Return the cluster's id and its brokers.
+    """Return the id of the cluster and its brokers.
 
+    :param include_fenced: whether to include registered brokers that are fenced.
     :raises OperatingError: UNSUPPORTED_VERSION: the cluster does not report fenced brokers.
     """
     response = await client.request_from_any_broker(
@@ -471,7 +493,7 @@ async def describe_cluster(
 
 
 async def describe_fencing(client: ClusterClient) -> dict[int, bool]:
-    """Return whether each registered broker is fenced, as known to the broker that answers.
+    """Return whether each registered broker is fenced, by broker id, as one broker knows it.
 
     :raises OperatingError: UNSUPPORTED_VERSION: that broker does not report it.
     """
@@ -480,13 +502,17 @@ async def describe_fencing(client: ClusterClient) -> dict[int, bool]:
 
 
 class _Result(Protocol):
-    """A part of a response that has an error code, and perhaps a message."""
+    """A part of a response that has an error code, and sometimes an error message."""
 
     @property
     def error_code(self) -> int: ...
 
 
 def require_ok(result: _Result, what: str) -> None:
-    """:raises OperatingError: the error in ``result``, which is about ``what``."""
+    """Check that ``result`` has no error.
+
+    :param what: subject of the result, for the message.
+    :raises OperatingError: it has an error.
+    """
     if result.error_code != ErrorCode.NONE:
         raise kafka_error(result.error_code, what, getattr(result, "error_message", None))

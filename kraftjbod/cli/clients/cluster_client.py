@@ -1,11 +1,11 @@
 """WIRE. A small client of a Kafka cluster, of kraftjbod or any other.
 
 * Metadata is fetched on request and kept. Nothing runs in the background.
-* There is one connection per broker, opened when needed.
-* :meth:`ClusterClient.retry` alone repeats failed operations: after errors that Kafka calls
+* The client has one connection per broker, opened on demand.
+* Only :meth:`ClusterClient.retry` repeats failed operations: after errors that Kafka calls
   retriable and after lost connections, with backoff and fresh metadata, until a deadline.
 
-For tools and for the tour. It supports no security, no groups and no transactions.
+For tools and for the tour. It does not support security, groups or transactions.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ R = TypeVar("R")
 
 DEFAULT_PORT: Final = 9092
 _CONNECT_TIMEOUT_MS: Final = 5000
-#: After this long without an answer of a leader, other brokers are asked whether it still leads.
+#: After this time without a response of a leader, other brokers are asked whether it still leads.
 _DOUBT_S: Final = 1.0
 
 
@@ -51,7 +51,7 @@ class BrokerNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionMetadata:
-    """A partition; ``leader`` is -1 if there is none."""
+    """A partition; ``leader`` is -1 without a leader."""
 
     partition: int
     leader: int
@@ -74,14 +74,17 @@ class TopicMetadata:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterMetadata:
-    """The metadata in one broker's response."""
+    """The metadata in a broker's response: brokers by id, and topics by name."""
 
     controller_id: int = -1
     brokers: Mapping[int, BrokerNode] = field(default_factory=dict)
     topics: Mapping[str, TopicMetadata] = field(default_factory=dict)
 
     def topic(self, name: str) -> TopicMetadata:
-        """:raises OperatingError: the topic does not exist or has an error."""
+        """Return the metadata of a topic.
+
+        :raises OperatingError: the topic does not exist or has an error.
+        """
         topic = self.topics.get(name)
         if topic is None:
             raise kafka_error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name}")
@@ -90,7 +93,7 @@ class ClusterMetadata:
         return topic
 
     def leader(self, topic: str, partition: int) -> int:
-        """Return the leader of a partition.
+        """Return the broker id of a partition's leader.
 
         :raises OperatingError: the partition does not exist, or has no leader now.
         """
@@ -103,9 +106,11 @@ class ClusterMetadata:
 
 
 def kafka_error(code: int, what: str, message: str | None = None) -> OperatingError:
-    """Return the error of an error code. Unknown codes are shown as numbers.
+    """Return the error for an error code. A code that this version does not know is shown as a
+    number.
 
-    :param message: the broker's message; used alone, as by Kafka's tools.
+    :param what: subject of the error, for the message.
+    :param message: the broker's message, which then is the whole message, as in Kafka's tools.
     """
     known = ErrorCode(code)
     if not known.is_known:
@@ -185,8 +190,13 @@ class ClusterClient:
         create_missing: bool = False,
         but: int | None = None,
     ) -> ClusterMetadata:
-        """Fetch metadata of ``topics`` (all if None) from any broker except ``but``, and keep
-        it."""
+        """Fetch the metadata of ``topics`` from any broker, keep it and return it.
+
+        :param topics: None for all topics.
+        :param create_missing: whether the broker may create missing topics.
+        :param but: a broker that is not asked.
+        :raises ConnectionLostError: no broker responds.
+        """
         named = MetadataRequest.MetadataRequestTopic
         wanted = None if topics is None else [named(name=topic) for topic in topics]
         response = await self.request_from_any_broker(
@@ -204,12 +214,13 @@ class ClusterClient:
         min_version: int = 0,
         max_version: int = MAX_VERSION,
     ) -> R:
-        """Send a request to one broker.
+        """Send a request to the broker ``node_id``, and return the response.
 
+        :param timeout_ms: default: the client's request timeout.
         :param min_version: the lowest version of the API that has all fields in use.
         :param max_version: the highest version with this form of the request.
-        :raises OperatingError: as :meth:`KafkaConnection.request`; BROKER_NOT_AVAILABLE: the broker
-            is not in the metadata; UNSUPPORTED_VERSION.
+        :raises OperatingError: as :meth:`KafkaConnection.request`; UNSUPPORTED_VERSION.
+        :raises ConnectionLostError: also if the broker is not in the metadata.
         """
         node = self.metadata.brokers.get(node_id)
         if node is None:
@@ -226,10 +237,12 @@ class ClusterClient:
     async def request_leader(
         self, topic: str, partition: int, body: Request[R], *, timeout_ms: int
     ) -> R:
-        """Send a request to a partition's leader; stop waiting once other brokers name a new one.
+        """Send a request to a partition's leader, and return the response.
 
-        A paused broker, or one whose host is gone, neither answers nor closes the connection.
+        A paused broker, or one whose host is gone, neither responds nor closes the connection. If
+        the leader does not respond for a second, other brokers are asked whether it still leads.
 
+        :raises ConnectionLostError: as :meth:`request`, or other brokers name a new leader.
         :raises OperatingError: as :meth:`request`; LEADER_NOT_AVAILABLE.
         """
         leader = self.metadata.leader(topic, partition)
@@ -258,10 +271,10 @@ class ClusterClient:
     async def request_from_any_broker(
         self, body: Request[R], *, min_version: int = 0, but: int | None = None
     ) -> R:
-        """Send a request to the first broker that answers.
+        """Send a request to one broker after the other until one responds; return the response.
 
         :param but: a broker that is left out.
-        :raises ConnectionLostError: no broker answers; the message has the reason of each.
+        :raises ConnectionLostError: no broker responds; the message has the reason of each.
         :raises OperatingError: UNSUPPORTED_VERSION: that broker does not support ``min_version``.
         """
         brokers = self.metadata.brokers
@@ -281,8 +294,7 @@ class ClusterClient:
         raise ConnectionLostError("; ".join(reasons))
 
     async def request_controller(self, body: Request[R], *, min_version: int = 0) -> R:
-        """Send a request to the controller according to metadata, or to any broker if none is
-        known."""
+        """Send a request to the controller that the metadata names; without one to any broker."""
         if self.metadata.controller_id in self.metadata.brokers:
             controller = self.metadata.controller_id
             return await self.request(controller, body, min_version=min_version)
@@ -319,8 +331,9 @@ class ClusterClient:
 
         After a retriable failure the metadata of ``topics`` is fetched before the next attempt.
 
-        :raises OperatingError: the first error that is not retriable, or the last one when
-            ``timeout_ms`` (default: the client's) is over.
+        :param timeout_ms: time limit for a new attempt; default: the client's.
+        :raises OperatingError: the first error that is not retriable, or the last one after the
+            limit.
         """
         deadline = asyncio.get_running_loop().time() + (timeout_ms or self._retry_timeout_ms) / 1000
         failures = 0
@@ -339,7 +352,7 @@ class ClusterClient:
             await asyncio.sleep(self._backoff.wait_ms(failures) / 1000)
 
     def _doubt(self, address: tuple[str, int]) -> int:
-        """Return a rank for an address: connected brokers first, lost ones last.
+        """Return a sort key for an address: connected brokers first, lost ones last.
 
         A lost broker may be paused, so that a request to it would wait.
         """
@@ -375,12 +388,12 @@ class ClusterClient:
 
 
 def may_pass(error: OperatingError) -> bool:
-    """Return whether a retry with fresh metadata may succeed."""
+    """Return whether a retry with fresh metadata may succeed after ``error``."""
     return error.retriable or isinstance(error, ConnectionLostError)
 
 
 def _newest(answer: ClusterMetadata, known: ClusterMetadata) -> ClusterMetadata:
-    """Return the answer, but with the known leader where its leader epoch is newer (KIP-320)."""
+    """Return ``answer``, but keep leaders of ``known`` whose leader epoch is newer (KIP-320)."""
     topics = {}
     for name, topic in answer.topics.items():
         before = known.topics.get(name)

@@ -27,7 +27,7 @@ R = TypeVar("R")
 
 
 class ResourceType(IntEnum):
-    """Types of resources that can be configured; Kafka's numbers."""
+    """Type of a resource that can be configured, with Kafka's numbers."""
 
     TOPIC = 2
     BROKER = 4
@@ -35,7 +35,7 @@ class ResourceType(IntEnum):
 
 
 class ConfigResource(NamedTuple):
-    """A topic or group by name, a broker by id, or all brokers by the empty name."""
+    """A topic or group by name, or a broker by id; an empty name means all brokers."""
 
     type: ResourceType
     name: str
@@ -45,7 +45,7 @@ class ConfigResource(NamedTuple):
 
 
 class ConfigSource(IntEnum):
-    """The source of a value; Kafka's numbers."""
+    """Source of a configuration value, with Kafka's numbers."""
 
     UNKNOWN = 0
     DYNAMIC_TOPIC_CONFIG = 1
@@ -61,7 +61,7 @@ class ConfigSource(IntEnum):
 
 
 class ConfigSynonym(NamedTuple):
-    """A source that may set a value, and its value."""
+    """A source that sets a value, and its value."""
 
     name: str
     value: str | None
@@ -70,9 +70,9 @@ class ConfigSynonym(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigEntry:
-    """A value in force; ``value`` is None if it is not set or sensitive.
+    """The value in use for one key; ``value`` is None if it is not set or is sensitive.
 
-    ``synonyms`` are all sources that set it, the one in force first.
+    ``synonyms`` are all sources that set a value, the one in use first.
     """
 
     name: str
@@ -84,7 +84,7 @@ class ConfigEntry:
 
 
 class ConfigOperation(IntEnum):
-    """The operation of a change (KIP-339); the last two are for lists."""
+    """Operation of a change (KIP-339). APPEND and SUBTRACT are for lists."""
 
     SET = 0
     DELETE = 1
@@ -93,7 +93,7 @@ class ConfigOperation(IntEnum):
 
 
 class ConfigChange(NamedTuple):
-    """A change of one key of one resource."""
+    """A change of one key of a resource."""
 
     name: str
     value: str | None
@@ -103,7 +103,7 @@ class ConfigChange(NamedTuple):
 async def describe_configs(
     client: ClusterClient, resources: Iterable[ConfigResource]
 ) -> dict[ConfigResource, dict[str, ConfigEntry]]:
-    """Return every value in force of each resource, by key.
+    """Return every value in use of each resource, by key.
 
     Each broker describes itself, so the client's metadata must include it.
 
@@ -129,7 +129,9 @@ async def describe_configs(
 
 
 async def list_config_resources(client: ClusterClient, kind: ResourceType) -> list[str]:
-    """Return the names of resources of a kind (KIP-1142); of groups, those with a configuration.
+    """Return the names of the resources of a kind, sorted (KIP-1142).
+
+    Only groups with a configuration are listed.
 
     :raises OperatingError: the broker does not know the kind.
     """
@@ -142,7 +144,7 @@ async def list_config_resources(client: ClusterClient, kind: ResourceType) -> li
 def own_configs(
     described: Mapping[ConfigResource, Mapping[str, ConfigEntry]],
 ) -> dict[str, dict[str, str | None]]:
-    """Return each topic's own values, without defaults."""
+    """Return the values that are set on each topic, by topic and key, without defaults."""
     return {
         resource.name: {
             entry.name: entry.value
@@ -161,9 +163,10 @@ async def incremental_alter_configs(
 ) -> None:
     """Change single values, and leave all others (KIP-339).
 
-    Each resource changes as a whole or not at all. On an error, other resources may have changed.
+    The changes of one resource are applied together or not at all. On an error, other resources may
+    have changed.
 
-    :raises OperatingError: INVALID_CONFIG and others, for the first resource refused.
+    :raises OperatingError: INVALID_CONFIG and others, of the first resource that was refused.
     """
 
     def body(own: Sequence[ConfigResource]) -> IncrementalAlterConfigsRequest:
@@ -193,9 +196,11 @@ async def incremental_alter_configs(
 def _by_broker(
     resources: Iterable[ConfigResource], among: Collection[int] | None = None
 ) -> dict[int | None, list[ConfigResource]]:
-    """Group the resources by the broker to be asked; None stands for any broker.
+    """Group the resources by the broker to which their request is sent; None means any broker.
 
     A Kafka broker describes only itself.
+
+    :param among: ids of the running brokers. A request about another broker may go to any broker.
     """
     grouped: dict[int | None, list[ConfigResource]] = defaultdict(list)
     for resource in resources:

@@ -1,7 +1,8 @@
 """WIRE. Reads partitions of one topic from given offsets, without a group and without commits.
 
-One fetch per leader is in flight at a time. :meth:`Consumer.poll` returns what has arrived. After a
-retriable error of a partition the fetch is repeated with fresh metadata. Other errors are raised.
+One fetch per leader is in flight at a time. :meth:`Consumer.poll` returns the records that have
+arrived. After a retriable error of a partition the fetch is repeated with fresh metadata. Other
+errors are raised.
 """
 
 from __future__ import annotations
@@ -42,8 +43,7 @@ class FetchedRecords:
     """The aborted transactions in the batches, in order, for read_committed."""
 
     def __iter__(self) -> Iterator[tuple[BatchHeader, Record]]:
-        """Yield each record with its batch's header, without control batches and aborted
-        records."""
+        """Yield each record with the header of its batch, without control and aborted records."""
         to_come, aborting = list(reversed(self.aborted)), set[int]()
         for position, header in batches(self.batches):
             while to_come and to_come[-1].first_offset <= header.last_offset:
@@ -61,7 +61,7 @@ class FetchedRecords:
 
 
 class Consumer:
-    """Reads ``topic`` from ``offsets`` (next offset by partition) on."""
+    """Reads partitions of ``topic``, each from its offset in ``offsets``."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class Consumer:
         retry_timeout_ms: int = 60_000,
         read_committed: bool = False,
     ) -> None:
-        """
+        """:param offsets: offset of the first record to read, by partition.
         :param read_committed: whether to return records of a transaction only after its commit.
             Records after the start of an open transaction have to wait for its end.
         """
@@ -95,9 +95,10 @@ class Consumer:
         self._stale = False
 
     async def poll(self, timeout_ms: int) -> list[FetchedRecords]:
-        """Return what has arrived; wait at most ``timeout_ms`` for something.
+        """Return the records that have arrived; wait up to ``timeout_ms`` for the first ones.
 
-        :raises OperatingError: an error that is not retriable, or lasts too long.
+        :raises OperatingError: an error that is not retriable, or that lasts longer than
+            ``retry_timeout_ms``.
         """
         deadline = asyncio.get_running_loop().time() + timeout_ms / 1000
         while True:
@@ -123,7 +124,7 @@ class Consumer:
         self._fetches.clear()
 
     def stop_reading(self, partition: int) -> None:
-        """Fetch nothing more of ``partition``."""
+        """Stop fetching ``partition``, and drop its records that are in flight."""
         self.positions.pop(partition, None)
 
     async def _refresh_if_stale(self) -> None:
@@ -161,7 +162,10 @@ class Consumer:
             return []
 
     def _failed(self, partitions: Iterable[int], error: OperatingError) -> None:
-        """Note a failure; raise it if it is not retriable or lasts too long."""
+        """Note a failed fetch of ``partitions``.
+
+        :raises OperatingError: the error is not retriable, or lasts too long.
+        """
         now = asyncio.get_running_loop().time()
         self._stale = True
         for partition in partitions:

@@ -1,4 +1,7 @@
-"""WIRE. Requests about a cluster and its features to controllers (``--bootstrap-controller``)."""
+"""WIRE. Requests about a cluster and its features, sent to controllers.
+
+Tools use them with ``--bootstrap-controller``.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,10 @@ from kraftjbod.protocol.rpc_messages import (
 
 
 async def describe_cluster(client: ControllerClient) -> DescribeClusterResponse:
-    """:raises OperatingError: UNSUPPORTED_VERSION: the controllers run an older version."""
+    """Return the active controller's description of the cluster.
+
+    :raises OperatingError: UNSUPPORTED_VERSION: the controllers run an older version.
+    """
     try:
         found = await client.call(DescribeClusterRequest())
     except OperatingError as e:
@@ -39,7 +45,8 @@ async def describe_cluster(client: ControllerClient) -> DescribeClusterResponse:
 
 
 async def describe_controllers(client: ControllerClient) -> tuple[DescribedController, ...]:
-    """Return the voters and registered controllers; none if their version is too old."""
+    """Return the voters and the registered controllers; empty if the controllers' version is too
+    old."""
     try:
         return (await describe_cluster(client)).controllers
     except OperatingError as e:
@@ -49,7 +56,8 @@ async def describe_controllers(client: ControllerClient) -> tuple[DescribedContr
 
 
 async def describe_features(client: ControllerClient) -> ClusterFeatures:
-    """Return features by name: the active controller's range and the cluster's level."""
+    """Return the features by name: the range of the active controller, and the level of the
+    cluster."""
     found = await describe_cluster(client)
     return ClusterFeatures(
         epoch=found.epoch,
@@ -72,7 +80,7 @@ async def update_features(
     upgrade_type: UpgradeType,
     validate_only: bool = False,
 ) -> None:
-    """Set the levels of features, all or none (KIP-584).
+    """Set the levels of features, all of them or none (KIP-584).
 
     :raises OperatingError: INVALID_UPDATE_VERSION, FEATURE_UPDATE_FAILED and others.
     """
@@ -94,10 +102,16 @@ async def update_features(
 
 
 async def unregister_broker(client: ControllerClient, broker_id: int) -> None:
-    """Unregister a broker that is stopped permanently."""
+    """Unregister a permanently stopped broker.
+
+    :raises OperatingError: BROKER_ID_NOT_REGISTERED and others.
+    """
     await client.call(UnregisterBrokerRequest(broker_id=BrokerId(broker_id)))
 
 
 async def unregister_controller(client: ControllerClient, controller_id: int) -> None:
-    """Unregister a controller that does not vote any more."""
+    """Unregister a permanently stopped controller that is no longer a voter.
+
+    :raises OperatingError: BROKER_ID_NOT_REGISTERED and others.
+    """
     await client.call(UnregisterControllerRequest(controller_id=BrokerId(controller_id)))

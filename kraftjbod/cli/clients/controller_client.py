@@ -1,7 +1,7 @@
-"""WIRE. A small client of the controllers, for requests that no broker can answer, for example
-about a dead broker's settings.
+"""WIRE. A small client of the controllers, for requests that brokers do not accept.
 
-It speaks the RPC of kraftjbod's controllers, which Kafka's controllers do not understand.
+An example is a request about the settings of a dead broker. The client uses the RPC of kraftjbod's
+controllers, which Kafka's controllers do not understand.
 """
 
 from __future__ import annotations
@@ -28,8 +28,11 @@ _BACKOFF_MAX_MS: Final = 1_000
 
 
 class ControllerClient:
-    """Sends requests to the active controller. ``HOST:PORT,...`` names some of the controllers; one
-    that follows names the leader."""
+    """Sends requests to the active controller.
+
+    The given addresses may be those of some controllers only: a controller that is not active names
+    the leader.
+    """
 
     def __init__(
         self,
@@ -38,7 +41,9 @@ class ControllerClient:
         timeout_ms: int,
         random_unit: Callable[[], float] = random.random,
     ) -> None:
-        """:raises ConfigError: an address is malformed."""
+        """:param addresses: ``HOST:PORT,...`` of some controllers.
+        :raises ConfigError: an address is malformed.
+        """
         self._timeout_ms = timeout_ms
         self._backoff = ExponentialBackoff(
             initial_ms=_BACKOFF_MS, max_ms=_BACKOFF_MAX_MS, random_unit=random_unit
@@ -70,12 +75,12 @@ class ControllerClient:
             client.close()
 
     async def call(self, request: RpcRequest) -> Any:
-        """Return the response, an instance of ``request.Response``, of the active controller.
+        """Send ``request`` to the active controller; return the response, a ``request.Response``.
 
-        A controller that does not answer is skipped after its share of the time.
+        A controller that does not respond is skipped after its share of the time.
 
-        :raises OperatingError: the active controller refuses; or, if none is active, the timeout of
-            a silent controller or the error of the last one.
+        :raises OperatingError: the active controller refuses. Or no controller is active; then the
+            timeout of a silent controller, or else the error of the last one.
         """
         share_ms = max(1, self._timeout_ms // len(self._clients))
         silent: OperatingError | None = None
@@ -101,7 +106,10 @@ class ControllerClient:
     async def _unnamed_leader(
         self, following: Sequence[RpcClient], timeout_ms: int
     ) -> RpcClient | None:
-        """Return the leader that followers name; None if it was asked already."""
+        """Return a client of the leader that followers name.
+
+        None if they name no leader, or one that was asked already.
+        """
         for client in following:
             try:
                 quorum = await client.call(
@@ -119,7 +127,7 @@ class ControllerClient:
 
 
 def _may_pass(error: OperatingError) -> bool:
-    """Return whether another controller may succeed."""
+    """Return whether another controller may accept the request."""
     return isinstance(error, ConnectionLostError) or error.code in (
         ErrorCode.NOT_CONTROLLER,
         ErrorCode.REQUEST_TIMED_OUT,

@@ -1,7 +1,7 @@
-"""WIRE. The first connection to a cluster, with a helpful error for a wrong port or no answer.
+"""WIRE. The first connection to a cluster, with a helpful error for a wrong port or no response.
 
-* If the first attempt fails or is slow, the tool reports what it tries, and repeats it until a
-  deadline.
+* If the first attempt fails or is slow, the tool reports the address that it tries, and repeats the
+  attempt until a deadline.
 * A controller's port given as a broker's, or the reverse, is detected by a request in the other
   protocol. Then the attempt ends at once.
 """
@@ -25,7 +25,7 @@ from kraftjbod.core.errors import (
 )
 from kraftjbod.core.loop.timing import ExponentialBackoff
 
-#: After this long without an answer, the attempt is reported.
+#: After this time without a response, the attempt is reported.
 _SILENT_MS: Final = 1_000
 #: Time for an answer in the other protocol.
 _ASK_OTHERWISE_MS: Final = 1_000
@@ -39,16 +39,18 @@ Report = Callable[[str], None]
 
 
 class WrongPortError(KraftJbodError):
-    """The port is not a broker's, or not a controller's; the message says what to give instead."""
+    """The port is not a broker's, or not a controller's; the message names the right one."""
 
 
 async def reach(
     client: ClusterClient, addresses: Sequence[Address], *, timeout_ms: int, report: Report
 ) -> None:
-    """Fetch the brokers of ``client``'s cluster, repeatedly until one answers.
+    """Fetch the brokers of the cluster, repeatedly until a broker responds.
 
-    :raises WrongPortError: a controller listens at one of ``addresses``, and no broker answers.
-    :raises ConnectionLostError: no broker answers within ``timeout_ms``.
+    :param addresses: the bootstrap addresses of ``client``.
+    :param report: prints a line about a slow or failed attempt.
+    :raises WrongPortError: a controller listens at one of ``addresses``, and no broker responds.
+    :raises ConnectionLostError: no broker responds within ``timeout_ms``.
     """
     named = ", ".join(f"{host}:{port}" for host, port in addresses)
     with _Trying(named, timeout_ms, report) as trying:
@@ -82,7 +84,10 @@ async def _try(client: ClusterClient, addresses: Sequence[Address], trying: _Try
 
 
 class _Trying:
-    """Reports once what is tried if it fails or takes long; ``reason`` is the latest failure."""
+    """Reports once which address is tried, if an attempt fails or takes a second.
+
+    ``reason`` is the latest failure.
+    """
 
     def __init__(self, named: str, timeout_ms: int, report: Report) -> None:
         self._text = f"trying {named} for {timeout_ms / 1000:g} s"
@@ -123,7 +128,7 @@ async def _refuse_controllers(addresses: Sequence[Address]) -> None:
 
 
 async def is_controller(host: str, port: int) -> bool:
-    """Return whether a kraftjbod controller answers at this address."""
+    """Return whether a kraftjbod controller responds at this address."""
     # Importing the RPC's messages takes a tenth of a second, and brokers do not need them.
     from kraftjbod.net.rpc_client import RpcClient
     from kraftjbod.protocol.rpc_config_messages import (
@@ -145,10 +150,11 @@ async def is_controller(host: str, port: int) -> bool:
 
 @asynccontextmanager
 async def controllers_at(addresses: str, *, timeout_ms: int, report: Report) -> AsyncIterator[None]:
-    """Wrap requests to the controllers at ``HOST:PORT,...``.
+    """Context of requests to the controllers at ``HOST:PORT,...``, which improves their errors.
 
-    :raises WrongPortError: a broker listens at one of the addresses; replaces a lost connection.
-    :raises ConnectionLostError: no answer within ``timeout_ms``.
+    :param report: prints a line if the requests take longer than a second.
+    :raises WrongPortError: the connection was lost, and a broker listens at one of the addresses.
+    :raises ConnectionLostError: no response within ``timeout_ms``.
     """
     with _Trying(addresses, timeout_ms, report):
         try:
@@ -164,7 +170,10 @@ async def controllers_at(addresses: str, *, timeout_ms: int, report: Report) -> 
 
 
 async def refuse_brokers(addresses: str) -> None:
-    """:raises WrongPortError: a broker listens at one of ``addresses``."""
+    """Check that no broker listens at ``addresses``.
+
+    :raises WrongPortError: a broker does; names the addresses of the controllers.
+    """
     for host, port in parse_bootstrap(addresses):
         wanted = await _controllers_of(f"{host}:{port}")
         if wanted is not None:
@@ -174,7 +183,11 @@ async def refuse_brokers(addresses: str) -> None:
 
 
 async def _controllers_of(address: str) -> str | None:
-    """Return the controllers' addresses according to the broker there; None if there is none."""
+    """Return the controllers' addresses according to the broker at ``address``, or a hint about
+    them.
+
+    None means that no broker responds.
+    """
     somewhere = f"what `{_VOTERS}` says in the broker's configuration"
     async with ClusterClient(address, request_timeout_ms=_ASK_OTHERWISE_MS) as client:
         try:

@@ -1,7 +1,7 @@
 """WIRE. Requests about consumer groups, each to the group's coordinator.
 
-One function per request. Error codes become :class:`OperatingError`. If the coordinator has moved,
-the error is retriable by :meth:`ClusterClient.retry`.
+Each function sends one kind of request, and turns error codes into :class:`OperatingError`. If the
+coordinator has moved, the error is retriable by :meth:`ClusterClient.retry`.
 """
 
 from __future__ import annotations
@@ -57,9 +57,10 @@ class Committed:
 async def list_groups(
     client: ClusterClient, states: Sequence[str] = (), types: Sequence[str] = ()
 ) -> list[ListedGroup]:
-    """Return the groups of all coordinators, by name.
+    """Return the groups of all coordinators, sorted by name.
 
-    :param states: Kafka's names of states, empty for all; ``types`` likewise.
+    :param states: Kafka's names of states; empty for all.
+    :param types: Kafka's names of group types; empty for all.
     """
     request = ListGroupsRequest()
     if states:
@@ -84,7 +85,7 @@ async def list_groups(
 
 
 async def find_coordinators(client: ClusterClient, groups: Collection[str]) -> dict[str, int]:
-    """Return the coordinator of each group.
+    """Return the broker id of the coordinator of each group.
 
     :raises OperatingError: COORDINATOR_NOT_AVAILABLE, which is retriable.
     """
@@ -98,7 +99,7 @@ async def find_coordinators(client: ClusterClient, groups: Collection[str]) -> d
 async def describe_groups(
     client: ClusterClient, groups: Collection[str]
 ) -> dict[str, GroupDescription]:
-    """Return the descriptions in the order of ``groups``."""
+    """Return the description of each group, in the order of ``groups``."""
     coordinators = await find_coordinators(client, groups)
     by_node: dict[int, list[str]] = defaultdict(list)
     for group in groups:
@@ -119,7 +120,10 @@ async def describe_groups(
 async def _newer_groups(
     client: ClusterClient, node_id: int, groups: Sequence[str]
 ) -> dict[str, GroupDescription]:
-    """Return those of ``groups`` that use the consumer protocol; none if that is not supported."""
+    """Return the descriptions of those ``groups`` that use the consumer protocol (KIP-848).
+
+    The result is empty if the coordinator does not support the request.
+    """
     request = ConsumerGroupDescribeRequest(group_ids=list(groups))
     try:
         response = await client.request(node_id, request)
@@ -136,7 +140,7 @@ async def _newer_groups(
 
 
 async def committed_offsets(client: ClusterClient, group: str) -> dict[TopicPartition, Committed]:
-    """Return all committed offsets of the group."""
+    """Return the committed offset of each partition for which the group has one."""
     node_id = (await find_coordinators(client, [group]))[group]
     request = OffsetFetchRequest(
         groups=[OffsetFetchRequest.OffsetFetchRequestGroup(group_id=group, topics=None)]
@@ -160,7 +164,7 @@ async def committed_offsets(client: ClusterClient, group: str) -> dict[TopicPart
 async def commit_offsets(
     client: ClusterClient, group: str, offsets: Mapping[TopicPartition, Committed]
 ) -> None:
-    """Commit without being a member, which a coordinator accepts only for an empty group.
+    """Commit offsets without being a member; the coordinator accepts this only for an empty group.
 
     :raises OperatingError: the first error; other offsets may have been committed.
     """
@@ -195,7 +199,7 @@ async def commit_offsets(
 async def delete_groups(
     client: ClusterClient, groups: Collection[str]
 ) -> dict[str, OperatingError | None]:
-    """Delete groups, and return the error of each; None if it was deleted."""
+    """Delete groups; return the error of each group, or None if it was deleted."""
     outcomes: dict[str, OperatingError | None] = {}
     for group, node_id in (await find_coordinators(client, groups)).items():
         response = await client.request(node_id, DeleteGroupsRequest(groups_names=[group]))
@@ -209,7 +213,7 @@ async def delete_groups(
 async def delete_offsets(
     client: ClusterClient, group: str, partitions: Collection[TopicPartition]
 ) -> dict[TopicPartition, OperatingError | None]:
-    """Delete offsets, and return the error of each partition; None if it was deleted.
+    """Delete committed offsets; return the error of each partition, or None if it was deleted.
 
     :raises OperatingError: the request as a whole failed.
     """
@@ -241,7 +245,7 @@ async def delete_offsets(
 
 
 def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[TopicPartition]]:
-    """Return the partitions by topic, both sorted."""
+    """Group the partitions by topic, both sorted."""
     grouped: dict[str, list[TopicPartition]] = {}
     for partition in sorted(partitions):
         grouped.setdefault(partition.topic, []).append(partition)
@@ -309,7 +313,7 @@ def _named(
 
 
 def _assigned(data: Buffer) -> tuple[TopicPartition, ...]:
-    """Parse Kafka's ConsumerProtocolAssignment; empty if ``data`` has another format."""
+    """Parse Kafka's ConsumerProtocolAssignment; return () if ``data`` has another format."""
     view, partitions = memoryview(data), []
     try:
         (topics,), at = _INT.unpack_from(view, _SHORT.size), _SHORT.size + _INT.size

@@ -1,4 +1,4 @@
-"""PURE. Groups as coordinators list and describe them."""
+"""PURE. Values with which coordinators list and describe groups."""
 
 from __future__ import annotations
 

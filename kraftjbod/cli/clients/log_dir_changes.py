@@ -1,6 +1,6 @@
 """WIRE. Changes by ``kraftjbod-log-dirs``: reattach, add or permanently forget a directory.
 
-Only kraftjbod's brokers support the request. Any other broker answers that it does not.
+Only kraftjbod's brokers support the request. Any other broker responds UNSUPPORTED_VERSION.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class LogDirChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangedLogDir:
-    """The broker's answer; ``state`` is empty for a directory that it has released."""
+    """The broker's response; ``state`` is empty for a directory that the broker has released."""
 
     directory_id: DirectoryId | None
     state: str
@@ -44,7 +44,9 @@ class ChangedLogDir:
 def parse_change(operation: str, text: str, *, force: bool) -> LogDirChange:
     """Parse ``BROKER:PATH`` or ``BROKER:dirid:ID``.
 
-    :raises click.BadParameter: any other text.
+    :param operation: ``reattach``, ``add`` or ``forget``.
+    :raises click.BadParameter: the text has another form.
+    :raises click.UsageError: ``force`` is given for another operation than ``forget``.
     """
     broker, colon, target = text.partition(":")
     if not colon or not broker.isdigit() or not target:
@@ -61,7 +63,8 @@ def parse_change(operation: str, text: str, *, force: bool) -> LogDirChange:
 def broker_path(text: str, option: str) -> str:
     """Normalize a path on a broker's machine, as the broker does.
 
-    :raises click.BadParameter: the path is relative; only the broker knows to which directory.
+    :param option: name of the option, for the error.
+    :raises click.BadParameter: the path is relative, so this tool cannot know the directory.
     """
     if not text.startswith("/"):
         raise click.BadParameter(
@@ -77,7 +80,8 @@ async def change_log_dir(
 ) -> ChangedLogDir:
     """Request the change, and wait until it is done.
 
-    :raises OperatingError: the broker's error; REQUEST_TIMED_OUT if it is still working on it.
+    :raises OperatingError: the broker's error; REQUEST_TIMED_OUT if the change continues on the
+        broker.
     """
     metadata = await client.retry(client.refresh_metadata)
     if change.broker not in metadata.brokers:

@@ -1,4 +1,4 @@
-"""WIRE. The partition of a key, chosen as by Kafka's Java clients."""
+"""WIRE. Chooses the partition of a key as Kafka's Java clients do."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _MASK: Final = 0xFFFFFFFF
 
 
 def murmur2(data: bytes) -> int:
-    """The 32-bit MurmurHash2 of ``data`` with Kafka's seed, unsigned."""
+    """Return the 32-bit MurmurHash2 of ``data`` with Kafka's seed, unsigned."""
     whole = len(data) // 4
     hashed = (_SEED ^ len(data)) & _MASK
     for word in struct.unpack_from(f"<{whole}I", data):
@@ -28,5 +28,5 @@ def murmur2(data: bytes) -> int:
 
 
 def partition_of(key: bytes, partitions: int) -> int:
-    """Return the partition, below ``partitions``, of records with ``key``."""
+    """Return the partition of records with ``key``, a number below ``partitions``."""
     return (murmur2(key) & 0x7FFFFFFF) % partitions

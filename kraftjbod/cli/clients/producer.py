@@ -1,8 +1,8 @@
-"""WIRE. Sends record batches to one topic; exactly once with acks=all.
+"""WIRE. Sends record batches to one topic; each batch exactly once with acks=all.
 
 * A batch is built once and sent until it is acknowledged, refused or timed out.
-* With acks=all the producer is idempotent. A stored batch whose answer was lost is recognised by
-  its sequence number when it is sent again.
+* With acks=all the producer is idempotent. If the response to a stored batch was lost, the leader
+  recognises the repeated batch by its sequence number.
 * One batch per partition is in flight at a time, so the order within a partition is kept. Different
   partitions are independent.
 """
@@ -32,7 +32,7 @@ _SEQUENCE_MASK: Final = 0x7FFFFFFF
 
 
 class Producer:
-    """Sends to ``topic``. All methods must be called in the same event loop."""
+    """Sends records to ``topic``. All methods must be called in the same event loop."""
 
     def __init__(
         self,
@@ -57,10 +57,10 @@ class Producer:
         self._sequences: defaultdict[int, int] = defaultdict(int)
 
     async def send(self, partition: int, records: Sequence[Record]) -> int:
-        """Send ``records`` as one batch, and return the first offset (-1 with acks=0).
+        """Send ``records`` as one batch, and return the offset of the first one (-1 with acks=0).
 
-        :raises OperatingError: the batch was refused or not acknowledged in time. Then it may be
-            stored, and an idempotent producer sends nothing more to the partition.
+        :raises OperatingError: the batch was refused or not acknowledged in time, so it may or may
+            not be stored. An idempotent producer then sends no more batches to the partition.
         """
         producer_id, epoch = await self._identity()
         async with self._locks[partition]:
@@ -136,5 +136,5 @@ class Producer:
 
 
 def now_ms() -> int:
-    """Return the present time in milliseconds, for record timestamps."""
+    """Return the current time in milliseconds since 1970, for record timestamps."""
     return time.time_ns() // 1_000_000

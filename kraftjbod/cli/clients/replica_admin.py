@@ -3,8 +3,8 @@
 The rules are those of cluster_admin.py. A request about many partitions does not raise for a single
 partition, but returns the errors.
 
-It works with any Kafka cluster. Values that only kraftjbod reports are None elsewhere. Other
-clusters ignore target directories: see :func:`alter_partition_reassignments`.
+The functions work with any Kafka cluster. Values that only kraftjbod reports are None elsewhere.
+Other clusters ignore target directories: see :func:`alter_partition_reassignments`.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from kraftjbod.protocol.messages import (
 )
 
 N = TypeVar("N", int, float)
-_Wish = AlterPartitionReassignmentsRequest.ReassignablePartition
+_ReassignablePartition = AlterPartitionReassignmentsRequest.ReassignablePartition
 _Outcome = (
     AlterReplicaLogDirsResponse.AlterReplicaLogDirPartitionResult
     | AlterPartitionReassignmentsResponse.ReassignablePartitionResponse
 )
 
-#: Stands for a growth rate that was not reported.
+#: A growth rate that was not reported.
 MIN_LONG: Final = -(2**63)
 
 #: AlterPartitionReassignments: the first version that can forbid a change of the factor.
@@ -51,8 +51,8 @@ Refusals = dict[TopicPartition, OperatingError]
 class ReplicaSize:
     """One copy of a replica in a log directory.
 
-    ``offset_lag`` counts records: for a current copy up to the high watermark, for a future copy up
-    to the current copy; -1 if unknown.
+    ``offset_lag`` counts the records that are missing: for a current copy up to the high watermark,
+    for a future copy up to the current copy. It is -1 if unknown.
     """
 
     topic: str
@@ -64,9 +64,9 @@ class ReplicaSize:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StrayReplica:
-    """A copy that a broker keeps and does not serve; unknown values are None.
+    """A copy of a replica that a broker keeps and does not serve; unknown values are None.
 
-    ``directory`` is its name in the log directory, ``set_aside_ms`` wall time.
+    ``directory`` is its name in the log directory. ``set_aside_ms`` is wall-clock ms.
     """
 
     topic: str | None
@@ -82,9 +82,9 @@ class StrayReplica:
 class LogDirDescription:
     """One log directory; byte values are -1 if the broker does not report them.
 
-    Only kraftjbod reports fields with a default: id, state ("online", "saturated", "stalled",
-    "offline"), replicas whose directory the controller does not know yet, and disk figures. Times
-    are wall time in milliseconds. ``last_scrub_ms`` is also None if no scrub was completed.
+    Only kraftjbod reports the fields with a default. ``state`` is "online", "saturated", "stalled"
+    or "offline". ``queued_assignments`` counts replicas whose directory the controller does not
+    know yet. Times are wall-clock ms. ``last_scrub_ms`` is also None if no scrub was completed.
     """
 
     path: str
@@ -103,11 +103,11 @@ class LogDirDescription:
     disk_growth_bytes_per_second: int | None = None
     """Growth of the used space on its file system."""
     seconds_until_full: int | None = None
-    """By the faster growth; None also if neither grows."""
+    """Estimated from the faster growth; None also if the used space does not grow."""
     reason: str | None = None
-    """Why it is not online."""
+    """The reason why the directory is not online."""
     assigned_replicas: int | None = None
-    """Number of replicas that metadata assigns to it; reported if it cannot be read."""
+    """Number of replicas that the metadata assigns to the directory, if it cannot be read."""
     latency_ms: float | None = None
     is_slow: bool = False
     last_scrub_ms: int | None = None
@@ -119,7 +119,10 @@ class LogDirDescription:
 async def describe_log_dirs(
     client: ClusterClient, broker_id: int, *, include_strays: bool = False
 ) -> list[LogDirDescription]:
-    """Return every log directory of one broker, in the broker's order."""
+    """Return every log directory of one broker, in the broker's order.
+
+    :param include_strays: whether to list stray replicas.
+    """
     response = await client.request(
         broker_id,
         DescribeLogDirsRequest(topics=None, include_strays=include_strays),
@@ -129,8 +132,10 @@ async def describe_log_dirs(
 
 
 async def lost_replicas(client: ClusterClient, broker_id: int) -> list[str]:
-    """Return ``topic-partition`` of replicas whose last in-sync copy was on the broker's lost
-    disks."""
+    """Return ``topic-partition`` of the replicas of one broker that are lost with its disks.
+
+    They were the last in-sync replicas of their partitions.
+    """
     response = await client.request(broker_id, DescribeLogDirsRequest(topics=[]))
     require_ok(response, f"log directories of broker {broker_id}")
     return list(response.lost_replicas)
@@ -139,7 +144,10 @@ async def lost_replicas(client: ClusterClient, broker_id: int) -> list[str]:
 async def describe_own_log_dirs(
     client: ClusterClient,
 ) -> tuple[int | None, list[LogDirDescription]]:
-    """Return the directories of the broker that answers, and its id (None from Kafka's brokers)."""
+    """Return the id and the log directories of the broker that responds, without replicas.
+
+    The id is None from Kafka's brokers.
+    """
     response = await client.request_from_any_broker(DescribeLogDirsRequest(topics=[]))
     require_ok(response, "log directories")
     return _unless_negative(response.broker_id), [_log_dir(result) for result in response.results]
@@ -193,14 +201,14 @@ def _log_dir(result: DescribeLogDirsResponse.DescribeLogDirsResult) -> LogDirDes
 
 
 class RegisteredBroker(NamedTuple):
-    """A broker and its directories as metadata has them, whether it runs or not."""
+    """A registered broker, running or not, and its directories according to the metadata."""
 
     is_fenced: bool
     log_dirs: list[LogDirDescription]
 
 
 async def registered_brokers(client: ClusterClient) -> dict[int, RegisteredBroker]:
-    """Return all registered brokers, running or not; none if the cluster does not report them."""
+    """Return all registered brokers, running or not; empty if the cluster does not report them."""
     request = DescribeClusterRequest(include_fenced_brokers=True, include_log_dirs=True)
     try:
         response = await client.request_from_any_broker(request, min_version=WITH_FENCED_BROKERS)
@@ -244,14 +252,15 @@ def _unless_negative(reported: N) -> N | None:
 async def alter_replica_log_dirs(
     client: ClusterClient, broker_id: int, moves: Mapping[str, Iterable[TopicPartition]]
 ) -> Refusals:
-    """Move replicas of one broker to other directories (KIP-113).
+    """Move replicas of one broker to other directories (KIP-113); return the errors.
 
-    ``moves`` maps an absolute path to replicas. kraftjbod also accepts ``"any"``, which ends a
-    move, and ``"dirid:<uuid>"``. The replica's present directory ends a move on any cluster. A
-    started move continues automatically. :func:`describe_log_dirs` shows its progress.
+    A started move continues automatically. :func:`describe_log_dirs` shows its progress. The error
+    REPLICA_NOT_AVAILABLE means that the broker does not have the replica yet and remembers the
+    directory.
 
-    The error REPLICA_NOT_AVAILABLE means that the broker does not have the replica yet and
-    remembers the directory.
+    :param moves: replicas by the absolute path of their new directory. kraftjbod also accepts
+        ``"dirid:<uuid>"``, and ``"any"``, which ends a move. On any cluster, the current directory
+        of a replica ends its move.
     """
     dirs = [
         AlterReplicaLogDirsRequest.AlterReplicaLogDir(
@@ -274,10 +283,10 @@ async def alter_replica_log_dirs(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reassignment:
-    """The requested replicas of a partition; ``replicas`` None cancels a reassignment.
+    """The requested replicas of a partition; None in ``replicas`` cancels its reassignment.
 
-    ``target_dirs`` is empty or parallel to ``replicas``, and applies to new replicas: ``"any"``,
-    an absolute path, or ``"dirid:<uuid>"``.
+    ``target_dirs`` is empty or parallel to ``replicas``, and applies to new replicas: ``"any"``, an
+    absolute path, or ``"dirid:<uuid>"``.
     """
 
     topic_partition: TopicPartition
@@ -305,7 +314,7 @@ async def alter_partition_reassignments(
 ) -> Refusals:
     """Start or cancel moves of replicas between brokers (KIP-455).
 
-    Kafka's brokers silently ignore ``Reassignment.target_dirs``. So call
+    Kafka's brokers silently ignore ``Reassignment.target_dirs``. Callers therefore call
     :func:`alter_replica_log_dirs` afterwards with the same directories. That call has no effect on
     a cluster that used ``target_dirs``.
 
@@ -313,13 +322,13 @@ async def alter_partition_reassignments(
     :raises OperatingError: the request as a whole failed; UNSUPPORTED_VERSION: the cluster cannot
         forbid a change of the replication factor.
     """
-    by_topic: dict[str, list[_Wish]] = defaultdict(list)
-    for wish in reassignments:
-        by_topic[wish.topic_partition.topic].append(
-            _Wish(
-                partition_index=wish.topic_partition.partition,
-                replicas=None if wish.replicas is None else list(wish.replicas),
-                target_directories=list(wish.target_dirs),
+    by_topic: dict[str, list[_ReassignablePartition]] = defaultdict(list)
+    for reassignment in reassignments:
+        by_topic[reassignment.topic_partition.topic].append(
+            _ReassignablePartition(
+                partition_index=reassignment.topic_partition.partition,
+                replicas=None if reassignment.replicas is None else list(reassignment.replicas),
+                target_directories=list(reassignment.target_dirs),
             )
         )
     topics = [
@@ -344,7 +353,10 @@ async def alter_partition_reassignments(
 async def list_partition_reassignments(
     client: ClusterClient, partitions: Iterable[TopicPartition] | None = None
 ) -> dict[TopicPartition, OngoingReassignment]:
-    """Return those of ``partitions`` (None: of all) that are being reassigned."""
+    """Return the ongoing reassignments by partition.
+
+    :param partitions: only these partitions; None for all.
+    """
     topics = None
     if partitions is not None:
         topics = [

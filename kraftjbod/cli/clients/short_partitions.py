@@ -1,4 +1,4 @@
-"""WIRE. Partitions that refuse writes because too few of their replicas are in sync."""
+"""WIRE. Finds partitions that refuse writes because too few of their replicas are in sync."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class ShortPartition(NamedTuple):
 
 
 async def short_partitions(client: ClusterClient) -> list[ShortPartition]:
-    """Return such partitions of all topics, as one broker knows them now.
+    """Return the partitions of all topics that refuse writes, according to one broker.
 
-    :raises OperatingError: no broker answers.
+    :raises OperatingError: no broker responds.
     """
     metadata = await client.refresh_metadata()
     suspects = {
@@ -59,6 +59,6 @@ async def short_partitions(client: ClusterClient) -> list[ShortPartition]:
 
 
 def min_insync_replicas(entries: Mapping[str, ConfigEntry]) -> int:
-    """Return ``min.insync.replicas`` of a topic; Kafka's default if it is not reported."""
+    """Return ``min.insync.replicas`` of a topic; Kafka's default 1 if it is not reported."""
     entry = entries.get(MIN_INSYNC_REPLICAS)
     return int(entry.value) if entry is not None and entry.value is not None else 1

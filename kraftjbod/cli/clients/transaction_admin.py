@@ -1,7 +1,7 @@
 """WIRE. Requests about transactions, to coordinators and to leaders of partitions.
 
-One function per request. Error codes become :class:`OperatingError`. Callers repeat failed requests
-by :meth:`ClusterClient.retry`. Works with any Kafka cluster.
+Each function sends one kind of request, and turns error codes into :class:`OperatingError`. Callers
+repeat failed requests by :meth:`ClusterClient.retry`. The functions work with any Kafka cluster.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ NONE_OPEN: Final = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedTransaction:
-    """A transactional id; ``state`` is Kafka's name."""
+    """A transactional id and its last transaction; ``state`` is Kafka's name."""
 
     transactional_id: str
     coordinator: int
@@ -48,7 +48,10 @@ class ListedTransaction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribedTransaction:
-    """A transaction; ``started_ms`` is -1 if none is open; ``partitions`` are sorted."""
+    """A transactional id and its transaction; ``started_ms`` is -1 without an open transaction.
+
+    ``partitions`` are sorted.
+    """
 
     transactional_id: str
     coordinator: int
@@ -62,7 +65,7 @@ class DescribedTransaction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActiveProducer:
-    """A replica's state of a producer; unknown values are -1."""
+    """A producer as one replica knows it; unknown values are -1."""
 
     producer_id: int
     producer_epoch: int
@@ -70,7 +73,7 @@ class ActiveProducer:
     last_sequence: int
     last_timestamp_ms: int
     start_offset: int
-    """Of its open transaction; :data:`NONE_OPEN` if it has none."""
+    """First offset of its open transaction; :data:`NONE_OPEN` without one."""
 
 
 async def list_transactions(
@@ -80,10 +83,11 @@ async def list_transactions(
     longer_than_ms: int = -1,
     pattern: str | None = None,
 ) -> list[ListedTransaction]:
-    """Return the transactions of all coordinators, by broker and name.
+    """Return the transactions of all coordinators, sorted by broker and transactional id.
 
-    :param longer_than_ms: only transactions open for longer; all if negative.
-    :param pattern: a regular expression for the whole transactional id.
+    :param producer_ids: only transactions of these producers; empty for all.
+    :param longer_than_ms: only transactions that are open for longer; negative for all.
+    :param pattern: a regular expression for the whole transactional id; None for all.
     """
     request = ListTransactionsRequest(producer_id_filters=list(producer_ids))
     needed = 0
@@ -114,7 +118,7 @@ async def list_transactions(
 
 
 async def find_coordinator(client: ClusterClient, transactional_id: str) -> int:
-    """Return the coordinator of a transactional id.
+    """Return the broker id of the coordinator of a transactional id.
 
     :raises OperatingError: COORDINATOR_NOT_AVAILABLE, which is retriable.
     """
@@ -128,7 +132,8 @@ async def find_coordinator(client: ClusterClient, transactional_id: str) -> int:
 async def describe_transaction(
     client: ClusterClient, transactional_id: str
 ) -> DescribedTransaction | None:
-    """Return the transaction; None if its coordinator does not know the id."""
+    """Return the transaction of a transactional id; None if its coordinator does not know the
+    id."""
     node_id = await find_coordinator(client, transactional_id)
     request = DescribeTransactionsRequest(transactional_ids=[transactional_id])
     (one,) = (await client.request(node_id, request)).transaction_states
@@ -159,7 +164,11 @@ async def describe_producers(
     *,
     broker_id: int | None = None,
 ) -> dict[TopicPartition, list[ActiveProducer]]:
-    """Return the producers known to each partition's leader, or to the replica at ``broker_id``."""
+    """Return the producers of each partition, as its leader knows them.
+
+    :param broker_id: ask the replicas on this broker instead.
+    :raises OperatingError: an error of a partition.
+    """
     by_node: dict[int, list[TopicPartition]] = defaultdict(list)
     for partition in partitions:
         node_id = broker_id
@@ -203,7 +212,7 @@ async def abort_at(
     producer_epoch: int,
     coordinator_epoch: int,
 ) -> None:
-    """Abort a producer's transaction in one partition, by writing a marker.
+    """Abort a producer's transaction in one partition, by writing a marker to its leader.
 
     The coordinator is not involved: this is for transactions that it does not know.
     """

@@ -1,4 +1,5 @@
-"""WIRE. ``kraftjbod-broker-api-versions``: the requests that each broker supports, with versions.
+"""WIRE. ``kraftjbod-broker-api-versions``: prints the APIs that each broker supports, with
+versions.
 
 Flags and output are those of Kafka's tool. *usable* is the version that these tools would use.
 """
@@ -64,7 +65,7 @@ async def _versions(client: ClusterClient, broker_id: int) -> Versions:
 
 
 def _named(broker: BrokerNode) -> str:
-    """Return a node in Java's format."""
+    """Return a broker in the format of Kafka's tool."""
     rack = "null" if broker.rack is None else broker.rack
     return f"{broker.host}:{broker.port} (id: {broker.node_id} rack: {rack} isFenced: false)"
 
@@ -74,7 +75,7 @@ def _name(key: int) -> str:
 
 
 def versions_text(versions: Versions) -> str:
-    """Return a line for each request, including unsupported ones."""
+    """Return the output for one broker: a line per API, including unsupported APIs."""
     lines = []
     for key in sorted({*versions, *SUPPORTED}):
         head = f"{_name(key)}({int(key)}): "

@@ -1,10 +1,9 @@
-"""WIRE. ``kraftjbod-cluster``: show a cluster's id, brokers or controllers, or unregister one that
-is permanently stopped.
+"""WIRE. ``kraftjbod-cluster``: shows a cluster's id, brokers or controllers, or unregisters a node.
 
 Commands, flags, output and exit codes are those of Kafka's ``kafka-cluster.sh``, and the tool works
 with Kafka's brokers too. ``--bootstrap-controller`` sends requests to kraftjbod's controllers.
-``unregister`` refuses a broker that has replicas unless ``--force`` is given. Kafka's tool does
-not.
+``unregister`` refuses a broker that has replicas unless ``--force`` is given. Kafka's tool does not
+refuse it.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ _TYPES: Final = [kind.name.lower() for kind in ElectionType]
 
 
 class LeaderElectionError(KraftJbodError):
-    """The command is malformed, or some elections failed."""
+    """The input file is malformed, or some elections failed."""
 
 
 @tool()
@@ -81,9 +81,9 @@ def main(
 
 
 def parse_partitions(text: str) -> list[TopicPartition]:
-    """Parse the content of ``--path-to-json-file``.
+    """Return the partitions in the content of ``--path-to-json-file``.
 
-    :raises LeaderElectionError: it is malformed; with Kafka's text if Kafka has one.
+    :raises LeaderElectionError: it is malformed; with the text of Kafka's tool if it has one.
     """
     try:
         document = json.loads(text)

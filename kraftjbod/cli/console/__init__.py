@@ -1,1 +1,1 @@
-"""Conversion between records and lines, as in Kafka's console tools."""
+"""Converts between records and lines, as Kafka's console tools do."""

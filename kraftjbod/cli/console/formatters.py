@@ -1,4 +1,4 @@
-"""PURE. Kafka's formatters besides the default one, by class name.
+"""PURE. Kafka's formatters other than the default one, by class name.
 
 Records of coordinators are printed as one JSON document each, with Kafka's fields. Each document is
 on a separate line, while Kafka's tool prints no line break.
@@ -34,7 +34,7 @@ class Printer(Protocol):
     def line(
         self, topic: str, partition: int, record: Record, timestamp_type: TimestampType
     ) -> bytes:
-        """Return the output for a record, possibly empty.
+        """Return the output for a record; it may be empty.
 
         :raises UnreadableRecordError: the printer cannot decode the record.
         """
@@ -42,7 +42,7 @@ class Printer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorPrinter:
-    """Prints records of the given types from a topic that only brokers write."""
+    """Prints records of some types from a topic that only coordinators write."""
 
     decode: Callable[[Record], Decoded | None]
     types: Collection[int]
@@ -75,7 +75,8 @@ class NoOpPrinter:
 
 @dataclass(frozen=True, slots=True)
 class LogPrinter:
-    """Prints as another printer, with the details that Kafka's LoggingMessageFormatter logs."""
+    """Prints with another printer, and logs the details that Kafka's LoggingMessageFormatter
+    logs."""
 
     printer: Printer
     log: Callable[[str], None]
@@ -105,7 +106,7 @@ FORMATTERS: Final = (_DEFAULT, _LOGGING, *_PRINTERS)
 
 
 def named_printer(name: str) -> Printer | None:
-    """Return the printer of a class name; None if properties define the output.
+    """Return the printer of a class name; None for a class whose output properties define.
 
     :raises ConfigError: the class is unknown here.
     """

@@ -1,7 +1,7 @@
 """WIRE. Reads as a member of a consumer group with librdkafka, and commits printed records.
 
-Records that were fetched but not printed are not committed. So a tool that ends after
-``--max-messages`` leaves the next record to the next run.
+Records that were fetched but not printed are not committed. After a run with ``--max-messages``,
+the next run starts with the next record.
 """
 
 from __future__ import annotations
@@ -23,22 +23,24 @@ from kraftjbod.protocol.record_batch import TimestampType
 from kraftjbod.protocol.records import Record
 
 _POLL_S: Final = 0.5
-Handed = tuple[str, int, Record, TimestampType]
+ReceivedRecord = tuple[str, int, Record, TimestampType]
 
 
 class GroupReader:
-    """Use once: :meth:`subscribe` or :meth:`assign`, :meth:`records`, :meth:`close`."""
+    """Reads records. Call once: :meth:`subscribe` or :meth:`assign`, :meth:`records`,
+    :meth:`close`.
+    """
 
     def __init__(self, settings: Mapping[str, str]) -> None:
         """:param settings: consumer settings with the Java client's names.
-        :raises ConfigError: an unknown setting.
+        :raises ConfigError: a setting is unknown.
         """
         self._consumer = make_consumer({**settings, "enable.auto.offset.store": "false"})
         self._last: Any = None
 
     def subscribe(self, topic: str | None, include: str | None) -> None:
-        """Subscribe to one topic, or to all topics whose whole name a regular expression
-        matches."""
+        """Subscribe to ``topic``, or if it is None to all topics whose whole name matches
+        ``include``."""
         with refused_as_ours():
             self._consumer.subscribe([f"^({include})$" if topic is None else topic])
 
@@ -52,10 +54,10 @@ class GroupReader:
         with refused_as_ours():
             self._consumer.assign([TopicPartition(topic, partition, at)])
 
-    def records(self, timeout_ms: int | None) -> Iterator[Handed | None]:
-        """Yield each record, and None when the output may be flushed before a wait.
+    def records(self, timeout_ms: int | None) -> Iterator[ReceivedRecord | None]:
+        """Yield each record. Yield None before a wait, so that the caller can flush its output.
 
-        :param timeout_ms: end after this long without a record; None: never.
+        :param timeout_ms: end after this time without a record; None: never.
         :raises OperatingError: an error that is not retriable.
         """
         quiet_since = time.monotonic()
@@ -71,7 +73,7 @@ class GroupReader:
                 message = None
             if message is not None:
                 self._last = message
-                yield _handed(message)
+                yield _received(message)
                 quiet_since = time.monotonic()
             elif timeout_ms is not None and (time.monotonic() - quiet_since) * 1000 >= timeout_ms:
                 return
@@ -86,11 +88,11 @@ class GroupReader:
         return _POLL_S if timeout_ms is None else min(_POLL_S, timeout_ms / 1000)
 
     def close(self) -> None:
-        """Commit printed records if the settings say so, and leave the group."""
+        """Commit printed records if auto-commit is enabled, and leave the group."""
         self._consumer.close()
 
 
-def _handed(message: Any) -> Handed:
+def _received(message: Any) -> ReceivedRecord:
     kind, timestamp_ms = message.timestamp()
     record = Record(
         key=message.key(),

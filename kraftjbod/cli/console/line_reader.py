@@ -45,7 +45,10 @@ class LineReader:
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, str]) -> LineReader:
-        """:raises ConfigError: an unknown property, or two separators that are equal."""
+        """Create a reader.
+
+        :raises ConfigError: an unknown property, an empty separator, or two equal separators.
+        """
         if unknown := sorted(set(properties) - {*READER_KEYS, "topic"}):
             raise ConfigError(f"unknown: {', '.join(unknown)}")
         marker = properties.get("null.marker")
@@ -63,7 +66,10 @@ class LineReader:
         return reader
 
     def _require_different(self) -> None:
-        """Refuse equal separators, with Kafka's text."""
+        """Check that the separators are different and not empty.
+
+        :raises ConfigError: they are not; with the text of Kafka's tool.
+        """
         separators = {
             "headers.delimiter": self.headers_delimiter,
             "headers.separator": self.headers_separator,
@@ -83,7 +89,11 @@ class LineReader:
                 raise ConfigError(f"{name} may not be empty")
 
     def record(self, line: bytes, number: int, timestamp_ms: int) -> Record:
-        """:raises MalformedLineError: headers or a key are missing."""
+        """Convert a line to a record.
+
+        :param number: number of the line, for the error.
+        :raises MalformedLineError: headers or a key are missing.
+        """
         headers: bytes | None = None
         key: bytes | None = None
         rest = line
@@ -138,7 +148,7 @@ class LineReader:
 
 
 def is_true(text: str | None) -> bool:
-    """Return whether a property is true, by Java's rule."""
+    """Return whether the text of a property means true, by Java's rule."""
     return text is not None and text.strip().lower() == "true"
 
 

@@ -80,7 +80,10 @@ class RecordPrinter:
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, str]) -> RecordPrinter:
-        """:raises ConfigError: an unknown property or deserializer."""
+        """Create a printer.
+
+        :raises ConfigError: an unknown property or deserializer.
+        """
         if unknown := sorted(set(properties) - set(PRINTER_KEYS)):
             raise ConfigError(f"unknown: {', '.join(unknown)}")
         shown = {"print.value": "true", **properties}
@@ -100,7 +103,10 @@ class RecordPrinter:
     def line(
         self, topic: str, partition: int, record: Record, timestamp_type: TimestampType
     ) -> bytes:
-        """:raises UnreadableRecordError: a deserializer cannot decode its part."""
+        """Return the line of a record, with the line separator.
+
+        :raises UnreadableRecordError: a deserializer cannot decode its part.
+        """
         try:
             parts = list(self._parts(partition, record, timestamp_type))
         except (struct.error, ValueError) as e:

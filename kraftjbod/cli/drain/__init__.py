@@ -1,1 +1,1 @@
-"""``kraftjbod-drain``: plan and run moves that empty a directory or a broker."""
+"""Code of ``kraftjbod-drain``: plans and runs the moves that empty a directory or a broker."""

@@ -1,14 +1,15 @@
-"""WIRE. Plan where the replicas of a drained directory or broker go, by their sizes.
+"""WIRE. Plans the new directories of the replicas on a drained directory or broker, by their sizes.
 
-* The largest replica comes first. Each goes to the directory with the most free bytes left.
-* A replica goes nowhere it does not fit. A replica without a place is reported with the largest
+* The largest replica is placed first, in the directory with the most free bytes left.
+* A replica is placed only where it fits. A replica without a place is reported with the largest
   free space.
 * A broker never gets a second replica of a partition.
-* Directories of the same broker come first. Other brokers are used if that is requested or the
-  whole broker is drained. A broker in a rack without a replica of the partition comes first.
+* Directories of the same broker are preferred. Other brokers are used if that is requested or the
+  whole broker is drained. Among them, brokers in a rack without a replica of the partition are
+  preferred.
 * Moves in progress continue, and their bytes are subtracted.
 
-The input and output are plain values, and no cluster is contacted, so other planners can use this.
+Input and output are plain values, and no cluster is contacted, so other planners can use this.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from kraftjbod.core.ids import TopicPartition
 
 
 class Scope(Enum):
-    """Where replicas may go."""
+    """The brokers to which replicas may move."""
 
     WITHIN_BROKER = "within_broker"
     BROKER_FIRST = "broker_first"
@@ -42,7 +43,7 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenPlace:
-    """A directory that takes new replicas, and the bytes that it can take."""
+    """A directory that accepts new replicas, and the bytes that fit in it."""
 
     place: Place
     free_bytes: int
@@ -52,8 +53,8 @@ class OpenPlace:
 class Leaving:
     """A replica that has to be moved.
 
-    ``holders`` are the brokers that have or will get the partition. ``under_way`` is the target of
-    a move in progress, with ``copied_bytes`` there.
+    ``holders`` are the brokers that have or will get a replica of the partition. ``under_way`` is
+    the target of a move in progress, with ``copied_bytes`` there.
     """
 
     replica: Replica
@@ -66,7 +67,10 @@ class Leaving:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
-    """A replica and its new place; ``shares_rack`` if that rack has another replica."""
+    """A replica and its new place.
+
+    ``shares_rack``: another replica of the partition is in the rack of that place.
+    """
 
     replica: Replica
     source: str
@@ -78,7 +82,11 @@ class Move:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Misfit:
-    """A replica without a place; ``best_free_bytes`` is None if no directory is open."""
+    """A replica that fits in no directory.
+
+    ``best_free_bytes`` is the largest free space of the directories that may take it; None if no
+    directory may.
+    """
 
     replica: Replica
     size_bytes: int
@@ -92,7 +100,7 @@ class DrainPlan:
 
     @property
     def size_bytes(self) -> int:
-        """Size of all moves."""
+        """Total size of the moved replicas."""
         return sum(move.size_bytes for move in self.moves)
 
 
@@ -100,7 +108,7 @@ _NO_RACK: Final = None
 
 
 class _FreeSpace:
-    """Free bytes by place, as the plan grows."""
+    """Free bytes by place, which shrink as replicas are placed."""
 
     def __init__(self, open_places: Iterable[OpenPlace], racks: Mapping[int, str | None]) -> None:
         self._free = {one.place: one.free_bytes for one in open_places}
@@ -111,7 +119,10 @@ class _FreeSpace:
             self._free[place] -= size_bytes
 
     def best(self, leaving: Leaving, *, is_same_broker: bool) -> tuple[Place, bool] | None:
-        """Return the best place, and whether it shares a rack; None if no directory is open."""
+        """Return the best place, and whether it shares a rack; None if no directory is open.
+
+        :param is_same_broker: whether to search the replica's broker, or else the others.
+        """
         ranked = [
             ((not self.fits(place, leaving), self._shares_rack(place, leaving), -free), place)
             for place, free in self._free.items()
@@ -126,7 +137,8 @@ class _FreeSpace:
         return self._free[place] >= leaving.size_bytes
 
     def most_free(self, leaving: Leaving, scope: Scope) -> int | None:
-        """Return the largest free space of all places that the replica may use."""
+        """Return the largest free space of all places that the replica may use; None without such a
+        place."""
         free = [
             free
             for place, free in self._free.items()
@@ -165,7 +177,9 @@ def plan_drain(
 ) -> DrainPlan:
     """Return a place in ``open_places`` for each replica, or the reason why it has none.
 
-    Each partition may be named once. ``open_places`` must not include the source.
+    :param leaving: the replicas; at most one of each partition.
+    :param open_places: the open directories without those of the source.
+    :param racks: rack by broker id.
     """
     everything = sorted(leaving, key=lambda one: (-one.size_bytes, one.replica))
     free = _FreeSpace(open_places, racks or {})

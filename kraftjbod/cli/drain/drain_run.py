@@ -1,4 +1,4 @@
-"""WIRE. Run ``kraftjbod-drain``: cordon, plan, move and check, repeatedly until all is moved.
+"""WIRE. Runs ``kraftjbod-drain``: cordons, plans, moves and checks, repeatedly until all is moved.
 
 Every round reads the cluster again. So the same command resumes an interrupted drain, and later
 changes and failures become part of the next plan. The reassignment tool's code makes the moves; its
@@ -79,7 +79,7 @@ Configs = dict[str, ConfigEntry]
 
 
 class DoesNotFitError(KraftJbodError):
-    """Not every replica has a place elsewhere; ``plan`` has the details."""
+    """Some replicas have no place elsewhere; ``plan`` has the details."""
 
     def __init__(self, plan: DrainPlan) -> None:
         super().__init__(f"{len(plan.misfits)} replicas do not fit elsewhere")
@@ -87,7 +87,7 @@ class DoesNotFitError(KraftJbodError):
 
 
 class _TargetBrokerGoneError(KraftJbodError):
-    """A broker that should receive a replica is gone, so another plan is needed."""
+    """A broker that should receive a replica is down, so another plan is needed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +108,7 @@ class DrainOptions:
 
     @property
     def rounds(self) -> int:
-        """How often to read the cluster before giving up."""
+        """Number of rounds without progress after which the drain is abandoned."""
         return self.settle_ms // self.poll_ms
 
 
@@ -139,9 +139,10 @@ class Drain:
         *,
         report: Callable[[str], None],
     ) -> Drain:
-        """Return the drain of the named source, after a check that it can be drained.
+        """Return the drain of a broker or directory, after a check that it can be drained.
 
-        :raises ReassignmentError: it cannot; the message names the possible ones.
+        :param directory: path or id of a directory; None for the whole broker.
+        :raises ReassignmentError: it cannot be drained; the message names the possible sources.
         """
         metadata = await client.retry(client.refresh_metadata)
         if broker_id not in metadata.brokers:
@@ -165,13 +166,13 @@ class Drain:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the broker that is drained was alive when the cluster was read last."""
+        """Whether the drained broker was alive when the cluster was read last."""
         return self.source.broker_id in self._client.metadata.brokers
 
     # --- planning --------------------------------------------------------------------------------
 
     async def plan(self) -> DrainPlan:
-        """Return the moves that would be made now, without a change."""
+        """Return the moves that a run would make now; nothing is changed."""
         return self._planned(await self._read())
 
     def _planned(self, snapshot: Snapshot) -> DrainPlan:
@@ -183,7 +184,10 @@ class Drain:
         )
 
     async def _read(self) -> Snapshot:
-        """:raises RefusedError: the broker of a drained directory is not alive."""
+        """Read the state of the cluster.
+
+        :raises RefusedError: the broker of a drained directory is not alive.
+        """
         return await self._client.retry(self._read_once)
 
     async def _read_once(self) -> Snapshot:
@@ -255,7 +259,7 @@ class Drain:
         return len(moved)
 
     async def _advance(self, plan: DrainPlan, snapshot: Snapshot) -> None:
-        """Start new moves, and follow all until they are over or another plan is needed."""
+        """Start new moves, and follow all moves until they end or another plan is needed."""
         order = as_reassignment(plan, self.source, snapshot)
         by_themselves = _leaving_by_themselves(self.source, snapshot)
         try:
@@ -313,7 +317,10 @@ class Drain:
     # --- cordons ---------------------------------------------------------------------------------
 
     async def _cordon(self) -> Callable[[], Awaitable[None]] | None:
-        """Cordon the source, and return a function that undoes that; None if nothing changed."""
+        """Cordon the source; return a function that restores the previous cordons.
+
+        None means that the source was cordoned already, or that its broker is not alive.
+        """
         source = self.source
         # A controller refuses new cordons of a broker that is not alive (KIP-1066). New replicas
         # go to such a broker only where too few others are alive, and the next round moves them.
@@ -342,7 +349,7 @@ class Drain:
     async def _drained_dirs(self) -> list[LogDirDescription]:
         """Return the drained directories that are not offline.
 
-        For a broker that is not alive, return the registered ones.
+        If the broker is not alive, return its registered directories.
         """
         client, source = self._client, self.source
         if self.is_alive:
@@ -352,9 +359,9 @@ class Drain:
         return [] if registered is None else registered.log_dirs
 
     async def _own_cordons(self) -> str | None:
-        """Return this broker's own dynamic value of ``cordoned.log.dirs``, if any.
+        """Return this broker's own dynamic value of ``cordoned.log.dirs``; None without one.
 
-        For a broker that is not alive, all cordons in metadata count as dynamic.
+        If the broker is not alive, all its cordons in the metadata count as dynamic.
         """
         if not self.is_alive:
             cordoned = [d.path for d in await self._drained_dirs() if d.is_cordoned]
@@ -372,8 +379,7 @@ class Drain:
     # --- the end, and the way back ---------------------------------------------------------------
 
     async def has_metadata(self) -> bool:
-        """Return whether the directory holds the broker's own metadata, as far as it reports
-        that."""
+        """Return whether the broker reports that its own metadata is in the drained directory."""
         configs = await self._configs_of(self.source.broker_id)
         entry = configs.get("metadata.log.dir")
         if entry is not None and entry.value:
@@ -413,7 +419,7 @@ class Drain:
 
 
 def kept_free(configs: Configs) -> int:
-    """Return the bytes that each directory keeps free; 0 if the broker has no such keys."""
+    """Return the bytes that each directory of a broker keeps free; 0 if it has no such keys."""
     values = (configs[key].value or "0" for key in _KEPT_FREE_KEYS if key in configs)
     return sum(int(value) for value in values)
 

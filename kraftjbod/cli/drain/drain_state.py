@@ -1,6 +1,6 @@
-"""WIRE. A cluster's state as input for the drain planner, and its plan as a reassignment.
+"""WIRE. Converts a cluster's state to input for the drain planner, and its plan to a reassignment.
 
-This file only converts values. It sends no requests and has no placement rules.
+This file sends no requests and has no placement rules.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _NO_LEADER: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """The drained directory, or a whole broker if ``path`` is None."""
+    """The drained directory, or the whole broker if ``path`` is None."""
 
     broker_id: int
     path: str | None = None
@@ -53,7 +53,10 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """The cluster at one moment; ``kept_free`` are bytes that each directory of a broker keeps."""
+    """The cluster at one moment.
+
+    ``kept_free`` are the bytes that each directory of a broker keeps free, by broker.
+    """
 
     metadata: ClusterMetadata
     ongoing: Ongoing
@@ -90,7 +93,7 @@ def find_source(broker_id: int, text: str, log_dirs: LogDirs) -> Source:
 
 
 def dirs_of(source: Source, snapshot: Snapshot) -> list[LogDirDescription]:
-    """Return the drained directories; none of a broker that is not alive."""
+    """Return the drained directories; empty if the broker is not alive."""
     return [
         log_dir
         for log_dir in snapshot.log_dirs.get(source.broker_id, ())
@@ -99,7 +102,8 @@ def dirs_of(source: Source, snapshot: Snapshot) -> list[LogDirDescription]:
 
 
 def open_places_for(source: Source, snapshot: Snapshot) -> list[OpenPlace]:
-    """Return other directories that take new replicas, and the bytes they can take."""
+    """Return the directories outside of the source that accept new replicas, with their free
+    bytes."""
     return [
         OpenPlace(
             place=Place(broker, log_dir.path),
@@ -118,7 +122,10 @@ def scope_of(source: Source, *, across_brokers: bool) -> Scope:
 
 
 def leaving(source: Source, snapshot: Snapshot) -> list[Leaving]:
-    """Return replicas that have to be moved, without those removed by a running reassignment."""
+    """Return the replicas that have to be moved.
+
+    Replicas that a running reassignment will remove are left out.
+    """
     located = locate(snapshot.log_dirs)
     if source.path is None:
         return list(_of_broker(source.broker_id, snapshot, located))
@@ -169,7 +176,10 @@ def _of_broker(
 
 
 def leaderless(source: Source, snapshot: Snapshot) -> list[TopicPartition]:
-    """Return partitions of a whole broker that cannot be copied because they have no leader."""
+    """Return the partitions of a drained broker that cannot be copied, because they have no leader.
+
+    The result is empty if a directory is drained.
+    """
     if source.path is not None:
         return []
     metadata = snapshot.metadata
@@ -200,12 +210,12 @@ def _completes_automatically(partition: TopicPartition, broker: int, snapshot: S
 
 
 def _lost(ongoing: OngoingReassignment, snapshot: Snapshot) -> set[int]:
-    """Return brokers that should get a replica and are not alive."""
+    """Return the brokers that should get a replica but are not alive."""
     return set(ongoing.adding) - snapshot.metadata.brokers.keys()
 
 
 def has_lost_targets(source: Source, snapshot: Snapshot) -> bool:
-    """Return whether a move out of the source waits for a broker that is gone."""
+    """Return whether a move out of the source waits for a broker that is not alive."""
     return any(
         source.broker_id in ongoing.removing and _lost(ongoing, snapshot)
         for ongoing in snapshot.ongoing.values()
@@ -213,7 +223,7 @@ def has_lost_targets(source: Source, snapshot: Snapshot) -> bool:
 
 
 def as_reassignment(plan: DrainPlan, source: Source, snapshot: Snapshot) -> ReassignmentPlan:
-    """Return the requests for ``plan``; they also cancel moves into the source."""
+    """Return ``plan`` as a reassignment, which also cancels moves into the source."""
     replicas: dict[TopicPartition, tuple[int, ...]] = {}
     log_dirs: dict[Replica, str] = {}
     for move in plan.moves:
@@ -232,7 +242,7 @@ def as_reassignment(plan: DrainPlan, source: Source, snapshot: Snapshot) -> Reas
 
 
 def _settled(partition: TopicPartition, snapshot: Snapshot) -> tuple[int, ...]:
-    """Return the replicas after the running reassignment."""
+    """Return the replicas of a partition after its running reassignment."""
     ongoing = snapshot.ongoing.get(partition)
     removing = ongoing.removing if ongoing else ()
     return tuple(b for b in _holders(partition, snapshot) if b not in removing)
@@ -241,7 +251,11 @@ def _settled(partition: TopicPartition, snapshot: Snapshot) -> tuple[int, ...]:
 def _target_replicas(
     partition: TopicPartition, source: int, target: int, snapshot: Snapshot
 ) -> tuple[int, ...]:
-    """Return the replicas with the target in place of the source, or of a lost new replica."""
+    """Return the replicas with ``target`` in place of ``source``.
+
+    If a running reassignment removes ``source``, ``target`` replaces a new replica whose broker is
+    not alive.
+    """
     settled = _settled(partition, snapshot)
     if target in settled:
         return settled
@@ -253,7 +267,7 @@ def _target_replicas(
 
 
 def obstacles(source: Source, snapshot: Snapshot) -> list[str]:
-    """Return lines about remaining uses of the source; empty if it may be removed."""
+    """Return sentences about the remaining uses of the source; empty if it may be removed."""
     lines = [
         f"{replica.topic}-{replica.partition}"
         + (" is on its way into " if replica.is_future else " is in ")

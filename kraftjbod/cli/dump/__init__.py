@@ -1,1 +1,1 @@
-"""Print files of a disk as lines: batches, indexes, snapshots, checkpoints. Read-only."""
+"""Prints files of a disk as lines: batches, indexes, snapshots, checkpoints. Read-only."""

@@ -2,8 +2,8 @@
 
 Flags and output are those of Kafka's ``kafka-dump-log.sh`` for files that Kafka has. A directory
 stands for all known files in it. The tool writes nothing and contacts no broker: use it for stopped
-brokers or closed files. Damage is reported on standard error, the rest is printed, and the exit
-code is 1.
+brokers or closed files. If a file is damaged, the damage is reported on standard error, the rest is
+printed, and the exit code is 1.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def main(
 
 
 def _paths(files: str) -> Iterator[str]:
-    """Yield each named file, and the files of directories by name."""
+    """Yield each named file. For a directory, yield its files of known kinds, by name."""
     for path in filter(None, files.split(",")):
         if not os.path.isdir(path):
             yield path
@@ -119,7 +119,7 @@ def _paths(files: str) -> Iterator[str]:
 
 
 def _dump_of(path: str, style: DumpStyle, indexes: IndexStyle) -> Dump | None:
-    """Return the dump function for a file; None if the file is not known."""
+    """Return the function that dumps a file; None if its kind is not known."""
     name = os.path.basename(path)
     suffix = os.path.splitext(name)[1]
     if name == LEADER_EPOCH_CHECKPOINT:

@@ -20,17 +20,20 @@ _TIME_ENTRY: Final = struct.Struct(">qI")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexStyle:
-    """What to print of an index."""
+    """The parts of an index to print."""
 
     verify_only: bool = False
-    """Only entries that do not match the log."""
+    """Print only the entries that do not match the log."""
     sanity_only: bool = False
-    """Only whether the file can be an index."""
+    """Print only whether the file can be an index."""
 
 
 def dump_offset_index(path: str, style: IndexStyle) -> Iterator[DumpItem]:
-    """:raises OSError: the index or its log cannot be read.
-    :raises DamagedFileError: it cannot be an index."""
+    """Yield the entries of an offset index, and those that do not match its log.
+
+    :raises OSError: the index or its log cannot be read.
+    :raises DamagedFileError: the file cannot be an index.
+    """
     base, data = _base_offset(path), _read(path, OFFSET_ENTRY_BYTES)
     entries = [(base + offset, at) for offset, at in _OFFSET_ENTRY.iter_unpack(data)]
     if not entries:
@@ -60,7 +63,10 @@ def dump_offset_index(path: str, style: IndexStyle) -> Iterator[DumpItem]:
 
 
 def dump_time_index(path: str, style: IndexStyle) -> Iterator[DumpItem]:
-    """Print a time index; errors as for :func:`dump_offset_index`."""
+    """Yield the entries of a time index, and those that do not match its log.
+
+    Errors are those of :func:`dump_offset_index`.
+    """
     base, data = _base_offset(path), _read(path, TIME_ENTRY_BYTES)
     entries = [(time, base + offset) for time, offset in _TIME_ENTRY.iter_unpack(data)]
     if style.sanity_only:
@@ -82,7 +88,7 @@ def dump_time_index(path: str, style: IndexStyle) -> Iterator[DumpItem]:
 
 
 def _headers(log: BinaryIO) -> Iterator[FoundBatch]:
-    """Yield batches without their data, which saves memory for large logs."""
+    """Yield the batches of a log without their data, to save memory."""
     for batch in find_batches(log):
         yield batch._replace(data=b"")
 
@@ -104,7 +110,7 @@ def _time_problems(
 
 
 def dump_transaction_index(path: str) -> Iterator[DumpItem]:
-    """Print a transaction index; errors as for :func:`dump_offset_index`."""
+    """Yield the entries of a transaction index; errors are those of :func:`dump_offset_index`."""
     index = TransactionIndex.from_bytes(_base_offset(path), _read(path, ENTRY_BYTES))
     if index is None:
         raise DamagedFileError(f"{path}: its entries cannot be those of an index")

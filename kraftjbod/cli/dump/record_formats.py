@@ -1,7 +1,7 @@
 """PURE. Formats keys and values of records: as text, or as JSON for internal topics.
 
-The format is that of Kafka's ``kafka-dump-log.sh``. Metadata records use Kafka's names, if Kafka
-has the record, with kraftjbod's fields.
+The format is that of Kafka's ``kafka-dump-log.sh``. Metadata records have Kafka's names, if Kafka
+has the record, and kraftjbod's fields.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _METADATA_KEY_BYTES: Final = 8
 
 
 class FormattedRecord(NamedTuple):
-    """The output after ``key:`` and ``payload:``; None to leave it out."""
+    """The output after ``key:`` and ``payload:``; None omits a part."""
 
     key: str | None
     payload: str | None
@@ -49,7 +49,7 @@ Decoder = Callable[[Record], FormattedRecord]
 
 
 def plain(record: Record) -> FormattedRecord:
-    """Return both as text."""
+    """Return key and value as text."""
     return FormattedRecord(_text(record.key), _text(record.value))
 
 
@@ -61,7 +61,11 @@ def _text(data: bytes | None) -> str | None:
 
 
 def _kinds(*, transactions: bool) -> Mapping[int, str]:
-    """Return names of record kinds by the type in their keys."""
+    """Return the names of record kinds by the type in their keys.
+
+    :param transactions: whether the topic is ``__transaction_state`` or else
+        ``__consumer_offsets``.
+    """
     found = {
         load_message(name).api_key: name.removesuffix("Key")
         for name in RECORD_SCHEMAS
@@ -73,7 +77,8 @@ def _kinds(*, transactions: bool) -> Mapping[int, str]:
 
 
 class Decoded(NamedTuple):
-    """A record of a coordinator; ``version`` and ``value`` of a tombstone are None."""
+    """A record of a coordinator, as JSON values. ``version`` and ``value`` of a tombstone are
+    None."""
 
     type: int
     key: dict[str, Any]
@@ -90,7 +95,10 @@ def decode_group_record(record: Record) -> Decoded | None:
 
 
 def decode_transaction_record(record: Record) -> Decoded | None:
-    """Decode a record of ``__transaction_state``; otherwise as :func:`decode_group_record`."""
+    """Decode a record of ``__transaction_state``; None if its type is unknown.
+
+    :raises RemoteProtocolError: it is malformed.
+    """
     return _decode_record(record, _kinds(transactions=True))
 
 
@@ -140,7 +148,7 @@ def _decode_record(record: Record, kinds: Mapping[int, str]) -> Decoded | None:
 def _split(data: bytes) -> tuple[int, memoryview]:
     """Split data into its first 16 bits (type or version) and the rest.
 
-    :raises RemoteProtocolError: fewer than 16 bits.
+    :raises RemoteProtocolError: the data has fewer than 16 bits.
     """
     view = memoryview(data)
     if len(view) < _TYPE.size:
@@ -149,7 +157,10 @@ def _split(data: bytes) -> tuple[int, memoryview]:
 
 
 def _decoded(name: str, version: int, data: memoryview) -> dict[str, Any]:
-    """:raises RemoteProtocolError: the data is malformed, or its version unknown."""
+    """Decode ``data`` as the message ``name`` to JSON values.
+
+    :raises RemoteProtocolError: the data is malformed, or its version is unknown.
+    """
     schema = load_message(name)
     if version not in schema.versions:
         raise RemoteProtocolError(f"{name} has no version {version} here")
@@ -158,7 +169,10 @@ def _decoded(name: str, version: int, data: memoryview) -> dict[str, Any]:
 
 
 def _plain_struct(message: Message, schema: StructSchema, version: int) -> dict[str, Any]:
-    """Return a dict as Kafka's JSON converters: fields of this version, tagged ones if set."""
+    """Return a message as JSON values, as Kafka's JSON converters do.
+
+    They omit fields that ``version`` lacks, and tagged fields with their default.
+    """
     document = {}
     for one in schema.fields:
         value = getattr(message, one.name)
@@ -180,7 +194,8 @@ def _plain_value(value: Any, field: FieldSchema, version: int) -> Any:
 
 
 def _open_members(group: dict[str, Any]) -> None:
-    """Decode subscription and assignment if they have the format of Kafka's consumers."""
+    """Decode subscription and assignment of each member, if they have the format of Kafka's
+    consumers."""
     if group.get("protocolType") != "consumer":
         return
     for member in group["members"]:
@@ -211,7 +226,10 @@ def format_metadata_entry(record: Record) -> FormattedRecord:
 
 
 def metadata_text(payload: bytes) -> str:
-    """:raises RemoteProtocolError: the payload is not one of kraftjbod's."""
+    """Return the records of a metadata entry as JSON documents, separated by spaces.
+
+    :raises RemoteProtocolError: the payload is not one of kraftjbod's.
+    """
     return " ".join(metadata_record_text(one) for one in decode_entry(payload))
 
 

@@ -1,7 +1,7 @@
 """WIRE. Prints the batches of a segment file, and their records, as Kafka's tool does.
 
 The file is read from its beginning, a batch at a time, and never written. A batch with a wrong CRC
-is marked. Where no batch can follow, the remaining bytes are counted and skipped.
+is marked. After the last complete batch, the remaining bytes are counted and skipped.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class DamagedFileError(KraftJbodError):
 
 @dataclass(frozen=True, slots=True)
 class DumpItem:
-    """A line, or with ``is_problem`` a problem.
+    """One line of output, with its values for JSON. ``is_problem`` marks damage.
 
     ``line`` is None for values that appear in JSON only.
     """
@@ -67,7 +67,7 @@ class FoundBatch(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DumpStyle:
-    """What to print of a segment."""
+    """The parts of a segment to print."""
 
     records: bool = False
     decode: Decoder | None = plain
@@ -78,7 +78,7 @@ class DumpStyle:
 
 
 def find_batches(file: BinaryIO, position: int = 0) -> Iterator[FoundBatch]:
-    """Yield complete batches from ``position`` on, until no batch can follow.
+    """Yield complete batches from ``position`` on, until the bytes are not a complete batch.
 
     :raises OSError: the disk fails.
     """
@@ -96,7 +96,10 @@ def find_batches(file: BinaryIO, position: int = 0) -> Iterator[FoundBatch]:
 
 
 def dump_segment(path: str, style: DumpStyle) -> Iterator[DumpItem]:
-    """:raises OSError: the file cannot be read."""
+    """Yield lines about the batches and records of a segment.
+
+    :raises OSError: the file cannot be read.
+    """
     name = os.path.basename(path)
     base = name.split(".")[0]
     if base.isdecimal():
@@ -205,7 +208,7 @@ def _codec(number: int) -> str:
 
 
 def _word(value: object) -> str:
-    """Format a value as Java and Scala do."""
+    """Return a value as text, as Java and Scala do."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""WIRE. Prints files beside logs: producer snapshots, checkpoints, metadata snapshots."""
+"""WIRE. Prints the files beside logs: producer snapshots, checkpoints, metadata snapshots."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from kraftjbod.storage.vfs import OpenMode, RealVfs
 
 
 def dump_producers(path: str) -> Iterator[DumpItem]:
-    """Yield a line for each remembered batch of a producer.
+    """Yield a line for each producer of a producer snapshot, with its last batch.
 
     :raises OSError: the file cannot be read.
     :raises DamagedFileError: the file is damaged.
@@ -53,14 +53,20 @@ def dump_producers(path: str) -> Iterator[DumpItem]:
 
 
 def dump_leader_epochs(path: str) -> Iterator[DumpItem]:
-    """:raises CorruptCheckpointError: the file is damaged."""
+    """Yield a line for each leader epoch of a checkpoint.
+
+    :raises CorruptCheckpointError: the file is damaged.
+    """
     for epoch, start in parse_leader_epochs(_text(path), path):
         facts = {"epoch": epoch, "startOffset": start}
         yield DumpItem(f"epoch: {epoch} startOffset: {start}", facts)
 
 
 def dump_offset_checkpoint(path: str) -> Iterator[DumpItem]:
-    """:raises CorruptCheckpointError: the file is damaged."""
+    """Yield a line for each partition of an offset checkpoint.
+
+    :raises CorruptCheckpointError: the file is damaged.
+    """
     for partition, offset in parse_offsets(_text(path), path).items():
         facts = {"topic": partition.topic, "partition": partition.partition, "offset": offset}
         line = " ".join(f"{name}: {value}" for name, value in facts.items())
@@ -68,7 +74,10 @@ def dump_offset_checkpoint(path: str) -> Iterator[DumpItem]:
 
 
 def dump_text(path: str) -> Iterator[DumpItem]:
-    """Yield the lines of a text file."""
+    """Yield the lines of a text file.
+
+    :raises DamagedFileError: the file is no text.
+    """
     for line in _text(path).splitlines():
         yield DumpItem(line, {"line": line})
 
@@ -83,7 +92,10 @@ def _text(path: str) -> str:
 
 
 def dump_metadata_snapshot(path: str) -> Iterator[DumpItem]:
-    """:raises DamagedFileError: the file is damaged or not a snapshot."""
+    """Yield the voters and the records of a metadata snapshot.
+
+    :raises DamagedFileError: the file is damaged or not a snapshot.
+    """
     named = SNAPSHOT_FILE.fullmatch(os.path.basename(path))
     if named is not None:
         end, epoch = int(named[1]), int(named[2])

@@ -1,1 +1,1 @@
-"""Offsets of resets, the tables of groups, and offsets of partitions."""
+"""Code of the tools about groups and offsets: tables, resets, and offsets of partitions."""

@@ -1,4 +1,4 @@
-"""WIRE. ``kraftjbod-get-offsets``: first, last or timestamp-based offsets of partitions.
+"""WIRE. ``kraftjbod-get-offsets``: prints first, last or timestamp-based offsets of partitions.
 
 Flags and output are those of Kafka's ``kafka-get-offsets.sh``, and the tool works with Kafka too. A
 line is ``topic:partition:offset``. Partitions without such a record appear only with ``--json``.
@@ -78,10 +78,12 @@ def main(
 
 
 class Rule:
-    """A regular expression for topics, and numbers of partitions; None for all."""
+    """Selects partitions by a regular expression for topics, and by partition numbers."""
 
     def __init__(self, topic: str, numbers: range | frozenset[int] | None) -> None:
-        """:raises click.UsageError: the regular expression is malformed."""
+        """:param numbers: partition numbers; None for all.
+        :raises click.UsageError: the regular expression is malformed.
+        """
         try:
             self._topic = re.compile(topic)
         except re.error as e:
@@ -94,7 +96,10 @@ class Rule:
 
 
 def parse_rule(text: str) -> Rule:
-    """:raises click.UsageError: the text is malformed."""
+    """Parse one item of ``--topic-partitions``.
+
+    :raises click.UsageError: the text is malformed.
+    """
     found = _RULE.fullmatch(text)
     if found is None or (":" in text and not (found["first"] or found["last"])):
         raise click.UsageError(f"{text!r}: write TOPIC, TOPIC:0, TOPIC:0-2, TOPIC:-2 or TOPIC:3-")
@@ -108,7 +113,10 @@ def parse_rule(text: str) -> Rule:
 
 
 def parse_numbers(text: str) -> frozenset[int]:
-    """:raises click.UsageError: a part is not a number."""
+    """Parse the value of ``--partitions``.
+
+    :raises click.UsageError: a part is not a number.
+    """
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdigit() for part in parts):
         raise click.UsageError(f"--partitions must be a comma separated list of numbers: {text!r}")
@@ -116,7 +124,10 @@ def parse_numbers(text: str) -> frozenset[int]:
 
 
 def parse_time(text: str) -> int:
-    """:raises click.UsageError: the text is neither a keyword nor a number."""
+    """Return the timestamp of a ListOffsets request for the value of ``--time``.
+
+    :raises click.UsageError: the text is neither a keyword nor a number.
+    """
     if text in _TIMES:
         return _TIMES[text]
     try:
@@ -134,7 +145,10 @@ async def _perform(
     *,
     with_internal: bool,
 ) -> None:
-    """:raises OperatingError: no partition matches."""
+    """Print the offsets.
+
+    :raises OperatingError: no partition matches.
+    """
     answer.say(None, partitions=[])
     async with cluster.connect() as client:
         metadata = await client.retry(client.refresh_metadata)
@@ -158,7 +172,7 @@ async def _perform(
 def _wanted(
     metadata: ClusterMetadata, rules: list[Rule], *, with_internal: bool
 ) -> dict[str, list[int]]:
-    """Return the matching partitions by topic."""
+    """Return the numbers of the matching partitions by topic."""
     wanted: dict[str, list[int]] = {}
     for name, topic in metadata.topics.items():
         if with_internal or not topic.is_internal:
@@ -171,7 +185,10 @@ def _wanted(
 async def _offsets(
     client: ClusterClient, wanted: dict[str, list[int]], timestamp: int
 ) -> dict[TopicPartition, int | OperatingError]:
-    """Return offsets or errors; negative offsets mean that no such record exists."""
+    """Return the offset or the error of each partition, and report each error.
+
+    A negative offset means that no record matches ``timestamp``.
+    """
     found: dict[TopicPartition, int | OperatingError] = {}
     for topic, numbers in wanted.items():
         for number in numbers:

@@ -1,5 +1,7 @@
-"""PURE. The tables of ``kraftjbod-consumer-groups``, with Kafka's columns and widths, and the same
-values for ``--json``."""
+"""PURE. The tables of ``kraftjbod-consumer-groups``, and the same values for ``--json``.
+
+Columns and widths are those of Kafka's tool.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ MISSING: Final = "-"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetRow:
-    """One partition of a group; missing values are None."""
+    """The values of one partition of a group; unknown values are None."""
 
     group: str
     topic: str
@@ -38,7 +40,7 @@ class OffsetRow:
         return max(0, self.end - self.committed)
 
     def document(self) -> dict[str, Any]:
-        """Return all columns except GROUP."""
+        """Return all columns except GROUP, for JSON."""
         return {
             "topic": self.topic,
             "partition": self.partition,
@@ -53,7 +55,7 @@ class OffsetRow:
 
 
 def offsets_table(rows: Sequence[OffsetRow], *, verbose: bool) -> str:
-    """Return CURRENT-OFFSET, LOG-END-OFFSET and LAG of each partition; empty without rows."""
+    """Return the table with offsets and lag of each partition; empty without rows."""
     heads = ["GROUP", "TOPIC", "PARTITION", *["LEADER-EPOCH"] * verbose]
     heads += ["CURRENT-OFFSET", "LOG-END-OFFSET", "LAG", "CONSUMER-ID", "HOST", "CLIENT-ID"]
     cells = [
@@ -115,7 +117,7 @@ def states_table(rows: Sequence[Mapping[str, str]], *, verbose: bool) -> str:
 
 
 def newer_columns(group: GroupDescription, member: GroupMember) -> dict[str, str]:
-    """Return columns that only groups with the consumer protocol have (KIP-848)."""
+    """Return the columns of a member that only groups with the consumer protocol have (KIP-848)."""
     has_target = member.target is not None
     upgraded = {None: MISSING, False: "false", True: "true"}[member.is_upgraded]
     return {
@@ -131,7 +133,7 @@ def epoch_columns(group: GroupDescription) -> dict[str, str]:
 
 
 def newer_facts(member: GroupMember) -> dict[str, Any]:
-    """Return these values of a member for JSON; empty for other groups."""
+    """Return the values of a member that only the consumer protocol has, for JSON; else empty."""
     if member.epoch is None:
         return {}
     return {
@@ -142,14 +144,14 @@ def newer_facts(member: GroupMember) -> dict[str, Any]:
 
 
 def newer_epochs(group: GroupDescription) -> dict[str, Any]:
-    """Return these values of a group for JSON; empty for other groups."""
+    """Return the epochs of a group that only the consumer protocol has, for JSON; else empty."""
     if group.epoch is None:
         return {}
     return {"groupEpoch": group.epoch, "targetAssignmentEpoch": group.target_epoch}
 
 
 def list_table(rows: Sequence[Sequence[str]], heads: Sequence[str]) -> str:
-    """Return the table with GROUP, and TYPE, STATE or both."""
+    """Return the table of ``--list``: GROUP, and TYPE, STATE or both."""
     width = max([_LEAST, *(len(row[0]) for row in rows)]) + 10
     lines = [heads, *rows]
     return "\n".join(
@@ -168,7 +170,7 @@ def resets_table(resets: Mapping[str, Mapping[TopicPartition, int]]) -> str:
 
 
 def resets_document(offsets: Mapping[TopicPartition, int]) -> list[dict[str, Any]]:
-    """Return the new offsets of one group."""
+    """Return the new offsets of one group, for JSON."""
     return [{**named_partition(one), "newOffset": offset} for one, offset in offsets.items()]
 
 
@@ -178,7 +180,7 @@ def deletions_table(outcomes: Mapping[TopicPartition, str]) -> str:
 
 
 def assignment_text(assignment: Sequence[TopicPartition]) -> str:
-    """Return ``topic:0,1;other:0``, Kafka's format of an assignment."""
+    """Return ``topic:0,1;other:0``, the format of assignments in Kafka's tool."""
     if not assignment:
         return MISSING
     return ";".join(
@@ -203,7 +205,11 @@ def _table(
     *,
     fixed: Collection[int] = (),
 ) -> str:
-    """Format a table after an empty line; columns are as wide as their cells unless ``fixed``."""
+    """Return a table after an empty line. Columns are as wide as their cells unless ``fixed``.
+
+    :param least: minimum width of each column; 0 for no padding.
+    :param fixed: indexes of the columns that have exactly their minimum width.
+    """
     if not rows:
         return ""
     widths = [

@@ -25,7 +25,7 @@ class OffsetResetError(KraftJbodError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """The first and the next offset of a partition now."""
+    """The current first offset of a partition, and the offset after its last record."""
 
     earliest: int
     latest: int
@@ -35,16 +35,16 @@ class Bounds:
 
 
 class _Lines(list[str]):
-    """A list as the output of a CSV writer."""
+    """A list that a CSV writer can write to."""
 
     def write(self, text: str) -> None:
         self.append(text)
 
 
 def parse_scope(text: str) -> tuple[str, tuple[int, ...] | None]:
-    """Parse ``topic`` or ``topic:0,1``; the partitions are None if they are not named.
+    """Parse ``topic`` or ``topic:0,1`` to topic and partitions; None for all partitions.
 
-    :raises OffsetResetError: any other text.
+    :raises OffsetResetError: the text has another form.
     """
     topic, colon, numbers = text.partition(":")
     if not colon:
@@ -56,9 +56,9 @@ def parse_scope(text: str) -> tuple[str, tuple[int, ...] | None]:
 
 
 def parse_instant_ms(text: str) -> int:
-    """Parse ``YYYY-MM-DDThh:mm:ss.sss``, with a zone or in UTC, to milliseconds since the epoch.
+    """Parse ``YYYY-MM-DDThh:mm:ss.sss``, with a zone or in UTC, to milliseconds since 1970.
 
-    :raises OffsetResetError: any other text.
+    :raises OffsetResetError: the text has another form.
     """
     try:
         instant = datetime.fromisoformat(text)
@@ -72,7 +72,7 @@ def parse_instant_ms(text: str) -> int:
 def parse_duration_ms(text: str) -> int:
     """Parse ``PnDTnHnMnS`` to milliseconds.
 
-    :raises OffsetResetError: any other text.
+    :raises OffsetResetError: the text has another form.
     """
     found = _DURATION.fullmatch(text.upper())
     given = {} if found is None else found.groupdict()
@@ -84,8 +84,11 @@ def parse_duration_ms(text: str) -> int:
 
 
 def parse_file(text: str, groups: Collection[str]) -> dict[str, dict[TopicPartition, int]]:
-    """Parse lines ``topic,partition,offset``, with the group in front if there are several.
+    """Parse lines ``topic,partition,offset``, with the group in front if there are several groups.
 
+    Lines of other groups than ``groups`` are ignored.
+
+    :returns: the offsets by group and partition.
     :raises OffsetResetError: a malformed line; the message names it.
     """
     wanted: dict[str, dict[TopicPartition, int]] = {}
@@ -106,7 +109,7 @@ def parse_file(text: str, groups: Collection[str]) -> dict[str, dict[TopicPartit
 
 
 def export(resets: Mapping[str, Mapping[TopicPartition, int]]) -> str:
-    """Return the text that ``parse_file`` reads."""
+    """Return the new offsets as the text that :func:`parse_file` reads."""
     out = _Lines()
     writer = csv.writer(out, lineterminator="\n")
     for group, offsets in resets.items():
@@ -121,7 +124,10 @@ def clamped(
     bounds: Mapping[TopicPartition, Bounds],
     report: Callable[[str], object],
 ) -> dict[TopicPartition, int]:
-    """Limit ``wanted`` to the logs; ``report`` gets a line for each changed offset."""
+    """Return the offsets, limited to the bounds of their partitions.
+
+    :param report: gets a line for each changed offset.
+    """
     offsets = {}
     for partition, offset in wanted.items():
         within = offsets[partition] = bounds[partition].clamp(offset)

@@ -1,1 +1,1 @@
-"""Performance measurements of a cluster by clients, as with Kafka's tools."""
+"""Measures the performance of a cluster with clients, as Kafka's tools do."""

@@ -1,4 +1,4 @@
-"""PURE. ``--print-metrics``: librdkafka's statistics, in the table of Kafka's tools.
+"""PURE. ``--print-metrics``: formats librdkafka's statistics as the table of Kafka's tools.
 
 The metrics differ from the Java client's. Their names are explained in
 https://github.com/confluentinc/librdkafka/blob/master/STATISTICS.md
@@ -14,7 +14,10 @@ _HEAD: Final = "Metric Name"
 
 
 def figure_lines(statistics: str) -> Iterator[str]:
-    """:param statistics: librdkafka's JSON document."""
+    """Yield the lines of the table, sorted by name.
+
+    :param statistics: librdkafka's JSON document.
+    """
     figures = dict(sorted(_figures("", json.loads(statistics))))
     width = max((len(name) for name in figures), default=0)
     yield ""

@@ -1,6 +1,6 @@
 """WIRE. ``ClientStatistics``: collects librdkafka's statistics, and prints them at the end.
 
-librdkafka sends a document once a second, while the client is polled.
+librdkafka sends a document with its statistics once a second, while the client is polled.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ class ClientStatistics:
         self._newest: str | None = None
 
     def settings(self) -> dict[str, Any]:
-        """Return the settings that the client needs for its statistics."""
+        """Return the settings with which a client sends its statistics."""
         return {"statistics.interval.ms": str(_INTERVAL_MS), "stats_cb": self._take}
 
     def print(self, poll: Callable[[float], object]) -> None:
-        """Print the statistics; poll the client until there are any.
+        """Print the newest statistics; poll the client until it has sent some.
 
-        :raises OperatingError: none arrived in time.
+        :raises OperatingError: none arrived within 2 s.
         """
         deadline_s = time.monotonic() + _PATIENCE_S
         while self._newest is None and time.monotonic() < deadline_s:

@@ -34,14 +34,19 @@ def header(*, is_detailed: bool) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """The amount that was read until some moment."""
+    """The amount that was read up to some time."""
 
     size_bytes: int = 0
     records: int = 0
 
 
 def total_line(read: Read, *, times: tuple[str, str], elapsed_ms: int, join_ms: int) -> str:
-    """Return the last line of a run; ``times`` are its start and its end."""
+    """Return the last line of a run.
+
+    :param times: formatted start and end of the run.
+    :param elapsed_ms: duration of the run.
+    :param join_ms: part of it in which the member had no partitions.
+    """
     fetch_ms = elapsed_ms - join_ms
     mb = read.size_bytes / _MB
     rates = _per_second(mb, elapsed_ms), _per_second(read.records, elapsed_ms)
@@ -53,7 +58,12 @@ def total_line(read: Read, *, times: tuple[str, str], elapsed_ms: int, join_ms: 
 
 
 def interval_line(read: Read, before: Read, *, at: str, elapsed_ms: int, join_ms: int) -> str:
-    """Return the line of one interval; ``before`` is the amount at its start."""
+    """Return the line of one interval.
+
+    :param before: the amount at the start of the interval.
+    :param at: formatted end of the interval.
+    :param join_ms: part of the interval in which the member had no partitions.
+    """
     fetch_ms = elapsed_ms - join_ms
     mb = (read.size_bytes - before.size_bytes) / _MB
     records = read.records - before.records
@@ -72,7 +82,7 @@ def _per_second(amount: float, elapsed_ms: int) -> str:
 def simple_date_format(pattern: str) -> Callable[[datetime], str]:
     """Return a function that formats a time as Java's SimpleDateFormat does.
 
-    :raises ConfigError: letters other than yMdHmsSZ.
+    :raises ConfigError: the pattern has letters other than yMdHmsSZ, or an open quote.
     """
     parts: list[str | None] = []
     end = 0

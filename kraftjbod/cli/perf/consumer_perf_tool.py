@@ -1,7 +1,7 @@
-"""WIRE. ``kraftjbod-consumer-perf-test``: measures records per second of a group member.
+"""WIRE. ``kraftjbod-consumer-perf-test``: measures the records per second of a group member.
 
-Flags, rules and output are those of Kafka's tool. It reads with librdkafka, so results compare
-clusters, not clients.
+Flags, rules and output are those of Kafka's tool. The tool reads with librdkafka. Its results can
+be compared between clusters, but not with those of Kafka's tool.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def _now_ms() -> int:
 
 
 class _Joining:
-    """The time that the member had no partitions."""
+    """Measures the time in which the member had no partitions."""
 
     def __init__(self, now_ms: int) -> None:
         self._since_ms = now_ms
@@ -238,7 +238,10 @@ class _Measuring:
         return read
 
     def _take(self) -> list[Any]:
-        """Return the records that have arrived; wait a moment for the first one."""
+        """Return the records that have arrived; wait up to 0.1 s for the first one.
+
+        :raises OperatingError: an error that is not retriable.
+        """
         from kraftjbod.cli.terminal.library_client import client_error
 
         messages = self._consumer.consume(_AT_ONCE, _POLL_S)

@@ -1,6 +1,7 @@
 """PURE. Counters and output of ``kraftjbod-producer-perf-test``: Kafka's lines, by its rules.
 
-Latencies are whole milliseconds. With more than :data:`SAMPLES` records only every n-th is kept.
+Latencies are whole milliseconds. Of more than :data:`SAMPLES` records, only the latency of every
+n-th is kept.
 """
 
 from __future__ import annotations
@@ -37,7 +38,10 @@ class ProducerFigures:
         self._window_max_ms = 0
 
     def record(self, latency_ms: int, size_bytes: int, now_ms: int) -> Sequence[str]:
-        """Note an acknowledged record, and return the lines to print now."""
+        """Count an acknowledged record, and return the lines to print now.
+
+        :param latency_ms: time from sending to the acknowledgement.
+        """
         if self.count % self._keep_each == 0:
             self._latencies.append(latency_ms)
         self.count += 1
@@ -97,14 +101,14 @@ class ProducerFigures:
 
 
 def java_ratio(amount: float, of: float) -> float:
-    """Return a quotient by the rules of Java's doubles, also for zero."""
+    """Return the quotient by the rules of Java's doubles: infinity or NaN if ``of`` is 0."""
     if of:
         return amount / of
     return float("inf") if amount else float("nan")
 
 
 def java_float(value: float, digits: int) -> str:
-    """Format as Java's ``%.nf``."""
+    """Return ``value`` in the format of Java's ``%.nf`` with n ``digits``."""
     if value != value:
         return "NaN"
     return "Infinity" if value == float("inf") else f"{value:.{digits}f}"

@@ -1,7 +1,7 @@
 """WIRE. ``kraftjbod-producer-perf-test``: measures records per second and latency of a producer.
 
-Flags, rules, output and the producer's defaults are those of Kafka's tool. It sends with
-librdkafka, so results compare clusters, not clients.
+Flags, rules, output and the producer's defaults are those of Kafka's tool. The tool sends with
+librdkafka. Its results can be compared between clusters, but not with those of Kafka's tool.
 """
 
 from __future__ import annotations
@@ -35,7 +35,10 @@ _TRANSACTION_S: Final = 60.0
 
 
 class _PropertyLists(Tool):
-    """Gives each word of Kafka's flag with several words a separate flag."""
+    """A command whose property flags accept several words, as in Kafka's tool.
+
+    Each of these words gets a separate flag before click parses them.
+    """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         spread: list[str] = []
@@ -54,13 +57,13 @@ class _PropertyLists(Tool):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Payloads:
-    """The payloads of records: parts of a file, random letters, or numbers."""
+    """The payloads of records: parts of a file, random letters, or the record's number."""
 
     record_bytes: int | None = None
     of_file: Sequence[bytes] = ()
 
     def make(self, chance: random.Random) -> Callable[[int], bytes]:
-        """Return a function from a record's number to its payload."""
+        """Return a function that returns the payload of a record by its number."""
         if self.of_file:
             return lambda _: chance.choice(self.of_file)
         if self.record_bytes is None:
@@ -77,7 +80,10 @@ def _letters(chance: random.Random, size: int) -> bytes:
 
 
 def read_payloads(path: str, delimiter: str) -> list[bytes]:
-    """:raises ConfigError: the file has no payloads."""
+    """Return the payloads in a file, which ``delimiter`` separates.
+
+    :raises ConfigError: the file cannot be read, or is empty.
+    """
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as e:
@@ -153,7 +159,10 @@ def main(**flags: Any) -> int:
 
 
 def _read(flags: dict[str, Any]) -> tuple[_Run, dict[str, str]]:
-    """:raises click.UsageError: flags are missing or contradict each other, as in Kafka's tool."""
+    """Check the flags; return the parameters of the run and the settings of the producer.
+
+    :raises click.UsageError: flags are missing or contradict each other, as in Kafka's tool.
+    """
     from kraftjbod.cli.terminal.library_client import read_settings
 
     sizes = [flags["record_size"], flags["payload_file"], flags["payload_monotonic"] or None]

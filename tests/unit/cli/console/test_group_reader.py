@@ -7,7 +7,7 @@ from itertools import islice
 
 import pytest
 
-from kraftjbod.cli.console.group_reader import GroupReader, Handed
+from kraftjbod.cli.console.group_reader import GroupReader, ReceivedRecord
 from kraftjbod.core.errors import ConfigError
 from tests.unit.cli.mini_broker import MiniBroker, mini_broker
 from tests.unit.cli.test_console_consumer import fill
@@ -25,7 +25,7 @@ async def test_group_reader_assigned_to_partition_reads_from_start_offset() -> N
         assert await asyncio.to_thread(_read, broker, "latest", 1) == []
 
 
-def _read(broker: MiniBroker, start: str, count: int) -> list[Handed]:
+def _read(broker: MiniBroker, start: str, count: int) -> list[ReceivedRecord]:
     reader = GroupReader({"bootstrap.servers": broker.address, "group.id": "g"})
     try:
         reader.assign("t", 0, start)
