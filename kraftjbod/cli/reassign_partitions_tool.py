@@ -1,8 +1,8 @@
-"""WIRE. ``kraftjbod-reassign-partitions``: move replicas between brokers and disks, as Kafka's tool
-does.
+"""WIRE. ``kraftjbod-reassign-partitions``: moves replicas between brokers and disks, as Kafka's
+tool.
 
-Additions to Kafka's tool: ``dirid:<id>`` in the file in place of a path, and ``--progress``, which
-waits until everything has moved and shows the progress of each replica.
+It has two additions to Kafka's tool: ``dirid:<id>`` in the file in place of a path, and
+``--progress``, which waits until everything has moved and shows the progress of each replica.
 """
 
 from __future__ import annotations

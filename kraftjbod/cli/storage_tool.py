@@ -1,4 +1,4 @@
-"""WIRE. ``kraftjbod-storage``: format and describe log directories, and dump segments.
+"""WIRE. ``kraftjbod-storage``: formats and describes log directories, and dumps segments.
 
 Flags, output lines and exit codes are those of Kafka's ``kafka-storage.sh`` (KIP-858, "Storage
 format command"), with one difference. ``--ignore-formatted`` does not format an empty path on which
@@ -247,7 +247,9 @@ class Formatter:
         own_endpoint: Endpoint | None = None,
         answer: Answer,
     ) -> None:
-        """:param own_endpoint: the controller's endpoint."""
+        """:param own_endpoint: the controller's endpoint; None if the flags do not name voters.
+        :raises StartupError: the cluster id is empty.
+        """
         if not cluster_id:
             raise StartupError("You must specify a cluster ID.")
         self._settings = settings
@@ -263,7 +265,10 @@ class Formatter:
         self._vfs = RealVfs()
 
     def format(self) -> None:
-        """:raises StartupError: the directories cannot be formatted; with Kafka's text."""
+        """Check the directories, and format the empty ones.
+
+        :raises StartupError: they cannot be formatted; with the text of Kafka's tool.
+        """
         metadata_dir = self._settings.metadata_dir
         ensemble = self._load(list(dict.fromkeys([metadata_dir, *self._settings.data_dirs])))
         ensemble.verify(
@@ -300,8 +305,9 @@ class Formatter:
         self._remember(ensemble, known)
 
     def _voters(self) -> VoterSet | None:
-        """Return the first voters. This controller gets the directory id that the flags name for
-        it.
+        """Return the first voters; None if the flags name none.
+
+        If the flags name this controller, its metadata directory gets the id that they give.
 
         :raises StartupError: the flags are malformed.
         """
@@ -346,8 +352,10 @@ class Formatter:
     def _refuse_missing_disks(self, ensemble: MetaPropertiesEnsemble, known: KnownDirs) -> None:
         """Check that no disk is missing, or that all are and the operator declared them lost.
 
-        With one remaining directory the broker can start, and ``--forget`` knows which last copies
-        are lost.
+        If one directory remains, the broker can start, and ``--forget`` knows which last copies are
+        lost.
+
+        :raises StartupError: a disk is missing; the message has the remedy.
         """
         are_all_lost = ensemble.loaded.keys().isdisjoint(self._settings.data_dirs)
         if are_all_lost and self._replace_lost:
@@ -406,7 +414,10 @@ class Formatter:
 
 
 def load_settings(path: str) -> StorageSettings:
-    """:raises ConfigError: the file cannot be read or is malformed."""
+    """Return the settings in a node's configuration file.
+
+    :raises ConfigError: the file cannot be read or is malformed.
+    """
     return StorageSettings.from_properties(
         parse_properties(read_file(path), path), source=path, base_dir=os.getcwd()
     )
@@ -420,7 +431,7 @@ def _report_ignored_keys(settings: StorageSettings, path: str, answer: Answer) -
 
 
 def _own_endpoint(path: str) -> Endpoint:
-    """Return the endpoint of the controller of that file.
+    """Return the endpoint of the controller whose configuration file is ``path``.
 
     :raises ConfigError: the file does not define it.
     """
@@ -453,8 +464,8 @@ def _features(release: str | None, pairs: tuple[str, ...]) -> dict[str, int]:
 
 
 def _inspect(paths: list[str]) -> tuple[dict[str, MetaProperties], list[str]]:
-    """Return the directories' identities, in the order of ``paths``, and problems in Kafka's
-    words."""
+    """Return the identities of formatted directories by path, and problems in the words of Kafka's
+    tool."""
     vfs, found, problems = RealVfs(), dict[str, MetaProperties](), list[str]()
     for path in paths:
         if not Path(path).exists():

@@ -1,4 +1,5 @@
-"""WIRE. ``kraftjbod-topics``: create, list, describe, extend and delete topics, as Kafka's tool.
+"""WIRE. ``kraftjbod-topics``: creates, lists, describes, extends and deletes topics, as Kafka's
+tool.
 
 ``--topic`` names one topic for ``--create``. For other actions it is a regular expression, in which
 commas separate alternatives. Additions to Kafka's tool are ``Offline`` in a partition's line, and
@@ -58,7 +59,7 @@ class TopicCommandError(KraftJbodError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """The values of the flags, with their names."""
+    """The values of the flags, under their names."""
 
     topic: str | None
     partitions: int | None
@@ -188,7 +189,7 @@ def _needs_all(created: CreatedTopic) -> str:
 def parse_assignment(text: str) -> dict[int, tuple[int, ...]]:
     """Parse ``1:2,2:3``: partition 0 on brokers 1 and 2, partition 1 on brokers 2 and 3.
 
-    :raises TopicCommandError: a part is not a list of brokers; the message names it.
+    :raises TopicCommandError: the text is no such assignment; the message has the reason.
     """
     assignment = {}
     for partition, part in enumerate(text.split(",")):
@@ -206,9 +207,10 @@ def parse_assignment(text: str) -> dict[int, tuple[int, ...]]:
 async def _matching(
     client: ClusterClient, options: Options, *, may_be_none: bool = False
 ) -> list[TopicMetadata]:
-    """Return the topics that ``--topic`` matches, by name.
+    """Return the topics that the flags select, by name.
 
-    :raises TopicCommandError: no topic matches, unless ``may_be_none``.
+    :param may_be_none: whether the result may be empty.
+    :raises TopicCommandError: no topic matches.
     """
     metadata = await client.retry(client.refresh_metadata)
     pattern = re.compile((options.topic or ".*").replace(",", "|"))
@@ -270,7 +272,10 @@ async def _describe(client: ClusterClient, topics: list[TopicMetadata], options:
 def _shown_partitions(
     topic: TopicMetadata, options: Options, needed: int
 ) -> list[PartitionMetadata]:
-    """:param needed: number of replicas that have to be in sync."""
+    """Return the partitions of a topic that the flags select.
+
+    :param needed: number of replicas that have to be in sync (``min.insync.replicas``).
+    """
 
     def is_shown(partition: PartitionMetadata) -> bool:
         in_sync = len(partition.isr)
@@ -285,7 +290,7 @@ def _shown_partitions(
 
 
 def topic_line(topic: TopicMetadata, configs: Mapping[str, str | None]) -> str:
-    """Kafka's line of a topic."""
+    """Return the line of a topic, as in Kafka's tool."""
     replicas = max((len(p.replicas) for p in topic.partitions.values()), default=0)
     settings = ",".join(f"{key}={value}" for key, value in sorted(configs.items()))
     return (
@@ -298,7 +303,7 @@ def topic_line(topic: TopicMetadata, configs: Mapping[str, str | None]) -> str:
 def partition_line(
     topic: str, partition: PartitionMetadata, eligible: EligibleLeaders | None = None
 ) -> str:
-    """Kafka's line of a partition, and which of its replicas are offline."""
+    """Return the line of a partition, as in Kafka's tool, with its offline replicas."""
     leader = str(partition.leader) if partition.leader >= 0 else "none"
     elr, last_known = ("N/A", "N/A") if eligible is None else map(_ids, eligible)
     return (

@@ -1,10 +1,11 @@
-"""WIRE. ``kraftjbod-transactions``: list, describe and abort transactions, and find hanging ones.
+"""WIRE. ``kraftjbod-transactions``: lists, describes and aborts transactions, and finds hanging
+ones.
 
 Commands, flags and columns are those of Kafka's ``kafka-transactions.sh``, and the tool works with
 Kafka too. ``--json`` has the same values.
 
-A transaction hangs if it is open in a partition and no coordinator will ever end it. Then
-read_committed consumers of the partition wait until ``abort`` writes a marker.
+A transaction hangs if it is open in a partition and no coordinator will ever end it. Consumers with
+read_committed then wait at that transaction, until ``abort`` writes a marker.
 """
 
 from __future__ import annotations
@@ -364,7 +365,10 @@ def force_terminate_command(cluster: ClusterAddress, answer: Answer, transaction
 async def _open_at(
     client: ClusterClient, partition: TopicPartition, start_offset: int
 ) -> tuple[int, int, int]:
-    """:raises OperatingError: no transaction begins at this offset."""
+    """Return producer id, producer epoch and coordinator epoch of an open transaction.
+
+    :raises OperatingError: no transaction begins at this offset.
+    """
     for one in (await _producers(client, [partition], None))[partition]:
         if one.start_offset == start_offset:
             return one.producer_id, one.producer_epoch, one.coordinator_epoch

@@ -320,13 +320,15 @@ class _Sending:
                 return
 
     def _slow_down(self, due_ms: float) -> None:
-        """Handle answers until the next record is due, unless that is sooner than the library can
-        wait."""
+        """Process responses until ``due_ms``, the time of the next record.
+
+        Waits below 2 ms are skipped, because the library cannot wait that shortly.
+        """
         while (ahead_ms := due_ms - _now_ms()) >= _LEAST_WAIT_MS:
             self._producer.poll(min(ahead_ms / 1000, _PATIENCE_S))
 
     def _await_answers(self) -> None:
-        """Wait until each record is answered or has reached ``delivery.timeout.ms``."""
+        """Wait until each record is acknowledged, or has failed after ``delivery.timeout.ms``."""
         while self._producer.flush(_PATIENCE_S):
             pass
 

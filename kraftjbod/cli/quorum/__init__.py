@@ -1,1 +1,1 @@
-"""Description and changes of the controllers' quorum."""
+"""Describes and changes the controllers' quorum."""

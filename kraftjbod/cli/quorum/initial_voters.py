@@ -22,7 +22,10 @@ class QuorumFlags:
         return self.standalone or self.initial_controllers is not None
 
     def check(self, settings: StorageSettings) -> None:
-        """:raises StartupError: the flags contradict each other or the configuration."""
+        """Check the flags.
+
+        :raises StartupError: they contradict each other or the configuration.
+        """
         given = [self.standalone, self.no_initial_controllers, self.initial_controllers is not None]
         if sum(given) > 1:
             raise StartupError(
@@ -50,7 +53,9 @@ class QuorumFlags:
     def voters(
         self, node_id: BrokerId, own: Endpoint | None, directory_id: DirectoryId
     ) -> VoterSet | None:
-        """Return the first voters; None if the log or the configuration names them.
+        """Return the first voters; None if the flags name none.
+
+        The metadata log or the configuration names the voters then.
 
         :param own: this controller's endpoint.
         :raises StartupError: the flags are malformed.
@@ -68,6 +73,7 @@ class QuorumFlags:
 def parse_controllers(text: str, listener: str) -> VoterSet:
     """Parse ``id@host:port:directoryId,...``.
 
+    :param listener: name of the voters' listener.
     :raises StartupError: a part is malformed or a duplicate; the message names it.
     """
     voters: list[Voter] = []

@@ -1,4 +1,4 @@
-"""WIRE. ``kraftjbod-metadata-quorum``: describe and change the quorum of controllers.
+"""WIRE. ``kraftjbod-metadata-quorum``: describes and changes the quorum of controllers.
 
 Flags, output lines and exit codes are those of Kafka's ``kafka-metadata-quorum.sh``. With
 ``--bootstrap-server`` the tool works with Kafka too.
@@ -61,7 +61,7 @@ class QuorumCommandError(KraftJbodError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quorum:
-    """The addresses of brokers or of controllers."""
+    """The addresses of brokers or of controllers, and the timeout of requests."""
 
     brokers: str | None
     controllers: str | None
@@ -69,7 +69,10 @@ class Quorum:
     timeout_ms: int
 
     async def change(self, voter: VoterToChange, *, unregisters: bool = False) -> None:
-        """Add a voter if it has endpoints, else remove it, and unregister it if requested."""
+        """Add the voter if it has endpoints, else remove it.
+
+        :param unregisters: whether to unregister the removed controller.
+        """
         if self.controllers is not None:
             await change_by_controllers(
                 self.controllers,
@@ -254,7 +257,8 @@ def _time_text(wall_ms: int, now_ms: int | None) -> str:
 
 
 def _table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Format cells as Kafka's tools do: padded to the column's width, followed by a tab."""
+    """Return the lines of a table as Kafka's tools format it: padded cells, each followed by
+    a tab."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "".join(f"{cell:<{width}}\t" for cell, width in zip(row, widths, strict=True))
@@ -338,9 +342,9 @@ def remove_command(
 
 
 def _controller_of(path: str) -> VoterToChange:
-    """Return the controller to which a configuration file belongs.
+    """Return the controller to which a configuration file belongs, as a voter to add.
 
-    :raises KraftJbodError: not a controller's file, or its metadata directory is not formatted.
+    :raises KraftJbodError: it is no controller's file, or its metadata directory is not formatted.
     """
     values = parse_properties(read_file(path), path)
     config = ControllerConfig.from_properties(values, source=path, base_dir=os.getcwd())

@@ -1,4 +1,4 @@
-"""WIRE. Describe and change the quorum, by requests to a broker or to the controllers."""
+"""WIRE. Describes and changes the quorum, by requests to a broker or to the controllers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class QuorumReplica:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuorumDescription:
-    """The quorum; ``leader_id`` and ``high_watermark`` are -1 if unknown."""
+    """The quorum of controllers; ``leader_id`` and ``high_watermark`` are -1 if unknown."""
 
     cluster_id: str
     leader_id: int
@@ -52,9 +52,9 @@ class QuorumDescription:
 
 
 async def describe_quorum(client: ClusterClient) -> QuorumDescription:
-    """Describe the quorum by a request to a broker, which forwards it to the active controller.
+    """Return the quorum, by a request to a broker, which forwards it to the active controller.
 
-    :raises OperatingError: it is refused, or no controller is active.
+    :raises OperatingError: the request is refused, or no controller is active.
     """
     wanted = DescribeQuorumRequest.TopicData(
         topic_name=_TOPIC, partitions=[DescribeQuorumRequest.PartitionData(partition_index=0)]
@@ -102,10 +102,11 @@ def _replica(
 async def describe_quorum_by_controllers(
     addresses: str, *, timeout_ms: int, report: Callable[[str], None]
 ) -> QuorumDescription:
-    """Describe the quorum by a request to the active one of the controllers at ``HOST:PORT,...``.
+    """Return the quorum, by a request to the active controller.
 
-    :raises WrongPortError: a broker listens there.
-    :raises OperatingError: it is refused, or none of the controllers is active.
+    :param addresses: ``HOST:PORT,...`` of controllers.
+    :raises WrongPortError: a broker listens at an address.
+    :raises OperatingError: the request is refused, or no controller is active.
     """
     # Importing the RPC's messages takes a tenth of a second, and brokers do not need them.
     from kraftjbod.cli.clients.controller_client import ControllerClient
@@ -140,7 +141,7 @@ async def describe_quorum_by_controllers(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VoterToChange:
-    """A controller to be added or removed; ``endpoints`` only for one to be added."""
+    """A controller to add to the voters or to remove; only one to add has ``endpoints``."""
 
     node_id: int
     directory_id: DirectoryId
@@ -148,7 +149,10 @@ class VoterToChange:
 
 
 async def add_voter(client: ClusterClient, voter: VoterToChange) -> None:
-    """:raises OperatingError: the cluster refuses."""
+    """Add a controller to the voters, by a request to a broker.
+
+    :raises OperatingError: the cluster refuses the request.
+    """
     response = await client.request_from_any_broker(
         AddRaftVoterRequest(
             cluster_id=None,
@@ -165,7 +169,10 @@ async def add_voter(client: ClusterClient, voter: VoterToChange) -> None:
 
 
 async def remove_voter(client: ClusterClient, voter: VoterToChange) -> None:
-    """:raises OperatingError: the cluster refuses."""
+    """Remove a controller from the voters, by a request to a broker.
+
+    :raises OperatingError: the cluster refuses the request.
+    """
     response = await client.request_from_any_broker(
         RemoveRaftVoterRequest(
             cluster_id=None, voter_id=voter.node_id, voter_directory_id=voter.directory_id
@@ -184,7 +191,8 @@ async def change_by_controllers(
 ) -> None:
     """Add ``voter`` if it has endpoints, else remove it, by a request to the active controller.
 
-    :param unregisters: whether to unregister it after its removal.
+    :param unregisters: whether to unregister the removed controller.
+    :raises OperatingError: the request is refused, or no controller is active.
     """
     from kraftjbod.cli.clients.controller_admin import unregister_controller
     from kraftjbod.cli.clients.controller_client import ControllerClient
@@ -207,7 +215,10 @@ async def change_by_controllers(
 
 
 def require_leader(found: QuorumDescription) -> QuorumReplica:
-    """:raises OperatingError: no controller leads, or the leader is not a voter any more."""
+    """Return the leader of the quorum.
+
+    :raises OperatingError: no controller leads, or the leader is not a voter any more.
+    """
     leader = found.leader
     if leader is None:
         raise OperatingError(f"nobody leads the quorum now (leader id {found.leader_id})")

@@ -1,1 +1,1 @@
-"""``kraftjbod-reassign-partitions``: plans as files, requests, and progress."""
+"""Code of ``kraftjbod-reassign-partitions``: plans as files, requests, and progress."""

@@ -1,4 +1,4 @@
-"""WIRE. Kafka's round-robin assignment of a topic's partitions to brokers, for proposals.
+"""WIRE. Proposes brokers for the partitions of a topic, by Kafka's round-robin assignment.
 
 * All brokers lead the same number of partitions, plus or minus one.
 * The followers of one leader's partitions are spread over all other brokers.
@@ -24,11 +24,11 @@ def assign_replicas(
 ) -> list[tuple[int, ...]]:
     """Return the brokers of each partition, the preferred leader first, by partition index.
 
-    :param racks: by broker; all None to ignore racks.
+    :param racks: rack by broker; all None to ignore racks.
     :param random_below: return a random number from 0 to the argument, exclusive. It selects the
         leader of partition 0 and the shift of the followers, so that topics begin on different
         brokers.
-    :raises ReassignmentError: there are too few brokers, or some brokers have a rack and some none.
+    :raises ReassignmentError: the brokers are too few, or only some of them have a rack.
     """
     if replication_factor > len(racks):
         raise ReassignmentError(
@@ -45,7 +45,7 @@ def assign_replicas(
 
 
 def _by_alternating_rack(racks: Mapping[int, str | None]) -> list[int]:
-    """Return brokers alternating by rack; sorted by id if there are no racks."""
+    """Return the brokers in an order in which racks alternate; without racks, by id."""
     rackless = sorted(broker for broker, rack in racks.items() if rack is None)
     if rackless and len(rackless) != len(racks):
         raise ReassignmentError(
@@ -63,7 +63,8 @@ def _by_alternating_rack(racks: Mapping[int, str | None]) -> list[int]:
 def _candidates(
     brokers: list[int], first: int, shift: int, racks: Mapping[int, str | None]
 ) -> Iterable[int]:
-    """Yield the leader, then all other brokers repeatedly; ``shift`` selects the first of them."""
+    """Yield the leader, then all other brokers repeatedly; ``shift`` selects the first of the
+    others."""
     yield brokers[first]
     others = len(brokers) - 1
     # A shift by one would also move each follower to the next rack. A multiple of the number of

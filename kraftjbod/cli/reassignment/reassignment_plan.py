@@ -1,4 +1,4 @@
-"""WIRE. The files of ``kraftjbod-reassign-partitions``: the requested place of each replica.
+"""WIRE. Parses the files of ``kraftjbod-reassign-partitions``: the requested place of each replica.
 
 The format is Kafka's JSON (KIP-113, "Scripts"). A directory is ``any``, an absolute path, or, with
 kraftjbod only, ``dirid:`` and a directory id.
@@ -6,7 +6,7 @@ kraftjbod only, ``dirid:`` and a directory id.
 * A file is checked completely before any request is sent.
 * Every error message names the place in the file.
 
-Whether brokers, topics and directories exist is checked elsewhere.
+The existence of brokers, topics and directories is checked elsewhere.
 """
 
 from __future__ import annotations
@@ -24,11 +24,14 @@ _VERSION: Final = 1
 
 
 class ReassignmentError(KraftJbodError):
-    """The reassignment is impossible or malformed."""
+    """The requested reassignment is impossible or malformed."""
 
 
 class Replica(NamedTuple):
-    """A replica. The order is by broker, topic and partition, as in kafka-reassign-partitions."""
+    """A replica of a partition on a broker.
+
+    Replicas are ordered by broker, topic and partition, as in kafka-reassign-partitions.
+    """
 
     broker_id: int
     topic: str
@@ -44,7 +47,10 @@ class Replica(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReassignmentPlan:
-    """Brokers by partition, the preferred leader first; ``log_dirs`` leaves out ``any``."""
+    """Brokers by partition, the preferred leader first, and directories by replica.
+
+    A replica without an entry in ``log_dirs`` may be in any directory of its broker.
+    """
 
     replicas: Mapping[TopicPartition, tuple[int, ...]]
     log_dirs: Mapping[Replica, str] = field(default_factory=dict)
@@ -58,7 +64,7 @@ class ReassignmentPlan:
         return sorted({broker for brokers in self.replicas.values() for broker in brokers})
 
     def dirs_of(self, partition: TopicPartition) -> list[str]:
-        """Return directories parallel to the partition's replicas."""
+        """Return the directories of a partition's replicas, in the order of its brokers."""
         topic, index = partition
         return [
             self.log_dirs.get(Replica(broker, topic, index), ANY_DIRECTORY)
@@ -79,14 +85,14 @@ class ReassignmentPlan:
         return {"version": _VERSION, "partitions": partitions}
 
     def as_json(self) -> str:
-        """Return the document as text on one line."""
+        """Return Kafka's document as text on one line."""
         return json.dumps(self.document(), separators=(",", ":"))
 
 
 def parse_reassignment(text: str) -> ReassignmentPlan:
     """Parse the content of ``--reassignment-json-file``.
 
-    :raises ReassignmentError: it is malformed; with Kafka's text if Kafka has one.
+    :raises ReassignmentError: it is malformed; with the text of Kafka's tool if it has one.
     """
     replicas: dict[TopicPartition, tuple[int, ...]] = {}
     log_dirs: dict[Replica, str] = {}
@@ -120,7 +126,7 @@ def parse_reassignment(text: str) -> ReassignmentPlan:
 
 
 def parse_topics(text: str) -> list[str]:
-    """Parse the topics in ``--topics-to-move-json-file``.
+    """Return the topic names in the content of ``--topics-to-move-json-file``.
 
     :raises ReassignmentError: it is malformed.
     """
@@ -134,9 +140,9 @@ def parse_topics(text: str) -> list[str]:
 
 
 def parse_broker_list(text: str) -> list[int]:
-    """Parse ``1,2,3``.
+    """Parse ``1,2,3`` to broker ids.
 
-    :raises ReassignmentError: a part is not a broker id; the message names it.
+    :raises ReassignmentError: a part is not a broker id, or a duplicate; the message names it.
     """
     parts = [part.strip() for part in text.split(",")]
     for part in parts:
@@ -148,7 +154,11 @@ def parse_broker_list(text: str) -> list[int]:
 
 
 def _entries(text: str, key: str) -> list[tuple[str, Mapping[str, Any]]]:
-    """Return the objects of a version 1 document's list, each with its place in the file."""
+    """Return the objects in the list ``key`` of a version 1 document, each with its place in the
+    file.
+
+    :raises ReassignmentError: the document is malformed.
+    """
     try:
         document = json.loads(text)
     except ValueError as e:
@@ -194,7 +204,10 @@ def _checked(value: Any, place: str, kind: type[Any]) -> Any:
 
 
 def _log_dirs(entry: Mapping[str, Any], place: str, partition: TopicPartition) -> list[str]:
-    """Return directories parallel to the entry's replicas."""
+    """Return the directories of an entry, in the order of its replicas.
+
+    :raises ReassignmentError: they are malformed.
+    """
     replicas = entry["replicas"]
     if "log_dirs" not in entry:
         return [ANY_DIRECTORY] * len(replicas)

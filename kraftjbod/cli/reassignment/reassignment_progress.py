@@ -1,9 +1,9 @@
 """WIRE. Progress of moving replicas: bytes, rate and remaining time of each.
 
-Brokers report the bytes: those of a future copy compared with the current one (a move between
-directories), or those of a new replica compared with its leader's (a move between brokers). All
-output goes to standard error. rich, whose import takes a tenth of a second, is used on terminals
-only.
+The bytes are those that brokers report. For a move between directories, the size of the future copy
+is compared with that of the current one. For a move between brokers, the size of the new replica is
+compared with that of the leader. All output goes to standard error. rich, whose import takes a
+tenth of a second, is used on terminals only.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ _WIDTH_WITH_BARS: Final = 120
 
 
 class StalledError(KraftJbodError):
-    """No move has made progress for minutes."""
+    """No move has made progress for too long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copying:
-    """A replica being copied; ``total_bytes`` may grow, because producers continue."""
+    """A replica being copied; ``total_bytes`` may grow, because producers continue to write."""
 
     label: str
     done_bytes: int
@@ -65,9 +65,9 @@ Show = Callable[[Sequence[tuple[Copying, str]]], None]
 def copies(
     plan: ReassignmentPlan, ongoing: Ongoing, metadata: ClusterMetadata, found: LogDirs
 ) -> list[Copying]:
-    """Return the copies of ``plan`` in progress; empty if all is done.
+    """Return the copies of ``plan`` in progress; empty if all are done.
 
-    :param found: the directories of :func:`brokers_to_ask`.
+    :param found: the directories of the brokers that :func:`brokers_to_ask` returns.
     """
     located = locate(found)
     between_brokers = [
@@ -82,7 +82,10 @@ def copies(
 def brokers_to_ask(
     plan: ReassignmentPlan, ongoing: Ongoing, metadata: ClusterMetadata
 ) -> list[int]:
-    """Return brokers with a directory in ``plan``, and live brokers that send or receive."""
+    """Return the brokers whose directories show the progress of ``plan``.
+
+    They are the brokers with a target directory, and the live ones that send or receive.
+    """
     busy: set[int] = set()
     for partition in plan.replicas.keys() & ongoing.keys():
         busy |= {*ongoing[partition].adding, _leader(metadata, partition)}
@@ -125,7 +128,7 @@ def _move(state: MoveState) -> Copying:
 
 
 class Speed:
-    """Bytes per second over the last seconds."""
+    """The rate of a copy over the last 10 seconds."""
 
     def __init__(self) -> None:
         self._samples: deque[tuple[int, int]] = deque()
@@ -139,13 +142,16 @@ class Speed:
 
     @property
     def bytes_per_second(self) -> float | None:
-        """Return the rate; None before there are two samples."""
+        """The rate in bytes per second; None before the second sample."""
         (first_ms, first), (last_ms, last) = self._samples[0], self._samples[-1]
         return (last - first) / (last_ms - first_ms) * 1000 if last_ms > first_ms else None
 
 
 def figures(copying: Copying, bytes_per_second: float | None) -> str:
-    """``12.0 MiB of 40.0 MiB, 30 %, 5.1 MiB/s, 6 s left``."""
+    """Return ``12.0 MiB of 40.0 MiB, 30 %, 5.1 MiB/s, 6 s left``.
+
+    :param bytes_per_second: None if the rate is unknown.
+    """
     done, total = copying.done_bytes, copying.total_bytes
     parts = [f"{size_text(done)} of {size_text(total)}"]
     if total:
@@ -205,7 +211,7 @@ async def follow(
 
 
 def show_once(under_way: Sequence[Copying]) -> None:
-    """Print one line per copy."""
+    """Print one line per copy, without a rate."""
     _print_lines([(copying, figures(copying, None)) for copying in under_way])
 
 
@@ -239,7 +245,7 @@ def _screen() -> Iterator[Show]:
 
 @contextmanager
 def bars() -> Iterator[Show]:
-    """Show one bar per copy while it is in progress."""
+    """Context with a function that shows one bar per copy on a terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskID, TextColumn
     from rich.table import Column

@@ -1,7 +1,7 @@
 """WIRE. The actions of ``kraftjbod-reassign-partitions``, one function each.
 
-The output is Kafka's lines, or the same values in JSON. All checks come before the first change. If
-a later step fails, completed changes are reported before the error.
+The output is the lines of Kafka's tool, or the same values in JSON. All checks come before the
+first change. If a later step fails, completed changes are reported before the error.
 """
 
 from __future__ import annotations
@@ -76,7 +76,8 @@ class RefusedError(KraftJbodError):
 class ExecuteOptions:
     """Options of --execute. Rates are in bytes per second; None leaves them unchanged.
 
-    ``timeout_ms`` limits the requests for replicas that their brokers do not have yet.
+    ``timeout_ms`` limits the time in which moves of replicas that their brokers do not have yet are
+    requested again.
     """
 
     timeout_ms: int
@@ -95,7 +96,7 @@ async def generate(
     is_rack_aware: bool,
     random_below: Callable[[int], int],
 ) -> None:
-    """Print the present replicas of the topics, and a proposal that spreads them over
+    """Print the current replicas of ``topics``, and a proposal that spreads them over
     ``brokers``."""
     metadata = await client.retry(partial(client.refresh_metadata, topics))
     _require_brokers(brokers, metadata)
@@ -128,7 +129,11 @@ async def generate(
 async def execute(
     client: ClusterClient, answer: Answer, plan: ReassignmentPlan, options: ExecuteOptions
 ) -> None:
-    """Start all moves of ``plan``: between brokers first, then between directories."""
+    """Start all moves of ``plan``: between brokers first, then between directories.
+
+    :raises RefusedError: the cluster refuses the moves, or others are running.
+    :raises ReassignmentError: the plan is impossible.
+    """
     ongoing = await _ongoing(client)
     if ongoing and not options.is_additional:
         raise RefusedError(_EXISTING)
@@ -172,7 +177,10 @@ async def execute(
 async def verify(
     client: ClusterClient, answer: Answer, plan: ReassignmentPlan, *, preserve_throttles: bool
 ) -> None:
-    """Print the progress of each move, and remove the throttles once all are done."""
+    """Print the progress of each move of ``plan``, and remove the throttles once all are done.
+
+    :param preserve_throttles: whether to keep the throttles.
+    """
     ongoing = await _ongoing(client)
     metadata = await client.retry(partial(client.refresh_metadata, plan.topics))
     answer.say("Status of partition reassignment:", partitions=[], moves=[])
@@ -192,12 +200,15 @@ async def cancel(
     preserve_throttles: bool,
     timeout_ms: int,
 ) -> None:
-    """Cancel the moves of ``plan`` that are in progress."""
+    """Cancel the moves of ``plan`` that are in progress, and remove the throttles.
+
+    :param preserve_throttles: whether to keep the throttles.
+    """
     metadata = await client.retry(partial(client.refresh_metadata, plan.topics))
     active = sorted(plan.replicas.keys() & await _ongoing(client))
     if active:
-        wishes = [Reassignment(topic_partition=partition, replicas=None) for partition in active]
-        refusals = await client.retry(lambda: alter_partition_reassignments(client, wishes))
+        cancelled = [Reassignment(topic_partition=partition, replicas=None) for partition in active]
+        refusals = await client.retry(lambda: alter_partition_reassignments(client, cancelled))
         _raise_refusals(f"Error cancelling partition reassignment{_s(refusals)} for:", refusals)
         answer.say(
             f"Successfully cancelled partition reassignment{_s(active)} for: {joined(active)}",
@@ -219,13 +230,13 @@ async def cancel(
         await _start_moves(client, answer, back, timeout_ms)
     else:
         answer.say("None of the specified partition moves are active.", startedMoves=[])
-    await _forget_wishes(client, moves, found)
+    await _forget_targets(client, moves, found)
     if not preserve_throttles:
         await clear_throttles(client, answer, plan, metadata)
 
 
 async def copies_under_way(client: ClusterClient, plan: ReassignmentPlan) -> list[Copying]:
-    """Return the copies of ``plan`` in progress, with bytes."""
+    """Return the copies of ``plan`` in progress, with their sizes."""
     ongoing = await _ongoing(client)
     metadata = await client.retry(partial(client.refresh_metadata, plan.topics))
     brokers = brokers_to_ask(plan, ongoing, metadata)
@@ -234,7 +245,7 @@ async def copies_under_way(client: ClusterClient, plan: ReassignmentPlan) -> lis
 
 
 async def list_ongoing(client: ClusterClient, answer: Answer) -> None:
-    """Print all running reassignments."""
+    """Print all running reassignments of the cluster."""
     ongoing = await _ongoing(client)
     found = "Current partition reassignments:" if ongoing else "No partition reassignments found."
     answer.say(found, reassignments=[])
@@ -251,7 +262,7 @@ async def _ongoing(client: ClusterClient) -> Ongoing:
 
 
 async def _log_dirs(client: ClusterClient, brokers: Iterable[int]) -> LogDirs:
-    """Describe the directories of ``brokers``; a failed broker is retried separately."""
+    """Return the directories of ``brokers``; the request to each broker is retried separately."""
     asked = list(brokers)
     answers = await asyncio.gather(
         *(client.retry(partial(describe_log_dirs, client, broker)) for broker in asked)
@@ -267,7 +278,7 @@ async def _move_states(client: ClusterClient, plan: ReassignmentPlan) -> list[Mo
 async def _with_real_dirs(
     client: ClusterClient, current: Mapping[TopicPartition, tuple[int, ...]]
 ) -> ReassignmentPlan:
-    """Return ``current`` with today's directories, for a rollback."""
+    """Return ``current`` with the current directories of the replicas, for a rollback."""
 
     async def ask(broker: int) -> Sequence[LogDirDescription]:
         try:
@@ -295,7 +306,7 @@ def _brokers_with_targets(plan: ReassignmentPlan) -> list[int]:
 def _newcomers(
     plan: ReassignmentPlan, current: Mapping[TopicPartition, tuple[int, ...]]
 ) -> list[int]:
-    """Return brokers that get a partition they do not have, and those with target directories."""
+    """Return the brokers that get a new replica, and those with target directories."""
     targets = {
         broker
         for partition, replicas in plan.replicas.items()
@@ -341,7 +352,8 @@ def _current(
 def _reassignments(
     plan: ReassignmentPlan, current: Mapping[TopicPartition, tuple[int, ...]], found: LogDirs
 ) -> list[Reassignment]:
-    """Return the reassignments, with directory ids if the broker is known to support these."""
+    """Return the requests of ``plan``, with directory ids as targets if the broker supports
+    them."""
     ids = {broker: ids_by_path(log_dirs) for broker, log_dirs in found.items()}
 
     def target(partition: TopicPartition, broker: int) -> str:
@@ -364,7 +376,10 @@ def _reassignments(
 async def _start_moves(
     client: ClusterClient, answer: Answer, targets: Mapping[Replica, str], timeout_ms: int
 ) -> None:
-    """Request each move until the broker has the replica and has started it (KIP-113)."""
+    """Request each move until its broker has the replica and has started the move (KIP-113).
+
+    :raises RefusedError: some moves did not start within ``timeout_ms``.
+    """
     pending = dict(targets)
     deadline = time.monotonic() + timeout_ms / 1000
     while pending:
@@ -384,23 +399,25 @@ async def _start_moves(
             await asyncio.sleep(_ASK_AGAIN_MS / 1000)
 
 
-async def _forget_wishes(client: ClusterClient, moves: Iterable[MoveState], found: LogDirs) -> None:
-    """Clear target directories that brokers remember for replicas they do not have.
+async def _forget_targets(
+    client: ClusterClient, moves: Iterable[MoveState], found: LogDirs
+) -> None:
+    """Clear the target directories that brokers remember for replicas that they do not have.
 
     Kafka's brokers have no request for that.
     """
-    wishes = {
+    targets = {
         move.replica: ANY_DIRECTORY
         for move in moves
         if move.located.current_dir is None and ids_by_path(found[move.replica.broker_id])
     }
-    await _ask_to_move(client, wishes)
+    await _ask_to_move(client, targets)
 
 
 async def _ask_to_move(client: ClusterClient, targets: Mapping[Replica, str]) -> list[Replica]:
-    """Request moves, and return those that have started.
+    """Request moves between directories; return the replicas whose moves have started.
 
-    :raises ReassignmentError: the first move that was refused permanently.
+    :raises ReassignmentError: a broker refused a move permanently; names the first one.
     """
     by_broker: dict[int, dict[str, list[TopicPartition]]] = defaultdict(lambda: defaultdict(list))
     for replica, target in targets.items():

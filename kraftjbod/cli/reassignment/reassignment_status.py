@@ -1,7 +1,7 @@
-"""WIRE. The progress of a reassignment, as values and as Kafka's sentences.
+"""WIRE. The progress of a reassignment, as values and as the sentences of Kafka's tool.
 
-For each partition there are two sources: the controller reports its brokers, and each broker
-reports present and future directories. This file sends no requests.
+The controller reports the brokers of each partition, and each broker reports current and future
+directories of its replicas. This file sends no requests.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ Ongoing = Mapping[TopicPartition, OngoingReassignment]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Located:
-    """Present and future directory of a replica on its broker; sizes are in bytes."""
+    """Current and future directory of a replica on its broker; None if it has none. Sizes are in
+    bytes."""
 
     current_dir: str | None = None
     future_dir: str | None = None
@@ -41,7 +42,7 @@ class Located:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionState:
-    """Present and target brokers of one partition."""
+    """Current and target brokers of one partition."""
 
     partition: TopicPartition
     current: tuple[int, ...]
@@ -124,7 +125,10 @@ class MoveState:
 def partition_states(
     plan: ReassignmentPlan, ongoing: Ongoing, metadata: ClusterMetadata
 ) -> list[PartitionState]:
-    """Return states sorted by partition; a partition that does not exist has no replicas."""
+    """Return the states of the partitions of ``plan``, sorted by partition.
+
+    A partition that does not exist has no current replicas.
+    """
     states = []
     for partition, target in sorted(plan.replicas.items()):
         active = ongoing.get(partition)
@@ -141,14 +145,17 @@ def partition_states(
 
 
 def replicas_of(metadata: ClusterMetadata, partition: TopicPartition) -> tuple[int, ...]:
-    """Return the replicas in the metadata; none for a partition that does not exist."""
+    """Return the replicas of a partition in the metadata; empty if it does not exist."""
     topic = metadata.topics.get(partition.topic)
     found = topic.partitions.get(partition.partition) if topic else None
     return found.replicas if found else ()
 
 
 def move_states(plan: ReassignmentPlan, found: LogDirs) -> list[MoveState]:
-    """Return states in Kafka's order: by broker, then by partition. ``plan`` must have paths."""
+    """Return the states of the moves of ``plan``, sorted by broker and then by partition.
+
+    The target directories of ``plan`` must be paths.
+    """
     located = locate(found)
     return [
         MoveState(
@@ -162,7 +169,7 @@ def move_states(plan: ReassignmentPlan, found: LogDirs) -> list[MoveState]:
 
 
 def locate(found: LogDirs) -> dict[Replica, Located]:
-    """Return the place of every replica in some brokers' live directories."""
+    """Return the directories of every replica in the live directories of some brokers."""
     located: dict[Replica, Located] = {}
     for broker, log_dirs in found.items():
         for log_dir in log_dirs:
@@ -182,7 +189,7 @@ def is_offline(log_dir: LogDirDescription) -> bool:
 
 
 def resolve(plan: ReassignmentPlan, found: LogDirs) -> ReassignmentPlan:
-    """Replace every directory id in ``plan`` by the broker's path for it.
+    """Return ``plan`` with the path of each directory that it names by id.
 
     :raises ReassignmentError: unknown directory; the message names the existing ones.
     """
@@ -215,9 +222,9 @@ def _path(target: str, replica: Replica, log_dirs: Sequence[LogDirDescription]) 
 
 
 def require_targets(plan: ReassignmentPlan, found: LogDirs) -> None:
-    """Check that each target path is a live directory of its broker that takes new replicas.
+    """Check that each target path is a live directory of its broker that accepts new replicas.
 
-    A replica's present directory is accepted in any state.
+    A replica's current directory is accepted in any state.
 
     :raises ReassignmentError: the first path that is not.
     """
@@ -243,7 +250,7 @@ def require_targets(plan: ReassignmentPlan, found: LogDirs) -> None:
 
 
 def why_closed(log_dir: LogDirDescription) -> str | None:
-    """Return why a directory takes no new replicas, as an adjective; None if it does."""
+    """Return an adjective for a directory that accepts no new replicas; None if it accepts them."""
     if is_offline(log_dir):
         return "offline"
     if log_dir.is_cordoned:
@@ -259,7 +266,7 @@ def _choice(log_dirs: Iterable[LogDirDescription]) -> str:
 
 
 def ids_by_path(log_dirs: Iterable[LogDirDescription]) -> dict[str, DirectoryId]:
-    """Return ids by path; empty for a broker that does not report ids."""
+    """Return directory ids by path; empty for a broker that does not report ids."""
     return {
         log_dir.path: log_dir.directory_id
         for log_dir in log_dirs
@@ -285,5 +292,5 @@ def named_replica(replica: Replica) -> dict[str, Any]:
 
 
 def joined(values: Iterable[object]) -> str:
-    """Return ``1,2,3``."""
+    """Return the values with commas between: ``1,2,3``."""
     return ",".join(map(str, values))

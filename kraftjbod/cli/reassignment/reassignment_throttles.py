@@ -1,8 +1,8 @@
-"""WIRE. Throttles of replicas and brokers during moves between brokers (KIP-73).
+"""WIRE. Sets and removes throttles of replicas and brokers for moves between brokers (KIP-73).
 
 A throttle is a list of replicas per topic, for leaders and for followers, and a rate per broker. As
 with Kafka's tool, every broker that has or receives a partition gets the rate. Throttles are set
-before any move and removed when no move is left.
+before any move starts, and removed when all moves are done.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _MUST_VERIFY: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionMove:
-    """Brokers that have a partition, and brokers that will receive it."""
+    """The brokers that have a partition, and the brokers that will receive it."""
 
     sources: frozenset[int]
     destinations: frozenset[int]
@@ -60,7 +60,7 @@ def plan_moves(
     proposed: Mapping[TopicPartition, Sequence[int]],
     current: Mapping[TopicPartition, Sequence[int]],
 ) -> dict[TopicPartition, PartitionMove]:
-    """Return all moves once ``proposed`` has started, including ``running`` ones.
+    """Return all moves once ``proposed`` has started, including the ``running`` ones.
 
     A partition that is being reassigned keeps its original sources.
     """
@@ -73,7 +73,8 @@ def plan_moves(
 
 
 def topic_throttles(moves: Moves) -> dict[str, dict[str, str]]:
-    """Return configurations by topic: ``partition:broker,...`` of senders and of receivers."""
+    """Return the throttled replicas by topic and key: ``partition:broker,...`` of senders and
+    receivers."""
     leaders: dict[str, set[tuple[int, int]]] = defaultdict(set)
     followers: dict[str, set[tuple[int, int]]] = defaultdict(set)
     for (topic, partition), move in moves.items():
@@ -86,7 +87,7 @@ def topic_throttles(moves: Moves) -> dict[str, dict[str, str]]:
 
 
 def moving_brokers(moves: Moves) -> list[int]:
-    """Return all brokers that send or receive."""
+    """Return all brokers that send or receive, sorted."""
     return sorted(
         {broker for move in moves.values() for broker in move.sources | move.destinations}
     )
@@ -108,10 +109,11 @@ async def set_throttles(
     movers: Iterable[int],
     mover_rate: int | None,
 ) -> None:
-    """Throttle ``moves`` between brokers to ``rate``, and those within ``movers`` to
-    ``mover_rate``.
+    """Limit moves between brokers to ``rate``, and moves between directories to ``mover_rate``.
 
     Rates are in bytes per second; None leaves them unchanged.
+
+    :param movers: brokers whose moves between directories are limited.
     """
     if rate is not None or mover_rate is not None:
         answer.say(_MUST_VERIFY)
@@ -132,7 +134,10 @@ async def set_throttles(
 async def clear_throttles(
     client: ClusterClient, answer: Answer, plan: ReassignmentPlan, metadata: ClusterMetadata
 ) -> None:
-    """Remove the rates of all brokers, because it is unknown which brokers an earlier call set."""
+    """Remove the throttles of the plan's topics and the rates of all brokers.
+
+    An earlier call may have set the rate of any broker.
+    """
     brokers = sorted({*metadata.brokers, *plan.brokers})
     answer.say(
         f"Clearing broker-level throttles on broker{_s(brokers)} {_joined(brokers)}",
@@ -160,7 +165,7 @@ async def _configure(
     kind: ResourceType,
     settings: Mapping[str, Mapping[str, str | None]],
 ) -> None:
-    """Set keys by resource name; None deletes a key."""
+    """Set configuration keys by resource name; None deletes a key."""
     changes = {
         ConfigResource(kind, name): [
             ConfigChange(
@@ -175,7 +180,7 @@ async def _configure(
 
 
 async def _until_in_force(client: ClusterClient, settings: Mapping[str, Mapping[str, str]]) -> None:
-    """Wait until all running brokers have their rates, before any move starts.
+    """Wait until all running brokers apply their rates, before any move starts.
 
     :raises OperatingError: REQUEST_TIMED_OUT: a running broker does not apply its rates.
     """

@@ -1,1 +1,1 @@
-"""Common behaviour of the tools: options, errors, progress, exit codes."""
+"""Behaviour that all tools share: options, errors, progress, exit codes."""

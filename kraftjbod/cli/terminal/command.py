@@ -1,4 +1,4 @@
-"""WIRE. Common behaviour of all tools: options, connection to a cluster, errors, exit codes.
+"""WIRE. Behaviour that all tools share: options, connection to a cluster, errors, exit codes.
 
 * Standard output contains results only.
 * An expected error is one line on standard error that begins with ``error:``, with exit code 1.
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 C = TypeVar("C", bound=click.Command)
 
-#: How long a tool tries before it reports that the cluster does not answer.
+#: Time after which a tool reports that the cluster does not respond.
 TOOL_TIMEOUT_MS: Final = 10_000
 #: Minimum timeout of long-running tools after the first contact: long enough for an election.
 PATIENCE_MS: Final = 20_000
@@ -46,7 +46,7 @@ _EXIT_INTERRUPTED: Final = 130
 
 
 class _OneLineEnds(click.Command):
-    """Prints errors as one line, as every tool does."""
+    """A command that prints each expected error as one line, and exits with its code."""
 
     def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
         plain_main: Any = super().main
@@ -81,14 +81,14 @@ class ToolGroup(_OneLineEnds, click.Group):
 
 
 def tool(kind: type[Tool] = Tool, **settings: Any) -> Callable[[Callable[..., Any]], Tool]:
-    """Make a function the command of a tool; ``settings`` are click's."""
+    """Return a decorator that makes a function the command of a tool; ``settings`` are click's."""
     return lambda function: _made(kind, function, settings)
 
 
 def tool_group(
     kind: type[ToolGroup] = ToolGroup, **settings: Any
 ) -> Callable[[Callable[..., Any]], ToolGroup]:
-    """Make a function the root of a tool with several commands."""
+    """Return a decorator that makes a function the root of a tool with several commands."""
     return lambda function: _made(kind, function, settings)
 
 
@@ -119,7 +119,8 @@ def _print_version(context: click.Context, _: click.Parameter, is_asked: bool) -
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterAddress:
-    """The address of a cluster, and its timeout."""
+    """The address of a cluster, the client's settings file, and the timeout of the first
+    contact."""
 
     bootstrap_server: str
     command_config: str | None = None
@@ -128,6 +129,7 @@ class ClusterAddress:
     def client(self, *, patience_ms: int = 0) -> ClusterClient:
         """Return a client that has not connected yet.
 
+        :param patience_ms: timeout of requests, if longer than the tool's timeout.
         :raises ConfigError: the settings are not supported.
         :raises click.UsageError: no address was given.
         """
@@ -138,11 +140,11 @@ class ClusterAddress:
 
     @asynccontextmanager
     async def connect(self, *, patience_ms: int = 0) -> AsyncIterator[ClusterClient]:
-        """Connect, and yield a client that knows the brokers.
+        """Context with a connected client, which knows the brokers.
 
         :param patience_ms: timeout of later requests, if longer than the tool's timeout.
         :raises WrongPortError: controllers listen at the address.
-        :raises ConnectionLostError: no broker answers within the tool's timeout.
+        :raises ConnectionLostError: no broker responds within the tool's timeout.
         """
         async with self.client(patience_ms=patience_ms) as client:
             addresses = parse_bootstrap(self.bootstrap_server)
@@ -152,18 +154,18 @@ class ClusterAddress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerAddress:
-    """The addresses of some or all controllers of a cluster, and their timeout."""
+    """The addresses of some or all controllers of a cluster, and the timeout of requests."""
 
     bootstrap_controller: str
     timeout_ms: int = TOOL_TIMEOUT_MS
 
     @asynccontextmanager
     async def connect(self) -> AsyncIterator[ControllerClient]:
-        """Connect, and yield a client for the active controller; dead ones and followers are
-        skipped.
+        """Context with a client of the active controller, which skips dead controllers and
+        followers.
 
         :raises WrongPortError: a broker listens at an address.
-        :raises ConnectionLostError: no controller answers within the tool's timeout.
+        :raises ConnectionLostError: no controller responds within the tool's timeout.
         """
         # Importing the RPC's messages takes a tenth of a second, and brokers do not need them.
         from kraftjbod.cli.clients.controller_client import ControllerClient
@@ -194,7 +196,7 @@ timeout_option = click.option(
 
 
 def format_option(*styles: str, help: str) -> Callable[[F], F]:
-    """Add ``--format`` as ``style``, one of ``styles``; the first is the default."""
+    """Add the option ``--format``, passed as ``style``; the first of ``styles`` is the default."""
     return click.option(
         "--format",
         "style",
@@ -209,7 +211,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Answer in JS
 
 
 def server_options(command: F, *, required: bool = True, old_config: str | None = None) -> F:
-    """Add ``--bootstrap-server`` and ``--command-config`` as ``cluster``, a ClusterAddress.
+    """Add ``--bootstrap-server`` and ``--command-config``, passed as ``cluster``, a ClusterAddress.
 
     :param required: if false, the address may be missing until it is used.
     :param old_config: another name of ``--command-config``, which Kafka still accepts.
@@ -260,7 +262,10 @@ def connection_options(command: F, *, required: bool = True, old_config: str | N
 
 
 def either_options(command: F) -> F:
-    """Add these options or ``--bootstrap-controller`` as ``where``, one of the two addresses."""
+    """Add the options of :func:`connection_options` and ``--bootstrap-controller``.
+
+    The command gets ``where``, a :class:`ClusterAddress` or a :class:`ControllerAddress`.
+    """
 
     @click.option("--bootstrap-server", metavar="HOST:PORT,...", help="Brokers to ask first.")
     @click.option(
@@ -306,7 +311,12 @@ def make_client(
     *,
     timeout_ms: int = PATIENCE_MS,
 ) -> ClusterClient:
-    """:raises ConfigError: the settings are not supported by this client."""
+    """Return a client that has not connected yet.
+
+    :param command_config: path of a file with client settings, or None.
+    :param timeout_ms: timeout of retries, and of requests unless the file has another.
+    :raises ConfigError: the settings are not supported by this client.
+    """
     settings: dict[str, str] = {}
     if command_config is not None:
         settings = parse_properties(read_file(command_config), command_config)
@@ -346,8 +356,8 @@ def echo_json(document: object) -> None:
 class Answer:
     """The output of a tool: lines as they come, or everything as one JSON document.
 
-    Use as a context manager around the work. The document is printed at the end, including the
-    results before an error, and the error as ``error``.
+    Use as a context manager around the work. The document is printed at the end. After an error it
+    has the results so far, and the error as ``error``.
 
     :param report: prints lines.
     """
@@ -375,7 +385,8 @@ class Answer:
         echo_json(self._document)
 
     def say(self, line: str | None, **facts: Any) -> None:
-        """Print ``line``, or add ``facts`` to the document; lists are appended to earlier ones."""
+        """Print ``line``, or add ``facts`` to the document. A list is appended to an earlier
+        one."""
         if not self._as_json:
             if line is not None:
                 self._report(line)
@@ -398,7 +409,11 @@ def answering(command: F) -> F:
 
 
 def parse_pairs(values: tuple[str, ...], option: str) -> dict[str, str]:
-    """Return ``key=value`` options as a mapping; the last of a repeated key counts."""
+    """Return ``key=value`` options as a mapping; the last value of a repeated key counts.
+
+    :param option: name of the option, for the error.
+    :raises click.BadParameter: a value has another form.
+    """
     pairs = {}
     for value in values:
         key, equals, text = value.partition("=")
@@ -409,14 +424,15 @@ def parse_pairs(values: tuple[str, ...], option: str) -> dict[str, str]:
 
 
 def parse_list(text: str | None) -> list[str]:
-    """Split ``a, b`` at commas."""
+    """Split text at commas, without spaces and empty parts; None is an empty list."""
     return [part.strip() for part in (text or "").split(",") if part.strip()]
 
 
 def progress(verb: str, *, beside: TextIO) -> AbstractContextManager[Callable[[int], None]]:
-    """Return a context manager with a function that counts records on standard error.
+    """Return a context with a function that adds to a count of records on standard error.
 
-    :param beside: the tool's other stream; if it is a terminal, no count is shown.
+    :param beside: the tool's other stream. If it is a terminal, or standard error is none, no count
+        is shown.
     """
     if beside.isatty() or not sys.stderr.isatty():
         return nullcontext(lambda _: None)
@@ -442,7 +458,7 @@ def exit_on_closed_output() -> NoReturn:
 
 
 def fail(message: str, *, code: int = _EXIT_FAILED) -> NoReturn:
-    """Print one line on standard error, and exit."""
+    """Print ``error:`` and the message as one line on standard error, and exit with ``code``."""
     sys.stdout.flush()
     report("error: " + " ".join(message.split()))
     sys.exit(code)

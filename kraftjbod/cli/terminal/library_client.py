@@ -2,7 +2,8 @@
 
 Settings have the names of the Java client, which users of Kafka's tools know. Settings that
 librdkafka names differently are translated. Settings for Java only are ignored, and unknown ones
-are refused. Other tools import this file late, because the library takes a tenth of a second.
+are refused. Tools import this file only when they need it, because the library takes a tenth of a
+second.
 """
 
 from __future__ import annotations
@@ -49,8 +50,11 @@ _PRODUCER_DEFAULTS: Final = {"batch.size": "16384", "buffer.memory": "33554432"}
 
 
 def read_settings(path: str | None, pairs: tuple[str, ...], option: str) -> dict[str, str]:
-    """Return settings from a properties file and from ``KEY=VALUE`` options, which override it.
+    """Return settings from a properties file and from ``KEY=VALUE`` options, which override the
+    file.
 
+    :param path: path of the file, or None.
+    :param option: name of the option, for the error.
     :raises ConfigError: the file cannot be read.
     """
     of_file = {} if path is None else parse_properties(read_file(path), path)
@@ -78,7 +82,7 @@ def library_settings(settings: Mapping[str, str]) -> dict[str, Any]:
 
 
 def make_producer(settings: Mapping[str, str]) -> Producer:
-    """Return a producer with Java's defaults: idempotent unless ``acks`` is lower.
+    """Return a producer with Java's defaults: idempotent unless ``acks`` is lower than all.
 
     :raises ConfigError: librdkafka does not accept a setting; the message names it.
     """
@@ -90,7 +94,11 @@ def make_producer(settings: Mapping[str, str]) -> Producer:
 
 
 def make_consumer(settings: Mapping[str, str], **handlers: Callable[..., Any]) -> Consumer:
-    """:raises ConfigError: as for a producer."""
+    """Return a consumer.
+
+    :param handlers: callbacks of the library, by setting.
+    :raises ConfigError: librdkafka does not accept a setting; the message names it.
+    """
     return _make(Consumer, {**library_settings(settings), **handlers})
 
 
@@ -102,9 +110,11 @@ def _make(build: Callable[[dict[str, Any]], T], settings: dict[str, Any]) -> T:
 
 
 async def reach(settings: Mapping[str, str], cluster: ClusterAddress) -> None:
-    """Return once the cluster answers, because the library would try forever without a message.
+    """Wait until the cluster responds, because the library would try forever without a message.
 
-    A listener with security can be checked by the library only.
+    A listener with security is not checked, because only the library supports it.
+
+    :raises ConnectionLostError: no broker responds in time.
     """
     if settings.get("security.protocol", "PLAINTEXT") == "PLAINTEXT":
         async with cluster.connect():
@@ -112,7 +122,7 @@ async def reach(settings: Mapping[str, str], cluster: ClusterAddress) -> None:
 
 
 def client_error(error: KafkaError) -> OperatingError:
-    """Convert an error of the library."""
+    """Return an error of the library as this project's error."""
     if error.code() in (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE):
         return ConnectionLostError(error.str())
     return OperatingError(f"{error.name()}: {error.str()}")
@@ -120,7 +130,7 @@ def client_error(error: KafkaError) -> OperatingError:
 
 @contextmanager
 def refused_as_ours() -> Iterator[None]:
-    """Convert exceptions of the library that are raised inside."""
+    """Context that converts ``KafkaException`` of librdkafka to :class:`OperatingError`."""
     try:
         yield
     except KafkaException as e:

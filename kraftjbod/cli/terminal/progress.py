@@ -1,4 +1,7 @@
-"""WIRE. Progress of long work, on standard error. Imported late: rich takes a tenth of a second."""
+"""WIRE. Shows the progress of long work on standard error.
+
+The file is imported only when needed, because rich takes a tenth of a second.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 @contextmanager
 def counter(verb: str) -> Iterator[Callable[[int], None]]:
-    """Show a running count of records; yield a function that adds to it."""
+    """Context that shows a count of records, with a function that adds to the count."""
     columns = (
         SpinnerColumn(),
         TextColumn("{task.completed:,} records " + verb),
