@@ -174,8 +174,7 @@ def job_command(
 
     :param finding: meaning of exit code 1 besides an error, for the help.
     :param ahead: called with all options, without Spark; ``job.from_ahead()`` returns its result.
-    :param bare: called with all options; returns whether the job runs without Spark. It then gets a
-        :class:`BareJob`.
+    :param bare: called with all options; returns whether to run with a :class:`BareJob`.
     """
     failed = "an error" if finding is None else f"{finding}, or an error"
     epilog = f"Exit codes: 0 good; 1 {failed}; 2 wrong usage; 130, 143 stopped by a signal."
