@@ -8,7 +8,8 @@ exception. A produce completes in the event loop iteration that satisfied it, so
 sent at once. Call all methods from the event loop's thread. Do not ``await`` between a check of
 the partition and the following ``wait``.
 
-* A wait for an offset costs a completion and a tuple: one timer serves all waits of a purgatory.
+* One timer serves all waits for offsets of a purgatory. Waits with nearby deadlines share a
+  bucket, so a timer that fires visits only the partitions with overdue waits.
 * A purgatory never polls a partition. The code that moves a watermark, or loses a leadership or a
   directory, notifies the purgatory.
 """
@@ -17,7 +18,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import NamedTuple, TypeVar
+from heapq import heapify, heappop, heappush
+from typing import Final, NamedTuple, TypeVar
 
 from kraftjbod.core import buggify
 from kraftjbod.core.errors import ErrorCode, OverloadedError
@@ -26,6 +28,10 @@ from kraftjbod.core.loop.completion import Completion
 from kraftjbod.core.loop.timing import Clock
 
 T = TypeVar("T")
+#: Deadlines of offset waits are rounded up to a multiple of this.
+_BUCKET_MS: Final = 10
+#: The heap of deadlines is rebuilt when it has this many more than twice the buckets.
+_STALE_DEADLINES: Final = 64
 
 
 class _OffsetWait(NamedTuple):
@@ -63,6 +69,11 @@ class OffsetPurgatory:
         #: Only partitions with waits. The waits of a partition are in order of arrival.
         self._waits: dict[TopicPartition, list[_OffsetWait]] = {}
         self._count = 0
+        #: The waits by deadline, with their partitions. Completed waits are removed, because the
+        #: deadline is chosen by the client and may be weeks away.
+        self._buckets: dict[int, dict[Completion[ErrorCode], TopicPartition]] = {}
+        #: A heap of the deadlines of all buckets, and of some that were removed.
+        self._deadlines: list[int] = []
         #: One timer for all waits; it fires at or before the earliest deadline.
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_ms = 0
@@ -86,7 +97,7 @@ class OffsetPurgatory:
         if buggify.is_on and buggify.fires("broker.early_produce_timeout"):
             timeout_ms = 0
         done: Completion[ErrorCode] = Completion()
-        deadline_ms = self._clock.now_ms() + timeout_ms
+        deadline_ms = -(-(self._clock.now_ms() + timeout_ms) // _BUCKET_MS) * _BUCKET_MS
         wait = _OffsetWait(required_offset, deadline_ms, done)
         waits = self._waits.get(partition)
         if waits is None:
@@ -96,6 +107,10 @@ class OffsetPurgatory:
         else:
             raise OverloadedError(f"{len(waits)} {self._kind} wait for {partition} already")
         self._count += 1
+        bucket = self._buckets.get(deadline_ms)
+        if bucket is None:
+            bucket = self._add_bucket(deadline_ms)
+        bucket[done] = partition
         if self._timer is None or deadline_ms < self._timer_at_ms:
             self._arm(deadline_ms)
         return done
@@ -116,13 +131,16 @@ class OffsetPurgatory:
         if len(still) == len(waits):
             return
         self._keep(partition, still)
-        for wait in waits:
-            if wait.required_offset <= watermark:
-                wait.done.set_result(ErrorCode.NONE)
+        reached = [wait for wait in waits if wait.required_offset <= watermark]
+        self._leave_buckets(reached)
+        for wait in reached:
+            wait.done.set_result(ErrorCode.NONE)
 
     def fail(self, partition: TopicPartition, code: ErrorCode) -> None:
         """Complete every wait of the partition with ``code``."""
-        for wait in self._keep(partition, []):
+        waits = self._keep(partition, [])
+        self._leave_buckets(waits)
+        for wait in waits:
             wait.done.set_result(code)
 
     def close(self, code: ErrorCode = ErrorCode.NOT_LEADER_OR_FOLLOWER) -> None:
@@ -144,6 +162,22 @@ class OffsetPurgatory:
             self._waits[partition] = still
         return waits
 
+    def _add_bucket(self, deadline_ms: int) -> dict[Completion[ErrorCode], TopicPartition]:
+        bucket: dict[Completion[ErrorCode], TopicPartition] = {}
+        self._buckets[deadline_ms] = bucket
+        heappush(self._deadlines, deadline_ms)
+        if len(self._deadlines) > 2 * len(self._buckets) + _STALE_DEADLINES:
+            self._deadlines = list(self._buckets)
+            heapify(self._deadlines)
+        return bucket
+
+    def _leave_buckets(self, waits: Sequence[_OffsetWait]) -> None:
+        for wait in waits:
+            bucket = self._buckets[wait.deadline_ms]
+            del bucket[wait.done]
+            if not bucket:
+                del self._buckets[wait.deadline_ms]
+
     def _arm(self, at_ms: int) -> None:
         if self._timer is not None:
             self._timer.cancel()
@@ -154,21 +188,24 @@ class OffsetPurgatory:
     def _sweep(self) -> None:
         """Complete the overdue waits and set the timer to the next deadline."""
         self._timer = None
-        now_ms = self._clock.now_ms()
-        overdue: list[_OffsetWait] = []
-        next_ms: int | None = None
-        for partition, waits in list(self._waits.items()):
-            still = [wait for wait in waits if wait.deadline_ms > now_ms]
-            if len(still) < len(waits):
-                overdue += [wait for wait in waits if wait.deadline_ms <= now_ms]
-                self._keep(partition, still)
-            for wait in still:
-                if next_ms is None or wait.deadline_ms < next_ms:
-                    next_ms = wait.deadline_ms
-        if next_ms is not None:
-            self._arm(next_ms)
-        for wait in overdue:
-            wait.done.set_result(ErrorCode.REQUEST_TIMED_OUT)
+        overdue = self._take_overdue(self._clock.now_ms())
+        for partition in dict.fromkeys(overdue.values()):
+            still = [wait for wait in self._waits[partition] if wait.done not in overdue]
+            self._keep(partition, still)
+        if self._deadlines:
+            self._arm(self._deadlines[0])
+        for done in overdue:
+            done.set_result(ErrorCode.REQUEST_TIMED_OUT)
+
+    def _take_overdue(self, now_ms: int) -> dict[Completion[ErrorCode], TopicPartition]:
+        """Remove and return the waits of overdue buckets, and remove stale first deadlines."""
+        overdue: dict[Completion[ErrorCode], TopicPartition] = {}
+        while self._deadlines:
+            deadline_ms = self._deadlines[0]
+            if deadline_ms > now_ms and deadline_ms in self._buckets:
+                break
+            overdue.update(self._buckets.pop(heappop(self._deadlines), {}))
+        return overdue
 
 
 class _FetchWait:

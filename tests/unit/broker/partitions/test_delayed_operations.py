@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -85,6 +87,51 @@ async def test_waiting_produce_times_out_after_another_completed() -> None:
     assert done.result() is ErrorCode.NONE
     assert (await late) is ErrorCode.REQUEST_TIMED_OUT
     assert len(waits) == 0
+
+
+class _CountingList(list[Any]):
+    """The waits of a partition. It counts the iterations over it."""
+
+    visits = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        self.visits += 1
+        return super().__iter__()
+
+
+async def test_sweep_visits_no_partition_without_overdue_waits() -> None:
+    """A hung partition may have thousands of waits, each with another deadline."""
+    waits = produces()
+    patient = waits.wait(T0, 10, LONG_MS)
+    visited = waits._waits[T0] = _CountingList(waits._waits[T0])
+    hasty = [waits.wait(T1, 10, timeout_ms) for timeout_ms in (1, 20, 40)]
+    for wait in hasty:
+        assert (await wait) is ErrorCode.REQUEST_TIMED_OUT
+    assert visited.visits == 0 and not patient.done()
+    waits.close()
+
+
+async def test_completed_waits_keep_no_deadlines() -> None:
+    """A client may ask for a timeout of weeks, and its produces end after milliseconds."""
+    waits = produces()
+    for timeout_ms in range(LONG_MS, LONG_MS + 10_000, 10):
+        for _ in range(2):
+            waits.wait(T0, 1, timeout_ms)
+            waits.reached(T0, 1)
+    assert not waits._buckets and len(waits._deadlines) < 100
+    waits.close()
+
+
+async def test_overdue_waits_of_one_partition_complete_in_order_of_arrival() -> None:
+    """The order must not depend on addresses of objects, or simulations cannot be repeated."""
+    waits = produces()
+    order: list[int] = []
+    pending = [waits.wait(T0, offset, 5) for offset in range(50)]
+    for offset, wait in enumerate(pending[:-1]):
+        wait.add_done_callback(lambda _, offset=offset: order.append(offset))
+    assert (await pending[-1]) is ErrorCode.REQUEST_TIMED_OUT
+    assert order == sorted(order) and len(order) == 49
+    waits.close()
 
 
 async def test_cancelled_produce_affects_no_other() -> None:
