@@ -515,11 +515,13 @@ class LogDirAdmin:
     def _assigned_to(
         self, directory_id: DirectoryId
     ) -> Iterator[tuple[TopicPartition, PartitionRegistration]]:
-        """Yield this broker's replicas that the metadata assigns to the directory."""
-        for key, registration in self._cache.state.partitions():
-            if registration.directory_of(self._broker_id) == directory_id:
-                name = self._cache.state.topics[key.topic_id].name
-                yield TopicPartition(name, key.partition), registration
+        """Yield this broker's replicas that the metadata assigns to the directory.
+
+        O(replicas of this broker): the metadata can have a hundred times as many partitions.
+        """
+        for replica in self._replicas:
+            if replica.registration.directory_of(self._broker_id) == directory_id:
+                yield replica.topic_partition, replica.registration
 
     def _require_dir(self, target: str) -> LogDir:
         for log_dir in self._logs.dirs():

@@ -92,6 +92,9 @@ class ConsumerSession:
         self.epoch = 1
         self.opened_ms = now_ms
         self.last_used_ms = now_ms
+        #: The number of partitions under which the session is registered for eviction; None while
+        #: it is young.
+        self.evictable_as: int | None = None
         #: In fetch order.
         self.parts: dict[Key, _Part] = {}
 
@@ -179,6 +182,11 @@ class ConsumerSessions:
         self._limits = limits
         #: In order of use, least recently used first.
         self._sessions: dict[int, ConsumerSession] = {}
+        #: Sessions that are too young to be evicted for a larger one, oldest first.
+        self._young: dict[int, ConsumerSession] = {}
+        #: The other sessions by their number of partitions. The limit of all partitions together
+        #: bounds the different numbers to a few hundred.
+        self._evictable: dict[int, dict[int, ConsumerSession]] = {}
         self._partitions = 0
         metrics.gauge("NumIncrementalFetchSessions", lambda: len(self) + len(followers))
         metrics.count("IncrementalFetchSessionEvictionsPerSec", 0)
@@ -225,6 +233,10 @@ class ConsumerSessions:
         session = self._sessions.pop(session_id, None)
         if session is not None:
             self._partitions -= len(session.parts)
+            if session.evictable_as is None:
+                del self._young[session_id]
+            else:
+                self._remove_evictable(session)
 
     def _open(self, request: FetchRequest, *, is_by_id: bool) -> ConsumerSession | None:
         """Return a new session. None at a limit, or if the request names no partition."""
@@ -235,7 +247,7 @@ class ConsumerSessions:
             return None
         session = ConsumerSession(self._unused_id(), now_ms, is_by_id=is_by_id)
         session.update(request)
-        self._sessions[session.session_id] = session
+        self._sessions[session.session_id] = self._young[session.session_id] = session
         self._partitions += len(session.parts)
         return session
 
@@ -257,6 +269,9 @@ class ConsumerSessions:
         session.update(request)
         grown = len(session.parts) - before
         self._partitions += grown
+        if grown and session.evictable_as is not None:
+            self._remove_evictable(session)
+            self._add_evictable(session)
         if not session.parts:
             self.close(session.session_id)
             return None
@@ -291,11 +306,23 @@ class ConsumerSessions:
         oldest = next(iter(self._sessions.values()), None)
         if oldest is None or now_ms - oldest.last_used_ms > eviction_ms:
             return oldest
-        old = [s for s in self._sessions.values() if now_ms - s.opened_ms > eviction_ms]
-        smallest = min(old, key=lambda session: len(session.parts), default=None)
-        if smallest is None or len(smallest.parts) >= partitions:
-            return None
-        return smallest
+        while (first := next(iter(self._young.values()), None)) is not None:
+            if now_ms - first.opened_ms <= eviction_ms:
+                break
+            self._add_evictable(self._young.pop(first.session_id))
+        smallest = min(self._evictable, default=partitions)
+        return next(iter(self._evictable[smallest].values())) if smallest < partitions else None
+
+    def _add_evictable(self, session: ConsumerSession) -> None:
+        size = session.evictable_as = len(session.parts)
+        self._evictable.setdefault(size, {})[session.session_id] = session
+
+    def _remove_evictable(self, session: ConsumerSession) -> None:
+        assert session.evictable_as is not None, session
+        same_size = self._evictable[session.evictable_as]
+        del same_size[session.session_id]
+        if not same_size:
+            del self._evictable[session.evictable_as]
 
     def _unused_id(self) -> int:
         while True:

@@ -18,7 +18,7 @@ response has the partitions that changed at the leader. No side iterates over th
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -196,9 +196,9 @@ class FetchSessions:
         self._limits = limits
         #: In order of use, least recently used first.
         self._sessions: dict[int, FetchSession] = {}
-        #: Sessions per follower. The key None counts those of followers that the metadata does not
-        #: have.
-        self._counts: Counter[Follower | None] = Counter()
+        #: The same sessions by follower, each in order of use. The key None has those of followers
+        #: that the metadata does not have.
+        self._by_follower: defaultdict[Follower | None, dict[int, FetchSession]] = defaultdict(dict)
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -214,9 +214,9 @@ class FetchSessions:
         :raises OverloadedError: known followers use all sessions and ``follower`` is None.
         """
         now_ms = self._clock.now_ms()
-        gone = [s for s in self._sessions.values() if self._is_over(s, follower, now_ms)]
-        for session in gone:
-            self.close(session.session_id)
+        gone = self._close_idle(now_ms)
+        if follower is not None:
+            gone += self._close_earlier_incarnations(follower)
         while (oldest := self._in_the_way(follower)) is not None:
             self.close(oldest.session_id)
             gone.append(oldest)
@@ -227,41 +227,53 @@ class FetchSessions:
             max_partitions=self._limits.max_partitions,
         )
         self._sessions[opened.session_id] = opened
-        self._counts[follower] += 1
+        self._by_follower[follower][opened.session_id] = opened
         return opened, gone
 
-    def _is_over(self, session: FetchSession, opening: Follower | None, now_ms: int) -> bool:
-        """Whether the session was idle too long, or its owner is an earlier incarnation of
-        ``opening``."""
-        if now_ms - session.last_used_ms > self._limits.max_idle_ms:
-            return True
-        follower = session.follower
-        return (
-            follower is not None
-            and opening is not None
+    def _close_idle(self, now_ms: int) -> list[FetchSession]:
+        """Close the sessions that were idle for too long, and return them."""
+        closed: list[FetchSession] = []
+        while (oldest := next(iter(self._sessions.values()), None)) is not None:
+            if now_ms - oldest.last_used_ms <= self._limits.max_idle_ms:
+                break
+            self.close(oldest.session_id)
+            closed.append(oldest)
+        return closed
+
+    def _close_earlier_incarnations(self, opening: Follower) -> list[FetchSession]:
+        """Close the sessions of earlier incarnations of the broker, and return them."""
+        closed = [
+            session
+            for follower, sessions in self._by_follower.items()
+            if follower is not None
             and follower.broker_id == opening.broker_id
             and follower.epoch != opening.epoch
-        )
+            for session in sessions.values()
+        ]
+        for session in closed:
+            self.close(session.session_id)
+        return closed
 
     def _in_the_way(self, opening: Follower | None) -> FetchSession | None:
         """Return the session to remove before ``opening`` can open one; None below the limits.
 
         :raises OverloadedError: see :meth:`open`.
         """
-        counts = self._counts
-        if counts[opening] >= self._limits.max_per_follower:
+        sessions = self._by_follower
+        opened = len(sessions.get(opening, ()))
+        if opened >= self._limits.max_per_follower:
             owner = opening
         elif len(self._sessions) < self._limits.max_sessions:
             return None
-        elif counts[None]:
+        elif None in sessions:
             owner = None
         elif opening is None:
             raise OverloadedError(f"{len(self._sessions)} fetch sessions are all followers'")
         else:
-            owner = max(counts, key=counts.__getitem__)
-            if counts[owner] == counts[opening]:
+            owner = max(sessions, key=lambda follower: len(sessions[follower]))
+            if len(sessions[owner]) == opened:
                 owner = opening
-        return next(s for s in self._sessions.values() if s.follower == owner)
+        return next(iter(sessions[owner].values()))
 
     def _unused_id(self) -> int:
         while True:
@@ -275,12 +287,13 @@ class FetchSessions:
         :raises OperatingError: FETCH_SESSION_ID_NOT_FOUND or INVALID_FETCH_SESSION_EPOCH. The
             follower then opens a new session.
         """
-        session = self._sessions.pop(session_id, None)
+        session = self._sessions.get(session_id)
         if session is None:
             raise OperatingError("", code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
-        self._sessions[session_id] = session
         if epoch != session.epoch:
             raise OperatingError("", code=ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+        for sessions in (self._sessions, self._by_follower[session.follower]):
+            sessions[session_id] = sessions.pop(session_id)
         session.epoch = session.epoch % _LAST_EPOCH + 1
         session.last_used_ms = self._clock.now_ms()
         return session
@@ -289,8 +302,9 @@ class FetchSessions:
         """Remove the session and end its wait, if any. Return it, or None if it is unknown."""
         session = self._sessions.pop(session_id, None)
         if session is not None:
-            self._counts[session.follower] -= 1
-            if not self._counts[session.follower]:
-                del self._counts[session.follower]
+            of_follower = self._by_follower[session.follower]
+            del of_follower[session_id]
+            if not of_follower:
+                del self._by_follower[session.follower]
             session.wake()
         return session

@@ -428,6 +428,9 @@ class ReplicaManager:
         if replica.is_assigned_by_move:
             self._assignments.assign_moving(replica)
             return
+        if replica.registration.directory_of(self._broker_id) == handle.log_dir.directory_id:
+            # The usual case, decided without a reconciliation: this runs for all replicas at once.
+            return
         for action in self._reconcile(replica, handle):
             if isinstance(action, Assign):
                 self._assignments.assign(replica, action.directory_id)

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, ValuesView
 from itertools import count
 
-from kraftjbod.broker.partitions.consumer_sessions import ConsumerSessionLimits, ConsumerSessions
+from kraftjbod.broker.partitions.consumer_sessions import (
+    ConsumerSession,
+    ConsumerSessionLimits,
+    ConsumerSessions,
+)
 from kraftjbod.broker.partitions.fetch_sessions import FetchSessions
 from kraftjbod.core.errors import ErrorCode
 from kraftjbod.core.loop.completion import Completion
@@ -141,6 +145,42 @@ def test_consumer_sessions_above_the_limit_evict_idle_sessions_only() -> None:
     assert figures["NumIncrementalFetchSessions"] == 3
     assert figures["NumIncrementalFetchPartitionsCached"] == 4
     assert figures["IncrementalFetchSessionEvictionsPerSec"] == 2
+
+
+class _OrderOnly(dict[int, ConsumerSession]):
+    """Sessions of which only the first one may be visited."""
+
+    def values(self) -> ValuesView[ConsumerSession]:
+        return dict(list(self.items())[:1]).values()
+
+
+def test_eviction_of_many_sessions_visits_only_their_oldest() -> None:
+    """Without an index, each evicted session costs a visit of all of them: minutes at the limit."""
+    rig = Rig(max_partitions=40, eviction_ms=1_000)
+    rig.sessions._sessions = _OrderOnly()
+    opened = [rig.asked(*range(size)).session_id for size in (9, 3, 1, 2, 3, 9, 4, 4)]
+    rig.clock.ms += 900
+    for session in opened:
+        rig.asked(session=session, epoch=1)
+    rig.clock.ms += 900
+    # Places for 8 partitions more: the sessions with 1, 2, 3 and 3 partitions, smallest first.
+    assert rig.asked(*range(13)).session_id > 0
+    lost = [rig.asked(session=session, epoch=2).error_code != 0 for session in opened]
+    assert lost == [False, True, True, True, True, False, False, False]
+    assert rig.metrics.snapshot()["NumIncrementalFetchPartitionsCached"] == 39
+
+
+def test_session_that_grew_is_evicted_by_its_present_size() -> None:
+    rig = Rig(max_sessions=2, eviction_ms=1_000)
+    grown, kept = rig.asked(0).session_id, rig.asked(0, 1, 2).session_id
+    rig.clock.ms += 1_001
+    for session in (grown, kept):
+        rig.asked(session=session, epoch=1)
+    assert rig.asked(0).session_id == 0
+    rig.asked(1, 2, 3, session=grown, epoch=2)
+    assert rig.asked(*range(4)).session_id > 0
+    assert rig.asked(session=kept, epoch=2).error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert returned(rig.asked(session=grown, epoch=3)) == []
 
 
 def test_consumer_sessions_limit_their_partitions() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import random
 from collections import Counter
+from collections.abc import Iterator, ValuesView
 
 import pytest
 
@@ -133,6 +134,49 @@ def test_sessions_of_a_follower_evict_no_fair_share_of_another() -> None:
             held = Counter(s.follower for s in alive.values())
             assert max(held.values()) <= limits["max_per_follower"]
             assert len(sessions) == len(alive) <= limits["max_sessions"]
+
+
+class _OldestOnly(dict[int, FetchSession]):
+    """Sessions of which at most the first two may be visited."""
+
+    def __iter__(self) -> Iterator[int]:
+        return itertools.islice(super().__iter__(), 2)
+
+    def values(self) -> ValuesView[FetchSession]:
+        return {session_id: self[session_id] for session_id in self}.values()
+
+
+def test_open_visits_no_sessions_of_other_followers() -> None:
+    """A broker can have ten thousand sessions, and followers open them one by one."""
+    clock = ManualClock()
+    sessions = sessions_of(clock, max_sessions=6, max_idle_ms=1_000)
+    sessions._sessions = _OldestOnly()
+    idle, _ = sessions.open(TWO)
+    used = [sessions.open(TWO)[0] for _ in range(4)]
+    clock.ms += 900
+    for session in used:
+        sessions.take(session.session_id, 1)
+    clock.ms += 900
+    first, gone = sessions.open(ONE)
+    assert gone == [idle]
+    sessions.open(THREE)
+    _, gone = sessions.open(ONE)
+    assert gone == used[:1]
+    restarted = Follower(ONE.broker_id, BrokerEpoch(ONE.epoch + 1))
+    assert first in sessions.open(restarted)[1] and len(sessions) == 5
+
+
+def test_refused_epoch_does_not_prolong_a_session() -> None:
+    clock = ManualClock()
+    sessions = sessions_of(clock, max_idle_ms=1_000)
+    first, _ = sessions.open(ONE)
+    second, _ = sessions.open(TWO)
+    with pytest.raises(OperatingError):
+        sessions.take(first.session_id, 9)
+    clock.ms += 900
+    sessions.take(second.session_id, 1)
+    clock.ms += 900
+    assert sessions.open(THREE)[1] == [first]
 
 
 def test_restarted_broker_replaces_its_old_sessions() -> None:
