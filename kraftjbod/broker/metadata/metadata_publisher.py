@@ -15,8 +15,9 @@ broker's own configuration, and runs step 5.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from typing import Final
 
 from kraftjbod.broker.background import BackgroundTasks
 from kraftjbod.broker.cluster.broker_connector import BrokerConnector
@@ -26,6 +27,7 @@ from kraftjbod.broker.cluster.metadata_cache import MetadataCache
 from kraftjbod.broker.cluster.metadata_memory import MetadataMemory
 from kraftjbod.broker.following.replica_fetcher_manager import ReplicaFetcherManager
 from kraftjbod.broker.moves.alter_log_dirs_manager import ReplicaAlterLogDirsManager
+from kraftjbod.broker.partitions.replica_states import ReplicaState
 from kraftjbod.broker.replicas.hosted_replicas import HostedReplica
 from kraftjbod.broker.replicas.leaderships import Leaderships
 from kraftjbod.broker.replicas.replica_changes import ReplicaChanges
@@ -33,9 +35,13 @@ from kraftjbod.broker.replicas.replica_manager import ReplicaManager
 from kraftjbod.broker.replicas.replica_removals import ReplicaRemovals
 from kraftjbod.core.ids import TopicPartition
 from kraftjbod.core.loop.job_guard import JobGuard
+from kraftjbod.core.loop.work_slices import in_slices
 from kraftjbod.core.topic_config import MIN_INSYNC_REPLICAS, TopicDefaults
 from kraftjbod.metadata.records import ResourceType
 from kraftjbod.metadata.state import MetadataDelta
+
+#: Replicas that are reconciled without a pause. This takes about 3 ms.
+_RECONCILED_AT_ONCE: Final = 64
 
 
 class BrokerMetadataPublisher:
@@ -110,12 +116,33 @@ class BrokerMetadataPublisher:
         self._carry_out(self._replicas.apply_all())
 
     def reconcile_again(self, *, offline_too: bool = False) -> None:
-        """Reconcile the replicas after a directory accepts new logs again.
+        """Reconcile the replicas that wait for a directory, after one accepts new logs again.
 
-        :param offline_too: see ``ReplicaManager.reconcile_again``.
+        A directory can return with thousands of replicas: the first ones are reconciled at once,
+        the others in slices. Each slice skips replicas that changed since this call.
+
+        :param offline_too: a directory returned from OFFLINE or is not waited for any more.
         """
-        if self._is_open:
-            self._carry_out(self._replicas.reconcile_again(offline_too=offline_too))
+        if not self._is_open:
+            return
+        waiting = self._replicas.waiting_replicas(offline_too=offline_too)
+        first, rest = waiting[:_RECONCILED_AT_ONCE], waiting[_RECONCILED_AT_ONCE:]
+        self._carry_out(self._replicas.reconcile_waiting(first))
+        if rest:
+            work = partial(self._reconcile_in_slices, rest, offline_too=offline_too)
+            self._disk_work.attempt(work, "reconcile")
+        elif offline_too:
+            self._carry_out(self._replicas.reconcile_copies())
+
+    async def _reconcile_in_slices(
+        self, waiting: Sequence[tuple[HostedReplica, ReplicaState]], *, offline_too: bool
+    ) -> None:
+        async for begin in in_slices(range(0, len(waiting), _RECONCILED_AT_ONCE)):
+            part = waiting[begin : begin + _RECONCILED_AT_ONCE]
+            self._carry_out(self._replicas.reconcile_waiting(part))
+        if offline_too:
+            # After the last replica has its log: a move is resumed by the place of both copies.
+            self._carry_out(self._replicas.reconcile_copies())
 
     async def disk_work_done(self) -> None:
         """Wait until no log is being created or removed."""

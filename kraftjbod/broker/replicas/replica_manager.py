@@ -16,7 +16,7 @@ module only finds the moves to resume and to end, and handles a completed move.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import assert_never
 
 from kraftjbod.broker.cluster.assignments_manager import AssignmentsManager
@@ -196,20 +196,37 @@ class ReplicaManager:
                 self._settle(replica, changes)
         return changes
 
-    def reconcile_again(self, *, offline_too: bool = False) -> ReplicaChanges:
-        """Reconcile the replicas that wait for a directory; return the work that follows.
+    def waiting_replicas(self, *, offline_too: bool) -> list[tuple[HostedReplica, ReplicaState]]:
+        """Return the replicas that wait for a directory, with their states.
 
-        :param offline_too: whether a directory returned from OFFLINE or is not waited for any more,
-            so that offline replicas are reconciled as well.
+        :param offline_too: include replicas of offline directories.
+        """
+        awaited = {ReplicaState.HELD_BACK}
+        if offline_too:
+            awaited.add(ReplicaState.OFFLINE)
+        return [(replica, replica.state) for replica in self._replicas if replica.state in awaited]
+
+    def reconcile_waiting(
+        self, waiting: Iterable[tuple[HostedReplica, ReplicaState]]
+    ) -> ReplicaChanges:
+        """Reconcile the replicas that still are in the given state: others left or have a log now.
+
+        O(``waiting``), about 40 us each: divide long lists.
         """
         changes = ReplicaChanges()
-        for replica in self._replicas:
-            is_offline = replica.state is ReplicaState.OFFLINE
-            if replica.state is ReplicaState.HELD_BACK or (offline_too and is_offline):
+        for replica, state in waiting:
+            if replica.state is state:
                 self._settle(replica, changes)
-        if offline_too:
-            self._reconcile_copies(changes)
-            self._assign_all()
+        return changes
+
+    def reconcile_copies(self) -> ReplicaChanges:
+        """Reconcile the copies on disk, after a directory returned from OFFLINE or was forgotten.
+
+        O(replicas), about 1 us each.
+        """
+        changes = ReplicaChanges()
+        self._reconcile_copies(changes)
+        self._assign_all()
         return changes
 
     def _reconcile_copies(self, changes: ReplicaChanges) -> None:

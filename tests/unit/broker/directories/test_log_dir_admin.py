@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
@@ -25,6 +25,7 @@ from kraftjbod.metadata.records import (
     RemoveTopicRecord,
     ResourceType,
 )
+from kraftjbod.metadata.state import MetadataState
 from kraftjbod.protocol.rpc_messages import (
     BrokerHeartbeatRequest,
     BrokerHeartbeatResponse,
@@ -516,6 +517,21 @@ async def test_forget_of_the_last_in_sync_copy_needs_force_and_unclean_election(
         await rig.follow(unclean)
         assert "t-0" in await refused(rig, "forget", "/d2")
         await perform(rig, "forget", "/d2", force=True)
+
+
+async def test_forget_visits_only_the_replicas_of_this_broker(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The cluster can have a million partitions, which would hold the event loop for a second."""
+    async with registered() as rig:
+        await rig.follow(topic(), partition(directories=[TWO]))
+        await die(rig, 2)
+
+        def visit_all(_: MetadataState) -> Iterator[Any]:
+            raise AssertionError("all partitions of the cluster are visited")
+
+        monkeypatch.setattr(MetadataState, "partitions", visit_all)
+        assert "holds the last in-sync replica of t-0" in await refused(rig, "forget", "/d2")
 
 
 async def test_forget_of_an_empty_online_directory_closes_it() -> None:

@@ -7,8 +7,11 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from kraftjbod.broker.metadata import metadata_publisher
 from kraftjbod.broker.partitions.replica_states import ReplicaState
-from kraftjbod.core.ids import UNASSIGNED_DIR
+from kraftjbod.broker.replicas.replica_changes import ReplicaChanges
+from kraftjbod.core.ids import UNASSIGNED_DIR, TopicId
+from kraftjbod.metadata.records import RemoveTopicRecord
 from kraftjbod.storage.log.log_handle import LogHandle
 from tests.unit.broker.broker_rig import TP, BrokerRig, brokers, dir_of, partition, topic
 from tests.unit.broker.gates import until
@@ -90,6 +93,38 @@ async def test_replica_waits_while_all_directories_are_cordoned() -> None:
             log_dir.is_cordoned = True
         await rig.follow(topic(), partition())
         assert state_of(rig) is ReplicaState.HELD_BACK
+
+
+async def test_waiting_replicas_are_reconciled_in_slices(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A directory can return with thousands of replicas. Between two slices another directory
+    returns, and a topic is deleted: a log created for it would be a stray."""
+    monkeypatch.setattr(metadata_publisher, "_RECONCILED_AT_ONCE", 2)
+    deleted = TopicId(b"u" * 16)
+    async with brokers() as (rig,):
+        for log_dir in rig.dirs:
+            log_dir.is_cordoned = True
+        await rig.follow(topic(), *(partition(index) for index in range(4)))
+        await rig.follow(topic("u", topic_id=deleted), partition(topic_id=deleted))
+        replicas = list(rig.parts.hosted)
+        assert [r.state for r in replicas] == [ReplicaState.HELD_BACK] * 5
+        for log_dir in rig.dirs:
+            log_dir.is_cordoned = False
+        rig.parts.publisher.reconcile_again()
+        assert [r.state for r in replicas].count(ReplicaState.HELD_BACK) == 3
+        rig.parts.publisher.reconcile_again()
+        assert [r.state for r in replicas].count(ReplicaState.HELD_BACK) == 1
+        await rig.follow(RemoveTopicRecord(topic_id=deleted))
+        await until(lambda: {r.state for r in rig.parts.hosted} == {ReplicaState.ONLINE})
+        assert len(rig.parts.hosted) == 4
+        await rig.parts.publisher.disk_work_done()
+        assert {handle.topic_id for handle in rig.logs.handles()} == {topic().topic_id}
+        # A slice skips replicas that an earlier slice, or metadata, gave a log.
+        roles = [replica.partition for replica in rig.parts.hosted]
+        outdated = [(replica, ReplicaState.HELD_BACK) for replica in replicas]
+        assert rig.parts.manager.reconcile_waiting(outdated) == ReplicaChanges()
+        assert [replica.partition for replica in rig.parts.hosted] == roles
 
 
 async def test_replica_waiting_for_space_is_created_elsewhere_when_the_directory_fails() -> None:

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from kraftjbod.broker.replicas import replica_manager
+from kraftjbod.broker.replicas.directory_reconcile import reconcile
 from kraftjbod.broker.replicas.replica_maker import MAX_WISHED_DIRECTORIES
 from kraftjbod.core.errors import ErrorCode, OverloadedError
 from kraftjbod.core.ids import (
@@ -80,6 +82,32 @@ async def test_assignments_wait_until_the_level_and_the_registration_have_direct
         assert assigned(rig) == [handle.log_dir.directory_id]
         await rig.follow(rig.registration(fenced=True))
         assert len(assigned(rig)) == 1
+
+
+async def test_returned_directory_reconciles_no_replica_in_its_assigned_directory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All replicas of a broker are looked at in one event loop iteration."""
+    reconciled: list[object] = []
+
+    def counting(*args: Any) -> Any:
+        reconciled.append(args)
+        return reconcile(*args)
+
+    async with brokers() as (rig,):
+        await rig.follow(topic(), *(partition(index) for index in range(5)))
+        monkeypatch.setattr(replica_manager, "reconcile", counting)
+        rig.parts.publisher.reconcile_again(offline_too=True)
+        assert not reconciled
+        replica = rig.parts.hosted.get(TP)
+        assert replica is not None
+        replica.registration = dataclasses.replace(
+            replica.registration, directories=(UNASSIGNED_DIR,)
+        )
+        rig.parts.publisher.reconcile_again(offline_too=True)
+        assert len(reconciled) == 1
+        await rig.parts.assignments.idle()
+        assert assigned(rig) == [dir_of(1, 1)]
 
 
 async def test_deleted_topic_can_be_recreated_immediately() -> None:
