@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from itertools import chain
 from typing import Final
 
@@ -229,14 +230,16 @@ class TopicControlManager:
     ) -> list[PartitionRecord]:
         """Return the records of new partitions. Active replicas are in sync, and the first of them
         leads."""
+        # A topic can have ten thousand partitions, and a broker dozens of directories.
+        default_dir, is_active = cache(self._cluster.default_dir), cache(self._cluster.is_active)
         return [
             PartitionRecord(
                 topic_id=topic_id,
                 partition_id=index,
                 replicas=replicas,
-                directories=tuple(map(self._cluster.default_dir, replicas)),
-                isr=tuple(filter(self._cluster.is_active, replicas)),
-                leader=next(filter(self._cluster.is_active, replicas), NO_LEADER),
+                directories=tuple(map(default_dir, replicas)),
+                isr=tuple(filter(is_active, replicas)),
+                leader=next(filter(is_active, replicas), NO_LEADER),
                 leader_epoch=LeaderEpoch(0),
                 partition_epoch=PartitionEpoch(0),
             )

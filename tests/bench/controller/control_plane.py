@@ -67,7 +67,7 @@ def _assign(report: Report, local: ClusterProcesses) -> None:
     many = f"{PARTITIONS:,}"
     report.add(f"create {many} partitions", printed["create_s"], "s", how=how)
     report.add(f"a broker follows {many} creations", printed["follow_creation_s"], "s", how=how)
-    how = "AssignmentsManager, 2,250 a request, first wish to last answer"
+    how = "AssignmentsManager, 500 a request, first call to last response"
     report.add(f"{many} assignments acknowledged", printed["assign_s"], "s", how=how)
     report.add(f"a broker follows {many} assignments", printed["follow_assignment_s"], "s")
     report.add(

@@ -7,10 +7,11 @@ import pytest
 
 from kraftjbod.broker.groups.records.group_records import OFFSETS_TOPIC
 from kraftjbod.broker.transactions.transaction_records import TRANSACTIONS_TOPIC
+from kraftjbod.controller.cluster_control import ClusterControlManager
 from kraftjbod.controller.control_managers import ControlManagers
 from kraftjbod.core.config import DynamicControllerConfig
 from kraftjbod.core.errors import ErrorCode, OperatingError
-from kraftjbod.core.ids import TopicId
+from kraftjbod.core.ids import BrokerId, DirectoryId, TopicId
 from kraftjbod.protocol import rpc_messages as m
 from tests.golden.transcript import World
 
@@ -40,6 +41,23 @@ def test_create_topics_refuses_collisions_and_duplicates_in_one_request(world: W
         ErrorCode.INVALID_REQUEST,
         ErrorCode.INVALID_REQUEST,
     ]
+
+
+def test_create_topics_evaluates_the_directories_of_each_broker_once(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A topic of ten thousand partitions is created in one event loop iteration."""
+    evaluated: list[BrokerId] = []
+    default_dir = ClusterControlManager.default_dir
+
+    def counting(cluster: ClusterControlManager, broker_id: BrokerId) -> DirectoryId:
+        evaluated.append(broker_id)
+        return default_dir(cluster, broker_id)
+
+    monkeypatch.setattr(ClusterControlManager, "default_dir", counting)
+    (created,) = _create(world, _topic("a", 100))
+    assert not created.error_code
+    assert evaluated == [BrokerId(1)]
 
 
 def test_repeated_create_topics_returns_topics_with_the_same_ids(world: World) -> None:

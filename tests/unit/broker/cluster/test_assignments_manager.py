@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from structlog.testing import capture_logs
 
 from kraftjbod.broker.cluster.assignments_manager import AssignmentsManager
+from kraftjbod.broker.cluster.assignments_state import MAX_ASSIGNMENTS_PER_REQUEST
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import BrokerEpoch, BrokerId, DirectoryId, TopicId, TopicIdPartition
 from kraftjbod.core.telemetry import Metrics
@@ -68,7 +69,7 @@ class Cluster:
 
 @asynccontextmanager
 async def assigning(
-    cluster: Cluster, metrics: Metrics | None = None, max_batch: int = 2_250
+    cluster: Cluster, metrics: Metrics | None = None, max_batch: int = MAX_ASSIGNMENTS_PER_REQUEST
 ) -> AsyncIterator[tuple[AssignmentsManager, ScriptedController]]:
     controller = ScriptedController(cluster.answer)
     async with serving(controller), channel_to(controller.voter()) as channel:
@@ -111,6 +112,22 @@ async def test_many_assignments_are_sent_in_batches_one_at_a_time() -> None:
             manager.assign(TopicIdPartition(T, index), A)
         await manager.idle()
         assert len(cluster.directories) == 35 and len(controller.seen) == 4
+
+
+async def test_assignments_of_a_thousand_replicas_are_sent_in_small_requests() -> None:
+    """The controller decides each request in one event loop iteration."""
+    cluster = Cluster()
+    async with assigning(cluster) as (manager, controller):
+        for index in range(1_000, 2_100):
+            manager.assign(TopicIdPartition(T, index), A)
+        await manager.idle()
+        sizes = [
+            sum(len(topic.partitions) for one in request.directories for topic in one.topics)
+            for request in controller.seen
+            if isinstance(request, AssignReplicasToDirsRequest)
+        ]
+    assert len(cluster.directories) == sum(sizes) == 1_100
+    assert max(sizes) <= 500
 
 
 async def test_refused_assignment_is_sent_again() -> None:
