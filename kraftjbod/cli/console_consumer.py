@@ -169,6 +169,8 @@ def _settings(cluster: ClusterAddress, flags: Mapping[str, Any]) -> dict[str, st
     """Return the settings of a librdkafka consumer, as Kafka's tool builds them.
 
     None means that this project's own consumer suffices.
+
+    :raises click.UsageError: flags contradict each other; with the text of Kafka's tool.
     """
     path = cluster.command_config
     of_file = {} if path is None else parse_properties(read_file(path), path)
@@ -209,6 +211,8 @@ def _printer(flags: Mapping[str, Any]) -> Printer:
     """Return the printer for ``--formatter``.
 
     As in Kafka, printers of coordinators' topics ignore properties.
+
+    :raises click.UsageError: the formatter is unknown, or flags contradict each other.
     """
     name = flags["formatter"]
     if name is not None and flags["as_json"]:

@@ -150,7 +150,8 @@ async def is_controller(host: str, port: int) -> bool:
 
 @asynccontextmanager
 async def controllers_at(addresses: str, *, timeout_ms: int, report: Report) -> AsyncIterator[None]:
-    """Context of requests to the controllers at ``HOST:PORT,...``, which improves their errors.
+    """Context for requests to the controllers at ``HOST:PORT,...``: limits their time, explains
+    errors.
 
     :param report: prints a line if the requests take longer than a second.
     :raises WrongPortError: the connection was lost, and a broker listens at one of the addresses.

@@ -121,6 +121,8 @@ class _FreeSpace:
     def best(self, leaving: Leaving, *, is_same_broker: bool) -> tuple[Place, bool] | None:
         """Return the best place, and whether it shares a rack; None if no directory is open.
 
+        The place may be too small, if the replica fits nowhere.
+
         :param is_same_broker: whether to search the replica's broker, or else the others.
         """
         ranked = [

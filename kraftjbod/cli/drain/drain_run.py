@@ -320,6 +320,8 @@ class Drain:
         """Cordon the source; return a function that restores the previous cordons.
 
         None means that the source was cordoned already, or that its broker is not alive.
+
+        :raises StalledError: the broker does not apply the cordon within ``settle_ms``.
         """
         source = self.source
         # A controller refuses new cordons of a broker that is not alive (KIP-1066). New replicas

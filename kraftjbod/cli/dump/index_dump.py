@@ -65,7 +65,8 @@ def dump_offset_index(path: str, style: IndexStyle) -> Iterator[DumpItem]:
 def dump_time_index(path: str, style: IndexStyle) -> Iterator[DumpItem]:
     """Yield the entries of a time index, and those that do not match its log.
 
-    Errors are those of :func:`dump_offset_index`.
+    :raises OSError: the index or its log cannot be read.
+    :raises DamagedFileError: the file cannot be an index.
     """
     base, data = _base_offset(path), _read(path, TIME_ENTRY_BYTES)
     entries = [(time, base + offset) for time, offset in _TIME_ENTRY.iter_unpack(data)]
@@ -110,7 +111,11 @@ def _time_problems(
 
 
 def dump_transaction_index(path: str) -> Iterator[DumpItem]:
-    """Yield the entries of a transaction index; errors are those of :func:`dump_offset_index`."""
+    """Yield the entries of a transaction index.
+
+    :raises OSError: the index cannot be read.
+    :raises DamagedFileError: the file cannot be an index.
+    """
     index = TransactionIndex.from_bytes(_base_offset(path), _read(path, ENTRY_BYTES))
     if index is None:
         raise DamagedFileError(f"{path}: its entries cannot be those of an index")

@@ -151,7 +151,7 @@ class _Joining:
         self._since_ms = now_ms
         self._owned = 0
         self.total_ms = 0
-        #: The time since the last line.
+        #: The part of that time since the last line.
         self.recent_ms = 0
 
     def assigned(self, partitions: int) -> None:

@@ -45,7 +45,10 @@ def assign_replicas(
 
 
 def _by_alternating_rack(racks: Mapping[int, str | None]) -> list[int]:
-    """Return the brokers in an order in which racks alternate; without racks, by id."""
+    """Return the brokers in an order in which racks alternate; without racks, by id.
+
+    :raises ReassignmentError: only some brokers have a rack.
+    """
     rackless = sorted(broker for broker, rack in racks.items() if rack is None)
     if rackless and len(rackless) != len(racks):
         raise ReassignmentError(

@@ -369,7 +369,11 @@ def _by_partition(name: str, text: str, *, lowest: int) -> dict[TopicPartition, 
 
 
 def _check_places(name: str, position: Position, bad: int, why: str) -> None:
-    """Reject the position ``bad``: a batch must not start at the end, or end at the beginning."""
+    """Check that a batch does not start at the end, or end at the beginning.
+
+    :param bad: :data:`LATEST` for a start, :data:`EARLIEST` for an end.
+    :raises ConfigError: a position is ``bad``.
+    """
     match position:
         case AtOffset(offset=offset) if offset == bad:
             raise ConfigError(f"option {name} of a batch query cannot be {why}")
@@ -383,8 +387,12 @@ def _check_places(name: str, position: Position, bad: int, why: str) -> None:
 
 
 def _columns(given: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the columns of the option ``columns``, in the connector's order; all without the
-    option."""
+    """Return the columns of the option ``columns``, in the connector's order.
+
+    Without the option, return all columns.
+
+    :raises ConfigError: the option names an unknown column, or a column twice.
+    """
     every: tuple[str, ...] = COLUMNS
     if flag(given, "includeHeaders", default=False):
         every = (*COLUMNS, HEADERS)

@@ -215,7 +215,11 @@ def points(windows: DataFrame, chosen: DataFrame, bucket_s: float) -> DataFrame:
 
 
 def bands(windows: DataFrame, bucket_s: float) -> DataFrame:
-    """Return BANDS over all directories that have the figure."""
+    """Return BANDS: per bucket, the distribution of used shares and of latencies over all
+    directories.
+
+    A directory without a figure in a bucket is not counted.
+    """
     by_bucket = _by_bucket(windows, bucket_s)
     figures = F.array(
         F.struct(

@@ -110,8 +110,9 @@ def _marks(row: Row) -> tuple[Any, ...]:
 def _state_row(
     ax: Axes, place: int, rows: Sequence[Row], buckets: Buckets, titles: dict[str, str]
 ) -> list[list[Any]]:
-    """Draw one directory.
+    """Draw the states of one directory as a row of the plot.
 
+    :param titles: gets the text of each bar, by the bar's id.
     :returns: its runs as numbers: from, to, state, cordoned, moving. Times are in seconds.
     """
     edges, times = (
