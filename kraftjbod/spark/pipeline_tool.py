@@ -18,12 +18,12 @@ _DOOR: Final = (
 )
 #: Help text by job. Its command is ``command`` in ``kraftjbod.spark.<job>.<job>_job``.
 JOBS: Final = {
-    "ingest": "Topics to Parquet tables, each record exactly once.",
-    "telemetry": "Usage, rates, latencies and forecasts of log directories.",
-    "plan": "A reassignment that evens out directories, brokers and racks.",
-    "audit": "Compare what producers were acknowledged with what topics hold.",
-    "report": "One HTML page about the cluster's storage, from the tables.",
-    "session": "Several of these in one Spark session, which starts once.",
+    "ingest": "Write topics to a Parquet table, each record exactly once.",
+    "telemetry": "Write usage, rates and forecasts of log directories to tables.",
+    "plan": "Plan moves that balance directories, brokers and racks.",
+    "audit": "Compare acknowledged records with the records of topics.",
+    "report": "Write an HTML page about the cluster's storage.",
+    "session": "Run several of these jobs in one Spark session.",
 }
 
 

@@ -45,11 +45,13 @@ _LISTED_REASONS: Final = 50
 
 @job_command("audit", finding="differences that count")
 @click.option("--bootstrap-server", required=True, metavar="HOST:PORT,...")
-@click.option("--topics", metavar="TOPIC,...", help="[default: those that were acknowledged]")
+@click.option(
+    "--topics", metavar="TOPIC,...", help="Topics to audit.  [default: all acknowledged ones]"
+)
 @click.option(
     "--acknowledged",
     metavar="PATH",
-    help="What producers were acknowledged: JSON lines if the name ends in .json, .jsonl or "
+    help="Acknowledged records: a file of JSON lines if the name ends in .json, .jsonl or "
     ".ndjson, else Parquet.",
 )
 @click.option(
@@ -62,11 +64,11 @@ _LISTED_REASONS: Final = 50
     show_default=True,
     help="Read every in-sync replica and compare them batch by batch.",
 )
-@click.option("--allow-duplicates", is_flag=True, help="Repetitions and disorder do not count.")
+@click.option("--allow-duplicates", is_flag=True, help="Duplicates and disorder do not count.")
 @click.option(
     "--records-are-unique",
     is_flag=True,
-    help="No producer sends the same key and value twice: the same content again is a duplicate.",
+    help="No producer sends a key and value twice, so equal records are duplicates.",
 )
 @kafka_option
 def command(
@@ -82,7 +84,7 @@ def command(
     records_are_unique: bool,
     kafka: Mapping[str, str],
 ) -> JobOutcome:
-    """Compare what producers were acknowledged with what topics hold."""
+    """Compare acknowledged records with the records of topics."""
     options = AuditOptions(
         compares_replicas=replicas,
         records_are_unique=records_are_unique,

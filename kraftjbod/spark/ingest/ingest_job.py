@@ -53,32 +53,32 @@ class Reading:
 
 
 @job_command("ingest")
-@click.option("--topics", metavar="TOPIC,...", help="Topics to take in, by their names.")
-@click.option("--topics-pattern", metavar="REGEX", help="Topics whose whole name matches.")
+@click.option("--topics", metavar="TOPIC,...", help="Names of the topics to read.")
+@click.option("--topics-pattern", metavar="REGEX", help="Read the topics whose whole name matches.")
 @click.option("--name", default="ingested", show_default=True, help="Name of the table.")
 @click.option(
     "--value-schema",
     metavar="DDL|FILE",
-    help="What values are, as in `id BIGINT NOT NULL, at TIMESTAMP`: JSON objects of these fields. "
-    "Others are corrupt.  [default: anything is good]",
+    help="Schema of the values, such as `id BIGINT NOT NULL, at TIMESTAMP`: JSON objects with "
+    "these fields. Other values are corrupt.  [default: all values are good]",
 )
-@click.option("--event-time", metavar="FIELD", help="Field of the value: when it happened.")
+@click.option("--event-time", metavar="FIELD", help="Field of the value with its event time.")
 @click.option(
     "--late-after",
     metavar="DURATION",
-    help="Records that arrive longer than this after their event time, or that are read so long "
-    "after they arrived, are late; as in `1 hour`.  [default: none is late]",
+    help="A record is late if it arrives longer than this after its event time, such as `1 hour`. "
+    "Without --event-time: if it is read longer than this after its arrival.  [default: never]",
 )
 @click.option(
     "--partition-by",
     multiple=True,
     type=click.Choice(["topic", "partition"]),
-    help="More folders, below those by status.",
+    help="Add a level of folders below those by status.",
 )
 @click.option(
     "--max-records-per-trigger",
     type=click.IntRange(min=1),
-    help="Bounds a batch: memory, and the size of files.  [default: all that is there]",
+    help="Limit of a batch, for memory and file sizes.  [default: all records]",
 )
 @streaming_options
 def command(
@@ -99,7 +99,7 @@ def command(
     available_now: bool,
     trigger: str,
 ) -> JobOutcome:
-    """Topics to Parquet tables, each record exactly once."""
+    """Write topics to a Parquet table, each record exactly once."""
     reading = Reading(
         topics=topics,
         topics_pattern=topics_pattern,

@@ -108,9 +108,13 @@ def does_without_spark(
 
 
 @job_command("plan", ahead=snapshot_ahead, bare=does_without_spark)
-@click.option("--bootstrap-server", metavar="HOST:PORT,...", help="Plan what lies there now.")
+@click.option(
+    "--bootstrap-server",
+    metavar="HOST:PORT,...",
+    help="Plan from the current reports of the brokers.",
+)
 @click.option("--command-config", metavar="FILE", help="Client settings for --bootstrap-server.")
-@click.option("--from-tables", is_flag=True, help="Plan what telemetry's tables hold.")
+@click.option("--from-tables", is_flag=True, help="Plan from the tables of telemetry.")
 @click.option(
     "--max-age",
     "max_age_s",
@@ -118,7 +122,7 @@ def does_without_spark(
     default=600,
     show_default=True,
     metavar="SECONDS",
-    help="How old the newest sample of a broker may be.",
+    help="Maximum age of the newest sample of each broker.",
 )
 @click.option(
     "--observe",
@@ -127,36 +131,40 @@ def does_without_spark(
     default=5,
     show_default=True,
     metavar="SECONDS",
-    help="How long to watch write rates; 0 leaves them out.",
+    help="Time to measure write rates; 0 to ignore them.",
 )
 @click.option("--across-brokers", is_flag=True, help="Replicas may change brokers.")
 @click.option(
-    "--drain", "drains", multiple=True, metavar="BROKER[:PATH]", help="Empty it; repeatable."
+    "--drain", "drains", multiple=True, metavar="BROKER[:PATH]", help="Empty it; may be repeated."
 )
-@click.option("--max-moves", type=click.IntRange(min=1), help="Only so many, the best first.")
-@click.option("--max-bytes", type=click.IntRange(min=1), help="Only so many, the best first.")
+@click.option("--max-moves", type=click.IntRange(min=1), help="Maximum number of moves.")
+@click.option("--max-bytes", type=click.IntRange(min=1), help="Maximum bytes to move.")
 @click.option(
     "--tolerance",
     type=click.FloatRange(min=0, max=1),
     default=TOLERANCE,
     show_default=True,
-    help="How far bytes may be from a directory's share, as a fraction of it.",
+    help="Accepted deviation from a directory's fair share of bytes, as a fraction.",
 )
 @click.option(
     "--rate-tolerance",
     type=click.FloatRange(min=0),
     default=RATE_TOLERANCE,
     show_default=True,
-    help="The same for write rates.",
+    help="Accepted deviation of write rates, as a fraction.",
 )
-@click.option("--out", default="plan.json", show_default=True, metavar="FILE", help="The plan.")
-@click.option("--rollback-out", metavar="FILE", help="How it is now, as a plan.")
-@click.option("--picture", metavar="FILE", help="Before and after, as .svg or .png.")
+@click.option(
+    "--out", default="plan.json", show_default=True, metavar="FILE", help="File for the plan."
+)
+@click.option(
+    "--rollback-out", metavar="FILE", help="File for a plan that restores the current state."
+)
+@click.option("--picture", metavar="FILE", help="Draw the state before and after, as .svg or .png.")
 def command(job: BareJob, /, **options: Any) -> JobOutcome:
-    """A reassignment that evens out directories, and with --across-brokers brokers too.
+    """Plan a reassignment that balances directories, and with --across-brokers also brokers.
 
-    Nothing is moved: kraftjbod-reassign-partitions --execute does that with the file. Plans of what
-    lies there now need no Spark; --from-tables does, and --master asks for it.
+    Nothing is moved: kraftjbod-reassign-partitions --execute carries the file out. The job starts
+    Spark only with --from-tables, --master, --conf, or a URI as --tables.
     """
     draw = _painter() if options["picture"] else None
     request = PlanRequest(

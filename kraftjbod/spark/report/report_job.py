@@ -29,7 +29,7 @@ _TITLE: Final = "Storage report"
     type=click.Path(dir_okay=False, path_type=Path),
     default="report.html",
     show_default=True,
-    help="Where the page is written.",
+    help="File for the page.",
 )
 @click.option("--title", default=_TITLE, show_default=True, help="The page's heading.")
 @click.option(
@@ -38,7 +38,7 @@ _TITLE: Final = "Storage report"
     help="Only the last hours of the telemetry.  [default: all of it]",
 )
 def command(job: Job, out: Path, title: str, hours: float | None) -> JobOutcome:
-    """Usage, forecasts, latencies, failures, balance and audits on one page."""
+    """Write usage, forecasts, latencies, failures, balance and audits to one HTML page."""
     job.step(f"reading {job.tables}")
     data = read_report_data(job, hours=hours)
     job.step("drawing")

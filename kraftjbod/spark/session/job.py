@@ -293,8 +293,7 @@ kafka_option: Final = click.option(
     multiple=True,
     metavar="kafka.NAME=VALUE",
     callback=_kafka,
-    help="A setting of the Kafka client that records are read with, as the source has it: "
-    "kafka.client.id=mine.",
+    help="A setting of the Kafka client that reads records, such as kafka.client.id=mine.",
 )
 
 
@@ -328,18 +327,17 @@ def streaming_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "--available-now/--continuous",
             default=True,
             show_default=True,
-            help="Stop at what is there when the job starts, or go on until stopped.",
+            help="Read the records up to the start of the job, or continue until stopped.",
         ),
         click.option(
             "--checkpoint",
             type=str,
-            help="Folder that remembers how far the job is.  [default: under --tables]",
+            help="Folder with the progress of the job.  [default: under --tables]",
         ),
         click.option(
             "--allow-data-loss",
             is_flag=True,
-            help="Go on where records went from the topic before they were read.  "
-            "[default: an error]",
+            help="Continue if a topic lost records before they were read.  [default: an error]",
         ),
         kafka_option,
         click.option("--bootstrap-server", required=True, metavar="HOST:PORT,..."),
@@ -365,14 +363,18 @@ def session_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def _common_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
-        click.option("--verbose", is_flag=True, help="Whole traces of errors, Spark's warnings."),
-        click.option("--json", "as_json", is_flag=True, help="One JSON document as the result."),
+        click.option(
+            "--verbose", is_flag=True, help="Print tracebacks of errors, and Spark's warnings."
+        ),
+        click.option(
+            "--json", "as_json", is_flag=True, help="Print the result as one JSON document."
+        ),
         click.option(
             "--tables",
             default=DEFAULT_TABLES,
             show_default=True,
             metavar="DIR",
-            help="Where the Parquet tables are: a folder or a URI that Spark can write.",
+            help="Location of the Parquet tables: a folder or a URI that Spark can write.",
         ),
         session_options,
     ):

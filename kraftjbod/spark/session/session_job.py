@@ -59,9 +59,9 @@ class _Asked:
 @click.command(_NAME, context_settings={"help_option_names": ["-h", "--help"]})
 @session_options
 def command(master: str | None, conf: tuple[str, ...]) -> None:
-    """Jobs that standard input names, a line each, in one Spark session.
+    """Run the jobs on standard input, one per line, in one Spark session.
 
-    Each is answered with a line of JSON. Exit code 0 if each of them ended with 0.
+    Each job prints a line of JSON. The exit code is the highest one of the jobs.
     """
     settings = parse_pairs(conf, "--conf")
     asked: Queue[_Asked | None] = Queue(_MOST_WAITING)

@@ -73,25 +73,25 @@ class Spans:
     "--watermark",
     default="2 minutes",
     show_default=True,
-    help="How long windows wait for samples that come late.",
+    help="Time that windows wait for late samples.",
 )
 @click.option(
     "--history",
     default="7 days",
     show_default=True,
-    help="How far back forecasts, findings and growth look, from the newest sample.",
+    help="Time before the newest sample that forecasts, findings and growth use.",
 )
 @click.option(
     "--horizon",
     default="365 days",
     show_default=True,
-    help="How far ahead forecasts look; what would be full later counts as never full.",
+    help="Length of forecasts; a directory that would be full later counts as never full.",
 )
 @click.option(
     "--every",
     default="1 minute",
     show_default=True,
-    help="With --continuous: time between two forecasts.",
+    help="With --continuous: time between two computations of the other tables.",
 )
 @streaming_options
 def command(
@@ -109,7 +109,7 @@ def command(
     available_now: bool,
     trigger: str,
 ) -> JobOutcome:
-    """Usage, rates, latencies, forecasts and findings of directories, growth, skew, lag of groups.
+    """Write usage, rates, forecasts and findings of directories, and group lag to tables.
 
     Reads the topics __storage_telemetry and __group_telemetry, which brokers write. Times are UTC.
     """
