@@ -21,6 +21,12 @@ async def until(holds: Callable[[], object]) -> None:
             await asyncio.sleep(0.001)
 
 
+async def settle() -> None:
+    """Run the tasks that are ready, for tests of tasks that must not end yet."""
+    for _ in range(200):
+        await asyncio.sleep(0)
+
+
 class Gate:
     """Holds operations of ``kind`` on paths that match ``path`` until the gate opens.
 

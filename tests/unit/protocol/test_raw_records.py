@@ -20,6 +20,7 @@ from kraftjbod.protocol.raw_records import (
 )
 from kraftjbod.protocol.record_batch import Compression, check_crc, read_header
 from kraftjbod.protocol.records import Record, build_batch, open_body, read_records
+from tests.each_case import each_case
 
 RECORDS = [
     Record(key=b"a", value=b"1", timestamp_ms=1000),
@@ -158,8 +159,8 @@ def search(records: list[Record], timestamp: int, **limits: int) -> tuple[int, i
 
 
 @pytest.mark.parametrize("max_records", [1, 2, 4096])
-@pytest.mark.parametrize("timestamp", [-(2**63), 900, 1000, 1001, 1_000_000, 1_000_001, 2**63 - 1])
-@pytest.mark.parametrize("first_delta", [0, 1, 2, 4])
+@each_case("timestamp", [-(2**63), 900, 1000, 1001, 1_000_000, 1_000_001, 2**63 - 1])
+@each_case("first_delta", [0, 1, 2, 4])
 def test_time_search_equals_linear_search(
     max_records: int, timestamp: int, first_delta: int
 ) -> None:

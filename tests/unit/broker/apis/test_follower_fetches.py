@@ -25,7 +25,7 @@ from tests.unit.broker.broker_rig import (
     produce,
     topic,
 )
-from tests.unit.broker.gates import Gate
+from tests.unit.broker.gates import Gate, settle
 
 KIND = FetchRequest
 VERSION = 16
@@ -185,7 +185,7 @@ async def test_waiting_follower_fetch_ends_when_leadership_is_lost() -> None:
         waiting = asyncio.create_task(
             rig.ask(request(session=(first.session_id, 1), max_wait_ms=60_000), VERSION)
         )
-        await asyncio.sleep(0.05)
+        await settle()
         rig.replay(partition(0, replicas=(1, 2), leader=2, epoch=1))
         assert answered(await waiting)[0].error_code == ErrorCode.FENCED_LEADER_EPOCH
 
@@ -197,7 +197,7 @@ async def test_waiting_follower_fetch_ends_when_its_directory_fails() -> None:
         waiting = asyncio.create_task(
             rig.ask(request(session=(first.session_id, 1), max_wait_ms=60_000), VERSION)
         )
-        await asyncio.sleep(0.05)
+        await settle()
         rig.dirs[0].go_offline("test")
         rig.parts.manager.mark_offline(rig.dirs[0])
         codes = {index: part.error_code for index, part in answered(await waiting).items()}
@@ -260,7 +260,7 @@ async def test_waiting_follower_fetch_ends_on_append_before_commit() -> None:
         waiting = asyncio.create_task(
             rig.ask(request(session=(first.session_id, 1), max_wait_ms=60_000), VERSION)
         )
-        await asyncio.sleep(0.05)
+        await settle()
         await rig.ask(produce(batch(), acks=1), 9)
         (part,) = answered(await waiting).values()
         assert (part.high_watermark, len(part.records) > 0) == (0, True)
@@ -307,7 +307,7 @@ async def test_waiting_follower_fetch_stays_within_max_bytes_after_new_appends()
                 VERSION,
             )
         )
-        await asyncio.sleep(0.05)
+        await settle()
         await write(rig, 1, 150)
         answer = await waiting
         assert sizes(answer) == {0: small, 1: 0} or sizes(answer) == {0: small}

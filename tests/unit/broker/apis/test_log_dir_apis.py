@@ -24,7 +24,7 @@ from tests.unit.broker.broker_rig import (
     produce,
     topic,
 )
-from tests.unit.broker.gates import Gate, until
+from tests.unit.broker.gates import Gate, settle, until
 from tests.unit.broker.impaired_dirs import fill, stall
 
 KIND = DescribeLogDirsRequest
@@ -109,7 +109,8 @@ async def test_log_dir_growth_separates_logs_from_other_files_on_the_disk() -> N
             for log_dir in rig.dirs:
                 usable_bytes = (1 << 30) - used_bytes
                 log_dir.space = Space(total_bytes=1 << 30, usable_bytes=usable_bytes, free_inodes=9)
-            await asyncio.sleep(0.005)
+            began_ms = rig.around.clock.now_ms()
+            await until(lambda: rig.around.clock.now_ms() > began_ms)
             await monitor.measure()
             monitor.check()
 
@@ -239,7 +240,7 @@ async def test_alter_replica_log_dirs_during_a_swap_applies_after_the_swap() -> 
             assert await alter(rig, "/d2") == 0
             await gate.reached()
             asking = asyncio.create_task(alter(rig, "/d1"))
-            await asyncio.sleep(0.02)
+            await settle()
             assert not asking.done()
             gate.open()
             assert await asking == 0

@@ -19,6 +19,7 @@ from kraftjbod.protocol.rpc_messages import (
     RpcResponse,
 )
 from tests.unit.broker.broker_rig import TOPIC, TOPIC_ID, accept, brokers, dir_of, partition, topic
+from tests.unit.broker.gates import settle
 
 KIND = MetadataRequest
 
@@ -145,7 +146,7 @@ async def test_metadata_concurrent_auto_creation_sends_one_create_request() -> N
         rig.controller.may_answer.clear()
         asked = [asyncio.create_task(rig.ask(asking("new"))) for _ in range(5)]
         await rig.controller.wait_seen(bool)
-        await asyncio.sleep(0.05)
+        await settle()
         rig.controller.may_answer.set()
         codes = {(await one).topics[0].error_code for one in asked}
         assert codes == {ErrorCode.LEADER_NOT_AVAILABLE}

@@ -29,7 +29,7 @@ from tests.unit.broker.broker_rig import (
     produce,
     topic,
 )
-from tests.unit.broker.gates import PATIENCE_S, Gate, until
+from tests.unit.broker.gates import PATIENCE_S, Gate, settle, until
 
 
 def end(rig: BrokerRig) -> int:
@@ -288,7 +288,7 @@ async def test_log_being_truncated_becomes_leader_after_the_truncation(
             await gate.reached()
             rigs[0].replay(partition(replicas=(1, 2), isr=[1], leader=1, epoch=2))
             asked = asyncio.ensure_future(rigs[0].ask(produce(batch(1), acks=1), 9))
-            await asyncio.sleep(0.05)
+            await settle()
             gate.open()
             refused = only(await asked)
         assert refused.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER

@@ -13,6 +13,7 @@ from kraftjbod.core.loop.timing import Deadline, ExponentialBackoff
 from kraftjbod.protocol.records import Record, build_batch
 from kraftjbod.protocol.telemetry.storage_telemetry import TOPIC
 from tests.unit.broker.broker_rig import BrokerRig, brokers, partition, topic
+from tests.unit.broker.gates import settle
 from tests.unit.broker.impaired_dirs import answer, stall
 from tests.unit.broker.scripted_controller import RealClock
 
@@ -87,9 +88,10 @@ async def test_internal_producer_chooses_the_partition_by_broker_id() -> None:
 async def test_internal_producer_waits_for_topic_and_leader() -> None:
     async with brokers() as (rig,):
         sending = asyncio.ensure_future(sender(rig).to_topic(within()))
-        await asyncio.sleep(0.02)
+        await settle()
         await rig.follow(topic(TOPIC, ID), partition(leader=-1, topic_id=ID))
-        await asyncio.sleep(0.02)
+        await settle()
+        assert not sending.done()
         await rig.follow(partition(topic_id=ID, epoch=1))
         await sending
         assert end_of(rig) == 2
@@ -100,7 +102,8 @@ async def test_internal_producer_waits_for_a_stalled_directory() -> None:
         await rig.follow(topic(TOPIC, ID), partition(topic_id=ID))
         stall(rig.dirs[0])
         sending = asyncio.ensure_future(sender(rig).to_topic(within()))
-        await asyncio.sleep(0.02)
+        await settle()
+        assert not sending.done()
         await answer(rig.dirs[0])
         await sending
         assert end_of(rig) == 2
@@ -114,7 +117,8 @@ async def test_internal_producer_retries_with_the_next_leader() -> None:
         await one.to_topic(within())
         await rigs[1].door.close(timeout_ms=100)
         sending = asyncio.ensure_future(one.to_topic(within()))
-        await asyncio.sleep(0.02)
+        await settle()
+        assert not sending.done()
         await rigs[0].follow(partition(replicas=(1, 2), isr=(1,), topic_id=ID, epoch=1))
         await sending
         one.close()

@@ -15,6 +15,7 @@ from kraftjbod.protocol.record_batch import Compression
 from kraftjbod.protocol.records import Record, build_batch
 from kraftjbod.storage.log_dirs.log_dir_policy import OpKind
 from tests.unit.broker.broker_rig import TP, BrokerRig, brokers, partition, produce, topic
+from tests.unit.broker.gates import settle
 from tests.unit.broker.impaired_dirs import answer, stall
 
 EPOCH = LeaderEpoch(0)
@@ -60,7 +61,7 @@ async def test_internal_reader_waits_until_the_log_end_is_committed() -> None:
         await rig.follow(topic(), partition(replicas=(1, 2)))
         await write(rig, b"a")
         reading = asyncio.ensure_future(read(rig))
-        await asyncio.sleep(0.02)
+        await settle()
         assert not reading.done()
         await rig.follow(partition(replicas=(1, 2), isr=(1,)))
         assert await reading == [(0, b"a")]
@@ -83,7 +84,7 @@ async def test_internal_reader_waits_for_a_stalled_directory() -> None:
         await write(rig, b"a")
         stall(rig.dirs[0])
         reading = asyncio.ensure_future(read(rig))
-        await asyncio.sleep(0.02)
+        await settle()
         assert not reading.done()
         await answer(rig.dirs[0])
         assert await reading == [(0, b"a")]

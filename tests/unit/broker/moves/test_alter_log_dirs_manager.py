@@ -39,7 +39,7 @@ from tests.unit.broker.broker_rig import (
     produce,
     topic,
 )
-from tests.unit.broker.gates import Gate, until
+from tests.unit.broker.gates import Gate, settle, until
 from tests.unit.broker.impaired_dirs import answer, fill, stall
 from tests.unit.broker.scripted_controller import RealClock
 
@@ -206,7 +206,7 @@ async def test_append_during_a_swap_waits_for_the_gate() -> None:
             assert hosted(rig).gate.is_closed
             writing = [asyncio.create_task(rig.ask(produce(batch(), acks=1), 9)) for _ in range(3)]
             reading = await read_values(rig)
-            await asyncio.sleep(0.02)
+            await until(lambda: repr(hosted(rig).gate) == "<AppendGate closed 3>")
             assert not any(one.done() for one in writing) and reading == 3
             gate.open()
             answers = [only(one) for one in await asyncio.gather(*writing)]
@@ -597,7 +597,7 @@ async def test_leader_that_becomes_follower_during_a_swap_resigns_and_follows_la
             begin(first)
             await gate.reached()
             held = asyncio.create_task(first.ask(produce(batch(), acks=1), 9))
-            await asyncio.sleep(0.02)
+            await until(lambda: repr(hosted(first).gate) == "<AppendGate closed 1>")
             assert not held.done()
             for rig in (first, second):
                 await rig.follow(partition(replicas=(1, 2), leader=2, epoch=1))
@@ -914,7 +914,7 @@ async def test_low_move_rate_delays_moves_and_a_higher_rate_continues_them() -> 
         begin(rig)
         await until(lambda: any(m.copied_bytes for m in rig.parts.moves.moves()))
         await write(rig, 3)
-        await asyncio.sleep(0.05)
+        await settle()
         assert where(rig) is rig.dirs[0] and phase(rig) is not None
         rig.parts.moves.set_rate(1 << 40)
         await ended(rig)

@@ -44,7 +44,7 @@ from tests.unit.broker.broker_rig import (
     produce,
     topic,
 )
-from tests.unit.broker.gates import Gate, until
+from tests.unit.broker.gates import Gate, settle, until
 from tests.unit.broker.impaired_dirs import fill, heal
 
 UNKNOWN_DIR = DirectoryId(b"u" * 16)
@@ -349,7 +349,7 @@ async def test_copy_in_a_directory_that_just_failed_does_not_block_others() -> N
         rig.replay(topic(), partition(replicas=(2, 1), isr=[2], leader=2, directories=where))
         rig.dirs[0].go_offline("test")
         rig.parts.publisher.open()
-        await asyncio.sleep(0.05)
+        await settle()
         rig.logs.drop(rig.dirs[0])
         await until(lambda: rig.logs.get(TP) is not None)
         handle = rig.logs.get(TP)

@@ -12,7 +12,7 @@ from kraftjbod.metadata.records import RemoveTopicRecord
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.vfs_fault import FaultVfs
 from tests.unit.broker.broker_rig import TOPIC_ID, TP, brokers, partition, topic
-from tests.unit.broker.gates import Gate
+from tests.unit.broker.gates import Gate, settle
 from tests.unit.broker.impaired_dirs import answer, fill, stall
 
 
@@ -87,7 +87,7 @@ async def test_removal_in_a_stalled_directory_waits_until_it_answers(copy: str) 
             going = asyncio.create_task(removals.delete(TP))
         else:
             going = asyncio.create_task(removals.drop_future(TP))
-        await asyncio.sleep(0.05)
+        await settle()
         assert not going.done()
         await answer(log_dir)
         await going

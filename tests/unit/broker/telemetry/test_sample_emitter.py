@@ -30,7 +30,7 @@ from tests.unit.broker.broker_rig import (
     partition,
     topic,
 )
-from tests.unit.broker.gates import until
+from tests.unit.broker.gates import settle, until
 from tests.unit.broker.impaired_dirs import answer, stall
 from tests.unit.broker.scripted_controller import RealClock
 
@@ -159,7 +159,7 @@ async def test_emitter_is_cancelled_without_delay() -> None:
         await lead_topic(rig)
         stall(rig.dirs[0])
         running = rig.tasks.start(rig.parts.telemetry.run_emitter(), "telemetry")
-        await asyncio.sleep(0.05)
+        await settle()
         running.cancel()
         await asyncio.wait({running})
         assert running.cancelled()

@@ -462,16 +462,21 @@ async def test_log_cleaner_runs_in_the_background_until_cancelled() -> None:
     await manager.close(1)
 
 
+def _cleaner_threads() -> set[threading.Thread]:
+    return {one for one in threading.enumerate() if one.name.startswith("log-cleaner:")}
+
+
 async def test_log_cleaner_thread_of_a_failed_directory_ends_when_it_is_replaced() -> None:
     mem = MemVfs()
     manager = await start(vfs=mem, limits=CleanerLimits(backoff_ms=1))
+    earlier = set(threading.enumerate())
     running = asyncio.ensure_future(manager.run_background())
     await fill_log(manager)
     dead = manager.dirs()[0]
     async with asyncio.timeout(20):
-        while dead not in manager.cleaner._executors:
+        while not (cleaning := _cleaner_threads() - earlier):
             await asyncio.sleep(0.01)
-    (thread,) = (t for t in threading.enumerate() if t is manager.cleaner._executors[dead]._thread)
+    (thread,) = cleaning
     dead.go_offline("no more")
     manager.drop(dead)
     back = await manager.arrivals.load(compacting_dir(mem, "/d1", 1), lambda _: None)
@@ -485,7 +490,10 @@ async def test_log_cleaner_thread_of_a_failed_directory_ends_when_it_is_replaced
 
 async def test_log_cleaner_does_not_run_when_disabled() -> None:
     manager = await start(limits=CleanerLimits(is_enabled=False, backoff_ms=1))
-    await manager.cleaner.run_cleaner(manager.dirs()[0])  # Returns at once.
+    await fill_log(manager)
+    async with asyncio.timeout(20):
+        await manager.cleaner.run_cleaner(manager.dirs()[0])
+    assert await clean_one(manager), "The log was not cleaned before."
 
 
 # -- unexpected content and errors -----------------------------------------------------------------

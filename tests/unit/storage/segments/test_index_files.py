@@ -9,6 +9,7 @@ from kraftjbod.storage.segments.offset_index import TimeEntry
 from kraftjbod.storage.segments.segment import LogSegment
 from kraftjbod.storage.vfs import OpenMode
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
+from tests.each_case import each_case
 from tests.faults.rig import batch, headers_of
 
 
@@ -35,8 +36,8 @@ def largest_in(vfs: MemVfs, made: LogSegment) -> TimeEntry | None:
     )
 
 
-@pytest.mark.parametrize("count", [1, 2, 511, 512, 513, 1024, 3000])
-@pytest.mark.parametrize("at", [0, 1, 300, 700, -2, -1])
+@each_case("count", [1, 2, 511, 512, 513, 1024, 3000])
+@each_case("at", [0, 1, 300, 700, -2, -1])
 def test_read_largest_entry_finds_the_largest_timestamp_in_any_batch(count: int, at: int) -> None:
     timestamps = [5] * count
     timestamps[at % count] = 9

@@ -10,6 +10,7 @@ from kraftjbod.storage.segments.segment import LogSegment
 from kraftjbod.storage.segments.segment_scrub import STEP_BYTES, SegmentScrub
 from kraftjbod.storage.vfs import OpenMode
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
+from tests.each_case import each_case
 from tests.faults.rig import batch, headers_of
 
 BATCHES = 40
@@ -66,7 +67,7 @@ def test_segment_scrub_of_a_sound_segment_reports_nothing() -> None:
 
 
 @pytest.mark.parametrize("number", [0, 1, 17, BATCHES - 1])
-@pytest.mark.parametrize("at", [3, 10, 16, 20, 45, 60, SIZE - 1])
+@each_case("at", [3, 10, 16, 20, 45, 60, SIZE - 1])
 def test_segment_scrub_finds_damage_at_its_position(number: int, at: int) -> None:
     """The leader epoch is the exception, because no other part of a batch confirms it."""
     vfs = MemVfs()
