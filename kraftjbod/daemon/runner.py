@@ -446,14 +446,14 @@ def _require_assertions() -> None:
 
 
 def _say_on_stderr(line: str) -> None:
-    """Write ``line`` to standard error, and wait at most two seconds."""
+    """Write ``line`` to standard error. Return after two seconds at most, even if it blocks."""
     writer = LineWriter(_STDERR, lambda count: "")
     writer.write(line)
     writer.close(_LAST_LINES_S)
 
 
 def _refuse(name: str, why: Exception, say: Callable[[str], None] = _say_on_stderr) -> int:
-    """Print the reason of a failed start with ``say``; return the exit code for it."""
+    """Print why the daemon cannot start or continue, with ``say``; return the exit code for it."""
     say(f"kraftjbod-{name}: {why}\n")
     return _exit_code(why)
 

@@ -112,7 +112,10 @@ class RpcRequest(RpcBody):
     refuses the request."""
 
     def again(self) -> Self:
-        """Return the request to send if the response to this one was lost; it may be applied."""
+        """Return the request to send after the response to this one was lost.
+
+        The controller may have applied this one.
+        """
         return self
 
     @classmethod

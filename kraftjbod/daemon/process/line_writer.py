@@ -68,8 +68,10 @@ class LineWriter:
         return os.isatty(self._fd)
 
     def close(self, timeout_s: float) -> bool:
-        """Wait up to ``timeout_s`` seconds; return whether the queue is empty. ``fd`` stays
-        open."""
+        """Wait up to ``timeout_s`` seconds until the queue is empty; return whether it is.
+
+        ``fd`` stays open.
+        """
         self._lines.put(None)
         self._thread.join(timeout_s)
         return not self._thread.is_alive()

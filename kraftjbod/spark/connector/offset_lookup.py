@@ -129,9 +129,10 @@ class OffsetLookup:
         self._admin = self._connect()
 
     def assigned(self, known: Collection[str] = (), *, must_exist: bool) -> Assigned:
-        """Return the existing partitions that the options name, and those of topics in ``known``.
+        """Return the existing partitions that the options name, and the ids of their topics.
 
-        :param known: topics that the query has read before.
+        :param known: topics that the query has read before, which are included unless the option
+            ``assign`` names the partitions.
         :param must_exist: whether a missing topic or partition is an error. Otherwise it is omitted
             after ``fetchOffset.numRetries`` attempts.
         :raises UnknownTopicOrPartitionError: naming the missing topic or partition.
