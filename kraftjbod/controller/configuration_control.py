@@ -201,7 +201,7 @@ class ConfigurationControlManager:
     def _find(self, resource: AlteredResource) -> ResourceType:
         """Return the type of the resource, which must exist and be configurable.
 
-        :raises OperatingError: it is not.
+        :raises OperatingError: the resource does not exist, or its type is not configured here.
         """
         match resource.resource_type:
             case ResourceType.TOPIC:
@@ -323,7 +323,7 @@ class ConfigurationControlManager:
     def _require_valid_of_node(self, name: str, values: Mapping[str, str]) -> None:
         """Require that ``values`` are valid for a broker, a controller, or all (empty ``name``).
 
-        :raises ConfigError: they are not.
+        :raises ConfigError: a key or value is not valid.
         """
         state, node_id = self._state, BrokerId(int(name)) if name else None
         is_broker, is_controller = node_id in state.brokers, node_id in state.controllers

@@ -135,7 +135,11 @@ class ReplicationControlManager:
     def heartbeat(
         self, request: BrokerHeartbeatRequest
     ) -> ControllerResult[BrokerHeartbeatResponse]:
-        """Return the records of a heartbeat: the broker's change of state and its consequences."""
+        """Return the records of a heartbeat: the broker's change of state and its consequences.
+
+        :raises OperatingError: the broker is not registered with that epoch, or the heartbeat names
+            a directory that is not the broker's.
+        """
         broker = self._cluster.require_epoch(request.broker_id, request.broker_epoch)
         state, change = self._cluster.heartbeat(broker, request)
         records: tuple[Record, ...] = ()
@@ -297,6 +301,9 @@ class ReplicationControlManager:
 
         A replica in a lost or offline directory leaves the ISR and the leadership. A lost one is
         not eligible either.
+
+        :raises OperatingError: UNSUPPORTED_VERSION, or the broker is not registered with that
+            epoch.
         """
         broker = self._cluster.require_epoch(request.broker_id, request.broker_epoch)
         if not self._state.metadata_version.has_directories:

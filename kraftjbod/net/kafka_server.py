@@ -179,6 +179,8 @@ class _Requests:
         """Answer a request that only members may send, from a host that is not known as a member.
 
         Host names are resolved first. If the host still is no member, the request is refused.
+
+        :raises RemoteProtocolError: the refused request is too large to be decoded for a response.
         """
         if await self._peers.admits(self._connection.peer_host):
             return await self._answer_in_slices(request, is_hot=False)

@@ -351,7 +351,10 @@ class ConfigApis:
         return self._default_entries
 
     def _group_entries(self, group_id: str) -> Iterable[_Entry]:
-        """Yield the entries of a group. The group need not exist."""
+        """Yield the entries of a group. The group need not exist.
+
+        :raises OperatingError: INVALID_REQUEST: the id is empty.
+        """
         if not group_id:
             raise OperatingError("name a group", code=ErrorCode.INVALID_REQUEST)
         own = self._group_configs.own(group_id)

@@ -69,8 +69,8 @@ class LeaderHints(Generic[L, E]):
         return self._leader(leader_id=partition.leader, leader_epoch=partition.leader_epoch)
 
     def endpoints(self) -> list[E]:
-        """Return the endpoints of the leaders in the hints so far, for the field
-        ``NodeEndpoints``."""
+        """Return the endpoints of the leaders in the hints so far, for the field ``NodeEndpoints``;
+        none if the version of the response lacks that field."""
         if not self._has_endpoints:
             return []
         brokers = self._cache.state.brokers

@@ -453,7 +453,10 @@ class LogDirAdmin:
 
     async def _leave_empty(self, log_dir: LogDir) -> None:
         """Take the empty directory out of service. It is put back if the cluster does not release
-        it."""
+        it.
+
+        :raises OperatingError: as :meth:`_release`.
+        """
         self._logs.arrivals.take_out(log_dir)
         try:
             await self._release(log_dir.directory_id)

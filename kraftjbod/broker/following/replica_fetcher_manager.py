@@ -46,7 +46,11 @@ class ReplicaFetcherManager:
 
     def follow(self, replicas: Iterable[HostedReplica]) -> None:
         """Fetch the replicas from their present leaders. A replica that is followed already changes
-        loops."""
+        loops.
+
+        A replica without an open log is skipped. One in an impaired directory is not followed any
+        more.
+        """
         by_key: dict[_FetcherKey, list[HostedReplica]] = defaultdict(list)
         left: list[_FetcherKey] = []
         for replica in replicas:

@@ -118,7 +118,7 @@ class MetadataLoader:
         self.refusal = error.message
 
     async def caught_up(self, at_least: int) -> None:
-        """Wait until the local state has all entries that were committed at the call.
+        """Wait until the local state has all entries that the controller has reported as committed.
 
         :param at_least: offset of an entry that the state must also have.
         """

@@ -281,7 +281,10 @@ class ReplicaMoveState:
         return [CopyOn()]
 
     def _take_back(self, stalled: SourceStalled | TargetStalled) -> list[Action]:
-        """Withdraw the assignment. The move continues and asks again after the next catch-up."""
+        """Withdraw the assignment. The move continues and asks again after the next catch-up.
+
+        If the target stalls during a swap, the assignment stays.
+        """
         reverted = self._revert()
         if self.phase is not MovePhase.SWAPPING:
             self.phase = MovePhase.COPYING

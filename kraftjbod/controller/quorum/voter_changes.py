@@ -115,7 +115,8 @@ def is_about_voters(request: object) -> bool:
 def problem_of_update(voters: VoterSet, request: UpdateFeaturesRequest) -> FeatureOutcome | None:
     """Return the refusal of an update of ``kraft.version``; None if it is possible.
 
-    It is possible if the voters are static or the level stays the same.
+    A known level can be set while the voters are static, later only the same level. The update must
+    be the only one of its request.
     """
     (update, *others) = request.updates
     if others:

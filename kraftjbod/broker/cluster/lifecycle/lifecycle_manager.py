@@ -418,6 +418,8 @@ class BrokerLifecycleManager:
         """Post ``event`` and wait for the controller's response about the directory.
 
         Callers for the same directory share one future of ``waiting``.
+
+        :raises RequestTimedOutError: no response within ``timeout_ms``; the broker keeps trying.
         """
         answered = waiting.setdefault(directory_id, asyncio.get_running_loop().create_future())
         self._post(event)

@@ -269,7 +269,8 @@ class GroupPartition:
         return frozenset(topics)
 
     def expired(self, group_id: str, wall_ms: int, retention_ms: int) -> list[Fact]:
-        """Return the facts that delete the group's expired offsets.
+        """Return the facts that delete the group's expired offsets; none while a commit of the
+        group is in flight.
 
         A classic group that has no offsets left is deleted with them. For a consumer group see
         :meth:`is_over`.
@@ -288,7 +289,8 @@ class GroupPartition:
         return facts
 
     def orphaned(self, group_id: str, is_gone: Callable[[str, bytes], bool]) -> list[Fact]:
-        """Return the facts that delete offsets of deleted topics.
+        """Return the facts that delete the group's offsets of deleted topics; none while a commit
+        of the group is in flight.
 
         :param is_gone: takes a topic's name and id; the id is zero if only the name is known.
         """
