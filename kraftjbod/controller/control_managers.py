@@ -314,7 +314,7 @@ class ControlManagers:
                     name=METADATA_VERSION,
                     feature_level=level,
                     metadata_log_id=Uuid.random(self._random_bytes),
-                    session_limit_ms=self._unsaid_session_limit(),
+                    session_limit_ms=self._unrecorded_session_limit(),
                 ),
                 *(
                     FeatureLevelRecord(name=name, feature_level=level)
@@ -322,7 +322,7 @@ class ControlManagers:
                     if METADATA_VERSION not in present and name != METADATA_VERSION
                 ),
             ]
-        elif limit_ms := self._unsaid_session_limit():
+        elif limit_ms := self._unrecorded_session_limit():
             records.append(self._session_limit(limit_ms))
         of_all = self.state.configs.get((ResourceType.BROKER, ""), {})
         if min_insync_replicas is not None and MIN_INSYNC_REPLICAS not in of_all:
@@ -353,7 +353,7 @@ class ControlManagers:
     def _longest_session_ms(self) -> int:
         return self.settings.broker_session_timeout_ms + self._election_timeout_ms
 
-    def _unsaid_session_limit(self) -> int:
+    def _unrecorded_session_limit(self) -> int:
         """Return the limit that must be recorded before sessions are announced; 0 if none must."""
         longest_ms, limit_ms = self._longest_session_ms, self.state.session_limit_ms
         is_new_log = METADATA_VERSION not in self.state.features
@@ -473,7 +473,7 @@ class ControlManagers:
     def set_by_metadata(self) -> dict[str, object]:
         """Return the settings whose value in the metadata differs from the controller's file, by
         key."""
-        return self._settings.otherwise_than_in_file()
+        return self._settings.different_from_file()
 
     def _follow_settings(self, delta: MetadataDelta) -> None:
         if not any(kind is ResourceType.BROKER for kind, _ in delta.configs):

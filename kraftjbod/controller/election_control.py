@@ -129,10 +129,14 @@ class ElectionControlManager:
             partition,
             rules=self._rules_of(self._state.topics[key.topic_id].name),
             election=Election.PREFERRED if is_preferred else Election.UNCLEAN,
-            acceptance=self._cluster.acceptance if is_preferred else self._but_stalled,
+            acceptance=self._cluster.acceptance
+            if is_preferred
+            else self._acceptance_unless_stalled,
         )
 
-    def _but_stalled(self, broker_id: BrokerId, directory_id: DirectoryId) -> Acceptance:
+    def _acceptance_unless_stalled(
+        self, broker_id: BrokerId, directory_id: DirectoryId
+    ) -> Acceptance:
         """Return the acceptance of a replica, but REFUSED if its directory is stalled."""
         found = self._cluster.acceptance(broker_id, directory_id)
         if found is Acceptance.LAST_RESORT and self._state.brokers[broker_id].is_stalled(

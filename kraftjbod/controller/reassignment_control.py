@@ -161,12 +161,14 @@ class ReassignmentControlManager:
             )
         texts = dict(zip(target, wish.target_dirs, strict=True)) if wish.target_dirs else {}
         homes = {
-            replica: self._home(replica, texts.get(replica, ANY_DIRECTORY), partition)
+            replica: self._target_directory(replica, texts.get(replica, ANY_DIRECTORY), partition)
             for replica in target
         }
         return present.reassigned_to(target, homes.__getitem__)
 
-    def _home(self, replica: BrokerId, text: str, partition: PartitionRegistration) -> DirectoryId:
+    def _target_directory(
+        self, replica: BrokerId, text: str, partition: PartitionRegistration
+    ) -> DirectoryId:
         """Return the directory in which a replica of the target is, or is to be created.
 
         :param text: the directory in the request: ``any``, a path, or ``dirid:`` and an id.
@@ -184,19 +186,19 @@ class ReassignmentControlManager:
             )
         wanted = resolve_directory(text, broker)
         if present is None:
-            return self._home_of_added(broker, text, wanted)
+            return self._directory_of_added(broker, text, wanted)
         if wanted in (None, present):
             return present
         if replica in partition.adding_replicas and not broker.has_online_dir(present):
             # Its disk failed before the replica was in sync, so another directory loses nothing.
-            return self._home_of_added(broker, text, wanted)
+            return self._directory_of_added(broker, text, wanted)
         raise _error(
             ErrorCode.INVALID_REQUEST,
             f"Broker {replica} has a replica already, in another directory than {text}; "
             "use AlterReplicaLogDirs to move it there.",
         )
 
-    def _home_of_added(
+    def _directory_of_added(
         self, broker: BrokerRegistration, text: str, wanted: DirectoryId | None
     ) -> DirectoryId:
         # The index does not include replicas that earlier partitions of the request add.

@@ -99,7 +99,7 @@ class TopicControlManager:
         created: list[CreatedTopic] = []
         new_replicas: Counter[BrokerId] = Counter()
         for topic, wanted_id in zip(request.topics, _requested_ids(request), strict=True):
-            if (made_before := self._made_before(topic, wanted_id)) is not None:
+            if (made_before := self._created_before(topic, wanted_id)) is not None:
                 created.append(made_before)
                 continue
             try:
@@ -120,7 +120,7 @@ class TopicControlManager:
             response=CreateTopicsResponse(topics=tuple(created)),
         )
 
-    def _made_before(self, topic: NewTopic, wanted_id: TopicId | None) -> CreatedTopic | None:
+    def _created_before(self, topic: NewTopic, wanted_id: TopicId | None) -> CreatedTopic | None:
         made = self._state.topic(topic.name)
         if (
             made is None

@@ -297,9 +297,9 @@ class Connection(asyncio.BufferedProtocol):
         if has_memory:
             self._is_starved = False
         else:
-            self._starve(memory)
+            self._pause_until_memory(memory)
 
-    def _starve(self, memory: MemoryBudget) -> None:
+    def _pause_until_memory(self, memory: MemoryBudget) -> None:
         assert self._transport is not None
         if not (self._is_starved or self.is_reading_paused):
             self._transport.pause_reading()

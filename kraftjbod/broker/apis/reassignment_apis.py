@@ -174,7 +174,7 @@ def _wishes(
                 twice.append(_refused(*key, _NAMED_TWICE))
                 continue
             seen.add(key)
-            yield _wish(topic.name, partition, was_under_way=key in under_way)
+            yield _reassigned_partition(topic.name, partition, was_under_way=key in under_way)
 
 
 def _refused(topic: str, partition: int, error: OperatingError) -> ReassignmentOutcome:
@@ -183,7 +183,9 @@ def _refused(topic: str, partition: int, error: OperatingError) -> ReassignmentO
     )
 
 
-def _wish(topic: str, partition: Wish, *, was_under_way: bool) -> ReassignedPartition:
+def _reassigned_partition(
+    topic: str, partition: Wish, *, was_under_way: bool
+) -> ReassignedPartition:
     replicas = partition.replicas
     return ReassignedPartition(
         topic=topic,

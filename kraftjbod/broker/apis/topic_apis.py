@@ -262,7 +262,7 @@ class TopicApis:
             refuse=_not_deleted,
             timeout_ms=left.ms(),
         )
-        deleted = [_by_its_name(topic, names.get(topic.topic_id)) for topic in deleted]
+        deleted = [_with_requested_name(topic, names.get(topic.topic_id)) for topic in deleted]
         return deleted + [_not_found(one) for one in found if one.error_code]
 
     async def create_partitions(
@@ -342,7 +342,7 @@ def _found_ref(found: FoundTopic) -> TopicRef:
     return TopicRef(topic_id=found.topic_id) if any(found.topic_id) else found.asked
 
 
-def _by_its_name(topic: DeletedTopic, name: str | None) -> DeletedTopic:
+def _with_requested_name(topic: DeletedTopic, name: str | None) -> DeletedTopic:
     """Return the result with ``name``, the topic's name in the request; None if that had no
     name."""
     if name is None or topic.name is not None:

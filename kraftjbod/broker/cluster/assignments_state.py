@@ -231,7 +231,7 @@ class AssignmentsState:
         """Return the next request, or a time to wake at; nothing while a request is in flight."""
         if self._in_flight:
             return []
-        self._let_go_of_held(now_ms)
+        self._release_held(now_ms)
         if now_ms < self._resume_ms:
             return self._wake_at(self._resume_ms)
         dropped: list[TopicIdPartition] = []
@@ -251,7 +251,7 @@ class AssignmentsState:
             actions += self._wake_at(min(refusal.due_ms for refusal in self._held.values()))
         return actions
 
-    def _let_go_of_held(self, now_ms: int) -> None:
+    def _release_held(self, now_ms: int) -> None:
         for partition, refusal in list(self._held.items()):
             if refusal.due_ms <= now_ms:
                 del self._held[partition]

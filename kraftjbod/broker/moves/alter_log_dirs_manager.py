@@ -559,8 +559,8 @@ class ReplicaAlterLogDirsManager:
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
-            # This wait may be cancelled again, so ``_pass_over`` retrieves the result.
-            task.add_done_callback(_pass_over)
+            # This wait may be cancelled again, so ``_retrieve_exception`` retrieves the result.
+            task.add_done_callback(_retrieve_exception)
             await asyncio.wait({task})
             raise
 
@@ -600,7 +600,7 @@ class ReplicaAlterLogDirsManager:
             self._watch = loop.call_later(_WATCH_INTERVAL_MS / 1000, self._watch_moves)
 
 
-def _pass_over(done: asyncio.Future[Any]) -> None:
+def _retrieve_exception(done: asyncio.Future[Any]) -> None:
     """Retrieve the exception of an abandoned operation, so that asyncio does not log it."""
     if not done.cancelled():
         done.exception()

@@ -216,7 +216,7 @@ class ConsumerSessions:
             if is_first:
                 session = self._open(request, is_by_id=is_by_id)
             else:
-                session = self._go_on(request, is_by_id=is_by_id)
+                session = self._continue_session(request, is_by_id=is_by_id)
         except OperatingError as e:
             return Completion.of(FetchResponse(error_code=e.code))
         if session is None:
@@ -251,7 +251,7 @@ class ConsumerSessions:
         self._partitions += len(session.parts)
         return session
 
-    def _go_on(self, request: FetchRequest, *, is_by_id: bool) -> ConsumerSession | None:
+    def _continue_session(self, request: FetchRequest, *, is_by_id: bool) -> ConsumerSession | None:
         """Update the session that ``request`` continues and return it; None if no partition
         remains.
 
@@ -292,14 +292,14 @@ class ConsumerSessions:
             len(self._sessions) + len(self._followers) >= limits.max_sessions
             or self._partitions + partitions > limits.max_partitions
         ):
-            victim = self._in_the_way(partitions, now_ms)
+            victim = self._session_to_evict(partitions, now_ms)
             if victim is None:
                 return False
             self.close(victim.session_id)
             self._metrics.count("IncrementalFetchSessionEvictionsPerSec")
         return True
 
-    def _in_the_way(self, partitions: int, now_ms: int) -> ConsumerSession | None:
+    def _session_to_evict(self, partitions: int, now_ms: int) -> ConsumerSession | None:
         """Return the session to evict for a new one with ``partitions`` partitions; None if none
         may be."""
         eviction_ms = self._limits.eviction_ms

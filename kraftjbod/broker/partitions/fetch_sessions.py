@@ -217,7 +217,7 @@ class FetchSessions:
         gone = self._close_idle(now_ms)
         if follower is not None:
             gone += self._close_earlier_incarnations(follower)
-        while (oldest := self._in_the_way(follower)) is not None:
+        while (oldest := self._session_to_remove(follower)) is not None:
             self.close(oldest.session_id)
             gone.append(oldest)
         opened = FetchSession(
@@ -254,7 +254,7 @@ class FetchSessions:
             self.close(session.session_id)
         return closed
 
-    def _in_the_way(self, opening: Follower | None) -> FetchSession | None:
+    def _session_to_remove(self, opening: Follower | None) -> FetchSession | None:
         """Return the session to remove before ``opening`` can open one; None below the limits.
 
         :raises OverloadedError: see :meth:`open`.

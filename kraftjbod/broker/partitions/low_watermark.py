@@ -33,13 +33,13 @@ def low_watermark_of(
             is_known, lives = False, False
         else:
             is_known = follower.is_current and follower.broker_epoch == broker.epoch
-            lives = _lives(broker, directory_id)
+            lives = _can_fetch(broker, directory_id)
         if lives or broker_id in may_lead:
             starts.append(follower.log_start_offset if is_known else UNKNOWN_OFFSET)
     return min(starts)
 
 
-def _lives(broker: BrokerRegistration, directory_id: DirectoryId) -> bool:
+def _can_fetch(broker: BrokerRegistration, directory_id: DirectoryId) -> bool:
     """Whether a replica of ``broker`` in that directory can fetch."""
     if broker.fenced or broker.is_impaired(directory_id):
         return False

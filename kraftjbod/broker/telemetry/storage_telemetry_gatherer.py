@@ -63,7 +63,7 @@ class StorageTelemetryGatherer:
     async def gather(self, *, whole: bool) -> Gathered[Subject]:
         """Return the directories, and in a whole round also the replicas with a log and the future
         copies."""
-        self._contents = await self._sum_up()
+        self._contents = await self._contents_by_dir()
         subjects: list[Subject] = [*self._logs.dirs()]
         if whole:
             subjects += [replica for replica in self._replicas if replica.handle is not None]
@@ -88,7 +88,7 @@ class StorageTelemetryGatherer:
         """
         return [made for subject in subjects if (made := self._sample(subject)) is not None]
 
-    async def _sum_up(self) -> dict[LogDir, LogDirContents]:
+    async def _contents_by_dir(self) -> dict[LogDir, LogDirContents]:
         found: dict[LogDir, LogDirContents] = defaultdict(LogDirContents)
         copies: list[LogHandle | FutureReplica] = [*self._logs.handles(), *self._logs.futures()]
         for at in range(0, len(copies), _SUMMED_AT_ONCE):

@@ -65,7 +65,7 @@ class MarkerSender:
         gone = self._queue.put(ending, partitions, self._clock.now_ms())
         if gone:
             self._on_outcome(Outcome(ending, gone))
-        self._go_on()
+        self._send_due()
 
     def drop_partition(self, index: int) -> None:
         """Stop sending markers of transactions in partition ``index`` of
@@ -80,7 +80,7 @@ class MarkerSender:
             connection.close()
         self._connections.clear()
 
-    def _go_on(self) -> None:
+    def _send_due(self) -> None:
         if self._is_closed:
             return
         for broker_id in self._queue.idle_brokers():
@@ -98,7 +98,7 @@ class MarkerSender:
     def _retry(self) -> None:
         self._timer = None
         self._deliver_outcomes(self._queue.retry(self._clock.now_ms()))
-        self._go_on()
+        self._send_due()
 
     def _begin(self, broker_id: BrokerId, batch: Batch) -> None:
         self._tasks.attempt(lambda: self._ask(broker_id, batch), f"markers-{broker_id}")
@@ -115,7 +115,7 @@ class MarkerSender:
             self._log.info("markers_not_sent", broker_id=broker_id, reason=e.message)
         finally:
             self._deliver_outcomes(self._queue.answered(broker_id, codes, self._clock.now_ms()))
-            self._go_on()
+            self._send_due()
 
     async def _connected(self, broker_id: BrokerId) -> KafkaConnection:
         connection = self._connections.get(broker_id)

@@ -424,7 +424,9 @@ class TransactionCoordinator:
                 self._sender.send(ending, frozenset(transaction.unmarked))
             case ResumeLater():
                 loop = asyncio.get_running_loop()
-                loop.call_later(_RESUME_AFTER_S, self._go_on, led, transaction, Resumed())
+                loop.call_later(
+                    _RESUME_AFTER_S, self._carry_out_if_led, led, transaction, Resumed()
+                )
             case _:
                 assert_never(action)
 
@@ -445,9 +447,11 @@ class TransactionCoordinator:
             return
         # In a separate event loop iteration: the sender may report this while it is called.
         loop = asyncio.get_running_loop()
-        loop.call_soon(self._go_on, led, transaction, Marked(outcome.done))
+        loop.call_soon(self._carry_out_if_led, led, transaction, Marked(outcome.done))
 
-    def _go_on(self, led: _Led, transaction: Transaction, event: TransactionEvent) -> None:
+    def _carry_out_if_led(
+        self, led: _Led, transaction: Transaction, event: TransactionEvent
+    ) -> None:
         if self._is_current(led):
             self._carry_out(led, transaction, event)
 
@@ -461,7 +465,7 @@ class TransactionCoordinator:
             if done.result() is ErrorCode.NONE and metadata is not None:
                 self._count_end(metadata.state)
             # In a separate event loop iteration: the machine may request another write.
-            loop.call_soon(self._go_on, led, transaction, Written(done.result()))
+            loop.call_soon(self._carry_out_if_led, led, transaction, Written(done.result()))
 
         writing.add_done_callback(ended)
 

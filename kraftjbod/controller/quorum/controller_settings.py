@@ -33,7 +33,7 @@ class SettingsInForce:
         if found != self.now:
             self.now = found
 
-    def otherwise_than_in_file(self) -> dict[str, object]:
+    def different_from_file(self) -> dict[str, object]:
         """Return the settings whose value differs from the file, by key."""
         in_file = self._in_file.by_key()
         return {key: value for key, value in self.now.by_key().items() if value != in_file[key]}

@@ -50,7 +50,7 @@ class MetadataFollowers:
             now.last_caught_up_ms = before.last_fetch_ms if caught_up else before.last_caught_up_ms
         self._followers[broker] = now
 
-    def of_now(self, wall_ms: int) -> dict[BrokerId, Follower]:
+    def active_followers(self, wall_ms: int) -> dict[BrokerId, Follower]:
         """Return the followers that fetched within ``SILENT_MS``, by broker id, and forget the
         others."""
         self._followers = {

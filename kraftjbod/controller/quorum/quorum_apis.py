@@ -137,7 +137,9 @@ class QuorumApis:
         if not request.of_any:
             self._require_active()
         view = self._driver.view()
-        followers = self._followers.of_now(self._clock.wall_ms()) if self._driver.leads else {}
+        followers = (
+            self._followers.active_followers(self._clock.wall_ms()) if self._driver.leads else {}
+        )
         return DescribeQuorumResponse(
             node_id=self._driver.node_id,
             cluster_id=self._cluster_id,

@@ -55,7 +55,11 @@ class ElectionApis:
         except OperatingError as e:
             return ElectLeadersResponse(error_code=e.code)
         of_all = request.topic_partitions is None
-        wanted = await self._unled(kind) if of_all else list(dict.fromkeys(_named(request)))
+        wanted = (
+            await self._without_elected_leader(kind)
+            if of_all
+            else list(dict.fromkeys(_named(request)))
+        )
         outcomes = await forward(
             self._channel,
             wanted,
@@ -83,7 +87,7 @@ class ElectionApis:
             ]
         )
 
-    async def _unled(self, kind: ElectionType) -> list[ElectedPartition]:
+    async def _without_elected_leader(self, kind: ElectionType) -> list[ElectedPartition]:
         found: list[ElectedPartition] = []
         async for topic in in_slices(list(self._cache.state.topics.values())):
             for index, partition in topic.partitions.items():

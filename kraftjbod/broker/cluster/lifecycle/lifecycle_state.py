@@ -293,7 +293,7 @@ class LifecycleState:
                 return self._heartbeat_at_once()
             case DirectoryAttached(directory_id=directory_id, path=path):
                 self._returning[directory_id] = path
-                actions = self._welcome_back()
+                actions = self._bring_back_directories()
                 is_unreported = directory_id in self._returning
                 return [*actions, *(self._heartbeat_at_once() if is_unreported else self._amend())]
             case DirectoryForgotten(directory_id=directory_id):
@@ -366,8 +366,8 @@ class LifecycleState:
             *self._failures.reported(reported),
             AnnounceRegistered(answer.broker_epoch),
             *self._announce_seen(),
-            *self._heed_level(),
-            *self._welcome_back(),
+            *self._follow_metadata_version(),
+            *self._bring_back_directories(),
             *self._heartbeat_at_once(),
         ]
 
@@ -458,7 +458,7 @@ class LifecycleState:
             actions.append(AnnounceUnfenced())
         if self.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN and response.should_shut_down:
             return [*actions, *self._may_stop()]
-        actions += self._welcome_back()
+        actions += self._bring_back_directories()
         return [*actions, *(self._amend() or self._next_heartbeat(now_ms))]
 
     def _heartbeat_failed(self, event: HeartbeatFailed, now_ms: int) -> list[Action]:
@@ -506,11 +506,11 @@ class LifecycleState:
         is_news = was_lagging and self.metadata_offset >= self.broker_epoch
         return [
             *self._announce_seen(),
-            *self._heed_level(),
+            *self._follow_metadata_version(),
             *(self._heartbeat_at_once() if is_news else ()),
         ]
 
-    def _heed_level(self) -> list[Action]:
+    def _follow_metadata_version(self) -> list[Action]:
         """React to a changed ``metadata.version``: stop the broker if it needs a higher one, or
         amend.
 
@@ -561,7 +561,7 @@ class LifecycleState:
         reported = (answered.impaired_log_dirs, answered.cordoned_log_dirs)
         return reported != (dirs.impaired, dirs.cordoned)
 
-    def _welcome_back(self) -> list[Action]:
+    def _bring_back_directories(self) -> list[Action]:
         """Mark returning directories as online again if the controller has acknowledged their
         failure."""
         actions: list[Action] = []

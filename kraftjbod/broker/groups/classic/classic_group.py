@@ -471,7 +471,7 @@ class ClassicGroup:
     def _write(self, assignments: Mapping[str, bytes], written: _Written) -> None:
         self._last_write += 1
         self._writes[self._last_write] = written
-        group = self._roster.kept(
+        group = self._roster.to_group_metadata(
             self.protocol_type, self.generation, self.protocol_name, assignments
         )
         self._actions.append(WriteGroup(self._last_write, group))

@@ -93,7 +93,7 @@ class Member:
                 return metadata
         return b""
 
-    def kept(self, protocol_name: str | None, assignment: bytes) -> GroupMember:
+    def to_group_member(self, protocol_name: str | None, assignment: bytes) -> GroupMember:
         """Return the member's part of the group metadata record.
 
         :param assignment: the assignment to write, which may not be in effect yet.
@@ -215,7 +215,7 @@ class GroupRoster:
         """Return the assignments that are in effect, by member id."""
         return {member.member_id: member.assignment for member in self.members.values()}
 
-    def kept(
+    def to_group_metadata(
         self,
         protocol_type: str | None,
         generation: int,
@@ -232,7 +232,7 @@ class GroupRoster:
             protocol_name=protocol_name,
             leader=self.leader,
             members=tuple(
-                member.kept(protocol_name, assignments.get(member.member_id, b""))
+                member.to_group_member(protocol_name, assignments.get(member.member_id, b""))
                 for member in self.members.values()
             ),
         )

@@ -59,7 +59,7 @@ def range_assignment(members: list[Subscriber], sizes: Sizes) -> Assignment:
 
 def uniform_assignment(members: list[Subscriber], sizes: Sizes) -> Assignment:
     if all(one.topics == members[0].topics for one in members):
-        return _even(members, sizes)
+        return _assign_evenly(members, sizes)
     return _Balance(members, sizes).assignment()
 
 
@@ -69,7 +69,7 @@ ASSIGNORS: Final[Mapping[str, Assignor]] = {
 }
 
 
-def _even(members: list[Subscriber], sizes: Sizes) -> Assignment:
+def _assign_evenly(members: list[Subscriber], sizes: Sizes) -> Assignment:
     """Assign partitions to members with equal subscriptions.
 
     Members keep partitions up to a quota, and the free partitions fill the other members up.

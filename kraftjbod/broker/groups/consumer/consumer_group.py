@@ -175,7 +175,7 @@ class ConsumerGroup:
 
     def _work(self, moment: Moment) -> None:
         """Decide waiting requests and write their changes as one batch, within the size limit."""
-        self._throw_out(moment)
+        self._remove_overdue(moment)
         is_new = bool(self._first)
         while self._waiting and self._becomes is None and len(self._changes) < MAX_BATCH_FACTS:
             mark = len(self._changes)
@@ -244,7 +244,7 @@ class ConsumerGroup:
             self._take_back(mark)
             return _refusal(request, ErrorCode.INVALID_REQUEST)
         if had_consumers and not self._has_consumers():
-            self._go_back(epoch, moment)
+            self._become_classic(epoch, moment)
         return answer
 
     def _answer_to(self, request: MemberRequest, moment: Moment) -> object:
@@ -337,7 +337,7 @@ class ConsumerGroup:
         members = self.state.members
         return any(member.classic is None for member in members.values()) if members else of_none
 
-    def _go_back(self, generation: int, moment: Moment) -> None:
+    def _become_classic(self, generation: int, moment: Moment) -> None:
         """Convert the group to a classic group if that is allowed and fits a batch.
 
         All remaining members use the classic protocol.
@@ -384,7 +384,7 @@ class ConsumerGroup:
         else:
             self._deadlines.end_phase(member_id)
 
-    def _throw_out(self, moment: Moment) -> None:
+    def _remove_overdue(self, moment: Moment) -> None:
         overdue = self._deadlines.overdue(moment.now_ms)
         lost = list(dict.fromkeys(one.member_id for one in overdue if self._is_lost(one)))
         self._thrown_out = count = len(lost)
@@ -406,7 +406,7 @@ class ConsumerGroup:
             again_ms = FENCE_AGAIN_MS if at < count else 0
             self._deadlines.renew_session(member_id, moment.now_ms, again_ms)
         if had_consumers and not self._has_consumers():
-            self._go_back(epoch, moment)
+            self._become_classic(epoch, moment)
 
     def _is_lost(self, overdue: Overdue) -> bool:
         member = self.state.members.get(overdue.member_id)

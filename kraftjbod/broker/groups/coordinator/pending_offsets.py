@@ -36,7 +36,7 @@ class PendingOffsets:
 
     def arrived(self, group_id: str, partitions: Collection[TopicPartition]) -> None:
         for one in partitions:
-            _less(self._arriving, group_id, one)
+            _decrement(self._arriving, group_id, one)
 
     def add(self, producer_id: int, pending: PendingOffset) -> None:
         group_id, topic_partition, committed = pending
@@ -52,7 +52,7 @@ class PendingOffsets:
         """
         for of_producer in self._of_producers.values() if group_id in self._open else ():
             if of_producer.pop((group_id, topic_partition), None) is not None:
-                _less(self._open, group_id, topic_partition)
+                _decrement(self._open, group_id, topic_partition)
 
     def end(self, producer_id: int, marker_offset: int) -> list[PendingOffset]:
         """Remove and return the producer's offsets that were written before ``marker_offset``."""
@@ -64,7 +64,7 @@ class PendingOffsets:
         ]
         for group_id, topic_partition, _ in ended:
             del of_producer[group_id, topic_partition]
-            _less(self._open, group_id, topic_partition)
+            _decrement(self._open, group_id, topic_partition)
         if not of_producer:
             self._of_producers.pop(producer_id, None)
         return ended
@@ -89,7 +89,9 @@ class PendingOffsets:
         return self._arriving.keys()
 
 
-def _less(counts: dict[str, Counter[TopicPartition]], group_id: str, one: TopicPartition) -> None:
+def _decrement(
+    counts: dict[str, Counter[TopicPartition]], group_id: str, one: TopicPartition
+) -> None:
     """Decrement the count of ``one``, and remove counts that become 0 and groups without counts."""
     counts[group_id][one] -= 1
     if not counts[group_id][one]:
