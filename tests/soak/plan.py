@@ -120,7 +120,7 @@ def _round(rng: random.Random, kind: Kind, brokers: int, dirs: int) -> Round:
     for companion in companions:
         if companion is kind or (kind is UNREPORTED_EIO and companion.target is Target.CONTROLLER):
             continue
-        # Moves go on the broker of the main fault. Other companions get different brokers.
+        # Moves run on the broker of the main fault. Other companions get different brokers.
         broker = main.broker if companion is MOVES else rng.choice(others)
         if companion is not MOVES and companion.target is not Target.CONTROLLER:
             others = [other for other in others if other != broker] or others
