@@ -241,7 +241,8 @@ class BrokerConfig(DynamicBrokerConfig, GroupConfig, NodeConfig):
     """A broker that leads partitions on a dead directory stops if no controller takes its report of
     the failure within this time."""
     log_dirs_allowed_roots: tuple[str, ...] = ()
-    """Below which directories may be added at run time; the parents of ``log.dirs`` if not set."""
+    """Directories below which an operator may add log directories at run time. If not set: the
+    parents of ``log.dirs``."""
     log_dir_reattach_interval_ms: int | None = Field(default=None, ge=100)
     """How often the broker tries to reattach an OFFLINE directory. If not set: only when an
     operator asks for it."""
@@ -254,7 +255,7 @@ class BrokerConfig(DynamicBrokerConfig, GroupConfig, NodeConfig):
     log_dir_slow_min_ms: int = Field(default=50, ge=1)
     """A directory whose operations take less than this is never slow."""
     log_dir_slow_action: Literal["warn", "demote"] = "warn"
-    """``demote``: a slow directory counts as STALLED, so that others lead, until it is faster."""
+    """``demote``: a slow directory is STALLED until it is faster, so that other replicas lead."""
     log_dir_scrub_enable: bool = True
     """Whether cold segments are read and checked."""
     log_dir_scrub_interval_ms: Long = Field(default=168 * HOUR_MS, ge=1)
@@ -262,7 +263,7 @@ class BrokerConfig(DynamicBrokerConfig, GroupConfig, NodeConfig):
     log_dir_scrub_max_bytes_per_second: Long = Field(default=10 * MIB, ge=KIB)
     """Bytes per second that the check may read in each directory."""
     controlled_shutdown_enable: bool = True
-    """Leaders move away before the daemon stops."""
+    """Whether leaders are moved to other brokers before the daemon stops."""
     controlled_shutdown_timeout_ms: int = Field(default=10_000, ge=1)
     """How long a stop waits until the leaders have moved away."""
     controller_request_timeout_ms: int = Field(default=2000, ge=1)
@@ -277,7 +278,7 @@ class BrokerConfig(DynamicBrokerConfig, GroupConfig, NodeConfig):
     default_replication_factor: int | None = Field(default=None, ge=1)
     """Default replication factor of a new topic. If not set: the controller's value."""
     unclean_leader_election_enable: bool = False
-    """As in the controllers' files, which decide."""
+    """Use the value of the controllers' files, which decide elections."""
     max_request_partition_size_limit: int = Field(default=2000, ge=1)
     """Partitions that DescribeTopicPartitions describes at once; it continues by a cursor."""
     fetch_max_bytes: int = Field(default=55 * MIB, ge=KIB)

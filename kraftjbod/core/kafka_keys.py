@@ -72,7 +72,7 @@ REFUSED: Final[Mapping[str, Refusal]] = {
     "alter.config.policy.class.name": Refusal(_NO_CLASSES),
     "create.topic.policy.class.name": Refusal(_NO_CLASSES),
     "client.quota.callback.class": Refusal("clients have no quotas here"),
-    "config.providers": Refusal("values are taken as they stand, and not looked up elsewhere"),
+    "config.providers": Refusal("values are used as written; there are no providers"),
     "controller.quorum.auto.join.enable": Refusal(
         "a controller joins the voters by kraftjbod-metadata-quorum add-controller", _is_false
     ),
@@ -99,10 +99,10 @@ _OF_GROUP_LOG: Final = "all records of one event loop iteration are written as o
 _OF_CLEANER: Final = "the cleaner reads in pieces of a fixed size"
 _OF_QUORUM: Final = (
     "the active controller sends entries to the others; `controller.quorum.election.timeout.ms` "
-    "and `controller.quorum.request.timeout.ms` say how long they wait"
+    "and `controller.quorum.request.timeout.ms` are the timeouts"
 )
 _OF_METADATA_LOG: Final = (
-    "snapshots and what the metadata log keeps are measured in bytes and entries: "
+    "snapshots and the retention of the metadata log depend on bytes and entries: "
     "`metadata.log.max.record.bytes.between.snapshots`, `metadata.log.retained.entries`"
 )
 #: Reason by key. A key that ends with a dot stands for all keys that begin with it.
@@ -119,7 +119,7 @@ WITHOUT_EFFECT: Final[Mapping[str, str]] = {
     "controller.quorum.retry.backoff.ms": _OF_QUORUM,
     "controller.quota.window.num": _OF_QUOTAS,
     "controller.quota.window.size.seconds": _OF_QUOTAS,
-    "controller.socket.timeout.ms": "`controller.request.timeout.ms` says it",
+    "controller.socket.timeout.ms": "use `controller.request.timeout.ms`",
     "delete.records.purgatory.purge.interval.requests": _OF_PURGATORY,
     "early.start.listeners": "without an authorizer no listener has to wait for one",
     "fetch.purgatory.purge.interval.requests": _OF_PURGATORY,
@@ -165,7 +165,7 @@ WITHOUT_EFFECT: Final[Mapping[str, str]] = {
     "socket.connection.setup.timeout.ms": "connecting is part of the request's time-out",
     "socket.receive.buffer.bytes": _OF_BUFFERS,
     "socket.send.buffer.bytes": _OF_BUFFERS,
-    "telemetry.max.bytes": "metrics of clients (KIP-714) are not taken",
+    "telemetry.max.bytes": "metrics of clients (KIP-714) are not accepted",
     "transaction.partition.verification.enable": "a partition always asks the coordinator first",
 }
 

@@ -77,22 +77,22 @@ class StorageSettings(KeyedModel):
     """The keys of a node's identity and disks, which are also all keys of the storage tool."""
 
     process_roles: tuple[Literal["broker", "controller"], ...]
-    """What this node is; one of the two."""
+    """Role of this node: ``broker`` or ``controller``."""
     node_id: BrokerId = Field(ge=0)
-    """Unique among all controllers and brokers."""
+    """Id of this node, unique among all controllers and brokers."""
     log_dirs: tuple[str, ...] = ()
     """One directory per disk; each is its own failure domain. None may lie in another one, by its
     name: symbolic links are not followed."""
     log_dir: tuple[str, ...] = ("/tmp/kraftjbod-logs",)  # noqa: S108 - Kafka's kind of default
-    """The only log directory, where ``log.dirs`` is not set."""
+    """The only log directory if ``log.dirs`` is not set."""
     metadata_log_dir: str | None = None
-    """The node's own notes, a controller's metadata log; its loss stops the daemon, so it is
-    best on none of the data disks. The first log directory if not set."""
+    """Directory of a controller's metadata log and of a node's own files. The daemon stops if the
+    directory is lost, so use no data disk. If not set: the first log directory."""
     controller_quorum_voters: tuple[Voter, ...] = ()
-    """Every controller as ``id@host:port``, the same in every file; an odd number, one or three.
-    Only where the voters are not kept in the metadata log, see ``kraft.version``."""
+    """All controllers as ``id@host:port``, the same in each file; an odd number, such as one or
+    three. Only if the voters are not kept in the metadata log, see ``kraft.version``."""
     controller_quorum_bootstrap_servers: tuple[Endpoint, ...] = ()
-    """Controllers as ``host:port``, some of them, which know who votes; instead of
+    """Some controllers as ``host:port``, which a node asks for the voters; instead of
     ``controller.quorum.voters``."""
 
     _base_dir: str = PrivateAttr(default="/")
@@ -191,7 +191,7 @@ class DynamicNodeConfig(KeyedModel):
     """Keys that brokers and controllers apply at run time."""
 
     telemetry_level: Literal["debug", "info", "warning", "error"] = "info"
-    """Events below it are not written."""
+    """Events below this level are not written."""
 
 
 DYNAMIC_NODE_KEYS: Final = DynamicNodeConfig.keys()
@@ -201,13 +201,13 @@ class NodeConfig(DynamicNodeConfig, StorageSettings):
     """The configuration that brokers and controllers have in common."""
 
     cluster_id: str | None = None
-    """Only for checking: a node whose ``meta.properties`` says another one does not start."""
+    """Expected cluster id: a node whose ``meta.properties`` has another one does not start."""
     listeners: tuple[Endpoint, ...]
-    """Where connections are taken: ``NAME://host:port``, an empty host for all addresses."""
+    """Addresses that accept connections: ``NAME://host:port``, with an empty host for all."""
     advertised_listeners: tuple[Endpoint, ...] = ()
-    """What clients and brokers are told to connect to; ``listeners`` if not set."""
+    """Addresses that clients and brokers connect to. If not set: ``listeners``."""
     controller_listener_names: tuple[str, ...] = ("CONTROLLER",)
-    """Which of the listeners' names are of the control plane."""
+    """Names of the controllers' listeners."""
     listener_security_protocol_map: SplitText = ()
     """``NAME:PROTOCOL``; a listener with another protocol than PLAINTEXT is refused."""
     security_inter_broker_protocol: str = PLAINTEXT
@@ -218,11 +218,11 @@ class NodeConfig(DynamicNodeConfig, StorageSettings):
     registered brokers and of the controllers."""
 
     telemetry_format: Literal["json", "console"] = "json"
-    """How events are written: one JSON object per line, or for people."""
+    """Format of events: ``json``, an object per line, or ``console``, readable text."""
     telemetry_path: str | None = None
     """File that events are appended to; standard error if not set."""
     metrics_snapshot_path: str | None = None
-    """File that is replaced with the daemon's figures as JSON; none is written if not set."""
+    """File with the daemon's metrics as JSON. If not set: no file is written."""
     metrics_snapshot_interval_ms: int = Field(default=1000, ge=100)
     """How often the metrics file is replaced."""
     shutdown_timeout_ms: int = Field(default=30_000, ge=1)
@@ -262,16 +262,16 @@ class NodeConfig(DynamicNodeConfig, StorageSettings):
     max_connections_per_ip_overrides: SplitText = ()
     """``address:count``, for addresses with another limit."""
     max_connections_reserved_for_brokers: int = Field(default=1000, ge=0)
-    """How many of ``max.connections`` only brokers get; at most half of them."""
+    """Number of the ``max.connections`` that only brokers may use; at most half of them."""
     socket_listen_backlog_size: int = Field(default=512, ge=1)
     """Connections that the kernel keeps for each listener until they are accepted."""
     connections_max_idle_ms: Long = Field(default=600_000, ge=1)
     """A connection that is idle for this long is closed."""
     queued_max_request_bytes: Long = Field(default=256 * MIB, ge=MIB)
-    """Bytes of requests, received whole or in part, that are not answered yet, of all connections
-    together."""
+    """Limit of the bytes of unanswered requests of all connections, partly received ones
+    included."""
     queued_max_response_bytes: Long = Field(default=256 * MIB, ge=MIB)
-    """Bytes of answers that clients have not read yet, of all connections together."""
+    """Limit of the bytes of responses that clients have not read yet, of all connections."""
     socket_receive_timeout_ms: int = Field(default=60_000, ge=1)
     """A connection is closed if a started request makes no progress for this long."""
     socket_send_timeout_ms: int = Field(default=300_000, ge=1)

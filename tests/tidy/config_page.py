@@ -31,31 +31,31 @@ from kraftjbod.core.topic_config import BROKER_KEYS, TopicConfig
 
 _HEAD: Final = """# Configuration
 
-`make docs` writes this page from the models in [core/](../kraftjbod/core), and a test compares.
+`make docs` writes this page from the models in [core/](../kraftjbod/core). A test compares it with them.
 
-A daemon reads one `.properties` file; keys are Kafka's where Kafka has one.
-A key that no model knows is logged (`unknown_config_key`) and ignored, and `kraftjbod-storage format` names it; a key that asks for security is an error.
-Keys of Kafka that have no effect, and those that are refused, are [listed below](#keys-of-kafka-without-effect).
-Types and their bounds are Kafka's: a short goes up to 32767, an int up to 2147483647, a long up to 9223372036854775807; a boolean is `true` or `false`.
-*Dynamic* keys can be changed while brokers and controllers run, by `kraftjbod-configs --entity-type brokers` with the id of one or `--entity-default` for all; topic keys by `--entity-type topics`, those of groups by `--entity-type groups`.
-`kraftjbod-local samples --out DIR` writes a file to begin with.
+A daemon reads one `.properties` file. Keys are Kafka's if Kafka has the key.
+An unknown key is ignored and logged (`unknown_config_key`), and `kraftjbod-storage format` names it. A key that requests a security feature is an error.
+Kafka's keys without effect, and those that are refused, are [listed below](#keys-of-kafka-without-effect).
+Types and their limits are Kafka's: a short is at most 32767, an int 2147483647, a long 9223372036854775807; a boolean is `true` or `false`.
+*Dynamic* keys can be changed while brokers and controllers run: `kraftjbod-configs --entity-type brokers` with the id of one node, or `--entity-default` for all. Topic keys need `--entity-type topics`, group keys `--entity-type groups`.
+`kraftjbod-local samples --out DIR` writes example files.
 """
 _SECTIONS: Final = (
-    ("Every daemon", NodeConfig, (), "In the file of brokers and controllers."),
-    ("Brokers", BrokerConfig, (NodeConfig,), "In a broker's file."),
-    ("Controllers", ControllerConfig, (NodeConfig,), "In a controller's file."),
+    ("Every daemon", NodeConfig, (), "Keys in the file of a broker or controller."),
+    ("Brokers", BrokerConfig, (NodeConfig,), "Keys in a broker's file."),
+    ("Controllers", ControllerConfig, (NodeConfig,), "Keys in a controller's file."),
     (
         "Topics",
         TopicConfig,
         (),
-        "For one topic; the default is the value of the broker key in brackets, if there is one.",
+        "Keys of one topic. The default is the value of the broker key in brackets, if there is one.",
     ),
     (
         "Groups",
         GroupOverrides,
         (),
-        "For one group of the newer protocol; the default is the value of the broker's key with "
-        "the prefix `group.`.",
+        "Keys of one group of the newer protocol (KIP-848). The default is the value of the "
+        "broker's key with the prefix `group.`.",
     ),
 )
 _NUMBERS: Final = (ConfigType.SHORT, ConfigType.INT, ConfigType.LONG, ConfigType.DOUBLE)
@@ -166,15 +166,15 @@ def page() -> str:
 def _other_keys() -> Iterator[str]:
     """Yield the rows of Kafka's keys that no model has."""
     yield from ("## Keys of Kafka with another name here", "", "The key on the left is an alias.")
-    yield from ("", "| key | is |", "|---|---|")
+    yield from ("", "| alias | key |", "|---|---|")
     yield from (f"| `{alias}` | `{key}` |" for alias, key in sorted(ALIASES.items()))
     yield from ("", "## Keys of Kafka that are refused", "")
-    yield "A node does not start with such a key, unless its value asks for nothing."
-    yield from ("", "| key | because |", "|---|---|")
+    yield "A node does not start with such a key, unless its value disables the feature."
+    yield from ("", "| key | reason |", "|---|---|")
     yield from (f"| `{key}` | {refused.reason} |" for key, refused in sorted(REFUSED.items()))
     yield from ("", "## Keys of Kafka without effect", "")
-    yield "Each is logged (`config_key_without_effect`), and has no effect here, because of this:"
-    yield from ("", "| key | because |", "|---|---|")
+    yield "Such a key is logged (`config_key_without_effect`) and ignored."
+    yield from ("", "| key | reason |", "|---|---|")
     for key, reason in sorted(WITHOUT_EFFECT.items()):
         yield f"| `{key}{'*' if key.endswith('.') else ''}` | {reason} |"
     yield ""

@@ -12,13 +12,13 @@ from tests.tidy.sources import SourceFile, read_sources
 
 _HEAD: Final = """# Events
 
-`make docs` writes this page from the code, and a test compares.
+`make docs` writes this page from the code. A test compares it with the code.
 
-Daemons write events as JSON lines, to standard error or to `telemetry.path`, and to the journal under systemd.
-Every one has `event` (its name), `level`, `timestamp`, and most have `component`.
-Fields in brackets are those of other events of the same file, too; … stands for those that differ from case to case.
+Daemons write events as JSON lines to standard error or to `telemetry.path`, and to the journal under systemd.
+Each event has `event` (its name), `level` and `timestamp`; most events have `component`.
+Fields in brackets are bound to a logger of the file, so that not each of its events has them; … stands for fields that vary.
 [situations/](situations/README.md) says what to do after most warnings.
-`telemetry.level` leaves out what is below it.
+Events below `telemetry.level` are not written.
 """
 _LEVELS: Final = ("debug", "info", "warning", "error", "critical", "exception")
 

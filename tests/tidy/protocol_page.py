@@ -22,25 +22,25 @@ from tests.tidy.sources import PACKAGE
 
 _HEAD: Final = """# Protocol
 
-`make docs` writes this page from the tables in the code, and a test compares.
+`make docs` writes this page from the tables in the code. A test compares it with them.
 
 ## Listeners of brokers
 
-Clients and followers speak Kafka's protocol there; whatever is not in this table is absent from ApiVersions.
-A request of another version closes its connection, but for ApiVersions itself, which is answered in version 0.
+Clients and followers use Kafka's protocol. The response to ApiVersions lists exactly the APIs of this table.
+A request with another version closes its connection. Only ApiVersions itself is answered then, in version 0.
 """
 _RPC: Final = """## Listener of the controller
 
-Brokers, and the tools that take `--bootstrap-controller`, speak a protocol of our own there: one MessagePack map per frame, versioned per request ([ADR 9](../kraftjbod/adr/0009-kafka-protocol-for-data-msgpack-rpc-for-control.md)).
-An older version is spoken while `metadata.version` is below what the newest needs.
+Brokers, and tools with `--bootstrap-controller`, use kraftjbod's protocol: a frame is one MessagePack array, and each request has its versions ([ADR 9](../kraftjbod/adr/0009-kafka-protocol-for-data-msgpack-rpc-for-control.md)).
+An older version is used while `metadata.version` is lower than the newest version needs.
 """
-_FIELDS: Final = """## Tagged fields of our own
+_FIELDS: Final = """## Tagged fields that kraftjbod adds
 
-A reader skips a tagged field that it does not know (KIP-482), so that Kafka's clients and brokers understand all of these messages, and miss only what stands here ([ADR 9](../kraftjbod/adr/0009-kafka-protocol-for-data-msgpack-rpc-for-control.md)).
+A reader skips unknown tagged fields (KIP-482), so that Kafka's clients and brokers understand these messages without the fields of this table ([ADR 9](../kraftjbod/adr/0009-kafka-protocol-for-data-msgpack-rpc-for-control.md)).
 """
-_API: Final = """## An API of our own
+_API: Final = """## An API that kraftjbod adds
 
-It is named in ApiVersions only to those who introduce themselves as kraftjbod ([ADR 9](../kraftjbod/adr/0009-kafka-protocol-for-data-msgpack-rpc-for-control.md)).
+ApiVersions lists it only for clients whose software name is kraftjbod's ([ADR 9](../kraftjbod/adr/0009-kafka-protocol-for-data-msgpack-rpc-for-control.md)).
 """
 _SCHEMAS: Final = (PACKAGE / "protocol/schemas/kafka_extensions.py").read_text().splitlines()
 
@@ -50,13 +50,13 @@ def _apis() -> Iterator[str]:
     yield "|---|---|---|"
     for key, (least, greatest) in sorted(SUPPORTED.items()):
         # librdkafka uses no compression unless the lowest advertised Produce is 0 (KIP-896).
-        note = ", and announced from 0 on, as Kafka does" if key == ApiKey.PRODUCE else ""
+        note = ", advertised from 0 on, as Kafka does" if key == ApiKey.PRODUCE else ""
         versions = f"{least} to {greatest}" if least < greatest else f"{least}"
         yield f"| {api_name(key)} | {key} | {versions}{note} |"
 
 
 def _rpc_requests() -> Iterator[str]:
-    yield "| request | version | what it is for |"
+    yield "| request | version | purpose |"
     yield "|---|---|---|"
     kinds = {
         kind

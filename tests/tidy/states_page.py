@@ -12,9 +12,8 @@ from kraftjbod.storage.log_dirs import log_dir_policy
 
 _HEAD: Final = """# State machines
 
-The tables below are the ones that the code runs on.
-`make docs` draws this page from them, and a test compares.
-An event that a state has no arrow for changes nothing.
+`make docs` writes this page from the transition tables that the code uses. A test compares it with them.
+An event without an arrow from a state does not change that state.
 """
 
 
@@ -37,21 +36,21 @@ MACHINES: Final = (
         title="A log directory",
         source="core/log_dir_state.py",
         intro="ONLINE, SATURATED and STALLED directories are registered with the controller; "
-        "the middle two are *impaired*, and come back by themselves.",
+        "SATURATED and STALLED ones are *impaired*, and recover without an operator.",
         first=log_dir_state.LogDirState.ONLINE,
         transitions=log_dir_state.TRANSITIONS,
     ),
     Machine(
         title="A replica on a broker",
         source="broker/partitions/replica_states.py",
-        intro="SATURATED and STALLED follow the directory under the replica (KIP-928). "
-        "Whether it leads or follows is another question.",
+        intro="A replica is SATURATED or STALLED if its directory is (KIP-928). "
+        "These states are independent of the replica's role, leader or follower.",
         first=replica_states.ReplicaState.MAKING,
         transitions=replica_states.TRANSITIONS,
     ),
 )
 
-_ALLOWED_HEAD: Final = """## What a directory takes in which state
+_ALLOWED_HEAD: Final = """## Operations that a directory accepts in each state
 
 Source: [storage/log_dirs/log_dir_policy.py](../kraftjbod/storage/log_dirs/log_dir_policy.py).
 """
