@@ -1,12 +1,13 @@
-"""How long it takes to be back: a restart after ``kill -9``, and a dead directory.
+"""Recovery times: a restart after ``kill -9``, and a dead directory.
 
-*Restart*: one broker with 4,000 replicas, each with a record, killed; from the start of the new
-process until it serves and every partition has a leader.
+*Restart*: a broker with 4,000 replicas of one record each is killed. Measured is the time from the
+start of the new process until the broker serves and each partition has a leader.
 
-*Dead directory*: three brokers, N replicas in one directory of broker 1, of which a third lead.
-``chmod 000`` (the directory check notices) under load on 12 measured partitions, one producer
-each, acks=all. Told are: death to notice, death to the last new leader in a surviving broker's
-metadata, and the longest time between two acknowledged writes of one partition.
+*Dead directory*: three brokers, N replicas in one directory of broker 1, a third of them leaders.
+``chmod 000`` (found by the directory check) under load on 12 measured partitions with one producer
+each, acks=all. Reported are the times from the failure until the broker notices it and until the
+last new leader is in another broker's metadata, and the longest time between two acknowledged
+writes of one partition.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _POLL_S: Final = 0.03
 _DEADLINE_S: Final = 120.0
 _METADATA_VERSION: Final = 9
 _PRODUCE_VERSION: Final = 9
-#: The victim's leaders come back soon after the restart that gives it its second directory.
+#: Short, so that leaders return soon after the restart that adds the second directory.
 _CONTROLLER: Final = {"leader.imbalance.check.interval.seconds": "1"}
 
 
@@ -71,7 +72,7 @@ def restart(report: Report) -> None:
 
 
 def one_dead_replica(report: Report) -> None:
-    """Twelve directories with one of the measured replicas each; one dies."""
+    """Fail one of twelve directories that have one measured replica each."""
     _one_of(report, MEASURED_PARTITIONS)
 
 
@@ -96,12 +97,12 @@ def _one_of(report: Report, dirs: int) -> None:
 
 
 def many_dead_replicas(report: Report, replicas: int) -> None:
-    """One directory with ``replicas`` replicas, the measured ones among them, dies."""
+    """Fail a directory with ``replicas`` replicas, measured ones included."""
     with running_cluster(brokers=3, dirs=1, controller_config=_CONTROLLER) as local:
         cluster = Cluster(local)
         create_many(cluster, replicas - MEASURED_PARTITIONS, replication_factor=3)
         create_measured(cluster)
-        # A broker outlives a directory only if it has another one.
+        # A broker needs a second directory to survive the failure of the first.
         _add_dir(cluster)
         _measure_death(report, cluster, str(cluster.local.dir_path(VICTIM, 1)), replicas)
         for daemon in local.daemons:
@@ -120,7 +121,7 @@ def _measure_death(
         assert len(lost) == replicas, f"{len(lost)} replicas in {victim_dir}"
         died = time.time()
         stack.enter_context(mounts.closed_to_owner(victim_dir))
-        # Topic by topic: answers about everything would cost the survivor more than the disk did.
+        # Topic by topic: responses with all topics would cost more CPU than the failure.
         for topic in sorted({name.rpartition("-")[0] for name in lost}):
             wait("new leaders", partial(led_elsewhere, survivor, topic, lost))
         seconds = time.time() - died
@@ -140,7 +141,7 @@ def _measure_death(
 
 
 def at(event: Mapping[str, Any]) -> float:
-    """When an event was logged, in seconds of the wall clock."""
+    """Return when an event was logged, in seconds since 1970."""
     return datetime.datetime.fromisoformat(event["timestamp"]).timestamp()
 
 
@@ -155,7 +156,7 @@ def create_measured(cluster: Cluster) -> None:
 
 
 def create_many(cluster: Cluster, partitions: int, *, replication_factor: int) -> None:
-    """Topics of 500 partitions each until there are enough, all in sync."""
+    """Create ``partitions`` partitions in topics of 500 each; wait until all are in sync."""
     address = cluster.brokers[VICTIM].address
     with cluster.admin() as admin:
         for number, first in enumerate(range(0, partitions, _TOPIC_PARTITIONS)):
@@ -166,7 +167,7 @@ def create_many(cluster: Cluster, partitions: int, *, replication_factor: int) -
 
 
 def _write_everywhere(address: str) -> None:
-    """One record for every partition of the cluster."""
+    """Write a record to each partition of the cluster."""
     records = raw.batch([bytes(1000)])
     request = kafka_codec.message("ProduceRequest")
     for topic in _topics(address):
@@ -218,7 +219,7 @@ def _is_led_by_victim(part: Any) -> bool:
 
 
 def led_elsewhere(address: str, name: str, lost: set[str]) -> bool:
-    """None of a topic's partitions in ``lost`` is led by the victim or by nobody."""
+    """Whether each of the topic's partitions in ``lost`` has a leader other than the victim."""
     return not any(
         part.leader_id in (VICTIM, -1) and f"{topic.name}-{part.partition_index}" in lost
         for topic in _topics(address, name)
@@ -231,7 +232,7 @@ def count(address: str, wanted: Callable[[Any], bool]) -> int:
 
 
 def _topics(address: str, name: str | None = None) -> Iterator[Any]:
-    """One topic or all of them, as a broker's Metadata has them."""
+    """Yield one topic or all topics of a broker's metadata response."""
     request = kafka_codec.message("MetadataRequest")
     asked = None if name is None else [request.MetadataRequestTopic(name=name)]
     answer = raw.exchange(address, request(topics=asked), _METADATA_VERSION)

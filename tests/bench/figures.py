@@ -1,4 +1,4 @@
-"""Figures, the table they are printed in, and what every part of the bench shares."""
+"""Figures, the printed table, and helpers of all parts of the bench."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ START_TIMEOUT_S: Final = 120.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """One measured number, with what the machine can do beside it where that says something."""
+    """A measured number. ``beside`` is what the machine achieves without a broker, if known."""
 
     name: str
     value: float
@@ -33,7 +33,7 @@ class Figure:
 
 
 class Process(Protocol):
-    """A daemon of ours, or a node of Kafka's."""
+    """A kraftjbod daemon or a Kafka node."""
 
     @property
     def pid(self) -> int | None: ...

@@ -1,7 +1,7 @@
 """``python -m tests.bench.main``: measure, print a table, write ``run/bench.json``.
 
-Every part starts clusters of its own and removes them; ``--only`` names the parts to run.
-All of them together take about an hour.
+Each part starts its clusters and removes them; ``--only`` names the parts to run. All parts take
+about an hour.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from tests.bench.storage import compaction, impaired, moves, scrub
 
 
 def _with_spark(module: str, part: str) -> Callable[[Report], None]:
-    """Imported when it is run: the others need no Spark."""
+    """Return a part that imports its module when it runs, because other parts need no Spark."""
 
     def run(report: Report) -> None:
         getattr(importlib.import_module(f"tests.bench.spark.{module}"), part)(report)
@@ -101,7 +101,7 @@ PARTS: Final[dict[str, Callable[[Report], None]]] = {
 )
 @click.option("--out", default="run/bench.json", show_default=True, help="Where the JSON goes.")
 def main(only: tuple[str, ...], kafka_libs: Path | None, out: str) -> None:
-    # A bench that is asked to stop takes its clusters along.
+    # SIGTERM ends the bench by an exception, so that it removes its clusters.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     report = Report(kafka_libs=kafka_libs)
     failed = []
@@ -112,7 +112,7 @@ def main(only: tuple[str, ...], kafka_libs: Path | None, out: str) -> None:
         try:
             PARTS[name](report)
         except AssertionError as e:
-            # One part that fails must not hide what the others measured.
+            # A part that fails must not hide the figures of the others.
             failed.append(name)
             click.echo(f"bench: {name} failed: {e}", err=True)
         click.echo(f"bench: {name} took {time.monotonic() - began:.0f} s", err=True)

@@ -1,8 +1,8 @@
 """librdkafka without a Python object per record: the client of the throughput figures.
 
-The library is the one that confluent-kafka brings along, called by its C interface:
-a batch of records goes in by one call, and records that come out are counted in C.
-So the figures show what the broker does and not how fast Python makes objects.
+This module calls the C interface of the library that confluent-kafka includes. One call produces a
+batch of records, and consumed records are counted in C. So the figures do not depend on the speed
+of Python objects.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class _Client:
 
 
 class BatchProducer(_Client):
-    """Hands librdkafka records by the thousand."""
+    """Passes records to librdkafka by the thousand."""
 
     def __init__(self, topic: str, settings: Mapping[str, object]) -> None:
         super().__init__(_PRODUCER, settings, topic)
@@ -133,7 +133,7 @@ class CountingConsumer(_Client):
             that does not know them yet sleeps for half a second first.
         :raises BenchClientError: if they don't come in time.
         """
-        # The callback only has to be a C function that ignores what it is given.
+        # The callback must be a C function; its arguments are ignored.
         ignore = ctypes.cast(ctypes.CDLL(None).abs, ctypes.c_void_p)
         for partition in range(partitions):
             self.end_offset(partition)

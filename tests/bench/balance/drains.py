@@ -1,9 +1,9 @@
 """Emptying a directory, and a broker, with ``bin/kraftjbod-drain``, beside ``cp`` of the files.
 
 Two brokers with two directories each; 16 partitions, 1 GB together, lie in one directory of the
-first. The tool empties that directory, then the broker. ``cp`` copies the files before each way,
-once as it is and once with ``sync`` after it. Told are bytes per second from the call of the tool
-to its end, so with everything that it asks, plans and verifies, and the start of Python.
+first. The tool empties that directory, then the broker. ``cp`` copies the files before each drain,
+once without and once with a final ``sync``. Reported are bytes per second from the start of the
+tool to its end, including the start of Python, requests, planning and verification.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def _size(source: Path) -> int:
 
 
 def _cp(source: Path, target: Path) -> tuple[float, float]:
-    """MB/s of ``cp -r``, and of it with a sync of what it wrote."""
+    """MB/s of ``cp -r``, and with a final sync."""
     target.mkdir()
     size = _size(source)
     began = time.perf_counter()

@@ -1,8 +1,8 @@
 """The baseline of the planner's bench: everything in one process, from the fullest to the emptiest.
 
-What a script does that asks every broker for its directories: pick the fullest place, move the
-largest replica that fits to the emptiest one, until the tolerance is reached. It keeps to the same
-constraints as the planner (room, open directories, holders, racks), and knows no write rates.
+It is the algorithm of a simple script with the sizes of all directories: move the largest replica
+that fits from the fullest directory to the emptiest one, until the tolerance is reached. It keeps
+the planner's constraints (space, usable directories, replicas, racks), and ignores write rates.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from kraftjbod.balance.transfer_planner import DirSums
 
-#: Moves between brokers before it gives up, so that a bench ends.
+#: Limit of moves between brokers, so that the bench ends.
 MAX_CROSSINGS: Final = 400_000
 
 

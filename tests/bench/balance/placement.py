@@ -1,13 +1,13 @@
 """How evenly disks of several sizes fill, by bytes and by Kafka's count of partitions.
 
-A simulation: thousands of partitions are created one after the other, their sizes are heavy-tailed
-(Pareto) and come only after they were placed. Each grows at its own rate until it has all its
-bytes, so nobody knows at its creation how large it will be. It ends when the first disk is full.
-In the second story all of them are created at once on empty disks, which is as bad as it gets: what
-is promised then, a segment for each, says little about what comes.
+A simulation creates thousands of partitions one after the other. Their sizes are heavy-tailed
+(Pareto) and unknown when they are placed, since each partition grows at its own rate afterwards.
+The simulation ends when the first disk is full. The second case creates all partitions at once on
+empty disks. This is the worst case, because the reservation of a segment each says little about the
+later sizes.
 
-The rule by bytes is the product's own (``choose_dir``); the other one is what Kafka's brokers do:
-the directory with the fewest partitions.
+The rule by bytes is the product's ``choose_dir``. The other rule is Kafka's: the directory with the
+fewest partitions.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SIZES: Final = (TIB, 2 * TIB, 4 * TIB, 8 * TIB)
 SEGMENT_BYTES: Final = GIB
 SEEDS: Final = range(8)
 AT_ONCE: Final = 3_000
-#: Of a partition's life, in creations of others, from its first byte to its last.
+#: Time in which a partition grows, measured in creations of other partitions.
 _GROWS_FOR: Final = 400
 _MEAN_BYTES: Final = 4 * GIB
 #: Of a Pareto distribution: a fifth of the partitions has most of the bytes.
@@ -40,9 +40,9 @@ class Disk:
     total_bytes: int
     used_bytes: int = 0
     partitions: int = 0
-    #: Of those that still grow: bytes that each has, and that it will have.
+    #: Present and final bytes of each partition that still grows.
     growing: list[list[int]] = field(default_factory=list)
-    #: Promised to those that do not grow any more.
+    #: Bytes reserved for partitions that do not grow any more.
     idle_promises: int = 0
 
     @property
@@ -51,7 +51,7 @@ class Disk:
 
     @property
     def promised_bytes(self) -> int:
-        """The rest of a segment for each."""
+        """Reserved bytes: the rest of a segment for each partition."""
         return self.idle_promises + sum(max(0, SEGMENT_BYTES - has) for has, _ in self.growing)
 
     def take(self, wants_bytes: int) -> None:
@@ -59,7 +59,7 @@ class Disk:
         self.growing.append([0, wants_bytes])
 
     def grow(self) -> None:
-        """One step: each partition gets its share of what it lacks."""
+        """Let each partition grow by one step."""
         still = []
         for partition in self.growing:
             has, wants = partition
@@ -103,7 +103,7 @@ def _id(index: int) -> DirectoryId:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """At the moment when the first disk is full; fractions of the sizes."""
+    """The fill of the disks when the first one is full, as fractions of their sizes."""
 
     partitions: int
     fills: tuple[float, ...]
@@ -119,7 +119,8 @@ def fill_until_one_is_full(
 ) -> Outcome:
     """Create partitions by ``rule`` until a disk has no free space left.
 
-    The first ``at_once`` of them come before any has grown; then none comes before all have.
+    :param at_once: number of partitions that are created before any partition grows. The others are
+        created after these have grown.
     """
     draw = random.Random(seed)
     disks = [Disk(size) for size in sizes]

@@ -31,7 +31,7 @@ _SEED: Final = 1
 
 
 def cluster() -> tuple[list[LogDir], list[Replica]]:
-    """The same one each time."""
+    """Return the directories and replicas of the drawn cluster, the same at each call."""
     rng = random.Random(_SEED)
     mean = FILLED * sum(DISKS_TIB) * TIB * BROKERS / REPLICAS
     held: dict[tuple[int, int], int] = defaultdict(int)

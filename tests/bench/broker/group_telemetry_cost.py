@@ -1,8 +1,8 @@
 """What group telemetry costs brokers, at its default interval and at that of ``kraftjbod-local``.
 
-Two clusters of three brokers run side by side, one with telemetry of groups and one without, so
-that whatever else the machine does happens to both. In each 100 groups have an offset on each of
-ten partitions, and no members: what members cost is the same in both.
+Two clusters of three brokers run side by side, one with group telemetry and one without, so that
+other load of the machine affects both. In each, 100 groups have offsets on ten partitions. The
+groups have no members, whose cost would be the same in both clusters.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def on_and_off(report: Report) -> None:
 
 
 async def _commit_all(bootstrap: str) -> None:
-    """An offset of each group on each partition."""
+    """Commit an offset of each group on each partition."""
     coordinators = Coordinators(bootstrap)
     kinds = OffsetCommitRequest
     parts = [

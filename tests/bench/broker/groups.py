@@ -1,12 +1,12 @@
-"""``python -m tests.bench.broker.groups``: what groups and transactions cost, ours or another's.
+"""``python -m tests.bench.broker.groups``: the cost of groups and transactions on a cluster.
 
-Without options a cluster of three brokers is started and removed, as the bench does. With
-``--bootstrap-server`` it is any cluster, whose processes ``--pid`` names if their CPU time and
-memory shall be measured; so two clusters can be measured in turn.
+Without options a cluster of three brokers is started and removed, as in the bench.
+``--bootstrap-server`` measures an existing cluster, and ``--pid`` names the processes whose CPU
+time and memory are measured. So two clusters can be measured in turn.
 
-Members and whoever commits are small coroutines on a connection of their own each, one request at
-a time; transactions are those of librdkafka, a thread for each producer. A rebalance is measured
-by both protocols, or by one that ``--protocol`` names, and then nothing else.
+Each member and each committing client is a coroutine with a separate connection and one request in
+flight. Transactions use librdkafka, with a thread per producer. Rebalances are measured with both
+group protocols. ``--protocol`` measures only rebalances with that protocol.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Cost:
 
 
 class Coordinators:
-    """Asks who coordinates a group, and connects to it."""
+    """Finds the coordinator of a group and connects to it."""
 
     def __init__(self, bootstrap: str) -> None:
         host, _, port = bootstrap.split(",")[0].rpartition(":")
@@ -113,7 +113,7 @@ class Coordinators:
 
 
 class Member:
-    """Of a group, by the classic protocol; the leader assigns to everybody the same."""
+    """A member of a classic group. As leader it gives all members the same assignment."""
 
     def __init__(self, connection: KafkaConnection, group: str) -> None:
         self._connection = connection
@@ -122,12 +122,12 @@ class Member:
         self.generation = -1
 
     async def join(self) -> None:
-        """Until it has its assignment."""
+        """Join the group and return when the assignment arrived."""
         while not await self._try_to_join():
             pass
 
     async def beat(self) -> None:
-        """Join again whenever the group asks for it, until cancelled."""
+        """Send heartbeats until cancelled, and rejoin at each rebalance."""
         while True:
             await asyncio.sleep(_BEAT_S)
             beat = HeartbeatRequest(
@@ -178,7 +178,7 @@ class Member:
 
 async def _joins(bootstrap: str, cost: Cost, report: Report) -> None:
     coordinators = Coordinators(bootstrap)
-    # The topic of offsets is made, and all connections are there, before it counts.
+    # __consumer_offsets and all connections exist before the measurement begins.
     names = [f"joins-{uuid.uuid4().hex}" for _ in range(GROUPS)]
     members = [
         Member(await coordinators.connected(names[number % GROUPS]), names[number % GROUPS])
@@ -231,7 +231,7 @@ async def _commit(
 
 
 class NewerMember:
-    """Of a group of the newer protocol (KIP-848): it gives up at once what it is told to."""
+    """A member with the newer protocol (KIP-848). It releases revoked partitions immediately."""
 
     def __init__(self, connection: KafkaConnection, group: str) -> None:
         self._connection = connection
@@ -241,18 +241,18 @@ class NewerMember:
         self.owned: frozenset[tuple[bytes, int]] = frozenset()
 
     async def join(self) -> None:
-        """Until the coordinator knows it."""
+        """Join the group and return after the coordinator's response."""
         await self._beat()
 
     async def beat(self) -> None:
-        """Until cancelled; what has changed is said at once, as clients do."""
+        """Send heartbeats until cancelled; after a change immediately, as clients do."""
         while True:
             await asyncio.sleep(_BEAT_S)
             while await self._beat():
                 pass
 
     async def _beat(self) -> bool:
-        """Whether it was told to have something else than before."""
+        """Send a heartbeat. Return whether the assignment changed."""
         kind = ConsumerGroupHeartbeatRequest
         owned: dict[bytes, list[int]] = {}
         for topic_id, index in self.owned:
@@ -284,7 +284,7 @@ class NewerMember:
 
 
 def _share(members: Sequence[NewerMember]) -> bool:
-    """Each partition has one owner, and nobody has more than one less than another."""
+    """Whether each partition has one owner and the members' counts differ by at most one."""
     sizes = [len(member.owned) for member in members]
     owned = {one for member in members for one in member.owned}
     return len(owned) == sum(sizes) == PARTITIONS and max(sizes) - min(sizes) <= 1
@@ -299,7 +299,7 @@ async def _newer_rebalance(bootstrap: str, cost: Cost, report: Report) -> None:
     beats = [asyncio.create_task(member.beat()) for member in first]
     while not _share(first):
         await asyncio.sleep(0.001)
-    # What the group was assigned last is a while ago.
+    # Wait longer than the assignment interval since the last assignment.
     await asyncio.sleep(2)
     cpu_s, began_s = cost.cpu_s(), time.monotonic()
     await last.join()
@@ -381,9 +381,9 @@ def _add_percentiles(report: Report, name: str, times: list[float]) -> None:
 def measure(
     bootstrap: str, pids: Sequence[int], report: Report, protocol: str | None = None
 ) -> None:
-    """All of it, or a rebalance by ``protocol``; the topic ``groups`` is made if there is none."""
+    """Measure everything, or rebalances with ``protocol``. Create the topic ``groups``."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    # A cluster may be measured again, as one should that compiles as it runs.
+    # An existing cluster may be measured several times, to warm up a just-in-time compiler.
     if "groups" not in admin.list_topics(timeout=_TIMEOUT_MS / 1e3).topics:
         for made in admin.create_topics([NewTopic("groups", PARTITIONS, -1)]).values():
             made.result(_TIMEOUT_MS / 1e3)
@@ -402,7 +402,7 @@ def measure(
 def on_own_cluster(
     report: Report, config: Mapping[str, str] | None = None, protocol: str | None = None
 ) -> None:
-    """Three brokers with two directories each; the daemons' defaults but for ``config``."""
+    """Measure a cluster of three brokers with two directories each and defaults plus ``config``."""
     with running_cluster(brokers=3, dirs=2, config=config) as cluster:
         pids = [daemon.pid for daemon in cluster.brokers.values() if daemon.pid is not None]
         measure(cluster.bootstrap_servers, pids, report, protocol)

@@ -1,8 +1,8 @@
-"""How long one produce of 1 KB takes, one after the other on one connection.
+"""Latency of produce requests of 1 KB, one after the other on one connection.
 
-The client is a plain blocking socket that sends the same ready-made request again and again and
-reads the answer whole: no linger, no batching, no client library, so the time is the broker's and
-the loopback's. ``beside`` is the same client against a thread that answers at once.
+The client is a blocking socket that repeats a prepared request and reads each response: no linger,
+no batching, no client library. So the time is that of the broker and the loopback interface. For
+comparison (``beside``) the same client talks to a thread that answers immediately.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""``python -m tests.bench.main --only memory``: what one of each takes of a broker's memory.
+"""``python -m tests.bench.main --only memory``: a broker's memory per replica, connection, etc.
 
-One broker holds more and more: replicas, segments, connections, group members, producer
-ids. Each figure is the growth of its resident memory divided by their number; the descriptors that
-it opened meanwhile stand beside it. The table in docs/operate.md comes from here.
+One broker gets more and more replicas, segments, connections, group members and producer ids. Each
+figure is the growth of its resident memory divided by their number, with the number of opened
+descriptors beside it. docs/operate.md has the table.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _LOADING: Final = frozenset(
 
 
 def per_item(report: Report) -> None:
-    """All of them, on one broker with three directories."""
+    """Measure the memory per item on one broker with three directories."""
     with running_cluster(brokers=1, dirs=3) as cluster:
         asyncio.run(_Memory(cluster, report).measure())
 

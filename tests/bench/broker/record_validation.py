@@ -1,7 +1,7 @@
-"""What it costs to open the records that clients send: compiled, interpreted, and not at all.
+"""The cost of validating the records of clients: with compiled scans, interpreted, and without.
 
-Three single brokers run side by side, one of each kind, and take turns, so that whatever else the
-machine does hits all of them. A figure is the median of its turns.
+Three single brokers run side by side, one of each kind, and take turns, so that other load of the
+machine affects all of them. A figure is the median of its turns.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _LOADS: Final = ((1000, "none"), (100, "none"), (100, "lz4"), (100, "zstd"))
 
 
 def cost(report: Report) -> None:
-    """ns for a record alone; MB/s, CPU and microseconds through a broker."""
+    """Measure ns per record in the scan, and MB/s, CPU and microseconds with a broker."""
     forms = _FORMS if record_scans.FORM == "compiled" else ("off", "interpreted")
     for form, scans in (("compiled", record_scans.compiled_form()), ("interpreted", byte_scans)):
         if scans is not None:

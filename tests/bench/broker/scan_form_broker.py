@@ -1,8 +1,8 @@
-"""A broker whose byte scans run in the form that is asked for, or that checks no record at all.
+"""A broker with compiled or interpreted byte scans, or without validation of records.
 
 usage: scan_form_broker.py compiled|interpreted|off CONFIG
 
-For the bench only: a broker that serves clients has no such switch.
+For the bench only: the product has no such switch.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from types import ModuleType
 
 
 class NoCompiledForm(MetaPathFinder):
-    """As if the byte scans had not been compiled."""
+    """Import hook that hides the compiled byte scans."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -29,7 +29,7 @@ def main() -> None:
     form = sys.argv.pop(1)
     if form != "compiled":
         sys.meta_path.insert(0, NoCompiledForm())
-    # Both before the broker takes what it needs from them.
+    # Before the broker's modules import the scans.
     from kraftjbod.protocol import record_scans, record_validation
 
     if form == "off":

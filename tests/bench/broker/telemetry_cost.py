@@ -1,10 +1,9 @@
-"""What storage telemetry costs brokers, at its default intervals.
+"""The cost of storage telemetry at its default intervals.
 
 Two clusters of three brokers with three directories each run side by side, one with telemetry and
-one without, so that whatever else the machine does happens to both. Told are the CPU time of a
-broker over two minutes in which clients do nothing, with few replicas and with many; and how long
-single produces take then, in turns on both. What differs includes that samples are appended,
-replicated and written, not only that they are made.
+one without, so that other load of the machine affects both. Reported are a broker's CPU time in two
+minutes without clients, with few and with many replicas, and the latency of single produce requests
+in turns on both clusters. The difference includes the appends, replication and writes of samples.
 """
 
 from __future__ import annotations
@@ -103,7 +102,7 @@ def _produce(report: Report, clusters: dict[bool, ClusterProcesses], replicas: i
 
 
 def _create(cluster: Cluster, replicas: int) -> None:
-    """So many replicas on each broker, on their disks and known to the controller."""
+    """Create ``replicas`` replicas per broker; wait until they are on disk and reported."""
     with cluster.admin() as admin:
         for number, first in enumerate(range(0, replicas, _TOPIC_PARTITIONS)):
             size = min(_TOPIC_PARTITIONS, replicas - first)

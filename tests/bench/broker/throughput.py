@@ -2,8 +2,8 @@
 
 One client process beside the daemons on the same machine; three partitions; records of one size
 without keys; a warm-up first. MB are 10**6 bytes of values, as librdkafka counts them.
-A producer's time ends when every record is acknowledged, a consumer's when every record came.
-How much CPU the brokers took shows who was the slower one.
+A producer's time ends when all records are acknowledged, a consumer's when all have arrived. The
+brokers' CPU time shows whether the client or the broker was the bottleneck.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _CONSUMER: Final = {
 
 
 def one_broker(report: Report) -> None:
-    """acks=1, RF 1: what a single broker takes and gives."""
+    """Measure a single broker with acks=1 and one replica."""
     with running_cluster(brokers=1, dirs=3) as local:
         beside = Machine.measure(local.run_dir)
         for size in (1000, 100):
@@ -64,7 +64,7 @@ def _produce_and_consume(
     )
     servers = {"bootstrap.servers": local.bootstrap_servers}
     value = bytes(range(256)) * (size // 256 + 1)
-    # A third of the bytes for small records: there the records count, not the bytes.
+    # A third of the bytes for small records, whose cost depends on their number.
     total = BYTES if size >= 1000 else BYTES // 2
     brokers = list(local.brokers.values())
     with BatchProducer(topic, {**servers, **_PRODUCER, "acks": acks}) as producer:
@@ -88,7 +88,7 @@ def _produce_and_consume(
 
 
 def _produce(producer: BatchProducer, value: bytes, count_each: int) -> int:
-    """Records for every partition in turn, a few thousand at a time."""
+    """Produce to all partitions in turn, a few thousand records at a time."""
     left = count_each
     while left:
         some = min(left, 5000)

@@ -1,9 +1,9 @@
 """100,000 partitions on one controller: assignments, replay, snapshot.
 
-The controller is a real process; the brokers are scripted (``scripted_broker.py``), three of them
-with two directories each, RF 3. Told are the seconds for 100,000 assignments from the first wish
-to the last acknowledgement, what a controller that was killed needs to lead again from its log and
-from a snapshot, and the memory of both sides.
+The controller is a real process. Three brokers with two directories each are scripted
+(``scripted_broker.py``); partitions have three replicas. Reported are the seconds for 100,000
+assignments from the first request to the last acknowledgement, the time until a killed controller
+leads again from its log and from a snapshot, and the memory of controller and broker.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _assign(report: Report, local: ClusterProcesses) -> None:
 
 
 def run_scripted_broker(local: ClusterProcesses, partitions: int) -> dict[str, float]:
-    """What it printed: seconds by what it did; the partitions stay."""
+    """Run the scripted broker and return the seconds of each step. The partitions are kept."""
     controllers = ",".join(one.address for one in local.controllers.values())
     done = subprocess.run(
         [
@@ -117,5 +117,5 @@ def _log_bytes(controller: DaemonProcess) -> int:
 
 
 def _at(event: Mapping[str, Any]) -> float:
-    """When an event was logged, in seconds of the wall clock."""
+    """Return when an event was logged, in seconds since 1970."""
     return datetime.datetime.fromisoformat(event["timestamp"]).timestamp()

@@ -1,13 +1,13 @@
-"""What it costs that a controller, a broker, or both die; and what three voters cost.
+"""The cost of losing a controller, a broker, or both, and the cost of three voters.
 
-*Killed*: three controllers, three brokers, twelve partitions, one producer each, acks=all, 50
-records a second (the load of a game day). ``kill -9``; reported are the time until another
-controller is active, the longest time in which no controller did what it was asked, and the longest
-time between two acknowledged writes of one partition.
-The same client measures Apache Kafka in kafka_failover.py, and any other cluster while somebody
-else kills: ``kraftjbod-gameday --observe``.
+*Killed*: three controllers, three brokers, twelve partitions with one producer each, acks=all, 50
+records a second (the load of a game day), and ``kill -9``. Reported are the time until another
+controller is active, the longest time without a successful request to a controller, and the longest
+time between two acknowledged writes of one partition. The same client measures Apache Kafka in
+kafka_failover.py, and other clusters with ``kraftjbod-gameday --observe``.
 
-*Many partitions*: three controllers, scripted brokers, N partitions; the active one is killed.
+*Many partitions*: the active one of three controllers with N partitions is killed; the brokers are
+scripted.
 
 *Metadata write*: one change after the other, with one voter and with three.
 """
@@ -50,7 +50,7 @@ _FLOWING_S: Final = 0.5
 _DEADLINE_S: Final = 120.0
 _POLL_S: Final = 0.01
 _WRITES: Final = 500
-#: Scripted brokers end when the topics are there, and nobody shall miss them.
+#: A long session, because scripted brokers end after the creation of topics and must not be fenced.
 _LEFT_ALONE: Final = {
     "broker.session.timeout.ms": "3600000",
     "broker.reconnect.grace.ms": "0",
@@ -64,7 +64,7 @@ def killed(report: Report) -> None:
 
 
 def many_partitions(report: Report, partitions: int) -> None:
-    """The active one of three controllers is killed that know so many partitions."""
+    """Kill the active one of three controllers with ``partitions`` partitions."""
     with running_cluster(brokers=0, dirs=0, controllers=3, controller_config=_LEFT_ALONE) as local:
         asyncio.run(_until(lambda: _active(local) is not None))
         control_plane.run_scripted_broker(local, partitions)
@@ -94,7 +94,7 @@ def metadata_write(report: Report) -> None:
 
 
 class Killable(Protocol):
-    """A process that is killed and started again."""
+    """A process that can be killed and restarted."""
 
     def kill(self) -> None: ...
 
@@ -139,10 +139,10 @@ async def measure_kill(
     victims: Sequence[Killable],
     activated: Callable[[float], Awaitable[float]] | None,
 ) -> None:
-    """``kill -9`` under load, and a start when all was measured.
+    """Kill ``victims`` with ``kill -9`` under load, measure, and restart them.
 
-    :param activated: given the instant (wall clock), the seconds until another controller is
-        active; None where none is killed.
+    :param activated: takes the time of the kill (wall clock) and returns the seconds until another
+        controller is active; None if no controller is killed.
     """
     streams = {n: NumberedStream(f"{what}-{n}", size_bytes=200) for n in range(PARTITIONS)}
     load = TopicLoad.at_rate(streams, _RATE)
@@ -158,7 +158,7 @@ async def measure_kill(
         new_s = await activated(died_wall_s)
         report.add(f"kill -9 of {what}: another controller is active", new_s, "s")
     await asyncio.sleep(_AFTER_S)
-    # A session of Kafka's has nine seconds.
+    # Kafka's session timeout is nine seconds.
     await _until(lambda: all(_flows(one) for one in load.loads))
     await asyncio.sleep(_FLOWING_S)
     ended_s = time.monotonic()
@@ -180,7 +180,7 @@ def _flows(one: Acknowledgements) -> bool:
 
 
 async def _write(local: ClusterProcesses) -> tuple[float, float]:
-    """Seconds of :data:`_WRITES` changes, and the CPU time that controllers took for them."""
+    """Make :data:`_WRITES` changes; return their seconds and the controllers' CPU seconds."""
     async with ClusterClient(local.bootstrap_servers) as client:
         await client.retry(client.refresh_metadata)
         await create_topic(client, TOPIC, partitions=1, replication_factor=1)

@@ -16,10 +16,10 @@ _START_S: Final = 10.0
 
 
 class HeartbeatRelay:
-    """Listens on ``port`` of the loopback and passes everything on to ``target``, a host and port.
+    """Listens on ``port`` of the loopback interface and forwards all bytes to ``target``.
 
-    What is noted is when bytes arrive that name the request: heartbeats are small, rare and sent
-    one at a time, so that none of them is taken apart.
+    A heartbeat is recognized by the request's name in a chunk of bytes. Heartbeats are small, rare
+    and sent one at a time, so that none is split.
     """
 
     def __init__(self, target: tuple[str, int]) -> None:

@@ -1,9 +1,8 @@
-"""``python -m tests.bench.controller.kafka_failover --libs DIR``: failover.py's kills, of Kafka.
+"""``python -m tests.bench.controller.kafka_failover --libs DIR``: measures failover.py with Kafka.
 
-Three controllers and three brokers of Apache Kafka as six processes on this machine, on the
-defaults of their release, with the same topic, the same load and the same client as in
-``python -m tests.bench.main --only failover``. ``DIR`` holds Kafka's jars and what they need: the
-``libs`` of a distribution.
+Three controllers and three brokers of Apache Kafka run as six processes on this machine, with the
+defaults of their release and the topic, load and client of ``python -m tests.bench.main --only
+failover``. ``DIR`` is the folder ``libs`` of a Kafka distribution.
 """
 
 from __future__ import annotations
@@ -77,7 +76,7 @@ def _brokers_of(client: ClusterClient) -> list[tuple[int, str]]:
 
 
 async def _activated(bootstrap: str, died: int, died_wall_s: float) -> float:
-    """Seconds until the brokers that are left know of another leader of the quorum."""
+    """Return the seconds until the remaining brokers report another leader of the quorum."""
     async with ClusterClient(bootstrap, request_timeout_ms=1_000) as client:
         while time.time() - died_wall_s < _START_S:
             try:

@@ -1,19 +1,19 @@
-"""Three controllers that know very many partitions: start, snapshot, failover, and the log anew.
+"""Three controllers with very many partitions: start, snapshot, failover, and reloading the log.
 
-The metadata is written as a snapshot by the product's own code, of which a log of so many topics
-would take an hour to grow; no broker has the partitions, so the figures are the controllers' alone.
+The product's code writes the metadata as a snapshot, since a log of so many topics would take an
+hour to grow. No broker has the partitions, so that the figures are those of the controllers alone.
 
-* *Start*: all three at once, from the snapshot; until one is active, and a topic is made.
-* *Failover*: ``kill -9`` of the active one.
-* *Back*: the killed one, until it has the log and follows.
-* *Cut off*: the others stand still (SIGSTOP) until the leader has given up with something
-  undecided, and go on; until one is active. Nothing has taken the place of what it decided.
-* *Rebuilt*: the others are killed, and decide something when they are back, while the leader that
-  gave up stands still: it forgets its state and reads it again.
-* *Snapshot*: in the background, of all three, while one decides. A topic of many partitions is
-  enough for it to be due, and nothing before that is.
+* *Start*: all three start from the snapshot; until one is active and has created a topic.
+* *Failover*: ``kill -9`` of the active controller.
+* *Back*: the killed controller, until it has the log and follows.
+* *Cut off*: the others are paused (SIGSTOP) until the leader has resigned with an uncommitted
+  decision, then resumed; until one is active. No other entry replaced that decision.
+* *Rebuilt*: the others are killed, and commit a decision after their restart, while the resigned
+  leader is paused. Then that leader discards its state and reads the log again.
+* *Snapshot*: all three write one in the background while one makes decisions. A topic with many
+  partitions makes the snapshot due.
 
-CPU seconds are beside each, for load disturbs those less than time.
+CPU seconds are reported, too, since other load affects them less than the time.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _IN_VAIN_MS: Final = 3_000
 def measure(report: Report, partitions: int) -> None:
     with running_cluster(brokers=0, dirs=0, controllers=3, controller_config=_CONFIG) as local:
         _until(lambda: _active(local) is not None)
-        control_plane.run_scripted_broker(local, 0)  # Registers who the replicas are.
+        control_plane.run_scripted_broker(local, 0)  # Registers the brokers of the replicas.
         asyncio.run(local.stop())
         size_mb = _write(local, partitions) / 1e6
         what = f"{partitions:,} partitions"
@@ -150,7 +150,7 @@ def _rebuild(report: Report, what: str, local: ClusterProcesses) -> None:
 
 
 def _decide_in_vain(active: DaemonProcess) -> None:
-    """Until it has given up, for nobody acknowledges it."""
+    """Send the active controller a request until it resigns, because no voter acknowledges."""
     before = len(active.events("raft_leadership_lost"))
     asking = threading.Thread(target=_ask_in_vain, args=(active.address,), daemon=True)
     asking.start()
@@ -163,7 +163,7 @@ def _snapshot(report: Report, what: str, local: ClusterProcesses) -> None:
     assert not any(one.events("metadata_snapshot_written") for one in all_three), "too soon"
     cpu, began_s = cpu_s(all_three), time.time()
     asyncio.run(create_a_topic(_addresses(local), "large", partitions=_TOPIC_PARTITIONS))
-    # Who leads begins with the next decision.
+    # The leader begins its snapshot at its next decision.
     asyncio.run(_create_another(all_three))
     answered_s = time.time() - began_s
     _until(lambda: all(bool(one.events("metadata_snapshot_written")) for one in all_three))
@@ -175,7 +175,7 @@ def _snapshot(report: Report, what: str, local: ClusterProcesses) -> None:
 
 
 def _write(local: ClusterProcesses, partitions: int) -> int:
-    """The same snapshot for all three, at the end of the log that is the longest."""
+    """Write the same snapshot for all three controllers, at the end of the longest log."""
     stores = {node_id: _store(one) for node_id, one in local.controllers.items()}
     logs = {node_id: store.open() for node_id, store in stores.items()}
     entries = max((log.entries for log in logs.values()), key=len)
@@ -194,7 +194,7 @@ def _write(local: ClusterProcesses, partitions: int) -> int:
         for part in parts.values():
             part.append_piece(piece)
     for node_id, store in stores.items():
-        # Whoever stopped first has not heard of the leaders that came after it.
+        # The controller that stopped first lacks the terms of later leaders.
         if logs[node_id].hard_state.term < end.term:
             store.write_hard_state(HardState(term=end.term))
         store.install_snapshot(parts[node_id].finish(), replaces_log=True)
@@ -258,7 +258,7 @@ def _required(local: ClusterProcesses) -> DaemonProcess:
 
 
 def _activated(local: ClusterProcesses, began_s: float) -> float:
-    """When one became active after that instant; both by the wall clock."""
+    """Return the time (wall clock) when a controller became active after ``began_s``."""
     controllers = local.controllers.values()
     _until(lambda: activated_after(controllers, began_s) is not None)
     return activated_after(controllers, began_s) or 0.0

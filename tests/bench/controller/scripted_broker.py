@@ -1,9 +1,9 @@
-"""``python -m tests.bench.controller.scripted_broker HOST:PORT,... CLUSTER_ID``: no disks at all.
+"""``python -m tests.bench.controller.scripted_broker HOST:PORT,... CLUSTER_ID``: no disks.
 
-Registers three brokers with two directories each, creates topics, and reports every replica of
-the first broker by the product's own ``AssignmentsManager``; its metadata follows.
-What a broker would do besides (100,000 logs on a disk) is left out, so that the figures are the
-control plane's. The answer is one JSON object on standard output: seconds and its own memory.
+Registers three brokers with two directories each, creates topics, and reports each replica of the
+first broker with the product's ``AssignmentsManager``. It follows the metadata but has no logs, so
+that the figures are those of the control plane. It prints a JSON object with the seconds of each
+step and its memory.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class ScriptedBroker:
             topic = m.NewTopic(
                 name=f"many-{number}", num_partitions=TOPIC_PARTITIONS, replication_factor=3
             )
-            # Asked again where another controller took over, it is the same topic.
+            # Repeated after a change of controllers, the request names the same topic.
             wanted = m.CreateTopicsRequest(topics=(topic,), topic_ids=(TopicId.random(os.urandom),))
             created = await self._channel.call(wanted, timeout_ms=_TIMEOUT_MS)
             assert not created.topics[0].error_code, created
@@ -106,7 +106,7 @@ class ScriptedBroker:
             behind = self.state.offset < answer.high_watermark
 
     async def assign_all(self) -> int:
-        """Report a directory for every replica of this broker; how many there were."""
+        """Report a directory for each replica of this broker. Return the number of replicas."""
         manager = AssignmentsManager(
             broker_id=ME,
             broker_epoch=lambda: self._epoch,
@@ -125,7 +125,7 @@ class ScriptedBroker:
         return len(wishes)
 
     def require_assigned(self) -> None:
-        """What metadata says now is what was reported."""
+        """Check that the metadata has the reported directories."""
         for key, partition in self.state.partitions():
             found = partition.directory_of(ME)
             assert found == directory_of(ME, key.partition % 2), _wrong(key, found)
@@ -160,7 +160,7 @@ async def _channel_to(address: str) -> AsyncIterator[ControllerChannel]:
 async def create_a_topic(
     address: str, name: str = "one-more", *, partitions: int = 1, timeout_ms: int = _TIMEOUT_MS
 ) -> None:
-    """The least that makes a controller write to its log, or more."""
+    """Create a topic, by default the smallest request that writes to the metadata log."""
     async with _channel_to(address) as channel:
         topic = m.NewTopic(name=name, num_partitions=partitions, replication_factor=1)
         await channel.call(m.CreateTopicsRequest(topics=(topic,)), timeout_ms=timeout_ms)

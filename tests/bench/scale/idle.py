@@ -1,6 +1,6 @@
-"""What a broker uses while nothing happens: per replica and per connection, and of whole clusters.
+"""Resources of idle brokers, per replica and per connection, and of idle clusters.
 
-CPU is user and system time of the process over a time without requests.
+CPU is the process's user and system time in a period without requests.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _PARTITIONS: Final = 30
 _CONTROLLERS: Final = (100, 101, 102)
 _BROKERS: Final = (1, 2, 3)
 _CALM_S: Final = 60.0
-#: After thousands of replicas were created their directories are still being reported.
+#: Wait after the creation of replicas, until their directories are reported.
 _SETTLE_S: Final = 60.0
 _PRODUCES: Final = 1000
 _SPARE_DESCRIPTORS: Final = 200
@@ -62,7 +62,7 @@ def _measure_replicas(report: Report, start: Start, count: int) -> None:
 
 
 def connections(report: Report) -> None:
-    """Memory per idle connection, and what a produce request takes beside them."""
+    """Measure memory per idle connection, and the latency of a produce request beside them."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     possible = [count for count in CONNECTIONS if count + _SPARE_DESCRIPTORS <= hard]

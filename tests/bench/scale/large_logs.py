@@ -1,4 +1,4 @@
-"""What clients ask of a log of 1 to 1,000 GiB: ListOffsets, reading all of it, deleting it.
+"""Requests to a log of 1 to 1,000 GiB: ListOffsets, reading all of it, deleting it.
 
 The log is generated (batches of 1 MiB in segments of 1 GiB); see ``tests/faults/large_log.py``.
 """
@@ -26,19 +26,19 @@ from tests.integration import raw
 
 _MAX_TIMESTAMP: Final = -3
 _QUERIES: Final = 50
-#: A reader takes one batch of so many: each segment and its indexes are used, few bytes are sent.
+#: A reader reads one of so many batches, so that it uses each segment but few bytes are sent.
 _READ_EVERY: Final = 32
 _CALM_S: Final = 5.0
 _OTHER: Final = "other"
 _CONFIG: Final = {
-    # Ours has limits, which the larger logs exceed; Kafka does not know them.
+    # The larger logs exceed default limits of kraftjbod, which Kafka does not have.
     "log.open.segments.max": "64",
     "log.index.cache.bytes": str(MIB),
 }
 
 
 def list_offsets(report: Report) -> None:
-    """Time of a ListOffsets request, the first one apart: it reads the indexes from the disk."""
+    """Measure ListOffsets. The first request is separate, since it reads indexes from the disk."""
     for start in each_kind(report):
         for size_gib in SIZES_GIB:
             with start() as subject:
@@ -70,7 +70,7 @@ def _seconds(query: Callable[[], None]) -> float:
 
 
 def read_from_the_beginning(report: Report) -> None:
-    """Memory and descriptors after a reader has been in every segment."""
+    """Measure memory and descriptors after a reader has read from each segment."""
     for start in each_kind(report):
         for size_gib in SIZES_GIB:
             with start(_CONFIG) as subject:

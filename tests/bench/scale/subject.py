@@ -1,7 +1,7 @@
-"""The broker that a scale part measures: ours, and Apache Kafka's if its jars are there.
+"""The brokers that the scale parts measure: kraftjbod's, and Apache Kafka's if its jars are given.
 
-Both run alone on the same disk and are asked by the same client. Each curve says which of the two
-it belongs to; ``python -m tests.bench.main --kafka-libs DIR`` names Kafka's jars.
+They run one after the other on the same disk with the same client, and each figure names its
+broker. ``python -m tests.bench.main --kafka-libs DIR`` names the folder of Kafka's jars.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from tests.integration import raw
 
 #: Sizes of a log; with batches of 1 MiB a GiB takes 4 MiB of a disk.
 SIZES_GIB: Final = (1, 10, 100, 1000)
-#: A topic whose records stay, though those of a generated log are of 1970.
+#: No retention, because the records of a generated log have timestamps of 1970.
 KEPT: Final = {"retention.ms": "-1", "message.timestamp.before.max.ms": str(2**62)}
 _CONFIG: Final = {"auto.create.topics.enable": "false"}
 PRODUCE_VERSION: Final = 9
@@ -114,7 +114,7 @@ class Subject:
     # -- logs -------------------------------------------------------------------------------
 
     def put_log(self, topic: str, size_gib: int) -> LargeLog:
-        """Create ``topic`` with a log of that size: the broker restarts in order."""
+        """Stop the broker, write a log of ``size_gib`` for a new topic, and start the broker."""
         shape = LargeLog.of_size(GIB, MIB, segments=size_gib)
         self.create_topic(topic, segment_bytes=str(GIB), file_delete_delay_ms="1000")
         self.stop()
@@ -162,9 +162,9 @@ Start = Callable[..., AbstractContextManager[Subject]]
 
 
 def each_kind(report: Report) -> list[Start]:
-    """What starts ours, and what starts Kafka's if its jars are there.
+    """Return functions that start a kraftjbod broker and, if jars are given, a Kafka broker.
 
-    Each takes the ``config`` of a broker that both know.
+    Each takes a configuration with keys that both brokers support.
     """
     kinds: list[Start] = [_ours]
     if report.kafka_libs is not None:
@@ -213,9 +213,9 @@ def create_replicated(address: str, topics: int, partitions: int) -> None:
 
 
 def wait(what: str, condition: Callable[[], object]) -> None:
-    """Poll until ``condition`` is true; a broker that does not answer counts as not yet.
+    """Poll until ``condition`` is true. A connection error counts as false.
 
-    :raises AssertionError: saying for what it waited.
+    :raises AssertionError: on a timeout; the message has ``what``.
     """
     deadline = time.monotonic() + _DEADLINE_S
     while time.monotonic() < deadline:
@@ -223,13 +223,13 @@ def wait(what: str, condition: Callable[[], object]) -> None:
             if condition():
                 return
         except OSError:
-            pass  # It has not started to listen.
+            pass  # The broker does not listen yet.
         time.sleep(_POLL_S)
     raise AssertionError(f"waited {_DEADLINE_S:.0f} s for {what}")
 
 
 def _own(directory: Path) -> None:
-    """Give each file in ``directory`` to its owner: our daemons do not run as root."""
+    """Change the owner of each file to the directory's owner, since daemons do not run as root."""
     owner = directory.stat()
     for root, dirs, files in os.walk(directory):
         for name in (*dirs, *files):

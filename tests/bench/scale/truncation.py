@@ -1,8 +1,8 @@
 """Cost of truncating one record, by the size of the segment and of its batches.
 
-A follower truncates so after a change of leader. The log is opened in this process, with generated
-files, and what it reads is counted; generating them takes most of the time, so that time says
-nothing. Kafka has no request for it and is not measured.
+A follower truncates records after a change of leader. This part opens a generated log in its own
+process and counts the bytes that it reads; the time would mostly be that of generating files.
+Kafka has no request for this and is not measured.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A Java process for one part of the bench: what another loaded or left behind is not in it."""
+"""A separate Java process for one part of the bench, unaffected by earlier parts."""
 
 from __future__ import annotations
 
@@ -30,6 +30,6 @@ def own_java(
         context: Any = SparkContext
         gateway, context._gateway, context._jvm = context._gateway, None, None
         gateway.shutdown()
-        # It ends when nobody holds its standard input any more.
+        # Java ends when its standard input is closed.
         gateway.proc.stdin.close()
         gateway.proc.wait(_END_S)

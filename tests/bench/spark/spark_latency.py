@@ -1,8 +1,8 @@
 """From a producer through a streaming query to a consumer, with a trigger of one second.
 
-Ten records a second, each with its time in it; the query copies them by source and sink; a consumer
-on the other side reads its clock. Half a trigger is waited on average before a batch even begins.
-Before that a few records go through one by one: in the first batches Java warms up.
+The producer sends ten records a second with their times. The query copies them with source and
+sink, and a consumer computes their ages. On average a record waits half a trigger interval before
+its batch begins. A few records pass first, to warm up Java.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def _produce(producer: Producer, topic: str, count: int) -> None:
 
 
 def _consume(consumer: Consumer, count: int) -> list[float]:
-    """Milliseconds from each record's time to now."""
+    """Return the age of each record at its arrival, in milliseconds."""
     deadline = time.monotonic() + _LONGEST_S
     found: list[tuple[int, float]] = []
     while len(found) < count:

@@ -1,12 +1,12 @@
 """The planner over 10⁴, 10⁵ and 1.2·10⁶ replicas: time, memory, and how good its plans are.
 
-The clusters are drawn on the executors from hashes, the same ones each time: brokers with twelve
+Executors draw the clusters from hashes, the same at each run: brokers with twelve
 disks of 4, 8 and 16 TiB in up to ten racks, three replicas in three racks, heavy-tailed sizes
 (Pareto), some brokers and disks fuller than others, two of a hundred disks cordoned, one offline.
 They are written as tables and read back; the time is from reading to the finished plan file.
 
-Beside it stands what any plan must move (plan_summary.py has the proof), and what a greedy script
-on one machine comes to (greedy_balance.py) from the same tables.
+For comparison it reports the bytes that any plan must move (plan_summary.py has the proof), and the
+result of a greedy algorithm on one machine with the same tables (greedy_balance.py).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ TIB: Final = 1024**4
 SIZES: Final = {10_000: 10, 100_000: 100, 1_200_000: 1_000}
 FACTOR: Final = 3
 DISKS_TIB: Final = (4,) * 4 + (8,) * 4 + (16,) * 4
-#: Of all disks together; single ones are much fuller.
+#: Used fraction of all disks together; single disks are much fuller.
 FILLED: Final = 0.4
 #: Of the Pareto distribution of sizes, whose mean is 1.3 / 0.3 times its least size.
 TAIL: Final = 1.3
@@ -133,7 +133,7 @@ def log_dirs(spark: SparkSession, replicas: DataFrame, brokers: int) -> DataFram
 class Peak:
     """The largest resident sizes, in MB: this process, Java, and Python workers together.
 
-    ``cpu_s`` is by process what it has used since it was seen first, or since it began.
+    ``cpu_s`` has the CPU seconds of each process since its start or since it was first seen.
     """
 
     driver: float = 0.0
@@ -265,7 +265,7 @@ def _quality(
 
 
 def _greedy(sums: list[DirSums], placed: DataFrame, *, across: bool) -> tuple[Greedy, float, float]:
-    """The baseline, its seconds, and by how much the driver grew."""
+    """Return the baseline, its seconds, and the growth of the driver's memory in MB."""
     began = time.monotonic()
     before = psutil.Process().memory_info().rss
     names = ("topic", "partition", "broker_id", "path", "size_bytes", "brokers")
@@ -287,7 +287,7 @@ def _spread_of(greedy: Greedy, dirs: list[PlannedDir]) -> Spread:
 
 
 def _require_sound(moves: DataFrame, dirs: list[PlannedDir]) -> None:
-    """What no plan may do, checked on the whole of it."""
+    """Check the constraints of a plan for all of its moves."""
     sums = moves.groupBy("to_broker", "to_path").agg(F.sum("size_bytes").alias("size"))
     into = {(row.to_broker, row.to_path): row["size"] for row in sums.collect()}
     for one in dirs:

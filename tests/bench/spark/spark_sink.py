@@ -1,8 +1,8 @@
 """Rows per second into topics: our sink beside Spark's official connector, the same frame, one run.
 
 One broker, acks=all, idempotent producers; two partitions, two tasks. The frame is in Spark's
-memory before the clock starts; a write's time ends when Spark says that it is written. Values are
-of letters that zstd halves. The connector is measured as it comes, and with the batches of ours.
+memory before the measurement; a write ends when Spark reports it. zstd halves the size of the
+values. The connector is measured with its defaults and with the batch settings of our sink.
 MB are 10**6 bytes of values.
 """
 
@@ -99,7 +99,7 @@ def _measure(
 def _write(
     frame: DataFrame, local: ClusterProcesses, name: str, compression: str
 ) -> tuple[float, int]:
-    """Into a topic of its own, that is gone afterwards; seconds, and how many rows are there."""
+    """Write to a new topic and delete it. Return the seconds and the number of written rows."""
     kind, options = SINKS[name]
     cluster = Cluster(local)
     topic = f"sink-{time.monotonic_ns()}"

@@ -1,10 +1,10 @@
 """The Spark source beside Spark's official connector: same topic, same query, same session.
 
 Two task slots and one broker on the same machine, three partitions, the topic in the page cache.
-The query looks at every value (the sum of their lengths) and every offset; the connector could
-leave out of a plain count what nobody looks at. Each reads once to warm up, then both in turns;
-shown is the median. CPU is of Java and of Python's workers together, per million rows: unlike the
-rate it says little of what else the machine does.
+The query uses each value (the sum of their lengths) and each offset, because the connector could
+skip unused columns in a plain count. Each source reads once to warm up, then both read in turns;
+the median is reported. CPU is that of Java and the Python workers per million rows. Unlike the
+rate, it hardly depends on other load of the machine.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def _read(
 
 
 def _spark_cpu_s() -> float:
-    """Of Java and the Python processes under it, those that ended meanwhile included."""
+    """Return the CPU seconds of Java and its Python processes, ended ones included."""
     spent = 0.0
     for process in psutil.Process().children(recursive=True):
         try:

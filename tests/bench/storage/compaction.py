@@ -1,10 +1,10 @@
-"""Compacting a log, beside ``cp`` of the same files, and what that costs producers.
+"""Compaction of a log, compared with ``cp`` of the same files, and its cost for producers.
 
-One broker with one directory: a compacted topic gets records of 1,000 bytes (and, the second time,
-of 100), whose keys come again and again, while the cleaner is off. Then the broker is started with
-the cleaner on, and single produces go to another replica of the same directory while the pass runs.
-Told are the bytes that the pass read per second, how much of that was left, and p50 and p99 of the
-produces with and without it. Records are parsed in Python: this is bound by the processor.
+One broker with one directory: a compacted topic gets records of 1,000 bytes (then of 100) with
+repeated keys while the cleaner is off. Then the broker restarts with the cleaner, and single
+produce requests go to another replica of the directory during the compaction. Reported are the bytes read
+per second, the share that remained, and p50 and p99 of the requests with and without compaction.
+Records are parsed in Python, so that compaction is limited by the processor.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def _of_values(report: Report, value_bytes: int) -> None:
 
 def _report(report: Report, broker: DaemonProcess, value_bytes: int, cp: float) -> None:
     end = broker.events("log_compacted")[0]
-    # Each segment is read twice: for its keys, and for what is left of it.
+    # Each segment is read twice: for its keys, and for its remaining records.
     speed = end["read_bytes"] / 2 / end["took_ms"] / 1000
     left = end["written_bytes"] / (end["read_bytes"] / 2)
     report.add(
@@ -122,7 +122,7 @@ def _has_cleaned(broker: DaemonProcess) -> Callable[[], bool]:
     looks = itertools.count()
 
     def has_cleaned() -> bool:
-        # The events are a file that grows; not for every handful of produces.
+        # Reading the growing file of events takes time, so it is not read for each batch.
         return next(looks) % 50 == 0 and len(broker.events("log_compacted")) > 0
 
     return has_cleaned

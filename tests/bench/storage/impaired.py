@@ -1,15 +1,15 @@
-"""What it costs when a directory fills up, and when it hangs; every disk here is a real one.
+"""The cost of a directory that fills up, and of one that hangs, on real file systems.
 
-Three brokers, RF 3, 12 measured partitions with one producer each, acks=all; all directories of
-broker 1 are loop-mounted ext4.
+Three brokers, three replicas, 12 measured partitions with one producer each, acks=all; all
+directories of broker 1 are loop-mounted ext4.
 
-*Full*: one of them is filled up by a stranger under load. Told are the times from the first ENOSPC
-to the last new leader, the longest time between two acknowledged writes of one partition, and,
-after the space is given back, the time until every replica is in sync again.
+*Full*: a foreign file fills one of them under load. Reported are the time from the first ENOSPC to
+the last new leader, the longest time between two acknowledged writes of one partition, and the time
+from the release of the space until all replicas are in sync.
 
-*Hung*: one of them is frozen (``fsfreeze``) for eight seconds. Told are the longest gap and the
-times between broker 1's heartbeats, with and without the hang, as they pass a relay on their way
-to the controller.
+*Hung*: one of them is frozen (``fsfreeze``) for eight seconds. Reported are the longest gap and the
+intervals of broker 1's heartbeats with and without the hang, measured by a relay before the
+controller.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def hung_dir(report: Report) -> None:
 
 
 def _fill(disk: Disk) -> None:
-    """At once, so that it is the lack of space that is measured and not the filling."""
+    """Fill the disk immediately, so that the time of filling is not measured."""
     space = os.statvfs(disk.path)
     fd = os.open(f"{disk.path}/balloon", os.O_WRONLY | os.O_CREAT, 0o644)
     try:
@@ -144,7 +144,7 @@ def _cluster(disks: list[Disk], replicas: int, **more: Any) -> Iterator[Cluster]
 
 @contextmanager
 def _relayed_cluster(disks: list[Disk]) -> Iterator[tuple[Cluster, HeartbeatRelay]]:
-    """Broker 1 speaks to the controller by way of a relay."""
+    """A cluster in which broker 1 connects to the controller through a relay."""
     port = _free_port()
     with heartbeat_relay(("127.0.0.1", port)) as relay:
         voters: Mapping[str, str] = {

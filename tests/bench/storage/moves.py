@@ -1,11 +1,10 @@
 """Moving a replica between two directories, beside ``cp`` of the same files in the same run.
 
 One broker with three directories: a replica of 2 GB moves from one to the other and back, while
-single produces go to a replica in the third, one after the other on one connection. ``cp`` copies
-the same files before each way, once as it is and once with ``sync`` after it, since a move is only
-over when its bytes are on the disk.
-Told are the throughputs, the time for which the gate held up produces to the replica that moves,
-and p50 and p99 of the produces elsewhere, with and without the move.
+single produce requests go to a replica in the third. ``cp`` copies the same files before each move,
+once without and once with a final ``sync``, since a move ends when its bytes are on the disk.
+Reported are the throughputs, the time for which the last step delayed requests to the moving
+replica, and p50 and p99 of the requests to the other replica with and without the move.
 """
 
 from __future__ import annotations
@@ -116,7 +115,7 @@ def after(seconds: float) -> Callable[[], bool]:
 
 
 def _is_over(broker: DaemonProcess, target: Path) -> Callable[[], bool]:
-    """The name appears a moment before the event; that is waited for too."""
+    """Return a condition: the replica is in ``target`` and the event, a moment later, is logged."""
     logged = len(broker.events("replica_moved"))
 
     def is_over() -> bool:
@@ -134,7 +133,7 @@ def fill(local: ClusterProcesses, topic: str, size_bytes: int) -> None:
 
 
 def _cp(source: Path, target: Path) -> tuple[float, float]:
-    """MB/s of ``cp -r``, and of it with a sync of what it wrote."""
+    """MB/s of ``cp -r``, and with a final sync."""
     size = sum(path.stat().st_size for path in source.iterdir())
     started = time.perf_counter()
     subprocess.run(["cp", "-r", str(source), str(target)], check=True)
@@ -160,7 +159,7 @@ def _home(broker: DaemonProcess, topic: str) -> Path:
 
 
 def at(event: Mapping[str, Any]) -> float:
-    """When an event was logged, in seconds of the wall clock."""
+    """Return when an event was logged, in seconds since 1970."""
     return datetime.datetime.fromisoformat(event["timestamp"]).timestamp()
 
 

@@ -1,9 +1,9 @@
-"""Reading cold segments again, beside ``cat`` of the same files, and what that costs producers.
+"""The scrub of cold segments, compared with ``cat`` of the same files, and its cost for producers.
 
-One broker with one directory: single produces go to one replica, one after the other on one
-connection, while the closed segments of another are scrubbed, once without a limit worth the name
-and once at the default rate. The page cache holds none of those segments when ``cat`` begins.
-Told are the throughput of a whole pass, and p50 and p99 of the produces with and without it.
+One broker with one directory: single produce requests go to one replica while the closed segments
+of another are scrubbed, once practically without a limit and once at the default rate. The page cache
+has none of these segments when ``cat`` begins. Reported are the throughput of a whole pass, and p50
+and p99 of the requests with and without the scrub.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _at_rate(report: Report, rate: int, cold_bytes: int, how: str) -> None:
     config = {
         "log.dir.scrub.interval.ms": "1000",
         "log.dir.scrub.max.bytes.per.second": str(rate),
-        # It does not make way while somebody else is busy on this machine's disk.
+        # The scrub would pause because of other load of this machine's disk.
         "log.dir.slow.min.ms": "10000",
     }
     with running_cluster(brokers=1, dirs=1, config=config) as local:
@@ -89,7 +89,7 @@ def _report_speed(report: Report, broker: DaemonProcess, files: list[Path]) -> N
 
 
 def _passes(broker: DaemonProcess, count: int) -> Callable[[], bool]:
-    """Whether so many passes began and ended from now on."""
+    """Return a condition: ``count`` passes began and ended after this call."""
     begun, ended = len(broker.events("log_scrub_began")), [0]
     looked_at = [0.0]
 
@@ -111,7 +111,7 @@ def _wait(is_over: Callable[[], bool]) -> None:
 
 
 def _cat(files: list[Path]) -> float:
-    """Seconds of a ``cat`` from the disk to nowhere."""
+    """Return the seconds of a ``cat`` of the files from the disk to /dev/null."""
     for path in files:
         fd = os.open(path, os.O_RDONLY)
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
