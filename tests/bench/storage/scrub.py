@@ -1,9 +1,9 @@
 """The scrub of cold segments, compared with ``cat`` of the same files, and its cost for producers.
 
 One broker with one directory: single produce requests go to one replica while the closed segments
-of another are scrubbed, once practically without a limit and once at the default rate. The page cache
-has none of these segments when ``cat`` begins. Reported are the throughput of a whole pass, and p50
-and p99 of the requests with and without the scrub.
+of another are scrubbed, once practically without a limit and once at the default rate. The page
+cache has none of these segments when ``cat`` begins. Reported are the throughput of a whole pass,
+and p50 and p99 of the requests with and without the scrub.
 """
 
 from __future__ import annotations
