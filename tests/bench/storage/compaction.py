@@ -1,7 +1,7 @@
 """Compaction of a log, compared with ``cp`` of the same files, and its cost for producers.
 
 One broker with one directory: a compacted topic gets records of 1,000 bytes (then of 100) with
-repeated keys while the cleaner is off. Then the broker restarts with the cleaner, and single produce
+repeated keys while the cleaner is off. Then the broker restarts with the cleaner, and single
 requests go to another replica of the directory. Reported are the bytes read per second, the share
 that remained, and p50 and p99 of the requests with and without compaction. Records are parsed in
 Python, so that compaction is limited by the processor.
