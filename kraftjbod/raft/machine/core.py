@@ -11,8 +11,8 @@ Contract with the driver:
 4. Entries up to ``Ready.committed_offset`` may be applied and answered.
 
 A vote counts once it is durable, including the own vote. So does an entry, also on the leader. Only
-durable entries are applied, so a machine never knows less after a restart than it has applied (ADR
-86).
+durable entries are applied, so a machine never knows less after a restart than it has applied
+(ADR 86).
 
 A replica that receives messages of a leader ignores votes for other candidates (pre-vote, and the
 same for votes). A leader resigns if no majority answered messages that it sent within the last
