@@ -1,5 +1,4 @@
 """Ids, errors, time, configuration and telemetry, which every other package uses.
 
-Imports no other package of this project.
-Start with ids.py and errors.py.
+This package imports no other package of the project. Start with ids.py and errors.py.
 """

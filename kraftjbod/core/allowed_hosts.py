@@ -31,7 +31,7 @@ LOOPBACK: Final[tuple[Network, ...]] = (ip_network("127.0.0.0/8"), ip_network(":
 
 @dataclass(frozen=True, slots=True)
 class AllowedHosts:
-    """The hosts that an operator listed."""
+    """Hosts that an operator listed in ``cluster.action.allowed.hosts``."""
 
     networks: tuple[Network, ...] = ()
     """Addresses and networks; an address is a network of one."""
@@ -42,9 +42,10 @@ class AllowedHosts:
 
     @classmethod
     def parse(cls, items: Sequence[str]) -> Self:
-        """Parse the items of the key.
+        """Parse the items of the list.
 
-        :raises ValueError: there is no item, or an item is not an address, network or host name.
+        :raises ValueError: there is no item, there are too many, or an item is not an address,
+            network or host name.
         """
         if not items:
             raise ValueError(
@@ -73,7 +74,7 @@ class AllowedHosts:
 
 
 def address_of(text: str) -> Address | None:
-    """Parse an IP address, with or without brackets; None if ``text`` is not an address."""
+    """Parse an IP address, with or without brackets. Return None if ``text`` is not an address."""
     try:
         # The interface of a link-local address (``%eth0``) differs from host to host.
         address = ip_address(text.strip("[]").partition("%")[0])

@@ -33,7 +33,7 @@ class Rng(Protocol):
 
 
 class Points:
-    """The points of one simulation.
+    """Buggify points of one simulation.
 
     :param rng_of: creates a generator for a name; equal seeds and names give equal generators.
     """
@@ -47,7 +47,7 @@ class Points:
         self.fired: Counter[str] = Counter()
 
     def fires(self, name: str) -> bool:
-        """Whether the event of point ``name`` happens this time.
+        """Return whether the event of point ``name`` happens this time.
 
         Each point draws from a separate generator, so that a new point does not change the others.
         """
@@ -65,7 +65,7 @@ class Points:
         return rng, probability
 
     def limit(self, name: str, most: float) -> None:
-        """Let the point ``name`` fire with a probability of ``most`` at most from now on."""
+        """Limit the probability of the point ``name`` to ``most`` from now on."""
         rng, probability = self._reached.get(name) or self._reach(name)
         self._reached[name] = rng, min(probability, most)
 
@@ -76,7 +76,7 @@ _points: Points | None = None
 
 
 def use(points: Points | None) -> Points | None:
-    """Install ``points``, or turn all points off with None; return the previous points."""
+    """Install ``points``, or turn all points off with None. Return the previous points."""
     global is_on, _points
     before, _points = _points, points
     is_on = points is not None
@@ -84,11 +84,13 @@ def use(points: Points | None) -> Points | None:
 
 
 def fires(name: str) -> bool:
-    """Whether the event of point ``name`` happens now; always False outside of a simulation."""
+    """Return whether the event of point ``name`` happens now; always False outside of a
+    simulation.
+    """
     return _points is not None and _points.fires(name)
 
 
 def time_out(name: str) -> None:
-    """:raises TimeoutError: the point ``name`` fires, as if a response came too late."""
+    """Raise TimeoutError if the point ``name`` fires, as if a response came too late."""
     if fires(name):
         raise TimeoutError

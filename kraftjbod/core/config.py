@@ -1,10 +1,9 @@
-"""PURE. Configuration of daemons and topics, and every limit.
+"""PURE. Configuration of brokers and controllers: all keys, defaults and limits.
 
-Keys are Kafka's where Kafka has one. A field's key is its name with dots for underscores.
-Models are frozen. A constructor of another module takes the few values it needs, never a model.
-
-* ``BrokerConfig`` and ``ControllerConfig`` come from a ``.properties`` file.
-* ``TopicConfig`` is a broker's defaults overridden by the values of one topic.
+* Keys are Kafka's where Kafka has one. A field's key is its name with dots for underscores.
+* Models are frozen. A constructor of another module takes the few values it needs, never a model.
+* ``BrokerConfig`` and ``ControllerConfig`` come from a ``.properties`` file. ``TopicConfig`` is a
+  broker's defaults overridden by the values of one topic.
 * Paths become absolute here, so that two spellings of one directory are equal everywhere else.
 * The models ignore unknown keys, and :func:`unknown_keys` lists them for a warning. Keys that
   require security (security_keys.py) or must not be ignored (kafka_keys.py) are errors.
@@ -136,7 +135,11 @@ class ControllerConfig(DynamicControllerConfig, NodeConfig):
 
     @property
     def endpoint(self) -> Endpoint:
-        """The listener for brokers."""
+        """The first listener that ``controller.listener.names`` names. Brokers and other
+        controllers use it.
+
+        :raises ConfigError: ``listeners`` has no such listener.
+        """
         for endpoint in self.listeners:
             if endpoint.name in self.controller_listener_names:
                 return endpoint
@@ -146,7 +149,11 @@ class ControllerConfig(DynamicControllerConfig, NodeConfig):
 
     @property
     def advertised_endpoint(self) -> Endpoint:
-        """The address at which other controllers reach this controller."""
+        """Address at which other nodes reach this controller.
+
+        It comes from ``advertised.listeners``, else ``controller.quorum.voters``, else
+        ``listeners``.
+        """
         endpoint = self.endpoint
         named = [said for said in self.advertised_listeners if said.name == endpoint.name]
         if named:
@@ -186,7 +193,7 @@ class DynamicBrokerConfig(DynamicNodeConfig, TopicDefaults):
 
     @classmethod
     def from_values(cls, values: Mapping[str, str], *, source: str) -> Self:
-        """Parse dynamic broker configs.
+        """Parse the dynamic configuration of a broker.
 
         :raises ConfigError: naming ``source`` and the keys that concern security, are not dynamic,
             or have an invalid value. Only the first of these kinds is reported.
@@ -198,7 +205,8 @@ class DynamicBrokerConfig(DynamicNodeConfig, TopicDefaults):
 def require_dynamic(
     values: Mapping[str, str], *models: type[KeyedModel], source: str, node: str = "broker"
 ) -> None:
-    """
+    """Raise an error unless ``values`` are valid values of keys that can change at run time.
+
     :param models: models with the dynamic keys of a node; each key has to belong to one of them.
     :param node: kind of the node, for the error message.
     :raises ConfigError: naming ``source`` and each key that is not dynamic or has a wrong value.
@@ -501,13 +509,13 @@ class BrokerConfig(DynamicBrokerConfig, GroupConfig, NodeConfig):
 
     @property
     def cordoned_dirs(self) -> tuple[str, ...]:
-        """``cordoned.log.dirs`` with ``*`` replaced by all log directories."""
+        """``cordoned.log.dirs``, with ``*`` replaced by all log directories."""
         is_all = ALL_LOG_DIRS in self.cordoned_log_dirs
         return self.data_dirs if is_all else self.cordoned_log_dirs
 
     @property
     def allowed_roots(self) -> tuple[str, ...]:
-        """``log.dirs.allowed.roots``, or else the parents of the log directories.
+        """``log.dirs.allowed.roots``. If it is not set, the parents of the log directories.
 
         ``/`` is never a default, because it would allow every path.
         """
@@ -517,16 +525,20 @@ class BrokerConfig(DynamicBrokerConfig, GroupConfig, NodeConfig):
 
     @property
     def advertised(self) -> tuple[Endpoint, ...]:
-        """The addresses that clients receive; a wildcard host is advertised as 127.0.0.1."""
+        """Addresses that clients receive: ``advertised.listeners``, or ``listeners`` if that is not
+        set.
+
+        A wildcard host in ``listeners`` is advertised as 127.0.0.1.
+        """
         return self.advertised_listeners or tuple(
             endpoint._replace(host="127.0.0.1") if endpoint.host == ANY_HOST else endpoint
             for endpoint in self.listeners
         )
 
     def topic_defaults(self, dynamic: DynamicBrokerConfig | None = None) -> TopicConfig:
-        """The configuration of a topic without overrides.
+        """Return the configuration of a topic without overrides.
 
-        :param dynamic: the broker's current dynamic values, which override the file's.
+        :param dynamic: the broker's present dynamic values, which override the file's.
         """
         values = {**self.by_key(), **({} if dynamic is None else dynamic.by_key())}
         defaults: dict[str, Any] = {}

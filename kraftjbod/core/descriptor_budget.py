@@ -5,8 +5,8 @@ A disk can neither be read nor written without a descriptor, so files of replica
 * The last eighth is not for clients. A connection whose descriptor is in that eighth is closed,
   unless it identifies itself as a broker's connection.
 * Three quarters, less a reserve for the process, are for replicas. Each replica counts as one
-  file, that of its active segment.
-* The same number limits open segment files. The least recently used files are closed beyond it, so
+  file: the one of its active segment.
+* The same number limits open segment files. Beyond it the least recently used files are closed, so
   that reading old segments leaves the last quarter to connections.
 
 The numbers are estimates. ``storage/log_dirs/log_dir_policy.py`` handles descriptor exhaustion: a
@@ -30,7 +30,10 @@ _UNLIMITED: Final = 1_048_576
 
 @dataclass(frozen=True, slots=True)
 class DescriptorBudget:
-    """:param limit: RLIMIT_NOFILE of the process; negative if unlimited."""
+    """Shares of the descriptors of one process.
+
+    :param limit: RLIMIT_NOFILE of the process; negative if unlimited.
+    """
 
     limit: int
 
@@ -49,7 +52,7 @@ class DescriptorBudget:
 
     @property
     def max_client_descriptor(self) -> int:
-        """The highest descriptor number that a client's connection may have.
+        """Highest descriptor number that a client's connection may have.
 
         The kernel assigns the lowest free number, so a higher number means that few are left.
         """

@@ -1,6 +1,4 @@
-"""PURE. The exception classes of the project, in one hierarchy.
-
-Three families:
+"""PURE. The exception classes of the project, in one hierarchy with three families.
 
 * :class:`OperatingError`: expected failures. A disk failed, the leader moved, a request was stale.
   Each has a Kafka error code. Only the listeners write that code into responses.
@@ -9,7 +7,9 @@ Three families:
 * :class:`StartupError`: a daemon or tool cannot start. The message says what to do.
 
 Bugs are assertions and end the process. The hierarchy has at most three levels of inheritance.
-This file has no imports of this project, so directory ids, replicas and operations are plain types.
+
+This module imports nothing of the project, so directory ids, replicas and operations are plain
+types here.
 """
 
 from __future__ import annotations
@@ -183,7 +183,8 @@ class KraftJbodError(Exception):
 class OperatingError(KraftJbodError):
     """An expected failure.
 
-    ``code`` is Kafka's error code. ``message`` says what was wrong and what to do.
+    ``code`` is Kafka's error code. ``message`` says what was wrong and what to do. It is shortened
+    to 1,000 characters.
     """
 
     code: ErrorCode = ErrorCode.UNKNOWN_SERVER_ERROR
@@ -202,10 +203,10 @@ class OperatingError(KraftJbodError):
 
 
 class KafkaStorageError(OperatingError):
-    """The log directory that the operation needed is offline, or failed in the operation.
+    """The log directory that an operation needs is offline, or failed in the operation.
 
-    The caller of the failed operation gets a subclass that names the kind of failure (KIP-18).
-    All other users of the directory get this class.
+    The caller of the failed operation gets a subclass that names the kind of failure (KIP-18). All
+    other users of the directory get this class.
 
     :param directory_id: id of the directory; None if several directories are meant.
     :param path: path of the directory.
@@ -232,7 +233,7 @@ class KafkaStorageError(OperatingError):
 
 
 class LogAppendError(KafkaStorageError):
-    """Records could not be written to a log, or its end could not be truncated."""
+    """Records could not be written to a log, or the log could not be truncated."""
 
 
 class LogReadError(KafkaStorageError):
@@ -248,7 +249,7 @@ class LogCheckpointError(KafkaStorageError):
 
 
 class LogIndexError(KafkaStorageError):
-    """An index file could not be read or written. (A corrupt index is rebuilt instead.)"""
+    """An index file could not be read or written. A corrupt index is no error: it is rebuilt."""
 
 
 class LogRenameError(KafkaStorageError):
@@ -256,11 +257,13 @@ class LogRenameError(KafkaStorageError):
 
 
 class LastLogDirLostError(KafkaStorageError):
-    """The last log directory of a broker went offline, so the broker has nothing to serve."""
+    """The last log directory of a broker went offline, so the broker has no replica to serve."""
 
 
 class UnreportedLogDirError(KafkaStorageError):
-    """No controller accepted the report of a failed directory in time."""
+    """No controller accepted the report of a failed directory within
+    ``log.dir.failure.timeout.ms``.
+    """
 
 
 class CorruptRecordError(OperatingError):
@@ -280,7 +283,7 @@ class InvalidRecordsError(OperatingError):
     """Some records of a batch are invalid, so the whole batch is rejected.
 
     :param code: INVALID_RECORD or INVALID_TIMESTAMP.
-    :param records: index in the batch and reason, of the first few invalid records.
+    :param records: index in the batch and reason of the first few invalid records.
     """
 
     def __init__(
@@ -307,12 +310,10 @@ class RequestTimedOutError(OperatingError):
 
 
 class ForeignMetadataError(OperatingError):
-    """A controller's metadata log differs from the log that a broker has followed, or is shorter.
+    """A controller's metadata log differs from the log that the broker has followed, or is shorter.
 
-    Also raised if two controllers hold different logs.
-
-    The broker must not apply this log until an operator restores the right one or makes the broker
-    forget the previous one.
+    Also raised if two controllers hold different logs. The broker must not apply this log until an
+    operator restores the right one or makes the broker forget the previous one.
     """
 
     code = ErrorCode.FOREIGN_METADATA
@@ -323,17 +324,20 @@ class NotControllerError(OperatingError):
 
 
 class ConnectionLostError(OperatingError):
-    """The peer is unreachable or its connection broke; the request may or may not have run."""
+    """The peer is unreachable or its connection broke.
+
+    The request may or may not have been carried out.
+    """
 
     code = ErrorCode.BROKER_NOT_AVAILABLE
 
 
 class UnansweredError(OperatingError):
-    """A request without a response failed; closing the connection notifies the client."""
+    """A request that gets no response failed. Closing the connection notifies the client."""
 
 
 class OverloadedError(OperatingError):
-    """A bounded queue is full; the caller may retry."""
+    """A bounded queue or another resource is exhausted. The caller may retry."""
 
     code = ErrorCode.REQUEST_TIMED_OUT
 
@@ -361,7 +365,7 @@ class LogDirImpairedError(OverloadedError):
 
 
 class ProtocolError(KraftJbodError):
-    """Invalid bytes. Raise one of the two subclasses."""
+    """Invalid bytes. Only the two subclasses are raised."""
 
     def __init__(self, message: str) -> None:
         assert type(self) is not ProtocolError, "raise LocalProtocolError or RemoteProtocolError"
@@ -377,11 +381,11 @@ class RemoteProtocolError(ProtocolError):
 
 
 class StartupError(KraftJbodError):
-    """A daemon or tool cannot start or continue; the message says why and what to do."""
+    """A daemon or tool cannot start or continue. The message says why and what to do."""
 
 
 class ConfigError(StartupError):
-    """A configuration value is missing or wrong; the message names the key."""
+    """A configuration value is missing or wrong. The message names the key."""
 
 
 class InconsistentStorageError(StartupError):
@@ -401,7 +405,7 @@ class ClusterUnreachableError(StartupError):
 
 
 class ClusterRefusedError(StartupError):
-    """The cluster rejects this node, and would reject it again after a retry."""
+    """The cluster rejects this node, and would reject it again if it tried again."""
 
 
 class InvalidUuidText(KraftJbodError):
@@ -409,9 +413,10 @@ class InvalidUuidText(KraftJbodError):
 
 
 class InvalidTransition(KraftJbodError):
-    """A state machine received an event that is illegal in its current state.
+    """A state machine received an event that is illegal in its present state. The state did not
+    change.
 
-    ``story`` is the recent history of the machine, oldest first. The state did not change.
+    ``story`` is the recent history of the machine, oldest first.
     """
 
     def __init__(self, message: str, story: tuple[str, ...] = ()) -> None:

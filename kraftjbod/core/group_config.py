@@ -22,7 +22,7 @@ from kraftjbod.core.errors import ConfigError
 
 
 class GroupOverrides(KeyedModel):
-    """Settings of one group of the newer protocol (KIP-1043), by Kafka's names."""
+    """Settings of one consumer group of the protocol of KIP-848, by Kafka's names (KIP-1043)."""
 
     consumer_session_timeout_ms: int = Field(default=45_000, ge=1)
     """A member that sends no heartbeat for this long is removed from the group."""
@@ -55,7 +55,10 @@ _HEARTBEAT: Final = "consumer.heartbeat.interval.ms"
 
 
 class GroupConfig(KeyedModel):
-    """Part of :class:`BrokerConfig`; names and defaults are Kafka's."""
+    """Keys of a broker for groups and offsets, part of :class:`BrokerConfig`.
+
+    The defaults are Kafka's.
+    """
 
     group_min_session_timeout_ms: int = Field(default=6_000, ge=1)
     """A member of a consumer group may not ask for a shorter session."""
@@ -163,19 +166,19 @@ class GroupConfig(KeyedModel):
 
     @property
     def for_all_groups(self) -> GroupOverrides:
-        """The settings of a group without overrides."""
+        """Settings of a group without overrides."""
         return GroupOverrides.model_validate(
             {key: getattr(self, of_all.replace(".", "_")) for key, of_all in GROUP_KEYS.items()}
         )
 
     def bounds_of(self, key: str) -> tuple[int, int]:
-        """Smallest and largest value that a group may set for ``key``."""
+        """Return the smallest and the largest value that a group may set for ``key``."""
         of_all: int = getattr(self, GROUP_KEYS[key].replace(".", "_"))
         least, most = (getattr(self, name) for name in _bound_names(key))
         return min(least, of_all), max(most, of_all)
 
     def checked_overrides(self, values: Mapping[str, str], *, source: str) -> GroupOverrides:
-        """The settings of a group with the overrides ``values``.
+        """Return the settings of a group with the overrides ``values``.
 
         :raises ConfigError: naming ``source`` and each key that is unknown or has a wrong value.
         """
@@ -193,7 +196,7 @@ class GroupConfig(KeyedModel):
         return GroupOverrides.model_validate(wanted)
 
     def clamped_overrides(self, values: Mapping[str, str]) -> GroupOverrides:
-        """The settings of a group with stored overrides, clamped to the current limits."""
+        """Return the settings of a group with stored overrides, limited to the present bounds."""
         wanted = self.for_all_groups.by_key()
         values = stored_values(values, GroupOverrides)
         for key in values.keys() & wanted.keys():
@@ -204,6 +207,6 @@ class GroupConfig(KeyedModel):
 
 
 def _bound_names(key: str) -> tuple[str, str]:
-    """Field names of the limits of a group key such as ``consumer.session.timeout.ms``."""
+    """Return the field names of the smallest and largest value of a group key."""
     kind, _, rest = key.replace(".", "_").partition("_")
     return f"group_{kind}_min_{rest}", f"group_{kind}_max_{rest}"

@@ -31,7 +31,10 @@ _UUID_TEXT_CHARS: Final = 22
 
 
 class Uuid(bytes):
-    """Sixteen bytes. The text form is 22 characters of unpadded URL-safe base64, as in Kafka."""
+    """Id of sixteen bytes.
+
+    The text form is 22 characters of unpadded URL-safe base64, as in Kafka.
+    """
 
     __slots__ = ()
 
@@ -42,9 +45,9 @@ class Uuid(bytes):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Parse a uuid of 22 characters; padding is allowed.
+        """Parse the text form, with or without padding.
 
-        :raises InvalidUuidText: naming the text, if it is not a uuid.
+        :raises InvalidUuidText: the text is not a uuid. The message has the text.
         """
         bare = text.rstrip("=")
         if len(bare) != _UUID_TEXT_CHARS:
@@ -56,7 +59,11 @@ class Uuid(bytes):
 
     @classmethod
     def random(cls, random_bytes: Callable[[int], bytes]) -> Self:
-        """Create a type-4 uuid whose text has no ``-``, so that it never looks like an option."""
+        """Return a random uuid (type 4) whose text has no ``-``, so that it never looks like an
+        option.
+
+        :param random_bytes: returns the given number of random bytes.
+        """
         while True:
             raw = bytearray(random_bytes(_UUID_BYTES))
             raw[6] = (raw[6] & 0x0F) | 0x40
@@ -96,12 +103,12 @@ class DirectoryId(Uuid):
 
     @property
     def reference(self) -> str:
-        """``dirid:<id>``, which names the directory in place of its path."""
+        """``dirid:<id>``, which tools accept in place of the directory's path."""
         return f"{DIRECTORY_ID_PREFIX}{self}"
 
     @classmethod
     def from_reference(cls, text: str) -> Self | None:
-        """Parse ``dirid:<id>``; None for any other text, such as a path.
+        """Return the id in ``dirid:<id>``; None for any other text, such as a path.
 
         :raises InvalidUuidText: the text after ``dirid:`` is not a uuid.
         """
@@ -126,7 +133,7 @@ MAX_BROKER_ID: Final = 2**31 - 1
 
 
 def is_broker_id(text: str) -> bool:
-    """Whether ``text`` is a broker id in canonical decimal form: no sign and no leading zeros."""
+    """Return whether ``text`` is a broker id in decimal form, without sign and leading zeros."""
     if not (text.isascii() and text.isdigit()) or len(text) > len(str(MAX_BROKER_ID)):
         return False
     return str(int(text)) == text and int(text) <= MAX_BROKER_ID

@@ -29,12 +29,12 @@ ALIASES: Final[Mapping[str, str]] = {
 
 
 def canonical_key(key: str) -> str:
-    """The model's name for ``key``."""
+    """Return the models' name for ``key``, which may be an alias."""
     return ALIASES.get(key, key)
 
 
 def canonical_keys(values: Mapping[str, V], *, source: str) -> dict[str, V]:
-    """Replace aliases in ``values``.
+    """Return ``values`` with aliases replaced by the models' names.
 
     :raises ConfigError: a key and its alias have different values.
     """
@@ -48,7 +48,10 @@ def canonical_keys(values: Mapping[str, V], *, source: str) -> dict[str, V]:
 
 
 class Refusal(NamedTuple):
-    """Why a key is rejected, and which of its values request nothing."""
+    """Why a key is rejected.
+
+    ``asks_for_nothing`` returns whether a value is accepted nevertheless.
+    """
 
     reason: str
     asks_for_nothing: Callable[[str], bool] = lambda _: False
@@ -171,7 +174,7 @@ WITHOUT_EFFECT: Final[Mapping[str, str]] = {
 
 
 def why_without_effect(key: str) -> str | None:
-    """Why ``key`` of Kafka has no effect here; None for any other key."""
+    """Return why Kafka's key ``key`` is ignored here; None for any other key."""
     if key in REFUSED:
         return None
     prefixes = (prefix for prefix in WITHOUT_EFFECT if prefix.endswith("."))
@@ -195,7 +198,10 @@ class IgnoredKey(NamedTuple):
 
 
 def ignored_keys(model: type[KeyedModel], values: Mapping[str, str]) -> list[IgnoredKey]:
-    """Keys in ``values`` that a node with ``model`` ignores, without the keys that it rejects."""
+    """Return the keys in ``values`` that a node with ``model`` ignores.
+
+    Rejected keys are not included.
+    """
     known = model.keys()
     unknown = (key for key in unknown_keys(model, values) if canonical_key(key) not in known)
     return [
@@ -207,7 +213,7 @@ def ignored_keys(model: type[KeyedModel], values: Mapping[str, str]) -> list[Ign
 
 
 def require_servable(values: Mapping[str, str], *, source: str) -> None:
-    """Reject keys that must not be ignored.
+    """Raise an error if ``values`` has keys of Kafka that must not be ignored.
 
     :raises ConfigError: naming ``source`` and each such key.
     """

@@ -21,7 +21,7 @@ from typing import Final
 
 
 class LogDirState(Enum):
-    """The states, with the values used by DescribeLogDirs, heartbeats and telemetry."""
+    """States of a log directory. The values appear in DescribeLogDirs, heartbeats and telemetry."""
 
     ONLINE = "online"
     SATURATED = "saturated"
@@ -37,7 +37,7 @@ IMPAIRED: Final = frozenset({LogDirState.SATURATED, LogDirState.STALLED})
 
 
 class LogDirEvent(Enum):
-    """Events of a directory. The values are the labels of the diagram in the docs."""
+    """Events that change the state of a log directory. The values label the diagram in the docs."""
 
     FILLED_UP = "no space left"
     """An operation got ENOSPC, or less is free than ``log.dir.min.free.bytes``."""
@@ -66,5 +66,5 @@ TRANSITIONS: Final[Mapping[tuple[LogDirState, LogDirEvent], LogDirState]] = {
 
 
 def next_state(state: LogDirState, event: LogDirEvent) -> LogDirState:
-    """The state after ``event``; unchanged if the table has no such transition."""
+    """Return the state after ``event``; the same state if the table has no such transition."""
     return TRANSITIONS.get((state, event), state)

@@ -1,9 +1,9 @@
 """PURE. Levels of ``metadata.version``, the feature level that the cluster has agreed on.
 
-Names and numbers are Kafka's.
-A level says which fields of records and requests may be used. The versions of records and requests
-are defined beside their schemas.
-Nothing here knows the cluster or its current level.
+Names and numbers are Kafka's. A level says which fields of records and requests may be used. The
+versions of records and requests are defined beside their schemas.
+
+This module does not know the level of a cluster.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ GROUP_VERSION: Final = "group.version"
 
 
 class MetadataVersion(IntEnum):
-    """The levels that this software knows, in order."""
+    """Levels of ``metadata.version`` that this software knows, in ascending order."""
 
     IV_3_6_IV2 = 14
     """Before KIP-858: every broker has one directory, and the metadata does not name it."""
@@ -39,7 +39,7 @@ class MetadataVersion(IntEnum):
 
     @property
     def release(self) -> str:
-        """The name that operators use, such as ``"3.7-IV2"``."""
+        """Name of the level for operators, such as ``"3.7-IV2"``."""
         return self.name.removeprefix("IV_").replace("_", ".", 1).replace("_", "-", 1)
 
     @property
@@ -62,7 +62,7 @@ class MetadataVersion(IntEnum):
 
     @property
     def default_features(self) -> dict[str, int]:
-        """Feature levels with which a new cluster of this release is formatted, by feature."""
+        """Levels, by feature name, with which a new cluster of this release is formatted."""
         features = {METADATA_VERSION: self.value}
         if self >= MetadataVersion.IV_4_3_IV0:
             features |= {ELIGIBLE_LEADER_REPLICAS_VERSION: 1, TRANSACTION_VERSION: 2}
@@ -71,7 +71,10 @@ class MetadataVersion(IntEnum):
 
     @classmethod
     def of_level(cls, level: int) -> Self:
-        """:raises StartupError: unknown level; the message lists the known levels."""
+        """Return the member with the number ``level``.
+
+        :raises StartupError: unknown level; the message lists the known levels.
+        """
         try:
             return cls(level)
         except ValueError:
@@ -81,7 +84,10 @@ class MetadataVersion(IntEnum):
 
     @classmethod
     def of_release(cls, release: str) -> Self:
-        """:raises StartupError: unknown release; the message lists the known releases."""
+        """Return the member with this name of a release, such as ``"3.7-IV2"``.
+
+        :raises StartupError: unknown release; the message lists the known releases.
+        """
         for version in cls:
             if version.release == release:
                 return version

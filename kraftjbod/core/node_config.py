@@ -52,13 +52,13 @@ class Endpoint(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The text form that :meth:`parse` accepts."""
+        """The text form that :meth:`parse` accepts: ``NAME://host:port``."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{self.name}://{host}:{self.port}"
 
 
 class Voter(NamedTuple):
-    """One controller of the quorum: ``id@host:port``."""
+    """One controller of a static quorum: ``id@host:port``."""
 
     node_id: BrokerId
     host: str
@@ -74,7 +74,7 @@ class Voter(NamedTuple):
 
 
 class StorageSettings(KeyedModel):
-    """The keys of a node's identity and disks, which are also all keys of the storage tool."""
+    """Keys of a node's identity and disks. The storage tool reads only these."""
 
     process_roles: tuple[Literal["broker", "controller"], ...]
     """Role of this node: ``broker`` or ``controller``."""
@@ -123,7 +123,8 @@ class StorageSettings(KeyedModel):
 
     @property
     def controller_addresses(self) -> tuple[tuple[str, int], ...]:
-        """Host and port of each controller to contact first."""
+        """Host and port of each controller in the configuration: bootstrap servers, or else voters.
+        """
         named = self.controller_quorum_bootstrap_servers or self.controller_quorum_voters
         return tuple((one.host, one.port) for one in named)
 
@@ -140,7 +141,7 @@ class StorageSettings(KeyedModel):
 
     @classmethod
     def from_properties(cls, values: Mapping[str, str], *, source: str, base_dir: str) -> Self:
-        """Parse ``values``; relative paths are relative to ``base_dir``.
+        """Parse ``values``. Relative paths are relative to ``base_dir``.
 
         :raises ConfigError: naming ``source`` and every key that is missing or has a wrong value.
         """
@@ -156,22 +157,25 @@ class StorageSettings(KeyedModel):
         return settings
 
     def absolute_dirs(self, text: str) -> tuple[str, ...]:
-        """Parse a list of directories as ``log.dirs`` is parsed; ``*`` is returned unchanged."""
+        """Parse a comma-separated list of directories as ``log.dirs`` is parsed.
+
+        ``*`` is returned unchanged.
+        """
         return tuple(dict.fromkeys(_absolute_dirs(text, self._base_dir)))
 
     @property
     def data_dirs(self) -> tuple[str, ...]:
-        """The configured log directories: ``log.dirs``, or else ``log.dir``."""
+        """Configured log directories: ``log.dirs``, or ``log.dir`` if that is not set."""
         return self.log_dirs or self.log_dir
 
     @property
     def metadata_dir(self) -> str:
-        """``metadata.log.dir``, or else the first log directory."""
+        """``metadata.log.dir``. If it is not set, the first log directory."""
         return self.metadata_log_dir or self.data_dirs[0]
 
 
 def is_below(path: str, root: str) -> bool:
-    """Whether ``path`` lies in ``root``, by comparing names only."""
+    """Return whether ``path`` lies in ``root``. Only names are compared."""
     return path.startswith(root.rstrip("/") + "/")
 
 
@@ -198,7 +202,7 @@ DYNAMIC_NODE_KEYS: Final = DynamicNodeConfig.keys()
 
 
 class NodeConfig(DynamicNodeConfig, StorageSettings):
-    """The configuration that brokers and controllers have in common."""
+    """Configuration that brokers and controllers have in common."""
 
     cluster_id: str | None = None
     """Expected cluster id: a node whose ``meta.properties`` has another one does not start."""
@@ -306,7 +310,12 @@ class NodeConfig(DynamicNodeConfig, StorageSettings):
 
     @classmethod
     def from_properties(cls, values: Mapping[str, str], *, source: str, base_dir: str) -> Self:
-        """As in the base class, but reject keys that require security or must not be ignored."""
+        """Parse ``values`` as :meth:`StorageSettings.from_properties` does.
+
+        Keys that require security, or that must not be ignored, are errors too.
+
+        :raises ConfigError: naming ``source`` and the keys.
+        """
         require_plain(values, known=cls.keys(), source=source)
         require_servable(values, source=source)
         return super().from_properties(values, source=source, base_dir=base_dir)
@@ -327,7 +336,7 @@ class NodeConfig(DynamicNodeConfig, StorageSettings):
 
     @property
     def connection_limits_by_ip(self) -> Mapping[str, int]:
-        """``max.connections.per.ip.overrides`` by numeric address."""
+        """``max.connections.per.ip.overrides`` as a mapping from numeric address to limit."""
         return dict(map(_limit_of_host, self.max_connections_per_ip_overrides))
 
     @model_validator(mode="after")

@@ -1,7 +1,7 @@
 """PURE. ``PeerWarnings``: limits how often misbehaviour of a peer is logged.
 
 * Warnings are counted per event name and peer address. The first few of a minute are logged. The
-  rest is counted, and :meth:`PeerWarnings.admit` or ``settle`` report the count later.
+  others are counted, and :meth:`PeerWarnings.admit` or ``settle`` return the count later.
 * The number of known addresses is limited. All further addresses share one count per event.
 """
 
@@ -18,7 +18,7 @@ EVERYBODY_ELSE: Final = "*"
 
 
 class LeftOut(NamedTuple):
-    """Events of one kind from one host that were not logged."""
+    """Number of events of one kind about one host that were not logged."""
 
     event: str
     host: str
@@ -33,7 +33,10 @@ class _Window:
 
 
 class PeerWarnings:
-    """``now_s`` is a monotonic clock in seconds."""
+    """Counts of warnings by event and host.
+
+    :param now_s: returns monotonic time in seconds.
+    """
 
     def __init__(self, now_s: Callable[[], float]) -> None:
         self._now_s = now_s
@@ -41,7 +44,10 @@ class PeerWarnings:
         self._windows: dict[tuple[str, str], _Window] = {}
 
     def admit(self, event: str, host: str) -> int | None:
-        """None if the event is not to be logged, else the number of such events left out before."""
+        """Count an event. Return None if it must not be logged.
+
+        Otherwise return how many such events were left out since the last one that was logged.
+        """
         key = (event, host)
         if key not in self._windows and len(self._windows) >= _MAX_KNOWN:
             key = (event, EVERYBODY_ELSE)
@@ -57,7 +63,9 @@ class PeerWarnings:
         return left_out
 
     def settle(self) -> Iterator[LeftOut]:
-        """Report the counts of windows that are over, and forget these windows."""
+        """Yield the numbers of left-out events of the windows that are over, and forget these
+        windows.
+        """
         now_s = self._now_s()
         for key, window in [*self._windows.items()]:
             if now_s >= window.ends_s:

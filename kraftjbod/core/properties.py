@@ -1,4 +1,4 @@
-"""PURE. Java-style ``.properties`` text to an ordered mapping, and back.
+"""PURE. Parsing and formatting of Java-style ``.properties`` text.
 
 Used for daemon configuration and for ``meta.properties``.
 """
@@ -13,7 +13,7 @@ from kraftjbod.core.errors import ConfigError
 
 
 def parse_properties(text: str, source: str) -> dict[str, str]:
-    """Keys and values of ``text`` in file order; the last of a repeated key wins.
+    """Return keys and values of ``text`` in file order. The last value of a repeated key wins.
 
     :param source: path or other name of the text, for the error message.
     :raises ConfigError: naming ``source``, if an escape in the text is malformed.
@@ -25,7 +25,9 @@ def parse_properties(text: str, source: str) -> dict[str, str]:
 
 
 def format_properties(values: Mapping[str, str], comment: str) -> str:
-    """``values`` sorted by key under one comment line, as Java's ``Properties.store`` writes it."""
+    """Return the text of ``values``, sorted by key under a comment, as Java's
+    ``Properties.store``.
+    """
     text: str = javaproperties.dumps(
         dict(values), comments=comment, timestamp=False, sort_keys=True
     )

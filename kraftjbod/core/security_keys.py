@@ -1,9 +1,10 @@
 """PURE. Rejects configuration that requires security, which is not implemented yet.
 
 A daemon that only warned about ``ssl.keystore.location`` and then served plaintext would violate
-the operator's request. A listener with another protocol than PLAINTEXT and a key about security
-are therefore configuration errors. A key with an empty value is accepted.
+the operator's request. So a listener with another protocol than PLAINTEXT, or a key about security,
+is a configuration error.
 
+* A key with an empty value is accepted.
 * A listener's protocol comes from ``listener.security.protocol.map``, else from its name, as in
   Kafka.
 * Map entries for names without a listener are accepted: many files contain Kafka's defaults.
@@ -68,13 +69,13 @@ _WHAT_TO_DO: Final = (
 
 
 def names_security(key: str) -> bool:
-    """Whether ``key`` is about authentication, authorization or encryption."""
+    """Return whether ``key`` is about authentication, authorization or encryption."""
     lower = key.lower()
     return lower.startswith(_PREFIXES) or not _PARTS.isdisjoint(lower.replace("_", ".").split("."))
 
 
 def require_plain(values: Mapping[str, str], *, known: Collection[str], source: str) -> None:
-    """Reject configuration that requires security.
+    """Raise an error if ``values`` require security.
 
     :param known: keys of the models, which are validated there.
     :raises ConfigError: naming ``source`` and each such key.

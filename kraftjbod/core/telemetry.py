@@ -3,7 +3,7 @@
 The word "log" means the commit log in this project, so ordinary logging is called telemetry.
 
 * Event names are unique snake_case literals (``log_dir_offline``). At least one test names each
-  event at warning level or above, and documents it.
+  event at warning level or above, and thus documents the event.
 * Metrics are plain numbers in a :class:`Metrics` registry that belongs to one daemon.
 * PURE and DISK files must not import this module.
 """
@@ -50,8 +50,10 @@ def configure(
     sink: Sink | None = None,
     peer_warnings: PeerWarnings | None = None,
 ) -> None:
-    """Send events to ``stream`` (stderr by default), one JSON object or one console line each.
+    """Send events of the process to ``stream``, one JSON object or one console line each.
 
+    :param level: lowest level that is written, such as ``info``.
+    :param stream: standard error by default.
     :param sink: receives the event dictionaries; nothing is written to ``stream`` then.
     :param peer_warnings: decides which warnings and errors with a ``peer`` are logged.
     """
@@ -82,16 +84,20 @@ def configure(
 
 
 def set_level(level: str) -> None:
-    """Change the lowest level that is written; the rest of the configuration stays."""
+    """Change the lowest level that is written. The rest of the configuration stays."""
     number = logging.getLevelNamesMapping()[level.upper()]
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(number))
 
 
 class LevelSwitch:
-    """Changes the level of the process when the configured level changes."""
+    """Changes the telemetry level of the process when the configured level changes."""
 
     def __init__(self, level: str, set_to: Callable[[str], None]) -> None:
-        """:param level: the current level."""
+        """Create a switch.
+
+        :param level: the present level.
+        :param set_to: sets another level.
+        """
         self._level = level
         self._set_to = set_to
 
@@ -103,7 +109,7 @@ class LevelSwitch:
 
 @contextlib.contextmanager
 def sent_to(sink: Sink, *, level: str = "info") -> Iterator[None]:
-    """Send events to ``sink`` within the context, and restore the previous target afterwards."""
+    """Context in which events go to ``sink``. Afterwards the previous target is restored."""
     before = structlog.get_config()
     configure(json_lines=True, level=level, sink=sink)
     try:
@@ -115,7 +121,10 @@ def sent_to(sink: Sink, *, level: str = "info") -> Iterator[None]:
 def _limit_peers(
     peers: PeerWarnings, _logger: object, method: str, event: structlog.typing.EventDict
 ) -> structlog.typing.EventDict:
-    """Drop warnings about a peer beyond the limit, so that a bad peer cannot fill the disk."""
+    """Drop warnings about a peer beyond the limit, so that a bad peer cannot fill the disk.
+
+    A processor of structlog.
+    """
     if "peer" in event and method in _LOUD:
         left_out = peers.admit(str(event["event"]), str(event["peer"]).rpartition(":")[0])
         if left_out is None:
@@ -128,7 +137,10 @@ def _limit_peers(
 def _escape_controls(
     _logger: object, _method: str, event: structlog.typing.EventDict
 ) -> structlog.typing.EventDict:
-    """Escape control characters: names sent by clients must not control the operator's terminal."""
+    """Escape control characters: names sent by clients must not control the operator's terminal.
+
+    A processor of structlog.
+    """
     return {
         key: "\n".join(map(_escaped, value.split("\n"))) if key == "exception" else _escaped(value)
         for key, value in event.items()
@@ -136,7 +148,7 @@ def _escape_controls(
 
 
 def _escaped(value: Any) -> Any:
-    """``value``, or its text with escapes if that has unprintable characters."""
+    """Return ``value`` if its text is printable, else the text with escapes."""
     text = value if isinstance(value, str) else repr(value)
     if text.isprintable():
         return value
@@ -151,18 +163,18 @@ def _hand_over(
 
 
 def get_logger(**context: object) -> Logger:
-    """A logger that adds ``context`` to each of its events."""
+    """Return a logger that adds ``context`` to each of its events."""
     logger: Logger = structlog.get_logger(**context)
     return logger
 
 
 def shortened(text: str) -> str:
-    """Shorten a name that came from outside to the length of a telemetry line."""
+    """Return ``text``, a name from outside, shortened to at most 300 characters and an ellipsis."""
     return text if len(text) <= _MAX_NAME_CHARS else text[:_MAX_NAME_CHARS] + "…"
 
 
 class Metrics:
-    """The metrics of one daemon, with Kafka's metric names where Kafka has one.
+    """Metrics of one daemon, with Kafka's metric names where Kafka has one.
 
     A metric is either a counter (:meth:`count`) or is read on demand (:meth:`gauge`, and
     :meth:`gauges` for a set of metrics that changes).
@@ -177,15 +189,15 @@ class Metrics:
         self._counters[name] = self._counters.get(name, 0) + by
 
     def gauge(self, name: str, read: Callable[[], float]) -> None:
-        """Register ``read`` as the source of ``name``, replacing an earlier one."""
+        """Register ``read`` as the source of the metric ``name``, in place of an earlier one."""
         self._gauges[name] = read
 
     def gauges(self, read: Callable[[], Mapping[str, float]]) -> None:
-        """Register ``read`` as the source of all metrics that it returns at that moment."""
+        """Register ``read`` as a source of metrics. Its result has their values by name."""
         self._sources.append(read)
 
     def snapshot(self) -> dict[str, float]:
-        """Current values of all metrics, sorted by name."""
+        """Return the present values of all metrics, sorted by name."""
         values: dict[str, float] = dict(self._counters)
         values.update({name: read() for name, read in self._gauges.items()})
         for read_all in self._sources:

@@ -54,7 +54,7 @@ class ThrottledReplicas(NamedTuple):
 
 
 class CleanupPolicy(NamedTuple):
-    """``delete``, ``compact``, both, or empty: how old or superseded records are removed."""
+    """Value of ``cleanup.policy``: ``delete``, ``compact``, both, or empty."""
 
     is_delete: bool = True
     is_compact: bool = False
@@ -73,7 +73,7 @@ class CleanupPolicy(NamedTuple):
 
     @property
     def allows_record_deletion(self) -> bool:
-        """Whether DeleteRecords is allowed: compaction alone removes records only by key."""
+        """Whether DeleteRecords is allowed. It is not if records are only compacted."""
         return self.is_delete or not self.is_compact
 
 
@@ -239,7 +239,11 @@ class TopicConfig(KeyedModel):
 
     @property
     def compression(self) -> tuple[int, int | None] | None:
-        """Number of the codec in batches, and level; None to keep the producer's codec."""
+        """Codec number in batches and level with which the leader compresses. The level may be
+        None.
+
+        None if batches keep the producer's codec.
+        """
         name = self.compression_type
         if name == "producer":
             return None
@@ -263,8 +267,9 @@ class TopicConfig(KeyedModel):
         return CleanupPolicy.parse(value) if isinstance(value, str) else value
 
     def with_overrides(self, overrides: Mapping[str, str], *, source: str) -> TopicConfig:
-        """This configuration with the overrides of a topic.
+        """Return this configuration with the overrides of a topic.
 
+        :param source: origin of the overrides, for error messages.
         :raises ConfigError: naming ``source`` and each key that is unknown or has a wrong value.
         """
         unknown = unknown_keys(TopicConfig, overrides)
@@ -284,11 +289,11 @@ class TopicConfig(KeyedModel):
     def with_stored_overrides(
         self, overrides: Mapping[str, str], *, source: str
     ) -> tuple[TopicConfig, str | None]:
-        """Like :meth:`with_overrides`, for values from the metadata log.
+        """Return this configuration with overrides from the metadata log, and which of them are
+        ignored.
 
-        Another version may have written them, so values that cannot be parsed are ignored.
-
-        :returns: the configuration, and a description of the ignored values, if any.
+        Another version may have written the overrides. If some cannot be parsed, they are ignored,
+        and the second value describes the problem. Otherwise it is None.
         """
         values = stored_values(overrides, TopicConfig)
         try:
@@ -306,8 +311,8 @@ class TopicConfig(KeyedModel):
 
 
 class TopicDefaults(KeyedModel):
-    """Keys of brokers that are defaults of topic keys (:data:`BROKER_KEYS`) and can change while
-    the broker runs."""
+    """Broker keys that are defaults of topic keys (:data:`BROKER_KEYS`) and can change at run time.
+    """
 
     message_max_bytes: int = Field(default=MIB + 12, ge=0)
     log_segment_bytes: int = Field(default=1024 * MIB, ge=KIB)
@@ -349,7 +354,10 @@ class TopicDefaults(KeyedModel):
 
 
 def require_retention(value: int | None) -> int | None:
-    """:raises ValueError: ``value`` is 0, which Kafka rejects as the default of all topics."""
+    """Return ``value`` unless it is 0.
+
+    :raises ValueError: it is 0, which Kafka rejects as the default of all topics.
+    """
     if value == 0:
         raise ValueError("0 would keep no record: write at least 1, or -1 for ever")
     return value

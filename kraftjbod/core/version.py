@@ -11,9 +11,10 @@ UNKNOWN: Final = "unknown"
 
 
 def package_version() -> str:
-    """Version of the checkout that contains this file, or else of the installed package.
+    """Return the version of the checkout that contains this file, or else of the installed package.
 
-    The checkout has precedence, because an installation from it may be older.
+    The checkout has precedence, because an installation from it may be older. The result is
+    ``unknown`` without either.
     """
     import tomllib  # imported on use: both imports are slow and rarely needed
     from importlib.metadata import PackageNotFoundError, version

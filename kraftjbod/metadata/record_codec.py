@@ -57,7 +57,8 @@ _FIELDS: Final = {kind: _fields_of(kind) for kind in RECORD_TYPES}
 
 
 def encode_entry(records: Sequence[Record], level: MetadataVersion) -> bytes:
-    """The payload of one metadata entry: msgpack of ``[[type, version, [field, ...]], ...]``.
+    """Return the payload of one metadata entry: msgpack of ``[[type, version, [field, ...]],
+    ...]``.
 
     :param level: ``metadata.version`` before the entry.
     :raises LocalProtocolError: a record has a value that the level cannot represent.
@@ -71,6 +72,9 @@ def encode_entries(
 ) -> list[tuple[Sequence[Record], bytes]]:
     """Split ``records`` into entries of at most ``max_bytes``, each with at least one record.
 
+    Returns the records and the payload of each entry. An entry of one record may be larger.
+
+    :param level: ``metadata.version`` before the entries.
     :raises LocalProtocolError: a record has a value that the level cannot represent.
     """
     entries: list[tuple[Sequence[Record], bytes]] = []
@@ -96,9 +100,10 @@ def encode_entries(
 def encode_entry_in_slices(
     records: Iterable[Record], count: int, slice_records: int, level: MetadataVersion
 ) -> Iterator[bytes]:
-    """The bytes of :func:`encode_entry` in pieces, for a state with many records.
+    """Yield the bytes of :func:`encode_entry` in pieces, for a state with many records.
 
-    ``records`` is consumed piece by piece, and must have exactly ``count`` records.
+    :param records: exactly ``count`` records, consumed piece by piece.
+    :param slice_records: number of records per piece.
     """
     yield msgpack.Packer().pack_array_header(count)
     packer = msgpack.Packer()
@@ -110,7 +115,7 @@ def encode_entry_in_slices(
 
 
 def decode_entry(payload: bytes) -> tuple[Record, ...]:
-    """Decode the records of one entry.
+    """Return the records of one entry.
 
     :raises RemoteProtocolError: this version cannot decode ``payload``.
     """
@@ -130,7 +135,7 @@ class EntryReader:
         self._left: int | None = None
 
     def feed(self, piece: bytes) -> list[Record]:
-        """Decode the records that are complete with this piece.
+        """Return the records that are complete with this piece.
 
         :raises RemoteProtocolError: this version cannot decode the bytes.
         """
@@ -149,7 +154,10 @@ class EntryReader:
         return records
 
     def end(self) -> None:
-        """:raises RemoteProtocolError: the entry is incomplete."""
+        """Raise an error if the entry is incomplete. Called after the last piece.
+
+        :raises RemoteProtocolError: records are missing.
+        """
         if self._left != 0:
             raise RemoteProtocolError(f"a metadata entry lacks {self._left} records")
 
@@ -158,7 +166,13 @@ _UNREADABLE: Final = (ValueError, TypeError, KeyError, msgpack.UnpackException)
 
 
 def _pack(record: Record, level: MetadataVersion) -> list[Any]:
-    """Pack the record in the lowest version that can represent it; later fields become nil."""
+    """Return the record as ``[type, version, fields]``, in the lowest version that can represent
+    it.
+
+    Fields of later versions are None if ``level`` cannot represent them.
+
+    :raises LocalProtocolError: such a field has a value that must not be dropped.
+    """
     kind = type(record)
     if kind not in _FIELDS:
         raise LocalProtocolError(f"{kind.__name__} is not a metadata record")
@@ -182,7 +196,7 @@ def _pack(record: Record, level: MetadataVersion) -> list[Any]:
 
 
 def _is_default_value(name: str, value: Any) -> bool:
-    """Whether a value can be left out: without directories, every replica is MIGRATING."""
+    """Return whether a value can be left out: MIGRATING directories, which mean "not known"."""
     return name == "directories" and all(directory == MIGRATING_DIR for directory in value)
 
 
@@ -210,7 +224,11 @@ def _unpack(type_number: int, version: int, values: Sequence[Any]) -> Record:
 def _layout(
     type_number: int, version: int
 ) -> tuple[type[Any], tuple[tuple[str, bool, Callable[[Any], Any] | None], ...]]:
-    """The class of a record, and per field: its name, whether ``version`` has it, its converter."""
+    """Return the class of a record, and per field: its name, whether ``version`` has it, its
+    converter.
+
+    :raises ValueError: ``version`` is newer than this software.
+    """
     kind = _BY_TYPE[type_number]
     if version > kind.VERSION:
         raise ValueError(f"{kind.__name__} version {version} is newer than {kind.VERSION}")

@@ -1,17 +1,17 @@
 """PURE. Metadata records: the only way to change the state of the cluster.
 
-One entry of the metadata log is a tuple of records that are applied together.
-A snapshot has the same form: one entry with all records that rebuild the state.
-``record_codec.py`` encodes and decodes them.
+One entry of the metadata log is a tuple of records that are applied together. A snapshot has the
+same form: one entry with all records that rebuild the state. ``record_codec.py`` encodes and
+decodes them.
 
-Rules of this file:
+Rules:
 
 * Records are frozen and contain resulting values, never instructions to compute them.
 * In a change record ``None`` means "no change".
 * A record is written with its version, and a reader rejects versions that it does not know.
-* A record is written in the lowest version that can represent it. A field of a later version has a
-  default, and names the version and the level of ``metadata.version`` that allows it. A record type
-  that was added later names its ``LEAST_LEVEL``.
+* A record is written in the lowest version that can represent it.
+* A field of a later version has a default, and names the version and the level of
+  ``metadata.version`` that allows it. A record type that was added later names its ``LEAST_LEVEL``.
 * A value that the level cannot represent is rejected, never dropped. The code that creates records
   checks the level first.
 
@@ -42,7 +42,9 @@ SINCE: Final = "since"
 
 
 class Since(NamedTuple):
-    """The record version that added a field, and the level that allows this version."""
+    """Record version that added a field, and the ``metadata.version`` that allows this record
+    version.
+    """
 
     version: int
     level: MetadataVersion
@@ -53,7 +55,7 @@ def _since(version: int, level: MetadataVersion) -> dict[str, Since]:
 
 
 class ResourceType(IntEnum):
-    """Type of the resource that a configuration belongs to; Kafka's numbers."""
+    """Type of the resource that a configuration belongs to. The numbers are Kafka's."""
 
     TOPIC = 2
     BROKER = 4
@@ -63,7 +65,7 @@ class ResourceType(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listener:
-    """An address of a broker for clients, or of a controller for other nodes."""
+    """Address of a broker for clients, or of a controller for other nodes."""
 
     name: str
     host: str
@@ -71,7 +73,7 @@ class Listener:
 
 
 class ImpairedLogDir(NamedTuple):
-    """A directory that is online but saturated or stalled."""
+    """A log directory that is online but saturated or stalled (KIP-928)."""
 
     directory_id: DirectoryId
     state: LogDirState
@@ -87,7 +89,10 @@ class FeatureRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegisterBrokerRecord:
-    """A new incarnation of a broker; its epoch is the offset of this record's entry."""
+    """Registers an incarnation of a broker.
+
+    Its broker epoch is the offset of this record's entry.
+    """
 
     TYPE: ClassVar[int] = 0
     LEAST_VERSION: ClassVar[int] = 2
@@ -196,7 +201,7 @@ class RemoveTopicRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionRecord:
-    """The complete state of one partition.
+    """Complete state of one partition.
 
     ``directories`` has one item per item of ``replicas``. An empty tuple means MIGRATING for all,
     as for partitions from before directories had ids.
@@ -234,10 +239,11 @@ class PartitionRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionChangeRecord:
-    """Changes part of a partition's state.
+    """Changes part of a partition's state. Fields that are None do not change.
 
     Each such record increments the partition epoch. It also increments the leader epoch if
     ``leader`` is given, even if that is the same broker.
+
     If ``replicas`` is given without ``directories``, all directories are MIGRATING.
     """
 
@@ -265,7 +271,7 @@ class PartitionChangeRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigRecord:
-    """One configuration value; ``value`` None removes it."""
+    """Sets one configuration value of a resource. ``value`` None removes it."""
 
     TYPE: ClassVar[int] = 4
     VERSION: ClassVar[int] = 0
@@ -297,7 +303,7 @@ class FeatureLevelRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerIdsRecord:
-    """All producer ids below ``next_producer_id`` are allocated."""
+    """Allocates all producer ids below ``next_producer_id`` that were not allocated yet."""
 
     TYPE: ClassVar[int] = 15
     VERSION: ClassVar[int] = 0

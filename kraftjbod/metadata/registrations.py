@@ -1,7 +1,7 @@
 """PURE. Brokers, topics and partitions as immutable values built from metadata records.
 
-``merge(change)`` returns the changed value.
-Lists of directories are sorted, except a partition's, which follows its replicas.
+``merge(change)`` returns the changed value. Lists of directories are sorted, except a partition's,
+which follows the order of its replicas.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from kraftjbod.metadata.records import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerRegistration:
-    """One incarnation of a broker in the metadata."""
+    """Registration of a broker in the metadata: its last incarnation."""
 
     broker_id: BrokerId
     epoch: BrokerEpoch
@@ -137,7 +137,7 @@ class BrokerRegistration:
         )
 
     def at_level(self, level: MetadataVersion) -> BrokerRegistration:
-        """This registration without the values that ``level`` cannot represent."""
+        """Return a copy without the values that ``level`` cannot represent."""
         if level.has_directories:
             if level.has_cordoning:
                 return self
@@ -154,17 +154,19 @@ class BrokerRegistration:
 
     @property
     def is_active(self) -> bool:
-        """Whether replicas may lead and be in sync: unfenced and not in controlled shutdown."""
+        """Whether the broker's replicas may lead and be in sync: unfenced and not in controlled
+        shutdown.
+        """
         return not self.fenced and not self.in_controlled_shutdown
 
     @property
     def known_log_dirs(self) -> frozenset[DirectoryId]:
-        """Every directory of this incarnation, online or not."""
+        """All directories that this incarnation registered, online or not."""
         return frozenset(self.log_dirs + self.offline_log_dirs)
 
     @property
     def takes_new_replicas(self) -> bool:
-        """Whether any online directory takes new replicas.
+        """Whether some online directory takes new replicas.
 
         Cordoned (KIP-1066) and impaired (KIP-928) directories take none. True for a broker without
         registered directories.
@@ -179,23 +181,25 @@ class BrokerRegistration:
 
     @property
     def dirs_closed_by_impairment(self) -> tuple[DirectoryId, ...]:
-        """Directories that would take new replicas if they were not impaired, sorted."""
+        """Directories that are impaired, but would take new replicas otherwise, sorted."""
         cordoned = self.cordoned_log_dirs
         return tuple(
             d.directory_id for d in self.impaired_log_dirs if d.directory_id not in cordoned
         )
 
     def is_impaired(self, directory_id: DirectoryId) -> bool:
-        """Whether a replica in ``directory_id`` is in a saturated or stalled directory.
+        """Return whether the directory of a replica, ``directory_id``, is saturated or stalled.
 
-        A replica in an unknown directory counts as such if all online directories are impaired.
+        A replica whose directory is not known counts as impaired if all online directories are.
         """
         if not self.impaired_log_dirs:
             return False
         return self._is_in({one.directory_id for one in self.impaired_log_dirs}, directory_id)
 
     def is_stalled(self, directory_id: DirectoryId) -> bool:
-        """Like :meth:`is_impaired`, for stalled directories only."""
+        """Return whether the directory of a replica is stalled, with the rule of
+        :meth:`is_impaired`.
+        """
         stalled = (d.directory_id for d in self.impaired_log_dirs if d.state is LogDirState.STALLED)
         return self._is_in(set(stalled), directory_id)
 
@@ -205,12 +209,12 @@ class BrokerRegistration:
         return directory_id in directories
 
     def has_online_dir(self, directory_id: DirectoryId) -> bool:
-        """Whether a replica in ``directory_id`` of this broker counts as online.
+        """Return whether a replica in ``directory_id`` of this broker counts as online.
 
         KIP-858, "Metadata caching": unassigned and migrating replicas count as online, and replicas
         in a lost directory do not. A broker without registered directories is a single-disk broker
-        from before directories had ids.
-        If all directories of a broker are offline, no replica is online.
+        from before directories had ids. If all directories of a broker are offline, no replica is
+        online.
         """
         if directory_id in self.log_dirs:
             return True
@@ -221,7 +225,10 @@ class BrokerRegistration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionRegistration:
-    """One partition in the metadata. ``directories`` has one item per item of ``replicas``."""
+    """State of one partition in the metadata.
+
+    ``directories`` has one item per item of ``replicas``.
+    """
 
     replicas: tuple[BrokerId, ...]
     directories: tuple[DirectoryId, ...]
@@ -304,11 +311,14 @@ class PartitionRegistration:
         )
 
     def without_directories(self) -> PartitionRegistration:
-        """The partition as before directories had ids: all directories are MIGRATING."""
+        """Return a copy in which all directories are MIGRATING, as before directories had ids."""
         return dataclasses.replace(self, directories=(MIGRATING_DIR,) * len(self.replicas))
 
     def without_elr(self) -> PartitionRegistration:
-        """The partition without eligible leader replicas: all possible leaders are in the ISR."""
+        """Return a copy without eligible leader replicas, as before KIP-966.
+
+        An empty ISR is replaced by :attr:`holders`, so that all possible leaders are in the ISR.
+        """
         return dataclasses.replace(
             self,
             isr=self.isr or self.holders,
@@ -319,23 +329,23 @@ class PartitionRegistration:
 
     @property
     def holders(self) -> tuple[BrokerId, ...]:
-        """The replicas that have all committed records: the ISR and the eligible leader replicas.
+        """Replicas that have all committed records: the ISR and the eligible leader replicas.
 
         If there are none, the last leader, because no other replica is known to have more records.
         """
         return self.isr + self.elr or self.last_known_elr
 
     def counts_on(self, broker_id: BrokerId) -> bool:
-        """Whether the replica may be elected because it has, or had last, all committed records."""
+        """Return whether the replica has all committed records, or is the last known leader."""
         return broker_id in (*self.isr, *self.elr, *self.last_known_elr)
 
     @property
     def replication_factor(self) -> int:
-        """During a reassignment, the smaller of the old and the new replication factor."""
+        """Number of replicas. During a reassignment, the smaller of the old and the new number."""
         return len(self.replicas) - max(len(self.adding_replicas), len(self.removing_replicas))
 
     def min_isr(self, configured: int) -> int:
-        """Number of in-sync replicas needed to commit.
+        """Return the number of in-sync replicas that are needed to commit.
 
         :param configured: value of ``min.insync.replicas``.
         """
@@ -354,7 +364,9 @@ class PartitionRegistration:
         return self.replicas[0]
 
     def directory_of(self, broker_id: BrokerId) -> DirectoryId | None:
-        """The directory assigned to this broker's replica; None if the broker has no replica."""
+        """Return the directory assigned to this broker's replica; None if the broker has no
+        replica.
+        """
         try:
             return self.directories[self.replicas.index(broker_id)]
         except ValueError:
@@ -363,7 +375,10 @@ class PartitionRegistration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicRegistration:
-    """One topic. ``MetadataState`` owns ``partitions``; other code must not change it."""
+    """A topic in the metadata.
+
+    ``MetadataState`` owns ``partitions``; other code must not change it.
+    """
 
     name: str
     topic_id: TopicId

@@ -2,7 +2,7 @@
 
 Controllers and brokers use this same class, so they interpret every record in the same way.
 
-* ``replay`` and ``replay_part`` are the only methods that change the state; they fill a delta.
+* ``replay`` and ``replay_part`` are the only methods that change the state. They fill a delta.
 * ``snapshot_records`` returns records that rebuild the same state from an empty one.
 * ``is_replica_online`` is the only rule for whether a replica counts as online.
 * When ``metadata.version`` is lowered, every node drops the values that the new level cannot
@@ -61,7 +61,7 @@ DEFAULT_SESSION_LIMIT_MS: Final = 10_000
 
 @dataclass(slots=True)
 class MetadataDelta:
-    """The changes of one or more entries. The new values are in the state."""
+    """Changes of one or more entries: which objects changed. The new values are in the state."""
 
     brokers: set[BrokerId] = field(default_factory=set)
     registered: set[BrokerId] = field(default_factory=set)
@@ -87,9 +87,10 @@ class MetadataDelta:
 
 @dataclass(slots=True)
 class LayoutOffsets:
-    """Offsets of the last entries that changed topic properties used by consumer groups.
+    """Offsets of the last entries that may change the assignment of a consumer group.
 
-    They are excluded from comparison: a node that loaded a snapshot has that snapshot's offset.
+    They concern topics (partitions, replicas) and brokers (racks). They are excluded from
+    comparison: a node that loaded a snapshot has that snapshot's offset.
     """
 
     topics: int = field(default=-1, compare=False)
@@ -102,7 +103,7 @@ Configs = Mapping[tuple[ResourceType, str], Mapping[str, str]]
 
 
 def overrides_of(configs: Configs, topic: str) -> Mapping[str, str]:
-    """Overrides of a topic: its own values, and the cluster's ``min.insync.replicas``.
+    """Return the overrides of a topic: its own values, and the cluster's ``min.insync.replicas``.
 
     ``min.insync.replicas`` has no other source, so controllers and brokers agree (KIP-966).
     """
@@ -112,7 +113,10 @@ def overrides_of(configs: Configs, topic: str) -> Mapping[str, str]:
 
 
 class MetadataState:
-    """The state after ``offset``. Other code must not change the attributes."""
+    """State of the cluster after the entry at ``offset``.
+
+    Other code must not change the attributes.
+    """
 
     def __init__(self) -> None:
         #: Offset of the last replayed entry; -1 before the first.
@@ -157,17 +161,19 @@ class MetadataState:
         return None if topic is None else topic.partitions.get(key.partition)
 
     def partitions(self) -> Iterator[tuple[TopicIdPartition, PartitionRegistration]]:
-        """Every partition of every topic."""
+        """Yield every partition of every topic, with its topic id and number."""
         for topic_id, topic in self.topics.items():
             for index, partition in topic.partitions.items():
                 yield TopicIdPartition(topic_id, index), partition
 
     def topic_config(self, name: str) -> dict[str, str]:
-        """The topic's own values; the caller must not change the mapping."""
+        """Return the topic's own values. The caller must not change the mapping."""
         return self.configs.get((ResourceType.TOPIC, name), {})
 
     def topic_overrides(self, name: str) -> Mapping[str, str]:
-        """Values that override the nodes' files: the topic's own, and the cluster's."""
+        """Return the values that override the nodes' files for a topic, see
+        :func:`overrides_of`.
+        """
         return overrides_of(self.configs, name)
 
     @property
@@ -176,12 +182,17 @@ class MetadataState:
         return self.features.get(ELIGIBLE_LEADER_REPLICAS_VERSION, 0) > 0
 
     def is_replica_online(self, broker_id: BrokerId, directory_id: DirectoryId) -> bool:
-        """KIP-858, "Metadata caching": broker unfenced, and the replica's directory online."""
+        """Return whether the broker is unfenced and the replica's directory is online.
+
+        KIP-858, "Metadata caching".
+        """
         broker = self.brokers.get(broker_id)
         return broker is not None and not broker.fenced and broker.has_online_dir(directory_id)
 
     def knows_dirs_of(self, broker_id: BrokerId) -> bool:
-        """Whether the broker registered directories, at a level that supports them."""
+        """Return whether the broker registered directories, which needs a level that supports
+        them.
+        """
         broker = self.brokers.get(broker_id)
         return broker is not None and bool(broker.known_log_dirs)
 
@@ -192,6 +203,7 @@ class MetadataState:
     ) -> None:
         """Apply one entry and add its changes to ``delta``.
 
+        :param epoch: leader epoch of the entry.
         :raises RemoteProtocolError: the entry raises ``metadata.version`` above the levels of this
             software. The records from there on are not applied.
         """
@@ -201,9 +213,10 @@ class MetadataState:
         self.epoch = epoch
 
     def replay_part(self, records: Iterable[Record], *, offset: int, delta: MetadataDelta) -> None:
-        """Apply part of an entry that arrives in parts; call :meth:`replay` with the last part.
+        """Apply the first records of an entry that arrives in parts. The last part goes to
+        :meth:`replay`.
 
-        Raises as :meth:`replay` does.
+        Errors are those of :meth:`replay`.
         """
         for record in records:
             self._replay_one(record, offset, delta)
@@ -338,7 +351,10 @@ class MetadataState:
     # --- copies ----------------------------------------------------------------------------------
 
     def excerpt(self, records: Iterable[Record]) -> MetadataState:
-        """A separate state with only the objects that ``records`` refer to, for a trial replay."""
+        """Return a separate state for a trial replay of ``records``.
+
+        It has only the objects that the records refer to.
+        """
         twin = MetadataState()
         twin.offset, twin.epoch = self.offset, self.epoch
         twin.metadata_version, twin.features = self.metadata_version, dict(self.features)
@@ -380,7 +396,7 @@ class MetadataState:
     # --- snapshots -------------------------------------------------------------------------------
 
     def copy(self) -> MetadataState:
-        """An independent copy; cheap, since the values are frozen."""
+        """Return an independent copy. This is cheap, because the values are frozen."""
         twin = MetadataState()
         twin.offset, twin.epoch = self.offset, self.epoch
         twin.metadata_log_id = self.metadata_log_id
@@ -400,7 +416,7 @@ class MetadataState:
         return twin
 
     def snapshot_record_count(self) -> int:
-        """Number of records that :meth:`snapshot_records` returns."""
+        """Return the number of records that :meth:`snapshot_records` yields."""
         return (
             len(self.features)
             + len(self.brokers)
@@ -412,7 +428,7 @@ class MetadataState:
         )
 
     def snapshot_records(self) -> Iterator[Record]:
-        """Records that rebuild this state when replayed on an empty state."""
+        """Yield records that rebuild this state when they are replayed on an empty state."""
         for name, level in self.features.items():
             record = FeatureLevelRecord(name=name, feature_level=level)
             if name == METADATA_VERSION:

@@ -2,8 +2,10 @@
 
 It has the interface of an ``asyncio.Future``, but ``set_result`` calls the callback synchronously.
 A future schedules its callback for the next iteration, which costs one iteration per step of a
-chain (ADR 75). A callback must only pass the value on: it must not start new work. An exception of
-a callback goes to the exception handler of the loop, and not to the caller of ``set_result``.
+chain (ADR 75).
+
+A callback must only pass the value on: it must not start new work. An exception of a callback goes
+to the exception handler of the loop, and not to the caller of ``set_result``.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ class Completion(Generic[T]):
 
     @classmethod
     def of(cls, value: T) -> Completion[T]:
-        """Create a completion that is done."""
+        """Return a completion that is done, with ``value``."""
         made: Completion[T] = Completion()
         made._is_done, made._value = True, value
         return made
@@ -83,7 +85,10 @@ class Completion(Generic[T]):
             self._call_back()
 
     def map(self, change: Callable[[T], R]) -> Completion[R]:
-        """A completion with the result of ``change(value)``, its exception, or this one's error."""
+        """Return a completion with the result of ``change(value)``.
+
+        It gets the exception of ``change``, or this completion's error, instead.
+        """
         mapped: Completion[R] = Completion()
 
         def pass_on(done: Completion[T]) -> None:
@@ -101,7 +106,10 @@ class Completion(Generic[T]):
         return mapped
 
     def after(self, do: Callable[[], None]) -> Completion[T]:
-        """A completion with the same result, after ``do`` was called, also on error."""
+        """Return a completion with the same result.
+
+        ``do`` is called before it completes, also on an error.
+        """
         passed: Completion[T] = Completion()
 
         def pass_on(done: Completion[T]) -> None:
@@ -115,7 +123,7 @@ class Completion(Generic[T]):
         return passed
 
     def future(self) -> asyncio.Future[T]:
-        """A future with the same result. Cancelling the future does not stop the work."""
+        """Return a future with the same result. Cancelling the future does not stop the work."""
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self.add_done_callback(lambda done: _pass_to(future, done._value, done._error))
         return future
@@ -139,10 +147,12 @@ class Completion(Generic[T]):
 
 
 async def to_its_end(work: Coroutine[Any, Any, T] | asyncio.Future[T]) -> T:
-    """Await ``work``. If the caller is cancelled, ``work`` still runs to its end.
+    """Await ``work`` and return its result. If the caller is cancelled, ``work`` still runs to its
+    end.
 
-    An unexpected error is logged in that case, and an expected error is dropped.
-    (With ``asyncio.shield`` alone, asyncio would report each dropped error as never retrieved.)
+    After a cancellation, an unexpected error of ``work`` is logged, and an expected error is
+    dropped. (With ``asyncio.shield`` alone, asyncio would report each dropped error as never
+    retrieved.)
     """
     running = asyncio.ensure_future(work)
     try:

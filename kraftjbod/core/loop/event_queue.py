@@ -1,9 +1,10 @@
 """LOOP. ``EventQueue``: a bounded queue for one consumer, with timers that append events.
 
-The driver of a state machine reads its events here.
-``async for event in queue`` returns the events one at a time and in order.
-``schedule`` appends an event later, and replaces the earlier schedule with the same tag.
-Each subject (one log directory, for example) must use its own tags.
+The driver of a state machine reads its events from such a queue. ``async for event in queue``
+returns the events one at a time and in order.
+
+``schedule`` appends an event later, and replaces the earlier schedule with the same tag. Each
+subject (one log directory, for example) must use its own tags.
 """
 
 from __future__ import annotations
@@ -48,7 +49,9 @@ class EventQueue(Generic[E]):
         self._wakeup.set()
 
     def schedule(self, tag: Hashable, at_ms: int, event: E) -> None:
-        """Append ``event`` at ``at_ms`` (monotonic), replacing the schedule of ``tag``, if any."""
+        """Append ``event`` at ``at_ms`` (monotonic), in place of a pending schedule with the same
+        tag.
+        """
         self.cancel(tag)
         if self._closed:
             return
@@ -63,7 +66,7 @@ class EventQueue(Generic[E]):
             timer.cancel()
 
     def close(self) -> None:
-        """End the consumer's iteration after the events that are already in the queue."""
+        """Reject further events, and end the consumer's iteration after the events in the queue."""
         self._closed = True
         for timer in self._timers.values():
             timer.cancel()

@@ -21,7 +21,7 @@ _LONGEST_WAIT_S: Final = 60.0
 
 
 class JobGuard:
-    """Guards the jobs of one owner, such as a directory. Failures are logged with ``context``."""
+    """Guards the jobs of one owner, such as a directory. ``context`` is added to the log events."""
 
     def __init__(self, *, first_wait_s: float = _FIRST_WAIT_S, **context: object) -> None:
         self._first_wait_s = first_wait_s
@@ -32,7 +32,7 @@ class JobGuard:
     async def attempt(
         self, job: str, work: Callable[[], Awaitable[object]], **context: object
     ) -> Exception | None:
-        """Run ``work`` once and return its unexpected error, if any.
+        """Run ``work`` once. Log an unexpected error and return it; None without one.
 
         :raises OperatingError: ``work`` raised it.
         """
@@ -46,7 +46,10 @@ class JobGuard:
         return None
 
     async def keep(self, job: str, work: Callable[[], Awaitable[object]]) -> None:
-        """Run ``work``, and again after each failure, until it returns or is cancelled."""
+        """Run ``work``, and restart it after each failure, until it returns or is cancelled.
+
+        The delay before a restart doubles from ``first_wait_s`` to 60 s.
+        """
         loop = asyncio.get_running_loop()
         wait_s = self._first_wait_s
         while True:

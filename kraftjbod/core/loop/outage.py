@@ -2,7 +2,7 @@
 
 * The first failure is logged, then one every ten minutes, and the end of a logged outage.
 * An outage that begins within a minute of the last log line is logged after that minute, if it
-  lasts.
+  still lasts.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ QUIET_MS: Final = 60_000
 
 @dataclass(slots=True)
 class Outage:
-    """``now_ms`` is a monotonic time in milliseconds."""
+    """Failures in a row of one operation. Arguments ``now_ms`` are monotonic milliseconds."""
 
     failures: int = 0
     """Number of failures in a row."""
@@ -26,7 +26,7 @@ class Outage:
     _is_logged: bool = False
 
     def failed(self, now_ms: int) -> bool:
-        """Count a failure. Returns whether to log it."""
+        """Count a failure. Return whether to log it."""
         if self.failures == 0:
             self._began_ms = now_ms
         self.failures += 1
@@ -37,7 +37,10 @@ class Outage:
         return True
 
     def ended(self, now_ms: int) -> int | None:
-        """End the outage; return its duration in milliseconds if the end is to be logged."""
+        """End the outage.
+
+        Return its duration in milliseconds if the end must be logged, else None.
+        """
         was_logged, self._is_logged, self.failures = self._is_logged, False, 0
         if not was_logged:
             return None

@@ -1,8 +1,8 @@
 """LOOP. ``wait_awake``: a time-out that counts only the time in which this process runs.
 
 While the process is paused (SIGSTOP, a paused virtual machine), the clocks continue but its threads
-do no work. An operation in one of its threads must not count as late because of that.
-The time-out is therefore split into short parts, and a part that takes too long counts once.
+do no work. An operation in one of its threads must not count as late because of that. The time-out
+is therefore split into short parts, and a part that takes too long counts once.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _PARTS: Final = 20
 async def wait_awake(awaited: asyncio.Future[Any], timeout_ms: float) -> bool:
     """Wait until ``awaited`` is done, or ``timeout_ms`` of running time have passed.
 
-    Returns whether it is done. Neither cancels ``awaited`` nor retrieves its result.
+    Returns whether ``awaited`` is done. It is not cancelled, and its result is not retrieved.
     """
     for _ in range(_PARTS):
         done, _ = await asyncio.wait({awaited}, timeout=timeout_ms / 1000 / _PARTS)

@@ -2,7 +2,8 @@
 
 The runner ends the process after an error in a callback of the event loop, except for an
 ``OSError``, which asyncio's transports raise there for broken connections. An ``OSError`` that ends
-a task is a bug like any other error: the daemon would continue without the task.
+a task is a bug like any other error: the daemon would continue without the task. So it is raised as
+:class:`TaskEndedError`.
 """
 
 from __future__ import annotations
@@ -14,11 +15,14 @@ from kraftjbod.core.errors import KraftJbodError
 
 
 class TaskEndedError(KraftJbodError):
-    """A task that runs as long as its daemon ended with an ``OSError``, which is its cause."""
+    """A task that should run as long as its daemon ended with an ``OSError``, which is the
+    cause.
+    """
 
 
 def raise_task_error(task: asyncio.Task[Any]) -> None:
-    """Raise the error of ``task`` in the event loop; for ``Task.add_done_callback``.
+    """Raise the error of ``task`` in the event loop. Pass this function to
+    ``Task.add_done_callback``.
 
     A task that was cancelled or returned has no error.
     """

@@ -1,7 +1,7 @@
 """PURE. Time as numbers: the clock protocol, deadlines, back-off, and rates.
 
-This file has no real clock and no randomness; ``daemon/runner.py`` provides both.
-All times are milliseconds of a monotonic clock unless a name says ``wall``.
+This module has no real clock and no randomness; ``daemon/runner.py`` provides both. All times are
+milliseconds of a monotonic clock unless a name says ``wall``.
 """
 
 from __future__ import annotations
@@ -18,21 +18,23 @@ class Clock(Protocol):
     """Source of the time."""
 
     def now_ms(self) -> int:
-        """Monotonic milliseconds. Only differences are meaningful."""
+        """Return monotonic milliseconds. Only differences are meaningful."""
         ...
 
     def wall_ms(self) -> int:
-        """Milliseconds since 1970-01-01 UTC, as Kafka's record timestamps count them."""
+        """Return milliseconds since 1970-01-01 UTC, as in Kafka's record timestamps."""
         ...
 
     def possible_now(self) -> PossibleNow:
-        """The range of plausible values of :meth:`wall_ms`, wider after the wall clock jumped."""
+        """Return the range of plausible values of :meth:`wall_ms`, which is wider after the clock
+        jumped.
+        """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """A time after which waiting is pointless."""
+    """Time at which a wait ends, in monotonic milliseconds."""
 
     at_ms: int
 
@@ -41,7 +43,7 @@ class Deadline:
         return cls(now_ms + timeout_ms)
 
     def remaining_ms(self, now_ms: int) -> int:
-        """Milliseconds left, never negative."""
+        """Return the milliseconds left, never negative."""
         return max(0, self.at_ms - now_ms)
 
     def has_passed(self, now_ms: int) -> bool:
@@ -49,9 +51,10 @@ class Deadline:
 
 
 class ExponentialBackoff:
-    """Waits that double from ``initial_ms`` up to ``max_ms``, spread by ``jitter``.
+    """Computes waits that double from ``initial_ms`` up to ``max_ms``, with a random deviation.
 
-    ``random_unit`` gives numbers in [0, 1); ``jitter`` 0.2 means plus or minus 20 %.
+    :param random_unit: returns random numbers in [0, 1).
+    :param jitter: largest deviation; 0.2 means plus or minus 20 %.
     """
 
     def __init__(
@@ -69,7 +72,7 @@ class ExponentialBackoff:
         self._jitter = jitter
 
     def wait_ms(self, failures: int) -> int:
-        """How long to wait after the ``failures``-th failure in a row (1, 2, ...)."""
+        """Return how many ms to wait after the ``failures``-th failure in a row (1, 2, ...)."""
         assert failures >= 1, failures
         doublings = min(failures - 1, 32)
         plain_ms = min(self._max_ms, self._initial_ms << doublings)
@@ -78,7 +81,7 @@ class ExponentialBackoff:
 
 
 class TokenBucket:
-    """A shared rate limit in bytes per second. Its burst is the amount of one second.
+    """Shared rate limit in bytes per second. Its burst is the amount of one second.
 
     Spending is never rejected. A bucket can be overdrawn, and :meth:`wait_ms` then returns how long
     its users have to pause until the balance is zero.
@@ -109,7 +112,7 @@ class TokenBucket:
         self._balance -= size_bytes
 
     def wait_ms(self, now_ms: int) -> int:
-        """Milliseconds until the bucket is not overdrawn; 0 if it is not."""
+        """Return the milliseconds until the bucket is not overdrawn; 0 if it is not overdrawn."""
         self._refill(now_ms)
         return 0 if self._balance >= 0 else math.ceil(-self._balance * 1000 / self._rate)
 

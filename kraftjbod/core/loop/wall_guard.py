@@ -23,7 +23,7 @@ SETTLES_AFTER_MS: Final = 24 * 60 * _MINUTE_MS
 
 
 class PossibleNow(NamedTuple):
-    """Range of wall-clock times in ms; both ends are equal if the clock did not jump."""
+    """Range of wall clock times in ms. Both ends are equal if the clock did not jump."""
 
     earliest_ms: int
     latest_ms: int
@@ -34,7 +34,7 @@ class PossibleNow(NamedTuple):
 
 
 class WallGuard:
-    """One per process. The caller passes the readings of both clocks."""
+    """Detects jumps of the wall clock. The caller passes the readings of both clocks."""
 
     def __init__(self) -> None:
         self._offset_ms: int | None = None
@@ -43,7 +43,11 @@ class WallGuard:
         self._doubted_offset_ms = 0
 
     def sample(self, now_ms: int, wall_ms: int) -> PossibleNow:
-        """The possible wall-clock times, from readings of both clocks in ms."""
+        """Return the possible wall clock times.
+
+        :param now_ms: monotonic time now.
+        :param wall_ms: wall clock time now.
+        """
         offset_ms = wall_ms - now_ms
         if self._offset_ms is None or abs(offset_ms - self._offset_ms) <= LARGEST_STEP_MS:
             self._offset_ms, self._doubted_since_ms = offset_ms, None

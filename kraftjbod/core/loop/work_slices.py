@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class WorkSlices:
-    """The slices of one event loop, one per iteration.
+    """Slices of one event loop, at most one per iteration.
 
     The object does not refer to the loop, because ``_by_loop`` would then keep both alive.
     """
@@ -40,7 +40,7 @@ class WorkSlices:
 
     @classmethod
     def of_loop(cls) -> WorkSlices:
-        """The slices of the running loop."""
+        """Return the slices of the running loop, created at the first call."""
         loop = asyncio.get_running_loop()
         slices = _by_loop.get(loop)
         if slices is None:
@@ -48,7 +48,7 @@ class WorkSlices:
         return slices
 
     async def turn(self) -> None:
-        """Return if the current slice has time left; otherwise wait for a new slice."""
+        """Return at once if the present slice has time left. Otherwise wait for a new slice."""
         # The check is repeated after waking up, because a new coroutine may have used up the slice.
         loop = asyncio.get_running_loop()
         if buggify.is_on and buggify.fires("core.short_slice"):
@@ -85,7 +85,7 @@ class WorkSlices:
 
 
 async def in_slices(items: Iterable[T]) -> AsyncIterator[T]:
-    """Iterate over ``items``, with a pause for other tasks after each slice of work."""
+    """Yield ``items``, with a pause for other tasks after each slice of work."""
     slices = WorkSlices.of_loop()
     for item in items:
         await slices.turn()

@@ -1,4 +1,4 @@
-"""PURE. Regular expressions from clients, matched in time linear in the length of the text.
+"""PURE. ``LinearPattern``: regular expressions from clients, matched in linear time by RE2.
 
 Python's ``re`` backtracks, and some expressions take exponential time. RE2, which Kafka uses as
 well, does not. It supports neither back-references nor look-around.
@@ -18,7 +18,10 @@ _MAX_PATTERN_BYTES: Final = 1 << 20
 
 
 class PatternError(OperatingError):
-    """INVALID_REGULAR_EXPRESSION; ``why`` is the reason without the expression."""
+    """A regular expression is malformed or too large.
+
+    ``why`` is the reason without the expression.
+    """
 
     def __init__(self, pattern: str, why: str) -> None:
         super().__init__(
@@ -29,10 +32,13 @@ class PatternError(OperatingError):
 
 
 class LinearPattern:
-    """A compiled expression; :meth:`fits` matches whole texts."""
+    """A compiled regular expression. :meth:`fits` matches whole texts."""
 
     def __init__(self, pattern: str) -> None:
-        """:raises PatternError: ``pattern`` is malformed or too large."""
+        """Compile ``pattern``.
+
+        :raises PatternError: ``pattern`` is malformed or too large.
+        """
         if len(pattern) > _MAX_PATTERN_CHARS:
             raise PatternError(pattern[:40] + "...", f"longer than {_MAX_PATTERN_CHARS} characters")
         options = re2.Options()
@@ -48,6 +54,6 @@ class LinearPattern:
 
 
 def _reason(error: Exception) -> str:
-    """The text of RE2's error, which may be bytes."""
+    """Return the text of RE2's error, which may be bytes."""
     said = error.args[0] if error.args else ""
     return said.decode(errors="replace") if isinstance(said, bytes) else str(error)

@@ -8,7 +8,7 @@ _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def size_text(size_bytes: float) -> str:
-    """Format a size: ``1536`` becomes ``1.5 KiB``."""
+    """Return a size in binary units: ``1536`` becomes ``1.5 KiB``."""
     for unit in _UNITS:
         if size_bytes < 1024 or unit == _UNITS[-1]:
             break

@@ -14,7 +14,7 @@ _FOLDERS: Final = frozenset({".", ".."})
 
 
 def why_illegal(name: str) -> str | None:
-    """The reason why ``name`` is not a legal topic name; None if it is legal."""
+    """Return why ``name`` is not a legal topic name; None if it is legal."""
     if name in _FOLDERS:
         return f"A topic cannot be called '{name}'."
     if len(name) > MAX_NAME_CHARS:
@@ -25,7 +25,9 @@ def why_illegal(name: str) -> str | None:
 
 
 def code_of_absence(name: str) -> ErrorCode:
-    """The error code for an unknown topic: another one if no topic can have this name."""
+    """Return the error code for an unknown topic: INVALID_TOPIC_EXCEPTION if the name is not
+    legal.
+    """
     if why_illegal(name) is None:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     return ErrorCode.INVALID_TOPIC_EXCEPTION
