@@ -1,8 +1,9 @@
-"""PURE. Base class, parsing and types of the configuration models.
+"""PURE. ``KeyedModel``: base class of the configuration models. Parsing and types of their values.
 
-A field's key is its name with dots for underscores. The other properties that DescribeConfigs
-reports also come from the field: the key's type from the annotation (:data:`Long` is Kafka's LONG,
-:class:`KafkaType` any other), and its documentation from the docstring, which is read on first use.
+* A field's key is its name with dots for underscores.
+* The key's type, which DescribeConfigs reports, comes from the field's annotation: :data:`Long` is
+  Kafka's LONG, and :class:`KafkaType` marks any other type.
+* The key's documentation is the docstring of the field, which is read on first use.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ M = TypeVar("M", bound="KeyedModel")
 
 
 class KeyedModel(BaseModel):
-    """A model whose fields are addressed by Kafka's key names."""
+    """Base class of models whose fields are addressed by Kafka's key names."""
 
     model_config = ConfigDict(
         frozen=True,
@@ -46,18 +47,19 @@ class KeyedModel(BaseModel):
 
     @classmethod
     def keys(cls) -> frozenset[str]:
-        """Every key of this model."""
+        """Return all keys of this model."""
         return frozenset(str(field.alias) for field in cls.model_fields.values())
 
     def by_key(self) -> dict[str, Any]:
-        """Values by key."""
+        """Return the values of all fields by key."""
         fields = type(self).model_fields.items()
         return {str(field.alias): getattr(self, name) for name, field in fields}
 
 
 def parse_model(model: type[M], values: Mapping[str, Any], source: str) -> M:
-    """Parse and check ``values``; text is parsed as Kafka's ConfigDef parses it.
+    """Parse and check ``values`` by key. Text is parsed as Kafka's ConfigDef parses it.
 
+    :param source: origin of the values, for error messages.
     :raises ConfigError: naming ``source`` and each key with a wrong value.
     """
     kinds, given, problems = config_types(model), dict(values), {}
@@ -83,14 +85,16 @@ def parse_model(model: type[M], values: Mapping[str, Any], source: str) -> M:
 
 
 def unknown_keys(model: type[KeyedModel], values: Mapping[str, Any]) -> list[str]:
-    """Keys in ``values`` that ``model`` does not know, sorted."""
+    """Return the keys in ``values`` that ``model`` does not know, sorted."""
     return sorted(set(values) - model.keys())
 
 
 def require_known(values: Mapping[str, Any], *models: type[KeyedModel], source: str) -> None:
-    """Check keys that a program or a user sends now; keys of old files are not checked this way.
+    """Raise an error unless every key is in one of ``models``.
 
-    :raises ConfigError: a key is in none of ``models``; the message suggests the nearest key.
+    Used for keys that a program or user sends now. Unknown keys in old files are not errors.
+
+    :raises ConfigError: an unknown key; the message suggests the nearest key.
     """
     known = frozenset[str]().union(*(model.keys() for model in models))
     for key in values:
@@ -99,7 +103,9 @@ def require_known(values: Mapping[str, Any], *models: type[KeyedModel], source: 
 
 
 def nearest_hint(key: str, known: Iterable[str]) -> str:
-    """``: did you mean KEY?`` with the most similar key of ``known``, or "" if none is similar."""
+    """Return ``: did you mean KEY?`` with the key of ``known`` that is most similar; "" without
+    one.
+    """
     near = difflib.get_close_matches(key, known, n=1)
     return f": did you mean {near[0]}?" if near else ""
 
@@ -109,14 +115,17 @@ def list_items(value: str) -> list[str]:
 
 
 def split_list(value: object) -> object:
-    """Split comma-separated text, Kafka's notation for lists; other values pass unchanged."""
+    """Split comma-separated text, Kafka's notation for lists.
+
+    Other values are returned unchanged.
+    """
     if isinstance(value, str):
         return tuple(part.strip() for part in value.split(",") if part.strip())
     return value
 
 
 def config_text(value: object) -> str:
-    """A value as Kafka writes it in a properties file."""
+    """Return a value as Kafka writes it in a properties file."""
     if isinstance(value, bool):
         return str(value).lower()
     # Some tuple types, such as CleanupPolicy, define their own text form.
@@ -189,7 +198,7 @@ def typed_value(kind: ConfigType, text: str) -> bool | int | float | str:
 
 
 def stored_values(values: Mapping[str, str], *models: type[KeyedModel]) -> dict[str, str]:
-    """Convert ``values`` from the metadata log so that this version can parse them.
+    """Return ``values`` from the metadata log in a form that this version can parse.
 
     Earlier versions accepted numbers beyond the bounds of their type, and words such as ``yes`` for
     booleans. Such a number becomes the nearest bound, because a default could delete records. Such
@@ -235,7 +244,7 @@ _TYPES: Final = {
 
 @cache
 def config_types(model: type[KeyedModel]) -> Mapping[str, ConfigType]:
-    """Types by key."""
+    """Return the type of each key of ``model``."""
     return {
         str(field.alias): _type_of(field.annotation, field.metadata)
         for field in model.model_fields.values()
@@ -244,7 +253,10 @@ def config_types(model: type[KeyedModel]) -> Mapping[str, ConfigType]:
 
 @cache
 def config_meanings(model: type[KeyedModel]) -> Mapping[str, str]:
-    """Documentation by key, one line each. Fields without a docstring are left out."""
+    """Return the documentation of each key of ``model``, on one line.
+
+    Keys without one are left out.
+    """
     meanings: dict[str, str] = {}
     for kind in reversed(model.__mro__):
         if kind.__module__.startswith("kraftjbod."):
@@ -270,7 +282,7 @@ def _type_of(annotation: Any, metadata: Iterable[object]) -> ConfigType:
 
 
 def _docstrings(model: type[Any]) -> Mapping[str, str]:
-    """Docstrings of the fields that ``model`` itself declares, by field name."""
+    """Return the docstrings of the fields that ``model`` itself declares, by field name."""
     tree = ast.parse(inspect.getsource(sys.modules[model.__module__]))
     body = next(
         node.body

@@ -123,8 +123,7 @@ class StorageSettings(KeyedModel):
 
     @property
     def controller_addresses(self) -> tuple[tuple[str, int], ...]:
-        """Host and port of each controller in the configuration: bootstrap servers, or else voters.
-        """
+        """Host and port of each configured controller: bootstrap servers, or else voters."""
         named = self.controller_quorum_bootstrap_servers or self.controller_quorum_voters
         return tuple((one.host, one.port) for one in named)
 

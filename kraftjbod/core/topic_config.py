@@ -311,8 +311,7 @@ class TopicConfig(KeyedModel):
 
 
 class TopicDefaults(KeyedModel):
-    """Broker keys that are defaults of topic keys (:data:`BROKER_KEYS`) and can change at run time.
-    """
+    """Broker keys, changeable at run time, that are defaults of topic keys (:data:`BROKER_KEYS`)."""
 
     message_max_bytes: int = Field(default=MIB + 12, ge=0)
     log_segment_bytes: int = Field(default=1024 * MIB, ge=KIB)
