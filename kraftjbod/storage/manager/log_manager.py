@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from functools import partial
 
 from kraftjbod.core.errors import (
+    LogDirImpairedError,
     OperatingError,
     OverloadedError,
     UnknownTopicOrPartitionError,
@@ -607,15 +608,22 @@ class LogManager:
                 await future.sync()
             except OperatingError as e:
                 failed = failed or e
+        mark = stop if failed is None and log_dir in self._loaded and not is_doubtful else None
         try:
-            await self._checkpoint(log_dir)
+            try:
+                await self._write_stop(log_dir, mark)
+            except LogDirImpairedError:
+                # The operation that found no space released the reserve for this attempt.
+                await self._write_stop(log_dir, mark)
             if failed is not None:
                 raise failed
-            if log_dir not in self._loaded or is_doubtful:
-                return
-            mark = f"{log_dir.path}/{CLEAN_SHUTDOWN_FILE}"
-            data = format_clean_shutdown(stop)
-            write = log_dir.if_ours(lambda: write_atomically(log_dir.vfs, mark, data))
-            await log_dir.run_operation(OpKind.CLOSE, write)
         except OperatingError as e:
             self._log.warning("log_dir_not_closed_cleanly", log_dir=log_dir.path, reason=e.message)
+
+    async def _write_stop(self, log_dir: LogDir, stop: CleanShutdown | None) -> None:
+        """Write the checkpoints, and the clean shutdown mark if ``stop`` is given."""
+        await self._checkpoint(log_dir)
+        if stop is not None:
+            mark, data = f"{log_dir.path}/{CLEAN_SHUTDOWN_FILE}", format_clean_shutdown(stop)
+            write = log_dir.if_ours(lambda: write_atomically(log_dir.vfs, mark, data))
+            await log_dir.run_operation(OpKind.CLOSE, write)
