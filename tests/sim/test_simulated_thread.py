@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from kraftjbod.storage.log_dirs.dir_executor import LogDirExecutor
 from kraftjbod.testing.simulation.simulated_thread import Gate, SimulatedExecutor, pause
 from kraftjbod.testing.simulation.virtual_loop import VirtualLoop, virtual_loop
@@ -56,6 +58,35 @@ def test_executor_runs_jobs_in_order_and_waits_at_a_gate() -> None:
     executor.shutdown(wait=False)
     world.run_until(5_020_000)
     assert loop.threads == {}
+
+
+@pytest.mark.parametrize("is_hanging", [False, True])
+def test_operation_in_flight_completes_during_a_pause_of_its_process(is_hanging: bool) -> None:
+    """The next operation of the same job begins after the pause."""
+    world, gate, said = World(seed=1), Gate(), list[str]()
+    loop = virtual_loop(world, "a")
+
+    def op() -> None:
+        for _ in range(2):
+            pause(1_000)
+            gate.pass_through()
+            said.append("synced")
+
+    async def ask() -> None:
+        await _executor(world).submit_op(op)
+        said.append("answered")
+
+    loop.create_task(ask())
+    if is_hanging:
+        gate.close()
+    world.run_until(2_000 if is_hanging else 500)
+    loop.pause_process()
+    gate.open()
+    world.run_until(50_000)
+    assert said == ["synced"]
+    loop.go_on()
+    world.run_until(60_000)
+    assert said == ["synced", "synced", "answered"]
 
 
 def test_thread_of_dead_process_never_continues() -> None:

@@ -294,7 +294,7 @@ class SimulatedHost:
     def pause_process(self) -> Callable[[], None]:
         """Pause the process as by SIGSTOP. Its connections stay open.
 
-        Disk operations in flight take effect once the process continues.
+        Disk operations in flight take effect. The process sees their results once it continues.
 
         :return: SIGCONT, for that process only.
         """

@@ -50,6 +50,10 @@ class SimulatedThread:
         else:
             self.loop.call_soon(self._switch)
 
+    def end_operation(self, after_us: int = 0) -> None:
+        """Resume the thread, whose disk operation ends after ``after_us`` microseconds."""
+        self.loop.call_in_kernel(after_us, self._switch)
+
     def wait(self) -> None:
         """Wait for :meth:`go_on`; called in the thread.
 
@@ -87,7 +91,8 @@ def pause(us: int) -> None:
     """Let ``us`` microseconds pass in a simulated thread; return at once on an event loop."""
     thread = SimulatedThread.running
     if thread is not None:
-        thread.go_on(us)
+        # A paused process begins no operation: its thread ended one, and came here without a wait.
+        (thread.go_on if thread.loop.held is not None else thread.end_operation)(us)
         thread.wait()
 
 
@@ -108,7 +113,7 @@ class Gate:
         """Resume the waiting threads in the order of their arrival."""
         self.is_closed = False
         while self._waiting:
-            self._waiting.popleft().go_on()
+            self._waiting.popleft().end_operation()
 
     def pass_through(self) -> None:
         """Wait until the gate is open. An event loop never waits for a disk: return at once."""

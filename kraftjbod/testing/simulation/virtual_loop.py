@@ -77,6 +77,8 @@ class VirtualHandle(asyncio.Handle):
 
     __slots__ = ()
     _source_traceback = None
+    #: Whether the callback runs even if SIGSTOP paused the process.
+    is_in_kernel = False
 
     def __init__(
         self,
@@ -91,6 +93,13 @@ class VirtualHandle(asyncio.Handle):
         self._callback: Callable[..., object] | None = callback
         self._args = args
         self._repr = None
+
+
+class KernelHandle(VirtualHandle):
+    """The end of a disk operation: the kernel completes it while the process is paused."""
+
+    __slots__ = ()
+    is_in_kernel = True
 
 
 class VirtualTimer(VirtualHandle, asyncio.TimerHandle):
@@ -194,7 +203,10 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             self.busy_until_us += int(size_bytes * self.us_per_byte)
 
     def pause_process(self) -> None:
-        """Pause as by SIGSTOP: callbacks, timers and threads wait while time passes."""
+        """Pause as by SIGSTOP: callbacks, timers and threads wait while time passes.
+
+        Disk operations in flight complete.
+        """
         if self.held is None:
             self.held = []
 
@@ -250,7 +262,13 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self, delay_us: int, callback: Callable[[*Ts], object], *args: *Ts
     ) -> asyncio.Handle:
         """Schedule a callback of the simulation itself, which counts in microseconds."""
-        handle = VirtualHandle(callback, args, self)
+        return self._push(delay_us, VirtualHandle(callback, args, self))
+
+    def call_in_kernel(self, delay_us: int, callback: Callable[[], object]) -> None:
+        """Schedule the end of a disk operation, which a pause of the process does not delay."""
+        self._push(delay_us, KernelHandle(callback, (), self))
+
+    def _push(self, delay_us: int, handle: VirtualHandle) -> asyncio.Handle:
         if not self.is_dead:
             self.world.push(self.world.now_us + delay_us, handle)
         return handle

@@ -143,7 +143,7 @@ class World:
             loop = handle._loop
             if handle._cancelled or loop.is_dead:
                 continue
-            if loop.held is not None:
+            if loop.held is not None and not handle.is_in_kernel:
                 loop.held.append(handle)
                 continue
             if loop.iteration_us and loop.iteration_began_us != self.now_us:
