@@ -121,7 +121,7 @@ class LawWatch:
         if not self._is_metadata_lost():
             self._sessions.look()
         if self._keeps_promise:
-            self._acknowledged_is_held()
+            self._committed_is_held()
 
     def _found(self, key: str, sentence: str) -> None:
         if key not in self._said:
@@ -191,11 +191,11 @@ class LawWatch:
                     )
                     self._found(sentence, sentence)
 
-    def _acknowledged_is_held(self) -> None:
-        """Invariant: in-sync replicas with an open log hold all acknowledged records."""
+    def _committed_is_held(self) -> None:
+        """Invariant: in-sync replicas with an open log hold all committed records."""
         for tp, registration, topic_id in self._view.partitions(self._ledger.topics):
             key = self._ledger.key_of(tp.topic, topic_id)
-            end = self._ledger.acked_end(key, tp.partition)
+            end = self._ledger.committed_end(key, tp.partition)
             for broker_id in registration.isr if end else ():
                 replica = self._view.replica(broker_id, tp)
                 if replica is None or replica.handle is None or replica.partition is None:
@@ -207,7 +207,7 @@ class LawWatch:
                 if replica.handle.log_end_offset < end:
                     self._found(
                         f"{tp} {broker_id} {registration.leader_epoch}",
-                        f"{tp} was acknowledged up to {end}, and in-sync broker {broker_id} holds "
+                        f"{tp} is committed up to {end}, and in-sync broker {broker_id} holds "
                         f"{replica.handle.log_end_offset} (leader {registration.leader} in epoch "
                         f"{registration.leader_epoch}, in sync {registration.isr})",
                     )

@@ -75,6 +75,23 @@ def test_judge_at_rest_finds_replica_in_two_places() -> None:
     assert finding.startswith("t-0 lies in broker 1 in /d/t-0")
 
 
+def test_in_sync_replica_that_ends_below_a_high_watermark_of_a_consumer_is_found() -> None:
+    findings: list[str] = []
+    ledger = Ledger()
+    ledger.add(Stream(name="t-0-0", topic="t", partition=0))
+    with SimulatedCluster(1, brokers=1, log_dirs=1) as cluster:
+        watch = LawWatch(ClusterView(cluster), ledger, found=findings.append)
+        cluster.start()
+        client = cluster.client("operator")
+        client.run(create_topic(client.kafka, "t", partitions=1, replication_factor=1))
+        cluster.run_for(1_000)
+        ledger.heard_high_watermark("t", 0, 2)
+        ledger.heard_high_watermark("t", 0, 1)
+        watch.look()
+    (finding,) = findings
+    assert finding.startswith("t-0 is committed up to 2, and in-sync broker 1 holds 0")
+
+
 def test_broker_that_accepts_metadata_of_empty_controllers_is_found() -> None:
     findings: list[str] = []
     is_lost = False

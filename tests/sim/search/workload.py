@@ -133,8 +133,6 @@ class Workload:
         self._consumers: dict[str, _Observed] = {}
         #: Time of the last read record by partition.
         self._read_ms: dict[tuple[str, int], int] = {}
-        #: The greatest high watermark that a consumer received.
-        self._high_watermarks: dict[tuple[str, int], int] = {}
 
     def start(self) -> None:
         for topic in self._topics.values():
@@ -183,12 +181,12 @@ class Workload:
         ]
 
     def unread(self) -> list[str]:
-        """Return what acks=all acknowledged and no consumer read, one sentence per partition."""
+        """Return committed records that no consumer read, one sentence per partition."""
         missing = []
         for name, topic in self._topics.items():
             consumer = self._consumers.get(name)
             for partition in range(topic.partitions if topic.acks == ACKS_ALL else 0):
-                end = self.ledger.acked_end(name, partition)
+                end = self.ledger.committed_end(name, partition)
                 position = 0 if consumer is None else consumer.positions.get(partition, 0)
                 if position < end:
                     missing.append(f"{name}-{partition} is read up to {position} of {end}")
@@ -335,11 +333,9 @@ class Workload:
                 self._found(wrong)
 
     def _heard(self, topic: LoadedTopic, answer: FetchResponse.PartitionData) -> None:
-        """Note the greatest high watermark. A new leader may report a lower one for a while."""
-        if answer.error_code != ErrorCode.NONE or topic.acks != ACKS_ALL:
-            return
-        key = topic.name, answer.partition_index
-        self._high_watermarks[key] = max(self._high_watermarks.get(key, 0), answer.high_watermark)
+        if answer.error_code == ErrorCode.NONE and topic.acks == ACKS_ALL:
+            partition, high_watermark = answer.partition_index, answer.high_watermark
+            self.ledger.heard_high_watermark(topic.name, partition, high_watermark)
 
     def _client(self, name: str) -> ClusterClient:
         client = self._make_client(name)

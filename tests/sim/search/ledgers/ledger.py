@@ -103,6 +103,8 @@ class Ledger:
         self.open_starts: set[tuple[str, int]] = set()
         #: ``retention.bytes`` of topics that have it. Their replicas may start at any offset.
         self.retained_bytes: dict[str, int] = {}
+        #: By topic and partition: the greatest high watermark that a consumer received.
+        self._high_watermarks: defaultdict[tuple[str, int], int] = defaultdict(int)
         #: Keys by topic id.
         self._keys: dict[TopicId, str] = {}
 
@@ -139,6 +141,18 @@ class Ledger:
         """Return the offset after the last record of the partition that acks=all acknowledged."""
         streams = self._streams_of.get((topic, partition), ())
         return max((one.end_offset for one in streams if one.acks_all), default=0)
+
+    def heard_high_watermark(self, topic: str, partition: int, offset: int) -> None:
+        """Note a high watermark that a consumer received. Later ones may be lower for a while."""
+        key = topic, partition
+        self._high_watermarks[key] = max(self._high_watermarks[key], offset)
+
+    def committed_end(self, topic: str, partition: int) -> int:
+        """Return the offset up to which records must not be lost.
+
+        A producer with acks=all received an acknowledgement, or a consumer the high watermark.
+        """
+        return max(self.acked_end(topic, partition), self._high_watermarks[topic, partition])
 
     def acked_ms(self, topic: str, partition: int) -> list[int]:
         """Return the times of the partition's acknowledgements, in order."""
