@@ -58,7 +58,7 @@ _WITHOUT_LIMIT: Final = (
     | OF_THE_CONTROLLER
     | OF_THE_VOTERS
     | {
-        Kind.UNHEARD_EIO,
+        Kind.UNREPORTED_EIO,
         Kind.PARTITION,
         Kind.ONE_WAY,
         Kind.HALF_OPEN,

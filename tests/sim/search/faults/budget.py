@@ -49,7 +49,7 @@ _OF_A_PROCESS: Final = frozenset(
     }
 )
 #: Kinds during which a controller is away.
-_CONTROLLER_AWAY: Final = (OF_THE_CONTROLLER | {Kind.UNHEARD_EIO}) - {Kind.METADATA_ROT}
+_CONTROLLER_AWAY: Final = (OF_THE_CONTROLLER | {Kind.UNREPORTED_EIO}) - {Kind.METADATA_ROT}
 
 
 class Budget:

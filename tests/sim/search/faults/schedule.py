@@ -36,7 +36,7 @@ class Kind(StrEnum):
     EIO_ONCE = "EIO of one operation"
     WRITEBACK = "writeback fails"
     """One fsync fails with EIO, later ones succeed, and some pages are not on the disk."""
-    UNHEARD_EIO = "EIO while the controller is down"
+    UNREPORTED_EIO = "EIO while the controller is down"
     """The directory is reattached before the controller, which was not notified, is back."""
     LOST_TAIL = "EIO, and what was not synced is lost"
     HANG = "hang"
@@ -162,7 +162,7 @@ WEIGHTS: Final[Mapping[Kind, int]] = MappingProxyType(
         Kind.EIO: 6,
         Kind.EIO_ONCE: 5,
         Kind.WRITEBACK: 5,
-        Kind.UNHEARD_EIO: 5,
+        Kind.UNREPORTED_EIO: 5,
         Kind.LOST_TAIL: 6,
         Kind.HANG: 5,
         Kind.SLOW: 2,
@@ -244,7 +244,7 @@ UNCLEAN: Final = frozenset(
         Kind.EIO,
         Kind.EIO_ONCE,
         Kind.WRITEBACK,
-        Kind.UNHEARD_EIO,
+        Kind.UNREPORTED_EIO,
         Kind.LOST_TAIL,
         Kind.HANG,
         Kind.VANISH,
@@ -266,7 +266,7 @@ OF_A_DIR: Final = frozenset(
         Kind.EIO,
         Kind.EIO_ONCE,
         Kind.WRITEBACK,
-        Kind.UNHEARD_EIO,
+        Kind.UNREPORTED_EIO,
         Kind.LOST_TAIL,
         Kind.HANG,
         Kind.SLOW,

@@ -20,7 +20,7 @@ from tests.sim.search.seed_run import SeedRun
 @pytest.mark.long
 def test_each_controller_fault_strikes_one_of_three_and_ends() -> None:
     others = {*OF_VOTERS, *UNLIMITED_WEIGHTS, *LARGE_QUORUM_WEIGHTS}
-    kinds = sorted({*OF_THE_CONTROLLER, Kind.UNHEARD_EIO, Kind.CLOCK_DRIFT} - others)
+    kinds = sorted({*OF_THE_CONTROLLER, Kind.UNREPORTED_EIO, Kind.CLOCK_DRIFT} - others)
     outcome = play(kinds, controllers=3)
     struck = {line.split()[-1] for line in outcome.story if " strikes " in line}
     assert struck <= {"controller-100", "controller-101", "controller-102"}

@@ -23,7 +23,7 @@ from tests.sim.search.faults.stage import Stage
 OF_DISKS = [
     Kind.EIO,
     Kind.EIO_ONCE,
-    Kind.UNHEARD_EIO,
+    Kind.UNREPORTED_EIO,
     Kind.LOST_TAIL,
     Kind.HANG,
     Kind.SLOW,
