@@ -20,8 +20,8 @@ from enum import IntEnum
 class ErrorCode(IntEnum):
     """Kafka's numeric error codes, as sent on the wire.
 
-    A code of a newer peer that this version does not know keeps its number. It is treated like
-    any unexpected error.
+    A code of a newer peer that this version does not know keeps its number. Such a code is treated
+    like any unexpected error.
     """
 
     UNKNOWN_SERVER_ERROR = -1
@@ -183,8 +183,8 @@ class KraftJbodError(Exception):
 class OperatingError(KraftJbodError):
     """An expected failure.
 
-    ``code`` is Kafka's error code. ``message`` says what was wrong and what to do. It is shortened
-    to 1,000 characters.
+    ``code`` is Kafka's error code. ``message`` says what was wrong and what to do. A longer message
+    is cut to 1,000 characters.
     """
 
     code: ErrorCode = ErrorCode.UNKNOWN_SERVER_ERROR

@@ -63,7 +63,7 @@ class PeerWarnings:
         return left_out
 
     def settle(self) -> Iterator[LeftOut]:
-        """Yield the numbers of left-out events of the windows that are over, and forget these
+        """Yield how many events were left out in each window that is over, and forget these
         windows.
         """
         now_s = self._now_s()

@@ -96,7 +96,7 @@ class LevelSwitch:
         """Create a switch.
 
         :param level: the present level.
-        :param set_to: sets another level.
+        :param set_to: called with the new level when the level changes.
         """
         self._level = level
         self._set_to = set_to

@@ -311,7 +311,10 @@ class TopicConfig(KeyedModel):
 
 
 class TopicDefaults(KeyedModel):
-    """Broker keys, changeable at run time, that are defaults of topic keys (:data:`BROKER_KEYS`)."""
+    """Broker keys that set defaults of topic keys (:data:`BROKER_KEYS`).
+
+    All can change at run time.
+    """
 
     message_max_bytes: int = Field(default=MIB + 12, ge=0)
     log_segment_bytes: int = Field(default=1024 * MIB, ge=KIB)

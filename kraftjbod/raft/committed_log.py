@@ -237,9 +237,9 @@ class CommittedLog:
         listener.on_snapshot(snapshot)
 
     async def _patiently(self, read: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Repeat ``read`` while the disk is impaired.
+        """Repeat ``read`` while the disk is impaired, and return its result.
 
-        KafkaStorageError (the directory is OFFLINE) is raised.
+        :raises KafkaStorageError: the directory is OFFLINE.
         """
         while True:
             try:
@@ -260,8 +260,7 @@ class CommittedLog:
         """Return committed entries from ``from_offset`` on: at least one, and about ``max_bytes``.
 
         The result is empty if ``from_offset`` is not committed, or if the log starts later. In the
-        second case
-        :meth:`newest_snapshot` contains the entry.
+        second case :meth:`newest_snapshot` contains the entry.
 
         :param max_entries: needed because the number of small entries decides how long a reader is
             busy.

@@ -429,10 +429,9 @@ class RaftDriver:
         return self._proposals.add(entry)
 
     def change_voters(self, voters: VoterSet) -> Proposal:
-        """Propose ``voters``, which differ from the present ones in one voter, or name it for the
-        first time.
+        """Propose another voter set, which adds, removes or names one voter.
 
-        They are in force at once, and permanent when the entry is committed.
+        The set is in force at once, and permanent when the entry is committed.
 
         :raises NotControllerError: this node does not lead.
         :raises RequestTimedOutError: not possible now; the message has the reason.
@@ -519,7 +518,7 @@ class RaftDriver:
     async def _until_committed(self, snapshot: SnapshotId) -> bool:
         """Wait until it is certain whether the last entry of ``snapshot`` is committed.
 
-        Return that.
+        Return whether it is.
         """
         is_known = await self._waits.until(snapshot.last_offset)
         return is_known and self._required_core().log.holds(*snapshot)

@@ -376,12 +376,14 @@ class OpenFiles:
 
     An abandoned descriptor keeps its number and is redirected to ``nothing``. Closing it at once
     would let a new file of a healthy disk reuse the number, and a late operation could write to
-    that file.
-    :meth:`close_given_up` closes it when no thread can still use it.
+    that file. :meth:`close_given_up` closes it when no thread can still use it.
     """
 
     def __init__(self, nothing: int) -> None:
-        """:param nothing: a descriptor without a file, whose use fails with EBADF."""
+        """Create without open files.
+
+        :param nothing: a descriptor without a file, whose use fails with EBADF.
+        """
         self._nothing = nothing
         self._files: dict[int, RealFile] = {}
         self._given_up: list[str] = []

@@ -68,7 +68,10 @@ class KnownLogId:
             ) from e
 
     def note(self, log_id: Uuid | None) -> None:
-        """Record that ``log_id`` is committed. It is written in the background, with retries."""
+        """Record that ``log_id`` is committed.
+
+        The file is written in the background, with retries.
+        """
         if log_id is None or log_id == self.value:
             return
         self.value = log_id

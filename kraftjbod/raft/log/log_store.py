@@ -432,7 +432,9 @@ class RaftLogStore:
         )
 
     def _lower_noted_end(self, end: int) -> None:
-        """Lower the log end in ``quorum-state`` to ``end``, before a deliberate truncation."""
+        """Lower the log end in ``quorum-state`` to ``end`` if it is higher, before a deliberate
+        truncation.
+        """
         if end < self._noted.log_end:
             self._write_quorum_state(self._noted._replace(log_end=end))
 

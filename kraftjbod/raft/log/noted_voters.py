@@ -17,7 +17,10 @@ from kraftjbod.storage.log_dirs.log_dir_policy import OpKind
 
 
 class NotedVoters:
-    """Writes the file. Use it in the event loop's thread only."""
+    """Writes the file ``static-voters`` of one metadata log.
+
+    Use it in the event loop's thread only.
+    """
 
     def __init__(self, *, log_dir: LogDir, retry_interval_ms: int, log: Logger) -> None:
         self._log_dir = log_dir

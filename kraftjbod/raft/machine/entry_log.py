@@ -129,9 +129,9 @@ class EntryLog:
     def last_up_to(self, offset: int, term: int) -> SnapshotId:
         """Return the last entry at or before ``offset`` whose term is at most ``term``.
 
-        A leader searches for the common prefix of two logs by it. Logs that differ at ``offset``
-        agree nowhere after it, so a whole term is skipped at a time. Without such an entry the
-        result is an offset before the base.
+        A leader uses the result to find the common prefix of two logs. Logs that differ at
+        ``offset`` agree nowhere after it, so a whole term is skipped at a time. Without such an
+        entry the result is an offset before the base.
         """
         at = min(offset, self.last_offset)
         run = self._run_of(at)
@@ -143,7 +143,11 @@ class EntryLog:
         return SnapshotId(at, self._run_terms[run])
 
     def entries_from(self, offset: int, max_bytes: int, max_entries: int) -> list[Entry] | None:
-        """Return at least one entry if there is one; None if they were released from memory."""
+        """Return the entries from ``offset`` on, within both limits, but at least one if there is
+        one.
+
+        Returns None if the entries were released from memory.
+        """
         if offset > self.last_offset:
             return []
         if offset < self._kept_from:

@@ -68,9 +68,9 @@ class Message:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreVote(Message):
-    """Question whether the receiver would vote for the sender in a new term (KIP-996).
+    """Asks whether the receiver would vote for the sender in the next term (KIP-996).
 
-    It binds no replica.
+    Neither replica changes its term or vote.
     """
 
     last_offset: int

@@ -122,8 +122,9 @@ class KeyReading:
         beat: Callable[[], None] = lambda: None,
         transactions: CleanedTransactions = NO_TRANSACTIONS,
     ) -> None:
-        """Prepare reading.
+        """Prepare to read the keys of ``segment`` into the map ``found``.
 
+        :param file: open file of the segment.
         :param end_offset: base offset of the next segment.
         :param first: records below this offset are skipped.
         :param beat: called within a step to report progress.

@@ -90,10 +90,7 @@ class _Work(NamedTuple):
 
 
 def _urgency(work: _Work) -> tuple[bool, float]:
-    """Return the sort key of a pass.
-
-    Overdue logs have the largest keys, then dirty ratio counts.
-    """
+    """Return the sort key of a pass: overdue logs come first, then the dirty ratio decides."""
     dirt = work.cleanable.dirt
     return dirt.is_overdue, dirt.ratio
 
@@ -414,7 +411,7 @@ class LogCleaner:
     async def _in_thread(self, handle: LogHandle, op: Callable[[], T]) -> T:
         """Run ``op`` in the cleaner's thread of the log's directory.
 
-        The directory judges its errors.
+        The directory judges the errors of ``op``.
         """
         log_dir = handle.log_dir
         return await run_copy(

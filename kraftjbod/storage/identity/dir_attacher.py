@@ -255,7 +255,10 @@ class DirAttacher:
             )
 
     async def _secure_reserve(self, log_dir: LogDir, *, is_new: bool) -> None:
-        """Build the reserve. A known directory may have no space for it; a new one must have."""
+        """Build the reserve.
+
+        Without space for it, a new directory is refused and a known one is SATURATED.
+        """
         try:
             await log_dir.secure_reserve()
         except LogDirImpairedError as e:
@@ -319,8 +322,9 @@ def is_below_any(path: str, roots: Sequence[str]) -> bool:
 
 
 def not_taken(path: str, reason: str) -> OperatingError:
-    """Log ``reason``, and return the error for a path that is not accepted, which does not reveal
-    it.
+    """Log ``reason``, and return the error for a path that is not accepted.
+
+    The error does not reveal the reason.
     """
     get_logger().info("new_log_dir_not_taken", log_dir=path, reason=reason)
     return _refused(

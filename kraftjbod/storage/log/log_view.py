@@ -33,7 +33,10 @@ class Truncation(NamedTuple):
 
 
 def lower_truncation(a: Truncation | None, b: Truncation | None) -> Truncation | None:
-    """Return the lower of two truncations, either of which may be None."""
+    """Return the truncation that removes more.
+
+    Either may be None; the result is None if both are.
+    """
     if a is None or b is None:
         return b if a is None else a
     return min(a, b)
@@ -73,7 +76,7 @@ class LogView(NamedTuple):
         return any(one.is_open and 0 <= one.began_ms < wall_ms for one in self.unstable)
 
     def may_hold_aborted(self, first_offset: int) -> bool:
-        """Return False if surely no transaction with a marker after ``first_offset`` was
+        """Return False if certainly no transaction with a marker after ``first_offset`` was
         aborted.
         """
         rest = self.segments[self.segment_index(first_offset) :]

@@ -142,8 +142,8 @@ class ProducerSnapshots:
     ) -> LoadedProducers:
         """Return the producer state at ``end_offset``.
 
-        It comes from the newest sound snapshot up to there, and a replay of the batches after it.
-        Without a snapshot the whole log is read.
+        The state comes from the newest sound snapshot up to there, and a replay of the batches
+        after it. Without a snapshot the whole log is read.
 
         :param beat: called during the replay, to report progress.
         """

@@ -357,8 +357,8 @@ class UnifiedLog:
     def roll(self) -> None:
         """Start a new segment at the log end, and write the indexes of the old one.
 
-        Missing indexes of the old segment are rebuilt when a read needs them. If this fails, the
-        old segment stays active.
+        If the old segment has no indexes, a later read rebuilds them. After a failure the old
+        segment stays active.
         """
         self._roll(has_indexes=self._open_active())
 

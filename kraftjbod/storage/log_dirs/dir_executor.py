@@ -144,7 +144,7 @@ class LogDirExecutor(Executor):
     ) -> asyncio.Future[R]:
         """Queue ``op`` as :meth:`begin_op` does, and return a future.
 
-        Cancelling it does not cancel ``op``.
+        Cancelling the future does not cancel ``op``.
         """
         done: Completion[R] = self.begin_op(
             op, settle=settle, translate=translate, size_bytes=size_bytes
@@ -218,8 +218,9 @@ class LogDirExecutor(Executor):
         return outcome
 
     def beat(self) -> None:
-        """Report progress of the running operation from its thread: its running time starts again
-        at 0.
+        """Report progress of the running operation from its thread.
+
+        Its running time starts at 0 again.
         """
         self.beats += 1
         self._running_since_ms = self._clock.now_ms()
@@ -362,7 +363,7 @@ class LogDirExecutor(Executor):
 
 
 class ThreadCount:
-    """Number of foreign threads that run operations on one directory's files now.
+    """Number of threads of other executors that now run operations on one directory's files.
 
     Each thread enters the object with ``with``. ``on_none``, if set, is called in the last thread
     that leaves.

@@ -360,7 +360,8 @@ class LogDir(DirCondition):
         """Read up to ``size`` bytes at ``position`` from the page cache, without waiting for the
         disk.
 
-        Returns None if the first byte is not cached: then read in the directory's thread.
+        Returns None if the first byte is not cached, or if the file system does not support such
+        reads. Then read in the directory's thread.
 
         :raises KafkaStorageError: the directory is or goes offline.
         :raises LogDirImpairedError: the directory is stalled.

@@ -84,8 +84,7 @@ class Saturation:
         """Make the reserve complete and durable at the start, in the directory's thread.
 
         A directory with replicas and without a reserve was full when it stopped. It is still full
-        unless
-        :meth:`FreeSpacePolicy.is_enough`.
+        unless the free space is enough by :meth:`FreeSpacePolicy.is_enough`.
 
         :raises OSError: ENOSPC: the directory is still full, or the reserve does not fit.
         """
@@ -112,7 +111,10 @@ class Saturation:
             vars(error)[_FULL_STORY] = self._give_reserve()
 
     def _give_reserve(self) -> _FullStory:
-        """Unlink the reserve, in the directory's thread. Return the free space before that."""
+        """Unlink the reserve, in the directory's thread.
+
+        Returns the free space before that, and whether the reserve was complete.
+        """
         space = self._vfs.space(self._condition.path)
         return _FullStory(space, self._reserve.release())
 

@@ -65,7 +65,9 @@ class Crossing(Enum):
 
 
 class WarningMark:
-    """Warning below ``percent`` of free space; 0 disables it."""
+    """Detects when the free space falls below ``percent`` of the disk, and when it rises again; 0:
+    never.
+    """
 
     __slots__ = ("_percent", "is_below")
 

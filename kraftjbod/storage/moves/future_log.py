@@ -84,7 +84,7 @@ class Copied(NamedTuple):
 
 
 class FutureLog:
-    """One future copy. It is used only by one operation at a time."""
+    """One future copy. Only one operation may use the object at a time."""
 
     def __init__(
         self,

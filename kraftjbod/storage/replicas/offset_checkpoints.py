@@ -66,7 +66,7 @@ class OffsetCheckpoints:
         """Write the high watermarks of each directory; skip directories that are or go offline.
 
         :param is_gone: returns whether the entry of a partition without a log here may be removed.
-            It must be, before a new topic gets the name.
+            Such an entry must be removed before a new topic gets the name.
         """
         by_dir: defaultdict[LogDir, dict[TopicPartition, int]] = defaultdict(dict)
         for tp, high_watermark in high_watermarks.items():
@@ -113,8 +113,8 @@ class OffsetCheckpoints:
     async def _write_log_starts(self, log_dir: LogDir) -> None:
         """Write the log start offsets of a directory's replicas and announced copies.
 
-        Kafka's file omits offsets that equal the base of the first segment. This file has them,
-        too:
+        Kafka's file omits offsets that equal the base of the first segment. This file has them, for
+        two reasons:
 
         * Until the directory is synced, a removed segment may reappear after a crash.
         * After a clean stop, an entry of 0 lets the loader detect that segment 0 is missing.
@@ -205,7 +205,7 @@ class OffsetCheckpoints:
 
 
 async def read_offsets(log_dir: LogDir) -> DirOffsets:
-    """Read the three checkpoint files of a directory.
+    """Return the contents of the three checkpoint files of a directory.
 
     :raises KafkaStorageError: the directory is or goes offline.
     """

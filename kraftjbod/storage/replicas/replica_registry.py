@@ -130,7 +130,8 @@ class ReplicaRegistry:
     def put_dir(self, log_dir: LogDir, replaces: LogDir | None = None) -> None:
         """Add a directory.
 
-        :param replaces: the object of the same directory whose place it takes; None if it is new.
+        :param replaces: the former object of the same directory, which is removed; None for a new
+            one.
         """
         if replaces is None:
             self.dirs = (*self.dirs, log_dir)

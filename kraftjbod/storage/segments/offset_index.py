@@ -144,7 +144,9 @@ class TimeIndex:
         return len(self._entries[0])
 
     def append_entry(self, timestamp: int, offset: int) -> None:
-        """Add an entry, unless ``timestamp`` is not larger than that of the last entry."""
+        """Add an entry if ``timestamp`` is larger than that of the last entry, or if there is no
+        entry.
+        """
         timestamps, offsets = self._entries
         if timestamps and timestamp <= timestamps[-1]:
             return

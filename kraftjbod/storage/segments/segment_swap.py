@@ -142,7 +142,7 @@ class SegmentSwap:
                 self._vfs.rename(path + former, path + suffix)
 
     def finish(self) -> None:
-        """Carry out steps 3 and 4. May be repeated after a failure."""
+        """Carry out steps 3 and 4 of the module's list. May be repeated after a failure."""
         path, transactions = self.target.path, self.target.transactions_path
         if self._vfs.exists(path + SWAP_SUFFIX):
             for source in reversed(self.sources):
