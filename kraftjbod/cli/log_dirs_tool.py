@@ -66,12 +66,12 @@ _OTHER_ERROR_CLASS: Final = "org.apache.kafka.common.errors.UnknownServerExcepti
     help="Bring a directory back that is offline, once its disk is repaired and mounted. Instead "
     "of a path, dirid:ID.",
 )
-@click.option("--add", metavar="BROKER:PATH", help="Take a new disk in while the broker runs.")
+@click.option("--add", metavar="BROKER:PATH", help="Add a new disk while the broker runs.")
 @click.option(
     "--forget",
     metavar="BROKER:PATH",
-    help="Give a directory up for good, which is offline or empty; its replicas are made anew "
-    "from their peers. Instead of a path, dirid:ID.",
+    help="Remove an offline or empty directory permanently; its replicas are recreated from their "
+    "leaders. dirid:ID may replace the path.",
 )
 @click.option(
     "--force",

@@ -383,10 +383,10 @@ class Formatter:
             return
         raise StartupError(
             f"{metadata_dir} has no metadata, but cluster {self._cluster_id} has lived already: "
-            f"{sign}. Formatted anew, the controller would begin with an empty metadata log, which "
-            f"the cluster's brokers refuse. Put the lost directory back: docs/metadata-backup.md "
-            f"says how. If it is gone for good, use --replace-lost, and have each broker forget it "
-            f"with `kraftjbod-storage forget-metadata`."
+            f"{sign}. Formatted again, the controller would begin with an empty metadata log, "
+            f"which the cluster's brokers refuse. Put the lost directory back: "
+            f"docs/metadata-backup.md says how. If it is gone for good, use --replace-lost, and "
+            f"have each broker forget it with `kraftjbod-storage forget-metadata`."
         )
 
     def _format_dir(self, path: str) -> DirectoryId:

@@ -272,7 +272,7 @@ class ClusterControlManager:
         cordoned = self._cordoned(broker, request)
         impaired = self._impaired(broker, request, online)
         lost_all = bool(broker.known_log_dirs) and not online
-        wish = HeartbeatRequests(
+        requests = HeartbeatRequests(
             want_fence=request.want_fence or lost_all,
             want_shut_down=request.want_shut_down,
             may_unfence=self._may_unfence(broker, online, cordoned, impaired, request),
@@ -282,7 +282,7 @@ class ClusterControlManager:
             ),
         )
         current = BrokerControlState.of_broker(broker)
-        state = next_state(current, wish)
+        state = next_state(current, requests)
         shutting_down = state is BrokerControlState.CONTROLLED_SHUTDOWN
         enters_shutdown = shutting_down and not broker.in_controlled_shutdown
         change = BrokerRegistrationChangeRecord(

@@ -32,7 +32,7 @@ NO_RECORDS: Final = encode_entry((), LATEST_METADATA_VERSION)
 def grows(request: RpcRequest) -> bool:
     """Whether the request makes the metadata grow permanently, so that it needs free disk space."""
     if isinstance(request, AlterPartitionReassignmentsRequest):
-        return any(wish.replicas is not None for wish in request.partitions)
+        return any(requested.replicas is not None for requested in request.partitions)
     return isinstance(
         request, CreateTopicsRequest | CreatePartitionsRequest | UpdateFeaturesRequest
     )

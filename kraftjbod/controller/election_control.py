@@ -162,7 +162,7 @@ class ElectionControlManager:
             return ControllerResult(response=UnregisterBrokerResponse())
         if broker is not None and was_found and broker.epoch != request.found_epoch:
             raise OperatingError(
-                f"Broker {broker_id} has registered anew meanwhile; ask again if it shall go too.",
+                f"Broker {broker_id} has registered again meanwhile; ask again if it shall go too.",
                 code=ErrorCode.INVALID_REQUEST,
             )
         if broker is None:

@@ -179,14 +179,14 @@ class FeatureControlManager:
             )
 
     def _ranges_of_controllers(self) -> Mapping[BrokerId, Mapping[str, tuple[int, int]]]:
-        heard = self._controllers()
+        reported = self._controllers()
         if not self._state.metadata_version.has_controllers:
-            return heard
+            return reported
         registered = {
             controller_id: {each.name: (each.lowest, each.highest) for each in found.features}
             for controller_id, found in self._state.controllers.items()
         }
-        return {**{voter: {} for voter in heard}, **registered}
+        return {**{voter: {} for voter in reported}, **registered}
 
     def _require_known_configs(self, update: FeatureUpdate) -> None:
         """Require that the requested ``metadata.version`` knows all stored configurations.

@@ -72,17 +72,19 @@ class ReassignmentControlManager:
         outcomes: list[ReassignmentOutcome] = []
         seen: set[tuple[str, int]] = set()
         self._added.clear()
-        for wish in request.partitions:
+        for requested in request.partitions:
             code, message = ErrorCode.NONE, None
             self._adds.clear()
             try:
-                if (wish.topic, wish.partition) in seen:
-                    raise _error(ErrorCode.INVALID_REQUEST, f"{_name(wish)} is named twice.")
-                seen.add((wish.topic, wish.partition))
+                if (requested.topic, requested.partition) in seen:
+                    raise _error(ErrorCode.INVALID_REQUEST, f"{_name(requested)} is named twice.")
+                seen.add((requested.topic, requested.partition))
                 record = None
-                if not (request.is_repeated and wish.was_under_way and self._is_over(wish)):
+                if not (
+                    request.is_repeated and requested.was_under_way and self._is_over(requested)
+                ):
                     record = self._alter_one(
-                        wish, may_change_factor=request.allow_replication_factor_change
+                        requested, may_change_factor=request.allow_replication_factor_change
                     )
                 if record is not None:
                     records.append(record)
@@ -91,8 +93,8 @@ class ReassignmentControlManager:
                 code, message = e.code, e.message
             outcomes.append(
                 ReassignmentOutcome(
-                    topic=wish.topic,
-                    partition=wish.partition,
+                    topic=requested.topic,
+                    partition=requested.partition,
                     error_code=code,
                     error_message=message,
                 )
@@ -104,47 +106,50 @@ class ReassignmentControlManager:
         )
 
     def _alter_one(
-        self, wish: ReassignedPartition, *, may_change_factor: bool
+        self, requested: ReassignedPartition, *, may_change_factor: bool
     ) -> PartitionChangeRecord | None:
-        key, partition = self._find(wish)
-        if wish.target_dirs and len(wish.target_dirs) != len(wish.replicas or ()):
+        key, partition = self._find(requested)
+        if requested.target_dirs and len(requested.target_dirs) != len(requested.replicas or ()):
             raise _error(
                 ErrorCode.INVALID_REQUEST,
-                f"{_name(wish)} has {len(wish.replicas or ())} replica(s) but "
-                f"{len(wish.target_dirs)} target directories; give one for each replica, or none.",
+                f"{_name(requested)} has {len(requested.replicas or ())} replica(s) but "
+                f"{len(requested.target_dirs)} target directories; give one for each replica, "
+                "or none.",
             )
-        if wish.replicas is None:
-            return self._cancel(wish, key, partition)
-        assignment = self._reassigned(wish, wish.replicas, partition, may_change_factor)
+        if requested.replicas is None:
+            return self._cancel(requested, key, partition)
+        assignment = self._reassigned(requested, requested.replicas, partition, may_change_factor)
         if not set(partition.isr or partition.holders) & set(assignment.replicas):
             raise _error(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                f"Of {_name(wish)} only {list(partition.holders)} are in sync, all of them added "
-                "by the reassignment under way; keep one of them in the target.",
+                f"Of {_name(requested)} only {list(partition.holders)} are in sync, all of them "
+                "added by the reassignment under way; keep one of them in the target.",
             )
         return change_partition(
             key,
             partition,
-            rules=self._rules_of(wish.topic),
+            rules=self._rules_of(requested.topic),
             election=Election.ONLINE,
             acceptance=self._cluster.acceptance,
             assignment=assignment,
         )
 
-    def _find(self, wish: ReassignedPartition) -> tuple[TopicIdPartition, PartitionRegistration]:
-        topic = self._state.topic(wish.topic)
-        partition = None if topic is None else topic.partitions.get(wish.partition)
+    def _find(
+        self, requested: ReassignedPartition
+    ) -> tuple[TopicIdPartition, PartitionRegistration]:
+        topic = self._state.topic(requested.topic)
+        partition = None if topic is None else topic.partitions.get(requested.partition)
         if topic is None or partition is None:
             raise _error(
-                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no partition {_name(wish)}."
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no partition {_name(requested)}."
             )
-        return TopicIdPartition(topic.topic_id, wish.partition), partition
+        return TopicIdPartition(topic.topic_id, requested.partition), partition
 
     # --- a new target ----------------------------------------------------------------------------
 
     def _reassigned(
         self,
-        wish: ReassignedPartition,
+        requested: ReassignedPartition,
         target: tuple[BrokerId, ...],
         partition: PartitionRegistration,
         may_change_factor: bool,
@@ -156,10 +161,12 @@ class ReassignmentControlManager:
         if not may_change_factor and len(target) != len(present.original):
             raise _error(
                 ErrorCode.INVALID_REPLICATION_FACTOR,
-                f"The replication factor of {_name(wish)} would change "
+                f"The replication factor of {_name(requested)} would change "
                 f"from {len(present.original)} to {len(target)}.",
             )
-        texts = dict(zip(target, wish.target_dirs, strict=True)) if wish.target_dirs else {}
+        texts = (
+            dict(zip(target, requested.target_dirs, strict=True)) if requested.target_dirs else {}
+        )
         homes = {
             replica: self._target_directory(replica, texts.get(replica, ANY_DIRECTORY), partition)
             for replica in target
@@ -234,13 +241,16 @@ class ReassignmentControlManager:
 
     # --- cancel ----------------------------------------------------------------------------------
 
-    def _is_over(self, wish: ReassignedPartition) -> bool:
+    def _is_over(self, requested: ReassignedPartition) -> bool:
         """Whether the request is a cancel and the partition has no reassignment."""
-        _, partition = self._find(wish)
-        return wish.replicas is None and not Assignment.of_partition(partition).is_reassigning
+        _, partition = self._find(requested)
+        return requested.replicas is None and not Assignment.of_partition(partition).is_reassigning
 
     def _cancel(
-        self, wish: ReassignedPartition, key: TopicIdPartition, partition: PartitionRegistration
+        self,
+        requested: ReassignedPartition,
+        key: TopicIdPartition,
+        partition: PartitionRegistration,
     ) -> PartitionChangeRecord | None:
         """Return the record that restores the original replicas; None if nothing changes.
 
@@ -251,12 +261,12 @@ class ReassignmentControlManager:
         if not present.is_reassigning:
             raise _error(
                 ErrorCode.NO_REASSIGNMENT_IN_PROGRESS,
-                f"No reassignment of {_name(wish)} is under way.",
+                f"No reassignment of {_name(requested)} is under way.",
             )
-        rules = self._rules_of(wish.topic)
+        rules = self._rules_of(requested.topic)
         election = Election.allowed_by(rules)
         if not set(partition.holders) & set(present.original):
-            self._require_unclean_leader(wish, present, election)
+            self._require_unclean_leader(requested, present, election)
         return change_partition(
             key,
             partition,
@@ -267,7 +277,7 @@ class ReassignmentControlManager:
         )
 
     def _require_unclean_leader(
-        self, wish: ReassignedPartition, present: Assignment, election: Election
+        self, requested: ReassignedPartition, present: Assignment, election: Election
     ) -> None:
         why = None
         if election is not Election.UNCLEAN:
@@ -281,8 +291,8 @@ class ReassignmentControlManager:
         if why is not None:
             raise _error(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                f"The reassignment of {_name(wish)} cannot be cancelled, because {why}: none of "
-                f"{list(present.original)} is in sync.",
+                f"The reassignment of {_name(requested)} cannot be cancelled, because {why}: none "
+                f"of {list(present.original)} is in sync.",
             )
 
     # --- ListPartitionReassignments --------------------------------------------------------------
@@ -315,8 +325,8 @@ class ReassignmentControlManager:
         )
 
 
-def _name(wish: ReassignedPartition) -> str:
-    return f"{wish.topic}-{wish.partition}"
+def _name(requested: ReassignedPartition) -> str:
+    return f"{requested.topic}-{requested.partition}"
 
 
 def _error(code: ErrorCode, message: str) -> OperatingError:

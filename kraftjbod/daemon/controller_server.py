@@ -151,7 +151,7 @@ class ControllerServer:
             raise StartupError(
                 f"{mark} wants another metadata log, which only a controller that is alone may "
                 "begin: let controller.quorum.voters name this one only, start it, and take the "
-                "others in afterwards, with metadata directories that are formatted anew"
+                "others in afterwards, with metadata directories that are formatted again"
             )
         await self._controller.start(fork=self._alone() if fork else None)
         if fork:

@@ -373,7 +373,7 @@ class ClusterProcesses:
                     continue
                 raise StartupError(
                     f"the metadata directory {files.metadata_dir} of {files.name} is gone; it is "
-                    f"not made anew, because the cluster's data would not fit it. Put it back "
+                    f"not recreated, because the cluster's data would not fit it. Put it back "
                     f"(docs/metadata-backup.md), or remove {self.run_dir} with all its data"
                 )
             try:

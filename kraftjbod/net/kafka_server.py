@@ -238,15 +238,15 @@ def kafka_server(
 
     def make_session(connection: Connection) -> RequestSession:
         requests = _Requests(
-            connection, door.quotas, handler, features, is_broker, listener_name, peers
+            connection, server_listener.quotas, handler, features, is_broker, listener_name, peers
         )
         answer, is_large = requests.answer, may_be_large
         if authenticator is not None:
             held = requests.held_until_known(authenticator, authentication_limits)
             answer, is_large = held.answer, held.may_be_large
-        return door.session(connection, answer, in_order=True, may_be_large=is_large)
+        return server_listener.session(connection, answer, in_order=True, may_be_large=is_large)
 
-    door = Listener(
+    server_listener = Listener(
         name="kafka",
         host=host,
         port=port,
@@ -254,4 +254,4 @@ def kafka_server(
         limits=limits,
         memory=memory,
     )
-    return door
+    return server_listener

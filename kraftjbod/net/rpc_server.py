@@ -104,7 +104,7 @@ def rpc_server(
             return [encode_error(request.correlation_id, unknown)]
         try:
             if not connection.is_privileged and is_broker(request.body):
-                door.quotas.note_broker(connection)
+                server_listener.quotas.note_broker(connection)
             response = await handler(request.body, connection_id)
         except OperatingError as e:
             return [encode_error(request.correlation_id, e)]
@@ -113,14 +113,14 @@ def rpc_server(
     def make_session(connection: Connection) -> RequestSession:
         connection_id = ConnectionId(next(numbers))
         connection.on_peer_closed = partial(on_peer_closed, connection_id)
-        return door.session(
+        return server_listener.session(
             connection,
             partial(answer, connection, connection_id),
             in_order=False,
             may_be_large=may_be_answered_at_length,
         )
 
-    door = Listener(
+    server_listener = Listener(
         name="rpc",
         host=host,
         port=port,
@@ -128,4 +128,4 @@ def rpc_server(
         limits=limits,
         memory=memory,
     )
-    return door
+    return server_listener

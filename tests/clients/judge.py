@@ -23,8 +23,10 @@ def check_topic(client: Client, start: Start, topic: str, senders: list[Running]
     reader = read_all(client, start, topic, len(sent))
     found = {number: (partition, offset) for partition, offset, number in reader.values("read")}
     assert sorted(reader.numbers) == sorted(number for *_, number in sent)
-    told = {number: (partition, offset) for partition, offset, number in sent if offset >= 0}
-    assert {number: found[number] for number in told} == told
+    acknowledged = {
+        number: (partition, offset) for partition, offset, number in sent if offset >= 0
+    }
+    assert {number: found[number] for number in acknowledged} == acknowledged
 
 
 def read_all(client: Client, start: Start, topic: str, count: int) -> Running:

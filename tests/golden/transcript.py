@@ -143,7 +143,7 @@ class World:
         self.now_ms = 0
         self.entries: list[tuple[r.Record, ...]] = []
         self._drawn = 0
-        self.heard: dict[BrokerId, dict[str, tuple[int, int]]] = {}
+        self.voter_features: dict[BrokerId, dict[str, tuple[int, int]]] = {}
         self.managers = self._make_managers()
         self.commit(self.managers.bootstrap({"metadata.version": level}).records)
 
@@ -154,7 +154,7 @@ class World:
             node_id=BrokerId(100),
             random_bytes=self._random_bytes,
             draw_below=lambda _: 0,
-            controllers=lambda: self.heard,
+            controllers=lambda: self.voter_features,
         )
 
     def rebuild_from_snapshot(self, part_size: int) -> None:
@@ -556,7 +556,9 @@ class World:
 
     def _do_votes(self, words: list[str], _: dict[str, str]) -> None:
         """Set the other voters, which support levels up to 33 according to their messages."""
-        self.heard = {BrokerId(int(word)): {"metadata.version": (14, 33)} for word in words}
+        self.voter_features = {
+            BrokerId(int(word)): {"metadata.version": (14, 33)} for word in words
+        }
 
     def _do_take_leadership(self, _: list[str], __: dict[str, str]) -> None:
         self.managers.take_leadership(self.now_ms)

@@ -20,7 +20,7 @@ class Peer(asyncio.BufferedProtocol):
     def __init__(self) -> None:
         self.transport: Any = None
         self.received = bytearray()
-        self.told: list[str] = []
+        self.callbacks: list[str] = []
         self._buffer = bytearray(1000)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -33,13 +33,13 @@ class Peer(asyncio.BufferedProtocol):
         self.received += self._buffer[:nbytes]
 
     def pause_writing(self) -> None:
-        self.told.append("pause")
+        self.callbacks.append("pause")
 
     def resume_writing(self) -> None:
-        self.told.append("resume")
+        self.callbacks.append("resume")
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.told.append("lost" if exc is None else type(exc).__name__)
+        self.callbacks.append("lost" if exc is None else type(exc).__name__)
 
 
 class Net:

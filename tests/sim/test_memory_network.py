@@ -32,7 +32,7 @@ def test_partition_that_rejects_refuses_new_connections_and_keeps_open_ones() ->
     refused = net.connect()
     net.go_on(1)
     assert isinstance(refused.exception(), ConnectionRefusedError)
-    assert (bytes(there.received), here.told, there.told) == (b"", [], [])
+    assert (bytes(there.received), here.callbacks, there.callbacks) == (b"", [], [])
     net.network.heal("a", "b")
     accepted = net.connect()
     net.go_on(1)
@@ -60,7 +60,7 @@ def test_killed_process_closes_connections_and_refuses_new_ones() -> None:
     net.loops["b"].is_dead = True
     net.network.end_process(net.loops["b"], says_so=True)
     net.go_on(1)
-    assert (bytes(here.received), here.told, there.told) == (b"last words", ["lost"], [])
+    assert (bytes(here.received), here.callbacks, there.callbacks) == (b"last words", ["lost"], [])
     refused = net.connect()
     net.go_on(1)
     assert isinstance(refused.exception(), ConnectionRefusedError)
@@ -75,10 +75,10 @@ def test_host_without_power_is_silent_until_it_is_back() -> None:
     here.transport.write(b"anybody there")
     hanging = net.connect()
     net.go_on(60)
-    assert (here.told, hanging.done()) == ([], False)
+    assert (here.callbacks, hanging.done()) == ([], False)
     net.network.set_power(net.places["b"], is_on=True)
     net.boot("b")
-    assert here.told == ["ConnectionResetError"]
+    assert here.callbacks == ["ConnectionResetError"]
     assert hanging.done()
 
 
@@ -87,7 +87,7 @@ def test_reset_connections_breaks_both_sides() -> None:
     here, there = net.connected()
     assert net.network.reset_connections("a", "b") == 2
     net.go_on(1)
-    assert (here.told, there.told) == (["ConnectionResetError"], ["ConnectionResetError"])
+    assert (here.callbacks, there.callbacks) == (["ConnectionResetError"], ["ConnectionResetError"])
 
 
 def test_cancelled_connection_attempt_leaves_no_connection() -> None:
@@ -98,7 +98,7 @@ def test_cancelled_connection_attempt_leaves_no_connection() -> None:
     task.cancel()
     net.go_on(10)
     assert task.cancelled()
-    assert [guest.told for guest in net.guests] == [["lost"]]
+    assert [guest.callbacks for guest in net.guests] == [["lost"]]
 
 
 def test_overlapping_delays_of_a_link_end_independently() -> None:
@@ -133,10 +133,10 @@ def test_connection_broken_for_one_side_drops_writes_of_the_other(*, by_fin: boo
     client, server = net.connected()
     assert net.network.break_one_side("a", "b", by_fin=by_fin) == 1
     net.go_on(0.1)
-    assert client.told == ["lost" if by_fin else "ConnectionResetError"]
+    assert client.callbacks == ["lost" if by_fin else "ConnectionResetError"]
     server.transport.write(b"into nothing")
     net.go_on(60)
-    assert client.received == b"" and server.told == []
+    assert client.received == b"" and server.callbacks == []
     assert not server.transport.is_closing()
     again, _ = net.connected()
     again.transport.write(b"again")

@@ -15,7 +15,7 @@ def test_transport_delivers_bytes_in_order_and_then_the_end() -> None:
     here.transport.close()
     net.go_on(1)
     assert bytes(there.received) == sent
-    assert (here.told, there.told) == (["lost"], ["lost"])
+    assert (here.callbacks, there.callbacks) == (["lost"], ["lost"])
 
 
 def test_paused_reader_pauses_the_writer() -> None:
@@ -24,7 +24,7 @@ def test_paused_reader_pauses_the_writer() -> None:
     there.transport.pause_reading()
     here.transport.write(b"x" * 1_000_000)
     net.go_on(1)
-    assert (len(there.received), here.told) == (0, ["pause"])
+    assert (len(there.received), here.callbacks) == (0, ["pause"])
     there.transport.resume_reading()
     net.go_on(1)
-    assert (len(there.received), here.told) == (1_000_000, ["pause", "resume"])
+    assert (len(there.received), here.callbacks) == (1_000_000, ["pause", "resume"])

@@ -102,14 +102,14 @@ class LogDirApis:
         self, request: AlterReplicaLogDirsRequest, _context: RequestContext
     ) -> AlterReplicaLogDirsResponse:
         results: dict[str, list[_PartitionResult]] = defaultdict(list)
-        wishes = (
-            (TopicPartition(topic.name, index), wish.path)
-            for wish in request.dirs
-            for topic in wish.topics
+        requested_moves = (
+            (TopicPartition(topic.name, index), requested_dir.path)
+            for requested_dir in request.dirs
+            for topic in requested_dir.topics
             for index in topic.partitions
         )
         count = logged = 0
-        async for topic_partition, path in in_slices(wishes):
+        async for topic_partition, path in in_slices(requested_moves):
             count += 1
             refusal: OperatingError | None = _TOO_MANY_MOVES
             if count <= MAX_ITEMS_PER_REQUEST:

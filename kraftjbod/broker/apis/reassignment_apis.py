@@ -75,7 +75,7 @@ class ReassignmentApis:
                 allow_replication_factor_change=request.allow_replication_factor_change,
             ),
             outcomes=lambda answer: answer.partitions,
-            refuse=lambda wish, error: _refused(wish.topic, wish.partition, error),
+            refuse=lambda requested, error: _refused(requested.topic, requested.partition, error),
             timeout_ms=left.ms(),
             raises_first=True,
         )

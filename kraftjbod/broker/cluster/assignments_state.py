@@ -141,7 +141,7 @@ class AssignmentsState:
     @property
     def queued(self) -> int:
         """Number of replicas whose latest assignment the controller has not accepted yet."""
-        return len(self._wishes())
+        return len(self._latest_assignments())
 
     @property
     def is_idle(self) -> bool:
@@ -154,11 +154,15 @@ class AssignmentsState:
 
     def queued_into(self, directory_id: DirectoryId) -> int:
         """Return the number of replicas whose latest pending assignment is ``directory_id``."""
-        return sum(1 for wish in self._wishes().values() if wish == directory_id)
+        return sum(
+            1 for assigned in self._latest_assignments().values() if assigned == directory_id
+        )
 
     def is_queued(self, partition: TopicIdPartition) -> bool:
         """Whether an assignment of the replica is pending."""
-        return any(partition in wishes for wishes in (self._ready, self._in_flight, self._held))
+        return any(
+            partition in assignments for assignments in (self._ready, self._in_flight, self._held)
+        )
 
     def is_losing(self, partition: TopicIdPartition) -> bool:
         """Whether a LOST assignment of the replica is pending."""
@@ -168,7 +172,7 @@ class AssignmentsState:
             self._held[partition].directory_id if partition in self._held else None,
         )
 
-    def _wishes(self) -> dict[TopicIdPartition, DirectoryId]:
+    def _latest_assignments(self) -> dict[TopicIdPartition, DirectoryId]:
         held = {partition: refusal.directory_id for partition, refusal in self._held.items()}
         return {**held, **self._in_flight, **self._ready, **self._after_lost}
 
@@ -197,8 +201,8 @@ class AssignmentsState:
             case _:
                 assert_never(event)
 
-    def _on_assignment_requested(self, wish: AssignmentRequested, now_ms: int) -> list[Action]:
-        partition, directory_id = wish.partition, wish.directory_id
+    def _on_assignment_requested(self, assigned: AssignmentRequested, now_ms: int) -> list[Action]:
+        partition, directory_id = assigned.partition, assigned.directory_id
         if self.is_losing(partition):
             self._after_lost.pop(partition, None)
             if directory_id != LOST_DIR:
@@ -300,9 +304,9 @@ class AssignmentsState:
         self._held.pop(partition, None)
 
 
-def _grouped(wishes: dict[TopicIdPartition, DirectoryId]) -> tuple[AssignedDirectory, ...]:
+def _grouped(assignments: dict[TopicIdPartition, DirectoryId]) -> tuple[AssignedDirectory, ...]:
     by_directory: dict[DirectoryId, dict[TopicId, list[int]]] = {}
-    for (topic_id, index), directory_id in wishes.items():
+    for (topic_id, index), directory_id in assignments.items():
         by_directory.setdefault(directory_id, {}).setdefault(topic_id, []).append(index)
     return tuple(
         AssignedDirectory(

@@ -139,7 +139,7 @@ class LogDirAdmin:
                 "replicas_in_unknown_log_dir",
                 directory_id=str(directory_id),
                 replicas=replicas,
-                advice="their directory is in none of log.dirs; put it back, or they are made anew "
+                advice="their directory is in none of log.dirs; put it back, or they are recreated "
                 "from their peers",
             )
 
@@ -312,8 +312,8 @@ class LogDirAdmin:
             if isinstance(e, KafkaStorageError):
                 raise
             raise RequestTimedOutError(
-                f"{log_dir.path}: no controller heard of it within "
-                f"log.dir.registration.timeout.ms={timeout_ms}; try again when there is one"
+                f"{log_dir.path}: no controller acknowledged it within "
+                f"log.dir.registration.timeout.ms={timeout_ms}; try again when a controller runs"
             ) from e
         finally:
             for task in (attaching, dying):
@@ -485,7 +485,7 @@ class LogDirAdmin:
         except RequestTimedOutError as e:
             raise RequestTimedOutError(
                 f"directory {uid}: no controller forgot it within "
-                f"log.dir.registration.timeout.ms={timeout_ms}; try again when there is one"
+                f"log.dir.registration.timeout.ms={timeout_ms}; try again when a controller runs"
             ) from e
 
     def _require_no_last_copy(self, log_dir: LogDir, *, force: bool) -> None:

@@ -72,14 +72,14 @@ class BrokerMetadataPublisher:
         self._later_roles = BackgroundTasks(jobs)
         self._memory = memory
         self._leaderships = leaderships
-        self._heard_deletions: list[Callable[[], None]] = []
+        self._deletion_listeners: list[Callable[[], None]] = []
         self._is_open = False
         #: The cluster-wide ``min.insync.replicas`` for topics without a value.
         self._min_isr_of_all: str | None = None
 
-    def subscribe_deletions(self, heard: Callable[[], None]) -> None:
-        """Call ``heard`` whenever topics are deleted."""
-        self._heard_deletions.append(heard)
+    def subscribe_deletions(self, listener: Callable[[], None]) -> None:
+        """Call ``listener`` whenever topics are deleted."""
+        self._deletion_listeners.append(listener)
 
     def publish(self, delta: MetadataDelta) -> None:
         """Apply a metadata change on this broker. The cache has the change already."""
@@ -92,8 +92,8 @@ class BrokerMetadataPublisher:
             for name in self._topics_configured(delta, changes_all=changes_all):
                 self._carry_out(self._replicas.config_changed(name))
             self._carry_out(self._replicas.apply_delta(delta))
-        for heard in self._heard_deletions if delta.deleted_topics else ():
-            heard()
+        for listener in self._deletion_listeners if delta.deleted_topics else ():
+            listener()
         self._lifecycle.note_metadata(self._cache.state)
 
     def _take_broker_configs(self) -> bool:

@@ -38,19 +38,19 @@ class MarkerSender:
         tasks: BackgroundTasks,
         clock: Clock,
         request_timeout_ms: int,
-        heard: Callable[[Outcome], None],
+        on_outcome: Callable[[Outcome], None],
     ) -> None:
         """Create a sender.
 
         :param request_timeout_ms: the time within which a partition leader responds.
-        :param heard: called with each outcome; must not await.
+        :param on_outcome: called with each outcome; must not await.
         """
         self._queue = queue
         self._connector = connector
         self._tasks = tasks
         self._clock = clock
         self._timeout_ms = request_timeout_ms + _SLACK_MS
-        self._on_outcome = heard
+        self._on_outcome = on_outcome
         self._connections: dict[BrokerId, KafkaConnection] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._is_closed = False

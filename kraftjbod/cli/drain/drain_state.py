@@ -81,7 +81,7 @@ def find_source(broker_id: int, text: str, log_dirs: LogDirs) -> Source:
             if is_offline(log_dir):
                 raise ReassignmentError(
                     f"log directory {log_dir.path} of broker {broker_id} is offline: nothing can "
-                    "be moved out of it; its replicas are made anew from their peers when it is "
+                    "be moved out of it; its replicas are copied from their leaders when it is "
                     "forgotten (kraftjbod-log-dirs --forget)"
                 )
             return Source(broker_id=broker_id, path=log_dir.path)

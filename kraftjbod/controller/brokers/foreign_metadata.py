@@ -71,6 +71,6 @@ def require_same_entry(request: FetchMetadataRequest, epoch: int | None) -> None
 
 
 _WHAT_TO_DO = (
-    "The controller's metadata directory was lost, formatted anew, or restored from an old backup: "
-    "put the right one back; docs/metadata-backup.md says how, and what else can be done."
+    "The controller's metadata directory was lost, formatted again, or restored from an old "
+    "backup: put the right one back; docs/metadata-backup.md says how, and what else can be done."
 )

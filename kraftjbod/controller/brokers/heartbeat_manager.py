@@ -66,27 +66,27 @@ class HeartbeatRequests:
     """Every active broker has replayed the records that moved its leaderships away."""
 
 
-def next_state(current: BrokerControlState, wish: HeartbeatRequests) -> BrokerControlState:
+def next_state(current: BrokerControlState, requests: HeartbeatRequests) -> BrokerControlState:
     """Return the broker's state after a heartbeat (the table of heartbeats in KIP-631)."""
     match current:
         case BrokerControlState.FENCED:
-            if wish.want_shut_down:
+            if requests.want_shut_down:
                 return BrokerControlState.SHUTDOWN_NOW
-            if wish.want_fence or not wish.may_unfence:
+            if requests.want_fence or not requests.may_unfence:
                 return BrokerControlState.FENCED
             return BrokerControlState.UNFENCED
         case BrokerControlState.UNFENCED:
-            if wish.want_fence:
-                if wish.want_shut_down:
+            if requests.want_fence:
+                if requests.want_shut_down:
                     return BrokerControlState.SHUTDOWN_NOW
                 return BrokerControlState.FENCED
-            if not wish.want_shut_down:
+            if not requests.want_shut_down:
                 return BrokerControlState.UNFENCED
-            if wish.leads_something:
+            if requests.leads_something:
                 return BrokerControlState.CONTROLLED_SHUTDOWN
             return BrokerControlState.SHUTDOWN_NOW
         case BrokerControlState.CONTROLLED_SHUTDOWN:
-            if wish.leads_something or not wish.shutdown_is_known:
+            if requests.leads_something or not requests.shutdown_is_known:
                 return BrokerControlState.CONTROLLED_SHUTDOWN
             return BrokerControlState.SHUTDOWN_NOW
         case BrokerControlState.SHUTDOWN_NOW:

@@ -83,7 +83,7 @@ def unregistered(
             return ()
         if controller.incarnation_id != request.found_incarnation_id:
             raise OperatingError(
-                f"Controller {controller_id} has registered anew meanwhile; ask again if it shall "
+                f"Controller {controller_id} has registered again meanwhile; ask again if it shall "
                 "go too.",
                 code=ErrorCode.INVALID_REQUEST,
             )

@@ -93,8 +93,8 @@ def after_naming(voters: VoterSet, directories: Mapping[BrokerId, DirectoryId]) 
     unheard = sorted(key.node_id for key in voters if key.node_id not in directories)
     if unheard:
         raise OperatingError(
-            f"the active controller has not heard of {unheard} yet with software that can read "
-            "who votes in the metadata log; start them, with this version, and try again",
+            f"controllers {unheard} have not reported to the active controller that their software "
+            "can read the voters in the metadata log; start them with this version, and try again",
             code=ErrorCode.INVALID_UPDATE_VERSION,
         )
     return VoterSet(

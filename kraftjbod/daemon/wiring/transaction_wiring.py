@@ -105,7 +105,7 @@ class TransactionWiring:
             self._late_transactions = self._hosted.count_late_transactions(before_ms=before_ms)
         return self._late_transactions
 
-    def _make_sender(self, heard: Callable[[Outcome], None]) -> MarkerSender:
+    def _make_sender(self, on_outcome: Callable[[Outcome], None]) -> MarkerSender:
         return MarkerSender(
             queue=MarkerQueue(
                 leader_of=self._leader_of, backoff=backoff(self._environment, _BACKOFF_MAX_MS)
@@ -114,7 +114,7 @@ class TransactionWiring:
             tasks=self._tasks,
             clock=self._environment.clock,
             request_timeout_ms=self._config.request_timeout_ms,
-            heard=heard,
+            on_outcome=on_outcome,
         )
 
     def _leader_of(self, topic_partition: TopicPartition) -> BrokerId | None:

@@ -84,5 +84,5 @@ def _other_voters(directory: str, now: Sequence[int], instead: str) -> StartupEr
         "another set of voters could elect one that does not know all that was decided. Put that "
         "key back to what it was; docs/controllers.md says how one controller becomes three, and "
         "three one, while the cluster works. If that log was begun by mistake, with a wrong list "
-        "on an empty disk, format the directory anew, with kraftjbod-storage format --replace-lost"
+        "on an empty disk, format the directory again, with kraftjbod-storage format --replace-lost"
     )

@@ -377,7 +377,7 @@ class RaftCore(Following):
     def _on_current(self, message: Message) -> None:
         leadership = self._leadership
         if leadership is not None and message.term == self.term:
-            leadership.heard(message)
+            leadership.note_message(message)
         match message:
             case Vote():
                 self._on_vote(message)
@@ -521,7 +521,7 @@ class RaftCore(Following):
     def _on_observe(self, message: Observe) -> None:
         if self._leadership is not None:
             self._leadership.observe(message.sender)
-            self._leadership.heard(message)
+            self._leadership.note_message(message)
             self._leadership.send_news()
 
     def _advance_commit(self, leadership: Leadership) -> None:

@@ -365,7 +365,7 @@ class Leadership:
 
     # --- answers ---------------------------------------------------------------------------------
 
-    def heard(self, message: Message) -> None:
+    def note_message(self, message: Message) -> None:
         """Record that the sender is alive.
 
         If the message answers an ``Append``, record that it follows.

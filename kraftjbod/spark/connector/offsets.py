@@ -179,14 +179,14 @@ def plan_batch(
         known = start.offsets.get(partition)
         if is_recreated(end, there, partition.topic):
             losses.append(
-                f"topic {partition.topic} was deleted and made anew: what was in {partition} up to "
-                f"offset {until} was not read"
+                f"topic {partition.topic} was deleted and recreated: records of {partition} up to "
+                f"offset {until} were not read"
             )
             continue
         if known is not None and is_recreated(start, end, partition.topic):
             losses.append(
-                f"topic {partition.topic} was deleted and made anew: what was in {partition} from "
-                f"offset {known} on was not read, and the new one is read from its beginning"
+                f"topic {partition.topic} was deleted and recreated: records of {partition} from "
+                f"offset {known} on were not read, and the new topic is read from its beginning"
             )
             known = None
         if known is None:

@@ -97,12 +97,12 @@ def check_checkpoint(spark: SparkSession, table: str, checkpoint: str) -> None:
     if has_table and not folders.names(f"{checkpoint}/offsets"):
         raise ConfigError(
             f"{table} was written with another checkpoint than {checkpoint}, which is empty: give "
-            "that one with --checkpoint, or other --tables, or delete the table and begin anew"
+            "that one with --checkpoint, or other --tables, or delete the table and restart"
         )
     if has_batches and not has_table:
         raise ConfigError(
             f"checkpoint {checkpoint} remembers batches that are not in {table}: give the --tables "
-            "that it was used with, or delete the checkpoint and begin anew"
+            "that it was used with, or delete the checkpoint and restart"
         )
 
 

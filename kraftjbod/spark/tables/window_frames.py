@@ -164,12 +164,12 @@ def _with_restarts(frame: DataFrame, series: str, ends: str) -> DataFrame:
 
 
 def _is_restarted(before: Column, after: Column) -> Column:
-    anew = (before["incarnation"] != after["incarnation"]) | ~before["since"].eqNullSafe(
+    is_restarted = (before["incarnation"] != after["incarnation"]) | ~before["since"].eqNullSafe(
         after["since"]
     )
     for counter in _COUNTERS:
-        anew = anew | F.coalesce(after[counter] < before[counter], F.lit(False))
-    return anew
+        is_restarted = is_restarted | F.coalesce(after[counter] < before[counter], F.lit(False))
+    return is_restarted
 
 
 def _growth(counter: str) -> Column:

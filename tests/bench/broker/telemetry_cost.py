@@ -89,8 +89,8 @@ def _produce(report: Report, clusters: dict[bool, ClusterProcesses], replicas: i
         for turn in range(_TURNS):
             for is_on in (True, False) if turn % 2 else (False, True):
                 times[is_on] += exchange_us(connections[is_on], request, _ROUNDS_PER_TURN)
-        told = _sent(clusters[True], "StorageTelemetrySentTotal") - sent
-        assert told > replicas, "no round of replicas fell into this"
+        reported = _sent(clusters[True], "StorageTelemetrySentTotal") - sent
+        assert reported > replicas, "no round of replicas fell into this"
     how = (
         f"{_TURNS} turns of {_ROUNDS_PER_TURN:,} on each cluster, {replicas:,} replicas per broker"
     )

@@ -117,12 +117,12 @@ class ScriptedBroker:
             metrics=Metrics(),
             request_timeout_ms=_TIMEOUT_MS,
         )
-        wishes = [key for key, _ in self.state.partitions()]
-        for key in wishes:
+        replicas = [key for key, _ in self.state.partitions()]
+        for key in replicas:
             manager.assign(key, directory_of(ME, key.partition % 2))
         await manager.idle()
         await manager.close()
-        return len(wishes)
+        return len(replicas)
 
     def require_assigned(self) -> None:
         """Check that the metadata has the reported directories."""

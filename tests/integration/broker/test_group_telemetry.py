@@ -105,10 +105,14 @@ def test_group_telemetry_continues_after_coordinator_is_killed(
     first = wait_samples(
         cluster, "all groups", GROUPS, lambda s: s["partition"] == 0 and s["lag"] is not None
     )
-    for told in first:
-        assert (told["group_type"], told["state"], told["members"]) == ("classic", "Empty", 0)
-        assert (told["topic"], told["committed_offset"]) == ("orders", 6)
-        assert (told["log_end_offset"], told["lag"]) == (10, 4)
+    for reported in first:
+        assert (reported["group_type"], reported["state"], reported["members"]) == (
+            "classic",
+            "Empty",
+            0,
+        )
+        assert (reported["topic"], reported["committed_offset"]) == ("orders", 6)
+        assert (reported["log_end_offset"], reported["lag"]) == (10, 4)
     wait_samples(cluster, "no lag", GROUPS, lambda s: s["partition"] == 1 and s["lag"] == 0)
 
     dead = cluster.partitions(TOPIC)[0].leader

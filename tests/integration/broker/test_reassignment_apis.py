@@ -93,9 +93,11 @@ def _ours(cluster: Cluster, ask: Callable[[ClusterClient], Awaitable[T]]) -> T:
     return asyncio.run(run())
 
 
-def _reassign_to_dirs(cluster: Cluster, wish: replica_admin.Reassignment) -> replica_admin.Refusals:
+def _reassign_to_dirs(
+    cluster: Cluster, reassignment: replica_admin.Reassignment
+) -> replica_admin.Refusals:
     return _ours(
-        cluster, lambda client: replica_admin.alter_partition_reassignments(client, [wish])
+        cluster, lambda client: replica_admin.alter_partition_reassignments(client, [reassignment])
     )
 
 
@@ -168,12 +170,12 @@ def test_reassignment_places_new_replica_in_named_directory(cluster: Cluster, by
     for target in _ours(cluster, lambda client: replica_admin.describe_log_dirs(client, 2)):
         assert target.directory_id is not None
         path = target.path
-        wish = replica_admin.Reassignment(
+        reassignment = replica_admin.Reassignment(
             topic_partition=TopicPartition(name, 0),
             replicas=[1, 2],
             target_dirs=["any", f"dirid:{target.directory_id}" if by_id else path],
         )
-        assert _reassign_to_dirs(cluster, wish) == {}
+        assert _reassign_to_dirs(cluster, reassignment) == {}
         cluster.wait(f"all in sync, one in {path}", partial(_is_in, cluster, name, path))
         assert _reassign(cluster, name, [1]) is None
         cluster.wait("it to go", lambda: not any(cluster.replicas_by_dir(2, name).values()))
@@ -182,10 +184,10 @@ def test_reassignment_places_new_replica_in_named_directory(cluster: Cluster, by
 def test_reassignment_to_unknown_directory_lists_known_ones(cluster: Cluster) -> None:
     name = _name()
     cluster.create_topic(name, assignments={0: [1]})
-    wish = replica_admin.Reassignment(
+    reassignment = replica_admin.Reassignment(
         topic_partition=TopicPartition(name, 0), replicas=[1, 2], target_dirs=["any", "/nowhere"]
     )
-    refused = _reassign_to_dirs(cluster, wish)
+    refused = _reassign_to_dirs(cluster, reassignment)
     (error,) = refused.values()
     assert error.code is ErrorCode.LOG_DIR_NOT_FOUND
     assert all(path in error.message for path in cluster.directories(2))

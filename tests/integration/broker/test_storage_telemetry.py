@@ -31,7 +31,7 @@ ON: Final = {
 }
 VALUE: Final = b"x" * 10_000
 Sample = dict[str, Any]
-_names = (f"told-{n}" for n in itertools.count())
+_names = (f"telemetry-{n}" for n in itertools.count())
 
 
 @pytest.fixture(scope="module")

@@ -326,10 +326,10 @@ class ClusterView:
         state = self.decided()
         if state is None:
             return ["no controller leads"]
-        heard = {broker_id: self.state_of(broker_id) for broker_id in self.broker_ids}
+        states_by_broker = {broker_id: self.state_of(broker_id) for broker_id in self.broker_ids}
         return [
             f"broker {broker_id} has not heard of metadata offset {state.offset}"
-            for broker_id, its in heard.items()
+            for broker_id, its in states_by_broker.items()
             if its is None or its.offset != state.offset
         ]
 

@@ -331,7 +331,7 @@ class SeedRun:
             found=self._found_if_promised,
             rng=random.Random(f"read again {seed}"),
         )
-        told = TopicLedger()
+        acknowledged = TopicLedger()
         #: Applications beside the plain load.
         self.applications = chosen.make_applications(
             applications,
@@ -339,7 +339,7 @@ class SeedRun:
             self._surroundings,
             (SAFE, shape.partitions),
             self._workload.ledger,
-            told,
+            acknowledged,
         )
         self._quorum = QuorumLaws(self._view, found=self._found)
         self._watch = LawWatch(
@@ -348,7 +348,7 @@ class SeedRun:
             found=self._found,
             keeps_promise=keeps_promise,
             is_metadata_lost=lambda: self._quorum.is_lost,
-            topics=told,
+            topics=acknowledged,
             loose=self._loose_topics,
         )
         self._writes: MetadataWrites | None = None
@@ -757,11 +757,11 @@ def _draw_settings(seed: int, controllers: Sequence[SimulatedController]) -> Non
 
 def _merged(story: list[str], cluster: SimulatedCluster) -> list[str]:
     """Merge the story with the daemons' events, in order of time."""
-    told = [
+    acknowledged = [
         f"{event['at_ms'] / 1000:10.3f} {event['host']:<12} {event['event']} {_fields(event)}"
         for event in cluster.trace.events
     ]
-    return sorted([*story, *told], key=lambda line: float(line.split(maxsplit=1)[0]))
+    return sorted([*story, *acknowledged], key=lambda line: float(line.split(maxsplit=1)[0]))
 
 
 def _fields(event: dict[str, Any]) -> str:

@@ -162,13 +162,13 @@ class Workload:
 
     def silent_since(self, since_ms: int) -> list[str]:
         """Return partitions without an acknowledgement since ``since_ms``, one sentence each."""
-        heard = {
+        received = {
             (stream.topic, stream.partition)
             for stream in self.ledger.streams.values()
             if stream.acks and stream.acks[-1].at_ms > since_ms
         }
         # Records of acks=0 are not acknowledged, but read.
-        heard |= {
+        received |= {
             key
             for key, read_ms in self._read_ms.items()
             if read_ms > since_ms and self._topics[key[0]].acks == ACKS_NONE
@@ -177,7 +177,7 @@ class Workload:
             f"{topic.name}-{partition} has no acknowledgement since {since_ms / 1000:.3f} s"
             for topic in self._topics.values()
             for partition in range(topic.partitions)
-            if (topic.name, partition) not in heard
+            if (topic.name, partition) not in received
         ]
 
     def unread(self) -> list[str]:

@@ -209,7 +209,7 @@ def test_plan_batch_reports_recreated_topic_and_reads_it_from_the_beginning() ->
     plan = plan_batch(start, end, {T0: 0}, {"t": ID_B})
     assert spans(list(plan.ranges)) == {"t-0": (0, 20)}
     (loss,) = plan.losses
-    assert "topic t was deleted and made anew" in loss
+    assert "topic t was deleted and recreated" in loss
 
 
 def test_plan_batch_of_topic_recreated_later_does_not_read_the_new_one() -> None:
@@ -217,7 +217,7 @@ def test_plan_batch_of_topic_recreated_later_does_not_read_the_new_one() -> None
     plan = plan_batch(at(ids, t0=5), at(ids, t0=9), {}, {"t": ID_B})
     assert list(plan.ranges) == []
     (loss,) = plan.losses
-    assert "up to offset 9 was not read" in loss
+    assert "up to offset 9 were not read" in loss
 
 
 @pytest.mark.parametrize(

@@ -472,7 +472,7 @@ def test_source_stream_reports_a_recreated_topic(
     live.write(cluster.bootstrap, topic, live.values(10))
     strict, easy = streams_of(cluster, topic, 10)
     make_anew(cluster, topic, records)
-    with pytest.raises(DataLossError, match=f"topic {topic} was deleted and made anew"):
+    with pytest.raises(DataLossError, match=f"topic {topic} was deleted and recreated"):
         strict.batch()
     found = [row for batch in read_all(easy) for row in batch]
     assert numbers(found) == list(range(100, 100 + records))
@@ -629,7 +629,7 @@ def test_source_query_that_fails_reports_the_loss(
     live.write(cluster.bootstrap, topic, live.values(5))
     run_to_end(session, cluster.bootstrap, tmp_path, **options)
     make_anew(cluster, topic, 7)
-    with pytest.raises(PySparkException, match=f"topic {topic} was deleted and made anew"):
+    with pytest.raises(PySparkException, match=f"topic {topic} was deleted and recreated"):
         run_to_end(session, cluster.bootstrap, tmp_path, **options)
     run_to_end(session, cluster.bootstrap, tmp_path, **options, failOnDataLoss="false")
     found = session.read.parquet(str(tmp_path / "rows")).orderBy("value").collect()

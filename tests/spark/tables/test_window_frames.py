@@ -182,13 +182,13 @@ def by_pairs(series: Sequence[Sample], window_s: int) -> dict[int, tuple[Any, ..
             if index == 0 or times[index - 1] < start - window_s or times[index - 1] == second:
                 continue
             (who, now), (who_before, before) = series[index], series[index - 1]
-            anew = (
+            is_restarted = (
                 who.incarnation != who_before.incarnation
                 or now.since_ms != before.since_ms
                 or now.io_total < before.io_total
             )
             shown = (now.appended_bytes_total, now.io_total)
-            was = (0, 0) if anew else (before.appended_bytes_total, before.io_total)
+            was = (0, 0) if is_restarted else (before.appended_bytes_total, before.io_total)
             grown = [sum_ + n - m for sum_, n, m in zip(grown, shown, was, strict=True)]
             seconds += second - times[index - 1]
         rates = (grown[0] / seconds, grown[1] / seconds) if seconds else (None, None)

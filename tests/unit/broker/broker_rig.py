@@ -178,7 +178,7 @@ class BrokerRig:
         advertised = (Endpoint(LISTENER, "127.0.0.1", 9),)
         self.wiring = build_wiring(self.config, self.around, self.disks, advertised, self.tasks)
         self.parts = _by_name(self.wiring)
-        self.door = kafka_server(host="127.0.0.1", port=0, handler=self._handle)
+        self.listener = kafka_server(host="127.0.0.1", port=0, handler=self._handle)
         self._connections: list[KafkaConnection] = []
 
     def _make_log_dir(self, path: str) -> LogDir:
@@ -200,7 +200,7 @@ class BrokerRig:
             broker_id=self.broker_id,
             broker_epoch=BrokerEpoch(-1),
             incarnation_id=Uuid(bytes([self.broker_id]) * 16),
-            listeners=(Listener(name=LISTENER, host="127.0.0.1", port=self.door.port),),
+            listeners=(Listener(name=LISTENER, host="127.0.0.1", port=self.listener.port),),
             rack=None,
             fenced=fenced,
             in_controlled_shutdown=False,
@@ -221,7 +221,7 @@ class BrokerRig:
 
     async def connect(self) -> KafkaConnection:
         connection = await KafkaConnection.connect(
-            "127.0.0.1", self.door.port, client_id="test", timeout_ms=TIMEOUT_MS
+            "127.0.0.1", self.listener.port, client_id="test", timeout_ms=TIMEOUT_MS
         )
         self._connections.append(connection)
         return connection
@@ -237,7 +237,7 @@ class BrokerRig:
         self.parts.hosted.close()
         self.parts.coordinator.close()
         self.parts.transaction_coordinator.close()
-        await self.door.close(timeout_ms=1_000)
+        await self.listener.close(timeout_ms=1_000)
         await self.parts.admin.close()
         self.parts.fetchers.close()
         await self.parts.publisher.close()
@@ -298,14 +298,14 @@ def accept(request: RpcRequest) -> RpcResponse:
             return AlterPartitionResponse(
                 partitions=tuple(
                     AlteredPartition(
-                        topic_id=wish.topic_id,
-                        partition=wish.partition,
+                        topic_id=changed.topic_id,
+                        partition=changed.partition,
                         leader=request.broker_id,
-                        leader_epoch=wish.leader_epoch,
-                        partition_epoch=PartitionEpoch(wish.partition_epoch + 1),
-                        isr=wish.isr,
+                        leader_epoch=changed.leader_epoch,
+                        partition_epoch=PartitionEpoch(changed.partition_epoch + 1),
+                        isr=changed.isr,
                     )
-                    for wish in request.partitions
+                    for changed in request.partitions
                 )
             )
         case AlterPartitionReassignmentsRequest():
@@ -350,7 +350,7 @@ async def brokers(
                 rigs.append(BrokerRig(broker_id, disks, controller, keys))
             try:
                 for rig in rigs:
-                    await rig.door.start()
+                    await rig.listener.start()
                 for rig in rigs:
                     await rig.logs.load()
                     rig.replay(

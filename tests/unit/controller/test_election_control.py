@@ -37,7 +37,7 @@ def test_repeated_unregister_does_not_remove_another_broker_with_the_id() -> Non
         world.ask(c.UnregisterBrokerRequest(broker_id=BrokerId(1)).again())
     assert never_found.value.code is ErrorCode.BROKER_ID_NOT_REGISTERED
     list(world.run("register 1 dirs=a incarnation=other"))
-    with pytest.raises(OperatingError, match="registered anew"):
+    with pytest.raises(OperatingError, match="registered again"):
         world.ask(request.again())
     assert BrokerId(1) in world.state.brokers
 

@@ -395,8 +395,8 @@ NEW_TOPIC = m.CreateTopicsRequest(topics=(m.NewTopic(name="t", num_partitions=1)
 
 
 def _reassign(replicas: tuple[BrokerId, ...] | None) -> c.AlterPartitionReassignmentsRequest:
-    wish = c.ReassignedPartition(topic="before", partition=0, replicas=replicas)
-    return c.AlterPartitionReassignmentsRequest(partitions=(wish,))
+    requested = c.ReassignedPartition(topic="before", partition=0, replicas=replicas)
+    return c.AlterPartitionReassignmentsRequest(partitions=(requested,))
 
 
 def _fill(node: Node, vfs: FaultVfs) -> None:

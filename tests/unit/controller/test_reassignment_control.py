@@ -30,16 +30,16 @@ def _partition(world: World) -> PartitionRegistration:
 
 def test_repeated_cancel_gets_the_first_response() -> None:
     world = _world("topic t replicas=1", "reassign t-0 replicas=2")
-    wish = c.ReassignedPartition(topic="t", partition=0, replicas=None, was_under_way=True)
+    requested = c.ReassignedPartition(topic="t", partition=0, replicas=None, was_under_way=True)
 
     def outcome(request: c.AlterPartitionReassignmentsRequest) -> ErrorCode:
         response = world.ask(request)
         assert isinstance(response, c.AlterPartitionReassignmentsResponse)
         return response.partitions[0].error_code
 
-    request = c.AlterPartitionReassignmentsRequest(partitions=(wish,))
+    request = c.AlterPartitionReassignmentsRequest(partitions=(requested,))
     assert [outcome(request), outcome(request.again())] == [ErrorCode.NONE] * 2
-    not_found = wish.model_copy(update={"was_under_way": False})
+    not_found = requested.model_copy(update={"was_under_way": False})
     again = c.AlterPartitionReassignmentsRequest(partitions=(not_found,)).again()
     assert outcome(again) is outcome(request) is ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
 
@@ -98,16 +98,16 @@ def test_reassignment_checks_cordons_of_added_replicas_only(cordoned: World) -> 
 
 
 @pytest.mark.parametrize(
-    ("wish", "why"),
+    ("requested", "why"),
     [
         ("replicas=4,2", "broker 4, but all its log directories are cordoned"),
         ("replicas=3,2 dirs=/c,any", "The log directory /c of broker 3 is cordoned"),
     ],
 )
 def test_reassignment_to_cordoned_directory_is_refused(
-    cordoned: World, wish: str, why: str
+    cordoned: World, requested: str, why: str
 ) -> None:
-    (reported,) = cordoned.run(f"reassign t-0 {wish}")
+    (reported,) = cordoned.run(f"reassign t-0 {requested}")
     assert reported.startswith("reply t-0: INELIGIBLE_REPLICA")
     assert why in reported
 

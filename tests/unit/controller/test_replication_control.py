@@ -22,7 +22,7 @@ def test_alter_partition_refuses_second_change_of_same_partition() -> None:
     world = _world("topic t replicas=1,2")
     topic = world.state.topic("t")
     partition = topic.partitions[0]
-    wish = m.PartitionIsr(
+    changed = m.PartitionIsr(
         topic_id=topic.topic_id,
         partition=0,
         leader_epoch=partition.leader_epoch,
@@ -34,7 +34,7 @@ def test_alter_partition_refuses_second_change_of_same_partition() -> None:
         m.AlterPartitionRequest(
             broker_id=BrokerId(1),
             broker_epoch=world.state.brokers[BrokerId(1)].epoch,
-            partitions=(wish, wish),
+            partitions=(changed, changed),
         )
     )
     assert isinstance(response, m.AlterPartitionResponse)

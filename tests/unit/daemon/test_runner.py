@@ -337,25 +337,29 @@ def _never_build(*_: object) -> runner.Daemon:
 
 def test_service_manager_is_notified_of_every_step(tmp_path: Path) -> None:
     """The test's socket receives the notifications that systemd would, in this order."""
-    heard = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    heard.bind(str(tmp_path / "notify"))
-    heard.settimeout(30)
+    notify_socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    notify_socket.bind(str(tmp_path / "notify"))
+    notify_socket.settimeout(30)
     body = """
     class Mine(Daemon):
         state = "starting"
         async def start(self): await asyncio.sleep(0.1); self.state = "running"
         def status(self): return self.state
     """
-    environment = {**os.environ, "NOTIFY_SOCKET": heard.getsockname(), "WATCHDOG_USEC": "100000"}
+    environment = {
+        **os.environ,
+        "NOTIFY_SOCKET": notify_socket.getsockname(),
+        "WATCHDOG_USEC": "100000",
+    }
     process = _run(tmp_path, body, environment=environment)
     reported: list[str] = []
     while "READY=1" not in reported or reported[-1] != "WATCHDOG=1":
-        reported += heard.recv(4096).decode().split("\n")
+        reported += notify_socket.recv(4096).decode().split("\n")
     process.send_signal(signal.SIGTERM)
     assert _finish(process)[0] == runner.EXIT_CLEAN
     while "STOPPING=1" not in reported:
-        reported += heard.recv(4096).decode().split("\n")
-    heard.close()
+        reported += notify_socket.recv(4096).decode().split("\n")
+    notify_socket.close()
     steps = [fact for fact in reported if fact != "WATCHDOG=1"]
     assert steps == ["STATUS=starting", "READY=1", "STATUS=running", "STOPPING=1"]
 
@@ -371,15 +375,15 @@ def test_service_manager_is_notified_of_every_step(tmp_path: Path) -> None:
 def test_last_status_for_service_manager_is_the_reason_of_the_end(
     tmp_path: Path, body: str
 ) -> None:
-    heard = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    heard.bind(str(tmp_path / "notify"))
-    heard.settimeout(30)
-    environment = {**os.environ, "NOTIFY_SOCKET": heard.getsockname()}
+    notify_socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    notify_socket.bind(str(tmp_path / "notify"))
+    notify_socket.settimeout(30)
+    environment = {**os.environ, "NOTIFY_SOCKET": notify_socket.getsockname()}
     code, _, _ = _finish(_run(tmp_path, body, environment=environment))
     assert code != 0
-    while heard.recv(4096).decode() != "STATUS=in use":
+    while notify_socket.recv(4096).decode() != "STATUS=in use":
         pass
-    heard.close()
+    notify_socket.close()
 
 
 def test_events_go_to_the_journal_if_standard_error_does(tmp_path: Path) -> None:
@@ -392,15 +396,15 @@ def test_events_go_to_the_journal_if_standard_error_does(tmp_path: Path) -> None
     class Mine(Daemon):
         async def wait_failed(self): pass
     """
-    heard = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    heard.bind(str(tmp_path / "journal"))
-    heard.settimeout(30)
-    script = f"ADDRESS = {heard.getsockname()!r}\n{textwrap.dedent(body)}"
+    notify_socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    notify_socket.bind(str(tmp_path / "journal"))
+    notify_socket.settimeout(30)
+    script = f"ADDRESS = {notify_socket.getsockname()!r}\n{textwrap.dedent(body)}"
     named = {**os.environ, "JOURNAL_STREAM": f"{found.st_dev}:{found.st_ino}"}
-    with ours, theirs, heard:
+    with ours, theirs, notify_socket:
         process = _run(tmp_path, script, environment=named, stderr=theirs.fileno())
         assert _finish(process)[0] == runner.EXIT_CLEAN
-        lines = heard.recv(4096).decode().splitlines()
+        lines = notify_socket.recv(4096).decode().splitlines()
     assert lines[:3] == [
         "PRIORITY=6",
         "SYSLOG_IDENTIFIER=kraftjbod-test-1",
@@ -415,11 +419,11 @@ def test_failing_status_exits_as_a_bug(tmp_path: Path) -> None:
     class Mine(Daemon):
         def status(self): raise RuntimeError("no idea")
     """
-    heard = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    heard.bind(str(tmp_path / "notify"))
-    environment = {**os.environ, "NOTIFY_SOCKET": heard.getsockname()}
+    notify_socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    notify_socket.bind(str(tmp_path / "notify"))
+    environment = {**os.environ, "NOTIFY_SOCKET": notify_socket.getsockname()}
     code, out, err = _finish(_run(tmp_path, body, environment=environment))
-    heard.close()
+    notify_socket.close()
     assert (code, out) == (runner.EXIT_BUG, "stopped\n")
     assert "no idea" in err
 

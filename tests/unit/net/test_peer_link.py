@@ -46,7 +46,7 @@ class Peer:
 async def test_peer_link_keeps_order_drops_the_oldest_and_reports_loss_and_refusal() -> None:
     peer = Peer()
     await peer.server.start()
-    heard: list[object] = []
+    calls: list[object] = []
     link = PeerLink[int](
         "127.0.0.1",
         peer.server.port,
@@ -58,8 +58,8 @@ async def test_peer_link_keeps_order_drops_the_oldest_and_reports_loss_and_refus
         max_queued_bytes=100,
         max_batch=3,
         max_batch_bytes=100,
-        on_lost=lambda: heard.append("lost"),
-        on_refused=heard.append,
+        on_lost=lambda: calls.append("lost"),
+        on_refused=calls.append,
     )
     link.send(0)
     while not peer.came:
@@ -72,17 +72,17 @@ async def test_peer_link_keeps_order_drops_the_oldest_and_reports_loss_and_refus
     assert peer.came == ["0", "345", "67"]
     peer.error = OperatingError("not you", code=ErrorCode.INCONSISTENT_CLUSTER_ID)
     link.send(8)
-    while not heard:
+    while not calls:
         await asyncio.sleep(0.001)
-    assert [str(one) for one in heard] == ["not you"]
+    assert [str(one) for one in calls] == ["not you"]
     await peer.server.close(timeout_ms=1000)
-    while "lost" not in heard:
+    while "lost" not in calls:
         await asyncio.sleep(0.001)
-    count = len(heard)
+    count = len(calls)
     link.send(9)
-    while len(heard) == count:
+    while len(calls) == count:
         await asyncio.sleep(0.001)
-    assert heard[-1] == "lost", "nobody is there"
+    assert calls[-1] == "lost", "nobody is there"
     await link.close()
 
 

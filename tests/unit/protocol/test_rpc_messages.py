@@ -118,15 +118,15 @@ def test_bodies_are_immutable_and_ignore_unknown_fields(kind: type[RpcBody]) -> 
 
 
 def test_model_validate_converts_to_our_id_types() -> None:
-    heard = BrokerRegistrationRequest.model_validate(
+    parsed = BrokerRegistrationRequest.model_validate(
         {**REGISTRATION, "log_dirs": [b"d" * 16], "rack": "r", "invented_later": 1}
     )
-    assert type(heard.incarnation_id) is Uuid
-    assert [type(log_dir) for log_dir in heard.log_dirs] == [DirectoryId]
-    assert heard.previous_broker_epoch == -1
-    assert not hasattr(heard, "invented_later")
+    assert type(parsed.incarnation_id) is Uuid
+    assert [type(log_dir) for log_dir in parsed.log_dirs] == [DirectoryId]
+    assert parsed.previous_broker_epoch == -1
+    assert not hasattr(parsed, "invented_later")
     with pytest.raises(ValidationError):
-        heard.rack = "other"  # type: ignore[misc]  # the test assigns to a frozen model
+        parsed.rack = "other"  # type: ignore[misc]  # the test assigns to a frozen model
 
 
 @pytest.mark.parametrize("value", ["AAAAAAAAAAAAAAAAAAAAAA", b"short", b"x" * 17, None, 7])
@@ -177,12 +177,12 @@ def test_request_without_required_field_is_refused() -> None:
 
 
 def test_nested_bodies_round_trip() -> None:
-    wishes = AlterPartitionRequest.model_validate(
+    alter_partition = AlterPartitionRequest.model_validate(
         {"broker_id": 1, "broker_epoch": 5, "partitions": [ISR_CHANGE]}
     )
-    assert wishes.partitions[0].isr == (1, 2)
-    assert type(wishes.partitions[0].topic_id) is TopicId
-    assert AlterPartitionRequest.model_validate(wishes.model_dump()) == wishes
+    assert alter_partition.partitions[0].isr == (1, 2)
+    assert type(alter_partition.partitions[0].topic_id) is TopicId
+    assert AlterPartitionRequest.model_validate(alter_partition.model_dump()) == alter_partition
     refusal = AssignReplicasToDirsResponse(
         refused=(
             RefusedAssignment(
@@ -190,8 +190,8 @@ def test_nested_bodies_round_trip() -> None:
             ),
         )
     )
-    heard = AssignReplicasToDirsResponse.model_validate(refusal.model_dump())
-    assert heard.refused[0].error_code is ErrorCode.UNKNOWN_TOPIC_ID
+    parsed = AssignReplicasToDirsResponse.model_validate(refusal.model_dump())
+    assert parsed.refused[0].error_code is ErrorCode.UNKNOWN_TOPIC_ID
     assignment = AssignReplicasToDirsRequest.model_validate(
         {
             "broker_id": 1,

@@ -41,9 +41,9 @@ async def test_raft_driver_of_a_new_log_leads_and_commits_proposals(node: Node) 
 
 async def test_raft_driver_calls_the_listener_before_the_proposer(node: Node) -> None:
     proposal = node.driver.propose(b"a")
-    heard = asyncio.Event()
-    proposal.committed.add_done_callback(lambda _: heard.set())
-    await heard.wait()
+    is_committed = asyncio.Event()
+    proposal.committed.add_done_callback(lambda _: is_committed.set())
+    await is_committed.wait()
     assert node.listener.payloads[-1] == b"a"
 
 

@@ -88,7 +88,7 @@ class FailureReports:
             return [ArmReportDeadline(directory_id, now_ms + self._timeout_ms)]
         why = (
             f"log directory {directory_id} is offline, this broker leads replicas there, and no "
-            f"controller heard all of that within "
+            f"controller acknowledged this within "
             f"log.dir.failure.timeout.ms={self._timeout_ms}"
         )
         return [ShutDown(UnreportedLogDirError(why, directory_id=directory_id))]

@@ -155,7 +155,7 @@ class ConsumerMembers:
             return  # Its last response was lost.
         raise OperatingError(
             f"the member's epoch is {current.epoch}, not {asked.epoch}; it has to give up its "
-            "partitions and join anew",
+            "partitions and rejoin",
             code=ErrorCode.FENCED_MEMBER_EPOCH,
         )
 

@@ -52,7 +52,7 @@ def reconciled(current: CurrentAssignment, to: Destination) -> CurrentAssignment
             return _without_dropped_topics(current, to)
         case MemberState.UNKNOWN if to.owned is None or to.owned:
             raise OperatingError(
-                "the member's state is not known here; it has to join anew, without partitions",
+                "the member's state is not known here; it has to rejoin without partitions",
                 code=ErrorCode.FENCED_MEMBER_EPOCH,
             )
         case _:

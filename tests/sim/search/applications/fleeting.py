@@ -302,15 +302,15 @@ class Fleeting(OwnedTopic):
 
     async def _until_done(self, what: str, attempt: Callable[[], Awaitable[T]]) -> T:
         """Repeat until success. The caller that waits for the end has a time limit."""
-        told = ""
+        last_message = ""
         while True:
             try:
                 await self._client.refresh_metadata([TOPIC])
                 return await attempt()
             except OperatingError as e:
-                if told != e.message:
-                    told = e.message
-                    self._around.note(f"{what}: {told}")
+                if last_message != e.message:
+                    last_message = e.message
+                    self._around.note(f"{what}: {last_message}")
             await asyncio.sleep(_AGAIN_S)
 
     def _went_on(self, what: str) -> None:

@@ -125,11 +125,11 @@ class GroupMembers(ABC):
         client = self._members[0].client
         found = await client.retry(lambda: committed_offsets(client, NAME))
         offsets = {tp.partition: one.offset for tp, one in found.items() if tp.topic == TOPIC}
-        told = (
+        reported = (
             self.laws.fetched(self.laws.generation + 1, partition, offsets.get(partition, -1))
             for partition in range(PARTITIONS)
         )
-        return [finding for finding in told if finding]
+        return [finding for finding in reported if finding]
 
     async def close(self) -> None:
         await self._around.close()
@@ -179,7 +179,7 @@ class GroupMembers(ABC):
                     member.member_id = ""
             except OperatingError as e:
                 if not may_pass(e):
-                    self._around.note(f"member {member.number} joins anew: {e}")
+                    self._around.note(f"member {member.number} rejoins: {e}")
                     member.member_id = ""
                 member.generation = -1
                 await self._recover(member)
@@ -229,9 +229,9 @@ class GroupMembers(ABC):
     async def _fetch(self, member: Member, partitions: Sequence[int]) -> dict[int, int]:
         request = _offsets_request(partitions)
         answer = await member.coordinators.ask(GROUP, NAME, request, max_version=_BY_NAME)
-        (told,) = answer.groups
-        self._judge_code(member, told.error_code)
-        parts = [part for topic in told.topics for part in topic.partitions]
+        (reported,) = answer.groups
+        self._judge_code(member, reported.error_code)
+        parts = [part for topic in reported.topics for part in topic.partitions]
         for part in parts:
             self._judge_code(member, part.error_code)
         return {part.partition_index: part.committed_offset for part in parts}

@@ -8,8 +8,8 @@ from tests.sim.search.applications.transaction_ledger import (
 
 
 def _read(ledger: TransactionLedger, *records: tuple[Written, int]) -> list[str]:
-    told = (ledger.saw("t", 0, written.value(index)) for written, index in records)
-    return [one for one in told if one]
+    findings = (ledger.saw("t", 0, written.value(index)) for written, index in records)
+    return [one for one in findings if one]
 
 
 def test_transaction_ledger_finds_partial_repeated_and_lost_transactions() -> None:

@@ -36,7 +36,7 @@ def play(
     assert outcome.findings == []
     assert set(outcome.played) | set(outcome.skipped) == set(kinds)
     assert sum(outcome.skipped.values()) <= 1, outcome.skipped
-    told = "\n".join(outcome.story)
+    printed = "\n".join(outcome.story)
     for kind in outcome.played:
-        assert f"{kind}" in told and "is over" in told
+        assert f"{kind}" in printed and "is over" in printed
     return outcome

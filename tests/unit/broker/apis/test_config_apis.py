@@ -493,13 +493,13 @@ async def test_alter_configs_cluster_wide_cordon_accepts_directories_of_other_br
 
 async def test_alter_configs_for_another_broker_is_rejected_unless_that_broker_is_fenced() -> None:
     async with brokers(2, answer=agree) as (rig, other):
-        wish = ALTER(resources=[altered(BROKER, "2", change(RATE, "5"))])
-        (answer_,) = (await rig.ask(wish)).responses
+        alteration = ALTER(resources=[altered(BROKER, "2", change(RATE, "5"))])
+        (answer_,) = (await rig.ask(alteration)).responses
         assert answer_.error_code == ErrorCode.INVALID_REQUEST
         assert "expected 1 or an empty name, but received 2" in answer_.error_message
         assert rig.controller.seen == []
         await rig.follow(other.registration(fenced=True))
-        (answer_,) = (await rig.ask(wish)).responses
+        (answer_,) = (await rig.ask(alteration)).responses
         assert answer_.error_code == ErrorCode.NONE
         assert [r.validated_by for r in rig.controller.seen] == [1]
 

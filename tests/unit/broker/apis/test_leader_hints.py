@@ -41,7 +41,7 @@ async def test_leader_hints_name_each_new_leader_once_with_its_endpoint() -> Non
             leader = hints.leader_of(TP._replace(partition=index), WRONG)
             assert leader is not None and (leader.leader_id, leader.leader_epoch) == (2, 3)
         (node,) = hints.endpoints()
-        assert (node.node_id, node.port, node.rack) == (2, other.door.port, None)
+        assert (node.node_id, node.port, node.rack) == (2, other.listener.port, None)
 
 
 @pytest.mark.parametrize(

@@ -332,7 +332,7 @@ async def test_produce_to_wrong_broker_returns_leader_hint_since_version_10(vers
             leader = part.current_leader
             assert (leader.leader_id, leader.leader_epoch) == (2, 3)
             (node,) = response.node_endpoints
-            assert (node.node_id, node.host, node.port) == (2, "127.0.0.1", other.door.port)
+            assert (node.node_id, node.host, node.port) == (2, "127.0.0.1", other.listener.port)
 
 
 @pytest.mark.parametrize(("version", "says"), [(11, (0, 0)), (12, (1, 0)), (16, (1, 1))])

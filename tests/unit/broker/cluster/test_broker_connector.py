@@ -18,7 +18,7 @@ from tests.unit.broker.broker_rig import TIMEOUT_MS, brokers, fetch, partition, 
 async def test_broker_connector_uses_the_named_listener() -> None:
     async with brokers() as (rig,):
         closed = Listener(name="PLAINTEXT", host="127.0.0.1", port=9)
-        inner = replace(closed, name="INNER", port=rig.door.port)
+        inner = replace(closed, name="INNER", port=rig.listener.port)
         rig.replay(replace(rig.registration(), listeners=(closed, inner)))
 
         async def through(name: str, peer: int = 1) -> None:

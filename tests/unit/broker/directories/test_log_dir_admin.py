@@ -568,7 +568,7 @@ async def test_reattach_without_a_controller_times_out_and_changes_nothing() -> 
         rig.controller.may_answer.clear()
         await die(rig)
         said = await refused(rig, "reattach", "/d2")
-        assert "no controller heard of it within log.dir.registration.timeout.ms=50" in said
+        assert "no controller acknowledged it within log.dir.registration.timeout.ms=50" in said
         assert rig.parts.hosted.get(TP).is_offline  # type: ignore[union-attr]
         said = await refused(rig, "forget", "/d2", force=True)
         assert "holds the last in-sync replica" in said

@@ -30,7 +30,7 @@ async def test_find_coordinator_returns_the_partition_leader(version: int) -> No
             request = FindCoordinatorRequest(coordinator_keys=["g", "h"])
         answer = await rig.ask(request, version)
         for found in answer.coordinators if version >= 4 else [answer]:
-            assert (found.error_code, found.node_id, found.port) == (0, 1, rig.door.port)
+            assert (found.error_code, found.node_id, found.port) == (0, 1, rig.listener.port)
         await lead(rig, 1, leader=2)
         answer = await rig.ask(request, version)
         for lost in answer.coordinators if version >= 4 else [answer]:

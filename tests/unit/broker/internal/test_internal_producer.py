@@ -73,7 +73,7 @@ async def test_internal_producer_reuses_the_connection_to_another_leader() -> No
         for _ in range(3):
             await one.to_topic(within())
         assert end_of(rigs[1]) == 6
-        assert rigs[1].door.connection_count == 1
+        assert rigs[1].listener.connection_count == 1
         one.close()
 
 
@@ -115,7 +115,7 @@ async def test_internal_producer_retries_with_the_next_leader() -> None:
             await rig.follow(topic(TOPIC, ID), partition(replicas=(1, 2), leader=2, topic_id=ID))
         one = sender(rigs[0])
         await one.to_topic(within())
-        await rigs[1].door.close(timeout_ms=100)
+        await rigs[1].listener.close(timeout_ms=100)
         sending = asyncio.ensure_future(one.to_topic(within()))
         await settle()
         assert not sending.done()

@@ -30,7 +30,7 @@ async def test_log_ends_of_an_unreachable_leader_leave_only_its_lags_unknown() -
             assert await committing(rig, 0, index=index) == 0
         found = {one["partition"]: one["lag"] for one in await round_of(rig)}
         assert found == {0: 0, 1: 4}
-        await other.door.close(timeout_ms=1)
+        await other.listener.close(timeout_ms=1)
         with capture_logs() as lines:
             for _ in range(2):
                 found = {one["partition"]: one["lag"] for one in await round_of(rig)}

@@ -22,7 +22,7 @@ async def test_describe_quorum_through_broker_returns_controllers_view(leader: i
 
     async with (
         brokers(answer=answer) as (rig,),
-        ClusterClient(f"127.0.0.1:{rig.door.port}") as client,
+        ClusterClient(f"127.0.0.1:{rig.listener.port}") as client,
     ):
         found = await describe_quorum(client)
     assert found.voters[0] == QuorumReplica(

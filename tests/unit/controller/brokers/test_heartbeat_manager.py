@@ -48,8 +48,8 @@ def test_next_state_follows_broker_state_table(
 ) -> None:
     names = HeartbeatRequests.__dataclass_fields__
     assert set(requests.split()) <= set(names)
-    wish = HeartbeatRequests(**{n: n in requests.split() for n in names})
-    assert next_state(current, wish) is expected
+    requested = HeartbeatRequests(**{n: n in requests.split() for n in names})
+    assert next_state(current, requested) is expected
 
 
 @pytest.fixture

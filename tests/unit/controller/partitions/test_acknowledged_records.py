@@ -262,9 +262,9 @@ class Life:
         if not self.inflight:
             return
         node, epoch, partition, change = self.inflight.pop(self.rng.randrange(len(self.inflight)))
-        wish = change.partition_request(self.key)
+        requested = change.partition_request(self.key)
         request = m.AlterPartitionRequest(
-            broker_id=node.broker_id, broker_epoch=epoch, partitions=(wish,)
+            broker_id=node.broker_id, broker_epoch=epoch, partitions=(requested,)
         )
         self.story.append(f"> {node.broker_id} wants {change.isr}")
         try:

@@ -74,7 +74,7 @@ def test_voter_change_is_refused_with_error_code(
 
 
 def test_voter_changes_yield_expected_voter_sets() -> None:
-    with pytest.raises(OperatingError, match=r"has not heard of \[2\] yet"):
+    with pytest.raises(OperatingError, match=r"controllers \[2\] have not reported"):
         after_naming(STATIC, {BrokerId(1): DIRS[BrokerId(1)]})
     assert after_naming(STATIC, DIRS) == NAMED
     three = after_adding(NAMED, add(3, "C://c3:9090"))

@@ -15,14 +15,14 @@ from kraftjbod.core.loop.completion import Completion, to_its_end
 
 
 def test_completion_calls_back_at_once_and_ignores_second_result() -> None:
-    heard: list[int] = []
+    received: list[int] = []
     early: Completion[int] = Completion()
-    early.add_done_callback(lambda done: heard.append(done.result()))
+    early.add_done_callback(lambda done: received.append(done.result()))
     early.set_result(1)
     early.set_result(2)
     early.set_exception(OverloadedError("late"))
-    Completion.of(3).add_done_callback(lambda done: heard.append(done.result()))
-    assert heard == [1, 3] and early.exception() is None
+    Completion.of(3).add_done_callback(lambda done: received.append(done.result()))
+    assert received == [1, 3] and early.exception() is None
 
 
 def test_map_turns_exception_of_function_into_error_and_keeps_errors() -> None:

@@ -172,8 +172,8 @@ def test_full_standard_error_does_not_block_the_journal(
     listening.socket.close()
     for number in range(10_000):
         journal.take(event(number=number))
-    heard = len(listening.on_stderr()[:-1])
-    assert 0 < heard < 10_000
+    received_count = len(listening.on_stderr()[:-1])
+    assert 0 < received_count < 10_000
 
 
 def test_is_journal_compares_device_and_inode_of_the_stream(listening: Listening) -> None:

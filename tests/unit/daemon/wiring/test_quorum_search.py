@@ -72,19 +72,19 @@ async def test_search_finds_voters_through_an_address_that_answers() -> None:
         return DescribeQuorumResponse(node_id=BrokerId(1), cluster_id="c", voters=(voter,))
 
     first, second = ScriptedController(refuse), ScriptedController(answer)
-    heard: dict[ReplicaKey, str] = {}
+    found_voters: dict[ReplicaKey, str] = {}
     async with serving(first, second):
         search = QuorumSearch(
             addresses=[("127.0.0.1", one.server.port) for one in (first, second)],
             interval_ms=1,
             timeout_ms=10_000,
             backoff=ExponentialBackoff(initial_ms=1, max_ms=1, random_unit=lambda: 0.5),
-            found=heard.update,
+            found=found_voters.update,
         )
         driver = Driver()
         search.begin_search(driver)  # type: ignore[arg-type]  # the needed part of a driver
         assert await driver.asked == [VOTER]
-        assert heard == {VOTER: "C://c3:9090"}
+        assert found_voters == {VOTER: "C://c3:9090"}
         await search.stop()
 
 

@@ -534,8 +534,8 @@ class World:
             assert at.core is not None
             if voters.is_static and voters.known_as(at.key) not in voters:
                 continue
-            heard = at.core.log.voters
-            if not heard.is_static or heard.known_as(leader.key) in heard:
+            known_voters = at.core.log.voters
+            if not known_voters.is_static or known_voters.known_as(leader.key) in known_voters:
                 require(at.applied >= entry.offset, "liveness: not applied", at.key, at.core)
         self._check_one_cut_off(leader)
 

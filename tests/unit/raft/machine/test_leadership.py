@@ -206,5 +206,5 @@ def test_leadership_replicates_to_observers_without_counting_them() -> None:
     leader.leadership.forget_silent(OBSERVER_TIMEOUTS)
     assert set(leader.leadership.peers) == {PEER, OTHER}
     assert not leader.leadership.has_majority(within_ticks=OBSERVER_TIMEOUTS)
-    leader.leadership.heard(AppendReply(sender=PEER, to=ME, term=3, durable_offset=10))
+    leader.leadership.note_message(AppendReply(sender=PEER, to=ME, term=3, durable_offset=10))
     assert leader.leadership.has_majority(within_ticks=OBSERVER_TIMEOUTS)

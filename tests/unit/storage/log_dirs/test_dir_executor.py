@@ -145,8 +145,8 @@ async def test_dir_executor_take_back_and_start_exclude_each_other() -> None:
         if len(ran) > 1000:
             taken += executor.take_back(lambda: KafkaStorageError("elsewhere"))
     executor.shutdown()
-    heard = [i for i, future in futures.items() if future.exception() is None]
-    assert ran == heard
+    completed = [i for i, future in futures.items() if future.exception() is None]
+    assert ran == completed
     assert taken == len(futures) - len(ran)
     assert executor._queued_bytes == 0
 

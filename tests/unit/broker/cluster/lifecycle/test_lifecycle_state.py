@@ -578,7 +578,7 @@ def test_unreported_replica_in_a_failed_directory_keeps_the_deadline() -> None:
     assert DisarmReportDeadline(A) not in m.handle(alive(), 1_010)
     assert m.unacknowledged_dirs == frozenset()
     (stop,) = m.handle(ReportDeadlinePassed(directory_id=A), 31_000)
-    assert isinstance(stop, ShutDown) and "heard all of that" in str(stop.error)
+    assert isinstance(stop, ShutDown) and "acknowledged this" in str(stop.error)
 
 
 def test_reported_assignment_into_a_failed_directory_ends_the_deadline() -> None:
