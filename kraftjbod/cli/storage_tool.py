@@ -385,7 +385,7 @@ class Formatter:
             f"{metadata_dir} has no metadata, but cluster {self._cluster_id} has lived already: "
             f"{sign}. Formatted again, the controller would begin with an empty metadata log, "
             f"which the cluster's brokers refuse. Put the lost directory back: "
-            f"docs/metadata-backup.md says how. If it is gone for good, use --replace-lost, and "
+            f"docs/metadata-backup.md says how. If it is lost permanently, use --replace-lost, and "
             f"have each broker forget it with `kraftjbod-storage forget-metadata`."
         )
 

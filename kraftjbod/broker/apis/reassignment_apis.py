@@ -69,7 +69,7 @@ class ReassignmentApis:
         under_way = await self._under_way(request, left)
         outcomes = await forward(
             self._channel,
-            _wishes(request, twice, under_way),
+            _requested_assignments(request, twice, under_way),
             ask=lambda part: rpc_config_messages.AlterPartitionReassignmentsRequest(
                 partitions=part,
                 allow_replication_factor_change=request.allow_replication_factor_change,
@@ -156,7 +156,7 @@ class ReassignmentApis:
         ]
 
 
-def _wishes(
+def _requested_assignments(
     request: AlterPartitionReassignmentsRequest,
     twice: list[ReassignmentOutcome],
     under_way: set[tuple[str, int]],

@@ -30,7 +30,7 @@ from kraftjbod.storage.replicas.dir_loading import Stray
 from kraftjbod.storage.replicas.requested_moves import RequestedMoves
 
 #: Limit of directories requested for replicas that do not exist yet.
-MAX_WISHED_DIRECTORIES: Final = 10_000
+MAX_PREFERRED_DIRECTORIES: Final = 10_000
 
 
 class ReplicaMaker:
@@ -63,7 +63,7 @@ class ReplicaMaker:
         #: Logs being created. A creation for a new topic of the same name waits for the event.
         self._making: dict[TopicPartition, asyncio.Event] = {}
         #: Requested directories of replicas that do not exist here yet.
-        self._wishes: dict[TopicPartition, DirectoryId] = {}
+        self._preferred_dirs: dict[TopicPartition, DirectoryId] = {}
         self._log = get_logger(component="replica_maker")
 
     def __contains__(self, topic_partition: TopicPartition) -> bool:
@@ -74,11 +74,11 @@ class ReplicaMaker:
         self, topic_partition: TopicPartition, directory_id: DirectoryId | None
     ) -> None:
         """Note where to create a replica that does not exist here yet. None removes the note."""
-        self._wishes.pop(topic_partition, None)
+        self._preferred_dirs.pop(topic_partition, None)
         if directory_id is not None:
-            self._wishes[topic_partition] = directory_id
-            while len(self._wishes) > MAX_WISHED_DIRECTORIES:
-                del self._wishes[next(iter(self._wishes))]
+            self._preferred_dirs[topic_partition] = directory_id
+            while len(self._preferred_dirs) > MAX_PREFERRED_DIRECTORIES:
+                del self._preferred_dirs[next(iter(self._preferred_dirs))]
 
     async def make(self, replica: HostedReplica) -> LogHandle | None:
         """Create the log of the replica; retry if a directory fails meanwhile.
@@ -148,7 +148,7 @@ class ReplicaMaker:
             return None
         if not handle.log_dir.is_online:
             return None
-        self._wishes.pop(topic_partition, None)
+        self._preferred_dirs.pop(topic_partition, None)
         return handle
 
     def _directory_for(
@@ -159,11 +159,11 @@ class ReplicaMaker:
         None if the log manager should choose, also if the directory in the metadata was cordoned
         since (KIP-1066).
         """
-        wished, online = self._wishes.get(topic_partition), self._logs.online_dirs()
+        preferred, online = self._preferred_dirs.get(topic_partition), self._logs.online_dirs()
         cordoned = {log_dir.directory_id for log_dir in online if log_dir.is_cordoned}
         taking = {log_dir.directory_id for log_dir in online if not log_dir.is_impaired} - cordoned
-        if wished in taking:
-            return wished
+        if preferred in taking:
+            return preferred
         named = step.directory_id if isinstance(step, Create) else None
         return None if named in cordoned else named
 

@@ -47,7 +47,7 @@ STEPS: Final[dict[str, Trap]] = {
         nth=2,
         after=True,
     ),
-    "assignment-wished": Trap(event="replica_move_phase", fields={"phase": "queued"}),
+    "assignment-requested": Trap(event="replica_move_phase", fields={"phase": "queued"}),
     "assignment-accepted": Trap(event="replica_move_phase", fields={"phase": "accepted"}),
     "gate-closed": Trap(event="replica_move_phase", fields={"phase": "swapping"}),
     "epochs-carried-over": Trap(

@@ -167,7 +167,7 @@ def test_move_to_another_directory_replaces_the_running_one(slow: Cluster) -> No
 
 def test_replica_is_created_in_directory_requested_before(three: Cluster) -> None:
     for number in (1, 2):
-        topic = f"wished-{number}"
+        topic = f"preferred-{number}"
         where = str(three.local.dir_path(2, number))
         assert move(three, topic, 0, 2, where) == "ReplicaNotAvailableError"
         three.create_topic(topic, assignments={0: [2, 1]})

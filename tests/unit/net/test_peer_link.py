@@ -82,7 +82,7 @@ async def test_peer_link_keeps_order_drops_the_oldest_and_reports_loss_and_refus
     link.send(9)
     while len(calls) == count:
         await asyncio.sleep(0.001)
-    assert calls[-1] == "lost", "nobody is there"
+    assert calls[-1] == "lost", "no peer listens"
     await link.close()
 
 

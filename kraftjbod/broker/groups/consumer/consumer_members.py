@@ -55,7 +55,7 @@ class ConsumerMembers:
         :raises OperatingError: the request is refused, with the code for the member.
         """
         before = self._found(asked)
-        self._check_wishes(asked)
+        self._check_assignor_and_regex(asked)
         held = self._state.current(asked.member_id).assigned.keys()
         member = _described(asked, before)
         current = self.update(member, before, asked.owned, moment)
@@ -159,7 +159,7 @@ class ConsumerMembers:
             code=ErrorCode.FENCED_MEMBER_EPOCH,
         )
 
-    def _check_wishes(self, asked: ConsumerHeartbeat) -> None:
+    def _check_assignor_and_regex(self, asked: ConsumerHeartbeat) -> None:
         if asked.assignor is not None and asked.assignor not in self._settings.assignors:
             raise OperatingError(
                 f"there is no assignor {asked.assignor}; there are "

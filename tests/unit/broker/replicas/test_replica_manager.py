@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 
 from kraftjbod.broker.replicas import replica_manager
 from kraftjbod.broker.replicas.directory_reconcile import reconcile
-from kraftjbod.broker.replicas.replica_maker import MAX_WISHED_DIRECTORIES
+from kraftjbod.broker.replicas.replica_maker import MAX_PREFERRED_DIRECTORIES
 from kraftjbod.core.errors import ErrorCode, OverloadedError
 from kraftjbod.core.ids import (
     LOST_DIR,
@@ -487,7 +487,7 @@ async def test_preferred_directory_that_is_reset_or_unknown_is_ignored() -> None
 
 async def test_preferred_directories_are_limited_and_the_oldest_are_dropped() -> None:
     async with brokers() as (rig,):
-        for n in range(MAX_WISHED_DIRECTORIES + 1):
+        for n in range(MAX_PREFERRED_DIRECTORIES + 1):
             rig.parts.manager.prefer_directory(TopicPartition("t", n), dir_of(1, 2))
         both = [partition(n, directories=[dir_of(1, 1)]) for n in (0, 1)]
         await rig.follow(topic(), *both)
