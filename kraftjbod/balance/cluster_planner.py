@@ -143,7 +143,11 @@ Yields source broker, target broker, and the sum of any number of chosen replica
 def cross_in_turns(
     dirs: Sequence[DirSums], goals: Goals, racks: Racks, pick: Pick, step: Step
 ) -> None:
-    """Plan moves between brokers in rounds. ``pick`` chooses replicas for each round's tasks."""
+    """Plan moves between brokers in rounds.
+
+    :param pick: chooses the replicas for the tasks of a round.
+    :param step: called with progress messages.
+    """
     # A part of the tolerance for brokers leaves the rest of it for their directories.
     own_goals = replace(
         goals,

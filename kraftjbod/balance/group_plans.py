@@ -90,7 +90,7 @@ ORDER: Final = (
 
 
 def draw(topic: str, partition: int, turn: int, among: int) -> int:
-    """Return a number below ``among`` that depends on partition and turn only."""
+    """Return a pseudo-random number from 0 to ``among - 1``, determined by partition and turn."""
     text = f"{topic}-{partition}-{turn}".encode()
     return int(hashlib.md5(text, usedforsecurity=False).hexdigest()[:8], 16) % max(1, among)
 
@@ -113,7 +113,11 @@ def is_candidate(
 
 
 def crossings_of_broker(task: Task, candidates: Iterable[Placed], racks: Racks) -> list[Crossing]:
-    """Choose replicas that one broker sends to others, among the candidates."""
+    """Choose the replicas that one broker sends to others.
+
+    :param task: the broker's transfers.
+    :param candidates: the replicas that may leave it.
+    """
     rows = sorted(candidates, key=lambda one: one[:2])
     choices = choose(
         task,
@@ -182,7 +186,10 @@ def order(one: Move) -> tuple[int | float | str, ...]:
 
 
 def limited_move(one: Move) -> LimitedMove:
-    """Return the data of a move that a limit needs."""
+    """Convert a move to the form that :mod:`plan_limits` reads.
+
+    The moves of a swap have one ``unit``, which a limit keeps or drops as a whole.
+    """
     is_within = one.from_broker == one.to_broker
     alone = None if is_within else (one.topic, one.partition)
     return LimitedMove(

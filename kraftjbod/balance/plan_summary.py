@@ -86,7 +86,7 @@ class MoveCounts:
 
     @staticmethod
     def of_groups(groups: Sequence[MoveGroup]) -> MoveCounts:
-        """Return the counts over groups of moves."""
+        """Return the total counts and bytes of the moves in ``groups``."""
         across = [one for one in groups if one.is_across]
         return MoveCounts(
             moves=sum(one.moves for one in groups),

@@ -98,7 +98,12 @@ class DirPlan:
 
 
 def plan_broker(dirs: Sequence[DirLoad], replicas: Sequence[ReplicaLoad], goals: Goals) -> DirPlan:
-    """Return the moves that bring one broker nearest to its goals, in plan order."""
+    """Plan the moves of one broker towards ``goals``.
+
+    :param dirs: the broker's directories; replicas and moves name them by index.
+    :param replicas: replicas on the broker, and those that arrive from other brokers.
+    :returns: the moves in plan order, and the replicas that had to move and fit nowhere.
+    """
     board = _Board(dirs, replicas, goals)
     misfits = tuple(_place(board))
     _balance_bytes(board)
@@ -182,13 +187,18 @@ class _Board:
         )
 
     def most_bytes(self, source: int, target: int) -> float:
-        """Return the limit of bytes to move so that both directories end between their levels."""
+        """Return the largest number of bytes that may move from ``source`` to ``target``.
+
+        After such a move both directories are between their former fill levels. 0.0 if ``source``
+        is not fuller than ``target``.
+        """
         gap = self.fill(source) - self.fill(target)
         least_share = min(self.byte_share[source], self.byte_share[target])
         return gap * least_share * _OF_GAP if gap > 0 and least_share > 0 else 0.0
 
     def bytes_in_band(self, source: int, target: int, moved_bytes: int) -> bool:
-        """Return whether both are within the tolerance after ``moved_bytes`` have moved."""
+        """Whether both directories hold their share, within the tolerance, after ``moved_bytes``
+        have moved from ``source`` to ``target``."""
         tolerance = self.goals.tolerance
         return (
             self.bytes[source] - moved_bytes >= self.byte_share[source] * (1 - tolerance)
@@ -199,7 +209,10 @@ class _Board:
 
 
 def _level(bands: Sequence[Band], all_bytes: int, goals: Goals) -> float:
-    """Return the requested level if the directories can reach it within the tolerance."""
+    """Return ``goals.level`` if the broker's own level is near it, else the broker's own level.
+
+    A level is the bytes of a directory as a fraction of its size.
+    """
     own = level_of(bands, all_bytes)
     if goals.level is None or abs(own - goals.level) > goals.level * goals.tolerance * _NEAR:
         return own
@@ -216,7 +229,11 @@ def _ratio(held: float, share: float) -> float:
 
 
 def _place(board: _Board) -> Iterator[int]:
-    """Place incoming and drained replicas, the largest first. Yields those that fit nowhere."""
+    """Place incoming and drained replicas, the largest first.
+
+    Each gets the directory that is emptiest afterwards. Yields the indexes of replicas that fit
+    into no directory.
+    """
     homeless = [
         index
         for index, replica in enumerate(board.replicas)
@@ -259,7 +276,12 @@ def _balance_bytes(board: _Board) -> None:
 
 
 def _next_overfull(board: _Board, stuck: set[int]) -> tuple[int, int, int] | None:
-    """Return replica, source and target for the fullest directory above the tolerance."""
+    """Find a move out of the fullest directory above the tolerance.
+
+    :param stuck: directories to skip. Gets each directory for which no move was found.
+    :returns: the indexes of replica, source and target; None if no directory above the tolerance
+        has a move.
+    """
     givers = [d for d in range(len(board.dirs)) if board.free[d] and d not in stuck]
     for source in sorted(givers, key=board.fill, reverse=True):
         need = board.bytes[source] - board.byte_share[source] * (1 + board.goals.tolerance)
@@ -276,7 +298,11 @@ def _next_overfull(board: _Board, stuck: set[int]) -> tuple[int, int, int] | Non
 
 
 def _next_underfull(board: _Board) -> tuple[int, int, int] | None:
-    """Return replica, source and target for the emptiest directory below the tolerance."""
+    """Find a move into the emptiest directory below the tolerance.
+
+    :returns: the indexes of replica, source and target; None if no directory below the tolerance
+        has a move.
+    """
     for target in sorted(board.takers, key=board.fill):
         need = board.byte_share[target] * (1 - board.goals.tolerance) - board.bytes[target]
         if need <= 0:
@@ -290,7 +316,12 @@ def _next_underfull(board: _Board) -> tuple[int, int, int] | None:
 
 
 def _pick(board: _Board, source: int, target: int, need: float, *, is_strict: bool) -> int | None:
-    """Return the replica that best meets a need of bytes. Strict: both ends stay in tolerance."""
+    """Return the index of the replica to move from ``source`` to ``target``, or None.
+
+    The size of the replica is as near to ``need`` bytes as possible.
+
+    :param is_strict: the move leaves ``source`` not below the tolerance, and ``target`` not above.
+    """
     most = min(float(board.spare[target]), board.most_bytes(source, target))
     if is_strict:
         tolerance = board.goals.tolerance
@@ -315,7 +346,8 @@ def _pick(board: _Board, source: int, target: int, need: float, *, is_strict: bo
 
 
 def _swap_bytes(board: _Board, source: int) -> None:
-    """Swap large replicas for smaller ones while the directory is above the tolerance."""
+    """Swap large replicas of ``source`` for smaller ones of other directories, while ``source`` is
+    above the tolerance."""
     if not board.dirs[source].takes:
         return
     for _ in range(_MAX_SWAPS):
@@ -337,7 +369,12 @@ def _swap_bytes(board: _Board, source: int) -> None:
 def _best_swap(
     board: _Board, source: int, target: int, need: float
 ) -> tuple[bool, int, int, int, int] | None:
-    """Return the cheapest swap: falls short of the need, bytes, out, back, target."""
+    """Return the cheapest swap of a replica of ``source`` for a smaller one of ``target``.
+
+    :returns: whether the gain is below ``need``, the moved bytes, the replica that leaves
+        ``source``, the one that enters it, and ``target``. Smaller tuples are better. None if no
+        swap is allowed or worthwhile.
+    """
     most = board.most_bytes(source, target)
     best: tuple[bool, int, int, int, int] | None = None
     for back_size, back in board.free[target]:
@@ -381,7 +418,10 @@ def _balance_rate(board: _Board) -> None:
 
 
 def _cool(board: _Board, source: int) -> bool:
-    """Move or swap one replica out of a directory with a high rate; return whether it worked."""
+    """Plan one move or swap that lowers the write rate of ``source``.
+
+    :returns: False if no move or swap is allowed.
+    """
     rates = board.replicas
     hot = [i for _, i in board.free[source] if rates[i].write_rate > 0]
     hot.sort(key=lambda i: (-rates[i].write_rate / max(1, rates[i].size_bytes), i))
@@ -411,7 +451,11 @@ def _cool(board: _Board, source: int) -> bool:
 
 
 def _cools(board: _Board, source: int, target: int, out: int, back: int | None) -> bool:
-    """Return whether moving ``out``, and ``back`` in return, is allowed and evens out the rates."""
+    """Whether replica ``out`` may move from ``source`` to ``target``, and ``back`` the other way.
+
+    The targets must have space, the bytes stay within the tolerance, and the write rates become
+    more even.
+    """
     size, rate = board.replicas[out].size_bytes, board.replicas[out].write_rate
     if size > board.spare[target]:
         return False
@@ -436,7 +480,11 @@ def _bytes_per_rate(board: _Board, out: int, back: int) -> float:
 
 
 def _ordered(moves: Iterable[DirMove]) -> Iterator[DirMove]:
-    """Sort moves by tier and make scores non-increasing, so that a limit keeps the first ones."""
+    """Yield the moves sorted by tier and step.
+
+    Scores are lowered so that they never rise within a tier: a limit on the plan then keeps its
+    first moves.
+    """
     ceiling = float("inf")
     tier: Tier | None = None
     for move in sorted(moves, key=lambda move: (move.tier, move.step)):

@@ -146,14 +146,20 @@ NOTHING: Final = Sent(size_bytes=0, write_rate=0.0, replicas=0)
 
 
 def cluster_level(dirs: Iterable[DirSums]) -> float:
-    """Return the common fill level of all directories, within their bounds."""
+    """Return the fill level at which the directories together hold all bytes.
+
+    A level is a fraction of a directory's size; each directory's bytes stay within its bounds.
+    """
     known = list(dirs)
     bands = [byte_band(one.load, one.size_bytes, one.fixed_bytes) for one in known]
     return level_of(bands, sum(one.size_bytes for one in known))
 
 
 def broker_loads(dirs: Iterable[DirSums]) -> list[BrokerLoad]:
-    """Return each broker with its share, at one level for all directories of the cluster."""
+    """Return each broker, sorted by id, with its shares of the cluster's bytes and write rate.
+
+    The share of bytes is the sum of its directories' bytes at the level of the whole cluster.
+    """
     known = list(dirs)
     level = cluster_level(known)
     by_bytes = [byte_band(one.load, one.size_bytes, one.fixed_bytes).at(level) for one in known]
@@ -186,7 +192,11 @@ def broker_loads(dirs: Iterable[DirSums]) -> list[BrokerLoad]:
 def after(
     loads: Iterable[BrokerLoad], given: Mapping[int, Sent], taken: Mapping[int, Sent]
 ) -> list[BrokerLoad]:
-    """Return the brokers after the chosen moves. Freed space does not count as spare."""
+    """Return the brokers after moves. Space that leaving replicas free does not count as spare.
+
+    :param given: sums of the replicas that leave, by broker.
+    :param taken: sums of the replicas that arrive, by broker.
+    """
     changed = []
     for load in loads:
         out, come = given.get(load.broker_id, NOTHING), taken.get(load.broker_id, NOTHING)
@@ -222,7 +232,10 @@ def without_stuck(loads: Sequence[BrokerLoad], stuck: Collection[int]) -> list[B
 
 
 def byte_tasks(loads: Sequence[BrokerLoad], racks: Racks, goals: Goals) -> dict[int, Task]:
-    """Return by source the bytes from brokers above the tolerance to brokers below it."""
+    """Return the transfers of bytes from overfull brokers to others, by source broker.
+
+    They bring all brokers within the tolerance if the targets have enough spare bytes.
+    """
     high, low = 1 + goals.tolerance, 1 - goals.tolerance
 
     def gives(load: BrokerLoad, level: float) -> float:
@@ -247,7 +260,10 @@ def byte_tasks(loads: Sequence[BrokerLoad], racks: Racks, goals: Goals) -> dict[
 
 
 def rate_tasks(loads: Sequence[BrokerLoad], racks: Racks, goals: Goals) -> dict[int, Task]:
-    """Return by source the write rate to move, as far as the bytes stay within the tolerance."""
+    """Return the transfers of write rate (bytes per second), by source broker.
+
+    Targets stay within the tolerance of the bytes.
+    """
     given, taken, most = {}, {}, {}
     for load in loads:
         if load.share_rate <= 0 or load.share_bytes <= 0:
@@ -283,7 +299,12 @@ def _level(amount_at: Callable[[float], float], amount: float) -> float:
 def _pairs(
     given: Mapping[int, float], taken: Mapping[int, float], racks: Racks
 ) -> list[tuple[int, int, float]]:
-    """Match sources and targets, within racks first, the largest first: few pairs, large parts."""
+    """Match sources and targets, within racks first and the largest first, so that pairs are few.
+
+    :param given: amount that each source gives, by broker.
+    :param taken: amount that each target takes, by broker.
+    :returns: source, target and amount of each pair.
+    """
     left_given, left_taken = dict(given), dict(taken)
     pairs: list[tuple[int, int, float]] = []
     named = sorted({rack for rack in racks.values() if rack is not None})
@@ -326,7 +347,13 @@ def _tasks(
     *,
     is_rate: bool,
 ) -> dict[int, Task]:
-    """Build the tasks. A target's limit is divided in proportion to the sources' amounts."""
+    """Return a task per source broker.
+
+    :param pairs: source, target and amount of each transfer.
+    :param taken: the amounts of all transfers to a target together.
+    :param most: the limit of bytes of a target, divided in proportion to the amounts.
+    :param low: the fraction of its share below which a source must not fall.
+    """
     grouped: dict[int, list[Transfer]] = defaultdict(list)
     for source, target, part in pairs:
         most_bytes = most[target] * part / taken[target]
@@ -347,7 +374,11 @@ def _tasks(
 
 
 def choose(task: Task, candidates: Sequence[Candidate], racks: Racks) -> list[Choice]:
-    """Choose replicas for the task's transfers, each at most once."""
+    """Choose replicas for the task's transfers.
+
+    :param candidates: movable replicas of the source. Each is chosen at most once.
+    :returns: the choices in the order of the transfers.
+    """
     pick = _Pick(task, candidates, racks)
     for transfer in task.transfers:
         if task.is_rate:
@@ -371,7 +402,8 @@ class _Pick:
         self._left = set(range(len(candidates)))
 
     def by_bytes(self, transfer: Transfer) -> None:
-        """Choose the largest candidates first, from directories above their share first."""
+        """Choose candidates for a transfer of bytes: from directories above their share first, and
+        the largest first."""
         wanted, most = transfer.wanted, transfer.most_bytes
         able = self._able(transfer.target)
         able.sort(
@@ -393,7 +425,7 @@ class _Pick:
             self._finish(able, transfer.target, wanted, most)
 
     def _finish(self, able: Iterable[int], target: int, wanted: float, most: float) -> None:
-        """Choose the smallest replica that covers the rest, if the target has the space."""
+        """Choose the smallest candidate with ``wanted`` to ``most`` bytes, if there is one."""
         fit = [
             index
             for index in able
@@ -407,7 +439,7 @@ class _Pick:
             self._take(last, target, Tier.ACROSS)
 
     def by_rate(self, transfer: Transfer) -> None:
-        """Choose candidates with the highest write rate per byte first."""
+        """Choose candidates for a transfer of write rate, the highest rate per byte first."""
         wanted, most = transfer.wanted, transfer.most_bytes
 
         def coldness(index: int) -> tuple[float, int]:

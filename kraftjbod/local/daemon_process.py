@@ -126,7 +126,7 @@ class DaemonProcess:
         self._signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Send SIGKILL and wait until a child process has ended."""
+        """Send SIGKILL. Wait for the end of the process if this process started it."""
         self._signal(signal.SIGKILL)
         if self._child is not None:
             self._child.wait()

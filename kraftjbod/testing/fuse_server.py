@@ -279,7 +279,10 @@ class _Server:
         return self._getattr(node, body)
 
     def _truncate(self, file: int | str, size: int) -> None:
-        """Set the size. Extending needs no space, because it creates a hole."""
+        """Set the size of a file. Extending uses no space of the disk, because it creates a hole.
+
+        :raises OSError: the real file system refused.
+        """
         before = os.stat(file).st_blocks
         os.truncate(file, size)
         freed = (before - os.stat(file).st_blocks) * _SECTOR_BYTES

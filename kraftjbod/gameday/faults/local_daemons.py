@@ -52,9 +52,9 @@ async def busiest_broker(
 
 
 def process_of(client: ClusterClient, broker_id: int, mine: list[Victim]) -> int:
-    """Return the pid of a broker with these directories.
+    """Return the pid of the broker that has the directories ``mine``.
 
-    :raises CannotPlay: the broker is not on this machine.
+    :raises CannotPlay: no directory is online, or the broker is not on this machine.
     """
     if not mine:
         raise CannotPlay(f"broker {broker_id} has no log directory that is online")

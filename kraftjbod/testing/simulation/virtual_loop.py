@@ -162,7 +162,10 @@ class DriftingClock:
 
 
 class VirtualLoop(asyncio.AbstractEventLoop):
-    """:param name: name of the process, for error messages."""
+    """The event loop of a simulated process, which runs in the virtual time of ``world``.
+
+    :param name: name of the process, for error messages.
+    """
 
     def __init__(self, world: World, name: str) -> None:
         self.world = world
