@@ -12,7 +12,7 @@ from typing import Final
 from tests.sim.search.faults.schedule import OF_A_DIR, Fault, Kind
 
 #: Kinds that affect a directory, but not its disk.
-_HARMLESS: Final = frozenset({Kind.CORDON, Kind.DRAIN, Kind.REATTACH})
+_HARMLESS: Final = frozenset({Kind.CORDON, Kind.DRAIN, Kind.REATTACH, Kind.REMAINS_REMOVED})
 #: Kinds that may change all disks of their broker, or make one of them slow.
 _OF_ALL_DISKS: Final = frozenset(
     {

@@ -42,6 +42,7 @@ _LIMITS_MS: Final[Mapping[Kind, int]] = MappingProxyType(
         Kind.LATE_LOOP: _HOST_MS,
         Kind.ROT_BESIDE: _HOST_MS,
         Kind.LOST_END: _HOST_MS,
+        Kind.REPLICA_REMOVED: _HOST_MS,
         Kind.REMOVED: _HOST_MS,
         Kind.SWAPPED: _HOST_MS,
         # A link may be cut or slow meanwhile, which delays the return as much.

@@ -11,10 +11,11 @@
   controller's clock after a later term has a leader. Raft promises one leader per term, not one
   leader at a time: a voter whose connection to its leader was closed votes at once (ADR 98). The
   later leader holds all entries that a controller of an earlier term commits in that time.
-* A controller that is cut off from all others does not raise the term: that would cost the others
-  their leader later.
+* A controller that is cut off from all other voters has no term that no other controller had: that
+  would cost the others their leader later. An observer that reaches both sides may send it a term.
 * Every decision that was answered to a client is committed.
-* A controller that lost the end of its log neither votes nor leads until it holds the end again.
+* A controller that lost the end of its log neither votes nor leads until it holds the end again,
+  and it starts mute if its files prove the loss.
 * A controller follows one metadata log as long as its disk is not replaced.
 * A snapshot is the state that its committed entries replay to, on every controller.
 
@@ -83,6 +84,8 @@ class QuorumLaws:
         self._gone: set[ReplicaKey] = set()
         #: Controllers that lost the end of their log and have not opened it since.
         self._cut_short: set[str] = set()
+        #: The last lost entry of controllers whose files prove that loss.
+        self._proven_ends: dict[str, int] = {}
         self.is_lost = False
         """Whether the remaining voters are less than a majority."""
 
@@ -106,8 +109,7 @@ class QuorumLaws:
             self._commits(name, driver)
             self._counts(name, core)
             self._take_snapshot(name, driver)
-            if core.term > self._cut_off.get(name, core.term) + _MOST_RISE:
-                self._found(f"{name} raised its term to {core.term} while it was cut off")
+            self._raises_no_term(name, core)
         newest = max(self._leaders, default=0)
         if any(core.term < newest for _, _, core in running):
             self._overlap(newest)
@@ -121,11 +123,15 @@ class QuorumLaws:
     def connected(self, name: str) -> None:
         self._cut_off.pop(name, None)
 
-    def loses_end(self, name: str) -> None:
+    def loses_end(self, name: str, proven_end: int | None) -> None:
         """Expect a shorter log at its next start.
 
         Acknowledgements that it sent before still count for the entries that its log held.
+
+        :param proven_end: the offset of the last lost entry, if the files prove its loss.
         """
+        if proven_end is not None:
+            self._proven_ends[name] = proven_end
         core = self._cores.get(name)
         if core is not None:
             self._cut_short.add(name)
@@ -135,6 +141,7 @@ class QuorumLaws:
         """Note that the controller restarts with an empty disk, as another voter."""
         self.look()
         self._log_ids.pop(name, None)
+        self._proven_ends.pop(name, None)
         if not self._cores:
             self.is_lost = True  # The machine of a single controller is not observed.
             return
@@ -173,6 +180,12 @@ class QuorumLaws:
                 f"{name} has its log up to {core.log.last_offset} after a start, and had applied "
                 f"up to {before.applicable_offset} before"
             )
+        proven_end = self._proven_ends.pop(name, -1)
+        if core.log.last_offset < proven_end and not core.is_mute:
+            self._found(
+                f"{name} lost entries up to {proven_end}, which its files prove, and starts with "
+                f"{core.log.last_offset} as if it had acknowledged none of them"
+            )
         self._cores[name] = core
         self._cut_short.discard(name)
         self._compared.pop(name, None)
@@ -188,6 +201,12 @@ class QuorumLaws:
         first = self._votes.setdefault((name, state.term), state.voted_for)
         if first != state.voted_for:
             self._found(f"{name} votes in term {state.term} for {first} and {state.voted_for}")
+
+    def _raises_no_term(self, name: str, core: RaftCore) -> None:
+        if core.term <= self._cut_off.get(name, core.term) + _MOST_RISE:
+            return
+        if all(core.term > one.term for other, one in self._cores.items() if other != name):
+            self._found(f"{name} raised its term to {core.term} while it was cut off")
 
     def _leads(self, name: str, core: RaftCore) -> None:
         if core.leadership is None or self._leaders.get(core.term) == name:

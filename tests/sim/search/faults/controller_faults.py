@@ -57,7 +57,7 @@ class ToldLaws(Protocol):
 
     def connected(self, name: str) -> None: ...
 
-    def loses_end(self, name: str) -> None: ...
+    def loses_end(self, name: str, proven_end: int | None) -> None: ...
 
 
 class ControllerFaults:
@@ -192,8 +192,8 @@ class ControllerFaults:
             if damage is None:
                 stage.note(f"{host.name} lacks entries that may be damaged")
                 return
-            self._laws.loses_end(host.name)
-            stage.note(damage)
+            self._laws.loses_end(host.name, damage.proven_end)
+            stage.note(damage.text)
 
     async def _end(self, host: SimulatedController, rng: random.Random) -> None:
         match rng.randrange(3):
@@ -338,6 +338,9 @@ class ControllerFaults:
             near = [host.name, *rng.sample(brokers, rng.randint(1, len(brokers) - 1))]
             far = [*self._peers(host), *(name for name in brokers if name not in near)]
             rejects, resets = rng.random() < REJECTS, rng.random() < _RESETS
+            for observer in self._stage.cluster.observers:
+                # Or it reaches both sides, like clients.
+                rng.choice((near, far, [])).append(observer.name)
             across = [(one, other) for one in near for other in far]
             for ends in across:
                 network.partition(*ends, rejects=rejects)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Collection, Iterator
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from typing import Final
 
 from kraftjbod.core.errors import CorruptRecordError, ErrorCode
+from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.protocol.record_batch import BatchHeader, batches
 from kraftjbod.storage.dir_names import (
     INDEX_SUFFIXES,
@@ -25,7 +27,8 @@ from tests.sim.search.faults.operator_work import OperatorWork
 from tests.sim.search.faults.schedule import DISK_FAULTS, Fault, Kind
 from tests.sim.search.faults.stage import Plays, Stage, wait
 
-_MOVE_HANG_S: Final = (1.5, 4.5)
+#: Around ``log.dir.io.suspect.ms``, and around ``log.dir.io.timeout.ms``.
+_MOVE_HANGS_S: Final = ((0.5, 2.5), (2.0, 4.5), (4.0, 6.5))
 _SWAP_LOOKS: Final = 200
 _SWAP_LOOK_S: Final = 0.005
 #: Delay after recovery until a late request or answer arrives.
@@ -47,6 +50,11 @@ _MEMORY_SHORT: Final = 0.3
 #: Share of them that a power cut follows, and for how long the directory is in use before.
 _POWER_CUTS: Final = 0.5
 _IN_USE_S: Final = (0.1, 4.0)
+#: Limit of replicas whose directories are removed together.
+_MOST_REMOVED: Final = 3
+#: Number of looks for directories of deleted replicas, which exist for a second or two.
+_REMAINS_LOOKS: Final = 60
+_REMAINS_LOOK_S: Final = 0.05
 
 
 class DirFaults:
@@ -75,6 +83,8 @@ class DirFaults:
             Kind.ROT: self._rot,
             Kind.ROT_BESIDE: self._rot_beside,
             Kind.LOST_END: self._lose_end,
+            Kind.REPLICA_REMOVED: self._remove_replicas,
+            Kind.REMAINS_REMOVED: self._remove_remains,
         }
 
     async def _break_dir(self, fault: Fault) -> None:
@@ -193,11 +203,12 @@ class DirFaults:
                 break
             await asyncio.sleep(_SWAP_LOOK_S)
         taking.faults.begin_fault(DiskFault.HANG)
-        await asyncio.sleep(rng.uniform(*_MOVE_HANG_S))
+        await asyncio.sleep(rng.uniform(*rng.choice(_MOVE_HANGS_S)))
         giving.faults.heal(DiskFault.HANG)
         await asyncio.sleep(rng.random() * _LATE_S)
         taking.faults.heal(DiskFault.HANG)
         await self._operator.until_back(fault)
+        await self._operator.until_back(replace(fault, dir=paths.index(target)))
 
     async def _rot(self, fault: Fault) -> None:
         """Keep the fault until no replica of the broker has the rotten bit. A move may copy it."""
@@ -285,6 +296,37 @@ class DirFaults:
             file.sync()
             self._stage.note(f"{name} ends at {file.size()}")
 
+    async def _remove_replicas(self, fault: Fault) -> None:
+        """Remove directories of replicas. Restart the broker if it does not notice the loss."""
+        rng, path = fault.rng(), self._stage.path(fault)
+        self._remove_some(fault, (ReplicaDirKind.CURRENT, ReplicaDirKind.FUTURE), rng)
+        await wait(fault)
+        if self._stage.view.dir_state(fault.broker, path) is LogDirState.ONLINE:
+            async with self._stage.broker_down(fault.broker):
+                await self._end(fault, is_clean=rng.random() < _RESTARTS)
+        await self._operator.until_back(fault)
+
+    async def _remove_remains(self, fault: Fault) -> None:
+        """Remove directories of deleted and stray replicas, once there are any."""
+        rng, kinds = fault.rng(), (ReplicaDirKind.DELETE, ReplicaDirKind.STRAY)
+        for _ in range(_REMAINS_LOOKS):
+            if self._remove_some(fault, kinds, rng):
+                break
+            await asyncio.sleep(_REMAINS_LOOK_S)
+
+    def _remove_some(
+        self, fault: Fault, kinds: Collection[ReplicaDirKind], rng: random.Random
+    ) -> bool:
+        """Remove some directories of ``kinds``; return whether there were any."""
+        path, vfs = self._stage.path(fault), self._stage.disk(fault).vfs
+        found = replica_dirs(vfs, path, kinds)
+        for directory in rng.sample(found, min(len(found), rng.randint(1, _MOST_REMOVED))):
+            self._stage.note(f"{directory} is removed")
+            vfs.remove_tree(directory)
+        if found:
+            vfs.sync_dir(path)
+        return bool(found)
+
     def _replicas_of(self, broker: int) -> Iterator[bytes]:
         """Yield the content of the segments of its replicas, including future replicas."""
         for path in self._stage.cluster.brokers[broker].log_dirs:
@@ -302,9 +344,12 @@ def sound_batches(data: bytes) -> list[tuple[int, BatchHeader]]:
     return found
 
 
-def replica_dirs(vfs: MemVfs, path: str) -> list[str]:
-    """Return the directories of replicas and future replicas below ``path``."""
-    kinds = (ReplicaDirKind.CURRENT, ReplicaDirKind.FUTURE)
+def replica_dirs(
+    vfs: MemVfs,
+    path: str,
+    kinds: Collection[ReplicaDirKind] = (ReplicaDirKind.CURRENT, ReplicaDirKind.FUTURE),
+) -> list[str]:
+    """Return the directories of ``kinds`` below ``path``."""
     named = {
         entry.name: parse_replica_dir(entry.name)
         for entry in (vfs.list_dir(path) if vfs.is_dir(path) else ())

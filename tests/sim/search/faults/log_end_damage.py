@@ -38,6 +38,14 @@ class EndDamage(StrEnum):
     LOST_SEGMENT = "without its last segment"
 
 
+class LogEndDamage(NamedTuple):
+    """A damage, and its consequence for the next start."""
+
+    text: str
+    proven_end: int | None
+    """The offset of the last lost entry, if the files prove that it had been durable."""
+
+
 class _Draw(NamedTuple):
     damage: EndDamage
     path: str
@@ -51,7 +59,7 @@ class _Draw(NamedTuple):
 
 def damage_log_end(
     disk: SimulatedDisk, others: Sequence[SimulatedDisk], holders: int, rng: random.Random
-) -> str | None:
+) -> LogEndDamage | None:
     """Damage the end of the log on ``disk``, whose controller does not run.
 
     :param others: the metadata disks of the other voters.
@@ -61,9 +69,12 @@ def damage_log_end(
     paths, places = segment_paths(disk), durable_entries(disk)
     for _ in range(_TRIES if places else 0):
         draw = _draw(paths[-1], places, rng)
-        if _is_recognizable(disk, draw, paths[-1]) or _is_held(draw, others, holders):
+        is_recognizable = _is_recognizable(disk, draw, paths[-1])
+        if is_recognizable or _is_held(draw, others, holders):
             _damage(disk, draw, rng)
-            return str(draw)
+            is_proven = is_recognizable and len(draw.entries) > 0
+            proven_end = draw.entries[-1].stored.entry.offset if is_proven else None
+            return LogEndDamage(str(draw), proven_end)
     return None
 
 

@@ -22,7 +22,8 @@ _DOWN_S: Final = (0.1, 4.0)
 class ObserverLife:
     """
     :param name_voters: makes the metadata log name the voters.
-    :param loses_end: called with the host's name when the end of its log was damaged.
+    :param loses_end: called with the host's name when the end of its log was damaged, and with the
+        offset of the last entry that was provably lost.
     """
 
     def __init__(
@@ -32,7 +33,7 @@ class ObserverLife:
         rng: random.Random,
         *,
         name_voters: Callable[[], Awaitable[None]],
-        loses_end: Callable[[str], None],
+        loses_end: Callable[[str, int | None], None],
     ) -> None:
         self._host = host
         self._stage = stage
@@ -82,8 +83,8 @@ class ObserverLife:
         self._host.kill()
         damage = damage_log_end(self._host.metadata_disk, (), 0, self._rng)
         if damage is not None:
-            self._loses_end(self._host.name)
-            self._stage.note(damage)
+            self._loses_end(self._host.name, damage.proven_end)
+            self._stage.note(damage.text)
         await self._wait()
 
     async def _stop(self) -> None:

@@ -56,13 +56,17 @@ class Kind(StrEnum):
     first."""
     SWAPPED = "kill -9, and two disks swapped"
     MOVE_HANG = "hang in the midst of a move"
-    """Mostly above ``log.dir.io.suspect.ms``, and always below ``log.dir.io.timeout.ms``."""
+    """Around ``log.dir.io.suspect.ms``, around ``log.dir.io.timeout.ms``, or between them."""
     ROT = "bit rot"
     """A bit of a closed segment flips. Its checksum detects that, and a peer heals it."""
     ROT_BESIDE = "kill -9, and bit rot beside the log"
     """A bit of an index, a checkpoint, a producer snapshot or another small file flips."""
     LOST_END = "kill -9, and the end of a log lost"
     """At a batch boundary, or one whole segment: all remaining bytes are valid."""
+    REPLICA_REMOVED = "directory of a replica removed"
+    """``rm -r`` while the broker runs: open files stay open, and their names are gone."""
+    REMAINS_REMOVED = "directories of deleted and stray replicas removed"
+    """By an operator who needs space. The broker loses nothing and keeps its log directory."""
     MOVES = "moves"
     CORDON = "cordon"
     DRAIN = "drain"
@@ -178,6 +182,8 @@ WEIGHTS: Final[Mapping[Kind, int]] = MappingProxyType(
         Kind.ROT: 4,
         Kind.ROT_BESIDE: 4,
         Kind.LOST_END: 4,
+        Kind.REPLICA_REMOVED: 4,
+        Kind.REMAINS_REMOVED: 2,
         Kind.MOVES: 9,
         Kind.CORDON: 3,
         Kind.DRAIN: 3,
@@ -257,6 +263,7 @@ UNCLEAN: Final = frozenset(
         Kind.ROT,
         Kind.ROT_BESIDE,
         Kind.LOST_END,
+        Kind.REPLICA_REMOVED,
         Kind.UNREGISTER,
         Kind.UNCLEAN_ELECTION,
     }
@@ -278,6 +285,8 @@ OF_A_DIR: Final = frozenset(
         Kind.ROT,
         Kind.ROT_BESIDE,
         Kind.LOST_END,
+        Kind.REPLICA_REMOVED,
+        Kind.REMAINS_REMOVED,
         Kind.CORDON,
         Kind.DRAIN,
         Kind.REATTACH,

@@ -62,6 +62,13 @@ def test_budget_leaves_each_broker_one_formatted_disk() -> None:
     assert budget.why_not(_like(kind=Kind.SWAPPED))
 
 
+def test_budget_excludes_a_full_disk_of_a_broker_that_stops_before_the_struck_one() -> None:
+    budget = Budget()
+    budget.begun(_like(kind=Kind.LAST_STANDING))
+    assert budget.why_not(_like(kind=Kind.FULL, broker=2))
+    assert not budget.why_not(_like(kind=Kind.FULL))
+
+
 def test_budget_hang_while_leaders_change_takes_two_controllers() -> None:
     hang = _like(kind=Kind.METADATA_HANG_OF_FOLLOWER)
     assert Budget(controllers=3).why_not(hang)

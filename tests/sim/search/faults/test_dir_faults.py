@@ -37,11 +37,17 @@ OF_DISKS = [
     Kind.WRITEBACK,
 ]
 
+OF_REPLICAS = [Kind.REPLICA_REMOVED, Kind.REMAINS_REMOVED]
+
 
 def test_disks_are_in_use_again_after_every_fault() -> None:
     play(OF_DISKS)
     # The fault lasts until two scrubs are over, so that others would be skipped.
     play([Kind.LOST_END])
+
+
+def test_broker_serves_again_after_directories_of_replicas_were_removed() -> None:
+    play(OF_REPLICAS)
 
 
 def test_wiped_disk_already_in_service_as_new_one_is_not_forgotten() -> None:
