@@ -109,29 +109,35 @@ class Order:
 
 
 @tool()
-@click.option("--bootstrap-server", metavar="HOST:PORT,...", help="Brokers to ask first.")
+@click.option(
+    "--bootstrap-server",
+    metavar="HOST:PORT,...",
+    help="Addresses of brokers for the first connection.",
+)
 @click.option(
     "--bootstrap-controller",
     metavar="HOST:PORT,...",
-    help="Controllers to ask instead: about themselves, or about a broker that is dead.",
+    help="Addresses of controllers, for their own configuration or that of a dead broker.",
 )
 @config_option
 @timeout_option
 @click.option("--entity-type", type=click.Choice(sorted(_TYPES)), required=True)
 @click.option(
-    "--entity-name", metavar="NAME", help="Topic, id of a broker or controller, or group."
+    "--entity-name",
+    metavar="NAME",
+    help="Name of the topic or group, or id of the broker or controller.",
 )
-@click.option("--entity-default", is_flag=True, help="What holds for all brokers and controllers.")
+@click.option("--entity-default", is_flag=True, help="The defaults of all brokers and controllers.")
 @click.option("--describe", "action", flag_value="describe", help="Show configurations.")
 @click.option("--alter", "action", flag_value="alter", help="Change a configuration.")
-@click.option("--all", "shows_all", is_flag=True, help="Show static and default values too.")
+@click.option("--all", "shows_all", is_flag=True, help="Show static and default values, too.")
 @click.option(
     "--add-config",
     metavar="K1=V1,K2=[V1,V2],...",
-    help="Values to set; a list goes in square brackets.",
+    help="Values to set; write a list in square brackets.",
 )
-@click.option("--delete-config", metavar="K1,K2,...", help="Keys to take back.")
-@format_option("kafka", "json", help="As Kafka's tool prints it, or one JSON document.")
+@click.option("--delete-config", metavar="K1,K2,...", help="Keys whose values to remove.")
+@format_option("kafka", "json", help="The format of Kafka's tool, or one JSON document.")
 @json_option
 def main(
     bootstrap_server: str | None,

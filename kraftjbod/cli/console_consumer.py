@@ -72,20 +72,26 @@ class _Asked:
 @partial(connection_options, old_config="--consumer.config")
 @click.option("--topic", help="Topic to read.")
 @click.option("--include", metavar="REGEX", help="Topics to read, by a regular expression.")
-@click.option("--group", help="Group to read as a member of; it commits what was printed.")
+@click.option("--group", help="Consumer group to join. Offsets of printed records are committed.")
 @click.option("--partition", type=click.IntRange(min=0), help="Only this partition.")
-@click.option("--offset", metavar="N|earliest|latest", help="Where to start; needs --partition.")
+@click.option(
+    "--offset", metavar="N|earliest|latest", help="Offset to start at; needs --partition."
+)
 @click.option(
     "--from-beginning",
     is_flag=True,
-    help="Start at the oldest records; a group that has committed goes on from there.",
+    help="Start at the oldest records. A group with committed offsets continues at them.",
 )
-@click.option("--max-messages", type=click.IntRange(min=1), help="End after so many records.")
-@click.option("--timeout-ms", type=click.IntRange(min=0), help="End when none comes for so long.")
+@click.option(
+    "--max-messages", type=click.IntRange(min=1), help="End after this number of records."
+)
+@click.option(
+    "--timeout-ms", type=click.IntRange(min=0), help="End when no record arrives for this time."
+)
 @click.option(
     "--isolation-level",
     type=click.Choice(["read_uncommitted", "read_committed"]),
-    help="read_committed leaves out what transactions did not commit.",
+    help="read_committed omits records of aborted and open transactions.",
 )
 @click.option(
     "--command-property",
@@ -93,7 +99,7 @@ class _Asked:
     "settings",
     multiple=True,
     metavar="KEY=VALUE",
-    help="Settings of the consumer, as group.id or session.timeout.ms.",
+    help="Settings of the consumer, such as group.id or session.timeout.ms.",
 )
 @click.option(
     "--property",
@@ -108,16 +114,24 @@ class _Asked:
     metavar="CLASS",
     help=f"Kafka's class that writes records, with or without package: {', '.join(FORMATTERS)}.",
 )
-@click.option("--formatter-config", type=click.Path(dir_okay=False), help="A file of these.")
-@click.option("--key-deserializer", help="Kafka's class for keys, as StringDeserializer.")
-@click.option("--value-deserializer", help="The same for values.")
-@click.option("--skip-message-on-error", is_flag=True, help="Go on after what it cannot read.")
+@click.option(
+    "--formatter-config",
+    type=click.Path(dir_okay=False),
+    help="Properties file with such settings.",
+)
+@click.option(
+    "--key-deserializer", help="Kafka's deserializer class of keys, such as StringDeserializer."
+)
+@click.option("--value-deserializer", help="Kafka's deserializer class of values.")
+@click.option(
+    "--skip-message-on-error", is_flag=True, help="Continue after a record that cannot be read."
+)
 @click.option(
     "--json",
     "as_json",
     is_flag=True,
-    help="A JSON document for each record. What is no UTF-8 is in base64, under keyBase64 and "
-    "valueBase64.",
+    help="Print a JSON document per record. Bytes that are no UTF-8 are "
+    "base64 in keyBase64 and valueBase64.",
 )
 def main(cluster: ClusterAddress, **flags: Any) -> None:
     """Print the records of a topic."""

@@ -53,7 +53,9 @@ _READ_BYTES: Final = 1024 * 1024
     metavar="KEY=VALUE",
     help=f"{', '.join(READER_KEYS)}.",
 )
-@click.option("--reader-config", type=click.Path(dir_okay=False), help="A file of these.")
+@click.option(
+    "--reader-config", type=click.Path(dir_okay=False), help="Properties file with such settings."
+)
 @click.option(
     "--producer-property",
     "--command-property",
@@ -68,12 +70,17 @@ _READ_BYTES: Final = 1024 * 1024
     type=click.Choice(list(_CODECS)),
     is_flag=False,
     flag_value="gzip",
-    help="None by default, gzip if none is named.",
+    help="Compression codec: none by default, gzip if the option has no value.",
 )
 @click.option("--batch-size", type=click.IntRange(min=1), help="Bytes of values per batch.")
-@click.option("--request-timeout-ms", type=click.IntRange(min=1), help="Per request.")
-@click.option("--max-block-ms", type=click.IntRange(min=1), help="Until a batch is given up.")
-@click.option("--sync", is_flag=True, expose_value=False, help="Accepted; it always is.")
+@click.option("--request-timeout-ms", type=click.IntRange(min=1), help="Timeout of a request.")
+@click.option("--max-block-ms", type=click.IntRange(min=1), help="Time after which a batch fails.")
+@click.option(
+    "--sync",
+    is_flag=True,
+    expose_value=False,
+    help="Accepted without effect: sending is always synchronous.",
+)
 @json_option
 def main(cluster: ClusterAddress, topic: str, as_json: bool, **flags: Any) -> None:
     """Send lines of standard input to a topic."""

@@ -84,19 +84,27 @@ class _Asked:
 @tool()
 @partial(server_options, required=False)
 @click.option("--list", is_flag=True, help="List all groups.")
-@click.option("--describe", is_flag=True, help="Describe groups, and how far behind they are.")
+@click.option("--describe", is_flag=True, help="Describe groups and their lag.")
 @click.option("--delete", is_flag=True, help="Delete groups without members, and their offsets.")
 @click.option("--reset-offsets", is_flag=True, help="Set the offsets of a group without members.")
-@click.option("--delete-offsets", is_flag=True, help="Delete what a group committed for topics.")
+@click.option(
+    "--delete-offsets", is_flag=True, help="Delete the committed offsets of a group for topics."
+)
 @click.option(
     "--validate-regex",
     metavar="REGEX",
-    help="Say whether a consumer may subscribe to it (RE2); without a cluster.",
+    help="Check whether a consumer may subscribe to this expression (RE2). Needs no cluster.",
 )
 @click.option("--group", "groups", multiple=True, help="The group; may be given several times.")
-@click.option("--all-groups", is_flag=True, help="All groups that there are.")
-@click.option("--topic", "topics", multiple=True, metavar="TOPIC[:0,1]", help="Which topics.")
-@click.option("--all-topics", is_flag=True, help="All topics that the group has committed for.")
+@click.option("--all-groups", is_flag=True, help="All groups.")
+@click.option(
+    "--topic",
+    "topics",
+    multiple=True,
+    metavar="TOPIC[:0,1]",
+    help="Topics, with optional partitions.",
+)
+@click.option("--all-topics", is_flag=True, help="All topics with committed offsets of the group.")
 @click.option("--offsets", is_flag=True, help="--describe: offsets and lag (default).")
 @click.option("--members", is_flag=True, help="--describe: the members.")
 @click.option(
@@ -118,15 +126,23 @@ class _Asked:
 )
 @click.option("--verbose", is_flag=True, help="--describe: more columns.")
 @click.option("--to-offset", type=click.IntRange(min=0), help="Set to this offset.")
-@click.option("--shift-by", type=int, help="Set so many further on, or back.")
+@click.option("--shift-by", type=int, help="Move each offset by this number, forward or back.")
 @click.option("--to-datetime", help="Set to the first record from YYYY-MM-DDThh:mm:ss.sss on.")
 @click.option("--by-duration", help="Set to the first record of the last PnDTnHnMnS.")
 @click.option("--to-earliest", is_flag=True, help="Set to the beginning.")
 @click.option("--to-latest", is_flag=True, help="Set to the end.")
-@click.option("--to-current", is_flag=True, help="Set to what is committed, else to the end.")
-@click.option("--from-file", type=click.Path(dir_okay=False), help="Set to what a CSV file says.")
-@click.option("--dry-run", is_flag=True, help="Only say what would be set (default).")
-@click.option("--execute", is_flag=True, help="Set it.")
+@click.option(
+    "--to-current",
+    is_flag=True,
+    help="Set to the committed offset, or to the end if there is none.",
+)
+@click.option(
+    "--from-file", type=click.Path(dir_okay=False), help="Set to the offsets in a CSV file."
+)
+@click.option(
+    "--dry-run", is_flag=True, help="Print the new offsets without setting them (default)."
+)
+@click.option("--execute", is_flag=True, help="Set the offsets.")
 @click.option("--export", is_flag=True, help="Print CSV, for --from-file.")
 @click.option(
     "--timeout", "timeout_ms", type=int, default=30_000, show_default=True, help="Milliseconds."

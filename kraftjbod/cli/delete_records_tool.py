@@ -47,7 +47,7 @@ class OffsetFileError(KraftJbodError):
     help='{"partitions": [{"topic": "foo", "partition": 1, "offset": 1}], "version": 1}; the '
     "records below the offset go, and with -1 all that are committed.",
 )
-@format_option("kafka", "json", help="Lines as Kafka's tool prints them, or one JSON document.")
+@format_option("kafka", "json", help="The lines of Kafka's tool, or one JSON document.")
 @json_option
 def main(
     cluster: ClusterAddress,

@@ -55,18 +55,22 @@ class Order:
 )
 @connection_options
 @click.option("--dir", "directory", metavar="BROKER:PATH|ID", help="Empty this log directory.")
-@click.option("--broker", type=click.IntRange(min=0), metavar="ID", help="Empty it, alive or lost.")
 @click.option(
-    "--across-brokers", is_flag=True, help="What fits nowhere else on its broker leaves it."
+    "--broker", type=click.IntRange(min=0), metavar="ID", help="Empty this broker, alive or lost."
+)
+@click.option(
+    "--across-brokers",
+    is_flag=True,
+    help="Move replicas to other brokers if they do not fit on the broker's other directories.",
 )
 @click.option(
     "--throttle",
     type=click.IntRange(min=1),
     metavar="B/S",
-    help="Limit per broker; the limit is taken off at the end.",
+    help="Limit per broker; removed at the end.",
 )
-@click.option("--dry-run", is_flag=True, help="Only show what would be moved where.")
-@click.option("--cancel", is_flag=True, help="Bring back what is on its way, and lift the cordon.")
+@click.option("--dry-run", is_flag=True, help="Show the moves without starting them.")
+@click.option("--cancel", is_flag=True, help="Cancel the moves in progress, and lift the cordon.")
 @format_option("text", "json", help="Lines for people, or one JSON document at the end.")
 @json_option
 def main(

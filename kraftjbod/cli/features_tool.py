@@ -89,7 +89,9 @@ _FEATURE_OPTION: Final = click.option(
     "--feature", "pairs", multiple=True, metavar="NAME=LEVEL", help="May be repeated."
 )
 _DRY_RUN_OPTION: Final = click.option(
-    "--dry-run", is_flag=True, help="Only say whether it could be done."
+    "--dry-run",
+    is_flag=True,
+    help="Check whether the change is possible, without changing anything.",
 )
 
 
@@ -114,7 +116,7 @@ def upgrade_command(
 @main.command("downgrade")
 @_METADATA_OPTION
 @_FEATURE_OPTION
-@click.option("--unsafe", is_flag=True, help="Even if that loses metadata for good.")
+@click.option("--unsafe", is_flag=True, help="Allow a change that loses metadata permanently.")
 @_DRY_RUN_OPTION
 @answering
 @click.pass_obj
@@ -134,7 +136,7 @@ def downgrade_command(
 
 @main.command("disable")
 @click.option("--feature", "names", multiple=True, metavar="NAME", help="May be repeated.")
-@click.option("--unsafe", is_flag=True, help="Even if that loses metadata for good.")
+@click.option("--unsafe", is_flag=True, help="Allow a change that loses metadata permanently.")
 @_DRY_RUN_OPTION
 @answering
 @click.pass_obj

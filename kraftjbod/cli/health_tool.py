@@ -74,12 +74,12 @@ class Health:
 
 
 @tool()
-@click.option("--bootstrap-server", metavar="HOST:PORT", help="Ask the broker that listens here.")
+@click.option("--bootstrap-server", metavar="HOST:PORT", help="Address of the broker to check.")
 @click.option(
     "--bootstrap-controller",
     "--controller",
     metavar="HOST:PORT",
-    help="Ask the controller that listens here.",
+    help="Address of the controller to check.",
 )
 @timeout_option
 @json_option

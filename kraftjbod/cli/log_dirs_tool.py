@@ -58,13 +58,13 @@ _OTHER_ERROR_CLASS: Final = "org.apache.kafka.common.errors.UnknownServerExcepti
 @click.option(
     "--strays",
     is_flag=True,
-    help="List the replicas that brokers keep and do not serve: which, where, since when and why.",
+    help="List the stray replicas that brokers keep and do not serve, with place, time and reason.",
 )
 @click.option(
     "--reattach",
     metavar="BROKER:PATH",
-    help="Bring a directory back that is offline, once its disk is repaired and mounted. Instead "
-    "of a path, dirid:ID.",
+    help="Use an offline directory again after its disk was repaired and "
+    "mounted. dirid:ID may replace the path.",
 )
 @click.option("--add", metavar="BROKER:PATH", help="Add a new disk while the broker runs.")
 @click.option(
@@ -94,7 +94,7 @@ _OTHER_ERROR_CLASS: Final = "org.apache.kafka.common.errors.UnknownServerExcepti
     "kafka",
     "json",
     "table",
-    help="As Kafka's tool prints it, the JSON document alone, or a table for people.",
+    help="The format of Kafka's tool, only its JSON document, or a readable table.",
 )
 @json_option
 def main(

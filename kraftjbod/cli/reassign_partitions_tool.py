@@ -75,21 +75,26 @@ _ALLOWED: Final = {
 @tool()
 @server_options
 @click.option("--generate", is_flag=True, help="Propose a new assignment; changes nothing.")
-@click.option("--execute", is_flag=True, help="Begin the reassignment of the file.")
+@click.option("--execute", is_flag=True, help="Start the reassignment in the file.")
 @click.option(
-    "--verify", is_flag=True, help="Report how far it is; when it is done, take the throttles off."
+    "--verify",
+    is_flag=True,
+    help="Report the progress. Remove the throttles if all moves are complete.",
 )
-@click.option("--cancel", is_flag=True, help="Bring back what of it is still on its way.")
-@click.option("--list", is_flag=True, help="Show what is being reassigned.")
-@click.option("--reassignment-json-file", metavar="FILE", help="Which replica goes where.")
-@click.option("--topics-to-move-json-file", metavar="FILE", help="For --generate.")
-@click.option("--broker-list", metavar="1,2,...", help="Where --generate may put replicas.")
+@click.option("--cancel", is_flag=True, help="Cancel the moves of the file that are in progress.")
+@click.option("--list", is_flag=True, help="List the reassignments in progress.")
+@click.option("--reassignment-json-file", metavar="FILE", help="File with the reassignment.")
+@click.option(
+    "--topics-to-move-json-file", metavar="FILE", help="File with the topics for --generate."
+)
+@click.option("--broker-list", metavar="1,2,...", help="Brokers that --generate may use.")
 @click.option("--disable-rack-aware", is_flag=True, help="--generate ignores racks.")
 @click.option(
     "--throttle",
     type=click.IntRange(min=1),
     metavar="B/S",
-    help="Limit per broker for moves between brokers. Given again with --additional, it changes.",
+    help="Limit per broker for moves between brokers. With --additional it "
+    "changes the present limit.",
 )
 @click.option(
     "--replica-alter-log-dirs-throttle",
@@ -103,17 +108,22 @@ _ALLOWED: Final = {
     metavar="MS",
     default=TOOL_TIMEOUT_MS,
     show_default=True,
-    help="How long to try to reach the cluster (a second at least), and to ask brokers for "
-    "replicas that they do not have yet. In milliseconds, as Kafka's tool has it.",
+    help="Time to reach the cluster (at least a second), and to wait for "
+    "replicas that brokers do not have yet. In milliseconds, as in "
+    "Kafka's tool.",
 )
-@click.option("--additional", is_flag=True, help="Begin although others are on their way.")
-@click.option("--preserve-throttles", is_flag=True, help="Leave throttles as they are.")
+@click.option(
+    "--additional", is_flag=True, help="Start although other reassignments are in progress."
+)
+@click.option("--preserve-throttles", is_flag=True, help="Do not change throttles.")
 @click.option(
     "--disallow-replication-factor-change",
     is_flag=True,
-    help="Refuse a partition that would have more or fewer replicas.",
+    help="Refuse changes of a partition's replication factor.",
 )
-@click.option("--progress", is_flag=True, help="Wait until all has moved, and show how far it is.")
+@click.option(
+    "--progress", is_flag=True, help="Wait for the end of all moves, and show the progress."
+)
 @json_option
 @click.pass_context
 def main(context: click.Context, /, cluster: ClusterAddress, as_json: bool, **flags: Any) -> None:

@@ -73,7 +73,7 @@ def random_uuid(answer: Answer) -> None:
 @main.command("format")
 @_CONFIG_OPTION
 @click.option("--cluster-id", "-t", required=True, help="Id of the cluster, see random-uuid.")
-@click.option("--ignore-formatted", "-g", is_flag=True, help="Pass over formatted directories.")
+@click.option("--ignore-formatted", "-g", is_flag=True, help="Skip formatted directories.")
 @click.option(
     "--replace-lost",
     is_flag=True,
@@ -85,20 +85,23 @@ def random_uuid(answer: Answer) -> None:
 @click.option("--release-version", "-r", default=None, help="Metadata version to start with.")
 @click.option("--feature", "-f", multiple=True, metavar="NAME=LEVEL", help="Feature level.")
 @click.option(
-    "--standalone", "-s", is_flag=True, help="Of a new cluster's first controller: it votes alone."
+    "--standalone",
+    "-s",
+    is_flag=True,
+    help="Format the first controller of a new cluster as the only voter.",
 )
 @click.option(
     "--no-initial-controllers",
     "-N",
     is_flag=True,
-    help="Of a controller that is added to the voters once it runs.",
+    help="Format a controller that is added to the voters later.",
 )
 @click.option(
     "--initial-controllers",
     "-I",
     metavar="ID@HOST:PORT:DIRECTORY-ID,...",
     default=None,
-    help="Who votes at first, in the same words for all of them.",
+    help="The initial voters; the same value for all of them.",
 )
 @answering
 def format_command(

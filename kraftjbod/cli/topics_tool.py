@@ -84,7 +84,9 @@ class Options:
 @click.option("--delete", "action", flag_value="delete", help="Delete topics.")
 @click.option("--list", "action", flag_value="list", help="List topic names.")
 @click.option("--describe", "action", flag_value="describe", help="Show topics in detail.")
-@click.option("--alter", "action", flag_value="alter", help="Give topics more partitions.")
+@click.option(
+    "--alter", "action", flag_value="alter", help="Increase the number of partitions of topics."
+)
 @click.option("--topic", help="Name for --create, else a regular expression.")
 @click.option("--partitions", type=click.IntRange(min=1), help="Number of partitions.")
 @click.option("--replication-factor", type=click.IntRange(min=1), help="Replicas per partition.")
@@ -92,18 +94,26 @@ class Options:
 @click.option("--config", "configs", multiple=True, metavar="KEY=VALUE", help="May be repeated.")
 @click.option("--if-exists", is_flag=True, help="A missing topic is no error.")
 @click.option("--if-not-exists", is_flag=True, help="An existing topic is no error.")
-@click.option("--under-replicated-partitions", is_flag=True, help="Only those not fully in sync.")
 @click.option(
-    "--under-min-isr-partitions", is_flag=True, help="Only those with fewer in sync than needed."
+    "--under-replicated-partitions",
+    is_flag=True,
+    help="Only partitions with fewer in-sync replicas than replicas.",
 )
 @click.option(
-    "--at-min-isr-partitions", is_flag=True, help="Only those with just as many as needed."
+    "--under-min-isr-partitions",
+    is_flag=True,
+    help="Only partitions with fewer in-sync replicas than min.insync.replicas.",
 )
-@click.option("--unavailable-partitions", is_flag=True, help="Only those without a leader.")
 @click.option(
-    "--topics-with-overrides", is_flag=True, help="Only topics with a configuration of their own."
+    "--at-min-isr-partitions",
+    is_flag=True,
+    help="Only partitions with exactly min.insync.replicas in-sync replicas.",
 )
-@click.option("--topic-id", help="--describe: the topic by its id, not its name.")
+@click.option("--unavailable-partitions", is_flag=True, help="Only partitions without a leader.")
+@click.option(
+    "--topics-with-overrides", is_flag=True, help="Only topics with changed configuration values."
+)
+@click.option("--topic-id", help="--describe: id of the topic instead of its name.")
 @click.option("--exclude-internal", is_flag=True, help="Leave out internal topics.")
 @json_option
 def main(

@@ -92,13 +92,13 @@ def _partition_options(*, required: bool) -> Callable[[F], F]:
     type=int,
     default=-1,
     metavar="MS",
-    help="Only what has been open for longer; everything if negative.",
+    help="Only transactions open for longer than this; all if negative.",
 )
 @click.option(
     "--transactional-id-pattern",
     "pattern",
     metavar="REGEX",
-    help="Only transactional ids that it fits as a whole.",
+    help="Only transactional ids that match this expression as a whole.",
 )
 @answering
 @click.pass_obj
@@ -130,7 +130,7 @@ def list_command(
 
 
 @main.command("describe")
-@click.option("--transactional-id", required=True, help="Which one.")
+@click.option("--transactional-id", required=True, help="Transactional id.")
 @answering
 @click.pass_obj
 def describe_command(cluster: ClusterAddress, answer: Answer, transactional_id: str) -> None:
@@ -194,7 +194,7 @@ def describe_producers_command(
 
 @main.command("find-hanging")
 @_partition_options(required=False)
-@click.option("--broker-id", type=int, help="Only what this broker has replicas of.")
+@click.option("--broker-id", type=int, help="Only partitions with a replica on this broker.")
 @click.option(
     "--max-transaction-timeout",
     "max_timeout_min",
@@ -202,7 +202,8 @@ def describe_producers_command(
     default=15,
     show_default=True,
     metavar="MINUTES",
-    help="What is younger than the longest time-out in use does not hang.",
+    help="Only transactions older than this can hang; use the longest "
+    "transaction timeout of your producers.",
 )
 @answering
 @click.pass_obj
@@ -295,7 +296,7 @@ async def _hanging(
 
 @main.command("abort")
 @_partition_options(required=True)
-@click.option("--start-offset", type=int, help="Where the transaction begins in the partition.")
+@click.option("--start-offset", type=int, help="First offset of the transaction in the partition.")
 @click.option("--producer-id", type=int, help="Instead of --start-offset, with both epochs.")
 @click.option("--producer-epoch", type=int, help="With --producer-id.")
 @click.option("--coordinator-epoch", type=int, help="With --producer-id.")
@@ -343,7 +344,7 @@ def abort_command(
 
 
 @main.command("forceTerminateTransaction")
-@click.option("--transactionalId", "transactional_id", required=True, help="Which one.")
+@click.option("--transactionalId", "transactional_id", required=True, help="Transactional id.")
 @answering
 @click.pass_obj
 def force_terminate_command(cluster: ClusterAddress, answer: Answer, transactional_id: str) -> None:

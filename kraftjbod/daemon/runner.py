@@ -383,7 +383,7 @@ def _read_properties(name: str, argv: Sequence[str] | None) -> tuple[str, dict[s
         metavar="KEY=VALUE",
         help="replaces one key of the file; may be repeated",
     )
-    parser.add_argument("--version", action=_PrintVersion, help="say which version this is")
+    parser.add_argument("--version", action=_PrintVersion, help="print the version")
     options = parser.parse_args(argv)
     try:
         text = options.config.read_text(encoding="utf-8")

@@ -67,14 +67,16 @@ _SECONDS = click.FloatRange(min=0.1, max=600)
 
 @tool(help=(__doc__ or "").removeprefix("WIRE. ").replace("`", ""))
 @connection_options
-@click.option("--scenario", type=click.Choice([*SCENARIOS, _ALL]), help="What to break.")
-@click.option("--observe", is_flag=True, help="Break nothing, only measure. Ctrl-C ends it.")
+@click.option("--scenario", type=click.Choice([*SCENARIOS, _ALL]), help="Scenario to run.")
+@click.option(
+    "--observe", is_flag=True, help="Only measure, without a fault. Ctrl-C ends the measurement."
+)
 @click.option(
     "--seconds",
     type=click.FloatRange(min=1, max=_MAX_OBSERVE_S),
     default=600.0,
     show_default=True,
-    help="With --observe: how long, unless Ctrl-C ends it.",
+    help="With --observe: maximum duration.",
 )
 @click.option(
     "--topic",
@@ -91,24 +93,33 @@ _SECONDS = click.FloatRange(min=0.1, max=600)
 )
 @click.option("--record-bytes", type=click.IntRange(64, 100_000), default=200, show_default=True)
 @click.option(
-    "--before-seconds", type=_SECONDS, default=4.0, show_default=True, help="Load before a fault."
+    "--before-seconds",
+    type=_SECONDS,
+    default=4.0,
+    show_default=True,
+    help="Duration of the load before a fault.",
 )
 @click.option(
     "--fault-seconds",
     type=_SECONDS,
     default=8.0,
     show_default=True,
-    help="A fault lasts so long, or until it was noticed.",
+    help="Minimum duration of a fault; it also lasts until it is noticed.",
 )
 @click.option(
-    "--after-seconds", type=_SECONDS, default=3.0, show_default=True, help="Load after all is well."
+    "--after-seconds",
+    type=_SECONDS,
+    default=3.0,
+    show_default=True,
+    help="Duration of the load after the recovery.",
 )
 @click.option(
     "--backlog-mb",
     type=click.IntRange(1, 1_000_000),
     default=256,
     show_default=True,
-    help="With cold-reader: megabytes that the consumer reads; on the disks three times as much.",
+    help="With cold-reader: megabytes that the consumer reads. The disks "
+    "store three times as much.",
 )
 @click.option(
     "--max-gap-ms",
@@ -121,13 +132,13 @@ _SECONDS = click.FloatRange(min=0.1, max=600)
     "--json",
     "json_path",
     type=click.Path(dir_okay=False, allow_dash=True, writable=True, path_type=Path),
-    help="Write the report for programs; - is standard output, and nothing else goes there then.",
+    help="File for the report as JSON; - is standard output, which then has nothing else.",
 )
 @click.option(
     "--svg",
     "svg_path",
     type=click.Path(dir_okay=False, writable=True, path_type=Path),
-    help="Write a timeline.",
+    help="File for the timeline.",
 )
 def main(
     cluster: ClusterAddress,

@@ -182,7 +182,7 @@ class ScenarioRun:
         if noticed_s is not None:
             self.mark("noticed", noticed_s)
         elif self._scenario not in MAY_PASS_UNNOTICED:
-            self._problems.append("nobody noticed the fault")
+            self._problems.append("the cluster did not report the fault")
         await asyncio.sleep(max(0.0, began_s + phases.fault_s - time.monotonic()))
         self.mark("healed")
         self._report(f"{self._scenario}: healing")

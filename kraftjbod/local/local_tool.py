@@ -51,7 +51,7 @@ _data_option: Final = click.option(
 
 @tool_group()
 def main() -> None:
-    """A cluster on this machine: start it, see how it is, stop it."""
+    """Start, show and stop a cluster on this machine."""
     # SIGTERM raises KeyboardInterrupt, so that an interrupted command stops its daemons.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
 
@@ -84,7 +84,7 @@ def main() -> None:
 @click.option(
     "--hosts",
     is_flag=True,
-    help="Each daemon of a new cluster on a host of its own, a network namespace; as root.",
+    help="Run each daemon of a new cluster in a separate network namespace; needs root.",
 )
 @click.option(
     "--config",
@@ -152,14 +152,14 @@ def down_command(data: Path, as_json: bool) -> None:
     type=click.IntRange(1, MOST_BROKERS),
     default=DEFAULT_BROKERS,
     show_default=True,
-    help="With --out: for how many brokers.",
+    help="With --out: number of brokers.",
 )
 @click.option(
     "--controllers",
     type=click.Choice(["1", "3", "5"]),
     default=str(DEFAULT_CONTROLLERS),
     show_default=True,
-    help="With --out: for how many controllers.",
+    help="With --out: number of controllers.",
 )
 def samples_command(role: str | None, out: Path | None, brokers: int, controllers: str) -> None:
     """Print a documented configuration file, or write those of a small cluster."""

@@ -41,7 +41,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--kraftjbod-disks",
         choices=["auto", "plain", "ext4", "xfs", "tmpfs", "fuse"],
         default="auto",
-        help="What the log directories lie on; auto: what can fail in most ways here.",
+        help="Kind of the disks; auto: the one that supports most faults here.",
     )
 
 

@@ -51,10 +51,12 @@ def cluster_id_command(answer: Answer, where: Where) -> None:
 @answering
 @either_options
 @click.option(
-    "--id", "-i", "broker_id", required=True, type=click.IntRange(min=0), help="Of the broker."
+    "--id", "-i", "broker_id", required=True, type=click.IntRange(min=0), help="Id of the broker."
 )
 @click.option(
-    "--force", is_flag=True, help="Also a broker that still has replicas; they stay assigned to it."
+    "--force",
+    is_flag=True,
+    help="Unregister the broker although replicas are assigned to it; they stay assigned.",
 )
 def unregister_command(answer: Answer, where: Where, broker_id: int, force: bool) -> None:
     """Forget a permanently stopped broker, once kraftjbod-drain has moved its replicas."""
@@ -64,7 +66,9 @@ def unregister_command(answer: Answer, where: Where, broker_id: int, force: bool
 @main.command("list-endpoints")
 @answering
 @either_options
-@click.option("--include-fenced-brokers", is_flag=True, help="Also those that are away.")
+@click.option(
+    "--include-fenced-brokers", is_flag=True, help="Include brokers that are not running."
+)
 def list_endpoints_command(answer: Answer, where: Where, include_fenced_brokers: bool) -> None:
     """Print the endpoints of the brokers, or of the controllers."""
     if isinstance(where, ControllerAddress):
@@ -87,7 +91,7 @@ def list_endpoints_command(answer: Answer, where: Where, include_fenced_brokers:
     "controller_id",
     required=True,
     type=click.IntRange(min=0),
-    help="Of the controller.",
+    help="Id of the controller.",
 )
 def unregister_controller_command(answer: Answer, where: Where, controller_id: int) -> None:
     """Forget a permanently stopped controller that is no longer a voter."""

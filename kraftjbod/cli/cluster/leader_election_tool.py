@@ -39,12 +39,15 @@ class LeaderElectionError(KraftJbodError):
     "--election-type",
     required=True,
     type=click.Choice(_TYPES, case_sensitive=False),
-    help="preferred: the first replica shall lead, where another one does; unclean: any replica, "
-    "where none leads, though it may miss records.",
+    help="preferred: make the first replica the leader. unclean: make any "
+    "replica the leader of a partition without one, although it may "
+    "lack records.",
 )
-@click.option("--topic", metavar="NAME", help="Elect for one partition of it, see --partition.")
+@click.option("--topic", metavar="NAME", help="Topic of the partition, see --partition.")
 @click.option("--partition", type=click.IntRange(min=0), help="Required with --topic.")
-@click.option("--all-topic-partitions", is_flag=True, help="Elect for all that need it.")
+@click.option(
+    "--all-topic-partitions", is_flag=True, help="Elect leaders of all partitions that need one."
+)
 @click.option(
     "--path-to-json-file",
     type=click.Path(dir_okay=False),

@@ -56,16 +56,26 @@ Dump = Callable[[str], Iterator[DumpItem]]
     shell_complete=lambda _context, _parameter, text: [CompletionItem(text, type="file")],
     help="Files, or directories of them.",
 )
-@click.option("--print-data-log", is_flag=True, help="With keys and values of records.")
-@click.option("--deep-iteration", is_flag=True, help="With records, without what is in them.")
-@click.option("--skip-record-metadata", is_flag=True, help="Of records only what is in them.")
-@click.option("--max-bytes", type=click.IntRange(min=1), help="Of each log only so much.")
-@click.option("--max-message-size", type=int, expose_value=False, help="Accepted; not needed.")
-@click.option("--verify-index-only", is_flag=True, help="Only what is wrong with indexes.")
-@click.option("--index-sanity-check", is_flag=True, help="Only whether indexes can be such.")
-@click.option("--offsets-decoder", is_flag=True, help="Logs are of __consumer_offsets.")
-@click.option("--transaction-log-decoder", is_flag=True, help="Logs are of __transaction_state.")
-@click.option("--cluster-metadata-decoder", is_flag=True, help="Logs are the cluster's metadata.")
+@click.option("--print-data-log", is_flag=True, help="Print the keys and values of records.")
+@click.option("--deep-iteration", is_flag=True, help="Print records without their keys and values.")
+@click.option(
+    "--skip-record-metadata", is_flag=True, help="Print only the keys and values of records."
+)
+@click.option(
+    "--max-bytes", type=click.IntRange(min=1), help="Read at most this many bytes of each log."
+)
+@click.option("--max-message-size", type=int, expose_value=False, help="Accepted without effect.")
+@click.option("--verify-index-only", is_flag=True, help="Print only errors of indexes.")
+@click.option(
+    "--index-sanity-check", is_flag=True, help="Check only that indexes have a valid format."
+)
+@click.option("--offsets-decoder", is_flag=True, help="Decode the records of __consumer_offsets.")
+@click.option(
+    "--transaction-log-decoder", is_flag=True, help="Decode the records of __transaction_state."
+)
+@click.option(
+    "--cluster-metadata-decoder", is_flag=True, help="Decode the records of the cluster's metadata."
+)
 @json_option
 @click.pass_context
 def main(

@@ -39,12 +39,12 @@ _RULE: Final = re.compile(r"(?P<topic>[^:]*)(?::(?P<first>\d*)(?P<range>-)?(?P<l
 
 @tool()
 @connection_options
-@click.option("--topic", metavar="REGEX", help="Which topics; all if not given.")
-@click.option("--partitions", metavar="0,1,...", help="Which partitions; all if not given.")
+@click.option("--topic", metavar="REGEX", help="Topics; by default all.")
+@click.option("--partitions", metavar="0,1,...", help="Partitions; by default all.")
 @click.option(
     "--topic-partitions",
     metavar="REGEX[:0|:0-2|:-2|:3-],...",
-    help="Topics with their partitions, each with one number or a range without its end.",
+    help="Topics with partitions: a number, or a range that excludes its end.",
 )
 @click.option(
     "--time",
@@ -55,7 +55,7 @@ _RULE: Final = re.compile(r"(?P<topic>[^:]*)(?::(?P<first>\d*)(?P<range>-)?(?P<l
     "latest-tiered, -6 or earliest-pending-upload, or milliseconds: the first record that is not "
     "older.",
 )
-@click.option("--exclude-internal-topics", is_flag=True, help="Without those of the cluster.")
+@click.option("--exclude-internal-topics", is_flag=True, help="Leave out internal topics.")
 @answering
 def main(
     answer: Answer,

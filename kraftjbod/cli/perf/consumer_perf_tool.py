@@ -33,14 +33,19 @@ _GROUPS: Final = 100_000
 
 @tool()
 @click.option(
-    "--bootstrap-server", required=True, metavar="HOST:PORT,...", help="Brokers to ask first."
+    "--bootstrap-server",
+    required=True,
+    metavar="HOST:PORT,...",
+    help="Addresses of brokers for the first connection.",
 )
 @click.option("--topic", help="Topic to read.")
 @click.option("--include", metavar="REGEX", help="Topics to read, by a regular expression.")
-@click.option("--num-records", type=click.IntRange(min=1), help="How many to read.")
-@click.option("--messages", type=click.IntRange(min=1), help="The old name of that.")
-@click.option("--group", help="Group to read as. [default: perf-consumer- and a number]")
-@click.option("--from-latest", is_flag=True, help="Begin at the end, where nothing is committed.")
+@click.option("--num-records", type=click.IntRange(min=1), help="Number of records to read.")
+@click.option("--messages", type=click.IntRange(min=1), help="Older name of the previous option.")
+@click.option("--group", help="Consumer group. [default: perf-consumer- and a number]")
+@click.option(
+    "--from-latest", is_flag=True, help="Start at the end of partitions without committed offsets."
+)
 @click.option(
     "--fetch-size", type=int, default=1024 * 1024, show_default=True, help="Bytes per partition."
 )
@@ -54,8 +59,10 @@ _GROUPS: Final = 100_000
     metavar="KEY=VALUE",
     help="Settings of the consumer.",
 )
-@click.option("--command-config", type=click.Path(dir_okay=False), help="A file of them.")
-@click.option("--consumer.config", "old_config", help="The old name of that.")
+@click.option(
+    "--command-config", type=click.Path(dir_okay=False), help="Properties file with such settings."
+)
+@click.option("--consumer.config", "old_config", help="Older name of the previous option.")
 @click.option(
     "--timeout",
     "timeout_ms",
@@ -63,20 +70,22 @@ _GROUPS: Final = 100_000
     default=10_000,
     show_default=True,
     metavar="MS",
-    help="End when none comes for so long.",
+    help="End when no record arrives for this time.",
 )
-@click.option("--show-detailed-stats", is_flag=True, help="A line for each interval.")
+@click.option("--show-detailed-stats", is_flag=True, help="Print a line per interval.")
 @click.option(
     "--reporting-interval",
     type=click.IntRange(min=1),
     default=5_000,
     show_default=True,
     metavar="MS",
-    help="Between two lines.",
+    help="Interval between two lines.",
 )
-@click.option("--date-format", default=DATE_FORMAT, show_default=True, help="Of times, as in Java.")
-@click.option("--hide-header", is_flag=True, help="No line that names the columns.")
-@click.option("--print-metrics", is_flag=True, help="Print what librdkafka counted, at the end.")
+@click.option(
+    "--date-format", default=DATE_FORMAT, show_default=True, help="Format of times, as in Java."
+)
+@click.option("--hide-header", is_flag=True, help="Omit the line with column names.")
+@click.option("--print-metrics", is_flag=True, help="Print librdkafka's statistics at the end.")
 def main(**flags: Any) -> None:
     """Measure how fast a member of a group reads."""
     from kraftjbod.cli.terminal.library_client import reach

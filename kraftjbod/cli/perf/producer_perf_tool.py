@@ -107,44 +107,68 @@ class _Run:
 
 
 @tool(kind=_PropertyLists)
-@click.option("--bootstrap-server", metavar="HOST:PORT,...", help="Brokers to ask first.")
+@click.option(
+    "--bootstrap-server",
+    metavar="HOST:PORT,...",
+    help="Addresses of brokers for the first connection.",
+)
 @click.option("--topic", required=True, help="Topic to send to.")
-@click.option("--num-records", type=click.IntRange(min=1), required=True, help="How many to send.")
-@click.option("--record-size", type=click.IntRange(min=1), help="Bytes of each.")
-@click.option("--payload-file", type=click.Path(dir_okay=False), help="UTF-8 text to draw from.")
-@click.option("--payload-monotonic", is_flag=True, help="Each record is its number.")
-@click.option("--payload-delimiter", default="\\n", show_default=True, help="Of --payload-file.")
+@click.option(
+    "--num-records", type=click.IntRange(min=1), required=True, help="Number of records to send."
+)
+@click.option("--record-size", type=click.IntRange(min=1), help="Bytes per record.")
+@click.option(
+    "--payload-file",
+    type=click.Path(dir_okay=False),
+    help="UTF-8 file from which payloads are drawn.",
+)
+@click.option("--payload-monotonic", is_flag=True, help="Send the record's number as its payload.")
+@click.option(
+    "--payload-delimiter",
+    default="\\n",
+    show_default=True,
+    help="Delimiter of payloads in --payload-file.",
+)
 @click.option(
     "--throughput",
     type=float,
     required=True,
-    help="Records per second at most, about; -1 for as many as there can be.",
+    help="Approximate limit of records per second; -1: no limit.",
 )
 @click.option(
     "--command-property",
     "properties",
     multiple=True,
     metavar="KEY=VALUE...",
-    help="Settings of the producer, as in linger.ms=10 batch.size=32768.",
+    help="Settings of the producer, such as linger.ms=10 batch.size=32768.",
 )
-@click.option("--producer-props", "old_properties", multiple=True, help="The old name of that.")
-@click.option("--command-config", type=click.Path(dir_okay=False), help="A file of them.")
-@click.option("--producer.config", "old_config", help="The old name of that.")
-@click.option("--print-metrics", is_flag=True, help="Print what librdkafka counted, at the end.")
-@click.option("--transactional-id", help="Send in transactions, by this name.")
+@click.option(
+    "--producer-props", "old_properties", multiple=True, help="Older name of the previous option."
+)
+@click.option(
+    "--command-config", type=click.Path(dir_okay=False), help="Properties file with such settings."
+)
+@click.option("--producer.config", "old_config", help="Older name of the previous option.")
+@click.option("--print-metrics", is_flag=True, help="Print librdkafka's statistics at the end.")
+@click.option("--transactional-id", help="Send in transactions with this transactional id.")
 @click.option(
     "--transaction-duration-ms",
     type=click.IntRange(min=1),
-    help=f"Send in transactions, each about so long. [default: {_TRANSACTION_MS}]",
+    help=f"Send in transactions of about this duration. [default: {_TRANSACTION_MS}]",
 )
-@click.option("--warmup-records", type=int, default=0, help="So many count for the total only.")
+@click.option(
+    "--warmup-records",
+    type=int,
+    default=0,
+    help="Number of first records that only the total includes.",
+)
 @click.option(
     "--reporting-interval",
     type=click.IntRange(min=1),
     default=5_000,
     show_default=True,
     metavar="MS",
-    help="Between two lines.",
+    help="Interval between two lines.",
 )
 def main(**flags: Any) -> int:
     """Measure how fast records are taken, and how long each waits for its answer."""

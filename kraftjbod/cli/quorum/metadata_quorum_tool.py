@@ -106,8 +106,16 @@ class Quorum:
 
 
 @tool_group()
-@click.option("--bootstrap-server", metavar="HOST:PORT,...", help="Brokers to ask first.")
-@click.option("--bootstrap-controller", metavar="HOST:PORT,...", help="Controllers to ask instead.")
+@click.option(
+    "--bootstrap-server",
+    metavar="HOST:PORT,...",
+    help="Addresses of brokers for the first connection.",
+)
+@click.option(
+    "--bootstrap-controller",
+    metavar="HOST:PORT,...",
+    help="Addresses of controllers instead of brokers.",
+)
 @config_option
 @timeout_option
 @click.pass_context
@@ -136,9 +144,13 @@ def main(
 
 
 @main.command("describe")
-@click.option("--status", is_flag=True, help="Who leads and votes, and how far the last one is.")
-@click.option("--replication", is_flag=True, help="How far each replica is.")
-@click.option("--human-readable", is_flag=True, help="With --replication: how long ago it was.")
+@click.option(
+    "--status", is_flag=True, help="Show the leader, the voters, and the largest lag of a voter."
+)
+@click.option("--replication", is_flag=True, help="Show the progress of each replica.")
+@click.option(
+    "--human-readable", is_flag=True, help="With --replication: print times as durations."
+)
 @answering
 @click.pass_obj
 def describe_command(
@@ -272,7 +284,9 @@ def _now_ms() -> int:
 
 # --- changes -------------------------------------------------------------------------------------
 
-_DRY_RUN_OPTION: Final = click.option("--dry-run", is_flag=True, help="Only say what it would do.")
+_DRY_RUN_OPTION: Final = click.option(
+    "--dry-run", is_flag=True, help="Print the change without making it."
+)
 
 
 @main.command("add-controller")
@@ -306,9 +320,14 @@ def add_command(quorum: Quorum, answer: Answer, dry_run: bool) -> None:
 
 
 @main.command("remove-controller")
-@click.option("--controller-id", "-i", type=int, required=True, help="Node id.")
-@click.option("--controller-directory-id", "-d", required=True, help="Id of its metadata dir.")
-@click.option("--unregister", is_flag=True, help="Forget the controller as well.")
+@click.option("--controller-id", "-i", type=int, required=True, help="Node id of the controller.")
+@click.option(
+    "--controller-directory-id",
+    "-d",
+    required=True,
+    help="Id of the controller's metadata directory.",
+)
+@click.option("--unregister", is_flag=True, help="Also remove the controller's registration.")
 @_DRY_RUN_OPTION
 @answering
 @click.pass_obj

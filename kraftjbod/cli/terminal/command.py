@@ -99,7 +99,7 @@ def _made(kind: type[C], function: Callable[..., Any], settings: dict[str, Any])
         is_eager=True,
         expose_value=False,
         callback=_print_version,
-        help="Say which version this is.",
+        help="Print the version.",
     )
     names = {"help_option_names": ["-h", "--help"]}
     return click.command(cls=kind, context_settings=names, **settings)(version(function))
@@ -191,7 +191,7 @@ timeout_option = click.option(
     show_default=True,
     metavar="SECONDS",
     callback=lambda _context, _parameter, seconds: round(seconds * 1000),
-    help="How long to try to reach the cluster, and to wait for an answer.",
+    help="Time to reach the cluster, and to wait for a response.",
 )
 
 
@@ -207,7 +207,7 @@ def format_option(*styles: str, help: str) -> Callable[[F], F]:
     )
 
 
-json_option = click.option("--json", "as_json", is_flag=True, help="Answer in JSON, for programs.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 
 
 def server_options(command: F, *, required: bool = True, old_config: str | None = None) -> F:
@@ -238,13 +238,13 @@ def server_options(command: F, *, required: bool = True, old_config: str | None 
             old_config,
             "old_config_file",
             type=click.Path(dir_okay=False),
-            help="The old name of --command-config.",
+            help="Older name of --command-config.",
         )(made)
     address = click.option(
         "--bootstrap-server",
         required=required,
         metavar="HOST:PORT,...",
-        help="Brokers to ask first.",
+        help="Addresses of brokers for the first connection.",
     )
     return cast(F, address(config_option(made)))
 
@@ -267,11 +267,15 @@ def either_options(command: F) -> F:
     The command gets ``where``, a :class:`ClusterAddress` or a :class:`ControllerAddress`.
     """
 
-    @click.option("--bootstrap-server", metavar="HOST:PORT,...", help="Brokers to ask first.")
+    @click.option(
+        "--bootstrap-server",
+        metavar="HOST:PORT,...",
+        help="Addresses of brokers for the first connection.",
+    )
     @click.option(
         "--bootstrap-controller",
         metavar="HOST:PORT,...",
-        help="Controllers to ask instead; one of them has to lead.",
+        help="Addresses of controllers instead of brokers; one of them must be active.",
     )
     @config_option
     @timeout_option
