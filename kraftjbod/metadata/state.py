@@ -171,7 +171,7 @@ class MetadataState:
         return self.configs.get((ResourceType.TOPIC, name), {})
 
     def topic_overrides(self, name: str) -> Mapping[str, str]:
-        """Return the values that override the nodes' files for a topic, see :func:`overrides_of`."""
+        """Return the values that override the nodes' files for a topic (:func:`overrides_of`)."""
         return overrides_of(self.configs, name)
 
     @property

@@ -140,7 +140,7 @@ def test_pure_and_disk_files_do_not_reach_loop_files(source: SourceFile) -> None
 
 
 @each_source
-def test_third_party_packages_are_imported_only_where_architecture_allows(source: SourceFile) -> None:
+def test_third_party_packages_are_imported_only_where_allowed(source: SourceFile) -> None:
     foreign = source.top_modules - sys.stdlib_module_names - {"__future__"}
     outside = {
         package

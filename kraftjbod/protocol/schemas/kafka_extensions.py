@@ -267,6 +267,7 @@ OWN_FIELDS: Final[Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]] = {
     ),
     ("DescribeClusterResponse", "DescribeClusterBroker"): (
         {
+            # The broker's log directories according to the metadata; empty unless requested.
             "name": "LogDirs",
             "type": "[]DescribeClusterLogDir",
             "versions": "0+",
@@ -313,6 +314,7 @@ OWN_MESSAGES: Final[Mapping[str, Mapping[str, Any]]] = {
         "validVersions": "0",
         "flexibleVersions": "0+",
         "fields": (
+            # Kafka's error code; 0 after success.
             {"name": "ErrorCode", "type": "int16", "versions": "0+"},
             # The error and its remedy, or a description of the completed operation.
             {"name": "Message", "type": "string", "versions": "0+"},
