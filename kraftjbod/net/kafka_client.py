@@ -132,8 +132,12 @@ class KafkaConnection:
         return await self._exchange(body, api_key, version, timeout_ms)
 
     def close(self) -> None:
-        """Close; requests in flight fail with :class:`ConnectionLostError`."""
+        """Send pending writes, then close; requests in flight fail with ConnectionLostError."""
         self._connection.close("closed by this side")
+
+    def abort(self, reason: str) -> None:
+        """Close at once; requests in flight fail with :class:`ConnectionLostError`."""
+        self._connection.abort(reason)
 
     async def _exchange(self, body: Request[R], api_key: int, version: int, timeout_ms: int) -> R:
         if not self.is_open:

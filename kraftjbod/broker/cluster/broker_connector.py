@@ -3,10 +3,14 @@
 Brokers use the listener that ``inter.broker.listener.name`` names.
 
 A host that lost power does not close its connections, so a request would wait for its full timeout.
-The metadata shows earlier that the broker is fenced; then its connections are closed.
+The metadata shows earlier that the broker is fenced; then its connections are closed, and attempts
+to connect to it end.
 """
 
 from __future__ import annotations
+
+import asyncio
+from typing import NamedTuple
 
 from kraftjbod.broker.cluster.metadata_cache import MetadataCache
 from kraftjbod.core.errors import ConnectionLostError
@@ -14,40 +18,67 @@ from kraftjbod.core.ids import BrokerEpoch, BrokerId
 from kraftjbod.net.kafka_client import KafkaConnection
 
 
+class _Peer(NamedTuple):
+    """One incarnation of a broker."""
+
+    broker_id: BrokerId
+    epoch: BrokerEpoch
+
+
 class BrokerConnector:
     def __init__(self, *, broker_id: BrokerId, cache: MetadataCache, listener_name: str) -> None:
         self._broker_id = broker_id
         self._cache = cache
         self._listener_name = listener_name
-        #: Open connections, with the id and epoch of their broker.
-        self._connections: dict[KafkaConnection, tuple[BrokerId, BrokerEpoch]] = {}
+        self._connections: dict[KafkaConnection, _Peer] = {}
+        #: Attempts to connect that are in progress. A time of 0 ends one.
+        self._attempts: dict[asyncio.Timeout, _Peer] = {}
 
     async def connect(self, peer: BrokerId, *, purpose: str, timeout_ms: int) -> KafkaConnection:
         """Open a dedicated connection to ``peer`` with the client id ``broker-<id>-<purpose>``.
 
-        :raises ConnectionLostError: the metadata has no endpoint of the peer, or it is unreachable.
+        :raises ConnectionLostError: the metadata has no endpoint of the peer, it is unreachable, or
+            it is fenced meanwhile.
         :raises RequestTimedOutError: the peer accepts the connection but does not respond.
         """
         endpoint = self._cache.endpoint(peer, self._listener_name)
         if endpoint is None:
             raise ConnectionLostError(f"broker {peer} is not in the metadata")
-        epoch = self._cache.state.brokers[peer].epoch
-        connection = await KafkaConnection.connect(
-            endpoint.host,
-            endpoint.port,
-            client_id=f"broker-{self._broker_id}-{purpose}",
-            timeout_ms=timeout_ms,
-        )
+        incarnation = _Peer(peer, self._cache.state.brokers[peer].epoch)
+        attempt = asyncio.timeout(None)
+        self._attempts[attempt] = incarnation
+        try:
+            async with attempt:
+                connection = await KafkaConnection.connect(
+                    endpoint.host,
+                    endpoint.port,
+                    client_id=f"broker-{self._broker_id}-{purpose}",
+                    timeout_ms=timeout_ms,
+                )
+        except TimeoutError as e:
+            raise ConnectionLostError(f"broker {peer} was fenced or restarted") from e
+        finally:
+            self._attempts.pop(attempt, None)
         self._connections = {one: led for one, led in self._connections.items() if one.is_open}
-        self._connections[connection] = peer, epoch
+        self._connections[connection] = incarnation
         self.hang_up()
         return connection
 
     def hang_up(self) -> None:
-        """Close connections to brokers that the metadata shows as fenced, gone or in another
-        epoch."""
-        for connection, (peer, epoch) in list(self._connections.items()):
-            known = self._cache.state.brokers.get(peer)
-            if known is None or known.fenced or known.epoch != epoch:
+        """Abort connections, and connection attempts, to brokers that the metadata shows as fenced,
+        gone or in another epoch.
+
+        Closing in order would first send the pending bytes, which a vanished host never reads.
+        """
+        for connection, peer in list(self._connections.items()):
+            if self._is_gone(peer):
                 del self._connections[connection]
-                connection.close()
+                connection.abort(f"broker {peer.broker_id} was fenced or restarted")
+        for attempt, peer in list(self._attempts.items()):
+            if self._is_gone(peer):
+                del self._attempts[attempt]
+                attempt.reschedule(0)  # At once.
+
+    def _is_gone(self, peer: _Peer) -> bool:
+        known = self._cache.state.brokers.get(peer.broker_id)
+        return known is None or known.fenced or known.epoch != peer.epoch
