@@ -42,6 +42,8 @@ _MOST_SYNCS: Final = 8
 _SYNCS_PER_THREAD: Final = 8
 #: The unit of ``st_blocks``, independent of the file system's block size.
 _BLOCK_BYTES: Final = 512
+#: Most bytes that one removal frees.
+REMOVAL_BYTES: Final = 64 * 1024 * 1024
 #: Number of times that a removal of a directory may find a name removed by another program.
 _MOST_VANISHING: Final = 10
 
@@ -679,3 +681,30 @@ def write_temporary(vfs: Vfs, path: str, data: bytes, *, sync: bool) -> str:
                 file.sync()
         file.close()
     return temporary
+
+
+def remove_part(vfs: Vfs, path: str) -> bool:
+    """Unlink the file ``path``, or truncate it by ``REMOVAL_BYTES`` if it is larger.
+
+    Returns whether the file still exists: then call again.
+    """
+    if shrink(vfs, path):
+        return True
+    vfs.unlink_if_exists(path)
+    return False
+
+
+def shrink(vfs: Vfs, path: str) -> bool:
+    """Truncate the file ``path`` by ``REMOVAL_BYTES``. No reader may need the truncated bytes.
+
+    Returns False, without an effect, if the file is not larger or does not exist.
+    """
+    extent = vfs.extent_if_exists(path)
+    if extent is None or extent.size_bytes <= REMOVAL_BYTES:
+        return False
+    file = vfs.open(path, OpenMode.READ_WRITE)
+    try:
+        file.truncate(extent.size_bytes - REMOVAL_BYTES)
+    finally:
+        file.close()
+    return True

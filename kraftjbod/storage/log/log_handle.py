@@ -45,7 +45,6 @@ from kraftjbod.storage.log.unsettled_changes import UnsettledChanges
 from kraftjbod.storage.log.verification_guards import ORDINARY_TERMS, ProducerTerms
 from kraftjbod.storage.log_dirs.log_dir import LogDir
 from kraftjbod.storage.log_dirs.log_dir_policy import OpKind
-from kraftjbod.storage.log_dirs.stepwise_removal import STEP_BYTES, shrink
 from kraftjbod.storage.segments.batch_walk import ReadAt
 from kraftjbod.storage.segments.index_rebuild import IndexRebuild
 from kraftjbod.storage.segments.segment import LogSegment, SegmentUnreadError
@@ -54,7 +53,7 @@ from kraftjbod.storage.segments.segment_limits import EXPENDABLE_PER_STEP
 from kraftjbod.storage.segments.segment_scrub import SegmentScrub
 from kraftjbod.storage.segments.segment_swap import CleaningFiles
 from kraftjbod.storage.segments.transaction_index import AbortedTransaction
-from kraftjbod.storage.vfs import VfsFile
+from kraftjbod.storage.vfs import REMOVAL_BYTES, VfsFile, shrink
 
 T = TypeVar("T")
 #: An operation that may raise SegmentUnreadError; it gets the segment that was surveyed for it.
@@ -747,7 +746,7 @@ class LogHandle:
         for segment in segments:
             async with self._files:
                 step = partial(shrink, log_dir.vfs, segment.retired_path)
-                is_large = segment.size_bytes > STEP_BYTES
+                is_large = segment.size_bytes > REMOVAL_BYTES
                 while is_large and await log_dir.run_operation(
                     OpKind.DELETE, step, replica=replica
                 ):

@@ -8,12 +8,13 @@
   before the first byte that is not sound, and later segments are removed.
 * An unreadable ``partition.metadata`` raises :class:`CorruptCheckpointError`. Without readable
   leader epochs the replica is scanned from its start.
+* Loading works in steps (steps.py), because other replicas of the directory may be served.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from kraftjbod.core.ids import TopicId, TopicPartition
@@ -65,7 +66,15 @@ from kraftjbod.storage.segments.batch_walk import Damage
 from kraftjbod.storage.segments.segment import LogSegment, take_back
 from kraftjbod.storage.segments.segment_indexes import BELOW_EPOCHS
 from kraftjbod.storage.segments.segment_swap import finish_swaps
-from kraftjbod.storage.vfs import Undoing, Vfs, write_atomically
+from kraftjbod.storage.segments.steps import (
+    SEEK_BYTES,
+    STAT_BYTES,
+    STEP_BYTES,
+    Steps,
+    run_all,
+    take_step,
+)
+from kraftjbod.storage.vfs import DirEntry, Undoing, Vfs, remove_part, write_atomically
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,13 +181,11 @@ class LogLoader:
         recovery_point: int = 0,
         log_start_offset: int | None = None,
         producer_limits: ProducerLimits = DEFAULT_PRODUCER_LIMITS,
-        on_progress: Callable[[int], None] = lambda size_bytes: None,
     ) -> None:
         """Prepare loading.
 
         :param was_clean: whether the directory had a clean shutdown mark.
         :param log_start_offset: from the checkpoint; None if it has no entry.
-        :param on_progress: called with the number of bytes read since the last call.
         """
         self._vfs = vfs
         self._directory = directory
@@ -190,7 +197,6 @@ class LogLoader:
         #: A clean stop wrote the log start offset. After a crash the log may start later.
         self._is_start_known = was_clean and log_start_offset is not None
         self._producer_limits = producer_limits
-        self._on_progress = on_progress
         self._epochs: EpochEntries = ()
         self._epochs_on_disk: EpochEntries | None = None
         #: The file of leader epochs was readable.
@@ -202,15 +208,33 @@ class LogLoader:
         self._truncated_bytes = 0
         self._was_future = False
         self._may_have_gaps = False
+        self._work = self._load()
 
     def load(self) -> LoadedLog:
-        """Load the replica, and recover it if necessary.
+        """Load the replica in one operation. Raises as :meth:`step`."""
+        return run_all(self._work)
+
+    def step(self) -> LoadedLog | None:
+        """Continue the load; return the replica when it is complete.
+
+        A failed load cannot be continued: it needs a new loader.
+
+        Cost: about ``STEP_BYTES`` of the log, or a few small files. After a clean stop one step
+        reads the small files, the last index interval and the sizes of 64 segments.
 
         :raises CorruptCheckpointError: the topic id cannot be read.
         """
+        loaded = take_step(self._work)
+        return loaded[0] if loaded else None
+
+    def close(self) -> None:
+        """Abandon the load, and close its files."""
+        self._work.close()
+
+    def _load(self) -> Steps[LoadedLog]:
         topic_id = self._read_topic_id()
         self._has_epochs = self._read_epochs()
-        segments = self._find_segments()
+        segments = yield from self._find_segments()
         # The load may be repeated, and files have no finalizer.
         with Undoing(lambda: _close_files(segments)):
             log = UnifiedLog(
@@ -219,7 +243,9 @@ class LogLoader:
                 topic_partition=self._topic_partition,
                 topic_id=topic_id,
                 config=self._config,
-                content=replace(self._content(segments), may_have_gaps=self._may_have_gaps),
+                content=replace(
+                    (yield from self._content(segments)), may_have_gaps=self._may_have_gaps
+                ),
                 producer_limits=self._producer_limits,
             )
         # All replicas together have more segments than the process may have open files.
@@ -231,15 +257,18 @@ class LogLoader:
             was_future=self._was_future,
         )
 
-    def _content(self, segments: list[LogSegment]) -> LogContent:
+    def _content(self, segments: list[LogSegment]) -> Steps[LogContent]:
         if not segments:
             start = self._log_start_offset
             return _empty(self._vfs, self._directory, self._config, start)
         known_start = self._start_on_disk()
         needs_epochs = not self._has_epochs and self._recovery_point > segments[0].base_offset
-        end = self._clean_end(segments) if self._was_clean and not needs_epochs else None
+        end = None
+        if self._was_clean and not needs_epochs:
+            end = yield from self._clean_end(segments)
         if end is None:
-            end = self._recover(segments, 0 if needs_epochs else self._recovery_point)
+            scan_from = 0 if needs_epochs else self._recovery_point
+            end = yield from self._recover(segments, scan_from)
         oldest, start, damages = segments[0], self._log_start_offset, tuple[Damage, ...]()
         if known_start is not None and known_start < oldest.base_offset:
             start = known_start
@@ -251,7 +280,7 @@ class LogLoader:
         epochs = truncate_epochs_before(truncate_epochs_from(self._epochs, end), start)
         producers = self._producers
         if producers is None:
-            producers = self._snapshots.load(segments, end, self._producer_limits, beat=self._beat)
+            producers = yield from self._snapshots.load(segments, end, self._producer_limits)
         return LogContent(
             segments=segments,
             log_start_offset=start,
@@ -303,18 +332,21 @@ class LogLoader:
             return max(self._log_start_offset, self._epochs_on_disk[0].start_offset)
         return self._log_start_offset if self._is_start_known else None
 
-    def _find_segments(self) -> list[LogSegment]:
+    def _find_segments(self) -> Steps[list[LogSegment]]:
         """Return the segments of the log files.
 
         Remove leftovers, and indexes without a log file.
         """
-        finish_swaps(self._vfs, self._directory)
+        entries = self._vfs.list_dir(self._directory)
+        names = [entry.name for entry in entries]
+        if (yield from finish_swaps(self._vfs, self._directory, names)):
+            entries = self._vfs.list_dir(self._directory)
         logs: dict[int, int] = {}
         indexes: list[tuple[int, str]] = []
         aborting: set[int] = set()
         snapshots: list[int] = []
         leftovers: list[str] = []
-        for entry in self._vfs.list_dir(self._directory, sized=LOG_SUFFIX):
+        for entry in entries:
             if entry.name.endswith(LEFTOVER_SUFFIXES):
                 leftovers.append(entry.name)
                 continue
@@ -324,8 +356,7 @@ class LogLoader:
             if parsed is None:
                 continue
             if parsed[1] == LOG_SUFFIX:
-                entry.require_no_link(self._directory)
-                logs[parsed[0]] = entry.known_size
+                yield from self._measure(entry, parsed[0], logs)
             elif parsed[1] == SNAPSHOT_SUFFIX:
                 snapshots.append(parsed[0])
             elif parsed[1] in INDEX_SUFFIXES:
@@ -333,12 +364,10 @@ class LogLoader:
                 if parsed[1] == TRANSACTION_INDEX_SUFFIX:
                     aborting.add(parsed[0])
         self._snapshots = ProducerSnapshots(self._vfs, lambda: self._directory, snapshots)
-        self._take_back(logs, leftovers)
-        for name in leftovers:
-            self._vfs.unlink_if_exists(f"{self._directory}/{name}")
-        for base_offset, name in indexes:
-            if base_offset not in logs:
-                self._vfs.unlink_if_exists(f"{self._directory}/{name}")
+        yield from self._take_back(logs, leftovers)
+        useless = [name for base_offset, name in indexes if base_offset not in logs]
+        for name in (*leftovers, *useless):
+            yield from self._remove(f"{self._directory}/{name}")
         found = [
             LogSegment.on_disk(
                 self._vfs,
@@ -354,7 +383,20 @@ class LogLoader:
             segment.may_have_gaps = self._may_have_gaps
         return found
 
-    def _take_back(self, logs: dict[int, int], leftovers: Sequence[str]) -> None:
+    def _measure(self, entry: DirEntry, base_offset: int, logs: dict[int, int]) -> Steps[None]:
+        """Note the size of a log file. The listing omits sizes: it would be one long operation."""
+        entry.require_no_link(self._directory)
+        extent = self._vfs.extent_if_exists(f"{self._directory}/{entry.name}")
+        yield STAT_BYTES
+        if extent is not None:
+            logs[base_offset] = extent.size_bytes
+
+    def _remove(self, path: str) -> Steps[None]:
+        while remove_part(self._vfs, path):
+            yield STEP_BYTES
+        yield SEEK_BYTES
+
+    def _take_back(self, logs: dict[int, int], leftovers: Sequence[str]) -> Steps[None]:
         """Undo an interrupted retirement of the oldest segments, and add them to ``logs``.
 
         Retention renames segments first and writes the new log start afterwards. So after a kill
@@ -375,7 +417,8 @@ class LogLoader:
         }
         for base_offset in sorted((one for one in retired if one < oldest), reverse=True):
             segment = self._retired(base_offset)
-            if segment.sound_end(self._on_progress, suffix=EXPIRED_SUFFIX) != oldest:
+            end = yield from segment.sound_end(suffix=EXPIRED_SUFFIX)
+            if end != oldest:
                 break
             take_back(self._vfs, self._directory, base_offset)
             logs[base_offset], oldest = segment.size_bytes, base_offset
@@ -392,7 +435,7 @@ class LogLoader:
         segment.may_have_gaps = self._may_have_gaps
         return segment
 
-    def _clean_end(self, segments: Sequence[LogSegment]) -> int | None:
+    def _clean_end(self, segments: Sequence[LogSegment]) -> Steps[int | None]:
         """Return the log end offset after a clean stop; None if the last batch does not end there.
 
         The checkpoint has no checksum, and a segment or its end may be lost. If the check fails,
@@ -402,9 +445,10 @@ class LogLoader:
         active, end = segments[-1], self._recovery_point
         if active.size_bytes == 0:
             return end if end == active.base_offset else None
-        return end if active.sound_end(self._on_progress) == end else None
+        found = yield from active.sound_end()
+        return end if found == end else None
 
-    def _recover(self, segments: list[LogSegment], scan_from: int) -> int:
+    def _recover(self, segments: list[LogSegment], scan_from: int) -> Steps[int]:
         """Scan from the segment that holds ``scan_from``, remove unsound data, and return the log
         end.
         """
@@ -413,17 +457,16 @@ class LogLoader:
         # Later snapshots may contain records that were truncated.
         self._snapshots.drop_outside(0, self._recovery_point)
         self._epochs = truncate_epochs_from(self._epochs, bases[at])
-        producers = ProducerRecovery(
-            self._snapshots, segments, at, self._producer_limits, self._beat
-        )
-        end = bases[at]
+        end, limits = bases[at], self._producer_limits
+        known = yield from self._snapshots.load(segments, end, limits)
+        producers = ProducerRecovery(self._snapshots, known, end, limits)
         while at < len(segments):
             segment, on_disk = segments[at], segments[at].size_bytes
             if segment.base_offset != end:
                 break  # Offsets before this segment are lost, so it is not reachable.
             # After a failed fsync the page cache may differ from the disk, so read from the disk.
             segment.open().forget_cached(0, on_disk)
-            end = self._scan(segment, producers)
+            end = yield from self._scan(segment, producers)
             self._scanned_bytes += on_disk
             at += 1
             if segment.size_bytes < on_disk:
@@ -432,12 +475,13 @@ class LogLoader:
                 break
         for unreachable in reversed(segments[at:]):
             self._truncated_bytes += unreachable.size_bytes
+            yield from self._remove(unreachable.path)
             unreachable.remove()
         del segments[at:]
         self._producers = producers.loaded()
         return end
 
-    def _scan(self, segment: LogSegment, producers: ProducerRecovery) -> int:
+    def _scan(self, segment: LogSegment, producers: ProducerRecovery) -> Steps[int]:
         """Read all of ``segment``, including its producers and leader epochs.
 
         Return its end offset.
@@ -448,17 +492,13 @@ class LogLoader:
             for epoch, start_offset in run.scan.epochs:
                 self._epochs = assign_epoch(self._epochs, epoch, start_offset)
 
-        scanned = segment.scan(
+        scanned = yield from segment.scan_steps(
             check_crc_of_each=True,
             least_epoch=self._epochs[-1].epoch if self._epochs else BELOW_EPOCHS,
             on_run=take_run,
-            on_progress=self._on_progress,
         )
         segment.take_transactions(producers.take_transactions())
         return scanned.next_offset
-
-    def _beat(self) -> None:
-        self._on_progress(0)
 
     def _start_over(self, segments: Sequence[LogSegment], start: int) -> LogContent:
         """Return the content of an empty log at ``start``.

@@ -11,7 +11,6 @@ Recovery passes each run of sound batches once, so no batch is read a second tim
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
 
 from kraftjbod.protocol.control_records import read_marker
 from kraftjbod.protocol.record_batch import BatchHeader, read_header
@@ -19,7 +18,6 @@ from kraftjbod.protocol.record_scans import latest_of_producers
 from kraftjbod.storage.log.producer_snapshots import LoadedProducers, ProducerSnapshots
 from kraftjbod.storage.log.producer_state import BATCHES_KEPT, ProducerLimits
 from kraftjbod.storage.segments.batch_runs import SoundRun
-from kraftjbod.storage.segments.segment import LogSegment
 from kraftjbod.storage.segments.transaction_index import AbortedTransaction, TransactionIndex
 
 
@@ -29,14 +27,11 @@ class ProducerRecovery:
     def __init__(
         self,
         snapshots: ProducerSnapshots,
-        segments: Sequence[LogSegment],
-        at: int,
+        loaded: LoadedProducers,
+        begin: int,
         limits: ProducerLimits,
-        beat: Callable[[], None],
     ) -> None:
-        """Load the producer state at the start of segment number ``at``, the first of the walk."""
-        begin = segments[at].base_offset
-        loaded = snapshots.load(segments, begin, limits, beat=beat)
+        """:param loaded: the producers at ``begin``, the start of the walk."""
         self._snapshots = snapshots
         self._limits = limits
         #: State of the remaining batches, from which the transaction indexes are rebuilt.

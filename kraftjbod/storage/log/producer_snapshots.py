@@ -21,13 +21,16 @@ from kraftjbod.storage.log.producer_state import (
     ProducerState,
 )
 from kraftjbod.storage.segments.batch_walk import Located
+from kraftjbod.storage.segments.index_rebuild import ensure_indexes
 from kraftjbod.storage.segments.segment import LogSegment
 from kraftjbod.storage.segments.segment_batches import batches_from
+from kraftjbod.storage.segments.steps import SEEK_BYTES, Steps
 from kraftjbod.storage.segments.transaction_index import AbortedTransaction, TransactionIndex
 from kraftjbod.storage.vfs import Vfs, write_atomically
 
 _SNAPSHOTS_KEPT: Final = 2
-_BATCHES_PER_BEAT: Final = 1000
+#: A batch or damage that a walk passes counts as much, see steps.py.
+_PASSED_BYTES: Final = 1024
 
 
 class LoadedProducers(NamedTuple):
@@ -137,15 +140,11 @@ class ProducerSnapshots:
         segments: Sequence[LogSegment],
         end_offset: int,
         limits: ProducerLimits = DEFAULT_PRODUCER_LIMITS,
-        *,
-        beat: Callable[[], None] = lambda: None,
-    ) -> LoadedProducers:
+    ) -> Steps[LoadedProducers]:
         """Return the producer state at ``end_offset``.
 
         The state comes from the newest sound snapshot up to there, and a replay of the batches
-        after it. Without a snapshot the whole log is read.
-
-        :param beat: called during the replay, to report progress.
+        after it. Without a snapshot the headers of the whole log are read.
         """
         oldest = segments[0].base_offset
         found = self._newest_sound(oldest, end_offset)
@@ -154,7 +153,7 @@ class ProducerSnapshots:
         for i in range(max(0, bisect_right(segments, begin, key=_base) - 1), len(segments)):
             segment_end = min([end_offset, *map(_base, segments[i + 1 : i + 2])])
             if begin < segment_end:
-                replayed = _replay(state, segments[i], begin, segment_end, limits, beat)
+                replayed = yield from _replay(state, segments[i], begin, segment_end, limits)
                 replayed_bytes += replayed.size_bytes
             if segment_end >= end_offset:
                 break
@@ -183,16 +182,16 @@ class ProducerSnapshots:
         at: int,
         end_offset: int,
         limits: ProducerLimits = DEFAULT_PRODUCER_LIMITS,
-        beat: Callable[[], None] = lambda: None,
-    ) -> TransactionIndex:
+    ) -> Steps[TransactionIndex]:
         """Return the transaction index of segment number ``at``, rebuilt from its batches.
 
         :param end_offset: end of the segment.
         """
         segment = segments[at]
         base = segment.base_offset
-        before = self.load(segments, base, limits, beat=beat).state
-        return TransactionIndex(_replay(before, segment, base, end_offset, limits, beat).aborted)
+        before = yield from self.load(segments, base, limits)
+        replayed = yield from _replay(before.state, segment, base, end_offset, limits)
+        return TransactionIndex(replayed.aborted)
 
     def path(self, offset: int) -> str:
         """Return the path of the snapshot at ``offset``."""
@@ -205,20 +204,22 @@ def _replay(
     begin: int,
     end: int,
     limits: ProducerLimits,
-    beat: Callable[[], None],
-) -> _Replayed:
+) -> Steps[_Replayed]:
     """Apply the segment's batches from ``begin`` up to ``end`` to ``state``.
 
     Returns the aborted transactions and the size of the batches.
     """
+    yield from ensure_indexes(segment)
     aborted, size_bytes = [], 0
-    for number, located in enumerate(batches_from(segment, begin, beat)):
+    for located in batches_from(segment, begin):
+        if located is None:
+            yield _PASSED_BYTES
+            continue
         header = located.header
         if header.base_offset >= end:
             break
-        if not number % _BATCHES_PER_BEAT:
-            beat()
         size_bytes += header.size_bytes
+        yield min(header.size_bytes, SEEK_BYTES)
         if header.has_producer_id:
             marker = _marker_at(segment, located) if header.is_control else None
             ended = state.record(header, header.base_offset, limits=limits, marker=marker)

@@ -76,6 +76,7 @@ from kraftjbod.storage.segments.segment import LogSegment, SegmentUnreadError
 from kraftjbod.storage.segments.segment_limits import count_expendable, must_roll
 from kraftjbod.storage.segments.segment_scrub import SegmentScrub
 from kraftjbod.storage.segments.segment_swap import CleaningFiles
+from kraftjbod.storage.segments.steps import run_all
 from kraftjbod.storage.segments.transaction_index import AbortedTransaction
 from kraftjbod.storage.vfs import Undoing, Vfs, write_atomically, write_temporary
 
@@ -407,8 +408,8 @@ class UnifiedLog:
     def _mend_transactions(self, at: int) -> None:
         segments = self.segments.all
         end = [*(one.base_offset for one in segments[1:]), self._end][at]
-        made = self._snapshots.transactions_of(segments, at, end, self._producer_limits, self.beat)
-        segments[at].take_transactions(made)
+        work = self._snapshots.transactions_of(segments, at, end, self._producer_limits)
+        segments[at].take_transactions(run_all(work, self.beat))
         self._damage.indexes_mended += 1
 
     # -- flush ------------------------------------------------------------------------------
@@ -684,9 +685,8 @@ class UnifiedLog:
         An empty state stays empty, as in Kafka.
         """
         if self._producers:
-            loaded = self._snapshots.load(
-                self.segments.all, self._end, self._producer_limits, beat=self.beat
-            )
+            work = self._snapshots.load(self.segments.all, self._end, self._producer_limits)
+            loaded = run_all(work, self.beat)
             self._producers, self._bytes_since_snapshot = loaded.state, loaded.replayed_bytes
 
     def _restart_in_place(self, offset: int) -> None:

@@ -8,23 +8,19 @@ two steps, and the stall watch sees each step end.
 from __future__ import annotations
 
 from functools import partial
-from typing import Final
 
 from kraftjbod.storage.dir_names import PARTITION_METADATA
 from kraftjbod.storage.log_dirs.log_dir import LogDir
 from kraftjbod.storage.log_dirs.log_dir_policy import OpKind
-from kraftjbod.storage.vfs import DirEntry, OpenMode, Vfs
-
-#: Most bytes that one operation frees.
-STEP_BYTES: Final = 64 * 1024 * 1024
+from kraftjbod.storage.vfs import DirEntry, remove_part
 
 
 async def remove_replica_dir(log_dir: LogDir, path: str) -> None:
     """Remove the directory ``path`` of an unused replica. No effect if it does not exist.
 
-    Cost: a listing, and one operation for each file and for each further ``STEP_BYTES`` of it. The
-    file with the topic id is removed first, so that the rest of the directory does not count as a
-    replica after a crash.
+    Cost: a listing, and one operation for each file and for each further ``REMOVAL_BYTES`` of it.
+    The file with the topic id is removed first, so that the rest of the directory does not count as
+    a replica after a crash.
 
     :raises OverloadedError: the queue is full. Some files may be removed already; call again.
     :raises KafkaStorageError: the directory is or goes offline.
@@ -40,30 +36,3 @@ async def remove_replica_dir(log_dir: LogDir, path: str) -> None:
         while await log_dir.run_operation(OpKind.DELETE, partial(remove_part, vfs, file)):
             pass
     await log_dir.run_operation(OpKind.DELETE, lambda: vfs.remove_tree(path))
-
-
-def remove_part(vfs: Vfs, path: str) -> bool:
-    """Unlink the file ``path``, or truncate it by ``STEP_BYTES`` if it is larger.
-
-    Returns whether the file still exists: then call again.
-    """
-    if shrink(vfs, path):
-        return True
-    vfs.unlink_if_exists(path)
-    return False
-
-
-def shrink(vfs: Vfs, path: str) -> bool:
-    """Truncate the file ``path`` by ``STEP_BYTES``. No reader may need the truncated bytes.
-
-    Returns False, without an effect, if the file is not larger or does not exist.
-    """
-    extent = vfs.extent_if_exists(path)
-    if extent is None or extent.size_bytes <= STEP_BYTES:
-        return False
-    file = vfs.open(path, OpenMode.READ_WRITE)
-    try:
-        file.truncate(extent.size_bytes - STEP_BYTES)
-    finally:
-        file.close()
-    return True

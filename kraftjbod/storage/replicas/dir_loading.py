@@ -17,9 +17,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Final, NamedTuple, TypeVar
 
-from kraftjbod.core.errors import LogDirImpairedError, OverloadedError
+from kraftjbod.core.errors import LogDirImpairedError, OperatingError, OverloadedError
 from kraftjbod.core.ids import TopicId, TopicPartition
 from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.core.loop.timing import Clock
@@ -224,7 +225,7 @@ class DirLoading:
         recovery_point = offsets.recovery_points.get(tp, 0)
         config = self._registry.config_of(tp.topic)
 
-        def load_log() -> LoadedLog:
+        def make_loader() -> LogLoader:
             return LogLoader(
                 vfs=log_dir.vfs,
                 directory=directory,
@@ -234,10 +235,9 @@ class DirLoading:
                 recovery_point=recovery_point,
                 log_start_offset=offsets.log_starts.get(tp),
                 producer_limits=self._producer_limits,
-                on_progress=lambda size_bytes: log_dir.beat(),
-            ).load()
+            )
 
-        found = await self._load_step(log_dir, load_log, replica=tp)
+        found = await self._outlast_lack(lambda: self._load_log(log_dir, make_loader(), tp))
         if found.truncated_bytes:
             tail = {"partition": str(tp), "truncated_bytes": found.truncated_bytes}
             self._log.warning("log_tail_truncated", log_dir=log_dir.path, **tail)
@@ -250,6 +250,21 @@ class DirLoading:
             checkpointed_recovery_point=recovery_point,
         )
         return OpenedReplica(handle, found.scanned_bytes, found.was_future)
+
+    async def _load_log(
+        self, log_dir: LogDir, loader: LogLoader, replica: TopicPartition
+    ) -> LoadedLog:
+        """Load a replica in steps, between which other operations of the directory run."""
+        try:
+            while True:
+                found = await log_dir.run_operation(OpKind.LOAD, loader.step, replica=replica)
+                if found is not None:
+                    return found
+        except asyncio.CancelledError:
+            # A file may be open. Closing it may wait for the disk, so the event loop must not.
+            with suppress(OperatingError):  # The directory is offline or overloaded.
+                log_dir.submit_operation(OpKind.LOAD, loader.close, replica=replica)
+            raise
 
     async def _list_stray(
         self, loaded: LoadedDir, name: str, topic_partition: TopicPartition | None

@@ -149,15 +149,17 @@ def walk_around_damage(
     on_progress: Callable[[int], None],
     chunk_bytes: int = WALK_BYTES,
     gaps_below: int | None = None,
-) -> Iterator[Located | Damage]:
+) -> Iterator[Located | Damage | None]:
     """Yield the sound batches of a segment, and the damage between and after them, in order.
 
     Missing offsets before ``end_offset``, the expected end of the segment, count as damage too.
+    It yields None after some failed tries to find a sound batch, so that a caller can work in
+    steps.
 
     :param known: returns the positions after a position where batches start, according to an index.
     :param gaps_below: as in :func:`sound_batches`.
     """
-    pieces = walk_sound_around_damage(
+    return walk_sound_around_damage(
         lambda position, next_offset: sound_batches(
             read_at,
             position=position,
@@ -174,7 +176,6 @@ def walk_around_damage(
         end_offset=end_offset,
         known=known,
     )
-    return (found for found in pieces if found is not None)
 
 
 def walk_sound_around_damage(
@@ -187,8 +188,6 @@ def walk_sound_around_damage(
     known: Callable[[int], Iterable[int]],
 ) -> Iterator[S | Damage | None]:
     """Implement :func:`walk_around_damage` with any walk over sound batches.
-
-    Yields None after some failed tries to find a sound batch, so that a caller can work in steps.
 
     :param sound_from: returns an iterator over sound batches from a position and the offset
         expected there. The iterator ends before the first unsound batch.

@@ -9,12 +9,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Final
 
 from kraftjbod.storage.segments.batch_runs import SoundRun, sound_runs
 from kraftjbod.storage.segments.batch_walk import Damage, walk_sound_around_damage
 from kraftjbod.storage.segments.segment import NO_LIMIT, LogSegment, SegmentUnreadError
+from kraftjbod.storage.segments.steps import Steps
 
 #: A step of this size takes some milliseconds of disk and interpreter time.
 _STEP_BYTES: Final = 1024 * 1024
@@ -80,16 +81,6 @@ class IndexRebuild:
             return False
         return True
 
-    def run_steps(self, beat: Callable[[], None]) -> None:
-        """Run all steps in one operation and give the indexes to the segment. Used while a log is
-        loaded.
-
-        :param beat: called between two steps.
-        """
-        while not self.step():
-            beat()
-        self.segment.adopt(self.fresh)
-
     def _begin(self) -> Iterator[SoundRun | Damage | None]:
         return walk_sound_around_damage(
             self._runs_from,
@@ -127,3 +118,17 @@ class IndexRebuild:
 
     def _count(self, size_bytes: int) -> None:
         self._read_bytes += size_bytes
+
+
+def ensure_indexes(segment: LogSegment) -> Steps[None]:
+    """Load the indexes of ``segment``, or rebuild them if their files are missing or do not fit.
+
+    No other operation may change the segment between the steps.
+    """
+    try:
+        segment.load_indexes()
+    except SegmentUnreadError as unread:
+        rebuild = IndexRebuild(unread)
+        while not rebuild.step():
+            yield _STEP_BYTES
+        segment.adopt(rebuild.fresh)

@@ -53,7 +53,6 @@ from kraftjbod.storage.segments.batch_walk import (
     last_end,
     no_progress,
     require_sound,
-    sound_batches,
     walk_around_damage,
     walk_to,
 )
@@ -61,6 +60,7 @@ from kraftjbod.storage.segments.index_files import read_largest_entry, read_last
 from kraftjbod.storage.segments.offset_index import OffsetIndex, TimeEntry
 from kraftjbod.storage.segments.segment_cache import SegmentCache
 from kraftjbod.storage.segments.segment_indexes import FreshIndexes, SegmentIndexes
+from kraftjbod.storage.segments.steps import Steps, run_all
 from kraftjbod.storage.segments.transaction_index import AbortedTransaction, TransactionIndex
 from kraftjbod.storage.segments.trusted_bytes import TrustedBytes
 from kraftjbod.storage.vfs import OpenMode, Undoing, Vfs, VfsFile, write_atomically
@@ -582,14 +582,17 @@ class LogSegment:
 
     # -- walking ----------------------------------------------------------------------------
 
-    def scan(
+    def scan(self, *, check_crc_of_each: bool) -> Scanned:
+        """Carry out :meth:`scan_steps` without a pause."""
+        return run_all(self.scan_steps(check_crc_of_each=check_crc_of_each))
+
+    def scan_steps(
         self,
         *,
         check_crc_of_each: bool,
         least_epoch: int | None = None,
         on_run: Callable[[SoundRun], None] = lambda run: None,
-        on_progress: OnProgress = no_progress,
-    ) -> Scanned:
+    ) -> Steps[Scanned]:
         """Walk all batches, rebuild the indexes, and stop before the first batch that is not sound.
 
         Sets ``size_bytes`` to the size of the sound batches. The file itself is not changed.
@@ -597,7 +600,6 @@ class LogSegment:
         :param least_epoch: if given, a batch with a lower leader epoch than this or an earlier
             batch is not sound.
         :param on_run: called with each run of sound batches.
-        :param on_progress: called with the number of bytes read since the last call.
         """
         fresh, valid_bytes = self.fresh_indexes(), 0
         scan = fresh.indexes.batch_scan(
@@ -607,11 +609,12 @@ class LogSegment:
             least_epoch=least_epoch,
         )
         for run in sound_runs(
-            self.read_at, scan, position=0, end=self.size_bytes, on_progress=on_progress
+            self.read_at, scan, position=0, end=self.size_bytes, on_progress=no_progress
         ):
             fresh.take(run)
             on_run(run)
             valid_bytes += run.size_bytes
+            yield run.size_bytes
         self.size_bytes = valid_bytes
         self.trusted.truncate(valid_bytes)
         if check_crc_of_each:
@@ -638,8 +641,8 @@ class LogSegment:
         end_offset: int,
         on_progress: OnProgress = no_progress,
         chunk_bytes: int = WALK_BYTES,
-    ) -> Iterator[Located | Damage]:
-        """Yield the batches and the damage of the segment in order. Changes nothing.
+    ) -> Iterator[Located | Damage | None]:
+        """Yield as :func:`walk_around_damage`. Changes nothing.
 
         Any thread may call this with a reader of its own.
 
@@ -699,7 +702,7 @@ class LogSegment:
             position, found = position + header.size_bytes, header.next_offset
         return found
 
-    def sound_end(self, on_progress: Callable[[int], None], *, suffix: str = "") -> int | None:
+    def sound_end(self, *, suffix: str = "") -> Steps[int | None]:
         """Return the offset after the last batch; None if the file does not end with a sound batch.
 
         Used for loading. Reads the last entry of the index file and the batches from there on, or
@@ -717,30 +720,29 @@ class LogSegment:
                 begin = 0
                 first = batch_at(self.read_at, begin, self.size_bytes)
             if begin == 0 and self.size_bytes > RUN_BYTES:
-                return self._sound_end_of_all(on_progress)
-            next_offset = self.base_offset if first is None else first.header.base_offset
-            end = begin
-            for position, header in sound_batches(
-                self.read_at,
-                position=begin,
-                end=self.size_bytes,
-                next_offset=next_offset,
+                return (yield from self._sound_end_of_all())
+            scan = self.fresh_indexes().indexes.batch_scan(
+                next_offset=self.base_offset if first is None else first.header.base_offset,
+                may_have_gaps=self.may_have_gaps,
                 check_crc_of_each=True,
-                on_progress=on_progress,
-                gaps_below=self.gaps_below(NO_LIMIT),
+            )
+            end = begin
+            for run in sound_runs(
+                self.read_at, scan, position=begin, end=self.size_bytes, on_progress=no_progress
             ):
-                end, next_offset = position + header.size_bytes, header.next_offset
+                end = run.end
+                yield run.size_bytes
         finally:
             self.close()
         self.trusted.trust(begin, end)
-        return next_offset if end == self.size_bytes else None
+        return scan.next_offset if end == self.size_bytes else None
 
-    def _sound_end_of_all(self, on_progress: OnProgress) -> int | None:
+    def _sound_end_of_all(self) -> Steps[int | None]:
         """Implement :meth:`sound_end` without an index file: read the whole file and rebuild the
         indexes.
         """
         size_bytes = self.size_bytes
-        scanned = self.scan(check_crc_of_each=True, on_progress=on_progress)
+        scanned = yield from self.scan_steps(check_crc_of_each=True)
         if scanned.valid_bytes == size_bytes:
             return scanned.next_offset
         self.size_bytes, self._indexes, self._indexes_on_disk = size_bytes, None, True

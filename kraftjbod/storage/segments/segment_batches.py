@@ -6,26 +6,20 @@ Only headers are read, in blocks, and yielded one at a time: a segment of 1 GiB 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from kraftjbod.core.errors import CorruptRecordError
 from kraftjbod.storage.segments.batch_walk import Located, WouldWait, located_from
-from kraftjbod.storage.segments.index_rebuild import IndexRebuild
-from kraftjbod.storage.segments.segment import NO_LIMIT, LogSegment, SegmentUnreadError
+from kraftjbod.storage.segments.segment import NO_LIMIT, LogSegment
 
 
-def batches_from(
-    segment: LogSegment, offset: int, beat: Callable[[], None] = lambda: None
-) -> Iterator[Located]:
+def batches_from(segment: LogSegment, offset: int) -> Iterator[Located | None]:
     """Yield all batches that end at or after ``offset``, except damaged ones.
 
-    :param beat: called while a missing index is rebuilt, to report progress.
+    It yields None for each earlier batch or damage that it passes, so that a caller can work in
+    steps. The indexes have to be loaded.
     """
     begin = offset
-    try:
-        segment.load_indexes()
-    except SegmentUnreadError as unread:
-        IndexRebuild(unread).run_steps(beat)
     try:
         first = segment.position_of(offset)
         if first is not None:
@@ -36,7 +30,7 @@ def batches_from(
         yield from _sound_from(segment, begin)
 
 
-def _sound_from(segment: LogSegment, offset: int) -> Iterator[Located]:
+def _sound_from(segment: LogSegment, offset: int) -> Iterator[Located | None]:
     """Yield the sound batches that end at or after ``offset``, by a walk over the whole segment."""
     for found in segment.walk(
         segment.read_at,
@@ -46,3 +40,5 @@ def _sound_from(segment: LogSegment, offset: int) -> Iterator[Located]:
     ):
         if isinstance(found, Located) and found.header.last_offset >= offset:
             yield found
+        else:
+            yield None

@@ -59,7 +59,7 @@ class SegmentScrub:
         self._aborted: dict[int, AbortedTransaction] = {}
         #: Producers with transactional records since their last marker in the segment.
         self._open: set[int] = set()
-        self._walk: Iterator[Located | Damage] = iter(())
+        self._walk: Iterator[Located | Damage | None] = iter(())
         self._offsets: _Entries[tuple[int, int]] = _Entries(iter(()))
         self._times: _Entries[TimeEntry] = _Entries(iter(()))
         self._read_bytes = 0
@@ -95,7 +95,10 @@ class SegmentScrub:
         )
 
     def step(self) -> int:
-        """Check about :data:`STEP_BYTES`. Return the number of bytes read."""
+        """Check about :data:`STEP_BYTES`, or try some positions after damage.
+
+        Returns the number of bytes read.
+        """
         if not self._is_begun:
             self._begin()
         before = self._read_bytes
@@ -105,10 +108,15 @@ class SegmentScrub:
                 self._compare(found.position, found.header)
                 if found.header.is_transactional:
                     self._compare_transaction(found.position, found.header)
-            if self._read_bytes - before >= STEP_BYTES or (
-                buggify.is_on
-                and self._read_bytes > before
-                and buggify.fires("storage.small_scrub_step")
+            is_searching = found is None
+            if (
+                is_searching
+                or self._read_bytes - before >= STEP_BYTES
+                or (
+                    buggify.is_on
+                    and self._read_bytes > before
+                    and buggify.fires("storage.small_scrub_step")
+                )
             ):
                 break
         else:

@@ -39,6 +39,7 @@ from kraftjbod.storage.dir_names import (
 )
 from kraftjbod.storage.log_dirs.log_dir_policy import FailsAs, OpKind
 from kraftjbod.storage.segments.segment import LogSegment
+from kraftjbod.storage.segments.steps import SEEK_BYTES, Steps
 from kraftjbod.storage.vfs import OpenMode, Undoing, Vfs, VfsFile, sync_renamed
 
 _REMADE_SUFFIXES = (INDEX_SUFFIX, TIME_INDEX_SUFFIX)
@@ -157,27 +158,34 @@ class SegmentSwap:
             self._vfs.sync_dir(self.target.directory)
 
 
-def finish_swaps(vfs: Vfs, directory: str) -> None:
-    """Complete the swaps in ``directory`` that a crash interrupted after step 2. Called at load."""
-    names = [entry.name for entry in vfs.list_dir(directory)]
+def finish_swaps(vfs: Vfs, directory: str, names: Sequence[str]) -> Steps[bool]:
+    """Complete the swaps in ``directory`` that a crash interrupted after step 2. Called at load.
+
+    :param names: the names of all files in ``directory``.
+    :returns: whether there was a swap, so that the names have changed.
+    """
+    has_changed = False
     bases = [found[0] for name in names if (found := parse_offset_file(name)) is not None]
     for name in names:
         found = parse_offset_file(name.removesuffix(SWAP_SUFFIX))
         if not name.endswith(SWAP_SUFFIX) or found is None or found[1] != LOG_SUFFIX:
             continue
-        end_offset = _end_of(vfs, directory, name, found[0])
+        has_changed = True
+        end_offset = yield from _end_of(vfs, directory, name, found[0])
         for base in sorted({base for base in bases if found[0] <= base < end_offset}, reverse=True):
             suffixes = _REMADE_SUFFIXES if base == found[0] else (*INDEX_SUFFIXES, LOG_SUFFIX)
             for suffix in suffixes:
                 vfs.unlink_if_exists(f"{directory}/{offset_file_name(base, suffix)}")
+                yield SEEK_BYTES
         transactions = f"{directory}/{offset_file_name(found[0], TRANSACTION_INDEX_SUFFIX)}"
         if vfs.exists(transactions + SWAP_SUFFIX):
             vfs.rename(transactions + SWAP_SUFFIX, transactions)
         vfs.rename(f"{directory}/{name}", f"{directory}/{offset_file_name(*found)}")
         vfs.sync_dir(directory)
+    return has_changed
 
 
-def _end_of(vfs: Vfs, directory: str, name: str, base_offset: int) -> int:
+def _end_of(vfs: Vfs, directory: str, name: str, base_offset: int) -> Steps[int]:
     """Return the offset after the last batch of a ``.swap`` file."""
     file = vfs.open(f"{directory}/{name}", OpenMode.READ)
     segment = LogSegment(
@@ -189,6 +197,8 @@ def _end_of(vfs: Vfs, directory: str, name: str, base_offset: int) -> int:
         may_have_gaps=True,
     )
     segment.file = file
-    end_offset = segment.scan(check_crc_of_each=False).next_offset
-    segment.close()
-    return end_offset
+    try:
+        scanned = yield from segment.scan_steps(check_crc_of_each=False)
+    finally:
+        segment.close()
+    return scanned.next_offset

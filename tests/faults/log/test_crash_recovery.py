@@ -15,7 +15,9 @@ from kraftjbod.storage.dir_names import (
     offset_file_name,
 )
 from kraftjbod.storage.manager.log_manager import LogManager
+from kraftjbod.storage.segments.index_rebuild import ensure_indexes
 from kraftjbod.storage.segments.segment_batches import batches_from
+from kraftjbod.storage.segments.steps import run_all
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import (
     TOPIC_ID,
@@ -108,8 +110,9 @@ async def check(vfs: MemVfs, written: Written) -> None:
                 offset = header.next_offset
         for segment in handle.view.segments:
             # Retention uses this timestamp; a smaller one would delete recent records.
+            run_all(ensure_indexes(segment))
             newest = max(
-                (one.header.max_timestamp for one in batches_from(segment, 0)), default=None
+                (one.header.max_timestamp for one in batches_from(segment, 0) if one), default=None
             )
             largest = segment.largest_timestamp()
             assert newest == (None if largest is None else largest.timestamp), segment

@@ -15,6 +15,8 @@ from typing import NamedTuple
 import pytest
 
 from kraftjbod.core.errors import CorruptRecordError
+from kraftjbod.core.ids import TopicPartition
+from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.storage.checkpoints import format_offsets
 from kraftjbod.storage.dir_names import offset_file_name
 from kraftjbod.storage.log.log_handle import LogHandle
@@ -22,8 +24,11 @@ from kraftjbod.storage.log.time_search import LogTimeSearch, MaxTimestampSearch
 from kraftjbod.storage.log.unified_log import UnifiedLog
 from kraftjbod.storage.log_dirs.log_dir_policy import OpKind
 from kraftjbod.storage.manager.log_manager import LogManager
+from kraftjbod.storage.replicas.offset_checkpoints import DirOffsets
 from kraftjbod.storage.segments.segment_limits import EXPENDABLE_PER_STEP
+from kraftjbod.storage.segments.steps import STAT_BYTES, STEP_BYTES
 from kraftjbod.storage.vfs import OpenMode, RealVfs, write_atomically
+from kraftjbod.testing.faults import DiskFault
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.large_log import (
     KIB,
@@ -40,6 +45,7 @@ from tests.faults.large_log import (
 from tests.faults.rig import (
     TOPIC_ID,
     TP,
+    ManualClock,
     batch,
     chores,
     format_dir,
@@ -47,6 +53,7 @@ from tests.faults.rig import (
     manager_of,
     open_dir,
 )
+from tests.faults.vfs_fault import Fault, FaultVfs
 
 #: Headers are read in blocks of this size.
 BLOCK_BYTES = 4 * KIB
@@ -131,7 +138,7 @@ def test_open_after_a_clean_stop_reads_one_interval_and_the_names(
     _, vfs = open_log(shape)
     names = 4 * shape.segments + 10
     assert vfs.bytes_read <= 3 * shape.batch_bytes + 8 * BLOCK_BYTES + 2 * names
-    assert vfs.operation_count <= 40
+    assert vfs.operation_count <= 20 + shape.segments
 
 
 def steps_of(search: LogTimeSearch | MaxTimestampSearch, shape: LargeLog) -> list[Cost]:
@@ -262,18 +269,114 @@ def test_recovery_reads_each_byte_of_a_segment_once(producer_id: int | None) -> 
     assert vfs.bytes_read <= shape.segment_bytes + BLOCK_BYTES
 
 
-async def served(mem: MemVfs, shape: LargeLog, **config: object) -> tuple[CountingVfs, LogManager]:
-    """Start a manager of one directory with a replica of the given shape."""
+def put_cleanly_stopped(mem: MemVfs, shape: LargeLog) -> str:
+    """Format a directory with a replica of the given shape; return the replica's directory."""
     format_dir(mem, "/d1", 1)
-    put_large_log(mem, "/d1", shape)
+    directory = put_large_log(mem, "/d1", shape)
     mem.open("/d1/.kafka_cleanshutdown", OpenMode.CREATE)
     for name, offset in (("recovery-point", shape.end_offset), ("log-start", 0)):
         data = format_offsets({TP: offset})
         write_atomically(mem, f"/d1/{name}-offset-checkpoint", data)
+    return directory
+
+
+async def served(mem: MemVfs, shape: LargeLog, **config: object) -> tuple[CountingVfs, LogManager]:
+    """Start a manager of one directory with a replica of the given shape."""
+    put_cleanly_stopped(mem, shape)
     vfs = CountingVfs(mem)
     manager = manager_of([open_dir(vfs)], shape.config(**config))
     await manager.load()
     return vfs, manager
+
+
+@SIZES
+async def test_load_after_a_clean_stop_measures_64_segments_per_step(times: int) -> None:
+    mem = MemVfs()
+    shape = more_segments(10 * times)
+    put_cleanly_stopped(mem, shape)
+    vfs = CountingVfs(mem)
+    log_dir = open_dir(vfs)
+    steps = count_steps(log_dir, vfs)
+    manager = manager_of([log_dir], shape.config())
+    await manager.load()
+    (handle,) = manager.handles()
+    assert len(handle.view.segments) == shape.segments
+    assert handle.log_end_offset == shape.end_offset
+    assert max(count for _, count in steps) <= STEP_BYTES // STAT_BYTES + 20
+    assert sum(count for _, count in steps) <= shape.segments + 60
+    await manager.close(1)
+
+
+@SIZES
+@pytest.mark.parametrize("cause", ["power cut", "lost epochs", "lost index"])
+async def test_load_reads_a_log_in_steps(times: int, cause: str) -> None:
+    mem = MemVfs()
+    shape = larger_segments(times)
+    directory = put_cleanly_stopped(mem, shape)
+    match cause:
+        case "power cut":
+            mem.unlink_if_exists("/d1/.kafka_cleanshutdown")
+            mem.unlink_if_exists("/d1/recovery-point-offset-checkpoint")
+        case "lost epochs":
+            mem.unlink_if_exists(f"{directory}/leader-epoch-checkpoint")
+        case "lost index":
+            mem.unlink_if_exists(f"{directory}/{0:020d}.index")
+    vfs = CountingVfs(mem)
+    log_dir = open_dir(vfs)
+    bytes_read: list[int] = []
+    steps = count_steps(log_dir, vfs, bytes_read)
+    manager = manager_of([log_dir], shape.config())
+    await manager.load()
+    (handle,) = manager.handles()
+    assert handle.log_end_offset == shape.end_offset
+    assert max(bytes_read) <= STEP_BYTES + 2 * MIB
+    assert sum(bytes_read) <= shape.segment_bytes * 5 // 4
+    assert len(steps) >= shape.segment_bytes // (STEP_BYTES + 2 * MIB)
+    await manager.close(1)
+
+
+async def test_load_of_a_replica_gives_way_to_appends_to_another() -> None:
+    """A replica whose copies are found while the directory is served is recovered."""
+    mem = MemVfs()
+    shape = larger_segments(10)
+    vfs, manager = await served(mem, SMALL)
+    (handle,) = manager.handles()
+    other = TopicPartition("other", 0)
+    directory = put_large_log(mem, "/d1", shape, topic_partition=other)
+    steps = count_steps(handle.log_dir, vfs)
+    offsets = DirOffsets({}, {}, {})
+    opening = asyncio.ensure_future(
+        manager._loading.open_replica(handle.log_dir, directory, other, offsets, was_clean=False)
+    )
+    data, appended = batch(), 0
+    while not opening.done():
+        await handle.append_as_leader(data, headers_of(data), 1).future()
+        appended += 1
+    assert (await opening).handle.log_end_offset == shape.end_offset
+    kinds = [kind for kind, _ in steps]
+    assert kinds.count(OpKind.LOAD) >= shape.segment_bytes // (STEP_BYTES + 2 * MIB)
+    assert appended >= kinds.count(OpKind.LOAD) // 2
+    await manager.close(1)
+
+
+async def test_load_step_that_hangs_takes_the_directory_offline() -> None:
+    mem = MemVfs()
+    shape = larger_segments(10)
+    put_cleanly_stopped(mem, shape)
+    mem.unlink_if_exists("/d1/.kafka_cleanshutdown")
+    mem.unlink_if_exists("/d1/recovery-point-offset-checkpoint")
+    vfs, clock = FaultVfs(mem), ManualClock()
+    hang = vfs.inject(Fault(effect=DiskFault.HANG_EIO, kinds=frozenset({"read_at"}), nth=50))
+    log_dir = open_dir(vfs, clock=clock)
+    log_dir.start_watches()
+    loading = asyncio.ensure_future(manager_of([log_dir], shape.config()).load())
+    while not hang.hits:
+        await asyncio.sleep(0.001)
+    assert log_dir.state is LogDirState.ONLINE
+    clock.ms += 31_000
+    await log_dir.gone()
+    await asyncio.wait([loading])
+    vfs.release()
 
 
 async def test_retention_and_purges_run_as_many_short_operations() -> None:

@@ -14,6 +14,7 @@ from kraftjbod.storage.log.producer_snapshots import ProducerSnapshots
 from kraftjbod.storage.log.producer_state import ProducerLimits, ProducerState
 from kraftjbod.storage.segments.batch_runs import SoundRun
 from kraftjbod.storage.segments.segment import LogSegment
+from kraftjbod.storage.segments.steps import run_all
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import batch
 
@@ -32,7 +33,7 @@ def recovered(
     files = ProducerSnapshots(vfs, lambda: "/t", [])
     for offset, state in (snapshots or {}).items():
         files.write(state, offset, segments, sync=False)
-    recovery = ProducerRecovery(files, segments, 0, limits, lambda: None)
+    recovery = ProducerRecovery(files, run_all(files.load(segments, 0, limits)), 0, limits)
     scan = BatchScan(
         None, next_offset=0, limit_offset=2**31, may_have_gaps=False, interval_bytes=4096
     )
@@ -89,7 +90,7 @@ def test_producer_recovery_ignores_a_missing_snapshot() -> None:
     segments = [LogSegment.on_disk(vfs, "/t", 0, 0, TopicConfig())]
     files.write(ProducerState(), 2, segments, sync=False)
     vfs.unlink_if_exists(name)
-    recovery = ProducerRecovery(files, segments, 0, limits, lambda: None)
+    recovery = ProducerRecovery(files, run_all(files.load(segments, 0, limits)), 0, limits)
     data = b"".join(made)
     scan = BatchScan(
         None, next_offset=0, limit_offset=2**31, may_have_gaps=False, interval_bytes=4096

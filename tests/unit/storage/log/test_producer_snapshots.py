@@ -10,6 +10,7 @@ from kraftjbod.storage.log.producer_snapshots import ProducerSnapshots
 from kraftjbod.storage.log.producer_state import ProducerLimits, ProducerState
 from kraftjbod.storage.log.unified_log import UnifiedLog
 from kraftjbod.storage.segments.segment import LogSegment
+from kraftjbod.storage.segments.steps import run_all
 from kraftjbod.storage.vfs import OpenMode, Vfs
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import TOPIC_ID, TP, batch, headers_of
@@ -60,7 +61,7 @@ def test_producer_snapshots_load_ignores_a_damaged_file() -> None:
     snapshots = snapshots_in(vfs, "/d1/t-0")
     path = f"/d1/t-0/{snapshots.offsets[-1]:020d}.snapshot"
     vfs.open(path, OpenMode.READ_WRITE).write_at(8, [b"\xff\xff"])
-    state = snapshots.load(log.view().segments, 20).state
+    state = run_all(snapshots.load(log.view().segments, 20)).state
     (header,) = headers_of(batch(producer=(7, 0, 19)))
     twin = state.check(header, 0, ProducerLimits())
     assert twin is not None
@@ -76,7 +77,8 @@ def test_append_writes_a_producer_snapshot_after_each_interval() -> None:
     assert 100 - offsets[-1] <= 8_000 // 361 + 1
     log.truncate_to(99)
     (header,) = headers_of(batch(producer=(7, 0, 98)))
-    assert snapshots_in(vfs, "/d1/t-0").load(log.view().segments, 99).replayed_bytes <= 8_000
+    replayed = run_all(snapshots_in(vfs, "/d1/t-0").load(log.view().segments, 99))
+    assert replayed.replayed_bytes <= 8_000
     twin = log.append_as_leader(batch(producer=(7, 0, 98)), [header], 0, 0)
     assert (twin.duplicate, twin.base_offset) == (True, 98)
 

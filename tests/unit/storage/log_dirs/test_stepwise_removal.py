@@ -8,7 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from kraftjbod.core.errors import KafkaStorageError
-from kraftjbod.storage.log_dirs import stepwise_removal
+from kraftjbod.storage import vfs as vfs_module
 from kraftjbod.storage.log_dirs.stepwise_removal import remove_replica_dir
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.large_log import KIB, MIB, CountingVfs, LargeLog, count_steps, put_large_log
@@ -35,7 +35,7 @@ async def test_remove_replica_dir_shrinks_a_large_file_in_steps(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Unlinking a GiB takes seconds if the file system discards freed blocks."""
-    monkeypatch.setattr(stepwise_removal, "STEP_BYTES", 300 * KIB)
+    monkeypatch.setattr(vfs_module, "REMOVAL_BYTES", 300 * KIB)
     mem = MemVfs()
     directory, vfs = put_large_log(mem, "/d1", SHAPE), CountingVfs(mem)
     path, sizes = f"{directory}/{0:020}.log", list[int]()

@@ -27,6 +27,7 @@ from kraftjbod.storage.segments.batch_runs import RUN_BYTES, sound_runs
 from kraftjbod.storage.segments.batch_walk import LARGEST_RELATIVE_OFFSET, sound_batches
 from kraftjbod.storage.segments.segment import LogSegment
 from kraftjbod.storage.segments.segment_indexes import BELOW_EPOCHS, FreshIndexes
+from kraftjbod.storage.segments.steps import run_all
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import batch
 
@@ -169,7 +170,9 @@ def by_runs(case: Case, form: ModuleType) -> Found:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(segment_indexes, "BatchScan", form.BatchScan)
         patch.setattr(producer_recovery, "latest_of_producers", form.latest_of_producers)
-        recovery = ProducerRecovery(snapshots, segments, 0, case.limits, lambda: None)
+        begin = case.base_offset
+        loaded = run_all(snapshots.load(segments, begin, case.limits))
+        recovery = ProducerRecovery(snapshots, loaded, begin, case.limits)
         scan = fresh.indexes.batch_scan(
             next_offset=case.base_offset,
             may_have_gaps=case.may_have_gaps,

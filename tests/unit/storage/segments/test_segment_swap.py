@@ -17,6 +17,7 @@ from kraftjbod.storage.segments.segment_swap import (
     open_target,
     place_of,
 )
+from kraftjbod.storage.segments.steps import run_all
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.each_case import each_case
 from tests.faults.rig import batch, headers_of
@@ -126,7 +127,7 @@ def test_segment_swap_crash_at_any_operation_leaves_the_old_or_the_new_log(seed:
         swap.begin_swap()
         swap.finish()
         clone = clones[0] if clones else mem.crash_clone(seed)
-        finish_swaps(clone, DIR)
+        run_all(finish_swaps(clone, DIR, names(clone)))
         assert logs(clone) in (expected(0, 4, 8, 12), expected(0, 12)), nth
         first = clone.read_if_exists(f"{DIR}/{offset_file_name(0, '.log')}")
         assert first is not None
