@@ -360,6 +360,8 @@ class UnifiedLog:
 
         If the old segment has no indexes, a later read rebuilds them. After a failure the old
         segment stays active.
+
+        Cost: O(1), a write of one segment's indexes and of a producer snapshot.
         """
         self._roll(has_indexes=self._open_active())
 
@@ -641,7 +643,10 @@ class UnifiedLog:
         return segment.size_bytes, min(offset, segment.next_offset(segment.size_bytes))
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Remove all batches and continue at ``offset``, without creating a new file."""
+        """Remove all batches and continue at ``offset``, without creating a new file.
+
+        Cost: O(1), and a few file operations per removed segment.
+        """
         self.segments.name_compacted()
         self._snapshots.drop_outside(offset, offset)
         oldest = self.segments.oldest
@@ -698,7 +703,10 @@ class UnifiedLog:
         fresh.truncate_torn_tail()
 
     def start_at(self, offset: int) -> None:
-        """Raise the log start to ``offset`` (KIP-107). Retention frees the space later."""
+        """Raise the log start to ``offset`` (KIP-107). Retention frees the space later.
+
+        Cost: O(1), without a file operation.
+        """
         assert offset <= self._end, (offset, self._end)
         if offset > self._start:
             self._begin_at(offset)
@@ -715,6 +723,8 @@ class UnifiedLog:
         removed.
 
         At most ``EXPENDABLE_PER_STEP`` are removed. Call again after that many.
+
+        Cost: O(1), the last index entries and a few renames per removed segment.
 
         The leader epochs on the disk show the log start (see ``log_loader``). They are written
         before the renamed files can be purged, and their file is removed before segments are
