@@ -23,7 +23,7 @@ class CommitWaits:
         self._is_over = False
         self._progress = asyncio.Event()
 
-    def stir(self) -> None:
+    def wake_all(self) -> None:
         """Wake all waiters. Called when more entries are committed."""
         self._progress.set()
         self._progress = asyncio.Event()
@@ -31,7 +31,7 @@ class CommitWaits:
     def lose_term(self) -> None:
         """Record that this node lost the leadership. Its uncommitted entries may be replaced."""
         self._terms_lost += 1
-        self.stir()
+        self.wake_all()
 
     def end(self) -> None:
         """End all present and later waits at once, because no further entry will be committed."""

@@ -631,7 +631,7 @@ class RaftDriver:
         kept_from = self.committed.cache.trim(self.committed_offset)
         if kept_from is not None:
             core.log.release(kept_from)
-        self._waits.stir()
+        self._waits.wake_all()
 
     def _reload_after_truncation(self, core: RaftCore, listener: RaftListener) -> None:
         """Reload the listener if another leader replaced entries that this node had proposed.

@@ -134,7 +134,7 @@ class SnapshotMaker:
         """
         # The flush queue, so that appends are not delayed.
         run = partial(self._log_dir.run_operation, OpKind.FLUSH)
-        async with contextlib.aclosing(_gathered(slices)) as pieces:
+        async with contextlib.aclosing(_joined_slices(slices)) as pieces:
             async for piece in pieces:
                 needed_bytes = part.size_bytes + len(piece)
                 if not self._space.has(needed_bytes):
@@ -187,7 +187,7 @@ class SnapshotMaker:
         self._log.warning("metadata_snapshot_failed", reason=str(error), exc_info=bug)
 
 
-async def _gathered(slices: Iterable[bytes]) -> AsyncGenerator[bytes, None]:
+async def _joined_slices(slices: Iterable[bytes]) -> AsyncGenerator[bytes, None]:
     """Join slices to pieces of at least 256 KiB, except the last one.
 
     Other tasks run after each slice.

@@ -126,7 +126,7 @@ class RaftCore(Following):
         #: entries.
         self.hesitates = False
         self._restart_timer()
-        self._speak_if_sound()
+        self._unmute_if_sound()
 
     def __repr__(self) -> str:
         return (
@@ -288,7 +288,7 @@ class RaftCore(Following):
         """
         if not self.log.note_durable(last.offset, generation):
             return
-        self._speak_if_sound()
+        self._unmute_if_sound()
         if self._leadership is not None:
             self._advance_commit(self._leadership)
         elif self.leader is not None:

@@ -94,7 +94,7 @@ class Following:
     def _set_hard_state(self, hard_state: HardState) -> None:
         self._hard_state = self._unwritten_state = hard_state
 
-    def _speak_if_sound(self) -> None:
+    def _unmute_if_sound(self) -> None:
         """Stop being mute if the durable log has all entries again that the replica may have
         acknowledged.
         """
@@ -291,7 +291,7 @@ class Following:
         self._receiving = (NOTHING, 0)
         terms = (begun for begun in self._received_terms if begun.offset <= snapshot.last_offset)
         self.log.reset(snapshot, voters, terms)
-        self._speak_if_sound()
+        self._unmute_if_sound()
         self._follow_voter_names()
         self.committed_offset = max(self.committed_offset, snapshot.last_offset)
         self._handed_commit = max(self._handed_commit, snapshot.last_offset)

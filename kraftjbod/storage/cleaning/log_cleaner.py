@@ -170,7 +170,7 @@ class LogCleaner:
 
         Cancelling the call stops the pass, which leaves no files.
         """
-        passing = asyncio.ensure_future(self._pass(log_dir))
+        passing = asyncio.ensure_future(self._run_pass(log_dir))
         try:
             return await asyncio.shield(passing)
         except asyncio.CancelledError:
@@ -181,7 +181,7 @@ class LogCleaner:
                 log_dir.jobs.log_failure("log_cleaner", bug)
             raise
 
-    async def _pass(self, log_dir: LogDir) -> bool:
+    async def _run_pass(self, log_dir: LogDir) -> bool:
         try:
             await self._offsets.load(log_dir)
             await self._discard_leftovers(log_dir)

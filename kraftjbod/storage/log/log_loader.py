@@ -143,7 +143,7 @@ def create_log(
         metadata = format_partition_metadata(topic_id)
         write_atomically(vfs, f"{directory}/{PARTITION_METADATA}", metadata)
         vfs.sync_dir(root)
-        content = _empty(vfs, directory, config, start_offset)
+        content = _create_empty(vfs, directory, config, start_offset)
     return UnifiedLog(
         vfs=vfs,
         directory=directory,
@@ -260,7 +260,7 @@ class LogLoader:
     def _content(self, segments: list[LogSegment]) -> Steps[LogContent]:
         if not segments:
             start = self._log_start_offset
-            return _empty(self._vfs, self._directory, self._config, start)
+            return _create_empty(self._vfs, self._directory, self._config, start)
         known_start = self._start_on_disk()
         needs_epochs = not self._has_epochs and self._recovery_point > segments[0].base_offset
         end = None
@@ -512,7 +512,7 @@ class LogLoader:
         fresh.truncate_torn_tail()
         with FailsAs(OpKind.FLUSH):
             self._vfs.sync_dir(self._directory)
-        return _nothing(fresh, epochs_on_disk=None)
+        return _content_of_empty(fresh, epochs_on_disk=None)
 
 
 def _close_files(segments: Sequence[LogSegment]) -> None:
@@ -520,13 +520,13 @@ def _close_files(segments: Sequence[LogSegment]) -> None:
         segment.close()
 
 
-def _empty(vfs: Vfs, directory: str, config: TopicConfig, start_offset: int) -> LogContent:
+def _create_empty(vfs: Vfs, directory: str, config: TopicConfig, start_offset: int) -> LogContent:
     segment = LogSegment.on_disk(vfs, directory, start_offset, 0, config)
     segment.create()
-    return _nothing(segment, epochs_on_disk=())
+    return _content_of_empty(segment, epochs_on_disk=())
 
 
-def _nothing(segment: LogSegment, *, epochs_on_disk: EpochEntries | None) -> LogContent:
+def _content_of_empty(segment: LogSegment, *, epochs_on_disk: EpochEntries | None) -> LogContent:
     return LogContent(
         segments=[segment],
         log_start_offset=segment.base_offset,

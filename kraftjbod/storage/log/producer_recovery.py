@@ -51,10 +51,10 @@ class ProducerRecovery:
         applied = 0
         for at in self._needed(run, run.scan.producers):
             header = read_header(run.data, at)
-            if self._pass(header.last_offset):
+            if self._load_snapshots_up_to(header.last_offset):
                 applied = at
             self._record(run, at, header)
-        if self._pass(run.next_offset):
+        if self._load_snapshots_up_to(run.next_offset):
             applied = run.size_bytes
         self._replayed_bytes += run.size_bytes - applied
 
@@ -90,7 +90,7 @@ class ProducerRecovery:
         if self._known is not self._state:
             self._known.record(header, offset, limits=limits, marker=marker)
 
-    def _pass(self, offset: int) -> bool:
+    def _load_snapshots_up_to(self, offset: int) -> bool:
         """Load the sound snapshots up to ``offset``.
 
         Return whether one of them replaced the state.

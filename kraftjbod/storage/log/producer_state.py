@@ -154,7 +154,7 @@ class ProducerState:
         known = self._producers.get(header.producer_id)
         if known is None:
             self._require_capacity(header.producer_id, now_ms, limits.max_producers, terms)
-        elif (twin := _twin(known, header)) is not None and terms.checks_sequence:
+        elif (twin := _duplicate_of(known, header)) is not None and terms.checks_sequence:
             return twin
         elif header.producer_epoch < known.epoch:
             raise _fenced(header.producer_id, header.producer_epoch, known.epoch)
@@ -413,7 +413,7 @@ def snapshot_entries(data: bytes) -> list[SnapshotEntry] | None:
 _NO_BATCH: Final = AppendedBatch(_NO_SEQUENCE, _NO_SEQUENCE, _NO_OFFSET, _NO_OFFSET)
 
 
-def _twin(known: _Producer, header: BatchHeader) -> AppendedBatch | None:
+def _duplicate_of(known: _Producer, header: BatchHeader) -> AppendedBatch | None:
     """Return the remembered batch with the epoch and sequences of ``header``; None if there is
     none.
     """

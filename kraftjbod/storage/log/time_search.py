@@ -96,7 +96,7 @@ class LogTimeSearch:
         """
         self._log_start = start_offset
         begin = max(start_offset, self._next_offset)
-        for at in _turn(segments, begin):
+        for at in _segments_of_turn(segments, begin):
             segment = segments[at]
             largest = segment.largest_timestamp()
             if largest is not None and largest.timestamp >= self._timestamp:
@@ -143,7 +143,7 @@ class MaxTimestampSearch:
         _by_index: ByIndex,
     ) -> None:
         """Read the largest timestamps of the next segments, in the directory's thread."""
-        for at in _turn(segments, max(start_offset, self._next_offset)):
+        for at in _segments_of_turn(segments, max(start_offset, self._next_offset)):
             found = segments[at].largest_timestamp()
             if found is not None and (self.largest is None or found.timestamp > self.largest):
                 self.largest, self.base_offset = found.timestamp, segments[at].base_offset
@@ -153,7 +153,7 @@ class MaxTimestampSearch:
                 self._next_offset = segments[at + 1].base_offset
 
 
-def _turn(segments: Sequence[LogSegment], begin: int) -> Iterator[int]:
+def _segments_of_turn(segments: Sequence[LogSegment], begin: int) -> Iterator[int]:
     """Yield the segment numbers of one turn, starting with the segment that holds ``begin``."""
     first = max(0, bisect_right(segments, begin, key=lambda s: s.base_offset) - 1)
     unread = 0

@@ -98,7 +98,7 @@ class DirCondition:
         self._log_change(event, reason, failed)
         return True
 
-    def story(self, reason: str) -> dict[str, str | int]:
+    def event_fields(self, reason: str) -> dict[str, str | int]:
         """Return the fields of a log event about the directory, without its path."""
         return {
             "directory_id": str(self.directory_id),
@@ -108,21 +108,21 @@ class DirCondition:
         }
 
     def _log_change(self, event: LogDirEvent, reason: str, failed: dict[str, str]) -> None:
-        story = self.story(reason) | failed
+        fields = self.event_fields(reason) | failed
         match event:
             case LogDirEvent.FILLED_UP:
-                self.log.warning("log_dir_saturated", **story)
+                self.log.warning("log_dir_saturated", **fields)
             case LogDirEvent.HAS_SPACE:
-                self.log.info("log_dir_has_space_again", **story)
+                self.log.info("log_dir_has_space_again", **fields)
             case LogDirEvent.SUSPECTED:
-                self.log.warning("log_dir_stalled", **story)
+                self.log.warning("log_dir_stalled", **fields)
             case LogDirEvent.ANSWERED | LogDirEvent.ANSWERED_FULL:
                 state = self.state.value
-                self.log.info("log_dir_answers_again", **story, state=state)
+                self.log.info("log_dir_answers_again", **fields, state=state)
             case LogDirEvent.FAILED if self.is_on_trial:
-                self.log.info("log_dir_not_opened", **story)
+                self.log.info("log_dir_not_opened", **fields)
             case LogDirEvent.FAILED:
-                self.log.error("log_dir_offline", **story)
+                self.log.error("log_dir_offline", **fields)
             case LogDirEvent.REATTACHED:
                 raise AssertionError("a dir that comes back is another object")
             case _:

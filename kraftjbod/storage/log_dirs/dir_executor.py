@@ -264,7 +264,7 @@ class LogDirExecutor(Executor):
             taken += 1
             del self._waiting[job]
             self._queued_bytes -= job.size_bytes
-            job.op = _nothing  # The job stays in the queue, but its memory is released.
+            job.op = _do_nothing  # The job stays in the queue, but its memory is released.
             job.done.set_exception(refusal())
         return taken
 
@@ -418,10 +418,12 @@ def _carry_out(
     try:
         return op(), None
     except BaseException as e:
-        return None, _after(e, on_error)
+        return None, _error_after(e, on_error)
 
 
-def _after(error: BaseException, on_error: Callable[[BaseException], None] | None) -> BaseException:
+def _error_after(
+    error: BaseException, on_error: Callable[[BaseException], None] | None
+) -> BaseException:
     if on_error is not None:
         try:
             on_error(error)
@@ -430,7 +432,7 @@ def _after(error: BaseException, on_error: Callable[[BaseException], None] | Non
     return error
 
 
-def _nothing() -> None:
+def _do_nothing() -> None:
     """Operation of a job that was taken back."""
 
 

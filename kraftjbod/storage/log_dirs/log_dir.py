@@ -68,7 +68,7 @@ _MAX_COMPUTED_BYTES: Final = 64 * 1024 * 1024
 _LACKS_LOGGED_EVERY_MS: Final = 10_000
 
 
-class _Way(NamedTuple):
+class _OpSettings(NamedTuple):
     """How operations of one kind run.
 
     - ``on_error``: called in the thread with the exception of a failed operation.
@@ -92,7 +92,7 @@ class _OpName(NamedTuple):
         return self.kind.value if self.replica is None else f"{self.kind.value} of {self.replica}"
 
 
-class _Lacks:
+class _LackEventLimit:
     """Limits the log event ``log_dir_operation_lacked_resources`` to one in 10 s."""
 
     def __init__(self, clock: Clock) -> None:
@@ -163,7 +163,7 @@ class LogDir(DirCondition):
         self.clean_shutdown = NO_CLEAN_SHUTDOWN
         self.statistics = IoStatistics()
         self.jobs = JobGuard(log_dir=path)
-        self._failure_channel, self._news = failure_channel, failure_channel
+        self._failure_channel, self._service_channel = failure_channel, failure_channel
         self.io_timeout_ms = io_timeout_ms
         #: Creates executors for work in other threads on this directory, such as scrubbing.
         self.make_executor = make_executor
@@ -188,7 +188,7 @@ class LogDir(DirCondition):
             probe=lambda op, settle: self._probe(self.if_ours(op), settle),
             report_change=self._report_change,
         )
-        self._ways = {kind: self._way_of(kind) for kind in OpKind}
+        self._op_settings = {kind: self._settings_of(kind) for kind in OpKind}
         #: ``st_dev`` when the directory was identified. Another number means another disk.
         self._device: int | None = None
         #: Held from :meth:`try_lock` to :meth:`close`.
@@ -203,7 +203,7 @@ class LogDir(DirCondition):
         self.outside_ops: set[asyncio.Future[Any]] = set()
         self.outside_threads = ThreadCount()
         self._are_files_closed = False
-        self._lacks = _Lacks(clock)
+        self._lack_events = _LackEventLimit(clock)
         self._check: asyncio.Future[None] | None = None
         self._gone = asyncio.Event()
         #: Reason of :meth:`suspect`: the directory counts as stalled though its operations end.
@@ -231,7 +231,7 @@ class LogDir(DirCondition):
             max_bytes=_MAX_COMPUTED_BYTES,
         )
         #: Abandons and closes files after the end, because both may hang with the disk.
-        self._farewell = self.make_executor(name=f"log-dir-let-go:{self.path}", clock=clock)
+        self._end_executor = self.make_executor(name=f"log-dir-let-go:{self.path}", clock=clock)
 
     def __repr__(self) -> str:
         return f"<LogDir {self.path} {self.directory_id} {self.state.value}>"
@@ -294,7 +294,7 @@ class LogDir(DirCondition):
         """
         if self.state is not LogDirState.ONLINE:
             self.require_allowed(kind)
-        executor, on_error, group, may_be_taken_back, makes_names = self._ways[kind]
+        executor, on_error, group, may_be_taken_back, makes_names = self._op_settings[kind]
         return executor.begin_op(
             self.if_ours(op) if makes_names else op,
             settle=settle,
@@ -306,8 +306,8 @@ class LogDir(DirCondition):
             what=_OpName(kind, replica),
         )
 
-    def _way_of(self, kind: OpKind) -> _Way:
-        return _Way(
+    def _settings_of(self, kind: OpKind) -> _OpSettings:
+        return _OpSettings(
             self._flush_executor if kind is OpKind.FLUSH else self._executor,
             partial(self._saturation.give_reserve_if_full, kind),
             GROUPS[kind],
@@ -421,12 +421,15 @@ class LogDir(DirCondition):
         Call this before any operation on a directory that is opened at run time.
         """
         self.is_on_trial = True
-        self._news, self._failure_channel = self._failure_channel, LogDirFailureChannel(max_dirs=1)
+        self._service_channel, self._failure_channel = (
+            self._failure_channel,
+            LogDirFailureChannel(max_dirs=1),
+        )
 
     def take_into_service(self) -> None:
         """End the trial: report the present state unless it is ONLINE, and all later changes."""
         self.is_on_trial = False
-        self._failure_channel = self._news
+        self._failure_channel = self._service_channel
         if self.state is not LogDirState.ONLINE:
             self._failure_channel.report(self)
 
@@ -471,7 +474,7 @@ class LogDir(DirCondition):
         for op in [op for op in self.outside_ops if not op.done()]:
             op.set_exception(self.offline_error())
         # Open files would prevent the disk from being unmounted and checked.
-        self._unlocks(self._farewell.submit_op(lambda: self.vfs.let_go(self.path)))
+        self._unlocks(self._end_executor.submit_op(lambda: self.vfs.let_go(self.path)))
         self._close_files_when_unused()
         if report:
             self._report_change()
@@ -513,10 +516,10 @@ class LogDir(DirCondition):
         if self._are_files_closed or not is_released or is_used or self.outside_threads:
             return
         self._are_files_closed = True
-        closing: asyncio.Future[None] = self._farewell.submit_op(
+        closing: asyncio.Future[None] = self._end_executor.submit_op(
             lambda: self.vfs.close_let_go(self.path)
         )
-        self._farewell.shutdown(wait=False)
+        self._end_executor.shutdown(wait=False)
         closing.add_done_callback(self._note_closed)
 
     def _note_closed(self, closing: asyncio.Future[None]) -> None:
@@ -606,7 +609,7 @@ class LogDir(DirCondition):
             self._check.add_done_callback(checked)
 
     def _report_lack(self, said: str) -> None:
-        if times := self._lacks.count():
+        if times := self._lack_events.count():
             self.log.warning("log_dir_operation_lacked_resources", reason=said, times=times)
 
     def _error(

@@ -25,10 +25,10 @@ from kraftjbod.storage.log_dirs.log_dir_policy import OpKind, Verdict, judge, ki
 from kraftjbod.storage.log_dirs.reserve_file import ReserveFile
 from kraftjbod.storage.vfs import Space, Vfs
 
-_FULL_STORY: Final = "full_story"
+_FULL_STATE: Final = "full_state"
 
 
-class _FullStory(NamedTuple):
+class _FullState(NamedTuple):
     """Free space, and whether the reserve was complete, when an operation found no space."""
 
     space: Space
@@ -108,15 +108,15 @@ class Saturation:
         if judge(error.errno, kind_of_failure(error, kind)) is Verdict.FULL:
             # Operations queued before this failure must not use up the reserve.
             self._executor.hold_back(lambda: self._condition.saturated_error(f"{error}"))
-            vars(error)[_FULL_STORY] = self._give_reserve()
+            vars(error)[_FULL_STATE] = self._give_reserve()
 
-    def _give_reserve(self) -> _FullStory:
+    def _give_reserve(self) -> _FullState:
         """Unlink the reserve, in the directory's thread.
 
         Returns the free space before that, and whether the reserve was complete.
         """
         space = self._vfs.space(self._condition.path)
-        return _FullStory(space, self._reserve.release())
+        return _FullState(space, self._reserve.release())
 
     def fill_up(self, reason: str, error: OSError, *, is_attempt: bool) -> None:
         """Set the state after an operation failed with ENOSPC or EDQUOT.
@@ -125,23 +125,25 @@ class Saturation:
             healed.
         """
         self.full_reason = reason
-        story: _FullStory | None = vars(error).get(_FULL_STORY)
-        if story is not None:
-            self._note_full(story)
+        found: _FullState | None = vars(error).get(_FULL_STATE)
+        if found is not None:
+            self._note_full(found)
         elif not self._executor.is_full:
             # The error came from a thread other than the directory's.
             self._probe(self._give_reserve, self._note_full)
         is_news = self._condition.step(LogDirEvent.FILLED_UP, reason)
         if is_news or is_attempt:
-            self._plan.filled_up(None if story is None else story.space)
+            self._plan.filled_up(None if found is None else found.space)
         if is_news:
             self._report_change()
 
-    def _note_full(self, story: _FullStory) -> None:
+    def _note_full(self, found: _FullState) -> None:
         condition = self._condition
-        condition.space = story.space
-        if story.had_reserve:
-            condition.log.warning("log_dir_reserve_released", **condition.story(self.full_reason))
+        condition.space = found.space
+        if found.had_reserve:
+            condition.log.warning(
+                "log_dir_reserve_released", **condition.event_fields(self.full_reason)
+            )
 
     def note_space(self, space: Space, beat: Callable[[], None]) -> None:
         """Handle the free space that a check found.
@@ -168,7 +170,9 @@ class Saturation:
     def _end_full(self, had_reserve: bool) -> None:
         condition = self._condition
         if not had_reserve and self._reserve.size_bytes:
-            condition.log.info("log_dir_reserve_rebuilt", **condition.story(self.full_reason))
+            condition.log.info(
+                "log_dir_reserve_rebuilt", **condition.event_fields(self.full_reason)
+            )
         self.full_reason = ""
         self._executor.let_go()
         if condition.step(LogDirEvent.HAS_SPACE, f"{condition.space.usable_bytes} bytes are free"):

@@ -66,7 +66,7 @@ def plan_copy(
         none.
     :param max_bytes: most bytes to copy.
     """
-    kept = _kept(log, copied, truncation)
+    kept = _common_segments(log, copied, truncation)
     shorten = None
     if kept and kept[-1].size_bytes < copied[kept[-1].base_offset]:
         shorten = kept[-1]
@@ -106,7 +106,7 @@ def agree_at(ours: EpochEntries, theirs: EpochEntries, offset: int) -> bool:
     return first == truncate_epochs_before(theirs, offset)[:1] != ()
 
 
-def _kept(
+def _common_segments(
     log: Sequence[SegmentExtent], copied: Mapping[int, int], truncation: Truncation | None
 ) -> list[SegmentExtent]:
     """Return the segments of the copy, shortened if necessary, that equal the start of the present

@@ -122,7 +122,7 @@ class SwapRecovery:
         for tp in list(self._registry.held_aside):
             # A directory may have failed during the previous step.
             copies = self._registry.held_aside.get(tp, ())
-            if (winner := _stayed(copies, moved_here)) is not None:
+            if (winner := _copy_that_stays(copies, moved_here)) is not None:
                 await self._resolve(tp, winner)
                 where = winner.log_dir.path
                 self._log.warning("undone_swap_settled", partition=str(tp), log_dir=where)
@@ -174,7 +174,7 @@ class SwapRecovery:
                 log_dir=copy.log_dir.path,
                 reason=f"the copy in {best.log_dir.path} is further",
             )
-            self._leave_out(copy)
+            self._unregister(copy)
             await self._swap.remove_unneeded(copy)
         return best
 
@@ -197,7 +197,7 @@ class SwapRecovery:
             self._log.warning(
                 "future_copy_of_no_use", partition=str(tp), log_dir=where, reason=reason
             )
-            self._leave_out(future)
+            self._unregister(future)
             await self._swap.remove_unneeded(future)
             return
         try:
@@ -211,7 +211,7 @@ class SwapRecovery:
             self._log.warning(
                 "future_copy_not_resumed", partition=str(tp), log_dir=where, reason=e.message
             )
-            self._leave_out(future)
+            self._unregister(future)
             await self._swap.remove_unneeded(future)
             return
         except OverloadedError as e:
@@ -223,7 +223,7 @@ class SwapRecovery:
             # Another move was requested meanwhile.
             await self._swap.remove_unneeded(future)
 
-    def _leave_out(self, future: FutureReplica) -> None:
+    def _unregister(self, future: FutureReplica) -> None:
         if self._registry.futures.get(future.topic_partition) is future:
             del self._registry.futures[future.topic_partition]
 
@@ -372,7 +372,9 @@ def _replicas_in(loaded: Sequence[LoadedDir]) -> set[TopicPartition]:
     return come
 
 
-def _stayed(copies: Sequence[LogHandle], moved_here: Sequence[LogHandle]) -> LogHandle | None:
+def _copy_that_stays(
+    copies: Sequence[LogHandle], moved_here: Sequence[LogHandle]
+) -> LogHandle | None:
     """Return the one of two copies that stays; None if the caller has to decide.
 
     :param moved_here: copies that were created by a move.

@@ -77,7 +77,7 @@ class IndexRebuild:
             if found is None or self._read_bytes - before >= _STEP_BYTES:
                 return False
         if self.is_survey and self.segment.size_bytes > self.size_bytes:
-            self._walk = self._go_on()
+            self._walk = self._continue()
             return False
         return True
 
@@ -106,7 +106,7 @@ class IndexRebuild:
             segment.read_at, scan, position=position, end=self.size_bytes, on_progress=self._count
         )
 
-    def _go_on(self) -> Iterator[SoundRun]:
+    def _continue(self) -> Iterator[SoundRun]:
         """Return the runs of batches that were appended since ``size_bytes`` was last set."""
         position, self.size_bytes = self.size_bytes, self.segment.size_bytes
         self._limit_offset = NO_LIMIT

@@ -117,7 +117,7 @@ class OffsetIndex:
         if not _NATIVE_IS_BIG:
             flat.byteswap()
         offsets, positions = flat[0::2], flat[1::2]
-        if not _rises(offsets) or not _rises(positions):
+        if not _is_ascending(offsets) or not _is_ascending(positions):
             return None
         if positions and positions[-1] >= segment_bytes:
             return None
@@ -201,14 +201,14 @@ class TimeIndex:
         halves = array("I", bytes(8 * (len(words) // 3)))
         halves[not _NATIVE_IS_BIG :: 2], halves[_NATIVE_IS_BIG::2] = words[0::3], words[1::3]
         timestamps, offsets = array("q", halves.tobytes()), words[2::3]
-        if not _rises(timestamps) or not _rises(offsets):
+        if not _is_ascending(timestamps) or not _is_ascending(offsets):
             return None
         index = cls(base_offset)
         index._entries = (timestamps, offsets)
         return index
 
 
-def _rises(values: array[int]) -> bool:
+def _is_ascending(values: array[int]) -> bool:
     found = values.tolist()
     return all(map(lt, found, islice(found, 1, None)))
 

@@ -57,7 +57,7 @@ class TrustedBytes:
                     apart.append((low, high))
                 else:
                     begin, end = min(begin, low), max(end, high)
-            self._ranges = _fewest([*apart, (begin, end)])
+            self._ranges = _longest_ranges([*apart, (begin, end)])
 
     def doubt(self, begin: int, size: int, file_size: int) -> None:
         """Remove ``size`` bytes from ``begin`` on, and the bytes that may be read ahead, from the
@@ -75,7 +75,7 @@ class TrustedBytes:
                     kept.append((low, min(high, begin)))
                 if high > end:
                     kept.append((max(low, end), high))
-            self._ranges = _fewest(kept)
+            self._ranges = _longest_ranges(kept)
 
     def truncate(self, file_size: int) -> None:
         """Remove the ranges after ``file_size``. Bytes that are appended there are trusted."""
@@ -86,7 +86,7 @@ class TrustedBytes:
                 self._ranges = (*kept[:-1], (kept[-1][0], _OPEN))
 
 
-def _fewest(ranges: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+def _longest_ranges(ranges: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
     """Return the open range and the longest others, at most :data:`MAX_RANGES` in all, in ascending
     order.
     """

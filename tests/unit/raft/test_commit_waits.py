@@ -20,7 +20,7 @@ class Committed:
 @pytest.mark.parametrize(
     ("then", "is_known"),
     [
-        (lambda waits, committed: (setattr(committed, "offset", 5), waits.stir()), True),
+        (lambda waits, committed: (setattr(committed, "offset", 5), waits.wake_all()), True),
         (lambda waits, _: waits.lose_term(), False),
         (lambda waits, _: waits.end(), False),
     ],
@@ -34,7 +34,7 @@ async def test_commit_waits_end_with_commit_lost_term_or_stop(
     waiting = asyncio.create_task(waits.wait_for(5, _LONG_MS))
     until = asyncio.create_task(waits.until(5))
     await asyncio.sleep(0)
-    waits.stir()
+    waits.wake_all()
     await asyncio.sleep(0)
     assert not waiting.done() and not until.done(), "it has not come yet"
     then(waits, committed)

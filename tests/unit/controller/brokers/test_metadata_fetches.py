@@ -222,5 +222,5 @@ async def test_follower_limits_the_wait_of_fetch_metadata(follower: Follower) ->
     await asyncio.sleep(0)
     follower.node.clock.ms += 1_500
     follower.hear(0, committed=0)
-    follower.node.driver._waits.stir()  # Waiting fetches look at the clock again.
+    follower.node.driver._waits.wake_all()  # Waiting fetches look at the clock again.
     assert (await waiting).entries == ()
