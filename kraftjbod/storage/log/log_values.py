@@ -31,7 +31,7 @@ class AppendResult(NamedTuple):
 
 
 class FoundTimestamp(NamedTuple):
-    """Record that a search by timestamp found."""
+    """The record that a search by timestamp has found: timestamp, offset and leader epoch."""
 
     timestamp: int
     offset: int
