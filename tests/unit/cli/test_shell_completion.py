@@ -52,6 +52,32 @@ def test_completion_scripts_name_every_tool() -> None:
     assert ZSH.read_text().splitlines()[0].split()[1:] == tools
 
 
+#: Types $1 and a tab into an interactive zsh, and ends when its terminal shows $2.
+_PRESS_TAB = """
+zmodload zsh/zpty
+zpty shell zsh -f -i
+zpty -w shell 'fpath=($COMPLETIONS $fpath); autoload -Uz compinit; compinit -D -u; print re''ady'
+zpty -r shell shown '*ready*'
+zpty -n -w shell "$1"$'\\t'
+zpty -r shell shown "*$2*"
+zpty -d shell
+"""
+
+
 @pytest.mark.skipif(shutil.which("zsh") is None, reason="no zsh on this machine")
-def test_zsh_parses_its_completion_script() -> None:
-    subprocess.run(["zsh", "-n", str(ZSH)], check=True)
+@pytest.mark.parametrize(
+    ("typed", "shown"),
+    [
+        ("kraftjbod-transactions --bootstrap-server h:1 describe-p", "describe-producers"),
+        ("kraftjbod-log-dirs --format ta", "--format table"),
+    ],
+)
+def test_zsh_completes_commands_and_choices(typed: str, shown: str) -> None:
+    environment = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}"}
+    subprocess.run(
+        ["zsh", "-f", "-c", _PRESS_TAB, "zsh", typed, shown],
+        env={**environment, "COMPLETIONS": str(ZSH.parent)},
+        check=True,
+        timeout=60,
+        stdout=subprocess.DEVNULL,
+    )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, ValuesView
+from _collections_abc import dict_values
+from collections.abc import Awaitable
 from itertools import count
 
 from kraftjbod.broker.partitions.consumer_sessions import (
@@ -150,7 +151,7 @@ def test_consumer_sessions_above_the_limit_evict_idle_sessions_only() -> None:
 class _OrderOnly(dict[int, ConsumerSession]):
     """Sessions of which only the first one may be visited."""
 
-    def values(self) -> ValuesView[ConsumerSession]:
+    def values(self) -> dict_values[int, ConsumerSession]:
         return dict(list(self.items())[:1]).values()
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
+from _collections_abc import dict_values
 from collections import Counter
-from collections.abc import Iterator, ValuesView
+from collections.abc import Iterator
 
 import pytest
 
@@ -142,7 +143,7 @@ class _OldestOnly(dict[int, FetchSession]):
     def __iter__(self) -> Iterator[int]:
         return itertools.islice(super().__iter__(), 2)
 
-    def values(self) -> ValuesView[FetchSession]:
+    def values(self) -> dict_values[int, FetchSession]:
         return {session_id: self[session_id] for session_id in self}.values()
 
 
