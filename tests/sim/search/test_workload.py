@@ -9,8 +9,9 @@ from kraftjbod.cli.clients.cluster_client import (
     PartitionMetadata,
     TopicMetadata,
 )
+from kraftjbod.protocol.records import Record, build_batch
 from kraftjbod.testing.simulation.simulated_cluster import SimulatedCluster
-from tests.sim.search.workload import LoadedTopic, Workload, leader_of
+from tests.sim.search.workload import LoadedTopic, Workload, damaged_batch, leader_of
 
 
 def test_workload_reads_all_acknowledged_records() -> None:
@@ -58,6 +59,15 @@ def test_workload_reads_all_acknowledged_records() -> None:
         seen = ledger.seen["safe", partition]
         assert ledger.judge("safe", partition, dict(sorted(seen.items()))) == []
         assert len(seen) >= ledger.acked_end("safe", partition) > 20
+
+
+def test_damaged_batch_is_found_although_its_records_can_be_decoded() -> None:
+    """A flipped bit in the timestamp of a batch changes no value."""
+    sound = build_batch([Record(value=b"one")])
+    data = bytearray(sound + sound)
+    assert damaged_batch(data) == ""
+    data[len(sound) + 30] ^= 1
+    assert damaged_batch(data).startswith(f"batch at {len(sound)}")
 
 
 def test_leader_of_unknown_broker_or_topic_is_minus_one() -> None:

@@ -23,13 +23,16 @@ from kraftjbod.cli.clients.config_admin import (
 from kraftjbod.cli.clients.consumer import Consumer, FetchedRecords
 from kraftjbod.cli.clients.producer import ACKS_ALL, ACKS_NONE, Producer
 from kraftjbod.core.errors import (
+    CorruptRecordError,
     ErrorCode,
     KraftJbodError,
     OperatingError,
     RequestTimedOutError,
 )
 from kraftjbod.core.ids import TopicPartition
+from kraftjbod.protocol.framing import Buffer
 from kraftjbod.protocol.messages import FetchResponse
+from kraftjbod.protocol.record_batch import batches, check_crc
 from kraftjbod.protocol.records import Record
 from kraftjbod.testing.simulation.simulated_host import WORLD_BEGAN_MS
 from tests.sim.search.ledgers.ledger import Ledger, Stream, value_of
@@ -322,6 +325,13 @@ class Workload:
             await consumer.close()
 
     def _note(self, topic: LoadedTopic, fetched: FetchedRecords) -> None:
+        damaged = damaged_batch(fetched.batches)
+        if damaged:
+            # Consumers of users may check no CRC, and decode the records or not.
+            self._found(
+                f"{topic.name}-{fetched.partition}: a consumer received a damaged {damaged}"
+            )
+            return
         note = self.ledger.saw if topic.acks == ACKS_ALL else self.ledger.read_loosely
         for _, record in fetched:
             self._read_ms[topic.name, fetched.partition] = self._now_ms()
@@ -341,6 +351,16 @@ class Workload:
         client = self._make_client(name)
         self._clients.append(client)
         return client
+
+
+def damaged_batch(data: Buffer) -> str:
+    """Return a description of the first batch whose CRC does not match; empty if there is none."""
+    for position, header in batches(data):
+        try:
+            check_crc(data, position, header)
+        except CorruptRecordError as e:
+            return e.message
+    return ""
 
 
 def leader_of(metadata: ClusterMetadata, topic: str, partition: int) -> int:
