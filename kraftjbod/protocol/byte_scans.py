@@ -99,11 +99,10 @@ def check_records(
 def find_records(
     body: bytes, begin: i64, limit: i64
 ) -> list[tuple[int, int, int, int, int, int, bytes | None, bool]]:
-    """Parse up to ``limit`` (at least one) records from position ``begin``.
+    """Return up to ``limit`` (at least one) records from position ``begin``, without their headers.
 
     Per record: begin and end, begin and end of its timestamp delta, timestamp delta, offset delta,
-    key, and whether it has a value. Headers are not parsed. Offset deltas may have gaps, as after
-    compaction.
+    key, and whether it has a value. Offset deltas may have gaps, as after compaction.
 
     :raises CorruptRecordError: as :func:`check_records` does.
     """
@@ -141,12 +140,12 @@ def find_records(
 def find_timestamp(
     body: bytes, begin: i64, limit: i64, earliest: i64, first_delta: i64
 ) -> tuple[i64, i64, i64]:
-    """Search ``limit`` records from position ``begin`` for the first recent one.
+    """Search ``limit`` records from position ``begin`` for the first match.
 
-    Its timestamp delta is at least ``earliest``, and its offset delta at least ``first_delta``.
+    A match has at least the timestamp delta ``earliest`` and the offset delta ``first_delta``.
 
-    :returns: the position after the last parsed record, and the offset delta (-1 if not found)
-        and timestamp delta of the result.
+    :returns: the position after the last parsed record, and the offset delta (-1 without a match)
+        and the timestamp delta of the match.
     :raises CorruptRecordError: as :func:`check_records` does, for the parsed records.
     """
     at: i64 = begin
@@ -168,7 +167,10 @@ def find_timestamp(
 
 
 def require_end(body: bytes, at: i64) -> None:
-    """:raises CorruptRecordError: ``body`` continues after the records."""
+    """Check that ``body`` ends at ``at``.
+
+    :raises CorruptRecordError: more bytes follow.
+    """
     if at != len(body):
         raise CorruptRecordError(f"{len(body) - at} bytes are left over after the records")
 
@@ -177,7 +179,7 @@ def require_end(body: bytes, at: i64) -> None:
 
 
 def _record_end(body: bytes, at: i64, end: i64) -> tuple[i64, i64]:
-    """End of the record at ``at``, and the position after its length."""
+    """Return the end of the record at ``at``, and the position after its length field."""
     length, at = _varint(body, at, end)
     if length < 0 or length > end - at:
         raise CorruptRecordError(f"a record claims {length} bytes, {end - at} are left")
@@ -185,7 +187,7 @@ def _record_end(body: bytes, at: i64, end: i64) -> tuple[i64, i64]:
 
 
 def _after_field(at: i64, size: i64, stop: i64) -> i64:
-    """Position after a field of ``size`` bytes; -1 means null."""
+    """Return the position after a field of ``size`` bytes; -1 means null."""
     if size < 0:
         if size < -1:
             raise CorruptRecordError(f"a field of a record claims {size} bytes")
@@ -196,7 +198,7 @@ def _after_field(at: i64, size: i64, stop: i64) -> i64:
 
 
 def _after_headers(body: bytes, at: i64, stop: i64) -> i64:
-    """Position after the record's headers, which is its end."""
+    """Return the position after the headers of the record, which must be its end."""
     size: i64 = 0
     count, at = _varint(body, at, stop)
     if count < 0 or count > stop - at:
@@ -215,7 +217,7 @@ def _after_headers(body: bytes, at: i64, stop: i64) -> i64:
 
 
 def _varint(body: bytes, at: i64, stop: i64) -> tuple[i64, i64]:
-    """A zig-zag int32."""
+    """Return the zig-zag int32 at ``at``, and the position after it."""
     if at >= stop:
         raise CorruptRecordError("a record is cut off")
     low: i64 = body[at]
@@ -225,7 +227,7 @@ def _varint(body: bytes, at: i64, stop: i64) -> tuple[i64, i64]:
 
 
 def _varlong(body: bytes, at: i64, stop: i64) -> tuple[i64, i64]:
-    """A zig-zag int64."""
+    """Return the zig-zag int64 at ``at``, and the position after it."""
     if at >= stop:
         raise CorruptRecordError("a record is cut off")
     low: i64 = body[at]
@@ -237,9 +239,13 @@ def _varlong(body: bytes, at: i64, stop: i64) -> tuple[i64, i64]:
 def _rest_of_varint(
     body: bytes, at: i64, stop: i64, most_bytes: i64, most_in_last: i64
 ) -> tuple[i64, i64]:
-    """Parse a varint of at least two bytes.
+    """Return a zig-zag varint of at least two bytes, and the position after it.
 
-    The sign, its lowest bit, is handled separately, so that the rest fits 63 bits.
+    Its lowest bit, the sign, is handled separately, so that the other bits fit an int64.
+
+    :param at: position of the first byte.
+    :param most_bytes: maximum number of bytes.
+    :param most_in_last: maximum value of the last of these bytes.
     """
     last: i64 = at + most_bytes - 1
     byte: i64 = body[at]
@@ -259,11 +265,12 @@ def _rest_of_varint(
 
 
 def latest_of_producers(data: bytes, positions: list[int], count: i64) -> list[int]:
-    """Drop batches that are followed by ``count`` later ones of the same producer and epoch.
+    """Return ``positions`` without the batches that ``count`` later ones of their producer follow.
 
-    Only batches that are neither transactional nor control batches are dropped and counted.
+    Only batches with the same producer id and epoch count. Transactional and control batches are
+    always kept, and do not count.
 
-    :param positions: positions of batches with a producer id in ``data``, ascending.
+    :param positions: positions in ``data`` of batches with a producer id, ascending.
     """
     kept: list[int] = []
     seen: dict[bytes, int] = {}
@@ -284,11 +291,11 @@ def latest_of_producers(data: bytes, positions: list[int], count: i64) -> list[i
 class BatchScan:
     """One scan over the batches of a segment, which is read in pieces.
 
-    A valid batch has a plausible header, starts at the next offset and, with ``crc``, matches its
-    CRC. If the log may have gaps, a batch may start at a later offset. Each batch must end below
-    ``limit_offset``. With ``orders_epochs`` leader epochs must not decrease.
+    A valid batch has a plausible header, starts at the next offset, ends below ``limit_offset``
+    and, with ``crc``, matches its CRC. If ``may_have_gaps``, it may start at a later offset. With
+    ``orders_epochs``, leader epochs must not decrease.
 
-    :meth:`take` lists the values that recovery needs, and continues after the previous piece.
+    :meth:`take` checks one piece, and lists the values of this piece that recovery needs.
     """
 
     def __init__(
@@ -335,7 +342,8 @@ class BatchScan:
         self.producers: list[int] = []
 
     def take(self, data: bytes) -> int:
-        """Check the batches of ``data``; return the size of the valid ones at its start.
+        """Check the batches of ``data``, the next piece; return the size of the valid ones at its
+        start.
 
         A partial batch at the end is not included.
         """
@@ -367,7 +375,7 @@ class BatchScan:
         return at
 
     def _continues(self, base: i64, delta: i64, epoch: i64) -> bool:
-        """Whether a batch with these offsets and this epoch may follow."""
+        """Return whether a batch with these offsets and this epoch may follow the previous one."""
         if base != self.next_offset and (base < self.next_offset or not self._may_have_gaps):
             return False
         # Compare the difference, because the sum could overflow 64 bits.
