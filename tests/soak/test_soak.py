@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import itertools
 
+import psutil
 import pytest
+from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from kraftjbod.testing import log_disks
+from kraftjbod.testing.local_cluster import LocalCluster
 from tests.soak.committed_reader import CommittedRecord
 from tests.soak.copiers import compare
-from tests.soak.large_logs import Struck, unexplained_states
+from tests.soak.large_logs import NO_OFFSET, Struck, require_answered, unexplained_states
 from tests.soak.plan import HANG, KINDS, UNCLEAN, Round, plan
 from tests.soak.soak import disk_bytes, soak
 
@@ -58,6 +62,34 @@ def test_unexplained_states_excludes_those_during_faults_of_the_broker() -> None
     assert unexplained_states(events, struck) == [
         f"log_dir_stalled without a strike: {stalled(at_s)}" for at_s in (15, 9, 26)
     ]
+
+
+@pytest.mark.process
+@pytest.mark.clients
+def test_require_answered_refuses_the_result_of_a_request_that_no_broker_answered() -> None:
+    """Otherwise a killed broker looks like a broker that answers without an offset.
+
+    A broker's own answer that no record matches is accepted.
+    """
+    with LocalCluster(brokers=1, dirs=1) as cluster:
+        cluster.create_topic("t", partitions=1, replication_factor=1)
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
+
+        def listed_offset(spec: OffsetSpec) -> int:
+            asked = TopicPartition("t", 0)
+            return require_answered(
+                admin.list_offsets({asked: spec}, request_timeout=3)[asked].result().offset
+            )
+
+        assert listed_offset(OffsetSpec.earliest()) == 0
+        assert listed_offset(OffsetSpec.max_timestamp()) == NO_OFFSET
+        broker = psutil.Process(cluster.broker(1).process.pid)
+        broker.suspend()
+        try:
+            with pytest.raises(KafkaException, match="did not answer"):
+                listed_offset(OffsetSpec.earliest())
+        finally:
+            broker.resume()
 
 
 @pytest.mark.process
