@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 
+from kraftjbod.core.errors import NotControllerError
 from kraftjbod.core.ids import BrokerId, DirectoryId
 from kraftjbod.daemon.process.environment import SystemClock
 from kraftjbod.raft.driver import RaftDriver
@@ -160,6 +162,17 @@ class Net:
             driver = self.nodes[message.to.node_id].driver
             sender = ReplicaKey(message.sender.node_id, directory_of(message.sender.node_id))
             driver.receive(replace(message, sender=driver.voters.known_as(sender)))
+
+    async def propose(self, payload: bytes) -> Node:
+        """Propose ``payload`` until a leader has committed it; return that leader.
+
+        A payload whose leader was deposed may be committed twice.
+        """
+        while True:
+            leader = await self.leader()
+            with contextlib.suppress(NotControllerError):
+                await leader.propose(payload)
+                return leader
 
     async def leader(self, *, but: int = 0) -> Node:
         found: list[Node] = []

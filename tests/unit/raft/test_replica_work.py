@@ -35,19 +35,23 @@ async def test_replica_work_follower_behind_the_log_gets_a_snapshot_and_keeps_it
 async def test_replica_work_follower_catches_up_while_the_leader_replaces_snapshots(
     net: Net,
 ) -> None:
-    """When a slice arrives, the leader has already dropped the log up to a later snapshot."""
+    """When a slice arrives, the leader has already dropped the log up to a later snapshot.
+
+    On a busy machine another node may become leader meanwhile. Its log has all entries, so it sends
+    no snapshot.
+    """
     leader, away = await _leader_and_lagging_node(net)
 
     async def replace_snapshots() -> None:
         for _ in range(3):
-            await leader.propose(b"later")
-            await leader.snapshot()
+            current = await net.propose(b"later")
+            await current.snapshot()
 
     net.before_slice = replace_snapshots
     back = await net.start(away.node_id, away.vfs)
     await until(lambda: back.payloads == leader.payloads or back.resets > 3)
     assert back.payloads == leader.payloads
-    assert back.resets == 1
+    assert back.resets == 1 or leader.lost
 
 
 async def test_replica_work_follower_that_lags_behind_a_snapshot_gets_entries(net: Net) -> None:
