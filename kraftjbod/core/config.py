@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import posixpath
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from kraftjbod.core.config_model import (
     HOUR_MS,
@@ -32,9 +32,15 @@ from kraftjbod.core.config_model import (
 )
 from kraftjbod.core.errors import ConfigError
 from kraftjbod.core.group_config import GroupConfig
+from kraftjbod.core.listener_config import (
+    ANY_HOST,
+    ListenerConfig,
+    listener_values,
+    served_listener_keys,
+    upper_names,
+)
 from kraftjbod.core.node_config import (
     ALL_LOG_DIRS,
-    ANY_HOST,
     DynamicNodeConfig,
     Endpoint,
     NodeConfig,
@@ -439,6 +445,33 @@ class BrokerConfig(DynamicBrokerConfig, GroupConfig, NodeConfig):
     num_replica_alter_log_dirs_threads: int | None = Field(default=None, ge=1)
     """Threads that move replicas between directories; as many as directories if not set."""
 
+    #: Values of single listeners, by upper-case name and by key.
+    _listener_values: Mapping[str, Mapping[str, str]] = PrivateAttr(default_factory=dict)
+
+    @classmethod
+    def from_properties(cls, values: Mapping[str, str], *, source: str, base_dir: str) -> Self:
+        """Parse ``values`` as :meth:`NodeConfig.from_properties` does.
+
+        :raises ConfigError: naming ``source`` and the keys; also for keys of single listeners.
+        """
+        config = super().from_properties(values, source=source, base_dir=base_dir)
+        names = [endpoint.name for endpoint in config.listeners]
+        config._listener_values = listener_values(
+            values, ListenerConfig.keys(), listeners=names, source=source
+        )
+        for name in names:
+            config.of_listener(name, source=f"{source}: listener.name.{name.lower()}")
+        return config
+
+    @classmethod
+    def served_keys(cls, values: Mapping[str, str]) -> Collection[str]:
+        return {*super().served_keys(values), *served_listener_keys(values, ListenerConfig.keys())}
+
+    @field_validator("inter_broker_listener_name", mode="before")
+    @classmethod
+    def _name(cls, value: object) -> object:
+        return upper_names(value)
+
     @field_validator("log_retention_minutes", "log_retention_hours")
     @classmethod
     def _retention(cls, value: int | None) -> int | None:
@@ -460,6 +493,7 @@ class BrokerConfig(DynamicBrokerConfig, GroupConfig, NodeConfig):
     def _relations(self) -> Self:
         if "broker" not in self.process_roles:
             raise ValueError("process.roles must be broker for this daemon")
+        self._require_client_listeners()
         self._require_own_cordons()
         wanted = self.inter_broker_listener_name
         if wanted is not None and wanted not in self._listener_names:
@@ -485,6 +519,14 @@ class BrokerConfig(DynamicBrokerConfig, GroupConfig, NodeConfig):
             )
         return self
 
+    def _require_client_listeners(self) -> None:
+        for endpoint in self.listeners:
+            if endpoint.name in self.controller_listener_names:
+                raise ValueError(
+                    f"listeners has {endpoint.name}, which controller.listener.names reserves for "
+                    "controllers: rename the listener of this broker"
+                )
+
     def _require_own_cordons(self) -> None:
         if ALL_LOG_DIRS in self.cordoned_log_dirs:
             return
@@ -494,6 +536,18 @@ class BrokerConfig(DynamicBrokerConfig, GroupConfig, NodeConfig):
                 "All entries in cordoned.log.dirs must be present in log.dirs or log.dir. "
                 f"Missing entries : {', '.join(missing)}"
             )
+
+    def of_listener(self, name: str, *, source: str = "listeners") -> ListenerConfig:
+        """Return the values for the listener ``name``: its own ones, else those of all listeners.
+
+        :param name: upper-case name.
+        :param source: origin of the values, for error messages.
+        :raises ConfigError: naming ``source`` and each key with a wrong value.
+        """
+        common = self.by_key()
+        values = {key: common[key] for key in sorted(ListenerConfig.keys())}
+        own = self._listener_values.get(name, {})
+        return parse_model(ListenerConfig, {**values, **own}, source)
 
     @property
     def _listener_names(self) -> list[str]:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from ipaddress import ip_address
 from itertools import permutations
 from typing import Any, Final, Literal, NamedTuple, Self
@@ -27,12 +27,17 @@ from kraftjbod.core.config_model import (
 )
 from kraftjbod.core.ids import BrokerId
 from kraftjbod.core.kafka_keys import canonical_keys, require_servable
+from kraftjbod.core.listener_config import (
+    ANY_HOST,
+    require_addresses,
+    require_protocol_map,
+    upper_names,
+)
 from kraftjbod.core.security_keys import PLAINTEXT, require_plain
 
 ALL_LOG_DIRS: Final = "*"
 #: Listener name of a bootstrap server, whose ``host:port`` has no name.
 _ANY_NAME: Final = "CONTROLLER"
-ANY_HOST: Final = "0.0.0.0"  # noqa: S104 - what Kafka takes an empty host for
 
 
 class Endpoint(NamedTuple):
@@ -206,13 +211,16 @@ class NodeConfig(DynamicNodeConfig, StorageSettings):
     cluster_id: str | None = None
     """Expected cluster id: a node whose ``meta.properties`` has another one does not start."""
     listeners: tuple[Endpoint, ...]
-    """Addresses that accept connections: ``NAME://host:port``, with an empty host for all."""
+    """Addresses that accept connections: ``NAME://host:port``, with an empty host for all. Names
+    and ports are distinct."""
     advertised_listeners: tuple[Endpoint, ...] = ()
-    """Addresses that clients and brokers connect to. If not set: ``listeners``."""
+    """Addresses that clients and brokers connect to, with names of ``listeners``. A client receives
+    the addresses of the listener to which it connected. If not set: ``listeners``."""
     controller_listener_names: tuple[str, ...] = ("CONTROLLER",)
     """Names of the controllers' listeners."""
     listener_security_protocol_map: SplitText = ()
-    """``NAME:PROTOCOL``; a listener with another protocol than PLAINTEXT is refused."""
+    """``NAME:PROTOCOL``; a listener with another protocol than PLAINTEXT is refused. Names without
+    an entry are PLAINTEXT."""
     security_inter_broker_protocol: str = PLAINTEXT
     """PLAINTEXT; anything else is refused."""
     cluster_action_allowed_hosts: tuple[str, ...] | None = None
@@ -259,7 +267,7 @@ class NodeConfig(DynamicNodeConfig, StorageSettings):
     rpc_max_in_flight: int = Field(default=1000, ge=1)
     """Requests of one broker that a controller processes at once."""
     max_connections: int = Field(default=10_000, ge=1)
-    """Connections that are open at once, of all listeners together."""
+    """Connections of each listener that are open at once."""
     max_connections_per_ip: int = Field(default=MAX_INT, ge=0)
     """Connections from one address that are open at once."""
     max_connections_per_ip_overrides: SplitText = ()
@@ -315,14 +323,29 @@ class NodeConfig(DynamicNodeConfig, StorageSettings):
 
         :raises ConfigError: naming ``source`` and the keys.
         """
-        require_plain(values, known=cls.keys(), source=source)
+        require_plain(values, known=cls.served_keys(values), source=source)
         require_servable(values, source=source)
         return super().from_properties(values, source=source, base_dir=base_dir)
 
-    @field_validator("controller_listener_names", "listener_security_protocol_map", mode="before")
+    @classmethod
+    def served_keys(cls, values: Mapping[str, str]) -> Collection[str]:
+        """Return the keys that this node reads: those of the model, and those in ``values`` whose
+        names contain the name of a listener."""
+        _ = values
+        return cls.keys()
+
+    @field_validator("controller_listener_names", mode="before")
     @classmethod
     def _names(cls, value: object) -> object:
-        return split_list(value)
+        return upper_names(split_list(value))
+
+    @field_validator("listener_security_protocol_map", mode="before")
+    @classmethod
+    def _protocols(cls, value: object) -> object:
+        parts = split_list(value)
+        if isinstance(parts, tuple):
+            require_protocol_map(parts)
+        return parts
 
     @field_validator("max_connections_per_ip_overrides", mode="before")
     @classmethod
@@ -342,6 +365,7 @@ class NodeConfig(DynamicNodeConfig, StorageSettings):
     def _has_quorum(self) -> Self:
         if not self.listeners:
             raise ValueError("listeners names no address")
+        require_addresses(self.listeners, self.advertised_listeners)
         if not (self.controller_quorum_voters or self.controller_quorum_bootstrap_servers):
             raise ValueError(
                 "controller.quorum.voters names no controller: write id@host:port; or name some "

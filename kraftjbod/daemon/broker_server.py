@@ -296,7 +296,9 @@ class BrokerServer:
             is_broker=self._is_broker,
             peers=self._peers,
             memory=self._memory,
-            limits=broker_listener_limits(self._config, self._environment.max_open_files),
+            limits=broker_listener_limits(
+                self._config, self._environment.max_open_files, endpoint.name
+            ),
         )
         await listener.bind()
         self._listeners[endpoint.name] = listener

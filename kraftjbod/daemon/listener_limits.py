@@ -34,16 +34,19 @@ def memory_budget(config: BrokerConfig | ControllerConfig) -> MemoryBudget:
     )
 
 
-def broker_listener_limits(config: BrokerConfig, max_open_files: int) -> ListenerLimits:
+def broker_listener_limits(config: BrokerConfig, max_open_files: int, name: str) -> ListenerLimits:
     """Return the limits of one listener of a broker.
 
     ``max.connections.reserved.for.brokers`` places, at most half of all, are kept for brokers.
+
+    :param name: upper-case name of the listener.
     """
-    reserved = min(config.max_connections_reserved_for_brokers, config.max_connections // 2)
+    most = config.of_listener(name).max_connections
     return _limits(
         config,
         max_open_files,
-        reserved,
+        most,
+        min(config.max_connections_reserved_for_brokers, most // 2),
         ConnectionLimits(max_frame_bytes=config.socket_request_max_bytes),
         SessionLimits(
             max_in_flight_requests=config.max_in_flight_requests_per_connection,
@@ -62,6 +65,7 @@ def controller_listener_limits(config: ControllerConfig, max_open_files: int) ->
     return _limits(
         config,
         max_open_files,
+        most,
         max(most - config.controller_max_unregistered_connections, most // 2),
         ConnectionLimits(max_frame_bytes=config.rpc_max_request_bytes),
         SessionLimits(
@@ -74,6 +78,7 @@ def controller_listener_limits(config: ControllerConfig, max_open_files: int) ->
 def _limits(
     config: BrokerConfig | ControllerConfig,
     max_open_files: int,
+    max_connections: int,
     reserved: int,
     connection: ConnectionLimits,
     session: SessionLimits,
@@ -82,7 +87,7 @@ def _limits(
         connection=connection,
         session=session,
         quotas=QuotaLimits(
-            max_connections=config.max_connections,
+            max_connections=max_connections,
             reserved=reserved,
             pending=min(_MAX_PENDING, -(-reserved // _PENDING_SHARE)),
             max_per_host=config.max_connections_per_ip,

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from kraftjbod.core.config import BrokerConfig, ControllerConfig
-from kraftjbod.core.node_config import ANY_HOST, NodeConfig
+from kraftjbod.core.listener_config import ANY_HOST
+from kraftjbod.core.node_config import NodeConfig
 from kraftjbod.metadata.state import MetadataState
 
 

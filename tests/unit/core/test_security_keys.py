@@ -81,8 +81,8 @@ def test_config_with_plaintext_only_is_accepted(
     assert kind.from_properties(base | harmless, source="x", base_dir="/").node_id
     by_map = {
         "listeners": "MY_SSL://127.0.0.1:9092",
-        "controller.listener.names": "MY_SSL",
-        "listener.security.protocol.map": "MY_SSL:PLAINTEXT",
+        "controller.listener.names": "CONTROLLER_SSL",
+        "listener.security.protocol.map": "MY_SSL:PLAINTEXT,CONTROLLER_SSL:PLAINTEXT",
     }
     assert kind.from_properties(base | by_map, source="x", base_dir="/").listeners
 

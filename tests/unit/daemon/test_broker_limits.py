@@ -16,7 +16,7 @@ def test_broker_limits_divide_the_descriptors(max_open_files: int) -> None:
     kept = limits["descriptors_not_for_clients"]
     assert limits["descriptors"] == (1_048_576 if max_open_files < 0 else max_open_files)
     assert kept == limits["descriptors"] // 8
-    derived_limits = broker_listener_limits(config, max_open_files)
+    derived_limits = broker_listener_limits(config, max_open_files, "PLAINTEXT")
     assert derived_limits.max_client_descriptor == limits["descriptors"] - kept - 1
     assert limits["replicas"] == limits["open_segments"] < limits["descriptors"] * 3 // 4
 

@@ -39,12 +39,12 @@ def controller(**more: str) -> ControllerConfig:
 @pytest.mark.parametrize(
     ("quotas", "clients", "pending"),
     [
-        (broker_listener_limits(broker(), 1_048_576).quotas, 9000, 100),
-        (broker_listener_limits(broker(max_connections="11"), 1_048_576).quotas, 6, 2),
-        (broker_listener_limits(broker(max_connections="1"), 1_048_576).quotas, 1, 0),
+        (broker_listener_limits(broker(), 1_048_576, "PLAINTEXT").quotas, 9000, 100),
+        (broker_listener_limits(broker(max_connections="11"), 1_048_576, "PLAINTEXT").quotas, 6, 2),
+        (broker_listener_limits(broker(max_connections="1"), 1_048_576, "PLAINTEXT").quotas, 1, 0),
         (
             broker_listener_limits(
-                broker(max_connections_reserved_for_brokers="0"), 1_048_576
+                broker(max_connections_reserved_for_brokers="0"), 1_048_576, "PLAINTEXT"
             ).quotas,
             10_000,
             0,
@@ -66,7 +66,7 @@ def test_listener_limits_of_addresses_memory_and_idle_time_are_configured() -> N
         connections_max_idle_ms="5",
         queued_max_request_bytes=str(101 * MIB),
     )
-    limits = broker_listener_limits(config, 1_048_576)
+    limits = broker_listener_limits(config, 1_048_576, "PLAINTEXT")
     assert (limits.quotas.max_per_host, limits.max_idle_ms) == (7, 5)
     assert limits.quotas.per_host == {"10.0.0.1": 9, "::1": 3}
     assert memory_budget(config).requests.max_bytes == 101 * MIB
@@ -74,3 +74,23 @@ def test_listener_limits_of_addresses_memory_and_idle_time_are_configured() -> N
         controller_listener_limits(controller(connections_max_idle_ms="6"), 1_048_576).max_idle_ms
         == 6
     )
+
+
+def test_broker_listener_limits_of_one_listener_override_those_of_all() -> None:
+    config = BrokerConfig.from_properties(
+        COMMON
+        | {
+            "process.roles": "broker",
+            "node.id": "1",
+            "listeners": "PLAINTEXT://:9092,OUTER://:9093",
+            "max.connections": "20",
+            "listener.name.outer.max.connections": "8",
+        },
+        source="b",
+        base_dir="/",
+    )
+    most = {
+        name: broker_listener_limits(config, 1_048_576, name).quotas.max_connections
+        for name in ("PLAINTEXT", "OUTER")
+    }
+    assert most == {"PLAINTEXT": 20, "OUTER": 8}
