@@ -31,8 +31,8 @@ _NO_LINGER: Final = struct.pack("ii", 1, 0)
 _NO_SUCH_HOST: Final = frozenset({socket.EAI_NONAME, socket.EAI_NODATA})
 
 
-def _shared_scratch() -> bytearray:
-    """Return the read buffer that all connections of this thread share.
+def shared_scratch() -> bytearray:
+    """Return the read buffer that all connections and TLS layers of this thread share.
 
     One buffer is enough, because each read is processed before the next one.
     """
@@ -93,7 +93,7 @@ class Connection(asyncio.BufferedProtocol):
         self._unread_bytes = 0
         self._is_starved = False
         self._splitter = FrameSplitter(
-            max_frame_bytes=limits.max_frame_bytes, scratch=_shared_scratch()
+            max_frame_bytes=limits.max_frame_bytes, scratch=shared_scratch()
         )
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
@@ -117,6 +117,8 @@ class Connection(asyncio.BufferedProtocol):
         #: end of the stream, as when the peer's process dies. It is True after a reset, which a
         #: firewall can also cause without the peer's knowledge.
         self.on_peer_closed: Callable[[bool], None] | None = None
+        #: Called with the client's principal after a TLS handshake, before the first frame.
+        self.on_handshake: Callable[[str], None] | None = None
 
     def __repr__(self) -> str:
         return f"<Connection {self.peer} {self._close_reason or 'open'}>"
@@ -205,6 +207,12 @@ class Connection(asyncio.BufferedProtocol):
             self.peer = f"{address[0]}:{address[1]}"
         self.last_heard_s = self._loop.time()
         self._receiver = self._make_receiver(self)
+
+    def handshake_completed(self, principal: str) -> None:
+        """Called by the TLS layer when the client has this principal."""
+        self.last_heard_s = self._loop.time()
+        if self.on_handshake is not None:
+            self.on_handshake(principal)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._splitter.get_buffer()
@@ -382,7 +390,7 @@ async def listen(
     host: str,
     port: int,
     *,
-    make_connection: Callable[[], Connection],
+    make_connection: Callable[[], asyncio.BaseProtocol],
     backlog: int,
     start_serving: bool = True,
 ) -> asyncio.Server:

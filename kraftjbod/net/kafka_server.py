@@ -34,6 +34,7 @@ from kraftjbod.net.connection_quotas import ConnectionQuotas
 from kraftjbod.net.listener import Listener, ListenerLimits
 from kraftjbod.net.memory_budget import MemoryBudget
 from kraftjbod.net.request_session import PendingRequest, RequestSession
+from kraftjbod.net.tls_transport import TlsSettings
 from kraftjbod.protocol.framing import Buffer, Frame
 from kraftjbod.protocol.kafka_codec import (
     NO_FEATURES,
@@ -90,6 +91,7 @@ class _Requests:
         features: Callable[[], ApiFeatures],
         is_broker: IsBroker,
         listener_name: str,
+        security_protocol: str,
         peers: ClusterPeers,
     ) -> None:
         self._connection = connection
@@ -99,7 +101,10 @@ class _Requests:
         self._features = features
         self._is_broker = is_broker
         self._context = ConnectionContext(
-            peer=connection.peer, listener_name=listener_name, peer_host=connection.peer_host
+            peer=connection.peer,
+            listener_name=listener_name,
+            peer_host=connection.peer_host,
+            security_protocol=security_protocol,
         )
 
     def answer(self, request: PendingRequest) -> Awaitable[Any]:
@@ -224,6 +229,7 @@ def kafka_server(
     limits: ListenerLimits = DEFAULT_LIMITS,
     authenticator: MakeAuthenticator | None = None,
     authentication_limits: AuthenticationLimits = DEFAULT_AUTHENTICATION_LIMITS,
+    tls: TlsSettings | None = None,
 ) -> Listener:
     """Create a listener for Kafka's protocol on one port. It is not started.
 
@@ -233,13 +239,24 @@ def kafka_server(
     :param peers: the hosts that may send requests for members of the cluster.
     :param memory: budget of the daemon, if several listeners share it.
     :param authenticator: creates the authenticator of a connection, whose requests are held until
-        it is authenticated. Without it every client is ``User:ANONYMOUS``.
+        it is authenticated. Without it the principal comes from the TLS handshake, or is
+        ``User:ANONYMOUS``.
+    :param tls: settings of a listener with TLS; None for plaintext.
     """
+    protocol = "PLAINTEXT" if tls is None else "SSL"
 
     def make_session(connection: Connection) -> RequestSession:
         requests = _Requests(
-            connection, server_listener.quotas, handler, features, is_broker, listener_name, peers
+            connection,
+            server_listener.quotas,
+            handler,
+            features,
+            is_broker,
+            listener_name,
+            protocol,
+            peers,
         )
+        connection.on_handshake = requests.authenticated
         answer, is_large = requests.answer, may_be_large
         if authenticator is not None:
             held = requests.held_until_known(authenticator, authentication_limits)
@@ -253,5 +270,6 @@ def kafka_server(
         make_session=make_session,
         limits=limits,
         memory=memory,
+        tls=tls,
     )
     return server_listener

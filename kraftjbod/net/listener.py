@@ -29,6 +29,7 @@ from kraftjbod.net.connection import (
 from kraftjbod.net.connection_quotas import ConnectionQuotas, QuotaLimits
 from kraftjbod.net.memory_budget import MemoryBudget, MemoryLimits
 from kraftjbod.net.request_session import Answer, MayBeLarge, RequestSession, SessionLimits, never
+from kraftjbod.net.tls_transport import HandshakeTurns, TlsSettings, TlsTransport
 from kraftjbod.protocol.framing import Frame
 
 _log = get_logger()
@@ -64,13 +65,19 @@ class Listener:
         make_session: Callable[[Connection], RequestSession],
         limits: ListenerLimits,
         memory: MemoryBudget | None = None,
+        tls: TlsSettings | None = None,
     ) -> None:
-        """:param memory: budget shared by all listeners of the daemon; a separate one if None."""
+        """
+        :param memory: budget shared by all listeners of the daemon; a separate one if None.
+        :param tls: settings of a listener with TLS; None for plaintext.
+        """
         self._name = name
         self._host = host
         self._port = port
         self._make_session = make_session
         self._limits = limits
+        self._tls = tls
+        self._handshakes = HandshakeTurns()
         self.memory = memory or MemoryBudget(MemoryLimits())
         self.quotas = ConnectionQuotas(limits.quotas)
         self._refused = 0
@@ -163,10 +170,13 @@ class Listener:
                 connection.abort("the server is stopping")
             await self._empty.wait()
 
-    def _connection(self) -> Connection:
-        return Connection(
+    def _connection(self) -> asyncio.BaseProtocol:
+        connection = Connection(
             make_receiver=self._accept, limits=self._limits.connection, memory=self.memory
         )
+        if self._tls is None:
+            return connection
+        return TlsTransport(connection, self._tls, self._handshakes)
 
     def _accept(self, connection: Connection) -> _Accepted:
         accepted = _Accepted(self, connection, self._make_session(connection))

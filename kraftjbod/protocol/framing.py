@@ -31,6 +31,8 @@ _LEAST_FREE_BYTES: Final = 1024
 _MOST_GROWTH_BYTES: Final = 32 * 1024 * 1024
 
 _LENGTH: Final = struct.Struct(">i")
+#: First two bytes of a TLS handshake: its record type, and the major version of each TLS.
+_TLS_HANDSHAKE: Final = 0x1603
 
 
 class FrameSplitter:
@@ -126,8 +128,10 @@ class FrameSplitter:
     def _checked_length(self, position: int) -> int:
         length: int = _LENGTH.unpack_from(self._scratch, position)[0]
         if not 0 <= length <= self._max_frame_bytes:
+            is_tls = length >> 16 == _TLS_HANDSHAKE
+            hint = "; these bytes begin a TLS handshake: the client may use TLS" if is_tls else ""
             raise RemoteProtocolError(
-                f"a frame of {length} bytes, the limit is {self._max_frame_bytes}"
+                f"a frame of {length} bytes, the limit is {self._max_frame_bytes}{hint}"
             )
         return length
 

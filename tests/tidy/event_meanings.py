@@ -11,6 +11,13 @@ MEANINGS: Final[Mapping[str, str]] = {
     "connection is closed, so that it refreshes its metadata.",
     "config_key_without_effect": "The node's file has a key of Kafka that has no effect here; the "
     "event gives the reason.",
+    "tls_handshake_failed": (
+        "A client could not complete the TLS handshake, for the logged reason. Its connection was "
+        "closed."
+    ),
+    "tls_record_refused": (
+        "A client sent a TLS record that cannot be decrypted. Its connection was closed."
+    ),
     "unknown_config_key": "The node's file has a key that neither Kafka nor kraftjbod knows: a "
     "typing error, or a key of another version. The key is ignored.",
     "authentication_failed": (
