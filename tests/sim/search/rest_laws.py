@@ -26,6 +26,9 @@ from kraftjbod.testing.simulation.memory_vfs import MemVfs
 _UNFINISHED: Final = (PART_SUFFIX, CLEANED_SUFFIX, DELETED_SUFFIX, EXPIRED_SUFFIX, SWAP_SUFFIX)
 #: Replica directories that exist for as long as an operation runs, and no longer.
 _TRANSIENT: Final = (ReplicaDirKind.DELETE, ReplicaDirKind.FUTURE)
+#: A start lists these and leaves them unchanged. Whether an ``.expired`` or ``.swap`` file in a
+#: stray belongs to the log is decided when the stray is restored and loaded.
+_KEPT_AS_FOUND: Final = ReplicaDirKind.STRAY
 
 
 def unfinished(disks: Mapping[str, MemVfs]) -> list[str]:
@@ -39,7 +42,7 @@ def unfinished(disks: Mapping[str, MemVfs]) -> list[str]:
             named = parse_replica_dir(top.name)
             if named is not None and named.kind in _TRANSIENT:
                 found.append(f"{path}/{top.name} is left")
-            else:
+            elif named is None or named.kind is not _KEPT_AS_FOUND:
                 left = [name for name in names if name.endswith(_UNFINISHED)]
                 found += [f"{path}/{name} is left" for name in left]
     return sorted(found)

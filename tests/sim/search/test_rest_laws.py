@@ -36,6 +36,13 @@ def test_unfinished_files_and_directories_are_found() -> None:
     assert unfinished({"/d": disk}) == sorted(f"/d/{name} is left" for name in left)
 
 
+def test_unfinished_files_of_strays_are_allowed() -> None:
+    """A retired segment may belong to the stray's log, and is taken back if the stray is loaded."""
+    stray = doomed_dir_name(_TP, ReplicaDirKind.STRAY, Uuid(bytes(16)))
+    disk = _disk(f"/d/{stray}/0.log.expired", f"/d/{stray}/5.log.swap", "/d/t-0/0.log.expired")
+    assert unfinished({"/d": disk}) == ["/d/t-0/0.log.expired is left"]
+
+
 def test_open_files_of_deleted_and_of_foreign_logs_are_found() -> None:
     disk = _disk("/d/t-0/0.log", "/d/u-0/0.log", "/d/u-0/1.log", "/d/meta.properties")
     opened: list[tuple[str, MemFile]] = [
