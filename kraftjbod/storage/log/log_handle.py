@@ -773,7 +773,7 @@ class LogHandle:
 
     async def close_plan(self) -> FlushPlan:
         """Write the files that the next load needs. The handle accepts only :meth:`close`
-        afterwards.
+        afterwards, which must follow also after an error.
 
         Returns the plan with the files that have to be synced.
         """
@@ -781,7 +781,12 @@ class LogHandle:
         async with self._files:
             planned = self._published.submit(OpKind.CLOSE, lambda log: log.close_plan())
             self._published.is_closed = True
-            return await asyncio.shield(planned)
+            try:
+                return await asyncio.shield(planned)
+            except LogDirImpairedError:
+                # The operation that found no space released the reserve for this attempt.
+                again = self._published.submit_last(lambda log: log.close_plan(is_repeated=True))
+                return await asyncio.shield(again)
 
     async def close(self, done: FlushPlan | None) -> None:
         """Close all files of the log.
@@ -789,7 +794,7 @@ class LogHandle:
         :param done: the plan of :meth:`close_plan` if it was carried out. Then the next load needs
             no scan.
         """
-        await self._published.close(done)
+        await self._published.submit_last(lambda log: log.close(done))
 
 
 def _with_survey(op: ByIndex[T], surveyed: LogSegment | None) -> Callable[[UnifiedLog], T]:

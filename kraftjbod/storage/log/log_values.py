@@ -90,7 +90,13 @@ class LogContent:
     damages: tuple[Damage, ...] = ()
 
 
-def carry_out(vfs: Vfs, plans: Sequence[FlushPlan], beat: Callable[[], None]) -> None:
+def carry_out(
+    vfs: Vfs,
+    plans: Sequence[FlushPlan],
+    beat: Callable[[], None],
+    *,
+    renamed: set[str] | None = None,
+) -> None:
     """Sync the files of ``plans``, rename their replacements, and sync their directories.
 
     No state of a log is used, so appends may run meanwhile. Many plans together take less time than
@@ -99,13 +105,19 @@ def carry_out(vfs: Vfs, plans: Sequence[FlushPlan], beat: Callable[[], None]) ->
     that file system.
 
     Cost: an fsync of each file and directory. ``beat`` reports progress after each.
+
+    :param renamed: gets the temporary files that were renamed, and those in it are skipped. A
+        caller that repeats a failed call passes the same set.
     """
+    renamed = set() if renamed is None else renamed
     with FailsAs(OpKind.FLUSH):
         vfs.sync_side_by_side([sync for plan in plans for sync in _syncs(vfs, plan)], beat)
         for plan in plans:
             for temporary, path in plan.replacements:
-                with FailsAs(OpKind.CHECKPOINT):
-                    vfs.rename(temporary, path)
+                if temporary not in renamed:
+                    with FailsAs(OpKind.CHECKPOINT):
+                        vfs.rename(temporary, path)
+                    renamed.add(temporary)
         vfs.sync_side_by_side([partial(vfs.sync_dir, plan.directory) for plan in plans], beat)
 
 

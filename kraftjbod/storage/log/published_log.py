@@ -19,7 +19,6 @@ from typing import TypeVar
 from kraftjbod.core.errors import NotLeaderOrFollowerError, UnknownTopicOrPartitionError
 from kraftjbod.core.loop.completion import Completion
 from kraftjbod.core.telemetry import get_logger
-from kraftjbod.storage.log.log_values import FlushPlan
 from kraftjbod.storage.log.log_view import LogView, Truncation, lower_truncation
 from kraftjbod.storage.log.unified_log import UnifiedLog
 from kraftjbod.storage.log_dirs.log_dir import LogDir
@@ -89,10 +88,9 @@ class PublishedLog:
             self.require_open()
         return self._begin_any(kind, op, size_bytes)
 
-    async def close(self, done: FlushPlan | None) -> None:
-        """Run :meth:`UnifiedLog.close`, even if the log accepts no other operation."""
-        closing: Completion[None] = self._begin_any(OpKind.CLOSE, lambda log: log.close(done), 0)
-        await closing.future()
+    def submit_last(self, op: Callable[[UnifiedLog], T]) -> asyncio.Future[T]:
+        """Queue a part of the closing of the log, which accepts no other operation any more."""
+        return self._begin_any(OpKind.CLOSE, op, 0).future()
 
     def _begin_any(
         self, kind: OpKind, op: Callable[[UnifiedLog], T], size_bytes: int

@@ -771,34 +771,37 @@ class UnifiedLog:
 
     # -- stop -------------------------------------------------------------------------------
 
-    def close_plan(self) -> FlushPlan:
+    def close_plan(self, *, is_repeated: bool = False) -> FlushPlan:
         """Write the files that a load after a clean stop needs. Return the files that still have to
         be synced.
 
-        Only :meth:`close` may follow. Data that is durable already is not written or synced again:
-        a log without changes since a clean stop costs one fsync of its directory.
+        Only :meth:`close` may follow, or a repetition after a failure. Data that is durable already
+        is not written or synced again: a log without changes since a clean stop costs one fsync of
+        its directory. A failure leaves files open, because the kernel forgets an unreported disk
+        error with the last open descriptor.
+
+        :param is_repeated: a former call failed, so files that it changed are not durable.
         """
-        with Undoing(self.segments.close):
-            self.segments.name_compacted()
-            active = self.segments.active
-            is_torn = active.truncate_torn_tail()
-            segments = self.segments.from_recovery_at(self._recovery_point)
-            paths = self._write_closed_indexes(segments)
-            if active.write_indexes():
-                paths.extend(active.index_paths)
-            if self._end > 0 and not self._is_snapshot_durable:
-                with FailsAs(OpKind.CHECKPOINT):
-                    self._write_snapshot()
-                paths.append(self._snapshots.path(self._end))
-            is_durable = self._recovery_point >= self._end and not is_torn
-            return FlushPlan(
-                () if is_durable else tuple(segment.open() for segment in segments),
-                self.directory,
-                self._end,
-                self.segments.truncations,
-                tuple(paths),
-                self._write_new_epochs(),
-            )
+        self.segments.name_compacted()
+        active = self.segments.active
+        is_torn = active.truncate_torn_tail()
+        segments = self.segments.from_recovery_at(self._recovery_point)
+        paths = self._write_closed_indexes(segments)
+        if active.write_indexes() or is_repeated:
+            paths.extend(active.index_paths)
+        if self._end > 0 and not self._is_snapshot_durable:
+            with FailsAs(OpKind.CHECKPOINT):
+                self._write_snapshot()
+            paths.append(self._snapshots.path(self._end))
+        is_durable = self._recovery_point >= self._end and not is_torn and not is_repeated
+        return FlushPlan(
+            () if is_durable else tuple(segment.open() for segment in segments),
+            self.directory,
+            self._end,
+            self.segments.truncations,
+            tuple(paths),
+            self._write_new_epochs(),
+        )
 
     def _write_new_epochs(self) -> tuple[tuple[str, str], ...]:
         """Write leader epochs to a temporary file, if they differ from the epochs on the disk.

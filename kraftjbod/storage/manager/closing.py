@@ -1,17 +1,17 @@
 """LOOP. ``close_logs``: closes the logs of a directory for a clean stop, many at a time.
 
 The files of many logs are written before the first of them is synced: see ``carry_out`` for the
-reason. If the files of one log cannot be written, for lack of space, the other logs are still
-closed.
+reason. The first operation that finds no space releases the reserve, and is repeated. If the files
+of one log cannot be written even then, the other logs are still closed.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final, TypeVar
 
-from kraftjbod.core.errors import OperatingError
+from kraftjbod.core.errors import LogDirImpairedError, OperatingError
 from kraftjbod.storage.log.log_handle import LogHandle
 from kraftjbod.storage.log.log_values import carry_out
 from kraftjbod.storage.log_dirs.log_dir import LogDir
@@ -39,21 +39,33 @@ async def _close_group(log_dir: LogDir, handles: Sequence[LogHandle]) -> Operati
     planned = await _outcomes(handle.close_plan() for handle in handles)
     errors = [one for one in planned if isinstance(one, OperatingError)]
     plans = [one for one in planned if not isinstance(one, OperatingError)]
-    is_durable = True
+    is_durable, renamed = True, set[str]()
     try:
-        await log_dir.run_operation(
-            OpKind.CLOSE, lambda: carry_out(log_dir.vfs, plans, log_dir.beat)
+        await with_reserve(
+            lambda: log_dir.run_operation(
+                OpKind.CLOSE, lambda: carry_out(log_dir.vfs, plans, log_dir.beat, renamed=renamed)
+            )
         )
     except OperatingError as e:
         errors.append(e)
         is_durable = False
     closed = await _outcomes(
-        handle.close(plan if is_durable else None)
+        handle.close(None if isinstance(plan, OperatingError) or not is_durable else plan)
         for handle, plan in zip(handles, planned, strict=True)
-        if not isinstance(plan, OperatingError)
     )
     errors += [one for one in closed if isinstance(one, OperatingError)]
     return errors[0] if errors else None
+
+
+async def with_reserve(attempt: Callable[[], Awaitable[T]]) -> T:
+    """Await ``attempt``, and once more if the directory has no space.
+
+    The operation that found no space released the reserve for the second attempt.
+    """
+    try:
+        return await attempt()
+    except LogDirImpairedError:
+        return await attempt()
 
 
 async def _outcomes(work: Iterable[Awaitable[T]]) -> list[T | OperatingError]:

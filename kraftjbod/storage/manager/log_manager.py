@@ -16,7 +16,6 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from functools import partial
 
 from kraftjbod.core.errors import (
-    LogDirImpairedError,
     OperatingError,
     OverloadedError,
     UnknownTopicOrPartitionError,
@@ -36,7 +35,7 @@ from kraftjbod.storage.log.producer_state import DEFAULT_PRODUCER_LIMITS, Produc
 from kraftjbod.storage.log_dirs.dir_executor import LogDirExecutor
 from kraftjbod.storage.log_dirs.log_dir import LogDir
 from kraftjbod.storage.log_dirs.log_dir_policy import OpKind
-from kraftjbod.storage.manager.closing import close_logs
+from kraftjbod.storage.manager.closing import close_logs, with_reserve
 from kraftjbod.storage.manager.dir_arrivals import DirArrivals
 from kraftjbod.storage.manager.housekeeping import Housekeeping
 from kraftjbod.storage.manager.log_maker import LogMaker
@@ -605,16 +604,12 @@ class LogManager:
         failed = await close_logs(log_dir, handles)
         for future in self._registry.futures_in(log_dir):
             try:
-                await future.sync()
+                await with_reserve(future.sync)
             except OperatingError as e:
                 failed = failed or e
         mark = stop if failed is None and log_dir in self._loaded and not is_doubtful else None
         try:
-            try:
-                await self._write_stop(log_dir, mark)
-            except LogDirImpairedError:
-                # The operation that found no space released the reserve for this attempt.
-                await self._write_stop(log_dir, mark)
+            await with_reserve(partial(self._write_stop, log_dir, mark))
             if failed is not None:
                 raise failed
         except OperatingError as e:

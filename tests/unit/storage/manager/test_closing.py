@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
+from errno import EMFILE, ENOSPC
 
 import pytest
 
+from kraftjbod.core.errors import OverloadedError
 from kraftjbod.core.ids import TopicPartition
 from kraftjbod.storage.log.log_handle import LogHandle
 from kraftjbod.storage.log_dirs.log_dir_policy import OpKind
 from kraftjbod.storage.manager.closing import close_logs
 from kraftjbod.storage.manager.log_manager import LogManager
-from kraftjbod.storage.vfs import Vfs
+from kraftjbod.storage.vfs import OpenMode, Vfs
+from kraftjbod.testing.faults import DiskFault
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.each_case import each_case
 from tests.faults.large_log import CountingVfs, count_steps
@@ -24,7 +27,7 @@ from tests.faults.rig import (
     manager_of,
     open_dir,
 )
-from tests.faults.vfs_fault import FaultVfs
+from tests.faults.vfs_fault import Fault, FaultVfs
 
 REPLICAS = 20
 MARK = "/d1/.kafka_cleanshutdown"
@@ -142,3 +145,52 @@ async def test_close_logs_power_cut_loses_no_flushed_record(seed: int) -> None:
         for log_dir in loaded.dirs():
             log_dir.close()
     assert is_clean
+
+
+async def tear_end(vfs: FaultVfs, handle: LogHandle) -> None:
+    """Let an append fail halfway, and the truncation of its bytes, which the kernel writes."""
+    vfs.inject(Fault(effect=DiskFault.SHORT_WRITE, errno=EMFILE, kinds=frozenset({"write_at"})))
+    vfs.inject(Fault(errno=EMFILE, kinds=frozenset({"truncate"})))
+    with pytest.raises(OverloadedError):
+        await append(handle)
+    vfs.clear()
+    vfs.inner.open(handle.view.segments[-1].path, OpenMode.READ_WRITE).sync()
+
+
+@pytest.mark.parametrize("kind", ["write_at", "rename"])
+async def test_close_logs_on_a_full_disk_syncs_files_of_the_failed_attempt(kind: str) -> None:
+    """Each write, and each rename, of the stop finds no space once, and the reserve is released.
+
+    A load after a clean stop trusts the files without a scan.
+    """
+    nth, fault = 0, None
+    while fault is None or fault.hits:
+        nth += 1
+        vfs = FaultVfs(mem := MemVfs())
+        manager = await start(vfs)
+        for partition in range(2):
+            handle = await manager.create(TopicPartition("t", partition), TOPIC_ID)
+            await append(handle, epoch=3)
+            if partition:
+                await handle.flush()
+                await tear_end(vfs, handle)
+        fault = vfs.inject(
+            Fault(errno=ENOSPC, path="/d1/t-*", kinds=frozenset({kind}), nth=nth, sticky=False)
+        )
+        assert await close_logs(manager.dirs()[0], manager.handles()) is None
+        for partition in range(2):
+            names = [entry.name for entry in mem.list_dir(f"/d1/t-{partition}")]
+            assert not [name for name in names if name.endswith(".tmp")]
+            paths = [f"/d1/t-{partition}/{name}" for name in names]
+            assert [path for path in paths if mem.open(path, OpenMode.READ).is_dirty] == []
+    assert nth > 7
+
+
+async def test_close_logs_without_any_space_closes_all_files() -> None:
+    vfs = FaultVfs(MemVfs())
+    manager = await start_with_records(vfs)
+    vfs.inject(Fault(errno=ENOSPC, path="/d1/t-0/*", kinds=frozenset({"write_at"})))
+    error = await close_logs(manager.dirs()[0], manager.handles())
+    assert error is not None and "No space" in error.message
+    for handle in manager.handles():
+        assert all(segment.file is None for segment in handle.view.segments)

@@ -479,21 +479,38 @@ async def test_close_of_a_log_that_fails_closes_the_other_logs() -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["*recovery-point-offset*", "*log-start-offset*", "*.kafka_cleanshutdown*"]
+    "path",
+    [
+        "*.index.tmp",
+        "*.timeindex.tmp",
+        "*.snapshot.tmp",
+        "*leader-epoch-checkpoint.tmp",
+        "*recovery-point-offset*",
+        "*log-start-offset*",
+        "*.kafka_cleanshutdown*",
+    ],
 )
-async def test_close_that_finds_the_disk_full_uses_the_reserve(path: str) -> None:
+@pytest.mark.parametrize("kind", ["write_at", "rename"])
+async def test_close_that_finds_the_disk_full_uses_the_reserve(path: str, kind: str) -> None:
     """Without the mark the replicas would not be eligible to lead (ADR 57)."""
     mem = MemVfs()
     vfs = FaultVfs(mem)
     manager = await start(vfs)
-    handle = await manager.create(TP, TOPIC_ID)
-    await handle.append_as_leader(batch(), headers_of(batch()), 0)
-    fault = vfs.inject(Fault(errno=ENOSPC, path=path, kinds=frozenset({"write_at"}), sticky=False))
+    other = TopicPartition("u", 0)
+    for tp in (TP, other):
+        handle = await manager.create(tp, TOPIC_ID)
+        await handle.append_as_leader(batch(), headers_of(batch()), 4)
+    fault = vfs.inject(Fault(errno=ENOSPC, path=path, kinds=frozenset({kind}), sticky=False))
     await manager.close(1)
     assert fault.hits == 1
     assert mem.exists("/d1/.kafka_cleanshutdown")
     points = (mem.read_if_exists("/d1/recovery-point-offset-checkpoint") or b"").decode()
-    assert points.split("\n")[2] == "t 0 1"
+    assert points.split("\n")[2:4] == ["t 0 1", "u 0 1"]
+    again = await start(mem.crash_clone(1))
+    for tp in (TP, other):
+        handle = again.get(tp)
+        assert handle is not None
+        assert (handle.log_end_offset, handle.latest_epoch) == (1, 4)
 
 
 async def test_delete_that_found_no_space_can_be_repeated() -> None:
