@@ -16,7 +16,7 @@ import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from kraftjbod.core import buggify
 from kraftjbod.core.errors import CorruptRecordError, LogDirImpairedError, OverloadedError
@@ -56,6 +56,10 @@ from kraftjbod.storage.segments.transaction_index import AbortedTransaction
 from kraftjbod.storage.vfs import REMOVAL_BYTES, VfsFile, shrink
 
 T = TypeVar("T")
+#: Searches for a largest timestamp that a record has. The second one is rare.
+_MAX_TIMESTAMP_SEARCHES: Final = 8
+#: Not later than the timestamp of any record.
+_EARLIEST: Final = -(2**63)
 #: An operation that may raise SegmentUnreadError; it gets the segment that was surveyed for it.
 ByIndex = Callable[[UnifiedLog, LogSegment | None], T]
 
@@ -448,14 +452,30 @@ class LogHandle:
     async def offset_of_max_timestamp(self) -> FoundTimestamp | None:
         """Return the first record with the largest timestamp of the log; None if the log is empty.
 
-        Limits and errors are those of :meth:`offset_for_timestamp`.
+        Limits and errors are those of :meth:`offset_for_timestamp`. The answer is the first record
+        of the log if ``_MAX_TIMESTAMP_SEARCHES`` searches found timestamps that no record has:
+        records are deleted all the time, or a client wrote batches with wrong timestamps.
         """
-        search = MaxTimestampSearch()
+        doubtful_segments, unmatched_batches = set[int](), set[int]()
+        for _ in range(_MAX_TIMESTAMP_SEARCHES):
+            largest = await self._largest_timestamp(
+                MaxTimestampSearch(doubtful_segments, unmatched_batches)
+            )
+            if largest.largest is None:
+                break
+            search = LogTimeSearch(largest.largest, largest.base_offset)
+            if (found := await self._search(search)) is not None:
+                return found
+            # The record was deleted meanwhile, or is hidden in a batch in which the log starts, or
+            # compaction removed it and left the batch.
+            doubtful_segments.add(largest.base_offset)
+            unmatched_batches |= search.unmatched
+        return await self._search(LogTimeSearch(_EARLIEST))
+
+    async def _largest_timestamp(self, search: MaxTimestampSearch) -> MaxTimestampSearch:
         while not search.is_over:
             await self._ask_by_index(lambda log, surveyed: log.search(search, surveyed))
-        if search.largest is None:
-            return None
-        return await self._search(LogTimeSearch(search.largest, search.base_offset))
+        return search
 
     def _cached_reader(self, segment: LogSegment) -> ReadAt | None:
         file = segment.file

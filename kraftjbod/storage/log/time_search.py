@@ -9,14 +9,18 @@
   offset. That is not later than the exact answer.
 * A segment's time index may be wrong, so the caller supplies a function that repeats a search
   with a rebuilt index.
+* Between two turns segments may be deleted, truncated, compacted or rolled, and the log start may
+  advance. A turn therefore finds its place by offset. A maximum whose record was deleted meanwhile
+  is searched for again.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from kraftjbod.core.errors import OperatingError
 from kraftjbod.protocol.framing import Buffer
@@ -26,6 +30,8 @@ from kraftjbod.protocol.records import open_body
 from kraftjbod.storage.log.log_values import FoundTimestamp
 from kraftjbod.storage.segments.batch_walk import walk_to
 from kraftjbod.storage.segments.segment import LogSegment
+
+T = TypeVar("T")
 
 #: Headers that are read per turn of the directory's thread, which takes some milliseconds.
 _BATCHES_PER_TURN: Final = 2_000
@@ -51,9 +57,12 @@ class _Seen(NamedTuple):
     data: Buffer | None
 
 
-#: ``(segment number, search)``: run the search, and repeat it with a rebuilt index if the first one
-#: led to no batch.
-ByIndex = Callable[[int, Callable[[], _Seen | None]], _Seen | None]
+class ByIndex(Protocol):
+    """Runs a search in segment number ``at``, and repeats it with a rebuilt index if the first one
+    led to no batch.
+    """
+
+    def __call__(self, at: int, search: Callable[[], T], /) -> T: ...
 
 
 class LogTimeSearch:
@@ -75,6 +84,8 @@ class LogTimeSearch:
         self._next_offset = from_offset
         self._found: _Seen | None = None
         self._opened = 0
+        #: Base offsets of batches that were opened and have no record that matches.
+        self.unmatched: set[int] = set()
         self.is_over = False
         #: None until an answer is found, and if there is none.
         self.answer: FoundTimestamp | None = None
@@ -123,13 +134,49 @@ class LogTimeSearch:
             self.answer = _first_in(found.data, header, self._timestamp, start)
         # The log may start inside this batch, and its matching records may be before that.
         self.is_over = self.answer is not None
+        if not self.is_over:
+            self.unmatched.add(header.base_offset)
+
+
+class _Doubtful(NamedTuple):
+    """A segment whose largest timestamp may belong to no record of the log."""
+
+    base_offset: int
+    #: No batch of the segment has a larger timestamp.
+    bound: int
+    #: Batches that end before this offset were examined.
+    next_offset: int
+
+
+class _Walked(NamedTuple):
+    #: The largest timestamp of the batches; None if there are none.
+    largest: int | None
+    #: Where the next turn continues; None at the end of the segment.
+    next_offset: int | None
 
 
 class MaxTimestampSearch:
-    """Search for the largest timestamp of a log. Call :meth:`scan` until :attr:`is_over`."""
+    """Search for the largest timestamp of a log. Call :meth:`scan` until :attr:`is_over`.
 
-    def __init__(self) -> None:
+    Cost: the last index entry of each segment. If the record of such an entry was deleted by
+    DeleteRecords, and no other segment has a larger timestamp, the headers of that segment.
+    """
+
+    def __init__(
+        self,
+        doubtful_segments: AbstractSet[int] = frozenset(),
+        unmatched_batches: AbstractSet[int] = frozenset(),
+    ) -> None:
+        """Create the search, or a second one after no record had the result of the first one.
+
+        :param doubtful_segments: base offsets of segments whose headers are to be read.
+        :param unmatched_batches: base offsets of batches that are omitted from those.
+        """
+        self._doubtful_segments = doubtful_segments
+        self._unmatched_batches = unmatched_batches
         self._next_offset = 0
+        self._are_entries_read = False
+        self._doubtful: list[_Doubtful] = []
         self.is_over = False
         #: Result so far; None if no segment has batches.
         self.largest: int | None = None
@@ -140,17 +187,52 @@ class MaxTimestampSearch:
         self,
         segments: Sequence[LogSegment],
         start_offset: int,
-        _by_index: ByIndex,
+        by_index: ByIndex,
     ) -> None:
         """Read the largest timestamps of the next segments, in the directory's thread."""
+        if not self._are_entries_read:
+            self._read_entries(segments, start_offset)
+        elif self._doubtful:
+            self._walk_doubtful(segments, start_offset, by_index)
+        while self._doubtful and self.largest is not None:
+            if self._doubtful[-1].bound >= self.largest:
+                break
+            self._doubtful.pop()
+        self.is_over = self._are_entries_read and not self._doubtful
+
+    def _read_entries(self, segments: Sequence[LogSegment], start_offset: int) -> None:
         for at in _segments_of_turn(segments, max(start_offset, self._next_offset)):
-            found = segments[at].largest_timestamp()
-            if found is not None and (self.largest is None or found.timestamp > self.largest):
-                self.largest, self.base_offset = found.timestamp, segments[at].base_offset
+            base_offset, found = segments[at].base_offset, segments[at].largest_timestamp()
+            if found is None:
+                pass
+            elif found.offset < start_offset or base_offset in self._doubtful_segments:
+                self._doubtful.append(_Doubtful(base_offset, found.timestamp, base_offset))
+            else:
+                self._note(found.timestamp, base_offset)
             if at + 1 == len(segments):
-                self.is_over = True
+                self._are_entries_read = True
             else:
                 self._next_offset = segments[at + 1].base_offset
+
+    def _walk_doubtful(
+        self, segments: Sequence[LogSegment], start_offset: int, by_index: ByIndex
+    ) -> None:
+        """Read the next headers of the last doubtful segment."""
+        one = self._doubtful.pop()
+        at = bisect_left(segments, one.base_offset, key=lambda s: s.base_offset)
+        if at == len(segments) or segments[at].base_offset != one.base_offset:
+            return  # It was deleted.
+        begin = max(start_offset, one.next_offset)
+        walked = by_index(at, partial(_largest_in, segments[at], begin, self._unmatched_batches))
+        if walked.largest is not None:
+            self._note(walked.largest, one.base_offset)
+        if walked.next_offset is not None:
+            self._doubtful.append(one._replace(next_offset=walked.next_offset))
+
+    def _note(self, timestamp: int, base_offset: int) -> None:
+        found = timestamp, -base_offset
+        if self.largest is None or found > (self.largest, -self.base_offset):
+            self.largest, self.base_offset = timestamp, base_offset
 
 
 def _segments_of_turn(segments: Sequence[LogSegment], begin: int) -> Iterator[int]:
@@ -181,6 +263,28 @@ def _scan_segment(segment: LogSegment, timestamp: int, from_offset: int) -> _See
         position += header.size_bytes
         located = walk_to(segment.read_at, position, segment.size_bytes, begin)
     return None if located is None else _Seen(header, None)
+
+
+def _largest_in(
+    segment: LogSegment, from_offset: int, unmatched_batches: AbstractSet[int]
+) -> _Walked:
+    """Return the largest timestamp of the next batches with records from ``from_offset`` on.
+
+    Not all of these records are examined: the largest one of the first batch may be before
+    ``from_offset``.
+    """
+    largest: int | None = None
+    located = segment.position_of(from_offset)
+    for _ in range(_BATCHES_PER_TURN):
+        if located is None:
+            return _Walked(largest, None)
+        position, header = located
+        if header.record_count and header.base_offset not in unmatched_batches:
+            newest = header.max_timestamp
+            largest = newest if largest is None else max(largest, newest)
+        position += header.size_bytes
+        located = walk_to(segment.read_at, position, segment.size_bytes, from_offset)
+    return _Walked(largest, None if located is None else located.header.base_offset)
 
 
 def _first_in(

@@ -18,6 +18,7 @@ from kraftjbod.core.errors import (
 )
 from kraftjbod.core.loop.completion import Completion
 from kraftjbod.core.topic_config import TopicConfig
+from kraftjbod.protocol.raw_records import empty_batch
 from kraftjbod.protocol.record_batch import Compression
 from kraftjbod.protocol.records import Record, build_batch
 from kraftjbod.storage.log.log_handle import LogHandle
@@ -41,6 +42,7 @@ from tests.faults.rig import (
     read_log,
 )
 from tests.faults.vfs_fault import Fault, FaultVfs
+from tests.unit.storage.tiny_records import tiny
 
 NO_LIMIT = 2**62
 CONFIG = TopicConfig(segment_bytes=1024, index_interval_bytes=100, file_delete_delay_ms=10)
@@ -274,6 +276,98 @@ async def test_offset_for_timestamp_and_max_timestamp_find_single_records() -> N
     data = build_batch(within, compression=Compression.GZIP)
     await handle.append_as_leader(data, headers_of(data), 3)
     assert await handle.offset_of_max_timestamp() == (900, 5, 3), "a record, not its batch"
+
+
+async def with_timestamps(*timestamps: int) -> LogHandle:
+    """Return a log with a record per batch, and several segments if there are many records."""
+    handle, *_ = await make()
+    for timestamp in timestamps:
+        data = batch(timestamp=timestamp, body=bytes(200))
+        await handle.append_as_leader(data, headers_of(data), 3)
+    handle.high_watermark = handle.log_end_offset
+    return handle
+
+
+async def test_offset_of_max_timestamp_ignores_deleted_records() -> None:
+    """The entries of the time index still have the timestamp of the deleted record."""
+    handle = await with_timestamps(900, 5, 7, 6)
+    await handle.start_at(1)
+    assert await handle.offset_of_max_timestamp() == (7, 2, 3)
+    await handle.start_at(3)
+    assert await handle.offset_of_max_timestamp() == (6, 3, 3)
+    await handle.start_at(4)
+    assert await handle.offset_of_max_timestamp() is None
+
+
+async def test_offset_of_max_timestamp_prefers_the_first_of_equal_records() -> None:
+    handle = await with_timestamps(900, *[7] * 20)
+    assert len(handle.view.segments) > 2
+    await handle.start_at(1)
+    assert await handle.offset_of_max_timestamp() == (7, 1, 3)
+
+
+async def test_offset_of_max_timestamp_ignores_deleted_records_of_a_batch() -> None:
+    """The header of the batch in which the log starts has the timestamp of a deleted record."""
+    handle, *_ = await make()
+    records = [Record(key=b"k", timestamp_ms=timestamp) for timestamp in (900, 5, 8)]
+    data = build_batch(records)
+    await handle.append_as_leader(data, headers_of(data), 3)
+    handle.high_watermark = 3
+    await handle.start_at(1)
+    assert await handle.offset_of_max_timestamp() == (5, 1, 3), "the first record, as a fallback"
+    data = batch(timestamp=9)
+    await handle.append_as_leader(data, headers_of(data), 3)
+    assert await handle.offset_of_max_timestamp() == (9, 3, 3)
+
+
+async def test_offset_of_max_timestamp_ignores_batches_without_records() -> None:
+    """Compaction keeps the last batch of each producer, even without its records."""
+    handle, *_ = await make()
+    emptied = empty_batch(headers_of(batch(2, timestamp=900, epoch=3))[0])
+    await handle.append_as_follower(emptied + batch(2, base_offset=2, timestamp=7, epoch=3))
+    assert await handle.offset_of_max_timestamp() == (7, 2, 3)
+
+
+async def test_offset_of_max_timestamp_finds_a_record_despite_wrong_headers() -> None:
+    """Any client may send a batch whose header has a larger timestamp than all its records."""
+    handle, *_ = await make()
+    for _ in range(40):
+        data = tiny(1, compression=Compression.NONE)
+        await handle.append_as_leader(data, headers_of(data), 3)
+    found = await handle.offset_of_max_timestamp()
+    assert found is not None and found.offset in range(40)
+
+
+async def test_offset_of_max_timestamp_while_records_are_deleted_finds_the_next_largest() -> None:
+    """DeleteRecords, retention or a roll come between the steps of the search."""
+    handle = await with_timestamps(*range(900, 800, -5))
+    assert len(handle.view.segments) > 3
+    second = handle.view.segments[1].base_offset
+    search = asyncio.create_task(handle.offset_of_max_timestamp())
+    await asyncio.sleep(0)
+    await handle.start_at(second + 1)
+    assert await search == (900 - 5 * (second + 1), second + 1, 3)
+    search = asyncio.create_task(handle.offset_of_max_timestamp())
+    await asyncio.sleep(0)
+    deleting = asyncio.create_task(handle.start_at(second + 2))
+    await asyncio.sleep(0)
+    await handle.roll()
+    await deleting
+    assert await search == (900 - 5 * (second + 2), second + 2, 3)
+    search = asyncio.create_task(handle.offset_of_max_timestamp())
+    await asyncio.sleep(0)
+    await handle.start_at(handle.log_end_offset)
+    assert await handle.apply_retention() > 0
+    assert await search is None
+
+
+async def test_offset_of_max_timestamp_during_a_truncation_finds_a_remaining_record() -> None:
+    handle = await with_timestamps(*range(800, 900, 5))
+    search = asyncio.create_task(handle.offset_of_max_timestamp())
+    await asyncio.sleep(0)
+    await handle.truncate_to(2)
+    found = await search
+    assert found in ((805, 1, 3), (895, 19, 3))
 
 
 async def test_operations_on_an_offline_directory_fail_at_once() -> None:

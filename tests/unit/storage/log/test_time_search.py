@@ -11,7 +11,7 @@ from kraftjbod.protocol.raw_records import empty_batch
 from kraftjbod.protocol.record_batch import HEADER_BYTES, Compression, read_header
 from kraftjbod.protocol.records import Record, build_batch
 from kraftjbod.storage.log.log_values import FoundTimestamp
-from kraftjbod.storage.log.time_search import ByIndex, LogTimeSearch
+from kraftjbod.storage.log.time_search import ByIndex, LogTimeSearch, MaxTimestampSearch
 from kraftjbod.storage.segments.segment import LogSegment
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import headers_of
@@ -161,6 +161,23 @@ def test_time_search_scan_is_bounded_and_continues_in_the_next_step() -> None:
             search.open()
     assert search.answer == FoundTimestamp(700, 5_001, 5_001)
     assert turns >= 3
+
+
+def test_max_timestamp_search_walks_headers_in_bounded_steps_and_only_if_necessary() -> None:
+    """The first record was the newest one of its segment, and was deleted."""
+    old = [at(base, 900 if base == 0 else 100 + base % 7) for base in range(5_000)]
+    made = segments(old, [at(5_000, 106)], [at(5_001, 105)])
+    search = MaxTimestampSearch()
+    turns = 0
+    while not search.is_over:
+        search.scan(made, 1, straight)
+        turns += 1
+    assert (search.largest, search.base_offset) == (106, 0), "the first segment that has it"
+    assert turns == 4
+    newer = [*made[:2], *segments([at(5_001, 901)])]
+    search = MaxTimestampSearch()
+    search.scan(newer, 1, straight)
+    assert search.is_over and (search.largest, search.base_offset) == (901, 5_001)
 
 
 def test_time_search_ignores_a_record_with_an_impossible_offset() -> None:
