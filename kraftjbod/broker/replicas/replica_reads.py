@@ -23,16 +23,17 @@ from typing import Final, NamedTuple
 
 from kraftjbod.broker.partitions.fetch_sessions import CONSUMER, NO_EPOCH, REPLICA_READER, FetchFrom
 from kraftjbod.broker.partitions.nearest_replica import nearest_replica, require_readable
-from kraftjbod.broker.partitions.partition import Partition
+from kraftjbod.broker.partitions.partition import ANY_EPOCH, Partition
 from kraftjbod.broker.replicas.hosted_replicas import HostedReplica, HostedReplicas
 from kraftjbod.core.errors import (
     CorruptRecordError,
     ErrorCode,
     LogDirImpairedError,
+    NotLeaderOrFollowerError,
     OffsetOutOfRangeError,
     OperatingError,
 )
-from kraftjbod.core.ids import NO_LEADER, BrokerId, TopicPartition
+from kraftjbod.core.ids import NO_LEADER, BrokerId, LeaderEpoch, TopicPartition
 from kraftjbod.core.loop.timing import Clock
 from kraftjbod.protocol.framing import Buffer
 from kraftjbod.protocol.record_batch import end_of_batches, offset_after_empty
@@ -313,6 +314,19 @@ class ReplicaReads:
         partition.require_leader(epoch)
         return partition, handle
 
+    def _require_same_leader(
+        self, topic_partition: TopicPartition, partition: Partition, leader_epoch: LeaderEpoch
+    ) -> None:
+        """Require that this broker still leads in ``leader_epoch``, after a wait.
+
+        :raises NotLeaderOrFollowerError: otherwise. The log may have been truncated meanwhile.
+        """
+        now, _ = self._leader(topic_partition, ANY_EPOCH)
+        if now is not partition or partition.leader_epoch != leader_epoch:
+            raise NotLeaderOrFollowerError(
+                f"{topic_partition} got another leader epoch than {leader_epoch} during the search"
+            )
+
     # --- offsets ---------------------------------------------------------------------------------
 
     async def find_offset(
@@ -326,12 +340,14 @@ class ReplicaReads:
         """Return the offset of the first record at or after a timestamp, or of a special timestamp.
 
         All fields are -1 if there is none below the high watermark, or below the last stable offset
-        with ``is_committed_only``.
+        with ``is_committed_only``. The end is that at the end of the search, so that records are
+        found which were committed meanwhile.
 
-        :raises OperatingError: this broker does not lead, or does not know the high watermark yet
-            (KIP-207).
+        :raises OperatingError: this broker does not lead during the whole search, or does not know
+            the high watermark yet (KIP-207).
         """
         partition, handle = self._leader(topic_partition, current_leader_epoch)
+        leader_epoch = partition.leader_epoch
         if timestamp_ms in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP):
             start = handle.log_start_offset
             return FoundOffset(NO_TIMESTAMP, start, _epoch_of_start(partition, handle))
@@ -340,9 +356,9 @@ class ReplicaReads:
                 f"{topic_partition} has a new leader that is still learning what is committed",
                 code=ErrorCode.OFFSET_NOT_AVAILABLE,
             )
-        end = _readable_end(partition, handle, is_committed_only=is_committed_only)
         match timestamp_ms:
             case _ if timestamp_ms == LATEST_TIMESTAMP:
+                end = _readable_end(partition, handle, is_committed_only=is_committed_only)
                 return FoundOffset(NO_TIMESTAMP, end, partition.leader_epoch)
             case _ if timestamp_ms == MAX_TIMESTAMP:
                 found = await handle.offset_of_max_timestamp()
@@ -355,6 +371,8 @@ class ReplicaReads:
                     f"timestamp {timestamp_ms} has no meaning here",
                     code=ErrorCode.UNSUPPORTED_VERSION,
                 )
+        self._require_same_leader(topic_partition, partition, leader_epoch)
+        end = _readable_end(partition, handle, is_committed_only=is_committed_only)
         if found is None or found[1] >= end:
             return FoundOffset(NO_TIMESTAMP, NO_OFFSET, NO_EPOCH)
         return FoundOffset(*found)

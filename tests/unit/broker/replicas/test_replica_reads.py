@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+
 from kraftjbod.broker.partitions.fetch_sessions import REPLICA_READER, FetchFrom
 from kraftjbod.broker.partitions.follower_state import Speaker
 from kraftjbod.broker.replicas.hosted_replicas import HostedReplica
-from kraftjbod.broker.replicas.replica_reads import ReplicaReads
-from kraftjbod.core.errors import ErrorCode
-from kraftjbod.core.ids import BrokerId
+from kraftjbod.broker.replicas.replica_reads import (
+    MAX_TIMESTAMP,
+    NO_OFFSET,
+    FoundOffset,
+    ReplicaReads,
+)
+from kraftjbod.core.errors import ErrorCode, NotLeaderOrFollowerError
+from kraftjbod.core.ids import BrokerId, PartitionEpoch
 from kraftjbod.protocol.raw_records import empty_batch
+from kraftjbod.storage.log_dirs.log_dir import LogDir
+from kraftjbod.storage.log_dirs.log_dir_policy import OpKind
 from tests.faults.rig import batch, headers_of
 from tests.unit.broker.broker_rig import TP, BrokerRig, brokers, partition, produce, topic
+from tests.unit.broker.gates import until
 from tests.unit.broker.impaired_dirs import fill, stall
 from tests.unit.broker.scripted_controller import RealClock
 
@@ -227,3 +243,61 @@ async def test_debug_consumer_read_of_a_follower_reports_damage_and_checks_the_e
         fenced = wanted._replace(current_leader_epoch=2)
         data = reads.read(fenced, min_one_batch=True, is_first_read=True)
         assert data.code is ErrorCode.FENCED_LEADER_EPOCH
+
+
+@contextmanager
+def busy(log_dir: LogDir) -> Iterator[None]:
+    """Occupy the directory's thread, so that later operations wait until the context ends."""
+    gate = threading.Event()
+    log_dir.submit_operation(OpKind.READ, gate.wait)
+    try:
+        yield
+    finally:
+        gate.set()
+
+
+async def begin_search(reads: ReplicaReads, timestamp_ms: int) -> asyncio.Task[FoundOffset]:
+    """Return a search whose first operation is queued."""
+    search = asyncio.create_task(reads.find_offset(TP, timestamp_ms, current_leader_epoch=-1))
+    await asyncio.sleep(0)
+    return search
+
+
+@pytest.mark.parametrize("timestamp_ms", [MAX_TIMESTAMP, 1_500, 9_999])
+@pytest.mark.parametrize("leader", [1, 2])
+async def test_find_offset_during_a_change_of_the_leader_epoch_raises_not_leader(
+    timestamp_ms: int, leader: int
+) -> None:
+    """The log may be truncated or restarted meanwhile, and then nothing is found in it."""
+    async with brokers() as (rig,):
+        await rig.follow(topic(), partition(replicas=(1, 2), isr=[1]))
+        await rig.ask(produce(batch(2, timestamp=2_000), acks=1), 9)
+        hosted = rig.parts.hosted.get(TP)
+        assert hosted is not None and hosted.partition is not None
+        changed = hosted.partition
+        with busy(rig.dirs[0]):
+            search = await begin_search(reads_of(rig), timestamp_ms)
+            rig.replay(partition(replicas=(1, 2), isr=[1, 2], leader=leader, epoch=1))
+            await until(lambda: changed.leader_epoch == 1)
+        with pytest.raises(NotLeaderOrFollowerError):
+            await search
+
+
+@pytest.mark.parametrize("timestamp_ms", [MAX_TIMESTAMP, 1_500])
+async def test_find_offset_finds_records_that_are_committed_during_the_search(
+    timestamp_ms: int,
+) -> None:
+    async with brokers() as (rig,):
+        both = partition(replicas=(1, 2))
+        await rig.follow(topic(), both)
+        await rig.ask(produce(batch(2, timestamp=2_000), acks=1), 9)
+        reads = reads_of(rig)
+        uncommitted = await reads.find_offset(TP, timestamp_ms, current_leader_epoch=-1)
+        assert uncommitted.offset == NO_OFFSET
+        with busy(rig.dirs[0]):
+            search = await begin_search(reads, timestamp_ms)
+            rig.replay(replace(both, isr=(BrokerId(1),), partition_epoch=PartitionEpoch(1)))
+            hosted = rig.parts.hosted.get(TP)
+            assert hosted is not None and hosted.partition is not None
+            assert hosted.partition.high_watermark == 2
+        assert await search == FoundOffset(2_000, 0, 0)
