@@ -114,6 +114,14 @@ class ClusterView:
         """Return voters and observers."""
         return [*self._quorum, *self._cluster.observers]
 
+    def mistaken_controllers(self) -> set[ReplicaKey]:
+        """Return the replica keys of controllers whose disks were formatted as another quorum."""
+        return {
+            ReplicaKey(BrokerId(host.node_id), host.directory_id)
+            for host in self._cluster.controllers
+            if host.is_standalone
+        }
+
     def drivers(self) -> list[tuple[str, RaftDriver]]:
         """Return the Raft drivers of all running controllers and observers, by name."""
         found = [(host.name, self._driver(host)) for host in self._all_controllers]

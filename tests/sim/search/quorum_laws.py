@@ -168,6 +168,10 @@ class QuorumLaws:
             first = self._log_ids.setdefault(name, log_id)
             if first != log_id:
                 self._found(f"{name} followed metadata log {first}, and follows {log_id}")
+        mistaken = self._view.mistaken_controllers()
+        for name, driver in self._view.drivers() if mistaken else ():
+            if (core := driver._core) is not None and core.leader in mistaken:
+                self._found(f"{name} follows {core.leader}, which has another metadata log")
 
     # --- each ------------------------------------------------------------------------------------
 

@@ -5,8 +5,9 @@ import dataclasses
 import pytest
 
 from kraftjbod.cli.clients.cluster_admin import create_topic
-from kraftjbod.core.ids import Uuid
+from kraftjbod.core.ids import BrokerId, Uuid
 from kraftjbod.raft.machine.messages import HardState, node
+from kraftjbod.raft.machine.voter_set import ReplicaKey
 from kraftjbod.testing.simulation.simulated_cluster import SimulatedCluster
 from tests.sim.search.cluster_view import ClusterView
 from tests.sim.search.quorum_laws import QuorumLaws
@@ -172,3 +173,25 @@ def test_controller_that_follows_another_log_without_a_new_disk_is_found() -> No
     assert len(findings) == 1, findings
     assert findings[0].startswith(f"{host.name} followed metadata log")
     assert findings[0].endswith(f"and follows {another}")
+
+
+def test_voter_that_follows_a_controller_of_another_log_is_found() -> None:
+    findings: list[str] = []
+    with SimulatedCluster(3, controllers=3, brokers=1, log_dirs=1) as cluster:
+        laws = QuorumLaws(ClusterView(cluster), found=findings.append)
+        cluster.start()
+        cluster.run_for(100)
+        laws.look()
+        follower, mistaken = [host for host in cluster.controllers if not host.is_active]
+        mistaken.kill()
+        cluster.replace_metadata_disk(mistaken, is_standalone=True)
+        laws.forgets_all(mistaken.name)
+        mistaken.start()
+        cluster.run_for(1_000)
+        laws.look()
+        assert findings == []
+        assert follower.daemon is not None and follower.daemon.controller is not None
+        key = ReplicaKey(BrokerId(mistaken.node_id), mistaken.directory_id)
+        follower.daemon.controller.driver.core.leader = key
+        laws.look()
+        assert findings == [f"{follower.name} follows {key}, which has another metadata log"]
