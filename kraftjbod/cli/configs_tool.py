@@ -35,6 +35,7 @@ from kraftjbod.cli.clients.first_contact import controllers_at
 from kraftjbod.cli.clients.group_admin import list_groups
 from kraftjbod.cli.terminal.command import (
     ClusterAddress,
+    bootstrap_options,
     config_option,
     echo_json,
     format_option,
@@ -109,15 +110,8 @@ class Order:
 
 
 @tool()
-@click.option(
-    "--bootstrap-server",
-    metavar="HOST:PORT,...",
-    help="Addresses of brokers for the first connection.",
-)
-@click.option(
-    "--bootstrap-controller",
-    metavar="HOST:PORT,...",
-    help="Addresses of controllers, for their own configuration or that of a dead broker.",
+@bootstrap_options(
+    "Addresses of controllers, for their own configuration or that of a dead broker."
 )
 @config_option
 @timeout_option
@@ -155,10 +149,6 @@ def main(
     as_json: bool,
 ) -> None:
     """Show and change the configuration of topics, brokers and groups."""
-    if (bootstrap_server is None) == (bootstrap_controller is None):
-        raise click.UsageError(
-            "Exactly one of --bootstrap-server or --bootstrap-controller must be specified"
-        )
     if entity_name is not None and entity_default:
         raise click.UsageError("--entity-name and --entity-default exclude each other")
     order = Order(

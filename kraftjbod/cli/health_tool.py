@@ -27,7 +27,13 @@ from kraftjbod.cli.clients.cluster_admin import describe_fencing
 from kraftjbod.cli.clients.cluster_client import ClusterClient, parse_bootstrap
 from kraftjbod.cli.clients.first_contact import WrongPortError, is_controller, refuse_brokers
 from kraftjbod.cli.clients.replica_admin import LogDirDescription, describe_own_log_dirs
-from kraftjbod.cli.terminal.command import fail, json_option, timeout_option, tool
+from kraftjbod.cli.terminal.command import (
+    fail,
+    json_option,
+    require_one_address,
+    timeout_option,
+    tool,
+)
 from kraftjbod.core.errors import (
     ConfigError,
     ConnectionLostError,
@@ -90,11 +96,9 @@ def main(
     as_json: bool,
 ) -> None:
     """Report by exit code 0 or 1 whether one broker or controller serves."""
-    address = bootstrap_server or bootstrap_controller
-    if address is None or (bootstrap_server is not None and bootstrap_controller is not None):
-        raise click.UsageError(
-            "Exactly one of --bootstrap-server or --bootstrap-controller must be specified"
-        )
+    require_one_address(bootstrap_server, bootstrap_controller)
+    address = bootstrap_server if bootstrap_server is not None else bootstrap_controller
+    assert address is not None
     try:
         several = len(parse_bootstrap(address)) > 1
     except ConfigError as e:

@@ -32,6 +32,7 @@ from kraftjbod.cli.terminal.command import (
     Answer,
     ClusterAddress,
     answering,
+    bootstrap_options,
     config_option,
     read_file,
     report,
@@ -106,16 +107,7 @@ class Quorum:
 
 
 @tool_group()
-@click.option(
-    "--bootstrap-server",
-    metavar="HOST:PORT,...",
-    help="Addresses of brokers for the first connection.",
-)
-@click.option(
-    "--bootstrap-controller",
-    metavar="HOST:PORT,...",
-    help="Addresses of controllers instead of brokers.",
-)
+@bootstrap_options("Addresses of controllers instead of brokers.")
 @config_option
 @timeout_option
 @click.pass_context
@@ -128,10 +120,6 @@ def main(
     give_up_ms: int,
 ) -> None:
     """Describe and change the quorum of controllers."""
-    if (bootstrap_server is None) == (bootstrap_controller is None):
-        raise click.UsageError(
-            "Exactly one of --bootstrap-server or --bootstrap-controller must be specified"
-        )
     context.obj = Quorum(
         brokers=bootstrap_server,
         controllers=bootstrap_controller,

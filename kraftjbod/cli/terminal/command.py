@@ -261,22 +261,59 @@ def connection_options(command: F, *, required: bool = True, old_config: str | N
     return cast(F, given)
 
 
+def bootstrap_options(
+    controllers_help: str = "Addresses of controllers instead of brokers; one must be active.",
+) -> Callable[[F], F]:
+    """Add ``--bootstrap-server`` and ``--bootstrap-controller``, of which one must be given.
+
+    The command gets ``bootstrap_server`` and ``bootstrap_controller``, one of which is None.
+    """
+
+    def decorate(command: F) -> F:
+        @click.option(
+            "--bootstrap-server",
+            metavar="HOST:PORT,...",
+            help="Addresses of brokers for the first connection.",
+        )
+        @click.option("--bootstrap-controller", metavar="HOST:PORT,...", help=controllers_help)
+        @functools.wraps(command)
+        def given(
+            *args: Any,
+            bootstrap_server: str | None,
+            bootstrap_controller: str | None,
+            **flags: Any,
+        ) -> object:
+            require_one_address(bootstrap_server, bootstrap_controller)
+            return command(
+                *args,
+                bootstrap_server=bootstrap_server,
+                bootstrap_controller=bootstrap_controller,
+                **flags,
+            )
+
+        return cast(F, given)
+
+    return decorate
+
+
+def require_one_address(bootstrap_server: str | None, bootstrap_controller: str | None) -> None:
+    """Check that exactly one of the two options was given.
+
+    :raises click.UsageError: none or both were given.
+    """
+    if (bootstrap_server is None) == (bootstrap_controller is None):
+        raise click.UsageError(
+            "Exactly one of --bootstrap-server or --bootstrap-controller must be specified"
+        )
+
+
 def either_options(command: F) -> F:
     """Add the options of :func:`connection_options` and ``--bootstrap-controller``.
 
     The command gets ``where``, a :class:`ClusterAddress` or a :class:`ControllerAddress`.
     """
 
-    @click.option(
-        "--bootstrap-server",
-        metavar="HOST:PORT,...",
-        help="Addresses of brokers for the first connection.",
-    )
-    @click.option(
-        "--bootstrap-controller",
-        metavar="HOST:PORT,...",
-        help="Addresses of controllers instead of brokers; one of them must be active.",
-    )
+    @bootstrap_options()
     @config_option
     @timeout_option
     @functools.wraps(command)
@@ -288,10 +325,6 @@ def either_options(command: F) -> F:
         give_up_ms: int,
         **flags: Any,
     ) -> object:
-        if (bootstrap_server is None) == (bootstrap_controller is None):
-            raise click.UsageError(
-                "Exactly one of --bootstrap-server or --bootstrap-controller must be specified"
-            )
         where: ClusterAddress | ControllerAddress
         if bootstrap_server is not None:
             where = ClusterAddress(
