@@ -245,35 +245,36 @@ class GroupCoordinator:
 
     def sync(self, group_id: str, request: SyncRequested) -> None:
         """Handle SyncGroup as :meth:`join`, with a :class:`SyncAnswer`."""
-        led = self.led_of(group_id)
-        group = led.groups.groups.get(group_id)
-        if group_id in led.groups.consumer_groups:
-            self._consumer.handle(led, led.groups.consumer_groups[group_id], request)
-        elif group is None:
-            complete(request.token, SyncAnswer(code=ErrorCode.UNKNOWN_MEMBER_ID))
-        else:
-            self._carry_out(led, group, request)
+        unknown = SyncAnswer(code=ErrorCode.UNKNOWN_MEMBER_ID)
+        self._pass_to_existing_group(group_id, request, unknown)
 
     def heartbeat(self, group_id: str, request: HeartbeatReceived) -> None:
         """Handle Heartbeat as :meth:`join`, with a :class:`HeartbeatAnswer`."""
-        led = self.led_of(group_id)
-        group = led.groups.groups.get(group_id)
-        if group_id in led.groups.consumer_groups:
-            self._consumer.handle(led, led.groups.consumer_groups[group_id], request)
-        elif group is None:
-            complete(request.token, HeartbeatAnswer(ErrorCode.UNKNOWN_MEMBER_ID))
-        else:
-            self._carry_out(led, group, request)
+        unknown = HeartbeatAnswer(ErrorCode.UNKNOWN_MEMBER_ID)
+        self._pass_to_existing_group(group_id, request, unknown)
 
     def leave(self, group_id: str, request: LeaveRequested) -> None:
         """Handle LeaveGroup as :meth:`join`, with a :class:`LeaveAnswer`."""
+        codes = tuple(ErrorCode.UNKNOWN_MEMBER_ID for _ in request.members)
+        self._pass_to_existing_group(group_id, request, LeaveAnswer(codes))
+
+    def _pass_to_existing_group(
+        self,
+        group_id: str,
+        request: SyncRequested | HeartbeatReceived | LeaveRequested,
+        unknown: SyncAnswer | HeartbeatAnswer | LeaveAnswer,
+    ) -> None:
+        """Pass a classic member's request to its group, of either protocol.
+
+        :param unknown: answer if the group does not exist.
+        :raises KafkaError: as :meth:`join`.
+        """
         led = self.led_of(group_id)
         group = led.groups.groups.get(group_id)
         if group_id in led.groups.consumer_groups:
             self._consumer.handle(led, led.groups.consumer_groups[group_id], request)
         elif group is None:
-            codes = tuple(ErrorCode.UNKNOWN_MEMBER_ID for _ in request.members)
-            complete(request.token, LeaveAnswer(codes))
+            complete(request.token, unknown)
         else:
             self._carry_out(led, group, request)
 
