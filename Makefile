@@ -168,9 +168,12 @@ unit: setup  ## Unit tests only
 coverage: setup  ## Measure which lines the unit tests run; prints a figure per package and writes docs/coverage.md
 	@mkdir -p .cache/coverage
 	@$(PY) -m coverage erase
-	@$(PY) -m coverage run -m pytest -q -n $(JOBS) --dist loadfile tests/unit $(ARGS)
-	@$(PY) -m coverage combine -q
-	@$(PY) -m tests.tidy.coverage_page
+	@# A failed test does not keep the page from being written; make fails after it.
+	@failed=0; \
+	$(PY) -m coverage run -m pytest -q -n $(JOBS) --dist loadfile tests/unit $(ARGS) || failed=$$?; \
+	$(PY) -m coverage combine -q; \
+	$(PY) -m tests.tidy.coverage_page; \
+	[ $$failed = 0 ] || { echo "coverage: the page is written, but the unit tests failed" >&2; exit $$failed; }
 
 .PHONY: integration
 integration: setup test-packages  ## Real daemons with foreign clients, kill -9 and dying dirs
