@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import random
 import struct
@@ -179,6 +180,14 @@ def manager_of(
         default_config=config or TopicConfig(),
         random_bytes=random_bytes_of(next(_managers)),
     )
+
+
+async def require_no_report(channel: LogDirFailureChannel) -> None:
+    """Require that the channel has no failed directory to take."""
+    taking = asyncio.ensure_future(channel.take())
+    await asyncio.sleep(0)
+    assert not taking.done()
+    taking.cancel()
 
 
 async def checkpoint(manager: LogManager) -> None:

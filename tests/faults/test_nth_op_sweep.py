@@ -29,6 +29,7 @@ from tests.faults.rig import (
     manager_of,
     open_dir,
     read_log,
+    require_no_report,
 )
 from tests.faults.vfs_fault import Fault, FaultVfs
 
@@ -128,7 +129,7 @@ async def test_storage_error_at_each_operation_takes_the_directory_offline_witho
             return
         assert log_dir.state is LogDirState.OFFLINE, n
         assert await channel.take() is log_dir
-        assert channel._changed.empty()
+        await require_no_report(channel)
         for error in reported.errors:
             assert isinstance(error, KafkaStorageError), n
             assert error.directory_id in (log_dir.directory_id, None)

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from errno import EOPNOTSUPP
 from fnmatch import fnmatch
 from os import strerror
 from typing import TypeVar
@@ -280,3 +281,15 @@ class FaultFile:
 
     def close(self) -> None:
         self._vfs.do("close", self._path, self._inner.close)
+
+
+def no_cached_reads() -> Fault:
+    """Return the lack of a file system that cannot read from the page cache alone."""
+    return Fault(errno=EOPNOTSUPP, kinds=frozenset({"read_cached_at"}))
+
+
+def without_cached_reads(vfs: Vfs) -> FaultVfs:
+    """Return ``vfs`` on such a file system: every read takes place in the directory's thread."""
+    lacking = FaultVfs(vfs)
+    lacking.inject(no_cached_reads())
+    return lacking

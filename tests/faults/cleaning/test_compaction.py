@@ -32,7 +32,7 @@ from tests.faults.cleaning.compaction_rig import (
     keyed,
     read_all,
 )
-from tests.faults.rig import TOPIC_ID, TP, chores, format_dir, open_dir
+from tests.faults.rig import TOPIC_ID, TP, ManualClock, chores, format_dir, open_dir
 from tests.faults.vfs_fault import WRITING_KINDS, Fault, FaultVfs
 
 KEYS = st.sampled_from(["a", "b", "c", "d", "e"])
@@ -61,8 +61,8 @@ class Scenario:
 
     async def start(self) -> None:
         log_dir = compacting_dir(self.vfs)
-        self.manager = compacting_manager([log_dir])
-        self.manager._clock.ms = self.now_ms  # type: ignore[attr-defined]  # a ManualClock
+        self.clock = ManualClock(self.now_ms)
+        self.manager = compacting_manager([log_dir], clock=self.clock)
         await self.manager.load()
         self.handle = await self.manager.create(TP, TOPIC_ID)
         self.handle.high_watermark = self.handle.log_end_offset
@@ -82,7 +82,7 @@ class Scenario:
                 await chores(self.manager).purge_due()
             case "time":
                 self.now_ms += 700
-                self.manager._clock.ms = self.now_ms  # type: ignore[attr-defined]
+                self.clock.ms = self.now_ms
             case "truncate":
                 # Compaction uses committed records, so truncations stay in the active segment.
                 active = self.handle.view.segments[-1].base_offset

@@ -30,6 +30,7 @@ from tests.faults.rig import (
     manager_of,
     open_dir,
     random_bytes_of,
+    require_no_report,
 )
 from tests.faults.vfs_fault import Fault, FaultVfs
 
@@ -118,7 +119,7 @@ async def test_reopen_error_at_any_operation_leaves_the_directory_complete_or_of
                 refusals += 1
                 assert list(node.manager.dirs()) == [node.healthy, node.dead]
                 assert node.manager.get(TP) is None
-                assert node.news._changed.empty()
+                await require_no_report(node.news)
                 node.vfs.faults.remove(fault)
                 log_dir = await node.come_back()
         node.require_untouched()

@@ -15,7 +15,7 @@ from kraftjbod.core.ids import BrokerId, TopicPartition
 from kraftjbod.protocol.messages import FetchRequest
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import batch
-from tests.faults.vfs_fault import Fault, FaultVfs
+from tests.faults.vfs_fault import Fault, FaultVfs, no_cached_reads
 from tests.unit.broker.broker_rig import (
     TOPIC,
     TP,
@@ -119,7 +119,7 @@ async def test_fetch_read_error_takes_the_directory_offline(kind: str, errno: in
     async with brokers(1, sick, MemVfs()) as (rig,):
         await two_replicas(rig)
         if kind == "read_at":
-            rig.dirs[0]._cached_reads = False
+            sick.inject(no_cached_reads())
         sick.inject(Fault(errno=errno, kinds=frozenset({kind}), path="*.log"))
         with capture_logs() as logged:
             response = await rig.ask(fetch_both(), 12)

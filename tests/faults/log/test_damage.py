@@ -22,6 +22,7 @@ from tests.faults.rig import (
     open_dir,
     read_log,
 )
+from tests.faults.vfs_fault import without_cached_reads
 
 NO_LIMIT = 2**62
 BATCHES = 24
@@ -35,8 +36,7 @@ CONFIG = TopicConfig(segment_bytes=8 * SIZE, index_interval_bytes=2 * SIZE)
 async def written(vfs: MemVfs, *, checked: bool = True) -> tuple[LogManager, LogHandle]:
     """Write a log of many batches; with ``checked``, reads never use the page cache."""
     format_dir(vfs, "/d1", 1)
-    log_dir = open_dir(vfs)
-    log_dir._cached_reads = not checked
+    log_dir = open_dir(without_cached_reads(vfs) if checked else vfs)
     manager = manager_of([log_dir], CONFIG)
     await manager.load()
     handle = await manager.create(TP, TOPIC_ID)
@@ -49,8 +49,7 @@ async def written(vfs: MemVfs, *, checked: bool = True) -> tuple[LogManager, Log
 async def reloaded(vfs: MemVfs, manager: LogManager) -> LogHandle:
     """Stop the manager cleanly, and load the log again without a scan."""
     await manager.close(1)
-    log_dir = open_dir(vfs)
-    log_dir._cached_reads = False
+    log_dir = open_dir(without_cached_reads(vfs))
     again = manager_of([log_dir], CONFIG)
     await again.load()
     handle = again.get(TP)
@@ -208,8 +207,7 @@ async def test_damaged_index_file_is_rebuilt_and_reported(suffix: str, how: str)
     }[how]
     file.truncate(0)
     file.write_at(0, [rubbish])
-    log_dir = open_dir(vfs)
-    log_dir._cached_reads = False
+    log_dir = open_dir(without_cached_reads(vfs))
     again = manager_of([log_dir], CONFIG)
     with capture_logs() as logged:
         await again.load()
@@ -234,8 +232,7 @@ async def test_read_is_correct_with_any_changed_bit_in_an_index_entry(entry: int
     for bits in (1, 2, 4, 8, 16, 32):
         clone = vfs.crash_clone(0)
         flip(clone, files(clone, ".index")[0], 8 * entry + at, bits)
-        log_dir = open_dir(clone)
-        log_dir._cached_reads = False
+        log_dir = open_dir(without_cached_reads(clone))
         again = manager_of([log_dir], CONFIG)
         await again.load()
         handle = again.get(TP)

@@ -13,7 +13,9 @@ from kraftjbod.core.ids import LOST_DIR
 from kraftjbod.metadata.records import FeatureLevelRecord
 from kraftjbod.protocol.rpc_messages import RpcRequest
 from kraftjbod.storage.vfs import OpenMode
+from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import batch
+from tests.faults.vfs_fault import without_cached_reads
 from tests.unit.broker.broker_rig import (
     TP,
     BrokerRig,
@@ -47,11 +49,6 @@ def bytes_of(rig: BrokerRig) -> bytes:
     return directory.vfs.read_if_exists(f"{directory.path}/{LOG}") or b""
 
 
-def disable_cached_reads(rig: BrokerRig) -> None:
-    for log_dir in rig.dirs:
-        log_dir._cached_reads = False
-
-
 def end(rig: BrokerRig) -> int:
     handle = rig.logs.get(TP)
     return -1 if handle is None else handle.log_end_offset
@@ -69,11 +66,10 @@ async def hosted(rigs: Sequence[BrokerRig], **more: Any) -> None:
 
 
 async def test_damaged_leader_reports_its_copy_as_lost_and_then_its_directory() -> None:
-    async with brokers(2) as rigs:
+    async with brokers(2, without_cached_reads(MemVfs())) as rigs:
         await hosted(rigs)
         await write(rigs[0])
         damage(rigs[0], 3)
-        disable_cached_reads(rigs[0])
         with capture_logs() as logged:
             sound = only(await rigs[0].ask(fetch(0), 12))
             assert (sound.error_code, len(sound.records)) == (0, 3 * SIZE)
@@ -98,12 +94,11 @@ async def test_damaged_leader_reports_its_copy_as_lost_and_then_its_directory() 
 async def test_damaged_leader_that_stepped_down_truncates_and_fetches_again(
     number: int, at: int
 ) -> None:
-    async with brokers(2) as rigs:
+    async with brokers(2, without_cached_reads(MemVfs())) as rigs:
         await hosted(rigs)
         await write(rigs[0])
         whole = bytes_of(rigs[1])
         damage(rigs[0], number, at)
-        disable_cached_reads(rigs[0])
         await rigs[0].ask(fetch(number), 12)
         for rig in rigs:
             rig.replay(
@@ -125,11 +120,10 @@ async def test_damaged_leader_that_stepped_down_truncates_and_fetches_again(
 
 
 async def test_damaged_leader_without_in_sync_followers_keeps_serving_intact_batches() -> None:
-    async with brokers() as (rig,):
+    async with brokers(1, without_cached_reads(MemVfs())) as (rig,):
         await rig.follow(topic(), partition())
         await write(rig)
         damage(rig, 2)
-        disable_cached_reads(rig)
         with capture_logs() as logged:
             for _ in range(3):
                 refused = only(await rig.ask(fetch(2), 12))
@@ -181,12 +175,11 @@ async def test_repeated_fetch_of_intact_batches_is_detected_per_follower() -> No
 
 
 async def test_damaged_leader_at_a_level_without_directories_stays_leader() -> None:
-    async with brokers(2) as rigs:
+    async with brokers(2, without_cached_reads(MemVfs())) as rigs:
         await hosted(rigs)
         await write(rigs[0])
         rigs[0].replay(FeatureLevelRecord(name="metadata.version", feature_level=14))
         damage(rigs[0], 2)
-        disable_cached_reads(rigs[0])
         before = assigned(rigs[0])
         with capture_logs() as logged:
             refused = only(await rigs[0].ask(fetch(2), 12))

@@ -53,6 +53,7 @@ async def start(
     dirs: int = 1,
     limits: CleanerLimits | None = None,
     vfs: MemVfs | FaultVfs | None = None,
+    clock: ManualClock | None = None,
 ) -> LogManager:
     opened = []
     for number in range(1, dirs + 1):
@@ -60,7 +61,7 @@ async def start(
         if not disk.exists(f"/d{number}"):
             format_dir(disk, f"/d{number}", number)
         opened.append(compacting_dir(disk, f"/d{number}", number))
-    manager = compacting_manager(opened, config, limits=limits)
+    manager = compacting_manager(opened, config, clock, limits)
     await manager.load()
     return manager
 
@@ -107,10 +108,12 @@ async def test_log_cleaner_takes_the_dirtiest_log_first() -> None:
 
 
 async def test_log_cleaner_takes_an_overdue_log_before_a_dirtier_one() -> None:
-    manager = await start(with_config(min_cleanable_dirty_ratio=1.0, max_compaction_lag_ms=5000))
+    config, clock = (
+        with_config(min_cleanable_dirty_ratio=1.0, max_compaction_lag_ms=5000),
+        ManualClock(NOW_MS),
+    )
+    manager = await start(config, clock=clock)
     await fill_log(manager)
-    clock = manager._clock
-    assert isinstance(clock, ManualClock)
     assert not await clean_one(manager)
     clock.ms += 5001
     assert await clean_one(manager)
@@ -398,10 +401,9 @@ async def test_log_cleaner_does_not_wait_for_a_hung_thread_when_the_directory_re
 async def test_log_cleaner_limits_its_rate() -> None:
     """A pass that has spent its allowance waits, and checks periodically while it waits."""
     limits = CleanerLimits(max_bytes_per_second=100)
-    manager = await start(limits=limits)
+    clock = ManualClock(NOW_MS)
+    manager = await start(limits=limits, clock=clock)
     handle, history = await fill_log(manager)
-    clock = manager._clock
-    assert isinstance(clock, ManualClock)
     passing = asyncio.ensure_future(clean_one(manager))
     for _ in itertools.count():
         await asyncio.sleep(0.01)
@@ -416,14 +418,13 @@ async def test_log_cleaner_limits_its_rate() -> None:
 
 async def test_log_cleaner_pass_without_disk_space_is_retried_later() -> None:
     mem = MemVfs()
-    manager = await start(limits=CleanerLimits(reserve_bytes=1 << 40), vfs=mem)
+    clock = ManualClock(NOW_MS)
+    manager = await start(limits=CleanerLimits(reserve_bytes=1 << 40), vfs=mem, clock=clock)
     await fill_log(manager)
     with capture_logs() as logged:
         while await clean_one(manager):
             pass
     assert [e["event"] for e in logged].count("no_space_to_compact") == 1
-    clock = manager._clock
-    assert isinstance(clock, ManualClock)
     clock.ms += 300_000
     with capture_logs() as logged:
         while await clean_one(manager):

@@ -27,6 +27,7 @@ from tests.faults.rig import (
     format_dir,
     open_dir,
     random_bytes_of,
+    require_no_report,
 )
 from tests.faults.vfs_fault import Fault, FaultVfs
 
@@ -156,7 +157,7 @@ async def test_reopen_reports_a_failure_to_the_channel_only_after_take_into_serv
     with capture_logs() as logs:
         back.go_offline("dead again")
     assert [(e["event"], e["log_level"]) for e in logs] == [("log_dir_not_opened", "info")]
-    assert node.news._changed.empty()
+    await require_no_report(node.news)
     back.take_into_service()
     assert await node.news.take() is back
 

@@ -427,14 +427,16 @@ async def test_rename_of_a_replica_waits_for_its_running_flush() -> None:
 # -- limits of open files and indexes --------------------------------------------------------------
 
 
-async def served(path: str, limits: CacheLimits) -> tuple[LogHandle, LogManager, FaultVfs]:
+async def served(
+    path: str, limits: CacheLimits, clock: ManualClock | None = None
+) -> tuple[LogHandle, LogManager, FaultVfs]:
     """Create a replica of some dozens of flushed segments on a real file system."""
     vfs = FaultVfs(RealVfs())
     format_dir(vfs, path, 1)
     log_dir = open_dir(vfs, path)
     manager = LogManager(
         dirs=[log_dir],
-        clock=ManualClock(),
+        clock=clock or ManualClock(),
         default_config=CONFIG,
         random_bytes=random_bytes_of(),
         cache_limits=limits,
@@ -515,10 +517,11 @@ async def test_close_idle_files_keeps_files_with_unflushed_bytes_open(tmp_path: 
 
 
 async def test_delete_closes_the_files_of_the_removed_segments(tmp_path: Path) -> None:
-    handle, manager, _ = await served(str(tmp_path / "d1"), CacheLimits())
+    clock = ManualClock()
+    handle, manager, _ = await served(str(tmp_path / "d1"), CacheLimits(), clock)
     assert manager.open_segments > 20
     await manager.delete(TP)
-    chores(manager)._clock.ms += CONFIG.file_delete_delay_ms  # type: ignore[attr-defined]
+    clock.ms += CONFIG.file_delete_delay_ms
     await chores(manager).purge_due()
     assert (manager.open_segments, handle.log_dir.vfs.exists(handle.directory)) == (0, False)
     await manager.close(1)

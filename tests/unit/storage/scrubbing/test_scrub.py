@@ -33,7 +33,7 @@ from tests.faults.rig import (
     open_dir,
     read_log,
 )
-from tests.faults.vfs_fault import Fault, FaultVfs
+from tests.faults.vfs_fault import Fault, FaultVfs, without_cached_reads
 from tests.unit.broker.gates import until
 
 BATCHES = 24
@@ -250,10 +250,9 @@ async def test_scrub_rewrites_wrong_index_files(suffix: str) -> None:
 
 
 async def test_scrub_makes_offsets_around_the_damage_readable() -> None:
-    async with scrubbing() as fixture:
+    async with scrubbing(without_cached_reads(MemVfs())) as fixture:
         # The length of the batch is damaged, so that no walk leads past it.
         fixture.flip(3, at=10)
-        fixture.log_dir._cached_reads = False
         await fixture.scrub.scrub_all()
         (damage,) = fixture.handle().view.damages
         assert damage.offset == 3

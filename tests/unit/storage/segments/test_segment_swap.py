@@ -105,9 +105,7 @@ def test_segment_swap_crash_at_any_operation_leaves_the_old_or_the_new_log(seed:
     for nth in range(len(operations) + 1):
         mem = MemVfs()
         vfs, clones, count = FaultVfs(mem), list[MemVfs](), list[str]()
-        segments = [s for s in log(mem)]
-        for one in segments:
-            one._vfs = vfs
+        segments = log(vfs)
         swap = SegmentSwap(vfs, segments[:3], target_of(vfs, 0, 12))
 
         def note(
@@ -151,9 +149,7 @@ def test_segment_swap_crash_at_any_operation_leaves_the_old_or_the_new_log(seed:
 def test_segment_swap_finish_can_be_repeated_after_errors() -> None:
     mem = MemVfs()
     vfs = FaultVfs(mem)
-    segments = log(mem)
-    for one in segments:
-        one._vfs = vfs
+    segments = log(vfs)
     swap = SegmentSwap(vfs, segments[:2], target_of(vfs, 0, 8))
     swap.begin_swap()
     for nth in range(1, 9):
