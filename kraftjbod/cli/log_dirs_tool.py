@@ -180,7 +180,7 @@ async def _perform(
         asked = list(found)
         down = {b: registered[b].log_dirs for b in wanted or existing if b not in found}
         if strays:
-            _print_strays(strays_document(found, topics), style, asked)
+            print_strays(strays_document(found, topics), style, asked)
             for broker in down:
                 report(f"broker {broker} is down: what it has set aside is not known")
             return
@@ -280,7 +280,7 @@ def strays_document(found: LogDirs, topics: list[str]) -> dict[str, Any]:
     }
 
 
-def _print_strays(document: dict[str, Any], style: str, asked: list[int]) -> None:
+def print_strays(document: dict[str, Any], style: str, asked: list[int]) -> None:
     """Print the document if ``style`` is ``json``, else a line per stray replica."""
     if style == "json":
         echo_json(document)

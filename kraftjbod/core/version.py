@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-_PROJECT: Final = Path(__file__).parents[2] / "pyproject.toml"
+PROJECT: Final = Path(__file__).parents[2] / "pyproject.toml"
 #: Version of a copy that was never installed, such as the copy that Spark's workers get.
 UNKNOWN: Final = "unknown"
 
@@ -19,8 +19,8 @@ def package_version() -> str:
     import tomllib  # imported on use: both imports are slow and rarely needed
     from importlib.metadata import PackageNotFoundError, version
 
-    if _PROJECT.is_file():
-        project = tomllib.loads(_PROJECT.read_text(encoding="utf-8")).get("project", {})
+    if PROJECT.is_file():
+        project = tomllib.loads(PROJECT.read_text(encoding="utf-8")).get("project", {})
         if project.get("name") == "kraftjbod":
             return str(project["version"])
     try:

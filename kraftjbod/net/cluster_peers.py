@@ -24,11 +24,11 @@ from kraftjbod.net.connection import addresses_of
 _log = get_logger()
 _INTERVAL_S: Final = 30.0
 #: Minimum time between resolutions, however many unknown hosts send requests.
-_LEAST_INTERVAL_S: Final = 1.0
+LEAST_INTERVAL_S: Final = 1.0
 #: How long a request of an unknown host waits for names to be resolved.
-_PATIENCE_S: Final = 2.0
+PATIENCE_S: Final = 2.0
 #: Requests that may wait at once; further requests are refused without waiting.
-_MAX_WAITING: Final = 1000
+MAX_WAITING: Final = 1000
 _RESOLVE_TIMEOUT_MS: Final = 5_000
 #: Names resolved in parallel. The loop has few threads for this, and other code needs them too.
 _RESOLVED_AT_ONCE: Final = 2
@@ -108,11 +108,11 @@ class ClusterPeers:
             return True
         has_new_names = self._take_hosts()
         loop = asyncio.get_running_loop()
-        until_s = loop.time() + _PATIENCE_S
-        is_due = has_new_names or loop.time() - self._resolved_at_s >= _LEAST_INTERVAL_S
+        until_s = loop.time() + PATIENCE_S
+        is_due = has_new_names or loop.time() - self._resolved_at_s >= LEAST_INTERVAL_S
         if is_due and self._names:
             self._is_due.set()
-        if self._waiting < _MAX_WAITING:
+        if self._waiting < MAX_WAITING:
             self._waiting += 1
             try:
                 while (self._is_due.is_set() or self._is_resolving) and not self.allows(host):

@@ -275,7 +275,7 @@ def decode_body(
     return body
 
 
-def _encode_frame(name: str, version: int, head: list[bytes], body: Message) -> list[Buffer]:
+def encode_frame(name: str, version: int, head: list[bytes], body: Message) -> list[Buffer]:
     """Return the buffers of a frame: the total length, ``head`` and ``body``.
 
     :raises LocalProtocolError: a field of ``body`` has a wrong type, or a value that ``version``
@@ -302,7 +302,7 @@ def _encode_frame(name: str, version: int, head: list[bytes], body: Message) -> 
 
 def encode_body(version: int, body: Message) -> bytes:
     """Return the bytes of ``body`` without frame or header, as in the key or value of a record."""
-    return b"".join(_encode_frame(type(body).__qualname__, version, [], body))[_LENGTH.size :]
+    return b"".join(encode_frame(type(body).__qualname__, version, [], body))[_LENGTH.size :]
 
 
 def encode_part(version: int, value: Message) -> bytes:
@@ -476,7 +476,7 @@ def encode_response(header: RequestHeader, body: Message) -> list[Buffer]:
     # ApiVersions always uses the old header, as its client does not know the versions yet.
     if header.api_key != ApiKey.API_VERSIONS and is_flexible(header.api_key, header.api_version):
         head.append(NO_TAGS)
-    return _encode_frame(_RESPONSE_NAMES[header.api_key], header.api_version, head, body)
+    return encode_frame(_RESPONSE_NAMES[header.api_key], header.api_version, head, body)
 
 
 def api_versions_response(
@@ -546,7 +546,7 @@ def encode_request(
     head = [_REQUEST_HEAD.pack(api_key, version, correlation_id, len(client)), client]
     if is_flexible(api_key, version):
         head.append(NO_TAGS)
-    return _encode_frame(name, version, head, body)
+    return encode_frame(name, version, head, body)
 
 
 def correlation_id_of(frame: Buffer) -> int:

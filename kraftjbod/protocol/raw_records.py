@@ -30,7 +30,7 @@ _LARGEST_INT: Final = 2**31 - 1
 #: Keeps timestamp deltas to the horizon within 64 bits.
 _LATEST_HORIZON: Final = 2**62
 #: Records held in memory at once, because a batch may contain millions of records.
-_SLICE_RECORDS: Final = 4096
+SLICE_RECORDS: Final = 4096
 
 
 class RawRecord(NamedTuple):
@@ -62,7 +62,7 @@ def raw_records(
     """
     data, at, before = bytes(body), 0, -1
     while count > 0:
-        found = find_records(data, at, min(count, _SLICE_RECORDS))
+        found = find_records(data, at, min(count, SLICE_RECORDS))
         first, last = RawRecord._make(found[0]), RawRecord._make(found[-1])
         if first.offset_delta <= before or last.offset_delta > last_offset_delta:
             raise CorruptRecordError(
@@ -101,7 +101,7 @@ class TimeSearch:
             earliest = -MAX_LONG if timestamp <= header.max_timestamp else MAX_LONG
         self._earliest = max(-MAX_LONG, min(earliest, MAX_LONG))
 
-    def step(self, max_records: int = _SLICE_RECORDS) -> bool:
+    def step(self, max_records: int = SLICE_RECORDS) -> bool:
         """Search the next ``max_records`` records; return True if the search has ended.
 
         :raises CorruptRecordError: the records contradict their lengths.

@@ -36,11 +36,11 @@ from kraftjbod.storage.log_dirs.log_dir_policy import OpKind
 T = TypeVar("T")
 
 #: A snapshot counts as being sent for this long after a piece of it was read.
-_READ_WITHIN_MS: Final = 10_000
+READ_WITHIN_MS: Final = 10_000
 #: A reader that needs longer for a snapshot has to start again with the newest snapshot.
-_LONGEST_READ_MS: Final = 600_000
+LONGEST_READ_MS: Final = 600_000
 #: Maximum number of snapshots kept, besides the newest ones, because they are being sent.
-_MAX_IN_USE: Final = 2
+MAX_IN_USE: Final = 2
 #: Small, because the quorum waits for answers meanwhile: 1 MiB would block the event loop for about
 #: a third of a second.
 _RELOADED_AT_ONCE_BYTES: Final = 64 * 1024
@@ -331,11 +331,11 @@ class CommittedLog:
         self._snapshot_reads = {
             offset: (first_ms, last_ms)
             for offset, (first_ms, last_ms) in self._snapshot_reads.items()
-            if now_ms - last_ms <= _READ_WITHIN_MS
+            if now_ms - last_ms <= READ_WITHIN_MS
         }
         in_use = [
             (first_ms, offset)
             for offset, (first_ms, _) in self._snapshot_reads.items()
-            if now_ms - first_ms <= _LONGEST_READ_MS
+            if now_ms - first_ms <= LONGEST_READ_MS
         ]
-        return frozenset(offset for _, offset in sorted(in_use)[:_MAX_IN_USE])
+        return frozenset(offset for _, offset in sorted(in_use)[:MAX_IN_USE])

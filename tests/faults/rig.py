@@ -192,7 +192,7 @@ async def require_no_report(channel: LogDirFailureChannel) -> None:
 
 async def checkpoint(manager: LogManager) -> None:
     """Write recovery points and log start offsets of each directory, as housekeeping does."""
-    await each_online(manager._checkpoint(log_dir) for log_dir in manager.online_dirs())
+    await each_online(manager.checkpoint_offsets(log_dir) for log_dir in manager.online_dirs())
 
 
 async def read_log(

@@ -374,8 +374,8 @@ class World:
                         directory_id=directory(name),
                         topics=(
                             m.AssignedTopic(
-                                topic_id=self._find(text).topic_id,
-                                partitions=(self._find(text).partition,),
+                                topic_id=self.find_partition(text).topic_id,
+                                partitions=(self.find_partition(text).partition,),
                             ),
                         ),
                     )
@@ -385,7 +385,7 @@ class World:
         )
 
     def _do_alter(self, words: list[str], options: dict[str, str]) -> ControllerResult[Any]:
-        broker_id, key = BrokerId(int(words[0])), self._find(words[1])
+        broker_id, key = BrokerId(int(words[0])), self.find_partition(words[1])
         partition = self.state.partition(key)
         isr = _ids(options["isr"])
         known = self.state.brokers
@@ -565,7 +565,7 @@ class World:
 
     # --- output ----------------------------------------------------------------------------------
 
-    def _find(self, text: str) -> TopicIdPartition:
+    def find_partition(self, text: str) -> TopicIdPartition:
         name, _, index = text.rpartition("-")
         topic_id = self.state.topic_ids.get(name, TopicId(b"no such topic---"))
         return TopicIdPartition(topic_id, int(index))

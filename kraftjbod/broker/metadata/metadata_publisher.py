@@ -41,7 +41,7 @@ from kraftjbod.metadata.records import ResourceType
 from kraftjbod.metadata.state import MetadataDelta
 
 #: Replicas that are reconciled without a pause. This takes about 3 ms.
-_RECONCILED_AT_ONCE: Final = 64
+RECONCILED_AT_ONCE: Final = 64
 
 
 class BrokerMetadataPublisher:
@@ -126,7 +126,7 @@ class BrokerMetadataPublisher:
         if not self._is_open:
             return
         waiting = self._replicas.waiting_replicas(offline_too=offline_too)
-        first, rest = waiting[:_RECONCILED_AT_ONCE], waiting[_RECONCILED_AT_ONCE:]
+        first, rest = waiting[:RECONCILED_AT_ONCE], waiting[RECONCILED_AT_ONCE:]
         self._carry_out(self._replicas.reconcile_waiting(first))
         if rest:
             work = partial(self._reconcile_in_slices, rest, offline_too=offline_too)
@@ -137,8 +137,8 @@ class BrokerMetadataPublisher:
     async def _reconcile_in_slices(
         self, waiting: Sequence[tuple[HostedReplica, ReplicaState]], *, offline_too: bool
     ) -> None:
-        async for begin in in_slices(range(0, len(waiting), _RECONCILED_AT_ONCE)):
-            part = waiting[begin : begin + _RECONCILED_AT_ONCE]
+        async for begin in in_slices(range(0, len(waiting), RECONCILED_AT_ONCE)):
+            part = waiting[begin : begin + RECONCILED_AT_ONCE]
             self._carry_out(self._replicas.reconcile_waiting(part))
         if offline_too:
             # After the last replica has its log: a move is resumed by the place of both copies.

@@ -266,7 +266,7 @@ def _description(one: DescribeGroupsResponse.DescribedGroup, coordinator: int) -
                 instance_id=member.group_instance_id,
                 client_id=member.client_id,
                 host=member.client_host,
-                assignment=_assigned(member.member_assignment),
+                assignment=parse_assignment(member.member_assignment),
             )
             for member in one.members
         ),
@@ -312,7 +312,7 @@ def _named(
     )
 
 
-def _assigned(data: Buffer) -> tuple[TopicPartition, ...]:
+def parse_assignment(data: Buffer) -> tuple[TopicPartition, ...]:
     """Parse Kafka's ConsumerProtocolAssignment; return () if ``data`` has another format."""
     view, partitions = memoryview(data), []
     try:

@@ -42,7 +42,7 @@ _BACKOFF_MS: Final = (50, 500)
 _MAX_BATCH_BYTES: Final = 1024 * 1024
 _REFUSAL_INTERVAL_MS: Final = 30_000
 #: A refused controller receives the refusal with each heartbeat of the leader.
-_REFUSAL_STANDS_MS: Final = 5_000
+REFUSAL_STANDS_MS: Final = 5_000
 #: Maximum number of non-voters whose addresses are remembered; the oldest is dropped first.
 _MAX_HEARD: Final = 100
 
@@ -246,7 +246,7 @@ class QuorumWiring:
     def refusal(self) -> str | None:
         """The leader's reason to refuse this controller; None if it did not in the last 5 s."""
         reason, at_ms = self._leaders_refusal
-        return reason if reason and self._clock.now_ms() - at_ms < _REFUSAL_STANDS_MS else None
+        return reason if reason and self._clock.now_ms() - at_ms < REFUSAL_STANDS_MS else None
 
     async def ask_leader(self, request: RpcRequest) -> RpcResponse:
         """Send ``request`` to the leader of the quorum, and return the response.

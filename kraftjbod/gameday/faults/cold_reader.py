@@ -68,7 +68,7 @@ class ColdReader:
         await self._ended("write the backlog")
         await wait_in_sync(client, backlog, timeout_s=RETURN_TIMEOUT_S)
         paths = {victim.path for victim in await victims(client, backlog) if victim.replicas}
-        size_bytes = await asyncio.to_thread(_evict, sorted(paths), backlog)
+        size_bytes = await asyncio.to_thread(evict_topic, sorted(paths), backlog)
         return Target(
             broker_id=-1,
             what=f"a consumer of {backlog} from its beginning, {size_bytes // 1_000_000} MB on "
@@ -125,7 +125,7 @@ class ColdReader:
             raise StartupError(f"could not {what}: {said.strip()[-500:]}")
 
 
-def _evict(paths: Sequence[Path], topic: str) -> int:
+def evict_topic(paths: Sequence[Path], topic: str) -> int:
     """Flush the segments of ``topic`` and remove their pages from memory; return their size.
 
     :raises CannotPlay: a directory or a segment cannot be opened.

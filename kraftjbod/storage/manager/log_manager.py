@@ -172,7 +172,7 @@ class LogManager:
         self._housekeeping[log_dir] = self._make_housekeeping(
             log_dir,
             handles=partial(self.handles_in, log_dir),
-            checkpoint=partial(self._checkpoint, log_dir),
+            checkpoint=partial(self.checkpoint_offsets, log_dir),
             clean=partial(self.cleaner.run_cleaner, log_dir),
         )
 
@@ -495,7 +495,8 @@ class LogManager:
         """
         await self._checkpoints.write_high_watermarks(high_watermarks, is_gone)
 
-    async def _checkpoint(self, log_dir: LogDir) -> None:
+    async def checkpoint_offsets(self, log_dir: LogDir) -> None:
+        """Write the recovery points and log start offsets of a directory that is loaded."""
         if log_dir in self._loaded:
             await self._checkpoints.write_recovery_points(log_dir)
 
@@ -526,7 +527,7 @@ class LogManager:
             handle.checkpointed_recovery_point > handle.recovery_point
             or handle.log_start_offset > handle.claimable_log_start
         ):
-            await self._checkpoint(handle.log_dir)
+            await self.checkpoint_offsets(handle.log_dir)
         self.cleaner.truncated(handle.topic_partition)
         await self._cleaner_offsets.lower(handle, handle.recovery_point)
 
@@ -617,7 +618,7 @@ class LogManager:
 
     async def _write_stop(self, log_dir: LogDir, stop: CleanShutdown | None) -> None:
         """Write the checkpoints, and the clean shutdown mark if ``stop`` is given."""
-        await self._checkpoint(log_dir)
+        await self.checkpoint_offsets(log_dir)
         if stop is not None:
             mark, data = f"{log_dir.path}/{CLEAN_SHUTDOWN_FILE}", format_clean_shutdown(stop)
             write = log_dir.if_ours(lambda: write_atomically(log_dir.vfs, mark, data))

@@ -41,7 +41,7 @@ from kraftjbod.storage.vfs import Vfs
 
 T = TypeVar("T")
 #: How long one operation is repeated while the process lacks descriptors or memory, in ms.
-_LACK_LIMIT_MS: Final = 30_000
+LACK_LIMIT_MS: Final = 30_000
 _FIRST_RETRY_MS: Final = 10
 _MAX_RETRY_MS: Final = 1_000
 
@@ -313,7 +313,7 @@ class DirLoading:
             except LogDirImpairedError:
                 raise
             except OverloadedError:
-                if waited_ms >= _LACK_LIMIT_MS:
+                if waited_ms >= LACK_LIMIT_MS:
                     raise
             await asyncio.sleep(retry_ms / 1000)
             waited_ms += retry_ms

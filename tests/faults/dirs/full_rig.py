@@ -356,7 +356,7 @@ async def flush(world: World) -> None:
 
 
 async def checkpoint(world: World) -> None:
-    await world.manager._checkpoint(world.log_dir)
+    await world.manager.checkpoint_offsets(world.log_dir)
     await world.manager.checkpoint_high_watermarks({TP: 4})
 
 

@@ -95,7 +95,7 @@ async def new_epoch_flushed(fixture: StorageFixture) -> None:
 
 
 async def checkpoint(fixture: StorageFixture) -> None:
-    await fixture.manager._checkpoint(fixture.handle.log_dir)
+    await fixture.manager.checkpoint_offsets(fixture.handle.log_dir)
 
 
 async def create(fixture: StorageFixture) -> None:

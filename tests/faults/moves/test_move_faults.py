@@ -36,6 +36,7 @@ from tests.faults.moves.move_rig import (
 )
 from tests.faults.rig import ManualClock, open_dir
 from tests.faults.vfs_fault import Fault
+from tests.unit.broker.gates import settle
 
 #: Number of parts of a sweep.
 SHARES = 4
@@ -189,7 +190,7 @@ class SwapCase:
             return
         if self.how == "hangs-while-the-other-comes-back":
             settling = asyncio.ensure_future(self._come_back())
-            await asyncio.sleep(0.01)
+            await settle()
             self.vfs.release()
             await settling
             return

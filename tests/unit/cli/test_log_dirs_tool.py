@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kraftjbod.cli.clients.replica_admin import LogDirDescription, StrayReplica
-from kraftjbod.cli.log_dirs_tool import _print_strays, main, strays_document
+from kraftjbod.cli.log_dirs_tool import main, print_strays, strays_document
 from kraftjbod.core.ids import DirectoryId, TopicId
 from tests.unit.cli.mini_broker import BROKER_ID, DIRECTORY_ID, MiniBroker, invoke, mini_broker
 
@@ -180,14 +180,14 @@ def test_print_strays_writes_lines_or_one_document(capsys: pytest.CaptureFixture
         strays=strays,
     )
     reported = strays_document({1: [log_dir]}, [])
-    _print_strays(reported, "kafka", [1])
+    print_strays(reported, "kafka", [1])
     first, second = capsys.readouterr().out.splitlines()
     assert first.startswith("orders-3 (topic id dHR0dHR0dHR0dHR0dHR0dA) on broker 1: /d1/orders-3.")
     assert first.endswith("set aside 2023-11-14 22:13 UTC: topic unknown")
     assert second.endswith("set aside at a time unknown: reason unknown")
-    _print_strays(strays_document({1: [log_dir]}, ["orders"]), "json", [1])
+    print_strays(strays_document({1: [log_dir]}, ["orders"]), "json", [1])
     (only,) = json.loads(capsys.readouterr().out)["strays"]
     assert (only["broker"], only["topic"], only["partition"]) == (1, "orders", 3)
     assert only["topicId"] == str(TopicId(b"t" * 16))
-    _print_strays(strays_document({1: [log_dir]}, ["other"]), "kafka", [1, 2])
+    print_strays(strays_document({1: [log_dir]}, ["other"]), "kafka", [1, 2])
     assert capsys.readouterr().out == "No replica is set aside on brokers 1,2.\n"

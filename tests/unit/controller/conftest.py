@@ -40,8 +40,13 @@ class Node:
         level: int = 17,
         max_fetch_bytes: int = 1000,
         quorum: RaftTransport | None = None,
+        random_byte: bytes | None = None,
     ) -> None:
-        """:param quorum: the transport to voters 2 and 3; this controller is voter 1 then."""
+        """Create a controller on ``vfs``.
+
+        :param quorum: the transport to voters 2 and 3; this controller is voter 1 then.
+        :param random_byte: each byte that the controller draws; if None, 0 and 255.
+        """
         ids = (9,) if quorum is None else (1, 2, 3)
         self.clock = ManualClock()
         self.nobody_listens = False
@@ -58,7 +63,9 @@ class Node:
                     **{"metadata_max_fetch_bytes": max_fetch_bytes},
                 }
             ),
-            random_bytes=lambda count: bytes(count - 1) + b"\xff",
+            random_bytes=lambda count: (
+                bytes(count - 1) + b"\xff" if random_byte is None else random_byte * count
+            ),
             draw_below=lambda _: 0,
         )
         self.controller = QuorumController(

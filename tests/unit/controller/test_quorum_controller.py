@@ -45,6 +45,7 @@ from kraftjbod.testing.faults import DiskFault
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.vfs_fault import Fault, FaultVfs
 from tests.golden.transcript import directory
+from tests.unit.broker.gates import settle, until
 from tests.unit.controller.conftest import ONE, TWO, Node
 
 
@@ -63,11 +64,12 @@ async def test_registrations_in_flight_get_the_same_epoch(node: Node) -> None:
 async def test_repeated_heartbeat_waits_for_commit_of_the_first(vfs: FaultVfs, node: Node) -> None:
     epoch = await node.register("ab")
     await node.heartbeat(epoch)
-    vfs.inject(Fault(effect=DiskFault.HANG_EIO, kinds=frozenset({"sync"})))
+    hang = vfs.inject(Fault(effect=DiskFault.HANG_EIO, kinds=frozenset({"sync"})))
     first = asyncio.create_task(node.heartbeat(epoch, "a"))
     await asyncio.sleep(0)
     repeated = asyncio.create_task(node.heartbeat(epoch, "a"))
-    await asyncio.sleep(0.05)
+    await until(lambda: hang.hits)
+    await settle()
     assert not first.done()
     assert not repeated.done()
     assert node.managers.state.brokers[ONE].log_dirs == (directory("b"),)
@@ -117,9 +119,8 @@ async def test_metadata_log_id_survives_restart_and_changes_with_fork(vfs: Fault
     await node.controller.stop()
     node.log_dir.close()
     for fork in (False, True):
-        again = Node(vfs)
         # Other bytes than the first controller drew.
-        again.managers._random_bytes = lambda count: b"\x77" * count
+        again = Node(vfs, random_byte=b"\x77")
         await again.controller.start(fork=again.driver.voters if fork else None)
         assert (again.managers.state.metadata_log_id == log_id) is not fork
         await again.controller.stop()
@@ -232,10 +233,10 @@ async def test_unreplayable_entry_in_log_fails_start_with_instruction(
     vfs: FaultVfs, node: Node
 ) -> None:
     bad = RemoveTopicRecord(topic_id=TopicId(bytes(16)))
-    proposal = node.controller._driver.propose(encode_entry([bad], LATEST_METADATA_VERSION))
+    proposal = node.driver.propose(encode_entry([bad], LATEST_METADATA_VERSION))
     offset = proposal.entry.offset
     with pytest.raises(InconsistentStorageError):
-        await node.controller._driver.wait_failed()
+        await node.driver.wait_failed()
     again = Node(vfs)
     with pytest.raises(InconsistentStorageError, match=f"entry {offset} .*restore the metadata"):
         await again.controller.start()
@@ -287,7 +288,7 @@ async def test_large_changes_of_broker_are_written_in_several_entries(
     again = Node(vfs)
     await again.controller.start()
     assert list(again.managers.state.snapshot_records()) == rebuilt
-    entries = await again.controller._driver.committed.read(0, 1 << 30)
+    entries = await again.driver.committed.read(0, 1 << 30)
     assert max(len(entry.payload) for entry in entries if entry.offset > created) <= 500
     await again.controller.stop()
 
@@ -343,7 +344,7 @@ async def test_metadata_above_64_mib_is_restored_and_fetched_by_brokers(vfs: Fau
         await node.controller._commit(ControllerResult(records=(record,), response=None))
         size_bytes += len(value)
     node.controller._start_snapshot()
-    while await node.controller._driver.committed.newest_snapshot() is None:
+    while await node.driver.committed.newest_snapshot() is None:
         await asyncio.sleep(0.01)
     configs, offset = node.managers.state.configs, node.managers.state.offset
     await node.controller.stop()

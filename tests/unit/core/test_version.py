@@ -25,7 +25,7 @@ def test_version_without_checkout_is_that_of_the_installed_package(
 ) -> None:
     installed = installed_version("kraftjbod")
     for project in (tmp_path / "nowhere", tmp_path / "somebody's.toml"):
-        monkeypatch.setattr(version, "_PROJECT", project)
+        monkeypatch.setattr(version, "PROJECT", project)
         assert version.package_version() == installed
         project.write_text('[project]\nname = "other"\nversion = "99"\n')
 

@@ -53,7 +53,7 @@ async def running(peers: ClusterPeers) -> AsyncIterator[None]:
 
 @pytest.fixture(autouse=True)
 def resolved_at_any_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster_peers, "_LEAST_INTERVAL_S", 0.0)
+    monkeypatch.setattr(cluster_peers, "LEAST_INTERVAL_S", 0.0)
 
 
 def listed(*items: str) -> AllowedHosts:
@@ -112,7 +112,7 @@ async def test_cluster_peers_resolve_names_before_they_refuse_an_unknown_host() 
 
 
 async def test_cluster_peers_resolve_a_new_name_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster_peers, "_LEAST_INTERVAL_S", 3600.0)
+    monkeypatch.setattr(cluster_peers, "LEAST_INTERVAL_S", 3600.0)
     hosts, names = Hosts("a"), Names(a="10.0.0.1", b="10.0.0.2")
     peers = ClusterPeers(known_hosts=hosts, resolve=names)
     async with running(peers):
@@ -124,7 +124,7 @@ async def test_cluster_peers_resolve_a_new_name_at_once(monkeypatch: pytest.Monk
 async def test_cluster_peers_resolve_names_for_unknown_hosts_once_per_interval(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(cluster_peers, "_LEAST_INTERVAL_S", 3600.0)
+    monkeypatch.setattr(cluster_peers, "LEAST_INTERVAL_S", 3600.0)
     names = Names(broker="10.0.0.7")
     peers = ClusterPeers(listed("broker"), resolve=names)
     async with running(peers):
@@ -147,7 +147,7 @@ async def test_cluster_peers_keep_the_address_of_a_name_without_answer() -> None
 async def test_cluster_peers_name_without_answer_does_not_delay_other_names(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(cluster_peers, "_PATIENCE_S", 3600.0)
+    monkeypatch.setattr(cluster_peers, "PATIENCE_S", 3600.0)
     names = Names(b="10.0.0.2")
     slow = asyncio.Event()
 
@@ -164,14 +164,14 @@ async def test_cluster_peers_name_without_answer_does_not_delay_other_names(
 async def test_cluster_peers_waiting_for_names_is_limited_in_time_and_number(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(cluster_peers, "_PATIENCE_S", 0.05)
+    monkeypatch.setattr(cluster_peers, "PATIENCE_S", 0.05)
     names = Names(broker="10.0.0.7")
     names.held.clear()
     peers = ClusterPeers(listed("broker"), resolve=names)
     async with running(peers):
         assert not await peers.admits("10.0.0.7"), "the name service does not answer"
-        monkeypatch.setattr(cluster_peers, "_PATIENCE_S", 3600.0)
-        monkeypatch.setattr(cluster_peers, "_MAX_WAITING", 1)
+        monkeypatch.setattr(cluster_peers, "PATIENCE_S", 3600.0)
+        monkeypatch.setattr(cluster_peers, "MAX_WAITING", 1)
         first = asyncio.create_task(peers.admits("10.0.0.7"))
         await asyncio.sleep(0)
         assert not await peers.admits("10.0.0.7"), "enough requests wait already"

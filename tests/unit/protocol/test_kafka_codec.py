@@ -112,7 +112,7 @@ def build(schema: MessageSchema, drawn: tuple[str, dict[str, Any]]) -> Any:
 def encoded(name: str, version: int, body: Any) -> bytes:
     """Return the bytes of the body, without header."""
     head = b"head"
-    buffers = codec._encode_frame(name, version, [head], body)
+    buffers = codec.encode_frame(name, version, [head], body)
     return b"".join(buffers)[4 + len(head) :]
 
 

@@ -190,7 +190,7 @@ def test_raw_records_refuses_offset_deltas_that_do_not_increase(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Compaction relies on them: a delta that is too large would delete newer records."""
-    monkeypatch.setattr("kraftjbod.protocol.raw_records._SLICE_RECORDS", 1)
+    monkeypatch.setattr("kraftjbod.protocol.raw_records.SLICE_RECORDS", 1)
     body = open_body(packed(Compression.NONE), 0, read_header(packed(Compression.NONE)))
     assert len(list(raw_records(body, 4, 3))) == 4
     with pytest.raises(CorruptRecordError, match="follow 2, and 2 is the"):

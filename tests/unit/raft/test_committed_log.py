@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 from kraftjbod.core.errors import (
     KafkaStorageError,
 )
-from kraftjbod.raft.committed_log import _LONGEST_READ_MS, _MAX_IN_USE, _READ_WITHIN_MS
+from kraftjbod.raft.committed_log import LONGEST_READ_MS, MAX_IN_USE, READ_WITHIN_MS
 from kraftjbod.testing.faults import DiskFault
 from tests.faults.vfs_fault import Fault, FaultVfs
 from tests.unit.raft.driver_rig import (
@@ -53,11 +53,13 @@ async def test_committed_log_refuses_an_entry_damaged_after_its_write(vfs: Fault
 
 async def test_committed_log_wait_ends_with_commit_timeout_or_stop(node: Node) -> None:
     await node.driver.wait_for(1, 1)
-    waiting = [asyncio.create_task(node.driver.wait_for(1, 60_000))]
-    await node.propose(b"a")
-    await asyncio.gather(*waiting)
+    waiting = asyncio.create_task(node.driver.wait_for(1, 60_000))
     endless = asyncio.create_task(node.driver.wait_for(9, 60_000))
     await asyncio.sleep(0)
+    assert not waiting.done()
+    await node.propose(b"a")
+    await waiting
+    assert not endless.done()
     node.driver.release_waits()
     await endless
 
@@ -70,11 +72,11 @@ async def test_committed_log_snapshot_is_in_use_while_its_pieces_are_read(node: 
         snapshots.append((await make_snapshot(node)).last_offset)
         assert await committed.read_snapshot(snapshots[-1], 0, 1) is not None
         node.clock.ms += 1
-    assert committed.snapshots_in_use() == set(snapshots[:_MAX_IN_USE])
+    assert committed.snapshots_in_use() == set(snapshots[:MAX_IN_USE])
     assert await committed.read_snapshot(snapshots[0], 0, 1) is not None
-    node.clock.ms += _READ_WITHIN_MS
+    node.clock.ms += READ_WITHIN_MS
     assert committed.snapshots_in_use() == {snapshots[0]}
-    for _ in range(_LONGEST_READ_MS // _READ_WITHIN_MS):
+    for _ in range(LONGEST_READ_MS // READ_WITHIN_MS):
         assert await committed.read_snapshot(snapshots[0], 0, 1) is not None
-        node.clock.ms += _READ_WITHIN_MS
+        node.clock.ms += READ_WITHIN_MS
     assert committed.snapshots_in_use() == set()

@@ -153,7 +153,9 @@ def test_list_dir_skips_names_that_vanish_meanwhile(tmp_path: Path) -> None:
     renaming.start()
     try:
         for _ in range(500):
-            vfs.list_dir(f"{tmp_path}", sized="")
+            names = [entry.name for entry in vfs.list_dir(f"{tmp_path}", sized="")]
+            assert len(names) == len(set(names))
+            assert {name.removesuffix(".swap") for name in names} <= set(map(str, range(50)))
     finally:
         stopped.set()
         renaming.join()
@@ -161,7 +163,9 @@ def test_list_dir_skips_names_that_vanish_meanwhile(tmp_path: Path) -> None:
 
 def test_remove_tree_of_absent_path_does_nothing(place: tuple[Vfs, str]) -> None:
     vfs, root = place
+    vfs.make_dirs(f"{root}/t-0")
     vfs.remove_tree(f"{root}/t-0-delete")
+    assert vfs.exists(f"{root}/t-0")
 
 
 def test_remove_tree_skips_names_that_vanish_meanwhile(

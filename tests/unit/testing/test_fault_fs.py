@@ -227,7 +227,8 @@ def test_left_over_mount_elsewhere_is_found_by_name(tmp_path: Path) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
     """
     command = [sys.executable, "-c", textwrap.dedent(script), str(tmp_path)]
-    subprocess.run(command, timeout=DEADLINE_S)
+    done = subprocess.run(command, timeout=DEADLINE_S)
+    assert done.returncode == -signal.SIGKILL
     # Another test run may reap it first.
     mounts.reap()
     wait_until(lambda: not is_mounted(tmp_path / "a live one"))

@@ -76,7 +76,7 @@ from kraftjbod.protocol.control_records import marker_of
 from kraftjbod.protocol.record_batch import NO_PRODUCER_ID
 
 #: Number of facts deleted in one batch, because encoding blocks the event loop.
-_FACTS_AT_ONCE: Final = 500
+MAX_FACTS_PER_WRITE: Final = 500
 #: An empty fact: no group has this name.
 _NOTHING: Final = GroupFact("", None)
 
@@ -292,7 +292,7 @@ class GroupCoordinator:
             led = self.led_of(group_id)
             if led.groups.check_deletion(group_id) is not ErrorCode.NONE:
                 break  # The group was deleted or is in use again.
-            facts = led.groups.deletion(group_id)[:_FACTS_AT_ONCE]
+            facts = led.groups.deletion(group_id)[:MAX_FACTS_PER_WRITE]
             if not facts:
                 consumer_group = led.groups.consumer_groups.get(group_id)
                 if consumer_group is not None:
@@ -440,10 +440,10 @@ class GroupCoordinator:
         :raises OperatingError: as :meth:`join`.
         """
         code = ErrorCode.NONE
-        for at in range(0, len(partitions), _FACTS_AT_ONCE):
+        for at in range(0, len(partitions), MAX_FACTS_PER_WRITE):
             led = self.led_of(group_id)
             there = led.groups.offsets(group_id)
-            part = [tp for tp in partitions[at : at + _FACTS_AT_ONCE] if tp in there]
+            part = [tp for tp in partitions[at : at + MAX_FACTS_PER_WRITE] if tp in there]
             if part and code is ErrorCode.NONE:
                 code = await self._records.write(
                     led, [OffsetFact(group_id, tp, None) for tp in part]
@@ -481,7 +481,7 @@ class GroupCoordinator:
         async for group_id in in_slices(led.groups.group_ids()):
             while facts := led.groups.orphaned(group_id, self._is_gone):
                 # Written at once: a new topic may get the name in between.
-                part = facts[:_FACTS_AT_ONCE]
+                part = facts[:MAX_FACTS_PER_WRITE]
                 code = await self._records.write(led, part)
                 if code is not ErrorCode.NONE or led.phase is Phase.ENDED:
                     return
@@ -497,7 +497,7 @@ class GroupCoordinator:
             # Written at once: the offset may be committed again in between.
             facts = led.groups.expired(group_id, self._clock.wall_ms(), retention_ms)
             while facts:
-                part = facts[:_FACTS_AT_ONCE]
+                part = facts[:MAX_FACTS_PER_WRITE]
                 code = await self._records.write(led, part)
                 if code is not ErrorCode.NONE or led.phase is Phase.ENDED:
                     return  # The next expiry tries again.

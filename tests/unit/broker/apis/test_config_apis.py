@@ -53,7 +53,20 @@ OTHER_RATE = "follower.replication.throttled.rate"
 
 
 @pytest.fixture
-def apis() -> ConfigApis:
+def cache() -> MetadataCache:
+    cache = MetadataCache(cluster_id="c")
+    cache.state.topic_ids["t"] = TopicId(b"t" * 16)
+    cache.state.configs[(ResourceType.TOPIC, "t")] = {
+        "segment.bytes": "4096",
+        "leader.replication.throttled.replicas": "1:2,0:7",
+    }
+    cache.state.configs[(ResourceType.BROKER, "")] = {RATE: "5", OTHER_RATE: "8"}
+    cache.state.configs[(ResourceType.BROKER, "7")] = {RATE: "6"}
+    return cache
+
+
+@pytest.fixture
+def apis(cache: MetadataCache) -> ConfigApis:
     config = BrokerConfig.from_properties(
         {
             "process.roles": "broker",
@@ -66,14 +79,6 @@ def apis() -> ConfigApis:
         source="test",
         base_dir="/",
     )
-    cache = MetadataCache(cluster_id="c")
-    cache.state.topic_ids["t"] = TopicId(b"t" * 16)
-    cache.state.configs[(ResourceType.TOPIC, "t")] = {
-        "segment.bytes": "4096",
-        "leader.replication.throttled.replicas": "1:2,0:7",
-    }
-    cache.state.configs[(ResourceType.BROKER, "")] = {RATE: "5", OTHER_RATE: "8"}
-    cache.state.configs[(ResourceType.BROKER, "7")] = {RATE: "6"}
     dynamic_configs = DynamicConfigs(config=config, cache=cache)
     dynamic_configs.refresh()
     return ConfigApis(
@@ -151,10 +156,14 @@ async def test_describe_configs_unset_topic_key_has_default_source(apis: ConfigA
     ],
 )
 async def test_describe_configs_min_insync_replicas_comes_from_topic_cluster_or_replication_factor(
-    apis: ConfigApis, own: str | None, of_all: str | None, expected: tuple[str, int]
+    apis: ConfigApis,
+    cache: MetadataCache,
+    own: str | None,
+    of_all: str | None,
+    expected: tuple[str, int],
 ) -> None:
     """The default is 2, but never more than the replication factor of the topic."""
-    state, topic_id = apis._cache.state, TopicId(b"t" * 16)
+    state, topic_id = cache.state, TopicId(b"t" * 16)
     alone = PartitionRegistration(
         replicas=(BrokerId(7),),
         directories=(MIGRATING_DIR,),
@@ -242,11 +251,11 @@ async def test_describe_configs_default_broker_lists_cluster_wide_dynamic_values
 
 
 async def test_describe_configs_controller_keys_are_not_dynamic_for_a_broker(
-    apis: ConfigApis,
+    apis: ConfigApis, cache: MetadataCache
 ) -> None:
     # --- validation by the broker -----------------------------------------------------------------
     timeout, unclean = "broker.session.timeout.ms", "unclean.leader.election.enable"
-    of_all = apis._cache.state.configs[ResourceType.BROKER, ""]
+    of_all = cache.state.configs[ResourceType.BROKER, ""]
     of_all |= {timeout: "1234", unclean: "true"}
     _, entries = await described(apis, BROKER, "7")
     for key in (timeout, unclean):
@@ -281,9 +290,11 @@ async def test_describe_configs_types_and_documentation_follow_the_key(apis: Con
     assert (dirs.config_type, roll.config_type, roll.value) == (7, 5, None)
 
 
-async def test_describe_configs_group_value_overrides_broker_default(apis: ConfigApis) -> None:
+async def test_describe_configs_group_value_overrides_broker_default(
+    apis: ConfigApis, cache: MetadataCache
+) -> None:
     session, beats = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
-    apis._cache.state.configs[(ResourceType.GROUP, "g")] = {session: "60000"}
+    cache.state.configs[(ResourceType.GROUP, "g")] = {session: "60000"}
     result, entries = await described(apis, GROUP, "g")
     assert result.error_code == 0
     assert {name: entry.value for name, entry in entries.items()} == {

@@ -323,11 +323,11 @@ async def test_replica_in_an_offline_directory_is_not_recreated_when_another_is_
 
 async def test_reattach_loop_retries_and_logs_each_reason_once() -> None:
     vfs = FaultVfs(MemVfs())
-    async with registered(FaultVfs(MemVfs()), vfs) as rig:
+    often = {"log_dir_reattach_interval_ms": "100"}
+    async with registered(FaultVfs(MemVfs()), vfs, **often) as rig:
         await die(rig)
         fault = vfs.inject(Fault(kinds=frozenset({"device"})))
         admin = rig.parts.admin
-        admin._reattach_interval_ms = 5
         with capture_logs() as logs:
             trying = asyncio.ensure_future(admin.run_reattachment())
             while sum(e["event"] == "log_dir_operation_refused" for e in logs) < 3:

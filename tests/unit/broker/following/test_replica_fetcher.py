@@ -281,7 +281,7 @@ async def test_log_being_truncated_becomes_leader_after_the_truncation(
         handle, replica = rigs[0].logs.get(TP), rigs[0].parts.hosted.require(TP)
         assert handle is not None and replica.partition is not None
         await handle.flush()
-        await rigs[0].logs._checkpoint(handle.log_dir)
+        await rigs[0].logs.checkpoint_offsets(handle.log_dir)
         assert (end(rigs[0]), end(rigs[1])) == (5, 2)
         with Gate(sick, kind, path) as gate:
             rigs[0].replay(partition(replicas=(1, 2), leader=2, epoch=1))

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from kraftjbod.broker.groups.records.group_records import OFFSETS_TOPIC
+from kraftjbod.core.errors import OperatingError
 from kraftjbod.core.ids import TopicId, TopicPartition
 from kraftjbod.metadata.records import FeatureLevelRecord
 from kraftjbod.protocol.messages import (
@@ -45,8 +46,17 @@ async def lead(rig: BrokerRig, epoch: int, leader: int = 1, isr: tuple[int, ...]
     await rig.follow(*records)
 
 
+def is_loaded(rig: BrokerRig) -> bool:
+    """Return whether the broker coordinates the group ``g``."""
+    try:
+        rig.parts.coordinator.led_of("g")
+    except OperatingError:
+        return False
+    return True
+
+
 async def loaded(rig: BrokerRig) -> None:
-    await until(lambda: rig.parts.coordinator._led[0].phase.value == "active")
+    await until(lambda: is_loaded(rig))
 
 
 def join(member_id: str = "", **more: Any) -> JoinGroupRequest:

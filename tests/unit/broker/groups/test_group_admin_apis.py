@@ -97,7 +97,7 @@ async def test_group_with_commits_only_is_listed_as_empty() -> None:
 
 async def test_list_groups_while_loading_returns_coordinator_load_in_progress() -> None:
     async with coordinator() as rig:
-        led = rig.parts.coordinator._led[0]
+        led = rig.parts.coordinator.led_of("g")
         led.phase = type(led.phase).LOADING
         answer = await rig.ask(ListGroupsRequest())
         assert answer.error_code == E.COORDINATOR_LOAD_IN_PROGRESS

@@ -248,7 +248,7 @@ async def test_metadata_refusal_is_reported_after_the_session_ended(
         loader = rig.parts.loader
         with monkeypatch.context() as patched, capture_logs() as events:
             patched.setattr(
-                type(loader._lifecycle), "is_session_over", property(lambda _self: True)
+                type(rig.parts.lifecycle), "is_session_over", property(lambda _self: True)
             )
             rig.tasks.start(loader.run_loader(), "loader")
             while "metadata_fetch_failed" not in {e["event"] for e in events}:

@@ -64,7 +64,10 @@ async def test_session_wait_ends_on_a_role_change() -> None:
 
 
 async def test_session_wait_ends_at_its_deadline() -> None:
-    await session().wait(10, 1)
+    waiting = asyncio.create_task(session().wait(10, 1))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    await waiting
 
 
 ONE, TWO, THREE = (Follower(BrokerId(n), BrokerEpoch(10 * n)) for n in (1, 2, 3))

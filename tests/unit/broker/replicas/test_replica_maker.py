@@ -100,7 +100,7 @@ async def test_waiting_replicas_are_reconciled_in_slices(
 ) -> None:
     """A directory can return with thousands of replicas. Between two slices another directory
     returns, and a topic is deleted: a log created for it would be a stray."""
-    monkeypatch.setattr(metadata_publisher, "_RECONCILED_AT_ONCE", 2)
+    monkeypatch.setattr(metadata_publisher, "RECONCILED_AT_ONCE", 2)
     deleted = TopicId(b"u" * 16)
     async with brokers() as (rig,):
         for log_dir in rig.dirs:

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from kraftjbod.broker.transactions.transaction_records import TRANSACTIONS_TOPIC, TransactionState
-from kraftjbod.core.errors import ErrorCode
+from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import TopicId, TopicPartition
 from kraftjbod.protocol.messages import (
     AddPartitionsToTxnRequest,
@@ -97,8 +97,17 @@ async def lead(rig: BrokerRig, epoch: int, leader: int = 1, isr: tuple[int, ...]
     await rig.follow(*records)
 
 
+def is_loaded(rig: BrokerRig) -> bool:
+    """Return whether the broker coordinates the transactional id of the tests."""
+    try:
+        rig.parts.transaction_coordinator.describe(ID)
+    except OperatingError:
+        return False
+    return True
+
+
 async def loaded(rig: BrokerRig) -> None:
-    await until(lambda: rig.parts.transaction_coordinator._led[0].phase.value == "active")
+    await until(lambda: is_loaded(rig))
 
 
 async def init(

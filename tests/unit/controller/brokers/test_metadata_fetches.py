@@ -47,7 +47,7 @@ async def test_fetch_metadata_of_missing_snapshot_is_out_of_range(
         await node.controller.handle(request)
     assert refused.value.code == ErrorCode.OFFSET_OUT_OF_RANGE
     node.controller._start_snapshot()
-    while await node.controller._driver.committed.newest_snapshot() is None:
+    while await node.driver.committed.newest_snapshot() is None:
         await asyncio.sleep(0)
     newest = node.managers.state.offset
     request = request.model_copy(update={"snapshot_offset": newest})
@@ -65,7 +65,7 @@ async def test_fetch_metadata_response_has_term_of_the_snapshot_read(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The snapshot of the new leader may hold the same state in another order."""
-    driver = node.controller._driver
+    driver = node.driver
     node.controller._start_snapshot()
     while (newest := await driver.committed.newest_snapshot()) is None:
         await asyncio.sleep(0)
@@ -94,7 +94,7 @@ async def test_fetch_metadata_of_damaged_snapshot_is_refused_and_snapshot_recrea
     node: Node,
 ) -> None:
     """Before, a flipped bit on the controller's disk became the state of a broker."""
-    driver = node.controller._driver
+    driver = node.driver
     node.controller._start_snapshot()
     while (newest := await driver.committed.newest_snapshot()) is None:
         await asyncio.sleep(0)

@@ -89,7 +89,7 @@ class Life:
             self.beat(node)
         replicas = self.rng.choice(["1,2,3", "1,2,3", "1,2", "3"])
         self.run(f"topic t replicas={replicas} min.insync.replicas={self.rng.randint(1, 3)}")
-        self.key = self.world._find("t-0")
+        self.key = self.world.find_partition("t-0")
 
     # --- the controller ---------------------------------------------------------------------------
 

@@ -104,8 +104,7 @@ async def test_decisions_and_voter_changes_wait_for_commit_of_a_voter_change(
     node.log_dir.close()
     mine = ReplicaKey(BrokerId(9), directory("m"))
     for fork in (VoterSet((Voter(mine, ("C://c9:9090",)),)), None):
-        again = Node(vfs)
-        again.managers._random_bytes = lambda count: b"\x77" * count
+        again = Node(vfs, random_byte=b"\x77")
         await again.controller.start(fork=fork)
         assert set(again.driver.voters) == {mine}
         assert again.driver.leads

@@ -163,7 +163,7 @@ async def test_refusal_counts_only_from_the_leader_and_expires(
         assert wiring.refusal is None
         wiring._refused(BrokerId(2), refusal)
     assert wiring.refusal == "another disk"
-    monkeypatch.setattr("kraftjbod.daemon.wiring.quorum_wiring._REFUSAL_STANDS_MS", 0)
+    monkeypatch.setattr("kraftjbod.daemon.wiring.quorum_wiring.REFUSAL_STANDS_MS", 0)
     assert wiring.refusal is None, "the refusal has expired"
     await wiring.close()
 

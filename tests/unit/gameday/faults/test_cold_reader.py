@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kraftjbod.cli.clients.cluster_client import ClusterClient
-from kraftjbod.gameday.faults.cold_reader import ColdReader, _evict
+from kraftjbod.gameday.faults.cold_reader import ColdReader, evict_topic
 from kraftjbod.gameday.faults.fault import CannotPlay
 from tests.unit.cli.mini_broker import mini_broker
 
@@ -17,12 +17,12 @@ def test_evict_counts_segments_of_its_topic_only(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         (tmp_path / name / "00000000000000000000.log").write_bytes(bytes(size_bytes))
         (tmp_path / name / "00000000000000000000.index").write_bytes(bytes(1000))
-    assert _evict([tmp_path], "t") == 30
+    assert evict_topic([tmp_path], "t") == 30
 
 
 def test_evict_of_directory_on_another_machine_cannot_be_played(tmp_path: Path) -> None:
     with pytest.raises(CannotPlay, match="Run this on the brokers' host"):
-        _evict([tmp_path / "elsewhere"], "t")
+        evict_topic([tmp_path / "elsewhere"], "t")
 
 
 async def test_undo_after_failed_write_deletes_the_backlog() -> None:

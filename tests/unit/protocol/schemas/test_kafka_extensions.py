@@ -19,7 +19,7 @@ DIRECTORY_ID = bytes(range(16))
 
 
 def body_bytes(name: str, version: int, body: Any) -> bytes:
-    return b"".join(codec._encode_frame(name, version, [], body))[4:]
+    return b"".join(codec.encode_frame(name, version, [], body))[4:]
 
 
 def reassignment(**own: Any) -> Any:

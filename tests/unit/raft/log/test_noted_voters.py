@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 from structlog.testing import capture_logs
 
@@ -13,6 +11,7 @@ from kraftjbod.raft.log.noted_voters import NotedVoters
 from kraftjbod.raft.log.static_voters import VotersToNote
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import ManualClock, format_dir, open_dir
+from tests.unit.broker.gates import until
 
 PATH = "/d1/static-voters"
 
@@ -27,12 +26,10 @@ async def test_noted_voters_of_an_older_log_are_written_when_the_disk_has_space(
         await noted.note(VotersToNote(PATH, "[1]", can_wait=False))
     with capture_logs() as events:
         await noted.note(VotersToNote(PATH, "[1, 2, 3]", can_wait=True))
-        await asyncio.sleep(0.01)
+        await until(lambda: "static_voters_wait" in {e["event"] for e in events})
         assert not memory.exists(PATH)
         memory.capacity_bytes = None
-        while not memory.exists(PATH):
-            await asyncio.sleep(0.001)
-        await asyncio.sleep(0.01)
+        await until(lambda: "static_voters_noted" in {e["event"] for e in events})
     assert bytes(memory.read_if_exists(PATH) or b"") == b"[1, 2, 3]"
     assert [e["event"] for e in events if "static" in e["event"]] == [
         "static_voters_wait",

@@ -17,6 +17,7 @@ from kraftjbod.storage.log_dirs.log_dir_policy import OpKind
 from kraftjbod.testing.faults import DiskFault
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.vfs_fault import Fault, FaultVfs
+from tests.unit.broker.gates import settle
 from tests.unit.raft.driver_rig import (
     DIRECTORY,
     NO_OP,
@@ -71,7 +72,7 @@ async def test_snapshot_maker_stop_does_not_wait_for_a_snapshot_that_waits(
     node.driver.start_snapshot(proposal.entry.offset, 1, slices_of([]))
     while not any(item.name.endswith(".part") for item in vfs.list_dir(DIRECTORY)):
         await asyncio.sleep(0.001)
-    await asyncio.sleep(0.01)
+    await settle()
     node.driver.release_waits()
     with capture_logs() as events:
         while node.driver.is_snapshotting:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import threading
 from contextlib import suppress
 from errno import EAGAIN
 from pathlib import Path
@@ -42,6 +41,7 @@ from tests.faults.rig import (
     read_log,
 )
 from tests.faults.vfs_fault import Fault, FaultVfs
+from tests.unit.broker.gates import Gate, settle, until
 from tests.unit.storage.tiny_records import tiny
 
 NO_LIMIT = 2**62
@@ -202,9 +202,10 @@ async def test_read_cached_returns_none_while_a_truncation_runs() -> None:
     handle, _, vfs, _ = await make()
     for _ in range(3):
         await append(handle)
-    vfs.inject(Fault(effect=DiskFault.HANG_EIO, kinds=frozenset({"truncate"}), errno=5))
+    hang = Fault(effect=DiskFault.HANG_EIO, kinds=frozenset({"truncate"}), errno=5)
+    vfs.inject(hang)
     truncation = asyncio.ensure_future(handle.truncate_to(1))
-    await asyncio.sleep(0.01)
+    await until(lambda: hang.hits)
     truncation.cancel()
     await asyncio.sleep(0)
     assert handle.read_cached(0, 1000, NO_LIMIT, True) is None
@@ -235,9 +236,10 @@ async def test_flush_failure_takes_the_directory_offline() -> None:
 async def test_append_is_not_blocked_by_a_slow_fsync() -> None:
     handle, _, vfs, _ = await make()
     await append(handle)
-    vfs.inject(Fault(effect=DiskFault.HANG_EIO, kinds=frozenset({"sync"}), path="*.log"))
+    hang = Fault(effect=DiskFault.HANG_EIO, kinds=frozenset({"sync"}), path="*.log")
+    vfs.inject(hang)
     flush = asyncio.ensure_future(handle.flush())
-    await asyncio.sleep(0.01)
+    await until(lambda: hang.hits)
     await append(handle)
     assert handle.log_end_offset == 2
     assert not flush.done()
@@ -407,19 +409,14 @@ async def test_rename_of_a_replica_waits_for_its_running_flush() -> None:
     """KAFKA-19571: a flush used the old directory name, and its error took the disk offline."""
     handle, manager, vfs, _ = await make()
     await append(handle)
-    release = threading.Event()
-
-    def hold(kind: str, path: str) -> None:
-        if kind == "sync":
-            release.wait()
-
-    vfs.on_operation = hold
-    flushing = asyncio.ensure_future(handle.flush())
-    await asyncio.sleep(0.01)
-    deleting = asyncio.ensure_future(manager.delete(TP))
-    await asyncio.sleep(0.01)
-    release.set()
-    await deleting
+    with Gate(vfs, "sync") as gate:
+        flushing = asyncio.ensure_future(handle.flush())
+        await gate.reached()
+        deleting = asyncio.ensure_future(manager.delete(TP))
+        await settle()
+        assert not deleting.done()
+        gate.open()
+        await deleting
     await asyncio.gather(flushing, return_exceptions=True)
     assert handle.log_dir.is_online
 

@@ -72,8 +72,8 @@ async def test_dir_executor_abandon_fails_all_operations_and_discards_late_resul
     with pytest.raises(KafkaStorageError):
         executor.submit_op(int)
     hold.set()
-    assert executor._thread is not None
-    executor._thread.join()
+    while executor.has_thread:
+        threading.Event().wait(0.001)
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert settled == []
@@ -110,7 +110,7 @@ async def test_dir_executor_failure_without_waiter_is_reported_only_if_unexpecte
 async def test_dir_executor_take_back_prevents_pending_operations() -> None:
     executor, hold, ran = make(), threading.Event(), []
     running = executor.begin_op(hold.wait, may_be_taken_back=True)
-    while executor._not_begun:
+    while not executor.is_running:
         await asyncio.sleep(0.001)
     doomed = [
         executor.begin_op(lambda: ran.append("doomed"), size_bytes=100, may_be_taken_back=True)

@@ -15,7 +15,7 @@ from kraftjbod.storage.replicas.dir_loading import LoadedDir
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import TOPIC_ID, TP, directory_id, format_dir, manager_of, open_dir
 from tests.faults.vfs_fault import Fault, FaultVfs
-from tests.unit.broker.gates import Gate
+from tests.unit.broker.gates import Gate, settle
 from tests.unit.storage.replicas.test_replica_swap import (
     MOVE,
     Node,
@@ -121,7 +121,7 @@ async def test_dir_arrival_delays_a_new_replica_until_the_old_copy_is_renamed(
     if comes_as == "copy":
         await making
         making = asyncio.ensure_future(node.manager.create_future(TP, log_dir, MOVE))
-    await asyncio.sleep(0.02)
+    await settle()
     await arrivals.settle(arrival)
     await making
     served = node.manager.get(TP)

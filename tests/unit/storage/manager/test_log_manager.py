@@ -161,7 +161,7 @@ async def test_load_without_a_free_descriptor_is_repeated(kind: str, path: str) 
 async def test_load_without_a_free_descriptor_for_too_long_takes_the_directory_offline(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(dir_loading, "_LACK_LIMIT_MS", 50)
+    monkeypatch.setattr(dir_loading, "LACK_LIMIT_MS", 50)
     vfs = FaultVfs(MemVfs())
     fault = vfs.inject(Fault(errno=EMFILE, kinds=frozenset({"list_dir"})))
     manager = await start(vfs)

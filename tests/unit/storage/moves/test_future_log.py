@@ -12,6 +12,7 @@ from kraftjbod.storage.moves.future_checkpoint import parse_future
 from kraftjbod.storage.moves.future_log import FutureLog
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import TOPIC_ID, TP, batch, directory_id, headers_of
+from tests.faults.vfs_fault import Fault, FaultVfs
 from tests.unit.storage.replicas.test_replica_swap import MOVE
 
 CONFIG = TopicConfig(segment_bytes=1024, index_interval_bytes=100)
@@ -143,8 +144,15 @@ def test_future_log_load_without_metadata_or_checkpoint_fails(name: str) -> None
 
 
 def test_future_log_read_again_repeats_the_last_read_of_the_source() -> None:
-    log, source, future, _ = make()
+    log, mem, future, _ = make()
+    source = FaultVfs(mem)
+    read = source.inject(Fault(kinds=frozenset({"read_at"}), path="*.log"))
     future.read_again(source)
+    assert read.hits == 0, "nothing was read before"
+    with pytest.raises(OSError):
+        future.step(log.view(), None, source, max_bytes=PLENTY_BYTES, by_kernel=False)
+    with pytest.raises(OSError):
+        future.read_again(source)
+    source.clear()
     source.unlink_if_exists(log.view().segments[0].path)
-    step(log, source, future)
     future.read_again(source)

@@ -128,7 +128,7 @@ async def test_write_rejected_by_the_log_leaves_no_group() -> None:
         refused = await rig.ask(consumer("a"), 1)
         assert refused.error_code == E.COORDINATOR_NOT_AVAILABLE
         assert "g" not in rig.parts.coordinator.find("g").consumer_groups
-        assert not rig.parts.coordinator._led[0].timers
+        assert not rig.parts.coordinator.led_of("g").timers
 
 
 async def test_members_that_join_at_once_are_written_in_limited_batches() -> None:

@@ -24,6 +24,7 @@ from tests.unit.broker.groups.group_rig import (
     coordinator,
     enter,
     fetched,
+    is_loaded,
     join,
     lead,
     loaded,
@@ -94,7 +95,7 @@ async def test_hanging_disk_delays_loading_and_a_failed_disk_ends_it() -> None:
         await loaded(rig)
         assert await fetched(rig) == {("t", 0): 7}
         rig.dirs[0].go_offline("test")
-        await until(lambda: not rig.parts.coordinator._led)
+        await until(lambda: not is_loaded(rig))
         assert await fetched(rig) == E.NOT_COORDINATOR
 
 
@@ -144,7 +145,7 @@ async def test_offsets_of_a_deleted_topic_are_removed_immediately(
 
     The removal may need several batches and includes pending offsets of transactions.
     """
-    monkeypatch.setattr(group_coordinator, "_FACTS_AT_ONCE", 1)
+    monkeypatch.setattr(group_coordinator, "MAX_FACTS_PER_WRITE", 1)
     async with coordinator() as rig:
         other = TopicId(b"u" * 16)
         await rig.follow(partition(1), topic("u", other), partition(topic_id=other))
@@ -159,7 +160,7 @@ async def test_offsets_of_a_deleted_topic_are_removed_immediately(
         await until(lambda: len(groups.offsets("g")) == 1 and not groups.pending.of_group("g"))
         assert await fetched(rig) == {("u", 0): 5}
         # The next coordinator, which reads the log, does not find the offset either.
-        rig.parts.coordinator.reload(rig.parts.coordinator._led[0])
+        rig.parts.coordinator.reload(rig.parts.coordinator.led_of("g"))
         await loaded(rig)
         assert await fetched(rig) == {("u", 0): 5}
 
@@ -178,7 +179,7 @@ async def test_offsets_of_a_topic_deleted_without_a_leader_are_removed_by_the_ne
 
 async def test_deleted_group_is_removed_from_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
     """The removal may need several batches."""
-    monkeypatch.setattr(group_coordinator, "_FACTS_AT_ONCE", 1)
+    monkeypatch.setattr(group_coordinator, "MAX_FACTS_PER_WRITE", 1)
     async with coordinator() as rig:
         await rig.follow(partition(1))
         await enter(rig)

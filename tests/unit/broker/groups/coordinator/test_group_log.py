@@ -28,7 +28,7 @@ async def rig() -> AsyncIterator[BrokerRig]:
 
 def parts(rig: BrokerRig) -> tuple[Any, Any]:
     """Return the log, and the led partition."""
-    return rig.parts.coordinator._records, rig.parts.coordinator._led[0]
+    return rig.parts.coordinator._records, rig.parts.coordinator.led_of("g")
 
 
 async def test_group_records_apply_only_after_replication(rig: BrokerRig) -> None:
