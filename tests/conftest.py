@@ -83,7 +83,7 @@ def _folder(item: pytest.Item) -> str:
 
 
 def _mark_all_but_sample(name: str, cases: list[pytest.Item]) -> None:
-    """Whatever order they come in, and whatever was left out of this run by name."""
+    """Mark cases independently of their order and of cases that this run leaves out."""
     marker = cases[0].get_closest_marker("sampled")
     assert marker is not None
     rng = random.Random(f"{os.environ[SAMPLE]} {name}")  # a choice, not a secret

@@ -142,21 +142,21 @@ class TrapDoor:
 
 
 class ArmedVfs(FaultVfs):
-    """The real file system with a trap door; all directories of a broker share it."""
+    """The real file system with a trap; all directories of a broker share it."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(RealVfs())
-        self.door = TrapDoor(directory, self)
-        self.on_operation = lambda kind, path: self.door.on_operation(kind, path, after=False)
+        self.trap = TrapDoor(directory, self)
+        self.on_operation = lambda kind, path: self.trap.on_operation(kind, path, after=False)
 
     def did(self, kind: str, path: str, size_bytes: int = 0) -> None:
-        self.door.on_operation(kind, path, after=True)
+        self.trap.on_operation(kind, path, after=True)
 
 
 def _build(config: BrokerConfig, environment: Environment) -> BrokerServer:
     vfs = ArmedVfs(Path(config.metadata_dir).parent)
     processors = structlog.get_config()["processors"]
-    structlog.configure(processors=[vfs.door.on_event, *processors])
+    structlog.configure(processors=[vfs.trap.on_event, *processors])
     return BrokerServer(config, dataclasses.replace(environment, make_vfs=lambda: vfs))
 
 

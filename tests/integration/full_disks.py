@@ -69,7 +69,7 @@ def wait_led_elsewhere(
 ) -> None:
     """Wait until the broker neither leads the partitions nor is in sync for them."""
 
-    def is_so() -> bool:
+    def is_reached() -> bool:
         answered = cluster.partitions(topic)
         return all(
             answered[index].leader not in (broker_id, -1) and broker_id not in answered[index].isr
@@ -78,6 +78,6 @@ def wait_led_elsewhere(
 
     cluster.wait(
         f"{topic} {list(partitions)} to be led elsewhere than on broker {broker_id}",
-        is_so,
+        is_reached,
         explain=lambda: str(cluster.partitions(topic)),
     )

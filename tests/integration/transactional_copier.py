@@ -24,7 +24,7 @@ _MOST_TOGETHER: Final = 20
 # issues 5456 and 5511).
 _STUCK_S: Final = 30.0
 # Every n-th transaction is aborted at its end.
-_GIVEN_UP: Final = 5
+_ABANDONED: Final = 5
 
 
 class Copier:
@@ -54,7 +54,7 @@ class Copier:
             messages = self._consumer.consume(_MOST_TOGETHER, 0.2)
             read = [each for each in messages if each.error() is None]
             if read:
-                self._copy(read, gives_up=turn % _GIVEN_UP == 0)
+                self._copy(read, gives_up=turn % _ABANDONED == 0)
 
     def _copy(self, read: list[confluent_kafka.Message], *, gives_up: bool) -> None:
         try:

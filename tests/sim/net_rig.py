@@ -69,10 +69,10 @@ class Net:
 
     def run(self, work: Coroutine[Any, Any, Any], name: str = "b") -> Any:
         task = self.begin(work, name)
-        self.go_on(1)
+        self.run_for(1)
         return task.result()
 
-    def go_on(self, s: float) -> None:
+    def run_for(self, s: float) -> None:
         self.world.run_until(self.world.now_us + int(s * 1e6))
 
     def connect(self) -> asyncio.Task[Any]:
@@ -80,5 +80,5 @@ class Net:
 
     def connected(self) -> tuple[Peer, Peer]:
         task = self.connect()
-        self.go_on(0.1)
+        self.run_for(0.1)
         return task.result()[1], self.guests[-1]

@@ -13,7 +13,7 @@ def test_transport_delivers_bytes_in_order_and_then_the_end() -> None:
     for at in range(0, len(sent), 700):
         here.transport.writelines([sent[at : at + 300], memoryview(sent)[at + 300 : at + 700]])
     here.transport.close()
-    net.go_on(1)
+    net.run_for(1)
     assert bytes(there.received) == sent
     assert (here.callbacks, there.callbacks) == (["lost"], ["lost"])
 
@@ -23,8 +23,8 @@ def test_paused_reader_pauses_the_writer() -> None:
     here, there = net.connected()
     there.transport.pause_reading()
     here.transport.write(b"x" * 1_000_000)
-    net.go_on(1)
+    net.run_for(1)
     assert (len(there.received), here.callbacks) == (0, ["pause"])
     there.transport.resume_reading()
-    net.go_on(1)
+    net.run_for(1)
     assert (len(there.received), here.callbacks) == (1_000_000, ["pause", "resume"])

@@ -43,11 +43,11 @@ def test_process_vfs_maps_each_path_to_its_disk() -> None:
 
 def test_files_of_released_directory_or_ended_process_are_unusable() -> None:
     vfs, disks = _vfs()
-    given_up = vfs.open("/b/d1/f", OpenMode.CREATE)
+    abandoned = vfs.open("/b/d1/f", OpenMode.CREATE)
     other = vfs.open("/b/d2/f", OpenMode.CREATE)
     vfs.let_go("/b/d1")
     with pytest.raises(OSError, match="Bad file descriptor"):
-        given_up.write_at(0, [b"late"])
+        abandoned.write_at(0, [b"late"])
     with pytest.raises(OSError, match="Stale file handle"):
         vfs.open("/b/d1/f", OpenMode.READ)
     other.write_at(0, [b"in time"])

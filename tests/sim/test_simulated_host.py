@@ -124,11 +124,11 @@ def test_kill_at_operation_prevents_that_operation(make_host: Make) -> None:
 def test_paused_process_catches_up_after_the_pause(make_host: Make) -> None:
     host, life = make_host()
     host.world.run_until(20_500)
-    go_on = host.pause_process()
+    resume = host.pause_process()
     host.stop()
     host.world.run_until(50_000)
     assert (_size(host), host.is_up) == (21, True)
-    go_on()
+    resume()
     host.world.run_until(60_000)
     assert (host.exit_code, life.cleaned_up) == (7, 1)
     assert _size(host) <= 22
@@ -136,9 +136,9 @@ def test_paused_process_catches_up_after_the_pause(make_host: Make) -> None:
 
 def test_process_killed_during_a_pause_never_continues(make_host: Make) -> None:
     host, life = make_host()
-    go_on = host.pause_process()
+    resume = host.pause_process()
     host.kill()
     host.start()
-    go_on()
+    resume()
     host.world.run_until(10_500)
     assert (_size(host), life.cleaned_up) == (11, 0)

@@ -301,9 +301,9 @@ def test_failed_disk_of_coordinator_removes_no_member() -> None:
             on_revoke=lambda *_: changes.append("revoked"),
         )
 
-        def poll_until(is_so: Callable[[], bool]) -> None:
+        def poll_until(is_reached: Callable[[], bool]) -> None:
             end_s = time.monotonic() + WAIT_S
-            while not is_so():
+            while not is_reached():
                 assert time.monotonic() < end_s, cluster.last_words()
                 member.poll(0.05)
 

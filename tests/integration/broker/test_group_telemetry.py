@@ -123,12 +123,12 @@ def test_group_telemetry_continues_after_coordinator_is_killed(
     wait_samples(cluster, "others", orphans, lambda s: s["broker_id"] != dead and s["lag"] == 4)
     commit(cluster, orphans[0], "orders", 9, 0)
     wait_samples(cluster, "a new commit", orphans[:1], lambda s: s["lag"] == 1)
-    require_told(cluster, before)
+    require_reported(cluster, before)
     cluster.start_daemon(cluster.brokers[dead])
     cluster.wait_whole(TOPIC)
-    require_told(cluster, before)
+    require_reported(cluster, before)
 
 
-def require_told(cluster: Cluster, wanted: list[Sample]) -> None:
+def require_reported(cluster: Cluster, wanted: list[Sample]) -> None:
     there = samples(cluster)
     assert [sample for sample in wanted if sample not in there] == []

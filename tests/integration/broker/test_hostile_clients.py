@@ -89,7 +89,9 @@ def honest(cluster: Cluster, *, while_full: bool = False) -> Iterator[Load]:
 
 def flowing(cluster: Cluster, load: Load) -> None:
     before = load.acked_by_partition()
-    cluster.wait("the load to go on", lambda: load.flowed_since(before, 20), explain=load.explain)
+    cluster.wait(
+        "progress of the load", lambda: load.flowed_since(before, 20), explain=load.explain
+    )
 
 
 def peak_bytes(daemon: DaemonProcess) -> int:
@@ -246,7 +248,7 @@ def test_full_listeners_admit_a_starting_broker(cluster: Cluster) -> None:
         with honest(cluster, while_full=True) as load:
             for thread in threads:
                 thread.start()
-            cluster.wait("full doors", lambda: all(crowd.closed > 0 for crowd in crowds))
+            cluster.wait("full listeners", lambda: all(crowd.closed > 0 for crowd in crowds))
             cluster.stop_daemon(cluster.brokers[2])
             cluster.brokers[2].start()
             # The broker fetches and is in sync again; only then are records acknowledged.

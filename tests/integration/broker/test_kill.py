@@ -52,7 +52,7 @@ def test_killed_broker_under_load_loses_no_acknowledged_record(
         daemon.kill()
         before = load.acked_by_partition()
         cluster.wait(
-            "every partition to go on", lambda: load.flowed_since(before), explain=load.explain
+            "progress in every partition", lambda: load.flowed_since(before), explain=load.explain
         )
         for other in cluster.brokers.keys() - {victim}:
             cluster.wait(
@@ -77,7 +77,7 @@ def test_killed_controller_under_load_loses_no_record_and_no_metadata(
         cluster.local.controller.kill()
         before = load.acked_by_partition()
         cluster.wait(
-            "every partition to go on", lambda: load.flowed_since(before), explain=load.explain
+            "progress in every partition", lambda: load.flowed_since(before), explain=load.explain
         )
         cluster.start_daemon(cluster.local.controller)
         after = f"{topic}-after"
@@ -96,7 +96,7 @@ def test_kill_of_all_daemons_loses_no_acknowledged_record(cluster: Cluster, topi
         cluster.start()
         before = load.acked_by_partition()
         cluster.wait(
-            "every partition to go on", lambda: load.flowed_since(before), explain=load.explain
+            "progress in every partition", lambda: load.flowed_since(before), explain=load.explain
         )
         load.stop()
     cluster.wait_whole(topic)
@@ -130,7 +130,7 @@ def test_controlled_shutdown_moves_leaders_before_the_broker_stops(
         assert all(os.path.exists(cluster.local.dir_path(2, n) / CLEAN_MARK) for n in (1, 2))
         before = load.acked_by_partition()
         cluster.wait(
-            "every partition to go on", lambda: load.flowed_since(before), explain=load.explain
+            "progress in every partition", lambda: load.flowed_since(before), explain=load.explain
         )
         cluster.start_daemon(daemon)
         cluster.wait_whole(topic)
@@ -155,7 +155,7 @@ def test_two_killed_of_three_brokers_stop_acknowledgements_until_return(
         cluster.brokers[3].start()
         cluster.wait_healthy()
         cluster.wait(
-            "every partition to go on", lambda: load.flowed_since(before), explain=load.explain
+            "progress in every partition", lambda: load.flowed_since(before), explain=load.explain
         )
         load.stop()
     cluster.wait_whole(topic)

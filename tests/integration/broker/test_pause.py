@@ -39,7 +39,7 @@ async def _produce(cluster: Cluster) -> None:
         os.kill(pid, signal.SIGSTOP)
         try:
             async with asyncio.timeout(200):
-                assert await producer.send(0, [_record(b"while it stands still")]) == 1
+                assert await producer.send(0, [_record(b"while it is paused")]) == 1
         finally:
             os.kill(pid, signal.SIGCONT)
         assert client.metadata.leader(TOPIC, 0) != leader

@@ -206,7 +206,7 @@ class Judge:
                 copiers.revive()
             assert time.monotonic() < deadline_s, (
                 f"{[len(each) for each in self.found]} of {count} copied; "
-                f"{copiers.story() if copiers is not None else 'nobody copies'}"
+                f"{copiers.story() if copiers is not None else 'no copiers'}"
             )
 
     def expect_nothing(self) -> None:

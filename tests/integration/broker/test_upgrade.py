@@ -171,7 +171,9 @@ def test_unsafe_downgrade_with_single_directories_and_upgrade_again(
             lambda: placed(cluster, "t") == dict.fromkeys(BROKERS, MIGRATING),
         )
         before = load.acked_by_partition()
-        cluster.wait("load to go on", lambda: load.flowed_since(before), explain=load.explain)
+        cluster.wait(
+            "progress of the load", lambda: load.flowed_since(before), explain=load.explain
+        )
         assert features(cluster, "upgrade", "--feature", "metadata.version=17").returncode == 0
         cluster.wait(
             "every replica's directory to be known", lambda: placed(cluster, "t") == single

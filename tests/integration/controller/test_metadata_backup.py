@@ -48,7 +48,7 @@ def storage(cluster: LocalCluster, *words: str) -> subprocess.CompletedProcess[s
     )
 
 
-def format_anew(cluster: LocalCluster) -> Path:
+def reformat(cluster: LocalCluster) -> Path:
     """Empty and format the controller's metadata directory; return the path of the old one."""
     files = cluster.processes.controller.files
     aside = files.metadata_dir.with_name("metadata-of-before")
@@ -101,7 +101,7 @@ def test_brokers_keep_data_unchanged_under_foreign_metadata(
         for broker in cluster.brokers:
             broker.kill()
     cluster.processes.controller.kill()
-    original = format_anew(cluster)
+    original = reformat(cluster)
     cluster.processes.controller.start()
     if brokers_restart:
         for broker in cluster.brokers:

@@ -79,7 +79,7 @@ def test_active_controller_killed_under_load_returns_as_follower() -> None:
                 old.kill()
                 cluster.wait("more topics", lambda s=killed_s: creator.times[-1] > s + 0.01)
                 first = next(at for at in creator.times if at > killed_s + 0.01)
-                print(f"metadata operations went on {first - killed_s:.3f} s after the kill")
+                print(f"metadata operations resumed {first - killed_s:.3f} s after the kill")
                 new = cluster.active_controller()
                 assert new is not old
                 old.start()

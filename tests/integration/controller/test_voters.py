@@ -123,7 +123,7 @@ def test_quorum_grows_to_three_voters_and_shrinks_back_under_load(tmp_path: Path
         first = cluster.active_controller()
         added = [Added(cluster, tmp_path, node_id, first.address) for node_id in (101, 102)]
 
-        def go_on() -> None:
+        def require_progress() -> None:
             count = len(creator.acknowledged)
             cluster.wait("more topics", lambda: len(creator.acknowledged) > count + 3)
 
@@ -146,11 +146,11 @@ def test_quorum_grows_to_three_voters_and_shrinks_back_under_load(tmp_path: Path
                 controller.format("--no-initial-controllers")
                 controller.start()
                 quorum.add(controller)
-                go_on()
+                require_progress()
             assert quorum.voters() == {100, 101, 102}
             # A controller that no broker's file names becomes active.
             first.kill()
-            go_on()
+            require_progress()
             assert quorum.leader() in (101, 102)
             first.start()
             quorum.wait_observer(100)
@@ -165,16 +165,16 @@ def test_quorum_grows_to_three_voters_and_shrinks_back_under_load(tmp_path: Path
             lost.format("--no-initial-controllers", "--replace-lost")
             lost.start()
             quorum.add(lost)
-            go_on()
+            require_progress()
             assert quorum.replicas()[102]["directoryId"] != directory
             # Shrink to one voter; a leader that is removed resigns.
             for node_id in (102, 101):
                 quorum.remove(node_id)
-                go_on()
+                require_progress()
             assert quorum.voters() == {100}
             for controller in added:
                 controller.kill()
-            go_on()
+            require_progress()
             for node_id in ("101", "102"):
                 to = ("--bootstrap-server", cluster.bootstrap_servers)
                 tool("kraftjbod-cluster", "unregister-controller", *to, "--id", node_id)

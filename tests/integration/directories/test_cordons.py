@@ -82,12 +82,12 @@ def _cordoned(cluster: Cluster, broker_id: int) -> set[str]:
 def _wait_cordoned(cluster: Cluster, broker_id: int, *paths: str) -> None:
     """Wait for the cordons at the broker and in the committed metadata."""
 
-    def is_so() -> bool:
+    def is_reached() -> bool:
         broker = cluster.metadata().brokers[BrokerId(broker_id)]
         known = {broker.log_dir_paths[d] for d in broker.cordoned_log_dirs}
         return known == set(paths) == _cordoned(cluster, broker_id)
 
-    cluster.wait(f"{paths} to be what broker {broker_id} has cordoned", is_so)
+    cluster.wait(f"{paths} to be what broker {broker_id} has cordoned", is_reached)
 
 
 def test_cordoned_directory_gets_no_new_replicas(cluster: Cluster) -> None:

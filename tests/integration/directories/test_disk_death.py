@@ -44,10 +44,10 @@ def _start(make_cluster: MakeCluster, log_dirs: dict[int, list[Path]] | None = N
     return cluster
 
 
-def _goes_on(cluster: Cluster, load: Load) -> None:
+def _require_progress(cluster: Cluster, load: Load) -> None:
     before = load.acked_by_partition()
     cluster.wait(
-        "every partition to go on", lambda: load.flowed_since(before, 20), explain=load.explain
+        "progress in every partition", lambda: load.flowed_since(before, 20), explain=load.explain
     )
 
 
@@ -87,7 +87,7 @@ def _die_and_prove(cluster: Cluster, path: Path, kill: Callable[[], object], tit
         kill()
         cluster.wait_event(cluster.brokers[BROKER], "log_dir_offline")
         _require_metadata(cluster, BROKER, lost)
-        _goes_on(cluster, load)
+        _require_progress(cluster, load)
         load.stop()
     load.print_gaps(title)
     _require_offline(cluster, BROKER, [str(path)])
@@ -165,7 +165,7 @@ def test_two_directories_of_one_broker_fail_one_after_the_other(make_cluster: Ma
             cluster.wait_event(cluster.brokers[BROKER], "log_dir_offline", count)
             lost |= set(by_dir[path])
             _require_metadata(cluster, BROKER, lost)
-            _goes_on(cluster, load)
+            _require_progress(cluster, load)
         load.stop()
         load.print_gaps("two directories of one broker")
         _require_offline(cluster, BROKER, paths)
@@ -181,7 +181,7 @@ def test_loss_of_all_log_dirs_stops_the_broker(make_cluster: MakeCluster) -> Non
             path = cluster.local.dir_path(BROKER, number)
             faults.enter_context(mounts.closed_to_owner(str(path)))
         assert cluster.wait_exit(cluster.brokers[BROKER]) == EXIT_LOG_DIRS_LOST
-        _goes_on(cluster, load)
+        _require_progress(cluster, load)
         load.stop()
         load.print_gaps("all directories of one broker")
         assert judge(cluster.bootstrap, TOPIC, load).findings == []
@@ -195,7 +195,7 @@ def test_loss_of_metadata_dir_stops_the_broker(make_cluster: MakeCluster) -> Non
         cluster.wait_flowing(load)
         faults.enter_context(mounts.closed_to_owner(str(metadata_dir)))
         assert cluster.wait_exit(cluster.brokers[BROKER]) == EXIT_METADATA_DIR_LOST
-        _goes_on(cluster, load)
+        _require_progress(cluster, load)
         load.stop()
         load.print_gaps("the metadata directory of one broker")
         assert judge(cluster.bootstrap, TOPIC, load).findings == []
@@ -219,9 +219,9 @@ def test_loss_of_controllers_metadata_dir_stops_only_the_controller(
         cluster.wait_flowing(load)
         with mounts.closed_to_owner(str(controller.files.metadata_dir)):
             assert cluster.wait_exit(controller) == EXIT_METADATA_DIR_LOST
-        _goes_on(cluster, load)
+        _require_progress(cluster, load)
         cluster.start_daemon(controller)
-        _goes_on(cluster, load)
+        _require_progress(cluster, load)
         load.stop()
     cluster.create_topic("after", replication_factor=3)
     assert judge(cluster.bootstrap, TOPIC, load).findings == []
@@ -251,7 +251,7 @@ def test_failed_directories_that_cannot_be_reported_stop_the_leader(
         assert cluster.wait_exit(broker) == EXIT_CLUSTER_UNREACHABLE
         assert all(cluster.brokers[other].is_running for other in (1, 3))
         controller.start()
-        _goes_on(cluster, load)
+        _require_progress(cluster, load)
         load.stop()
         load.print_gaps("two directories without a controller")
     assert judge(cluster.bootstrap, TOPIC, load).findings == []
@@ -272,7 +272,7 @@ def test_failed_directory_reported_within_timeout_keeps_the_broker(
         cluster.wait_event(cluster.brokers[BROKER], "log_dir_offline")
         cluster.local.controller.start()
         _require_metadata(cluster, BROKER, lost)
-        _goes_on(cluster, load)
+        _require_progress(cluster, load)
         load.stop()
         _require_offline(cluster, BROKER, [str(path)])
         assert judge(cluster.bootstrap, TOPIC, load).findings == []
@@ -296,7 +296,7 @@ def test_one_failed_directory_on_every_broker_loses_no_record(make_cluster: Make
             for daemon in cluster.brokers.values():
                 cluster.stop_daemon(daemon)
                 cluster.start_daemon(daemon)
-            _goes_on(cluster, load)
+            _require_progress(cluster, load)
             load.stop(timeout_s=120)
         load.print_gaps("one directory of every broker")
     cluster.wait_whole(TOPIC)

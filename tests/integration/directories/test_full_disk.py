@@ -77,10 +77,12 @@ def _held_in(cluster: Cluster, path: Path) -> list[int]:
     return held
 
 
-def _goes_on(cluster: Cluster, load: Load, records: int = 20) -> None:
+def _require_progress(cluster: Cluster, load: Load, records: int = 20) -> None:
     before = load.acked_by_partition()
     cluster.wait(
-        "every partition to go on", lambda: load.flowed_since(before, records), explain=load.explain
+        "progress in every partition",
+        lambda: load.flowed_since(before, records),
+        explain=load.explain,
     )
 
 
@@ -101,18 +103,18 @@ def test_full_disk_under_load_moves_leaders_and_its_replicas_return(
         _create(cluster)
         held, pid = _held_in(cluster, paths[0]), cluster.brokers[BROKER].pid
         with Load(cluster.bootstrap, TOPIC, PARTITIONS) as load:
-            _goes_on(cluster, load)
+            _require_progress(cluster, load)
             disks[0].fill()
             wait_state(cluster, BROKER, paths[0], FULL)
             wait_led_elsewhere(cluster, TOPIC, BROKER, held)
-            _goes_on(cluster, load)
+            _require_progress(cluster, load)
             described = cluster.directories(BROKER)[str(paths[0])]
             assert described.error == 0, "a saturated directory is described without error"
             assert {f"{TOPIC}-{index}" for index in held} <= set(described.sizes)
             disks[0].free_space()
             wait_state(cluster, BROKER, paths[0], ONLINE)
             cluster.wait_whole(TOPIC)
-            _goes_on(cluster, load)
+            _require_progress(cluster, load)
             _end(cluster, load, "a disk fills")
         assert cluster.brokers[BROKER].pid == pid
         assert not cluster.brokers[BROKER].events("log_dir_offline")
@@ -125,19 +127,19 @@ def test_disk_without_free_inodes_is_saturated(make_cluster: MakeCluster) -> Non
         _create(cluster)
         held = _held_in(cluster, paths[0])
         with Load(cluster.bootstrap, TOPIC, PARTITIONS) as load:
-            _goes_on(cluster, load)
+            _require_progress(cluster, load)
             files = _take_all_inodes(disks[0])
             wait_state(cluster, BROKER, paths[0], FULL)
             wait_led_elsewhere(cluster, TOPIC, BROKER, held)
             assert cluster.directories(BROKER)[str(paths[0])].usable_bytes > 0
             logged = cluster.wait_event(cluster.brokers[BROKER], "log_dir_saturated")
             assert logged["free_inodes"] == 0
-            _goes_on(cluster, load)
+            _require_progress(cluster, load)
             for file in files:
                 file.unlink()
             wait_state(cluster, BROKER, paths[0], ONLINE)
             cluster.wait_whole(TOPIC)
-            _goes_on(cluster, load)
+            _require_progress(cluster, load)
             _end(cluster, load, "a disk runs out of inodes")
 
 
@@ -194,7 +196,7 @@ def test_restarted_broker_on_full_disk_leads_nothing_until_space_is_free(
         _create(cluster)
         held, daemon = _held_in(cluster, paths[0]), cluster.brokers[BROKER]
         with Load(cluster.bootstrap, TOPIC, PARTITIONS) as load:
-            _goes_on(cluster, load)
+            _require_progress(cluster, load)
             disks[0].fill()
             wait_state(cluster, BROKER, paths[0], FULL)
             if how == "killed":
@@ -206,7 +208,7 @@ def test_restarted_broker_on_full_disk_leads_nothing_until_space_is_free(
             cluster.start_daemon(daemon)
             assert states(cluster, BROKER) == {str(paths[0]): FULL, str(paths[1]): ONLINE}
             wait_led_elsewhere(cluster, TOPIC, BROKER, held)
-            _goes_on(cluster, load)
+            _require_progress(cluster, load)
             disks[0].free_space()
             wait_state(cluster, BROKER, paths[0], ONLINE)
             cluster.wait_whole(TOPIC)
@@ -218,16 +220,16 @@ def test_one_full_and_one_failed_disk_leave_the_third_serving(make_cluster: Make
         _create(cluster)
         held = [*_held_in(cluster, paths[0]), *_held_in(cluster, paths[1])]
         with Load(cluster.bootstrap, TOPIC, PARTITIONS) as load:
-            _goes_on(cluster, load)
+            _require_progress(cluster, load)
             disks[0].fill()
             with mounts.closed_to_owner(str(paths[1])):
                 wait_state(cluster, BROKER, paths[0], FULL)
                 wait_state(cluster, BROKER, paths[1], LogDirState.OFFLINE)
                 wait_led_elsewhere(cluster, TOPIC, BROKER, held)
-                _goes_on(cluster, load)
+                _require_progress(cluster, load)
                 disks[0].free_space()
                 wait_state(cluster, BROKER, paths[0], ONLINE)
-                _goes_on(cluster, load)
+                _require_progress(cluster, load)
             daemon = cluster.brokers[BROKER]
             cluster.stop_daemon(daemon)
             cluster.start_daemon(daemon)
@@ -243,13 +245,13 @@ def test_all_directories_of_one_broker_full_keep_the_broker_running(
     with _cluster(make_cluster, 2) as (cluster, disks, paths):
         _create(cluster)
         with Load(cluster.bootstrap, TOPIC, PARTITIONS) as load:
-            _goes_on(cluster, load)
+            _require_progress(cluster, load)
             for disk in disks:
                 disk.fill()
             for path in paths:
                 wait_state(cluster, BROKER, path, FULL)
             wait_led_elsewhere(cluster, TOPIC, BROKER, range(PARTITIONS))
-            _goes_on(cluster, load)
+            _require_progress(cluster, load)
             for disk in disks:
                 disk.free_space()
             cluster.wait_whole(TOPIC)
@@ -292,7 +294,7 @@ def test_all_brokers_full_recover_by_deletion_or_retention(
                 cluster.wait("ballast", lambda: weight.acked * 100_000 >= ballast_bytes)
                 weight.stop()
             with Load(cluster.bootstrap, TOPIC, PARTITIONS) as load:
-                _goes_on(cluster, load)
+                _require_progress(cluster, load)
                 for disk in disks:
                     disk.fill()
                 for number, path in enumerate(paths, start=1):
@@ -301,7 +303,7 @@ def test_all_brokers_full_recover_by_deletion_or_retention(
                 for number, path in enumerate(paths, start=1):
                     wait_state(cluster, number, path, ONLINE)
                 cluster.wait_whole(TOPIC)
-                _goes_on(cluster, load)
+                _require_progress(cluster, load)
                 _end(cluster, load, "all brokers full")
         finally:
             cluster.local.kill()

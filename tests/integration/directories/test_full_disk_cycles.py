@@ -76,10 +76,10 @@ def _give_it_back(disk: Disk) -> None:
         os.unlink(f"{disk.path}/{name}")
 
 
-def _goes_on(cluster: Cluster, load: Load) -> None:
+def _require_progress(cluster: Cluster, load: Load) -> None:
     before = load.acked_by_partition()
     cluster.wait(
-        "every partition to go on", lambda: load.flowed_since(before, 5), explain=load.explain
+        "progress in every partition", lambda: load.flowed_since(before, 5), explain=load.explain
     )
 
 
@@ -91,14 +91,14 @@ def test_hundred_cycles_of_full_disks_lose_no_record(make_cluster: MakeCluster) 
             Load(cluster.bootstrap, TOPIC, PARTITIONS, pause_s=0.01) as load,
             LiveConsumer(cluster.bootstrap, TOPIC, PARTITIONS) as reader,
         ):
-            _goes_on(cluster, load)
+            _require_progress(cluster, load)
             for cycle in range(CYCLES):
                 chosen = {cycle % DISKS, cycle // DISKS % DISKS}
                 for number in chosen:
                     _fill(disks[number])
                 saturated += len(chosen)
                 cluster.wait_event(broker, "log_dir_saturated", saturated)
-                _goes_on(cluster, load)
+                _require_progress(cluster, load)
                 for number in chosen:
                     _give_it_back(disks[number])
                 cluster.wait_event(broker, "log_dir_has_space_again", saturated)

@@ -67,10 +67,10 @@ def _cluster(
         yield cluster, disks, paths
 
 
-def _goes_on(cluster: Cluster, load: Load) -> None:
+def _require_progress(cluster: Cluster, load: Load) -> None:
     before = load.acked_by_partition()
     cluster.wait(
-        "every partition to go on", lambda: load.flowed_since(before, 20), explain=load.explain
+        "progress in every partition", lambda: load.flowed_since(before, 20), explain=load.explain
     )
 
 
@@ -90,20 +90,20 @@ def test_hanging_disk_moves_leaders_and_its_replicas_return(make_cluster: MakeCl
             Load(cluster.bootstrap, TOPIC, PARTITIONS) as load,
             LiveConsumer(cluster.bootstrap, TOPIC, PARTITIONS) as reader,
         ):
-            _goes_on(cluster, load)
+            _require_progress(cluster, load)
             with frozen(disks[0], at_most_s=AT_MOST_S):
                 cluster.wait_event(broker, "log_dir_stalled")
-                _goes_on(cluster, load)
+                _require_progress(cluster, load)
                 held = set(cluster.replicas_by_dir(BROKER, TOPIC)[str(paths[0])])
                 assert held
                 answered = cluster.partitions(TOPIC)
                 assert all(answered[index].leader != BROKER for index in held)
                 assert all(BROKER not in answered[index].isr for index in held)
                 time.sleep(3)
-                _goes_on(cluster, load)
+                _require_progress(cluster, load)
             cluster.wait_event(broker, "log_dir_answers_again")
             cluster.wait_whole(TOPIC)
-            _goes_on(cluster, load)
+            _require_progress(cluster, load)
             load.stop()
             load.print_gaps("fsfreeze")
             assert reader.finish(load) == []
@@ -120,7 +120,7 @@ def test_only_replica_on_hanging_disk_keeps_its_leader(make_cluster: MakeCluster
         held = cluster.replicas_by_dir(BROKER, ALONE)[str(paths[0])]
         assert held
         with Load(cluster.bootstrap, ALONE, 6) as load:
-            _goes_on(cluster, load)
+            _require_progress(cluster, load)
             with frozen(disks[0], at_most_s=AT_MOST_S):
                 cluster.wait_event(cluster.brokers[BROKER], "log_dir_stalled")
                 answered = cluster.partitions(ALONE)
@@ -128,10 +128,10 @@ def test_only_replica_on_hanging_disk_keeps_its_leader(make_cluster: MakeCluster
                 before = load.acked_by_partition()
                 others = [n for n in range(6) if n not in held]
                 cluster.wait(
-                    "the other directories to go on",
+                    "progress in the other directories",
                     lambda: all(load.acked_by_partition()[n] > before[n] + 20 for n in others),
                 )
-            _goes_on(cluster, load)
+            _require_progress(cluster, load)
             load.stop()
             load.print_gaps("fsfreeze, RF 1")
         assert judge(cluster.bootstrap, ALONE, load).findings == []
@@ -144,14 +144,14 @@ def test_disk_hanging_beyond_the_limit_goes_offline_and_is_reattached(
         broker = cluster.brokers[BROKER]
         pid = broker.pid
         with Load(cluster.bootstrap, TOPIC, PARTITIONS) as load:
-            _goes_on(cluster, load)
+            _require_progress(cluster, load)
             with frozen(disks[0], at_most_s=AT_MOST_S):
                 cluster.wait_event(broker, "log_dir_offline")
-                _goes_on(cluster, load)
+                _require_progress(cluster, load)
                 assert cluster.directories(BROKER)[str(paths[0])].error == KAFKA_STORAGE_ERROR
             _reattach(cluster, paths[0])
             cluster.wait_whole(TOPIC)
-            _goes_on(cluster, load)
+            _require_progress(cluster, load)
             load.stop()
             load.print_gaps("fsfreeze beyond the limit, and reattached")
         assert broker.pid == pid
@@ -164,11 +164,11 @@ def test_disk_hanging_at_start_takes_only_its_directory_offline(make_cluster: Ma
     with _cluster(make_cluster, IMPATIENT) as (cluster, disks, paths):
         broker = cluster.brokers[BROKER]
         with Load(cluster.bootstrap, TOPIC, PARTITIONS) as load:
-            _goes_on(cluster, load)
+            _require_progress(cluster, load)
             cluster.stop_daemon(broker)
             with frozen(disks[0], at_most_s=AT_MOST_S):
                 cluster.start_daemon(broker)
-                _goes_on(cluster, load)
+                _require_progress(cluster, load)
                 errors = {path: d.error for path, d in cluster.directories(BROKER).items()}
                 assert errors == {
                     str(path): KAFKA_STORAGE_ERROR if path == paths[0] else 0 for path in paths

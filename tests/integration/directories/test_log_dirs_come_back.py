@@ -72,7 +72,7 @@ def refused(cluster: Cluster, *words: str) -> str:
 def _flowing(cluster: Cluster, load: Load) -> None:
     before = load.acked_by_partition()
     cluster.wait(
-        "every partition to go on", lambda: load.flowed_since(before, MANY), explain=load.explain
+        "progress in every partition", lambda: load.flowed_since(before, MANY), explain=load.explain
     )
 
 

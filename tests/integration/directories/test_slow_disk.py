@@ -82,7 +82,7 @@ def flows(cluster: Cluster, load: Load, more: int = 20) -> None:
     """Wait until every partition has ``more`` records acknowledged."""
     before = load.acked_by_partition()
     cluster.wait(
-        "every partition to go on",
+        "progress in every partition",
         lambda: load.flowed_since(before, more),
         explain=load.explain,
     )

@@ -33,7 +33,7 @@ PARTITIONS: Final = 6
 # State of a directory whose disk has this fault.
 STATES: Final = {DiskFault.FULL: "saturated", DiskFault.SLOW: "online"}
 # Faults after which the directory recovers without an operator.
-COMES_BACK_BY_ITSELF: Final = frozenset(STATES)
+RETURNS_AUTOMATICALLY: Final = frozenset(STATES)
 _topics: Final = (f"wanted-{number}" for number in itertools.count())
 
 
@@ -67,16 +67,16 @@ def runs(process: psutil.Process) -> bool:
         return False
 
 
-def goes_on(cluster: LocalCluster, load: Load) -> None:
+def require_progress(cluster: LocalCluster, load: Load) -> None:
     before = load.acked_by_partition()
-    cluster.wait("every partition to go on", lambda: load.flowed_since(before, 20))
+    cluster.wait("progress in every partition", lambda: load.flowed_since(before, 20))
 
 
 def take_back(disk: BrokerDir, fault: DiskFault) -> None:
     disk.heal()
     if fault == "wipe":
         disk.replace()
-    elif fault not in COMES_BACK_BY_ITSELF:
+    elif fault not in RETURNS_AUTOMATICALLY:
         disk.reattach()
     disk.wait_state("online")
 
@@ -93,14 +93,14 @@ def test_local_cluster_loses_no_record_for_each_disk_fault(
         return
     cluster.create_topic(topic, partitions=PARTITIONS, replication_factor=3)
     with Load(cluster.bootstrap_servers, topic, PARTITIONS) as load:
-        goes_on(cluster, load)
+        require_progress(cluster, load)
         disk.fail(fault)
         disk.wait_state(STATES.get(fault, "offline"))
-        goes_on(cluster, load)
+        require_progress(cluster, load)
         assert all(broker.is_running for broker in cluster.brokers)
         take_back(disk, fault)
         cluster.wait_in_sync(topic)
-        goes_on(cluster, load)
+        require_progress(cluster, load)
         load.stop()
     load.print_gaps(f"{fault} on {disk.disk.kind}")
     assert judge(cluster.bootstrap_servers, topic, load).findings == []

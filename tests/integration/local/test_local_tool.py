@@ -51,7 +51,7 @@ def test_up_starts_missing_daemons_and_grows_the_cluster(local: Local, tmp_path:
     made = document(local("up", *SHAPE, "--port", port, "--json"))
     assert (made["isNew"], made["serves"]) == (True, True)
     assert made["started"] == ["controller", "broker-1", "broker-2"]
-    write_confluent(made["bootstrapServers"], "nobody-made-it", [b"a", b"b"])
+    write_confluent(made["bootstrapServers"], "unknown-topic", [b"a", b"b"])
     for telemetry in (tmp_path / "data").glob("*/telemetry.jsonl"):
         assert "unknown_config_key" not in telemetry.read_text()
         assert "of_file_ignored" not in telemetry.read_text()
@@ -74,7 +74,7 @@ def test_up_starts_missing_daemons_and_grows_the_cluster(local: Local, tmp_path:
     kept = pids(made).keys() - {"broker-2"}
     assert {name: pids(again)[name] for name in kept} == {name: pids(made)[name] for name in kept}
     # Both replicas of the topic without a given replication factor.
-    assert len(list((tmp_path / "data").glob("broker-*/disk-*/nobody-made-it-0"))) == 2
+    assert len(list((tmp_path / "data").glob("broker-*/disk-*/unknown-topic-0"))) == 2
 
     assert "It is up already" in local("up").stdout
     other = local("up", "--brokers", "1")
@@ -90,7 +90,7 @@ def test_up_starts_missing_daemons_and_grows_the_cluster(local: Local, tmp_path:
     assert (grown["added"], grown["started"], grown["serves"]) == (1, ["broker-4"], True)
     assert len(grown["bootstrapServers"].split(",")) == 4
     assert "It is up already" in local("up", "--brokers", "4").stdout
-    assert read_confluent(made["bootstrapServers"], "nobody-made-it", 2) == [b"a", b"b"]
+    assert read_confluent(made["bootstrapServers"], "unknown-topic", 2) == [b"a", b"b"]
 
 
 def test_up_with_invalid_config_value_creates_nothing(local: Local, tmp_path: Path) -> None:

@@ -2,8 +2,8 @@
 
 A :class:`Cell` is a step of a move between two directories of one broker, the event at exactly that
 moment, and the number of replicas. :func:`run_cells` gives every broker of a cluster a thread that
-processes cells. A cell affects only its own broker; cells that kill the controller have a cluster
-of their own."""
+processes cells. A cell affects only its own broker; cells that kill the controller each have a
+cluster that no other cell uses."""
 
 from __future__ import annotations
 

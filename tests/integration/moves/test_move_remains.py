@@ -73,7 +73,7 @@ def test_partial_future_replica_never_replaces_missing_source(
     broker.files.config_path.write_text(f"{config}\nlog.dirs={target}\n")
     cluster.start_daemon(broker)
     assert cluster.wait_event(broker, "last_in_sync_replica_lost")["partition"] == f"{TOPIC}-0"
-    cluster.wait("it to lead nobody", lambda: cluster.partitions(TOPIC)[0].leader < 0)
+    cluster.wait("broker to lead no partition", lambda: cluster.partitions(TOPIC)[0].leader < 0)
     assert raw.produce(broker.address, TOPIC, raw.batch([b"new"]))[0] != 0
     asked = raw.exchange(broker.address, DescribeLogDirsRequest(topics=[]), 4)
     assert list(asked.lost_replicas) == [f"{TOPIC}-0"]

@@ -40,10 +40,10 @@ class Traffic:
     load: Load
     consumer: LiveConsumer
 
-    def goes_on(self) -> None:
+    def require_progress(self) -> None:
         before = self.load.acked_by_partition()
         self.cluster.wait(
-            "every partition to go on",
+            "progress in every partition",
             lambda: self.load.flowed_since(before, 20),
             explain=self.load.explain,
         )
@@ -57,7 +57,7 @@ def traffic(cluster: Cluster, topic: str, partitions: int = 1) -> Iterator[Traff
         LiveConsumer(cluster.bootstrap, topic, partitions) as consumer,
     ):
         running = Traffic(cluster=cluster, load=load, consumer=consumer)
-        running.goes_on()
+        running.require_progress()
         yield running
         load.stop()
         assert consumer.finish(load) == []
@@ -84,7 +84,7 @@ def test_kip_113_replicas_move_to_other_directories_and_brokers(
             for n, (broker, path) in homes.items():
                 assert cluster.replicas_by_dir(broker, topic)[path] == [n]
                 assert cluster.partitions(topic)[n].replicas == (broker,)
-            running.goes_on()
+            running.require_progress()
 
 
 def test_kip_113_failed_second_directories_leave_the_first_ones_serving(
@@ -109,18 +109,18 @@ def test_kip_113_failed_second_directories_leave_the_first_ones_serving(
             cluster.wait_event(cluster.brokers[broker], "log_dir_offline", logged + 1)
             assert cluster.directories(broker)[bad_dir].error == KAFKA_STORAGE_ERROR
             cluster.wait_whole(first)
-            on_first.goes_on()
+            on_first.require_progress()
             if broker == follower:
                 cluster.wait("it to be reported", lambda: _is_out(cluster, second, follower))
-                on_second.goes_on()
+                on_second.require_progress()
         cluster.wait("no leader", lambda: cluster.partitions(second)[0].leader == -1)
-        on_first.goes_on()
+        on_first.require_progress()
         faults.close()
         for daemon in cluster.brokers.values():
             cluster.stop_daemon(daemon)
             cluster.start_daemon(daemon)
         cluster.wait_whole(second)
-        on_second.goes_on()
+        on_second.require_progress()
 
 
 @pytest.mark.parametrize("bounce", [False, True], ids=["stays", "bounced"])
@@ -153,8 +153,8 @@ def test_kip_858_failed_directory_of_one_replica_keeps_the_broker_serving(
         cluster.wait("the replica to be reported offline", lambda: _is_out(cluster, bad, victim))
         cluster.wait_whole(good)
         assert cluster.directories(victim)[bad_dir].error == KAFKA_STORAGE_ERROR
-        on_good.goes_on()
-        on_bad.goes_on()
+        on_good.require_progress()
+        on_bad.require_progress()
         if min_isr == 1:
             _serves_alone(cluster, victim, on_good)
         faults.close()
@@ -170,11 +170,11 @@ def _serves_alone(cluster: Cluster, victim: int, on_good: Traffic) -> None:
     others = [cluster.brokers[broker] for broker in BROKERS if broker != victim]
     for other in others:
         cluster.stop_daemon(other)
-    on_good.goes_on()
+    on_good.require_progress()
     for other in others:
         other.start()
     cluster.wait_healthy()
-    on_good.goes_on()
+    on_good.require_progress()
 
 
 def _reassign(

@@ -132,7 +132,7 @@ def test_dead_disk_scenario_reports_gaps_and_restores_the_cluster(
     nothing_is_wrong(scenario)
     assert "chmod 000" in scenario["target"]
     assert all(one["leader_changes_ms"] for one in scenario["partitions"] if one["was_hit"])
-    assert "longest gap" in err, "the tables make room for the document"
+    assert "longest gap" in err, "the document replaces the tables"
     assert "dead-disk" in "".join(ET.fromstring(svg.read_text()).itertext())
     all_is_as_before(cluster)
 
@@ -288,8 +288,8 @@ def test_observe_breaks_nothing_and_ends_on_signal(cluster: Cluster, tmp_path: P
 
 
 def test_game_day_reports_wrong_arguments_in_one_line(cluster: Cluster) -> None:
-    nobody = [str(TOOL), "--bootstrap-server", "127.0.0.1:1", "--scenario", "dead-disk"]
-    with subprocess.Popen(nobody, stderr=subprocess.PIPE, text=True) as alone:
+    unreachable = [str(TOOL), "--bootstrap-server", "127.0.0.1:1", "--scenario", "dead-disk"]
+    with subprocess.Popen(unreachable, stderr=subprocess.PIPE, text=True) as alone:
         code, _, err = gameday(cluster, "--observe", "--topic", "nowhere")
         assert code == 1
         assert err == (
@@ -306,7 +306,7 @@ def test_game_day_reports_wrong_arguments_in_one_line(cluster: Cluster) -> None:
 
 
 @pytest.mark.disk
-@pytest.mark.skipif(os.geteuid() != 0, reason="a mount namespace of its own needs root")
+@pytest.mark.skipif(os.geteuid() != 0, reason="a new mount namespace needs root")
 def test_game_day_leaves_directories_of_another_machine_alone(cluster: Cluster) -> None:
     """On the tool's machine, other files are at the paths that the brokers report."""
     elsewhere = 'mount -t tmpfs none "$1" && shift && exec "$@"'
