@@ -273,7 +273,7 @@ class ClusterProcesses:
             compileall.compile_dir(PACKAGE_ROOT / "kraftjbod", quiet=2)
         # Another process can find the daemons if this one is killed from now on.
         self.write_cluster_json()
-        self._format()
+        self.format_directories()
         missing = [daemon for daemon in self.daemons if not daemon.is_running]
         self.write_cluster_json()
         try:
@@ -358,7 +358,7 @@ class ClusterProcesses:
         fresh.replace(path)
         return path
 
-    def _format(self) -> None:
+    def format_directories(self) -> None:
         """Format the nodes that were never formatted.
 
         A node is never formatted twice: its empty directory means that a disk is missing, and a

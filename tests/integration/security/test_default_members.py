@@ -121,7 +121,7 @@ def test_broker_on_unknown_host_waits_until_controllers_allow_it(
     controller, broker = cluster.local.controller, cluster.brokers[1]
     set_allowed(controller, None)
     network_hosts.make(cluster.local.own_hosts)
-    cluster.local._format()
+    cluster.local.format_directories()
     controller.start()
     broker.start()
     failed = cluster.wait_event(broker, "broker_registration_failed")

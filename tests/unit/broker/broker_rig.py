@@ -172,7 +172,7 @@ class BrokerRig:
             failures=self.failures,
             metadata_dir=self.dirs[0],
             logs=self.logs,
-            make_log_dir=self._make_log_dir,
+            make_log_dir=self.make_log_dir,
         )
         # The other brokers use the rig's own registration, which has the real port of the server.
         advertised = (Endpoint(LISTENER, "127.0.0.1", 9),)
@@ -181,7 +181,7 @@ class BrokerRig:
         self.listener = kafka_server(host="127.0.0.1", port=0, handler=self._handle)
         self._connections: list[KafkaConnection] = []
 
-    def _make_log_dir(self, path: str) -> LogDir:
+    def make_log_dir(self, path: str) -> LogDir:
         """Return a directory as the broker creates one at run time, on the disk of ``disks_at``."""
         return LogDir(
             path=path,

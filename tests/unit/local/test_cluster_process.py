@@ -138,7 +138,7 @@ def test_format_resumes_interrupted_start(tmp_path: Path) -> None:
         # The first call ends before it has recorded that everything is formatted.
         found = ClusterProcesses.load(tmp_path)
         assert found is not None
-        found._format()
+        found.format_directories()
         ids.append([directory_id(path) for path in found.brokers[1].files.log_dirs])
     assert ids[0] == ids[1]
     assert None not in ids[0]
@@ -167,7 +167,7 @@ def test_add_brokers_copies_last_configuration_except_ids_ports_and_paths(tmp_pa
 @pytest.mark.parametrize("of_controller", [True, False])
 async def test_start_does_not_format_lost_directory(tmp_path: Path, of_controller: bool) -> None:
     cluster = ClusterProcesses.create(tmp_path, brokers=1, dirs=1)
-    cluster._format()
+    cluster.format_directories()
     cluster.write_cluster_json()
     lost = (cluster.controller if of_controller else cluster.brokers[1]).files
     (lost.metadata_dir / "meta.properties").unlink()

@@ -610,11 +610,11 @@ async def test_dir_opener_opens_added_directories_at_the_next_start() -> None:
     disk.let_go("/d1")
     new.let_go("/d3")
     opener = DirOpener(
-        log_dirs=[rig._make_log_dir("/d1")],
+        log_dirs=[rig.make_log_dir("/d1")],
         metadata_dir="/d1",
         node_id=rig.broker_id,
         random_bytes=rig.around.random_bytes,
-        make_log_dir=rig._make_log_dir,
+        make_log_dir=rig.make_log_dir,
     )
     with capture_logs():
         await opener.open()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from tests.unit.broker.broker_rig import brokers
+from kraftjbod.core.errors import ErrorCode
+from tests.unit.broker.groups.group_rig import coordinator, enter, join
 
 
 async def test_group_coordinator_has_configured_limits_and_follows_leaderships() -> None:
-    async with brokers(offsets_retention_minutes="2", group_max_size="7") as (rig,):
-        coordinator = rig.wiring.groups.coordinator
-        assert coordinator._settings.offsets_retention_ms == 120_000
-        assert coordinator._settings.limits.max_size == 7
-        assert coordinator in rig.wiring.replicas.leaderships._subscribers
+    """The rig waits until the coordinator has loaded the partition that its broker leads."""
+    async with coordinator(group_max_size="1") as rig:
+        await enter(rig)
+        refused = await rig.ask(join(), 8)
+        assert refused.error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
