@@ -508,7 +508,7 @@ class LogLoader:
         for segment in reversed(segments[1:]):
             segment.remove()
         segments[0].truncate(0, segments[0].base_offset)
-        fresh = segments[0].reborn(start)
+        fresh = segments[0].recreate_empty(start)
         fresh.truncate_torn_tail()
         with FailsAs(OpKind.FLUSH):
             self._vfs.sync_dir(self._directory)

@@ -167,7 +167,7 @@ class LogSegments:
         """
         self.drop_leftovers()
         (old,) = self.all
-        fresh = old.reborn(offset)
+        fresh = old.recreate_empty(offset)
         self.size_bytes -= old.size_bytes
         self.all[0] = fresh
         self.shown = (fresh,)

@@ -349,7 +349,7 @@ class LogSegment:
             elif self._vfs.exists(path):
                 self._vfs.rename(path, path + suffix)
 
-    def reborn(self, base_offset: int) -> LogSegment:
+    def recreate_empty(self, base_offset: int) -> LogSegment:
         """Return an empty segment at ``base_offset`` that reuses the file of this segment.
 
         This segment must not be used any more. The call needs no disk space. The old content counts

@@ -28,7 +28,7 @@ LOGS = ClusterLogs(
 )
 
 
-def test_sound_pieces_exclude_damage_of_the_only_replica() -> None:
+def test_sound_pieces_exclude_damage_of_partitions_with_one_replica() -> None:
     damages = [
         Piece("single", 0, 20, 30),
         Piece("single", 0, 10, 12),

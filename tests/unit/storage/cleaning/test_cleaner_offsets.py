@@ -57,7 +57,7 @@ async def test_cleaner_offsets_survive_a_restart() -> None:
     assert offsets_of(manager).first_dirty(handle) == 8
 
 
-async def test_cleaner_offsets_truncation_below_lowers_the_checkpoint() -> None:
+async def test_cleaner_offsets_truncation_below_the_checkpoint_lowers_it() -> None:
     vfs = MemVfs()
     manager = await cleaned(vfs)
     handle = manager.get(TP)

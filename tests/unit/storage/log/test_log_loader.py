@@ -145,7 +145,7 @@ def test_log_loader_recovers_lost_epochs_by_a_full_scan() -> None:
     assert loaded.log.view().epochs == log.view().epochs
 
 
-def test_log_loader_log_that_ends_before_its_start_is_recreated_there() -> None:
+def test_log_loader_log_that_ends_before_its_start_is_recreated_at_its_start() -> None:
     vfs, _ = make(2)
     view = load(vfs, log_start_offset=50).log.view()
     assert (view.log_start_offset, view.log_end_offset, view.size_bytes) == (50, 50, 0)

@@ -211,14 +211,14 @@ def test_retire_at_once_removes_the_files() -> None:
     segment.purge()
 
 
-def test_reborn_segment_needs_no_free_space() -> None:
+def test_recreate_empty_segment_on_a_full_disk_needs_no_free_space() -> None:
     vfs = MemVfs()
     vfs.make_dirs("/t")
     segment = make(vfs)
     add(segment, batch(base_offset=0))
     segment.write_indexes()
     vfs.capacity_bytes, vfs.capacity_inodes = 0, 0
-    fresh = segment.reborn(7)
+    fresh = segment.recreate_empty(7)
     fresh.truncate_torn_tail()
     names = [(entry.name, entry.size_bytes) for entry in vfs.list_dir("/t", sized="")]
     assert names == [("00000000000000000007.log", 0)]

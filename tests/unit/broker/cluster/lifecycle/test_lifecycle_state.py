@@ -430,7 +430,7 @@ def test_controlled_shutdown_is_requested_until_the_controller_agrees() -> None:
     assert m.handle(ShutdownRequested(), 2_000) == [AnnounceMayStop()]
 
 
-def test_immediate_shutdown_requests_the_fence_too() -> None:
+def test_immediate_shutdown_also_requests_to_be_fenced() -> None:
     m = running()
     sent = heartbeat(m.handle(ShutdownRequested(at_once=True), 0))
     assert (sent.want_fence, sent.want_shut_down) == (True, True)
