@@ -14,7 +14,7 @@ from __future__ import annotations
 import posixpath
 import sys
 from collections.abc import Collection, Mapping
-from typing import Any, Final, Literal, Self
+from typing import Any, ClassVar, Final, Literal, Self
 
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
@@ -34,6 +34,7 @@ from kraftjbod.core.errors import ConfigError
 from kraftjbod.core.group_config import GroupConfig
 from kraftjbod.core.listener_config import (
     ANY_HOST,
+    PROTOCOLS,
     ListenerConfig,
     listener_values,
     served_listener_keys,
@@ -45,7 +46,14 @@ from kraftjbod.core.node_config import (
     Endpoint,
     NodeConfig,
 )
-from kraftjbod.core.security_keys import PLAINTEXT, require_plain
+from kraftjbod.core.security_keys import (
+    PLAINTEXT,
+    PROTOCOL_MAP,
+    SSL,
+    protocol_of,
+    require_plain,
+)
+from kraftjbod.core.ssl_config import SslConfig
 from kraftjbod.core.topic_config import (
     BROKER_KEYS,
     DEFAULT_MIN_INSYNC_REPLICAS,
@@ -235,15 +243,17 @@ DYNAMIC_BROKER_KEYS: Final = DynamicBrokerConfig.keys()
 DYNAMIC_LIST_KEYS: Final = frozenset({CORDONED_LOG_DIRS})
 
 
-class BrokerConfig(DynamicBrokerConfig, GroupConfig, NodeConfig):
+class BrokerConfig(DynamicBrokerConfig, GroupConfig, SslConfig, NodeConfig):
     """Configuration of a broker daemon."""
+
+    served_protocols: ClassVar[Collection[str]] = (PLAINTEXT, SSL)
 
     broker_rack: str | None = None
     """New replicas of a partition are spread over racks."""
 
     inter_broker_listener_name: str | None = None
     """Name of the listener for requests between brokers. If not set: PLAINTEXT, or else the first
-    listener."""
+    listener whose security protocol is PLAINTEXT."""
     broker_heartbeat_interval_ms: int = Field(default=2000, ge=1)
     """How often this broker sends a heartbeat to the active controller."""
     broker_session_timeout_ms: int = Field(default=9000, ge=1)
@@ -526,6 +536,26 @@ class BrokerConfig(DynamicBrokerConfig, GroupConfig, NodeConfig):
                     f"listeners has {endpoint.name}, which controller.listener.names reserves for "
                     "controllers: rename the listener of this broker"
                 )
+        protocols = {one.name: self.protocol_of(one.name) for one in self.listeners}
+        mapped = {
+            item.partition(":")[0].strip().upper() for item in self.listener_security_protocol_map
+        }
+        for name in protocols:
+            if set(protocols.values()) != {PLAINTEXT} and name not in mapped.union(PROTOCOLS):
+                raise ValueError(
+                    f"{PROTOCOL_MAP} has no entry for {name}, and another listener is secure: add "
+                    f"{name}:PLAINTEXT or {name}:SSL"
+                )
+        if PLAINTEXT not in protocols.values():
+            raise ValueError(
+                "listeners has no listener whose protocol is PLAINTEXT, by which brokers speak to "
+                "each other: add one on a network that only the cluster reaches, and name it in "
+                "inter.broker.listener.name"
+            )
+
+    def protocol_of(self, name: str) -> str:
+        """Return the security protocol of the listener with the upper-case name ``name``."""
+        return protocol_of(name, self.listener_security_protocol_map)
 
     def _require_own_cordons(self) -> None:
         if ALL_LOG_DIRS in self.cordoned_log_dirs:
@@ -559,7 +589,8 @@ class BrokerConfig(DynamicBrokerConfig, GroupConfig, NodeConfig):
         if self.inter_broker_listener_name is not None:
             return self.inter_broker_listener_name
         names = self._listener_names
-        return PLAINTEXT if PLAINTEXT in names else self.listeners[0].name
+        plain = (one.name for one in self.listeners if self.protocol_of(one.name) == PLAINTEXT)
+        return PLAINTEXT if PLAINTEXT in names else next(plain)
 
     @property
     def cordoned_dirs(self) -> tuple[str, ...]:

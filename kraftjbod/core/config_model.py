@@ -20,7 +20,7 @@ from itertools import pairwise
 from types import NoneType, UnionType
 from typing import Annotated, Any, Final, NamedTuple, TypeVar, Union, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, SecretStr, TypeAdapter, ValidationError
 
 from kraftjbod.core.errors import ConfigError
 
@@ -67,7 +67,8 @@ def parse_model(model: type[M], values: Mapping[str, Any], source: str) -> M:
         if not isinstance(value, str):
             continue
         if "\0" in value:
-            raise ConfigError(f"{source}: {key} contains a NUL character: {value!r}")
+            shown = "" if kinds.get(key) is ConfigType.PASSWORD else f": {value!r}"
+            raise ConfigError(f"{source}: {key} contains a NUL character{shown}")
         if key in kinds:
             try:
                 given[key] = typed_value(kinds[key], value)
@@ -157,6 +158,7 @@ class ConfigType(IntEnum):
     LONG = 5
     DOUBLE = 6
     LIST = 7
+    PASSWORD = 9
 
 
 #: Smallest and largest value of each integer type.
@@ -239,6 +241,7 @@ _TYPES: Final = {
     bool: ConfigType.BOOLEAN,
     int: ConfigType.INT,
     float: ConfigType.DOUBLE,
+    SecretStr: ConfigType.PASSWORD,
 }
 
 

@@ -3,7 +3,7 @@
 * Names are compared in upper case, as in Kafka.
 * ``listener.name.<lower-case name>.<key>`` overrides ``<key>`` for one listener.
 * Every listener of a file written for an earlier version stays valid: names without an entry in
-  ``listener.security.protocol.map`` are PLAINTEXT.
+  ``listener.security.protocol.map`` are PLAINTEXT, unless another listener is secure.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from typing import Final
 
 from pydantic import Field
 
-from kraftjbod.core.config_model import KeyedModel, nearest_hint
+from kraftjbod.core.config_model import nearest_hint
 from kraftjbod.core.errors import ConfigError
+from kraftjbod.core.ssl_config import SslConfig
 
 LISTENER_PREFIX: Final = "listener.name."
 #: Kafka's security protocols.
@@ -27,7 +28,7 @@ Address = tuple[str, str, int]
 """Name, host and port of a listener."""
 
 
-class ListenerConfig(KeyedModel):
+class ListenerConfig(SslConfig):
     """Keys that ``listener.name.<lower-case name>.`` overrides for one listener."""
 
     max_connections: int = Field(default=10_000, ge=1)

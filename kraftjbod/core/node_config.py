@@ -9,7 +9,7 @@ import posixpath
 from collections.abc import Collection, Mapping
 from ipaddress import ip_address
 from itertools import permutations
-from typing import Any, Final, Literal, NamedTuple, Self
+from typing import Any, ClassVar, Final, Literal, NamedTuple, Self
 
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
@@ -208,6 +208,9 @@ DYNAMIC_NODE_KEYS: Final = DynamicNodeConfig.keys()
 class NodeConfig(DynamicNodeConfig, StorageSettings):
     """Configuration that brokers and controllers have in common."""
 
+    #: Security protocols that ``listeners`` may have.
+    served_protocols: ClassVar[Collection[str]] = (PLAINTEXT,)
+
     cluster_id: str | None = None
     """Expected cluster id: a node whose ``meta.properties`` has another one does not start."""
     listeners: tuple[Endpoint, ...]
@@ -219,8 +222,8 @@ class NodeConfig(DynamicNodeConfig, StorageSettings):
     controller_listener_names: tuple[str, ...] = ("CONTROLLER",)
     """Names of the controllers' listeners."""
     listener_security_protocol_map: SplitText = ()
-    """``NAME:PROTOCOL``; a listener with another protocol than PLAINTEXT is refused. Names without
-    an entry are PLAINTEXT."""
+    """``NAME:PROTOCOL``, with the protocols PLAINTEXT and SSL. SSL is for listeners of brokers that
+    serve clients. Names without an entry are PLAINTEXT if no listener is secure."""
     security_inter_broker_protocol: str = PLAINTEXT
     """PLAINTEXT; anything else is refused."""
     cluster_action_allowed_hosts: tuple[str, ...] | None = None
@@ -323,7 +326,9 @@ class NodeConfig(DynamicNodeConfig, StorageSettings):
 
         :raises ConfigError: naming ``source`` and the keys.
         """
-        require_plain(values, known=cls.served_keys(values), source=source)
+        require_plain(
+            values, known=cls.served_keys(values), source=source, served=cls.served_protocols
+        )
         require_servable(values, source=source)
         return super().from_properties(values, source=source, base_dir=base_dir)
 

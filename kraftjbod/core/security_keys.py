@@ -1,8 +1,9 @@
-"""PURE. Rejects configuration that requires security, which is not implemented yet.
+"""PURE. Rejects configuration that requires security that is not implemented yet.
 
-A daemon that only warned about ``ssl.keystore.location`` and then served plaintext would violate
-the operator's request. So a listener with another protocol than PLAINTEXT, or a key about security,
-is a configuration error.
+A daemon that only warned about ``sasl.enabled.mechanisms`` and then served everyone would violate
+the operator's request. So a listener with a protocol that is not served, or an unknown key about
+security, is a configuration error. Listeners of brokers for clients may have SSL; all others are
+PLAINTEXT.
 
 * A key with an empty value is accepted.
 * A listener's protocol comes from ``listener.security.protocol.map``, else from its name, as in
@@ -12,13 +13,14 @@ is a configuration error.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final
 
 from kraftjbod.core.config_model import list_items
 from kraftjbod.core.errors import ConfigError
 
 PLAINTEXT: Final = "PLAINTEXT"
+SSL: Final = "SSL"
 PROTOCOL_MAP: Final = "listener.security.protocol.map"
 INTER_BROKER_PROTOCOL: Final = "security.inter.broker.protocol"
 #: Keys whose values are lists of ``NAME://host:port``.
@@ -62,9 +64,9 @@ _PARTS: Final = frozenset(
     }
 )
 _WHAT_TO_DO: Final = (
-    "This daemon speaks PLAINTEXT only, and serves nothing in the clear that is configured as "
-    "secure. Remove what asks for it and keep the ports on a network that you trust, or behind a "
-    "proxy that speaks TLS."
+    "Brokers serve PLAINTEXT and SSL to clients; brokers and controllers speak PLAINTEXT to each "
+    "other. Nothing is served in the clear that is configured as secure. Remove what asks for it "
+    "and keep these ports on a network that you trust, or behind a proxy that speaks TLS."
 )
 
 
@@ -74,13 +76,20 @@ def names_security(key: str) -> bool:
     return lower.startswith(_PREFIXES) or not _PARTS.isdisjoint(lower.replace("_", ".").split("."))
 
 
-def require_plain(values: Mapping[str, str], *, known: Collection[str], source: str) -> None:
-    """Raise an error if ``values`` require security.
+def require_plain(
+    values: Mapping[str, str],
+    *,
+    known: Collection[str],
+    source: str,
+    served: Collection[str] = (PLAINTEXT,),
+) -> None:
+    """Raise an error if ``values`` require security that is not served.
 
     :param known: keys of the models, which are validated there.
+    :param served: protocols of ``listeners``. Nodes speak PLAINTEXT to each other in any case.
     :raises ConfigError: naming ``source`` and each such key.
     """
-    problems = [*_secure_listeners(values)]
+    problems = [*_secure_listeners(values, served)]
     problems += (
         f"{key} names security, which is not served yet"
         for key in sorted(values)
@@ -93,19 +102,27 @@ def require_plain(values: Mapping[str, str], *, known: Collection[str], source: 
         raise ConfigError(f"{source}: {'; '.join(problems)}. {_WHAT_TO_DO}")
 
 
-def _secure_listeners(values: Mapping[str, str]) -> Iterator[str]:
+def _secure_listeners(values: Mapping[str, str], served: Collection[str]) -> Iterator[str]:
     protocols = dict(_mapped(values.get(PROTOCOL_MAP, "")))
     for key in _ADDRESS_KEYS:
         for listener in list_items(values.get(key, "")):
             name, is_listener, _ = listener.partition("://")
             protocol = _protocol_of(name, protocols)
-            if is_listener and protocol != PLAINTEXT:
+            if is_listener and protocol not in served:
                 yield f"{key} has {listener}, whose protocol is {protocol}"
     for key in _NAME_KEYS:
         for name in list_items(values.get(key, "")):
             protocol = _protocol_of(name, protocols)
             if protocol != PLAINTEXT:
                 yield f"{key} names {name}, whose protocol is {protocol}"
+
+
+def protocol_of(name: str, items: Iterable[str]) -> str:
+    """Return the security protocol of a listener.
+
+    :param items: the items of ``listener.security.protocol.map``.
+    """
+    return _protocol_of(name, dict(_mapped(",".join(items))))
 
 
 def _mapped(text: str) -> Iterator[tuple[str, str]]:

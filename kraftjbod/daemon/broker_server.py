@@ -38,6 +38,7 @@ from kraftjbod.core.errors import KafkaStorageError, KraftJbodError
 from kraftjbod.core.ids import UNKNOWN_BROKER_EPOCH
 from kraftjbod.core.metadata_version import KRAFT_VERSION, KRAFT_VERSIONS, SUPPORTED_FEATURES
 from kraftjbod.core.node_config import Endpoint
+from kraftjbod.core.security_keys import SSL
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.daemon.broker_limits import broker_limits
 from kraftjbod.daemon.listener_limits import broker_listener_limits, memory_budget
@@ -53,6 +54,7 @@ from kraftjbod.net.cluster_peers import ClusterPeers
 from kraftjbod.net.connection_context import ConnectionContext
 from kraftjbod.net.kafka_server import kafka_server
 from kraftjbod.net.listener import Listener
+from kraftjbod.net.tls_transport import TlsSettings
 from kraftjbod.protocol.kafka_codec import ApiFeatures, Message, RequestHeader
 from kraftjbod.storage.replicas.dir_loading import LoadProgress
 
@@ -286,6 +288,14 @@ class BrokerServer:
     def _begin(self, work: Coroutine[Any, Any, Any], name: str) -> None:
         self._tasks.start(work, name)
 
+    async def _tls_of(self, name: str) -> TlsSettings | None:
+        if self._config.protocol_of(name) != SSL:
+            return None
+        # Brokers without TLS do not load the package cryptography, which takes 0.1 s.
+        from kraftjbod.daemon.tls.listener_tls import open_tls
+
+        return await open_tls(self._config.of_listener(name), name)
+
     async def _bind_listener(self, endpoint: Endpoint) -> None:
         listener = kafka_server(
             host=endpoint.host,
@@ -299,6 +309,7 @@ class BrokerServer:
             limits=broker_listener_limits(
                 self._config, self._environment.max_open_files, endpoint.name
             ),
+            tls=await self._tls_of(endpoint.name),
         )
         await listener.bind()
         self._listeners[endpoint.name] = listener

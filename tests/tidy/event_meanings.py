@@ -11,6 +11,9 @@ MEANINGS: Final[Mapping[str, str]] = {
     "connection is closed, so that it refreshes its metadata.",
     "config_key_without_effect": "The node's file has a key of Kafka that has no effect here; the "
     "event gives the reason.",
+    "tls_certificate_loaded": (
+        "A listener uses the certificate of this subject, which expires at the logged time."
+    ),
     "tls_handshake_failed": (
         "A client could not complete the TLS handshake, for the logged reason. Its connection was "
         "closed."

@@ -1,10 +1,10 @@
 """LOOP. DescribeConfigs, IncrementalAlterConfigs and AlterConfigs: values, their sources, changes.
 
 Values are those in effect. A synonym is a source that can set the same key, with its value there;
-the source with precedence is first. No value of this version is sensitive. Changes are forwarded to
-the controller. Checks that only a broker can do are done here, for its own values and those of all
-brokers. A change for another broker is refused while that broker is alive. Otherwise the controller
-accepts harmless values unchecked.
+the source with precedence is first. Passwords and keys are sensitive: their values are null.
+Changes are forwarded to the controller. Checks that only a broker can do are done here, for its own
+values and those of all brokers. A change for another broker is refused while that broker is alive.
+Otherwise the controller accepts harmless values unchecked.
 """
 
 from __future__ import annotations
@@ -525,15 +525,20 @@ def _source_of(entry: _Entry) -> ConfigSource:
 def _entry(entry: _Entry, asked: DescribeConfigsRequest) -> Entry:
     """Return an entry of the response, with synonyms and documentation if they are requested."""
     meanings = config_meanings(entry.model) if asked.include_documentation else {}
+    config_type = config_types(entry.model).get(entry.key, ConfigType.STRING)
+    is_sensitive = config_type is ConfigType.PASSWORD
     return Entry(
         name=entry.key,
-        value=None if entry.value is None else config_text(entry.value),
+        value=None if entry.value is None or is_sensitive else config_text(entry.value),
         read_only=entry.read_only,
+        is_sensitive=is_sensitive,
         config_source=_source_of(entry),
         synonyms=[
-            DescribeConfigsResponse.DescribeConfigsSynonym(name=name, value=text, source=source)
+            DescribeConfigsResponse.DescribeConfigsSynonym(
+                name=name, value=None if is_sensitive else text, source=source
+            )
             for name, text, source in (entry.synonyms if asked.include_synonyms else ())
         ],
-        config_type=config_types(entry.model).get(entry.key, ConfigType.STRING),
+        config_type=config_type,
         documentation=meanings.get(entry.key),
     )

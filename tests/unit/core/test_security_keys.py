@@ -6,7 +6,8 @@ import pytest
 
 from kraftjbod.core.config import BrokerConfig, ControllerConfig, DynamicBrokerConfig
 from kraftjbod.core.errors import ConfigError
-from kraftjbod.core.security_keys import names_security
+from kraftjbod.core.security_keys import names_security, protocol_of
+from kraftjbod.core.ssl_config import SslConfig
 
 COMMON = {"controller.quorum.voters": "100@127.0.0.1:9093"}
 BROKER = COMMON | {
@@ -33,21 +34,21 @@ DAEMONS = pytest.mark.parametrize(
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("listeners", "SSL://:9093"),
+        ("listeners", "SASL_SSL://:9093"),
         ("listeners", "PLAINTEXT://:9092,sasl_plaintext://:9094"),
         ("listeners", "EXTERNAL_SSL://:9093"),
         ("advertised.listeners", "SASL_SSL://kafka.example:9093"),
         ("controller.listener.names", "SSL"),
         ("inter.broker.listener.name", "SASL_SSL"),
-        ("listener.security.protocol.map", "PLAINTEXT:SSL,CONTROLLER:SASL_SSL"),
+        ("listener.security.protocol.map", "PLAINTEXT:SASL_SSL,CONTROLLER:SASL_SSL"),
         ("security.inter.broker.protocol", "SSL"),
         ("security.providers", "x"),
-        ("ssl.keystore.location", "/k"),
+        ("ssl.provider", "x"),
         ("SSL.Keystore.Location", "/k"),
         ("sasl.enabled.mechanisms", "PLAIN"),
         ("authorizer.class.name", "x"),
         ("super.users", "User:a"),
-        ("listener.name.plaintext.ssl.client.auth", "required"),
+        ("listener.name.plaintext.sasl.enabled.mechanisms", "PLAIN"),
         ("principal.builder.class", "x"),
         ("password.encoder.secret", "x"),
         ("delegation.token.secret.key", "x"),
@@ -87,10 +88,21 @@ def test_config_with_plaintext_only_is_accepted(
     assert kind.from_properties(base | by_map, source="x", base_dir="/").listeners
 
 
-def test_names_security_matches_one_key_of_ours() -> None:
+def test_names_security_matches_keys_of_tls_and_one_other() -> None:
     ours = BrokerConfig.keys() | ControllerConfig.keys()
-    plain = {"security.inter.broker.protocol"}
-    assert {key for key in ours if names_security(key)} == plain
+    named = {key for key in ours if names_security(key)}
+    assert named == SslConfig.keys() | {"security.inter.broker.protocol"}
+
+
+def test_protocol_of_listener_is_mapped_or_its_name() -> None:
+    items = ["A:SSL", " b : PLAINTEXT"]
+    assert [protocol_of(name, items) for name in ("a", "B", "C", "SSL", "X_SASL")] == [
+        "SSL",
+        "PLAINTEXT",
+        "PLAINTEXT",
+        "SSL",
+        "X_SASL",
+    ]
 
 
 def test_dynamic_config_that_requests_security_is_refused() -> None:

@@ -15,7 +15,7 @@ from kraftjbod.broker.cluster.metadata_cache import MetadataCache
 from kraftjbod.broker.cluster.topic_configs import TopicConfigs
 from kraftjbod.broker.request_context import RequestContext
 from kraftjbod.core.config import BrokerConfig
-from kraftjbod.core.config_model import MAX_LONG
+from kraftjbod.core.config_model import MAX_LONG, ConfigType, config_types
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import MIGRATING_DIR, BrokerId, LeaderEpoch, PartitionEpoch, TopicId
 from kraftjbod.core.topic_config import CleanupPolicy
@@ -74,6 +74,7 @@ def apis(cache: MetadataCache) -> ConfigApis:
             "listeners": "PLAINTEXT://127.0.0.1:9092",
             "controller.quorum.voters": "100@127.0.0.1:9093",
             "log.retention.hours": "2",
+            "ssl.key.password": "canary",
             RATE: "7",
         },
         source="test",
@@ -139,6 +140,17 @@ async def test_describe_configs_topic_inherits_static_broker_value(apis: ConfigA
         ("log.retention.hours", "2", STATIC),
         ("log.retention.hours", "168", DEFAULT),
     ]
+
+
+async def test_describe_configs_password_is_sensitive_and_null(apis: ConfigApis) -> None:
+    _, entries = await described(apis, ResourceType.BROKER, "7")
+    password = entries["ssl.key.password"]
+    assert (password.is_sensitive, password.value, password.config_type) == (True, None, 9)
+    assert [synonym.value for synonym in password.synonyms] == [None]
+    kinds = config_types(BrokerConfig)
+    sensitive = {key for key, entry in entries.items() if entry.is_sensitive}
+    assert sensitive == {key for key, kind in kinds.items() if kind is ConfigType.PASSWORD}
+    assert "canary" not in repr(entries)
 
 
 async def test_describe_configs_unset_topic_key_has_default_source(apis: ConfigApis) -> None:

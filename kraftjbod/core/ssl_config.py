@@ -1,0 +1,83 @@
+"""PURE. Keys of TLS: stores of keys and certificates, protocol versions, client authentication.
+
+Names, types and defaults are Kafka's. Values of ``Password`` keys appear in no message, event or
+response.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, SecretStr, field_validator
+
+from kraftjbod.core.config_model import KeyedModel, split_list
+from kraftjbod.core.ssl_principal_rules import parse_principal_rules
+
+StoreType = Literal["JKS", "PKCS12", "PEM"]
+TLS_VERSIONS = ("TLSv1.2", "TLSv1.3")
+
+
+class SslConfig(KeyedModel):
+    """Keys of listeners whose security protocol is SSL."""
+
+    ssl_keystore_type: StoreType = "JKS"
+    """Form of the keystore: PEM, PKCS12, or JKS, which is Kafka's default and stands for PKCS12
+    here, as a file of Java's keytool is in either form. A file in the old JKS format is refused
+    with the command that converts it."""
+    ssl_keystore_location: str | None = None
+    """File with the private key and the certificate chain, the certificate of the key first. See
+    [security.md](security.md)."""
+    ssl_keystore_password: SecretStr | None = None
+    """Password of a PKCS12 keystore."""
+    ssl_key_password: SecretStr | None = None
+    """Password of the private key in a PEM keystore; not needed for a key in plain text."""
+    ssl_keystore_key: SecretStr | None = None
+    """Private key as PEM text, instead of a file (KIP-651)."""
+    ssl_keystore_certificate_chain: SecretStr | None = None
+    """Certificate chain of ``ssl.keystore.key`` as PEM text."""
+    ssl_truststore_type: StoreType = "JKS"
+    """Form of the truststore, as for the keystore."""
+    ssl_truststore_location: str | None = None
+    """File with the certificates that sign those of clients."""
+    ssl_truststore_password: SecretStr | None = None
+    """Password of a PKCS12 truststore."""
+    ssl_truststore_certificates: SecretStr | None = None
+    """Certificates that sign those of clients as PEM text, instead of a file (KIP-651)."""
+    ssl_client_auth: Literal["none", "requested", "required"] = "none"
+    """Whether clients present a certificate: ``required``, ``requested`` (a client without one is
+    User:ANONYMOUS) or ``none``."""
+    ssl_enabled_protocols: tuple[str, ...] = TLS_VERSIONS
+    """TLS versions that are accepted: TLSv1.2, TLSv1.3 or both."""
+    ssl_cipher_suites: tuple[str, ...] = ()
+    """Cipher suites that are accepted, by their IANA or OpenSSL names. If not set: OpenSSL's."""
+    ssl_principal_mapping_rules: str = "DEFAULT"
+    """Rules that map the distinguished name of a client's certificate to its principal:
+    ``DEFAULT`` or ``RULE:pattern/replacement/[L|U]``, separated by commas. The first one that
+    matches is used; a client whose name matches none is refused."""
+    ssl_handshake_timeout_ms: int = Field(default=10_000, ge=1)
+    """A connection is closed if its TLS handshake takes longer."""
+
+    @field_validator("ssl_enabled_protocols", "ssl_cipher_suites", mode="before")
+    @classmethod
+    def _ssl_lists(cls, value: object) -> object:
+        return split_list(value)
+
+    @field_validator("ssl_enabled_protocols")
+    @classmethod
+    def _ssl_versions(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        unknown = [version for version in value if version not in TLS_VERSIONS]
+        if unknown or not value:
+            found = ", ".join(unknown) or "no version"
+            raise ValueError(f"{found} is not served: use {' or '.join(TLS_VERSIONS)}, or both")
+        return value
+
+    @field_validator("ssl_principal_mapping_rules")
+    @classmethod
+    def _ssl_rules(cls, value: str) -> str:
+        parse_principal_rules(value)
+        return value
+
+    @field_validator("ssl_keystore_type", "ssl_truststore_type", mode="before")
+    @classmethod
+    def _ssl_types(cls, value: object) -> object:
+        return value.upper() if isinstance(value, str) else value

@@ -1,0 +1,1 @@
+"""TLS of listeners: keystores, truststores and their contexts."""

@@ -1,0 +1,186 @@
+"""WIRE. ``TlsContext``: the context of a listener's connections, from its configuration.
+
+The private key reaches OpenSSL through a file in memory, because Python's ``ssl`` loads keys from
+files only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import os
+import ssl
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from kraftjbod.core.errors import ConfigError
+from kraftjbod.core.ssl_config import SslConfig
+from kraftjbod.daemon.tls.stores import KeyMaterial, load_keystore, load_truststore
+
+_VERIFY: Final = {
+    "none": ssl.CERT_NONE,
+    "requested": ssl.CERT_OPTIONAL,
+    "required": ssl.CERT_REQUIRED,
+}
+_VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
+#: Python cannot choose among these: they are all served or none.
+_TLS_1_3_SUITES: Final = frozenset(
+    {"TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256", "TLS_AES_128_GCM_SHA256"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TlsContext:
+    """A context, and when the first of its certificates expires."""
+
+    context: ssl.SSLContext
+    subject: str
+    """Name in the certificate of the listener."""
+    expires: datetime.datetime
+    """When the first certificate of the chain expires, in UTC."""
+
+
+def load_context(config: SslConfig) -> TlsContext:
+    """Create the context of a listener. Reads files, so that the event loop does not call it.
+
+    :raises ConfigError: keys, certificates or settings cannot be used.
+    """
+    material = load_keystore(config)
+    trusted = load_truststore(config)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_CIPHER_SERVER_PREFERENCE
+    versions = [_VERSIONS[name] for name in config.ssl_enabled_protocols]
+    context.minimum_version, context.maximum_version = min(versions), max(versions)
+    _set_ciphers(context, config.ssl_cipher_suites)
+    _load_key(context, material)
+    if config.ssl_client_auth != "none" and not trusted:
+        raise ConfigError(
+            f"ssl.client.auth={config.ssl_client_auth} needs ssl.truststore.location or "
+            "ssl.truststore.certificates: without them no client's certificate could be verified"
+        )
+    if trusted:
+        pem = b"".join(one.public_bytes(Encoding.PEM) for one in trusted)
+        context.load_verify_locations(cadata=pem.decode())
+        # Each certificate of a truststore is an anchor, as in Java, not only roots.
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    context.verify_mode = _VERIFY[config.ssl_client_auth]
+    return TlsContext(
+        context,
+        material.chain[0].subject.rfc4514_string(),
+        min(one.not_valid_after_utc for one in material.chain),
+    )
+
+
+def _load_key(context: ssl.SSLContext, material: KeyMaterial) -> None:
+    with _memory_file(material.pem()) as path:
+        try:
+            context.load_cert_chain(path)
+        except ssl.SSLError as e:
+            subject = material.chain[0].subject.rfc4514_string()
+            raise ConfigError(
+                f"the first certificate of the keystore, {subject}, does not belong to its private "
+                f"key, or is too weak ({e.reason}): put the certificate of the key first"
+            ) from e
+
+
+@contextlib.contextmanager
+def _memory_file(data: bytes) -> Iterator[str]:
+    """Provide a path to ``data`` that never reaches a disk."""
+    descriptor = os.memfd_create("kraftjbod-tls")
+    try:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(descriptor, view) :]
+        yield f"/proc/self/fd/{descriptor}"
+    finally:
+        os.close(descriptor)
+
+
+def _set_ciphers(context: ssl.SSLContext, suites: Collection[str]) -> None:
+    """Restrict the cipher suites, and the TLS versions to those that have one.
+
+    :raises ConfigError: a suite is unknown, or a part of the suites of TLS 1.3 is named.
+    """
+    if not suites:
+        return
+    newest = _TLS_1_3_SUITES.intersection(suites)
+    if newest and newest != _TLS_1_3_SUITES:
+        raise ConfigError(
+            f"ssl.cipher.suites names {', '.join(sorted(newest))}: either all suites of TLS 1.3 "
+            f"are served or none, so name {', '.join(sorted(_TLS_1_3_SUITES))}, or set "
+            "ssl.enabled.protocols=TLSv1.2"
+        )
+    older = [openssl_name(suite) for suite in suites if suite not in newest]
+    for suite in older:
+        try:
+            context.set_ciphers(suite)
+        except ssl.SSLError as e:
+            raise ConfigError(f"ssl.cipher.suites: OpenSSL does not have {suite}") from e
+    if older:
+        context.set_ciphers(":".join(older))
+    else:
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+    if not newest:
+        context.maximum_version = ssl.TLSVersion.TLSv1_2
+    if context.minimum_version > context.maximum_version:
+        raise ConfigError(
+            "ssl.cipher.suites has no suite of the versions in ssl.enabled.protocols: add one"
+        )
+
+
+def openssl_name(suite: str) -> str:
+    """Return OpenSSL's name of a cipher suite of TLS 1.2, which may have its IANA name."""
+    exchange, found, cipher = suite.removeprefix("TLS_").partition("_WITH_")
+    if not found:
+        return suite
+    cipher = cipher.replace("AES_128", "AES128").replace("AES_256", "AES256")
+    cipher = cipher.replace("_CBC", "").replace("CHACHA20_POLY1305_SHA256", "CHACHA20-POLY1305")
+    prefix = "" if exchange == "RSA" else f"{exchange}-"
+    return f"{prefix}{cipher}".replace("_", "-")
+
+
+def distinguished_name(certificate: bytes) -> str:
+    """Return the subject of a DER certificate as RFC 2253 text, as Java does.
+
+    Attributes without a keyword in RFC 2253 are ``OID=#`` and the DER value in hexadecimal.
+    """
+    name = x509.load_der_x509_certificate(certificate).subject
+    return ",".join(
+        "+".join(_attribute(attribute) for attribute in rdn) for rdn in reversed(name.rdns)
+    )
+
+
+def _attribute(attribute: x509.NameAttribute[str | bytes]) -> str:
+    single = x509.Name([attribute])
+    if attribute.oid in _KEYWORDS:
+        return single.rfc4514_string()
+    der = single.public_bytes()
+    # Name and its set, each with tag and length; then the sequence of OID and value.
+    for _ in range(3):
+        der = _content(der)
+    oid_bytes = 2 + der[1]
+    return f"{attribute.oid.dotted_string}=#{der[oid_bytes:].hex()}"
+
+
+def _content(der: bytes) -> bytes:
+    """Return the content of a DER element."""
+    return der[2:] if der[1] < 0x80 else der[2 + (der[1] & 0x7F) :]
+
+
+_KEYWORDS: Final = frozenset(
+    {
+        x509.NameOID.COMMON_NAME,
+        x509.NameOID.LOCALITY_NAME,
+        x509.NameOID.STATE_OR_PROVINCE_NAME,
+        x509.NameOID.ORGANIZATION_NAME,
+        x509.NameOID.ORGANIZATIONAL_UNIT_NAME,
+        x509.NameOID.COUNTRY_NAME,
+        x509.NameOID.STREET_ADDRESS,
+        x509.NameOID.DOMAIN_COMPONENT,
+        x509.NameOID.USER_ID,
+    }
+)

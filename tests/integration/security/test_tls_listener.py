@@ -1,0 +1,197 @@
+"""A broker with a plaintext and a TLS listener, and clients that are not ours."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import socket
+import ssl
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiokafka
+import confluent_kafka
+import kafka
+import pytest
+from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
+
+from kraftjbod.core.node_config import Endpoint
+from tests.certificates import Authority
+from tests.integration.cluster import Cluster
+from tests.integration.conftest import MakeCluster
+
+pytestmark = [pytest.mark.process, pytest.mark.clients]
+HALF_OPEN = 500
+
+
+@dataclass(frozen=True)
+class Secured:
+    """A cluster of one broker with the listeners PLAINTEXT, OUTER (TLS) and STRICT, which requires
+    certificates of clients."""
+
+    cluster: Cluster
+    authority: Authority
+    ca: Path
+    client: Path
+    ports: dict[str, int]
+
+    def address(self, listener: str) -> str:
+        return f"127.0.0.1:{self.ports[listener]}"
+
+    def librdkafka(self, listener: str, **more: str) -> dict[str, Any]:
+        config = {
+            "bootstrap.servers": self.address(listener),
+            "security.protocol": "SSL",
+            "ssl.ca.location": str(self.ca),
+            "message.timeout.ms": 60_000,
+        }
+        return config | {key.replace("_", "."): value for key, value in more.items()}
+
+
+def free_ports(count: int) -> list[int]:
+    holders = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [holder.getsockname()[1] for holder in holders]
+    for holder in holders:
+        holder.close()
+    return ports
+
+
+@pytest.fixture(scope="module")
+def secured(
+    make_shared_cluster: MakeCluster, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Secured]:
+    path = tmp_path_factory.mktemp("tls")
+    authority = Authority()
+    ca = authority.write_pem(path / "ca.pem")
+    keystore = authority.issue("broker-1").write_pkcs12(path / "broker.p12", "canary-store")
+    client = authority.issue("Alice", "ops").write_pem(path / "client.pem")
+    cluster = make_shared_cluster(brokers=1, dirs=1, start=False)
+    config_path = cluster.brokers[1].files.config_path
+    values = dict(line.partition("=")[::2] for line in config_path.read_text().splitlines())
+    plain = Endpoint.parse(values["listeners"])
+    ports = dict(zip(("OUTER", "STRICT"), free_ports(2), strict=True))
+    names = {plain.name: plain.port, **ports}
+    listeners = ",".join(f"{name}://127.0.0.1:{port}" for name, port in names.items())
+    values |= {
+        "listeners": listeners,
+        "advertised.listeners": listeners,
+        "listener.security.protocol.map": f"{plain.name}:PLAINTEXT,OUTER:SSL,STRICT:SSL",
+        "ssl.keystore.location": str(keystore),
+        "ssl.keystore.password": "canary-store",
+        "listener.name.strict.ssl.client.auth": "required",
+        "listener.name.strict.ssl.truststore.type": "PEM",
+        "listener.name.strict.ssl.truststore.location": str(ca),
+    }
+    config_path.write_text("".join(f"{key}={value}\n" for key, value in values.items()))
+    cluster.start()
+    yield Secured(cluster, authority, ca, client, {**ports, "PLAINTEXT": plain.port})
+
+
+def produce_and_consume(config: dict[str, Any], topic: str) -> list[bytes]:
+    producer = confluent_kafka.Producer(config)
+    for number in range(100):
+        producer.produce(topic, str(number).encode() * 1000)
+    assert producer.flush(60) == 0
+    consumer = confluent_kafka.Consumer(
+        {key: value for key, value in config.items() if key != "message.timeout.ms"}
+        | {"group.id": uuid.uuid4().hex, "auto.offset.reset": "earliest"}
+    )
+    consumer.subscribe([topic])
+    found: list[bytes] = []
+    while len(found) < 100:
+        message = consumer.poll(60)
+        assert message is not None and message.error() is None, message
+        found.append(message.value())
+    consumer.close()
+    return found
+
+
+def test_librdkafka_produces_and_consumes_over_tls(secured: Secured) -> None:
+    found = produce_and_consume(secured.librdkafka("OUTER"), "librdkafka")
+    assert found == [str(number).encode() * 1000 for number in range(100)]
+
+
+def test_librdkafka_with_client_certificate_is_served(secured: Secured) -> None:
+    config = secured.librdkafka(
+        "STRICT", ssl_certificate_location=str(secured.client), ssl_key_location=str(secured.client)
+    )
+    assert len(produce_and_consume(config, "strict")) == 100
+
+
+async def test_aiokafka_produces_and_consumes_over_tls(secured: Secured) -> None:
+    security = {
+        "bootstrap_servers": secured.address("OUTER"),
+        "security_protocol": "SSL",
+        "ssl_context": secured.authority.client_context(),
+    }
+    async with aiokafka.AIOKafkaProducer(**security) as producer:
+        for number in range(10):
+            await producer.send_and_wait("aiokafka", str(number).encode())
+    async with aiokafka.AIOKafkaConsumer(
+        "aiokafka", auto_offset_reset="earliest", group_id="aio", **security
+    ) as consumer:
+        found = [(await consumer.getone()).value for _ in range(10)]
+    assert found == [str(number).encode() for number in range(10)]
+
+
+def test_kafka_python_gets_addresses_of_its_listener_and_no_password(secured: Secured) -> None:
+    security = {"security_protocol": "SSL", "ssl_context": secured.authority.client_context()}
+    producer = kafka.KafkaProducer(bootstrap_servers=secured.address("OUTER"), **security)
+    producer.send("kafka-python", b"1").get(timeout=60)
+    producer.close()
+    admin = KafkaAdminClient(bootstrap_servers=secured.address("OUTER"), **security)
+    cluster = admin.describe_cluster()
+    assert {broker["port"] for broker in cluster["brokers"]} == {secured.ports["OUTER"]}
+    wanted = [ConfigResource(ConfigResourceType.BROKER, "1")]
+    described = admin.describe_configs(wanted, config_filter="all")
+    assert "ssl.keystore.password" in str(described)
+    assert "canary-store" not in str(described)
+    admin.close()
+
+
+@pytest.mark.parametrize("client", ["wrong-ca", "no-certificate", "plaintext"])
+def test_client_without_right_credentials_is_refused(
+    secured: Secured, client: str, tmp_path: Path
+) -> None:
+    config = {
+        "wrong-ca": secured.librdkafka(
+            "OUTER", ssl_ca_location=str(Authority("other").write_pem(tmp_path / "other.pem"))
+        ),
+        "no-certificate": secured.librdkafka("STRICT"),
+        "plaintext": secured.librdkafka("OUTER", security_protocol="PLAINTEXT"),
+    }[client]
+    errors: list[str] = []
+    producer = confluent_kafka.Producer(
+        config | {"message.timeout.ms": 5000, "error_cb": lambda error: errors.append(str(error))}
+    )
+    producer.produce("refused", b"x", on_delivery=lambda error, _: errors.append(str(error)))
+    producer.flush(60)
+    assert any("_MSG_TIMED_OUT" in error or "timed out" in error.lower() for error in errors)
+    text = secured.cluster.brokers[1].files.telemetry_path.read_text()
+    assert "tls_handshake_failed" in text
+    assert "canary-store" not in text
+
+
+async def test_half_open_handshakes_do_not_disturb_a_plaintext_producer(secured: Secured) -> None:
+    address = secured.address("PLAINTEXT")
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = secured.authority.client_context().wrap_bio(
+        incoming, outgoing, server_hostname="localhost"
+    )
+    with pytest.raises(ssl.SSLWantReadError):
+        client.do_handshake()
+    hello = outgoing.read()
+    async with aiokafka.AIOKafkaProducer(bootstrap_servers=address, acks="all") as producer:
+        opened = []
+        for number in range(HALF_OPEN):
+            opened.append(await asyncio.open_connection("127.0.0.1", secured.ports["OUTER"]))
+            opened[-1][1].write(hello if number % 2 else hello[:20])
+            if number % 50 == 0:
+                await producer.send_and_wait("canary", str(number).encode())
+        for number in itertools.repeat(0, 20):
+            await producer.send_and_wait("canary", str(number).encode())
+        for _, writer in opened:
+            writer.close()

@@ -1,0 +1,131 @@
+"""Contexts of listeners: versions, ciphers, client authentication, names in certificates."""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from kraftjbod.core.config_model import parse_model
+from kraftjbod.core.errors import ConfigError
+from kraftjbod.core.ssl_config import SslConfig
+from kraftjbod.daemon.tls.contexts import distinguished_name, load_context, openssl_name
+from tests.certificates import Authority
+
+AUTHORITY = Authority()
+NEWEST = "TLS_AES_256_GCM_SHA384,TLS_CHACHA20_POLY1305_SHA256,TLS_AES_128_GCM_SHA256"
+
+
+def ssl_config(directory: Path, **values: str) -> SslConfig:
+    given = {key.replace("_", "."): value for key, value in values.items()}
+    keystore = str(AUTHORITY.issue().write_pem(directory / "k.pem"))
+    pem = {"ssl.keystore.type": "PEM", "ssl.keystore.location": keystore}
+    return parse_model(SslConfig, {**pem, **given}, "test")
+
+
+@pytest.mark.parametrize(
+    ("values", "versions"),
+    [
+        ({}, ("TLSv1_2", "TLSv1_3")),
+        ({"ssl_enabled_protocols": "TLSv1.3"}, ("TLSv1_3", "TLSv1_3")),
+        ({"ssl_enabled_protocols": "TLSv1.2"}, ("TLSv1_2", "TLSv1_2")),
+        ({"ssl_cipher_suites": "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384"}, ("TLSv1_2",) * 2),
+        ({"ssl_cipher_suites": NEWEST}, ("TLSv1_3", "TLSv1_3")),
+        ({"ssl_cipher_suites": f"{NEWEST},ECDHE-RSA-AES128-GCM-SHA256"}, ("TLSv1_2", "TLSv1_3")),
+    ],
+)
+def test_context_serves_versions_that_have_a_suite(
+    tmp_path: Path, values: dict[str, str], versions: tuple[str, str]
+) -> None:
+    loaded = load_context(ssl_config(tmp_path, **values))
+    context = loaded.context
+    assert (context.minimum_version.name, context.maximum_version.name) == versions
+    assert context.verify_mode == ssl.CERT_NONE
+    assert loaded.subject == "CN=localhost"
+    assert loaded.expires.tzinfo is not None
+
+
+@pytest.mark.parametrize(
+    ("values", "problem"),
+    [
+        ({"ssl_client_auth": "required"}, "needs ssl.truststore.location"),
+        ({"ssl_cipher_suites": "TLS_AES_256_GCM_SHA384"}, "all suites of TLS 1.3"),
+        ({"ssl_cipher_suites": "TLS_NULL_WITH_NOTHING"}, "OpenSSL does not have"),
+        (
+            {"ssl_cipher_suites": NEWEST, "ssl_enabled_protocols": "TLSv1.2"},
+            "no suite of the versions",
+        ),
+    ],
+)
+def test_unusable_settings_are_refused(
+    tmp_path: Path, values: dict[str, str], problem: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_context(ssl_config(tmp_path, **values))
+    assert problem in str(caught.value)
+
+
+def test_certificate_of_another_key_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "mixed.pem"
+    path.write_bytes(AUTHORITY.issue().key_pem() + AUTHORITY.issue().certificate_pem)
+    with pytest.raises(ConfigError, match="does not belong to its private key"):
+        load_context(ssl_config(tmp_path, ssl_keystore_location=str(path)))
+
+
+@pytest.mark.parametrize(
+    ("auth", "mode"), [("required", ssl.CERT_REQUIRED), ("requested", ssl.CERT_OPTIONAL)]
+)
+def test_client_authentication_verifies_by_the_truststore(
+    tmp_path: Path, auth: str, mode: ssl.VerifyMode
+) -> None:
+    config = ssl_config(
+        tmp_path,
+        ssl_client_auth=auth,
+        ssl_truststore_type="PEM",
+        ssl_truststore_certificates=AUTHORITY.pem.decode(),
+    )
+    context = load_context(config).context
+    assert context.verify_mode == mode
+    assert len(context.get_ca_certs()) == 1
+
+
+@pytest.mark.parametrize(
+    ("iana", "name"),
+    [
+        ("TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256", "ECDHE-RSA-AES128-GCM-SHA256"),
+        ("TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256", "ECDHE-ECDSA-CHACHA20-POLY1305"),
+        ("TLS_RSA_WITH_AES_256_CBC_SHA256", "AES256-SHA256"),
+        ("TLS_DHE_RSA_WITH_AES_256_GCM_SHA384", "DHE-RSA-AES256-GCM-SHA384"),
+        ("ECDHE-RSA-AES128-GCM-SHA256", "ECDHE-RSA-AES128-GCM-SHA256"),
+    ],
+)
+def test_iana_names_of_suites_become_those_of_openssl(iana: str, name: str) -> None:
+    assert openssl_name(iana) == name
+
+
+def test_distinguished_name_is_rfc_2253_text_as_in_java() -> None:
+    """Java writes attributes without a keyword as the DER value."""
+    oid = x509.NameOID
+    name = x509.Name(
+        [
+            x509.NameAttribute(oid.COUNTRY_NAME, "DE"),
+            x509.NameAttribute(oid.ORGANIZATION_NAME, "A, B"),
+            x509.NameAttribute(oid.COMMON_NAME, "alice"),
+            x509.NameAttribute(oid.EMAIL_ADDRESS, "a@b"),
+        ]
+    )
+    key = ec.generate_private_key(ec.SECP256R1())
+    issued = AUTHORITY.issue().certificate
+    der = (
+        x509.CertificateBuilder(name, name, key.public_key(), 1)
+        .not_valid_before(issued.not_valid_before_utc)
+        .not_valid_after(issued.not_valid_after_utc)
+        .sign(key, hashes.SHA256())
+        .public_bytes(Encoding.DER)
+    )
+    assert distinguished_name(der) == r"1.2.840.113549.1.9.1=#1603614062,CN=alice,O=A\, B,C=DE"
