@@ -4,7 +4,9 @@
   poll is logged once and retried forever.
 * It replays entries on the one state of :class:`MetadataCache`, so a broker reads records exactly
   as the controller does. A snapshot builds a new state, and the difference is published.
-* All entries of one response are published as one delta.
+* Entries of one response are published together, until they change so many partitions that the
+  event loop has to run other tasks. Each published delta ends at an entry, so roles and metadata
+  are those of one offset whenever a request is handled.
 * Nothing is applied while this broker's session is expired: a late response could make it lead
   partitions that other brokers lead by now. Polls continue, because a controller that refuses this
   broker's metadata refuses its heartbeats as well.
@@ -17,6 +19,7 @@ The publisher handles the consequences for this broker's replicas.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from typing import Final
 
 from kraftjbod.broker.cluster.controller_channel import ControllerChannel
@@ -37,7 +40,11 @@ from kraftjbod.core.loop.timing import Clock, ExponentialBackoff
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.metadata.record_codec import EntryReader, decode_entry
 from kraftjbod.metadata.state import MetadataDelta, MetadataState
-from kraftjbod.protocol.rpc_quorum_messages import FetchMetadataRequest, FetchMetadataResponse
+from kraftjbod.protocol.rpc_quorum_messages import (
+    FetchMetadataRequest,
+    FetchMetadataResponse,
+    MetadataEntry,
+)
 
 #: Codes of a controller that lost its metadata; the second one is from logs without ids.
 _REFUSALS: Final = frozenset({ErrorCode.FOREIGN_METADATA, ErrorCode.OFFSET_OUT_OF_RANGE})
@@ -46,6 +53,10 @@ _SESSION_WAIT_MS: Final = 1_000
 _REFUSAL_LOGGED_EVERY_MS: Final = 60_000
 #: Limit of snapshot bytes per event loop iteration: some hundred records, some milliseconds.
 _BYTES_PER_TURN: Final = 32 * 1024
+#: Changed partitions after which a delta is published. Applying their roles takes about 20 ms. A
+#: single entry with more partitions, as of a new topic, is published as a whole, because half an
+#: entry must not be visible.
+_PARTITIONS_PER_TURN: Final = 500
 #: Fetch size that a simulation uses at random: one entry, or a short piece of a snapshot.
 _SMALL_FETCH_BYTES: Final = 200
 
@@ -138,7 +149,7 @@ class MetadataLoader:
         if response.snapshot_offset >= 0:
             await self._load_snapshot(response)
         elif response.entries:
-            self._replay(response)
+            await self._replay(response)
         self._high_watermark = response.high_watermark
         self._progress.set()
 
@@ -150,10 +161,24 @@ class MetadataLoader:
             return False
         return True
 
-    def _replay(self, response: FetchMetadataResponse) -> None:
+    async def _replay(self, response: FetchMetadataResponse) -> None:
+        """Replay and publish the entries of ``response``, with a pause after many partitions.
+
+        :raises RequestTimedOutError: this broker's session ended during a pause. The entries that
+            were not replayed are fetched again.
+        """
+        entries = deque(response.entries)
+        while entries:
+            self._replay_some(entries)
+            if entries:
+                await asyncio.sleep(0)
+                self._require_session()
+
+    def _replay_some(self, entries: deque[MetadataEntry]) -> None:
         state, delta = self._cache.state, MetadataDelta()
         try:
-            for entry in response.entries:
+            while entries and len(delta.partitions) < _PARTITIONS_PER_TURN:
+                entry = entries.popleft()
                 if entry.offset > state.offset:
                     records = decode_entry(entry.payload)
                     state.replay(records, offset=entry.offset, epoch=entry.epoch, delta=delta)
@@ -161,6 +186,10 @@ class MetadataLoader:
         finally:
             # Entries before an unreadable one are applied, and no later response repeats them.
             self._publisher.publish(delta)
+
+    def _require_session(self) -> None:
+        if self._lifecycle.is_session_over:
+            raise RequestTimedOutError("metadata came after the end of this broker's session")
 
     async def _load_snapshot(self, first: FetchMetadataResponse) -> None:
         before, after = self._cache.state, MetadataState()
@@ -217,8 +246,7 @@ class MetadataLoader:
                 applied_metadata_epoch=followed.epoch,
             )
         )
-        if self._lifecycle.is_session_over:
-            raise RequestTimedOutError("metadata came after the end of this broker's session")
+        self._require_session()
         self._memory.note_metadata_log_id(response.metadata_log_id)
         self._memory.require_complete(response.high_watermark)
         return response

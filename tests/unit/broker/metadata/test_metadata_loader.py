@@ -7,6 +7,7 @@ import asyncio
 import pytest
 from structlog.testing import capture_logs
 
+from kraftjbod.broker.cluster.lifecycle.lifecycle_manager import BrokerLifecycleManager
 from kraftjbod.broker.metadata.metadata_loader import difference
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import BrokerId, TopicId, Uuid
@@ -61,6 +62,69 @@ async def test_metadata_loader_replays_entries_in_order_and_once() -> None:
         assert reported == {(-1, None), (11, 1)}, "the controller learns the applied offset"
         assert rig.parts.cache.version == 11
         assert rig.logs.get(TP) is not None
+
+
+def _entries_of_many_partitions() -> tuple[MetadataEntry, ...]:
+    """A topic in entries of 300 partitions that other brokers have."""
+    parts = (range(i, i + 300) for i in range(0, 1_500, 300))
+    creation = entry(10, topic())
+    return creation, *(
+        entry(11 + i, *(partition(index, replicas=(2, 3), leader=2) for index in part))
+        for i, part in enumerate(parts)
+    )
+
+
+async def test_metadata_loader_publishes_many_partitions_in_parts_that_end_at_entries(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    entries = _entries_of_many_partitions()
+
+    def answer(request: RpcRequest) -> RpcResponse:
+        assert isinstance(request, FetchMetadataRequest)
+        due = tuple(one for one in entries if one.offset >= request.fetch_offset)
+        return FetchMetadataResponse(high_watermark=15, entries=due)
+
+    async with brokers(answer=answer) as (rig,):
+        loader, published = rig.parts.loader, list[tuple[int, int]]()
+        publish = rig.parts.publisher.publish
+
+        def note(delta: MetadataDelta) -> None:
+            if delta.partitions:
+                published.append((rig.parts.cache.version, len(delta.partitions)))
+            publish(delta)
+
+        monkeypatch.setattr(rig.parts.publisher, "publish", note)
+        rig.tasks.start(loader.run_loader(), "loader")
+        seen = set()
+        while rig.parts.cache.version < 15:
+            await asyncio.sleep(0)
+            seen.add(rig.parts.cache.version)
+        assert published == [(12, 600), (14, 600), (15, 300)]
+        assert {12, 14} < seen, "other tasks run in between"
+
+
+async def test_metadata_loader_applies_no_later_part_after_the_session_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    entries = _entries_of_many_partitions()
+
+    def answer(request: RpcRequest) -> RpcResponse:
+        assert isinstance(request, FetchMetadataRequest)
+        due = tuple(one for one in entries if one.offset >= request.fetch_offset)
+        return FetchMetadataResponse(high_watermark=15, entries=due)
+
+    async with brokers(answer=answer) as (rig,):
+        loader, cache = rig.parts.loader, rig.parts.cache
+        with monkeypatch.context() as patched, capture_logs() as events:
+            patched.setattr(
+                BrokerLifecycleManager, "is_session_over", property(lambda _: cache.version >= 12)
+            )
+            rig.tasks.start(loader.run_loader(), "loader")
+            while "metadata_fetch_failed" not in {e["event"] for e in events}:
+                await asyncio.sleep(0)
+            assert cache.version == 12
+        await loader.caught_up(15)
+        assert len(cache.state.topics[TOPIC_ID].partitions) == 1_500
 
 
 async def test_metadata_loader_unreadable_entry_publishes_the_changes_before_it() -> None:
