@@ -59,6 +59,7 @@ from kraftjbod.storage.moves.future_copy import (
     plan_copy,
 )
 from kraftjbod.storage.segments.segment import LogSegment
+from kraftjbod.storage.segments.steps import Steps, run_all
 from kraftjbod.storage.segments.transaction_index import TransactionIndex
 from kraftjbod.storage.vfs import OpenMode, Undoing, Vfs, VfsFile, sync_renamed, write_atomically
 
@@ -209,10 +210,16 @@ class FutureLog:
     # -- copying ----------------------------------------------------------------------------
 
     def resume(self, view: LogView) -> None:
+        """Carry out :meth:`resume_steps` without a pause."""
+        run_all(self.resume_steps(view))
+
+    def resume_steps(self, view: LogView) -> Steps[None]:
         """Remove bytes that are not durable, or that the log does not contain any more. Used after
         a restart.
 
-        Call this before anything is appended to the log of ``view``.
+        Start this before anything is appended to the log of ``view``. It may be repeated.
+
+        Cost: one segment, if its end is not in the log any more. Otherwise a few small files.
         """
         self.discard_unclaimed()
         start = max(self.log_start_offset, view.log_start_offset)
@@ -223,7 +230,7 @@ class FutureLog:
             # older batches differ, and the checkpoint no longer has their epochs.
             truncation = Truncation(0, 0)
         elif offset is not None and offset < self.log_end_offset:
-            truncation = self._truncation_at(offset)
+            truncation = yield from self._truncation_at(offset)
         self._shorten(plan_copy(extents_of(view), self._copied, truncation, 0), view)
 
     def step(
@@ -408,7 +415,7 @@ class FutureLog:
         self._vfs.sync_dir(self.directory)
         self._write_checkpoint()
 
-    def _truncation_at(self, offset: int) -> Truncation:
+    def _truncation_at(self, offset: int) -> Steps[Truncation]:
         """Return the truncation that removes everything from ``offset`` on from the copy."""
         below = [base for base in self._copied if base <= offset]
         if not below:
@@ -418,10 +425,12 @@ class FutureLog:
             self._vfs, self.directory, below[-1], size_bytes, TopicConfig()
         )
         segment.may_have_gaps = self._may_have_gaps
-        segment.scan(check_crc_of_each=False)
-        located = segment.position_of(offset)
-        end = segment.size_bytes if located is None else located.position
-        segment.close()
+        try:
+            yield from segment.scan_steps(check_crc_of_each=False)
+            located = segment.position_of(offset)
+            end = segment.size_bytes if located is None else located.position
+        finally:
+            segment.close()
         return Truncation(below[-1], end)
 
     def _note(self, view: LogView) -> None:

@@ -14,9 +14,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from functools import partial
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
-from kraftjbod.core.errors import OverloadedError
+from kraftjbod.core.errors import OperatingError, OverloadedError
 from kraftjbod.core.ids import DirectoryId, TopicId, TopicPartition, Uuid
 from kraftjbod.core.loop.completion import to_its_end
 from kraftjbod.core.topic_config import TopicConfig
@@ -31,6 +33,7 @@ from kraftjbod.storage.log_dirs.log_dir_policy import OpKind
 from kraftjbod.storage.log_dirs.outside_operations import run_copy
 from kraftjbod.storage.moves.future_copy import SegmentExtent, extents_of
 from kraftjbod.storage.moves.future_log import Copied, FutureLog
+from kraftjbod.storage.segments.steps import take_step
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -233,10 +236,21 @@ class FutureReplica:
         await self._alone(lambda: self._resume(view))
 
     async def _resume(self, view: LogView) -> None:
-        log = self._log
-        await self.log_dir.run_operation(
-            OpKind.LOAD, lambda: log.resume(view), replica=self.topic_partition
-        )
+        log, work = self._log, self._log.resume_steps(view)
+        is_done = False
+        try:
+            while not is_done:
+                # Other operations of the directory run between the steps.
+                is_done = bool(
+                    await self.log_dir.run_operation(
+                        OpKind.LOAD, partial(take_step, work), replica=self.topic_partition
+                    )
+                )
+        except OperatingError:
+            # A step that was refused leaves a file open. Closing it may wait for the disk.
+            with suppress(OperatingError):  # The directory is offline or overloaded.
+                self.log_dir.submit_operation(OpKind.LOAD, work.close, replica=self.topic_partition)
+            raise
         self._is_resumed = True
         self._publish(log.extents, view)
 

@@ -10,6 +10,7 @@ from kraftjbod.storage.log.log_loader import create_log
 from kraftjbod.storage.log.unified_log import UnifiedLog
 from kraftjbod.storage.moves.future_checkpoint import parse_future
 from kraftjbod.storage.moves.future_log import FutureLog
+from kraftjbod.storage.segments.steps import take_step
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import TOPIC_ID, TP, batch, directory_id, headers_of
 from tests.faults.vfs_fault import Fault, FaultVfs
@@ -96,6 +97,33 @@ def test_future_log_after_a_restart_trusts_claimed_bytes_only() -> None:
     again = FutureLog.load(target, future.directory, TP)
     assert sum(size for _, size in again.extents) == 1500
     again.resume(log.view())
+    assert step(log, source, again)
+    assert same_files(log, source, again, target)
+
+
+def test_future_log_resume_finds_its_truncation_in_steps_of_a_segment() -> None:
+    """A scan of 1 GiB in one operation would make a healthy disk STALLED."""
+    source, target = MemVfs(), MemVfs()
+    source.make_dirs("/d1")
+    target.make_dirs("/d2")
+    log = create_log(source, "/d1", TP, TOPIC_ID, TopicConfig(segment_bytes=1 << 30))
+    for _ in range(20):
+        data = batch(1, body=b"x" * (1 << 20))
+        log.append_as_leader(data, headers_of(data), 0, 1)
+    future = FutureLog.create(
+        target, "/d2", TP, TOPIC_ID, move_id=MOVE, source_directory_id=directory_id(1)
+    )
+    while not step(log, source, future, 32 << 20):
+        pass
+    future.sync()
+    log.truncate_to(18)
+    append(log, 1)
+    log.take_truncation()  # A restart forgets it.
+    again = FutureLog.load(target, future.directory, TP)
+    work, steps = again.resume_steps(log.view()), 1
+    while not take_step(work):
+        steps += 1
+    assert steps >= 5, "20 MiB in steps of 4 MiB"
     assert step(log, source, again)
     assert same_files(log, source, again, target)
 
