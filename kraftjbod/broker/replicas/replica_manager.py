@@ -130,6 +130,10 @@ class ReplicaManager:
         """Apply all metadata once, after all logs are loaded; return the work that follows.
 
         Copies that the metadata does not have are set aside as strays.
+
+        O(replicas), about 40 us each, in one event loop iteration. The broker is fenced and serves
+        no client yet. Slices would need a rule for each event in between: a delta, or a directory
+        that returns and would set aside the copies of replicas that are not hosted yet.
         """
         changes = ReplicaChanges()
         self._knew_dirs = self._cache.state.knows_dirs_of(self._broker_id)
@@ -146,7 +150,11 @@ class ReplicaManager:
         return changes
 
     def apply_delta(self, delta: MetadataDelta) -> ReplicaChanges:
-        """Apply a metadata delta; return the work that follows."""
+        """Apply a metadata delta; return the work that follows.
+
+        O(``delta``), about 40 us for each replica here. The loader limits the partitions of a
+        delta, unless one entry has more.
+        """
         changes = ReplicaChanges()
         for topic_id, topic in delta.deleted_topics.items():
             self._topic_configs.forget(topic.name)
