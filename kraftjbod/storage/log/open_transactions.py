@@ -5,14 +5,20 @@ is open it is *unstable*, and also afterwards until its marker is below the high
 that is not replicated may be lost, and then the transaction is open again.
 
 The last stable offset (LSO) is the first offset of the oldest unstable transaction, or the high
-watermark if that is lower. Replicas with the same batches and high watermark compute the same LSO.
+watermark if that is lower. Replicas with the same batches and high watermark compute the same LSO,
+unless more than :data:`ENDED_KEPT` transactions ended above the high watermark.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Final, NamedTuple
 
 _OPEN: Final = 2**63 - 1
+#: Ended transactions that are kept one by one until they are replicated. A load that does not know
+#: the high watermark finds all transactions of a log, possibly millions. Older ones are merged,
+#: which makes the LSO too low while the high watermark is among them, but never too high.
+ENDED_KEPT: Final = 1_000
 
 
 class UnstableTransaction(NamedTuple):
@@ -44,58 +50,89 @@ def last_stable_offset(
 
 
 class OpenTransactions:
-    """Unstable transactions of one log. Other threads may read :attr:`unstable`."""
+    """Unstable transactions of one log.
 
-    __slots__ = ("_first_offsets", "unstable")
+    Cost: O(1) per batch and marker, amortized, so that a load or a fetched chunk of many small
+    transactions takes time in proportion to its batches.
+    """
+
+    __slots__ = ("_ended", "_is_in_order", "_open", "_unstable")
 
     def __init__(self) -> None:
-        #: First offset of the open transaction of each producer.
-        self._first_offsets: dict[int, int] = {}
-        #: In the order of first offsets. Replaced as a whole on each change.
-        self.unstable: tuple[UnstableTransaction, ...] = ()
+        #: Open transactions by producer, in the order of first offsets if ``_is_in_order``.
+        self._open: dict[int, UnstableTransaction] = {}
+        self._is_in_order = True
+        #: Ended transactions. First and last offsets both ascend: a transaction that lies within
+        #: a later one never determines the LSO, and is removed.
+        self._ended: deque[UnstableTransaction] = deque()
+        #: Value of :attr:`unstable`; None after a change.
+        self._unstable: tuple[UnstableTransaction, ...] | None = ()
 
     def __len__(self) -> int:
-        return len(self._first_offsets)
+        return len(self._open)
+
+    @property
+    def unstable(self) -> tuple[UnstableTransaction, ...]:
+        """All transactions that may determine the LSO, in the order of first offsets.
+
+        Cost: O(n) after a change. There are at most ``2 * ENDED_KEPT`` besides the open ones.
+        """
+        if self._unstable is None:
+            self._unstable = tuple(sorted((*self._ended, *self._open.values())))
+        return self._unstable
 
     def first_offset(self, producer_id: int) -> int | None:
         """Return the first offset of the producer's open transaction; None if it has none."""
-        return self._first_offsets.get(producer_id)
+        found = self._open.get(producer_id)
+        return None if found is None else found.first_offset
 
     def add_batch(self, producer_id: int, first_offset: int, now_ms: int = -1) -> None:
         """Record a transactional batch. It starts a transaction if none of the producer is open."""
-        if producer_id not in self._first_offsets:
-            self._first_offsets[producer_id] = first_offset
+        if producer_id not in self._open:
             begun = UnstableTransaction(first_offset, producer_id, began_ms=now_ms)
-            in_order = not self.unstable or self.unstable[-1] < begun
-            unstable = (*self.unstable, begun)
-            self.unstable = unstable if in_order else tuple(sorted(unstable))
+            if self._open and next(reversed(self._open.values())) > begun:
+                self._is_in_order = False  # A snapshot has the order of producers.
+            self._open[producer_id] = begun
+            self._unstable = None
 
     def end(self, producer_id: int, last_offset: int) -> int | None:
-        """Record a marker at ``last_offset``.
+        """Record a marker at ``last_offset``, which is above all recorded before.
 
         Returns the first offset of the transaction that it ends; None if none was open.
         """
-        first_offset = self._first_offsets.pop(producer_id, None)
-        if first_offset is not None:
-            self.unstable = tuple(
-                one._replace(last_offset=last_offset)
-                if one.is_open and one.producer_id == producer_id
-                else one
-                for one in self.unstable
-            )
-        return first_offset
+        begun = self._open.pop(producer_id, None)
+        if begun is None:
+            return None
+        ended = self._ended
+        while ended and ended[-1].first_offset >= begun.first_offset:
+            ended.pop()
+        ended.append(begun._replace(last_offset=last_offset))
+        if len(ended) > 2 * ENDED_KEPT:
+            self._merge_oldest()
+        self._unstable = None
+        return begun.first_offset
+
+    def _merge_oldest(self) -> None:
+        """Replace the older half by one transaction that contains it."""
+        merged = self._ended.popleft()
+        while len(self._ended) >= ENDED_KEPT:
+            merged = merged._replace(last_offset=self._ended.popleft().last_offset)
+        self._ended.appendleft(merged)
 
     def stable_after(self, marker_offset: int) -> int:
         """Return the first offset of the oldest open transaction, else the offset after the
         marker.
         """
-        for one in self.unstable:
-            if one.is_open:
-                return one.first_offset
+        if not self._is_in_order:
+            in_order = sorted(self._open.items(), key=lambda item: item[1])
+            self._open, self._is_in_order = dict(in_order), True
+        for one in self._open.values():
+            return one.first_offset
         return marker_offset + 1
 
     def replicated(self, high_watermark: int) -> None:
         """Forget transactions whose markers are below ``high_watermark``."""
-        if any(one.last_offset < high_watermark for one in self.unstable):
-            still = tuple(one for one in self.unstable if one.last_offset >= high_watermark)
-            self.unstable = still
+        ended = self._ended
+        while ended and ended[0].last_offset < high_watermark:
+            ended.popleft()
+            self._unstable = None
