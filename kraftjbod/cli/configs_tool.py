@@ -54,7 +54,7 @@ from kraftjbod.core.errors import (
 from kraftjbod.protocol.rpc_config_messages import (
     AlteredResource,
     DescribeDynamicConfigsRequest,
-    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsRequestRpc,
 )
 from kraftjbod.protocol.rpc_config_messages import ConfigChange as RpcConfigChange
 from kraftjbod.protocol.rpc_controller_messages import (
@@ -330,7 +330,7 @@ async def _at_controllers(addresses: str, timeout_ms: int, is_alter: bool, order
         resource = AlteredResource(
             resource_type=order.kind, name=order.name, changes=tuple(changes)
         )
-        answer = await client.call(IncrementalAlterConfigsRequest(resources=(resource,)))
+        answer = await client.call(IncrementalAlterConfigsRequestRpc(resources=(resource,)))
         for outcome in answer.resources:
             if outcome.error_code is not ErrorCode.NONE:
                 raise OperatingError(outcome.error_message or "", code=outcome.error_code)

@@ -172,19 +172,19 @@ async def _ask_controller(address: str, who: str, timeout_ms: int) -> Health:
     # Importing the RPC's messages takes a tenth of a second, and brokers do not need them.
     from kraftjbod.cli.clients.controller_client import ControllerClient
     from kraftjbod.protocol.rpc_config_messages import (
-        ListPartitionReassignmentsRequest,
+        ListPartitionReassignmentsRequestRpc,
     )
-    from kraftjbod.protocol.rpc_quorum_messages import DescribeQuorumRequest
+    from kraftjbod.protocol.rpc_quorum_messages import DescribeQuorumRequestRpc
 
     async with ControllerClient(address, timeout_ms=timeout_ms) as client:
         # An empty request, which only the active controller answers, and only once all its earlier
         # decisions are committed.
         try:
-            await client.call(ListPartitionReassignmentsRequest(partitions={}))
+            await client.call(ListPartitionReassignmentsRequestRpc(partitions={}))
         except OperatingError as e:
             if e.code is not ErrorCode.NOT_CONTROLLER:
                 raise
-            quorum = await client.call(DescribeQuorumRequest(of_any=True))
+            quorum = await client.call(DescribeQuorumRequestRpc(of_any=True))
             if quorum.leader_id in (_NOBODY, quorum.node_id):
                 raise
             if quorum.refusal:

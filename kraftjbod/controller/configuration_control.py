@@ -61,8 +61,8 @@ from kraftjbod.protocol.rpc_config_messages import (
     DescribedResource,
     DescribeDynamicConfigsRequest,
     DescribeDynamicConfigsResponse,
-    IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsResponse,
+    IncrementalAlterConfigsRequestRpc,
+    IncrementalAlterConfigsResponseRpc,
     ResourceOutcome,
 )
 
@@ -130,8 +130,8 @@ class ConfigurationControlManager:
     # --- IncrementalAlterConfigs -----------------------------------------------------------------
 
     def incremental_alter(
-        self, request: IncrementalAlterConfigsRequest
-    ) -> ControllerResult[IncrementalAlterConfigsResponse]:
+        self, request: IncrementalAlterConfigsRequestRpc
+    ) -> ControllerResult[IncrementalAlterConfigsResponseRpc]:
         """Return the records of changed values of topics, brokers and groups (KIP-339).
 
         Each resource has an outcome of its own.
@@ -162,7 +162,7 @@ class ConfigurationControlManager:
         if not request.validate_only:
             made = (*records, *self._changed_cordons(records))
         return ControllerResult(
-            records=made, response=IncrementalAlterConfigsResponse(resources=tuple(outcomes))
+            records=made, response=IncrementalAlterConfigsResponseRpc(resources=tuple(outcomes))
         )
 
     def _alter_one(

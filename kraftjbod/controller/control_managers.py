@@ -50,19 +50,19 @@ from kraftjbod.metadata.records import (
 from kraftjbod.metadata.registrations import BrokerRegistration
 from kraftjbod.metadata.state import MetadataDelta, MetadataState
 from kraftjbod.protocol.rpc_config_messages import (
-    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsRequestRpc,
     DescribeDynamicConfigsRequest,
-    ElectLeadersRequest,
-    IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsResponse,
-    ListPartitionReassignmentsRequest,
-    UnregisterBrokerRequest,
+    ElectLeadersRequestRpc,
+    IncrementalAlterConfigsRequestRpc,
+    IncrementalAlterConfigsResponseRpc,
+    ListPartitionReassignmentsRequestRpc,
+    UnregisterBrokerRequestRpc,
 )
 from kraftjbod.protocol.rpc_controller_messages import (
     ControllerRegistrationRequest,
     ControllerRegistrationResponse,
-    UnregisterControllerRequest,
-    UnregisterControllerResponse,
+    UnregisterControllerRequestRpc,
+    UnregisterControllerResponseRpc,
 )
 from kraftjbod.protocol.rpc_messages import (
     AllocateProducerIdsRequest,
@@ -72,14 +72,14 @@ from kraftjbod.protocol.rpc_messages import (
     BrokerHeartbeatResponse,
     BrokerRegistrationRequest,
     BrokerRegistrationResponse,
-    CreatePartitionsRequest,
-    CreateTopicsRequest,
-    DeleteTopicsRequest,
+    CreatePartitionsRequestRpc,
+    CreateTopicsRequestRpc,
+    DeleteTopicsRequestRpc,
     FindTopicsRequest,
     PartitionIsr,
     RpcRequest,
     RpcResponse,
-    UpdateFeaturesRequest,
+    UpdateFeaturesRequestRpc,
 )
 
 
@@ -195,9 +195,9 @@ class ControlManagers:
             case ControllerRegistrationRequest():
                 made = registered(self.state, self.cluster_id, request)
                 return ControllerResult(records=made, response=ControllerRegistrationResponse())
-            case UnregisterControllerRequest():
+            case UnregisterControllerRequestRpc():
                 gone = unregistered(self.state, self._controllers(), request)
-                return ControllerResult(records=gone, response=UnregisterControllerResponse())
+                return ControllerResult(records=gone, response=UnregisterControllerResponseRpc())
             case _:
                 return self._decide_for_admin(request)
 
@@ -205,27 +205,27 @@ class ControlManagers:
         """Return the result of a request that a broker forwards for a client, or that a tool
         sends."""
         match request:
-            case CreateTopicsRequest():
+            case CreateTopicsRequestRpc():
                 return self._topics.create_topics(request)
-            case CreatePartitionsRequest():
+            case CreatePartitionsRequestRpc():
                 return self._topics.create_partitions(request)
             case FindTopicsRequest():
                 return self._topics.find_topics(request)
-            case DeleteTopicsRequest():
+            case DeleteTopicsRequestRpc():
                 return self._topics.delete_topics(request)
-            case AlterPartitionReassignmentsRequest():
+            case AlterPartitionReassignmentsRequestRpc():
                 return self._reassignments.alter(request)
-            case ListPartitionReassignmentsRequest():
+            case ListPartitionReassignmentsRequestRpc():
                 return self._reassignments.list_ongoing(request)
-            case IncrementalAlterConfigsRequest():
+            case IncrementalAlterConfigsRequestRpc():
                 return self._alter_configs(request)
             case DescribeDynamicConfigsRequest():
                 return self._configuration.describe(request)
-            case UpdateFeaturesRequest():
+            case UpdateFeaturesRequestRpc():
                 return self._features.update(request)
-            case ElectLeadersRequest():
+            case ElectLeadersRequestRpc():
                 return self._elections.elect(request)
-            case UnregisterBrokerRequest():
+            case UnregisterBrokerRequestRpc():
                 return self._elections.unregister(request)
             case _:
                 raise OperatingError(
@@ -234,8 +234,8 @@ class ControlManagers:
                 )
 
     def _alter_configs(
-        self, request: IncrementalAlterConfigsRequest
-    ) -> ControllerResult[IncrementalAlterConfigsResponse]:
+        self, request: IncrementalAlterConfigsRequestRpc
+    ) -> ControllerResult[IncrementalAlterConfigsResponseRpc]:
         result = self._configuration.incremental_alter(request)
         if not any(_is_min_isr(record) for record in result.records):
             return result

@@ -13,15 +13,15 @@ from kraftjbod.core.errors import ErrorCode, InconsistentStorageError, Operating
 from kraftjbod.core.metadata_version import LATEST_METADATA_VERSION
 from kraftjbod.metadata.record_codec import MAX_ENTRY_BYTES, encode_entry
 from kraftjbod.protocol.rpc_config_messages import (
-    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsRequestRpc,
 )
 from kraftjbod.protocol.rpc_messages import (
     BrokerHeartbeatRequest,
-    CreatePartitionsRequest,
-    CreateTopicsRequest,
+    CreatePartitionsRequestRpc,
+    CreateTopicsRequestRpc,
     RpcRequest,
     RpcResponse,
-    UpdateFeaturesRequest,
+    UpdateFeaturesRequestRpc,
 )
 
 _SECOND_MS: Final = 1000
@@ -31,10 +31,10 @@ NO_RECORDS: Final = encode_entry((), LATEST_METADATA_VERSION)
 
 def grows(request: RpcRequest) -> bool:
     """Whether the request makes the metadata grow permanently, so that it needs free disk space."""
-    if isinstance(request, AlterPartitionReassignmentsRequest):
+    if isinstance(request, AlterPartitionReassignmentsRequestRpc):
         return any(requested.replicas is not None for requested in request.partitions)
     return isinstance(
-        request, CreateTopicsRequest | CreatePartitionsRequest | UpdateFeaturesRequest
+        request, CreateTopicsRequestRpc | CreatePartitionsRequestRpc | UpdateFeaturesRequestRpc
     )
 
 

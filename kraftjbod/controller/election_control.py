@@ -29,10 +29,10 @@ from kraftjbod.protocol.rpc_config_messages import (
     ElectedPartition,
     ElectionOutcome,
     ElectionType,
-    ElectLeadersRequest,
-    ElectLeadersResponse,
-    UnregisterBrokerRequest,
-    UnregisterBrokerResponse,
+    ElectLeadersRequestRpc,
+    ElectLeadersResponseRpc,
+    UnregisterBrokerRequestRpc,
+    UnregisterBrokerResponseRpc,
 )
 
 #: Kafka's texts.
@@ -69,7 +69,7 @@ class ElectionControlManager:
 
     # --- ElectLeaders ----------------------------------------------------------------------------
 
-    def elect(self, request: ElectLeadersRequest) -> ControllerResult[ElectLeadersResponse]:
+    def elect(self, request: ElectLeadersRequestRpc) -> ControllerResult[ElectLeadersResponseRpc]:
         """Return the records of the requested elections, and one outcome per requested
         partition."""
         records: list[PartitionChangeRecord] = []
@@ -93,7 +93,7 @@ class ElectionControlManager:
                 outcomes[wanted] = ElectionOutcome.model_validate(outcome)
         return ControllerResult(
             records=tuple(records),
-            response=ElectLeadersResponse(
+            response=ElectLeadersResponseRpc(
                 partitions=tuple(outcomes[wanted] for wanted in request.partitions)
             ),
             is_atomic=False,
@@ -148,8 +148,8 @@ class ElectionControlManager:
     # --- UnregisterBroker ------------------------------------------------------------------------
 
     def unregister(
-        self, request: UnregisterBrokerRequest
-    ) -> ControllerResult[UnregisterBrokerResponse]:
+        self, request: UnregisterBrokerRequestRpc
+    ) -> ControllerResult[UnregisterBrokerResponseRpc]:
         """Return the records that unregister a fenced broker and remove it from in-sync replicas
         and ELR.
 
@@ -159,7 +159,7 @@ class ElectionControlManager:
         broker = self._state.brokers.get(broker_id)
         was_found = request.is_repeated and request.found_epoch >= 0
         if broker is None and was_found:
-            return ControllerResult(response=UnregisterBrokerResponse())
+            return ControllerResult(response=UnregisterBrokerResponseRpc())
         if broker is not None and was_found and broker.epoch != request.found_epoch:
             raise OperatingError(
                 f"Broker {broker_id} has registered again meanwhile; ask again if it shall go too.",
@@ -201,7 +201,7 @@ class ElectionControlManager:
         gone = UnregisterBrokerRecord(broker_id=broker_id, broker_epoch=broker.epoch)
         return ControllerResult(
             records=(*(change for change in changes if change is not None), gone),
-            response=UnregisterBrokerResponse(),
+            response=UnregisterBrokerResponseRpc(),
             is_atomic=False,
         )
 

@@ -37,8 +37,8 @@ from kraftjbod.metadata.state import MetadataState
 from kraftjbod.protocol.rpc_messages import (
     FeatureOutcome,
     FeatureUpdate,
-    UpdateFeaturesRequest,
-    UpdateFeaturesResponse,
+    UpdateFeaturesRequestRpc,
+    UpdateFeaturesResponseRpc,
 )
 
 MAX_NAMED: Final = 10
@@ -68,11 +68,13 @@ class FeatureControlManager:
         self._state = state
         self._controllers = controllers
 
-    def update(self, request: UpdateFeaturesRequest) -> ControllerResult[UpdateFeaturesResponse]:
+    def update(
+        self, request: UpdateFeaturesRequestRpc
+    ) -> ControllerResult[UpdateFeaturesResponseRpc]:
         """Return one outcome per update, and the records if all updates are possible."""
         problems = [self._problem(update, request.updates) for update in request.updates]
         is_refused = any(problem is not None for problem in problems)
-        response = UpdateFeaturesResponse(
+        response = UpdateFeaturesResponseRpc(
             results=tuple(
                 _outcome(update, problem, is_refused)
                 for update, problem in zip(request.updates, problems, strict=True)

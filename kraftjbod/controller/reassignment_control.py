@@ -32,10 +32,10 @@ from kraftjbod.metadata.records import PartitionChangeRecord
 from kraftjbod.metadata.registrations import BrokerRegistration, PartitionRegistration
 from kraftjbod.metadata.state import MetadataState
 from kraftjbod.protocol.rpc_config_messages import (
-    AlterPartitionReassignmentsRequest,
-    AlterPartitionReassignmentsResponse,
-    ListPartitionReassignmentsRequest,
-    ListPartitionReassignmentsResponse,
+    AlterPartitionReassignmentsRequestRpc,
+    AlterPartitionReassignmentsResponseRpc,
+    ListPartitionReassignmentsRequestRpc,
+    ListPartitionReassignmentsResponseRpc,
     OngoingReassignment,
     ReassignedPartition,
     ReassignmentOutcome,
@@ -64,8 +64,8 @@ class ReassignmentControlManager:
     # --- AlterPartitionReassignments -------------------------------------------------------------
 
     def alter(
-        self, request: AlterPartitionReassignmentsRequest
-    ) -> ControllerResult[AlterPartitionReassignmentsResponse]:
+        self, request: AlterPartitionReassignmentsRequestRpc
+    ) -> ControllerResult[AlterPartitionReassignmentsResponseRpc]:
         """Return the records that start, replace or cancel reassignments, and an outcome per
         partition."""
         records: list[PartitionChangeRecord] = []
@@ -101,7 +101,7 @@ class ReassignmentControlManager:
             )
         return ControllerResult(
             records=tuple(records),
-            response=AlterPartitionReassignmentsResponse(partitions=tuple(outcomes)),
+            response=AlterPartitionReassignmentsResponseRpc(partitions=tuple(outcomes)),
             is_atomic=False,
         )
 
@@ -298,8 +298,8 @@ class ReassignmentControlManager:
     # --- ListPartitionReassignments --------------------------------------------------------------
 
     def list_ongoing(
-        self, request: ListPartitionReassignmentsRequest
-    ) -> ControllerResult[ListPartitionReassignmentsResponse]:
+        self, request: ListPartitionReassignmentsRequestRpc
+    ) -> ControllerResult[ListPartitionReassignmentsResponseRpc]:
         """Return the ongoing reassignments, sorted, of all or of the requested partitions."""
         ongoing: list[OngoingReassignment] = []
         wanted: dict[str, frozenset[int]] | None = None
@@ -321,7 +321,7 @@ class ReassignmentControlManager:
             )
         ongoing.sort(key=lambda item: (item.topic, item.partition))
         return ControllerResult(
-            response=ListPartitionReassignmentsResponse(partitions=tuple(ongoing))
+            response=ListPartitionReassignmentsResponseRpc(partitions=tuple(ongoing))
         )
 
 

@@ -32,13 +32,13 @@ from kraftjbod.metadata.registrations import TopicRegistration
 from kraftjbod.metadata.state import MetadataState
 from kraftjbod.protocol.rpc_messages import (
     CreatedTopic,
-    CreatePartitionsRequest,
-    CreatePartitionsResponse,
-    CreateTopicsRequest,
-    CreateTopicsResponse,
+    CreatePartitionsRequestRpc,
+    CreatePartitionsResponseRpc,
+    CreateTopicsRequestRpc,
+    CreateTopicsResponseRpc,
     DeletedTopic,
-    DeleteTopicsRequest,
-    DeleteTopicsResponse,
+    DeleteTopicsRequestRpc,
+    DeleteTopicsResponseRpc,
     FindTopicsRequest,
     FindTopicsResponse,
     FoundTopic,
@@ -91,7 +91,9 @@ class TopicControlManager:
 
     # --- create ----------------------------------------------------------------------------------
 
-    def create_topics(self, request: CreateTopicsRequest) -> ControllerResult[CreateTopicsResponse]:
+    def create_topics(
+        self, request: CreateTopicsRequestRpc
+    ) -> ControllerResult[CreateTopicsResponseRpc]:
         self._require_few(max(len(t.assignments), self._partition_count(t)) for t in request.topics)
         named = Counter(topic.name for topic in request.topics)
         taken = self._taken_names(named)
@@ -117,7 +119,7 @@ class TopicControlManager:
             created.append(answer)
         return ControllerResult(
             records=() if request.validate_only else tuple(records),
-            response=CreateTopicsResponse(topics=tuple(created)),
+            response=CreateTopicsResponseRpc(topics=tuple(created)),
         )
 
     def _created_before(self, topic: NewTopic, wanted_id: TopicId | None) -> CreatedTopic | None:
@@ -281,8 +283,8 @@ class TopicControlManager:
     # --- grow ------------------------------------------------------------------------------------
 
     def create_partitions(
-        self, request: CreatePartitionsRequest
-    ) -> ControllerResult[CreatePartitionsResponse]:
+        self, request: CreatePartitionsRequestRpc
+    ) -> ControllerResult[CreatePartitionsResponseRpc]:
         self._require_few(topic.count for topic in request.topics)
         named = Counter(topic.name for topic in request.topics)
         records: list[Record] = []
@@ -302,7 +304,7 @@ class TopicControlManager:
             grown.append(GrownTopic(name=topic.name))
         return ControllerResult(
             records=() if request.validate_only else tuple(records),
-            response=CreatePartitionsResponse(topics=tuple(grown)),
+            response=CreatePartitionsResponseRpc(topics=tuple(grown)),
         )
 
     def _is_grown(self, requested: MorePartitions) -> bool:
@@ -368,7 +370,9 @@ class TopicControlManager:
                 found.append(FoundTopic(asked=ref, error_code=e.code, error_message=e.message))
         return ControllerResult(response=FindTopicsResponse(topics=tuple(found)))
 
-    def delete_topics(self, request: DeleteTopicsRequest) -> ControllerResult[DeleteTopicsResponse]:
+    def delete_topics(
+        self, request: DeleteTopicsRequestRpc
+    ) -> ControllerResult[DeleteTopicsResponseRpc]:
         """Return the records that delete topics, and an outcome per topic.
 
         :raises OperatingError: TOPIC_DELETION_DISABLED.
@@ -408,7 +412,7 @@ class TopicControlManager:
             records[topic.topic_id] = RemoveTopicRecord(topic_id=topic.topic_id)
             deleted.append(DeletedTopic(name=topic.name, topic_id=topic.topic_id))
         return ControllerResult(
-            records=tuple(records.values()), response=DeleteTopicsResponse(topics=tuple(deleted))
+            records=tuple(records.values()), response=DeleteTopicsResponseRpc(topics=tuple(deleted))
         )
 
     def _is_gone(self, ref: TopicRef) -> bool:
@@ -455,7 +459,7 @@ def _requested_id_part(topic_id: TopicId) -> bytes:
     return topic_id[:_ASKED_ID_BYTES]
 
 
-def _requested_ids(request: CreateTopicsRequest) -> Sequence[TopicId | None]:
+def _requested_ids(request: CreateTopicsRequestRpc) -> Sequence[TopicId | None]:
     if len(request.topic_ids) == len(request.topics):
         return request.topic_ids
     return [None] * len(request.topics)

@@ -45,7 +45,7 @@ from kraftjbod.protocol.rpc_controller_messages import (
     DescribeControllerConfigsResponse,
 )
 from kraftjbod.protocol.rpc_messages import ListenerInfo, RpcRequest, RpcResponse
-from kraftjbod.protocol.rpc_quorum_messages import DescribeQuorumResponse, QuorumMessagesRequest
+from kraftjbod.protocol.rpc_quorum_messages import DescribeQuorumResponseRpc, QuorumMessagesRequest
 from kraftjbod.raft.driver import RaftDriver
 from kraftjbod.raft.log.log_store import RaftLogStore
 from kraftjbod.raft.machine.voter_set import ReplicaKey, Voter, VoterSet
@@ -352,7 +352,7 @@ class ControllerServer:
             )
         if not isinstance(request, QuorumMessagesRequest):
             response = await self._controller.handle(request, connection)
-            if isinstance(response, DescribeQuorumResponse) and self._quorum is not None:
+            if isinstance(response, DescribeQuorumResponseRpc) and self._quorum is not None:
                 response = response.model_copy(update={"refusal": self._quorum.refusal})
             return response
         assert self._quorum is not None, "it comes before the controller"

@@ -28,18 +28,18 @@ import msgpack
 
 from kraftjbod.core.errors import ErrorCode, OperatingError, RemoteProtocolError
 from kraftjbod.protocol.rpc_config_messages import (
-    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsRequestRpc,
     DescribeDynamicConfigsRequest,
-    ElectLeadersRequest,
-    IncrementalAlterConfigsRequest,
-    ListPartitionReassignmentsRequest,
-    UnregisterBrokerRequest,
+    ElectLeadersRequestRpc,
+    IncrementalAlterConfigsRequestRpc,
+    ListPartitionReassignmentsRequestRpc,
+    UnregisterBrokerRequestRpc,
 )
 from kraftjbod.protocol.rpc_controller_messages import (
     ControllerRegistrationRequest,
-    DescribeClusterRequest,
+    DescribeClusterRequestRpc,
     DescribeControllerConfigsRequest,
-    UnregisterControllerRequest,
+    UnregisterControllerRequestRpc,
 )
 from kraftjbod.protocol.rpc_messages import (
     AllocateProducerIdsRequest,
@@ -47,21 +47,21 @@ from kraftjbod.protocol.rpc_messages import (
     AssignReplicasToDirsRequest,
     BrokerHeartbeatRequest,
     BrokerRegistrationRequest,
-    CreatePartitionsRequest,
-    CreateTopicsRequest,
-    DeleteTopicsRequest,
+    CreatePartitionsRequestRpc,
+    CreateTopicsRequestRpc,
+    DeleteTopicsRequestRpc,
     FindTopicsRequest,
     RpcBody,
     RpcRequest,
     RpcResponse,
-    UpdateFeaturesRequest,
+    UpdateFeaturesRequestRpc,
 )
 from kraftjbod.protocol.rpc_quorum_messages import (
-    AddRaftVoterRequest,
-    DescribeQuorumRequest,
+    AddRaftVoterRequestRpc,
+    DescribeQuorumRequestRpc,
     FetchMetadataRequest,
     QuorumMessagesRequest,
-    RemoveRaftVoterRequest,
+    RemoveRaftVoterRequestRpc,
 )
 
 #: Every request by its ``api``.
@@ -74,24 +74,24 @@ REQUESTS: Final[Mapping[str, type[RpcRequest]]] = {
         AlterPartitionRequest,
         AllocateProducerIdsRequest,
         FetchMetadataRequest,
-        CreateTopicsRequest,
+        CreateTopicsRequestRpc,
         FindTopicsRequest,
-        DeleteTopicsRequest,
-        CreatePartitionsRequest,
-        AlterPartitionReassignmentsRequest,
-        ListPartitionReassignmentsRequest,
-        IncrementalAlterConfigsRequest,
+        DeleteTopicsRequestRpc,
+        CreatePartitionsRequestRpc,
+        AlterPartitionReassignmentsRequestRpc,
+        ListPartitionReassignmentsRequestRpc,
+        IncrementalAlterConfigsRequestRpc,
         DescribeDynamicConfigsRequest,
-        UpdateFeaturesRequest,
-        ElectLeadersRequest,
-        UnregisterBrokerRequest,
+        UpdateFeaturesRequestRpc,
+        ElectLeadersRequestRpc,
+        UnregisterBrokerRequestRpc,
         QuorumMessagesRequest,
-        DescribeQuorumRequest,
-        AddRaftVoterRequest,
-        RemoveRaftVoterRequest,
+        DescribeQuorumRequestRpc,
+        AddRaftVoterRequestRpc,
+        RemoveRaftVoterRequestRpc,
         ControllerRegistrationRequest,
-        UnregisterControllerRequest,
-        DescribeClusterRequest,
+        UnregisterControllerRequestRpc,
+        DescribeClusterRequestRpc,
         DescribeControllerConfigsRequest,
     )
 }
@@ -112,7 +112,7 @@ _LONG_ANSWERS: Final = tuple(
     kind.api.encode()
     for kind in (
         FetchMetadataRequest,
-        ListPartitionReassignmentsRequest,
+        ListPartitionReassignmentsRequestRpc,
         DescribeDynamicConfigsRequest,
     )
 )

@@ -67,11 +67,11 @@ class ResourceOutcome(RpcBody):
     error_message: str | None = None
 
 
-class IncrementalAlterConfigsResponse(RpcResponse):
+class IncrementalAlterConfigsResponseRpc(RpcResponse):
     resources: tuple[ResourceOutcome, ...]
 
 
-class IncrementalAlterConfigsRequest(RpcRequest):
+class IncrementalAlterConfigsRequestRpc(RpcRequest):
     """Change dynamic configurations; each resource gets its own result.
 
     ``validated_by`` is the broker that has validated the changes of its own configuration, or of
@@ -84,7 +84,7 @@ class IncrementalAlterConfigsRequest(RpcRequest):
         0: MetadataVersion.IV_3_6_IV2,
         1: MetadataVersion.IV_4_3_IV0,
     }
-    Response = IncrementalAlterConfigsResponse
+    Response = IncrementalAlterConfigsResponseRpc
 
     resources: tuple[AlteredResource, ...] = Field(max_length=MAX_PARTITIONS_PER_REQUEST)
     validate_only: bool = False
@@ -140,17 +140,17 @@ class ReassignmentOutcome(RpcBody):
     error_message: str | None = None
 
 
-class AlterPartitionReassignmentsResponse(RpcResponse):
+class AlterPartitionReassignmentsResponseRpc(RpcResponse):
     """One result per requested partition, in the same order."""
 
     partitions: tuple[ReassignmentOutcome, ...]
 
 
-class AlterPartitionReassignmentsRequest(OnceOnlyRequest):
+class AlterPartitionReassignmentsRequestRpc(OnceOnlyRequest):
     """Move replicas between brokers (KIP-455), optionally to given directories."""
 
     api = "AlterPartitionReassignments"
-    Response = AlterPartitionReassignmentsResponse
+    Response = AlterPartitionReassignmentsResponseRpc
 
     partitions: tuple[ReassignedPartition, ...] = Field(max_length=MAX_PARTITIONS_PER_REQUEST)
     allow_replication_factor_change: bool = True
@@ -164,17 +164,17 @@ class OngoingReassignment(RpcBody):
     removing_replicas: tuple[BrokerId, ...]
 
 
-class ListPartitionReassignmentsResponse(RpcResponse):
+class ListPartitionReassignmentsResponseRpc(RpcResponse):
     """The partitions that are being reassigned."""
 
     partitions: tuple[OngoingReassignment, ...]
 
 
-class ListPartitionReassignmentsRequest(RpcRequest):
+class ListPartitionReassignmentsRequestRpc(RpcRequest):
     """Request the ongoing reassignments. ``partitions`` is a list per topic; None requests all."""
 
     api = "ListPartitionReassignments"
-    Response = ListPartitionReassignmentsResponse
+    Response = ListPartitionReassignmentsResponseRpc
 
     partitions: dict[str, tuple[int, ...]] | None = None
 
@@ -201,30 +201,30 @@ class ElectionOutcome(RpcBody):
     error_message: str | None = None
 
 
-class ElectLeadersResponse(RpcResponse):
+class ElectLeadersResponseRpc(RpcResponse):
     """One result per requested partition, in the same order."""
 
     partitions: tuple[ElectionOutcome, ...]
 
 
-class ElectLeadersRequest(RpcRequest):
+class ElectLeadersRequestRpc(RpcRequest):
     """Elect a leader per partition: the preferred replica, or with UNCLEAN any live replica.
 
     UNCLEAN applies only to partitions without a leader.
     """
 
     api = "ElectLeaders"
-    Response = ElectLeadersResponse
+    Response = ElectLeadersResponseRpc
 
     election_type: ElectionType
     partitions: tuple[ElectedPartition, ...] = Field(max_length=MAX_PARTITIONS_PER_REQUEST)
 
 
-class UnregisterBrokerResponse(RpcResponse):
+class UnregisterBrokerResponseRpc(RpcResponse):
     """The broker is no longer registered."""
 
 
-class UnregisterBrokerRequest(OnceOnlyRequest):
+class UnregisterBrokerRequestRpc(OnceOnlyRequest):
     """Remove the registration of a permanently stopped broker (KIP-631). Its replicas stay
     assigned.
 
@@ -232,7 +232,7 @@ class UnregisterBrokerRequest(OnceOnlyRequest):
     """
 
     api = "UnregisterBroker"
-    Response = UnregisterBrokerResponse
+    Response = UnregisterBrokerResponseRpc
 
     broker_id: WireBrokerId
     found_epoch: BrokerEpoch = BrokerEpoch(-1)

@@ -53,11 +53,11 @@ class ControllerRegistrationRequest(RpcRequest):
     software_version: RepeatedText
 
 
-class UnregisterControllerResponse(RpcResponse):
+class UnregisterControllerResponseRpc(RpcResponse):
     """The controller is no longer registered."""
 
 
-class UnregisterControllerRequest(OnceOnlyRequest):
+class UnregisterControllerRequestRpc(OnceOnlyRequest):
     """Remove the registration of a controller that is no voter. A live one registers again at once.
 
     ``found_incarnation_id`` is the incarnation that the sender found; None if it found no
@@ -65,7 +65,7 @@ class UnregisterControllerRequest(OnceOnlyRequest):
     """
 
     api = "UnregisterController"
-    Response = UnregisterControllerResponse
+    Response = UnregisterControllerResponseRpc
 
     controller_id: WireBrokerId
     found_incarnation_id: WireUuid | None = None
@@ -131,7 +131,7 @@ class DescribedFeature(RpcBody):
     finalized: int
 
 
-class DescribeClusterResponse(RpcResponse):
+class DescribeClusterResponseRpc(RpcResponse):
     """The state of the cluster. ``controller_id`` is the active controller.
 
     ``epoch`` is the metadata offset of this state.
@@ -144,8 +144,8 @@ class DescribeClusterResponse(RpcResponse):
     features: tuple[DescribedFeature, ...]
 
 
-class DescribeClusterRequest(RpcRequest):
+class DescribeClusterRequestRpc(RpcRequest):
     """Request the controllers and the feature levels from the active controller."""
 
     api = "DescribeCluster"
-    Response = DescribeClusterResponse
+    Response = DescribeClusterResponseRpc

@@ -5,7 +5,9 @@ value. Names are those of the KIPs and of Kafka, in snake case.
 
 Rules of this file:
 
-* A request names its ``api``, its ``version`` and the class of its ``Response``.
+* A request names its ``api``, its ``version`` and the class of its ``Response``. Only ``api`` and
+  ``version`` are sent, not the names of classes.
+* The name of a class ends in ``Rpc`` if the Kafka protocol has a message of the same name.
 * An error of the whole request is not a field of its response: the envelope carries it
   (``rpc_codec.py``). A field reports errors only if one request is about several things.
 * A field added after 0.1.0 has a default that means "not reported": unknown fields are ignored, and
@@ -436,11 +438,11 @@ class CreatedTopic(RpcBody):
     replication_factor: int = -1
 
 
-class CreateTopicsResponse(RpcResponse):
+class CreateTopicsResponseRpc(RpcResponse):
     topics: tuple[CreatedTopic, ...]
 
 
-class CreateTopicsRequest(RpcRequest):
+class CreateTopicsRequestRpc(RpcRequest):
     """Create topics. Each topic gets its own result, so an invalid topic does not affect the
     others."""
 
@@ -448,7 +450,7 @@ class CreateTopicsRequest(RpcRequest):
     version = 1
     first_levels = {0: MetadataVersion.IV_3_6_IV2, 1: MetadataVersion.IV_4_3_IV0}
     enough = 0
-    Response = CreateTopicsResponse
+    Response = CreateTopicsResponseRpc
 
     topics: tuple[NewTopic, ...] = Field(max_length=MAX_NEW_TOPICS)
     validate_only: bool = False
@@ -499,16 +501,16 @@ class DeletedTopic(RpcBody):
     error_message: str | None = None
 
 
-class DeleteTopicsResponse(RpcResponse):
+class DeleteTopicsResponseRpc(RpcResponse):
     topics: tuple[DeletedTopic, ...]
 
 
-class DeleteTopicsRequest(OnceOnlyRequest):
+class DeleteTopicsRequestRpc(OnceOnlyRequest):
     """Delete topics. A topic given by id existed when the sender looked it up for its first
     attempt."""
 
     api = "DeleteTopics"
-    Response = DeleteTopicsResponse
+    Response = DeleteTopicsResponseRpc
 
     topics: tuple[TopicRef, ...] = Field(max_length=MAX_PARTITIONS_PER_REQUEST)
 
@@ -532,15 +534,15 @@ class GrownTopic(RpcBody):
     error_message: str | None = None
 
 
-class CreatePartitionsResponse(RpcResponse):
+class CreatePartitionsResponseRpc(RpcResponse):
     topics: tuple[GrownTopic, ...]
 
 
-class CreatePartitionsRequest(OnceOnlyRequest):
+class CreatePartitionsRequestRpc(OnceOnlyRequest):
     """Raise the number of partitions of topics (KIP-195)."""
 
     api = "CreatePartitions"
-    Response = CreatePartitionsResponse
+    Response = CreatePartitionsResponseRpc
 
     topics: tuple[MorePartitions, ...] = Field(max_length=MAX_PARTITIONS_PER_REQUEST)
     validate_only: bool = False
@@ -563,15 +565,15 @@ class FeatureOutcome(RpcBody):
     error_message: str | None = None
 
 
-class UpdateFeaturesResponse(RpcResponse):
+class UpdateFeaturesResponseRpc(RpcResponse):
     results: tuple[FeatureOutcome, ...]
 
 
-class UpdateFeaturesRequest(RpcRequest):
+class UpdateFeaturesRequestRpc(RpcRequest):
     """Change the levels of features: all updates, or none of them."""
 
     api = "UpdateFeatures"
-    Response = UpdateFeaturesResponse
+    Response = UpdateFeaturesResponseRpc
 
     updates: tuple[FeatureUpdate, ...] = Field(max_length=100)
     validate_only: bool = False

@@ -291,7 +291,7 @@ class QuorumReplica(RpcBody):
     endpoints: Annotated[tuple[RepeatedText, ...], Field(max_length=MAX_ENDPOINTS)] = ()
 
 
-class DescribeQuorumResponse(RpcResponse):
+class DescribeQuorumResponseRpc(RpcResponse):
     """The quorum. ``node_id`` is the responding controller; ``leader_id`` is -1 if no leader is
     known.
 
@@ -309,23 +309,23 @@ class DescribeQuorumResponse(RpcResponse):
     refusal: str | None = None
 
 
-class DescribeQuorumRequest(RpcRequest):
+class DescribeQuorumRequestRpc(RpcRequest):
     """Request the state of the quorum from its leader, or with ``of_any`` from any controller.
 
     A controller that is not the leader reports only the leader and the voters that it knows.
     """
 
     api = "DescribeQuorum"
-    Response = DescribeQuorumResponse
+    Response = DescribeQuorumResponseRpc
 
     of_any: bool = False
 
 
-class AddRaftVoterResponse(RpcResponse):
+class AddRaftVoterResponseRpc(RpcResponse):
     """The controller is a voter, or will be once the change is committed."""
 
 
-class AddRaftVoterRequest(OnceOnlyRequest):
+class AddRaftVoterRequestRpc(OnceOnlyRequest):
     """Add a controller to the voters (KIP-853). It must have caught up with the metadata log
     before.
 
@@ -333,7 +333,7 @@ class AddRaftVoterRequest(OnceOnlyRequest):
     """
 
     api = "AddRaftVoter"
-    Response = AddRaftVoterResponse
+    Response = AddRaftVoterResponseRpc
 
     voter_id: WireBrokerId
     directory_id: WireDirectoryId
@@ -342,18 +342,18 @@ class AddRaftVoterRequest(OnceOnlyRequest):
     was_checked: bool = False
 
 
-class RemoveRaftVoterResponse(RpcResponse):
+class RemoveRaftVoterResponseRpc(RpcResponse):
     """The controller is no longer a voter."""
 
 
-class RemoveRaftVoterRequest(OnceOnlyRequest):
+class RemoveRaftVoterRequestRpc(OnceOnlyRequest):
     """Remove a controller from the voters, whether it is reachable or not.
 
     ``was_checked``: before its first attempt the sender verified that it was a voter.
     """
 
     api = "RemoveRaftVoter"
-    Response = RemoveRaftVoterResponse
+    Response = RemoveRaftVoterResponseRpc
 
     voter_id: WireBrokerId
     directory_id: WireDirectoryId

@@ -311,7 +311,7 @@ class World:
             upgrade_type={"": 1, "safe": 2, "unsafe": 3}[options.get("down", "")],
         )
         return self._decide(
-            m.UpdateFeaturesRequest(updates=(update,), validate_only="dry_run" in options)
+            m.UpdateFeaturesRequestRpc(updates=(update,), validate_only="dry_run" in options)
         )
 
     def _do_up(self, words: list[str], options: dict[str, str]) -> None:
@@ -327,7 +327,7 @@ class World:
         configs = {key: value for key, value in options.items() if "." in key and value}
         configs.pop(words[0], None)
         return self._decide(
-            m.CreateTopicsRequest(
+            m.CreateTopicsRequestRpc(
                 topics=(
                     m.NewTopic(
                         name=words[0],
@@ -344,7 +344,7 @@ class World:
     def _do_grow(self, words: list[str], options: dict[str, str]) -> ControllerResult[Any]:
         replicas = options.get("replicas")
         return self._decide(
-            m.CreatePartitionsRequest(
+            m.CreatePartitionsRequestRpc(
                 topics=(
                     m.MorePartitions(
                         name=words[0],
@@ -359,7 +359,7 @@ class World:
 
     def _do_delete(self, words: list[str], _: dict[str, str]) -> ControllerResult[Any]:
         refs = tuple(m.TopicRef(name=word) for word in words)
-        return self._decide(m.DeleteTopicsRequest(topics=refs))
+        return self._decide(m.DeleteTopicsRequestRpc(topics=refs))
 
     def _do_assign(self, words: list[str], options: dict[str, str]) -> ControllerResult[Any]:
         broker_id = BrokerId(int(words[0]))
@@ -419,7 +419,7 @@ class World:
         )
         replicas = _ids(options["replicas"]) if "replicas" in options else None
         return self._decide(
-            c.AlterPartitionReassignmentsRequest(
+            c.AlterPartitionReassignmentsRequestRpc(
                 partitions=tuple(
                     c.ReassignedPartition(
                         topic=name,
@@ -438,7 +438,7 @@ class World:
 
     def _do_ongoing(self, words: list[str], options: dict[str, str]) -> ControllerResult[Any]:
         wanted = {topic: _ids(options[topic]) for topic in options} if words else None
-        return self._decide(c.ListPartitionReassignmentsRequest(partitions=wanted))
+        return self._decide(c.ListPartitionReassignmentsRequestRpc(partitions=wanted))
 
     def _do_configure(self, words: list[str], options: dict[str, str]) -> ControllerResult[Any]:
         """Run ``configure topic:t set:key=value delete:key``; the type is ``topic`` or ``broker``.
@@ -463,7 +463,7 @@ class World:
             resource_type={"topic": 2, "broker": 4}.get(kind, 8), name=name, changes=tuple(changes)
         )
         return self._decide(
-            c.IncrementalAlterConfigsRequest(
+            c.IncrementalAlterConfigsRequestRpc(
                 resources=(resource,),
                 validate_only="validate_only" in options,
                 validated_by=_one_id(options.get("checked_by", "")),
@@ -498,7 +498,7 @@ class World:
         """Run ``elect preferred t-0 t-1`` or ``elect unclean t-0``."""
         named = (word.rpartition("-") for word in words[1:])
         return self._decide(
-            c.ElectLeadersRequest(
+            c.ElectLeadersRequestRpc(
                 election_type=c.ElectionType[words[0].upper()],
                 partitions=tuple(
                     c.ElectedPartition(topic=topic, partition=int(index))
@@ -508,7 +508,7 @@ class World:
         )
 
     def _do_unregister(self, words: list[str], _: dict[str, str]) -> ControllerResult[Any]:
-        return self._decide(c.UnregisterBrokerRequest(broker_id=BrokerId(int(words[0]))))
+        return self._decide(c.UnregisterBrokerRequestRpc(broker_id=BrokerId(int(words[0]))))
 
     def _do_controller(self, words: list[str], options: dict[str, str]) -> ControllerResult[Any]:
         """Register a controller: ``controller 100 incarnation=b``.
@@ -543,7 +543,7 @@ class World:
         """Run ``unregister_controller 100``; with ``found=b`` as a repeated request."""
         found = options.get("found")
         return self._decide(
-            n.UnregisterControllerRequest(
+            n.UnregisterControllerRequestRpc(
                 controller_id=BrokerId(int(words[0])),
                 is_repeated=found is not None,
                 found_incarnation_id=None if found is None else _named_incarnation(found),
@@ -679,20 +679,24 @@ class World:
     @staticmethod
     def _show_admin_reply(response: m.RpcResponse) -> Iterator[str]:
         match response:
-            case m.CreateTopicsResponse() | m.CreatePartitionsResponse() | m.DeleteTopicsResponse():
+            case (
+                m.CreateTopicsResponseRpc()
+                | m.CreatePartitionsResponseRpc()
+                | m.DeleteTopicsResponseRpc()
+            ):
                 for topic in response.topics:
                     outcome = topic.error_code.name
                     if topic.error_code:
                         outcome += f": {topic.error_message}"
                     yield f"reply {topic.name}: {outcome}"
-            case m.UpdateFeaturesResponse():
+            case m.UpdateFeaturesResponseRpc():
                 for result in response.results:
                     found = f": {result.error_message}" if result.error_message else ""
                     yield f"reply {result.name}: {result.error_code.name}{found}"
-            case c.AlterPartitionReassignmentsResponse() | c.ElectLeadersResponse():
+            case c.AlterPartitionReassignmentsResponseRpc() | c.ElectLeadersResponseRpc():
                 for item in response.partitions:
                     yield f"reply {item.topic}-{item.partition}: {_outcome(item)}"
-            case c.ListPartitionReassignmentsResponse():
+            case c.ListPartitionReassignmentsResponseRpc():
                 for ongoing in response.partitions:
                     yield (
                         f"{ongoing.topic}-{ongoing.partition} replicas {_list(ongoing.replicas)} "
@@ -706,7 +710,7 @@ class World:
     @staticmethod
     def _show_config_reply(response: m.RpcResponse) -> Iterator[str]:
         match response:
-            case c.IncrementalAlterConfigsResponse():
+            case c.IncrementalAlterConfigsResponseRpc():
                 for resource in response.resources:
                     yield f"reply {resource.name}: {_outcome(resource)}"
             case c.DescribeDynamicConfigsResponse():
@@ -714,7 +718,7 @@ class World:
                     answered = " ".join(f"{key}={value}" for key, value in described.values.items())
                     yield f"configured {described.name or 'all'}: {answered}"
                 yield f"reply: {len(response.resources)} configured"
-            case c.UnregisterBrokerResponse() | n.UnregisterControllerResponse():
+            case c.UnregisterBrokerResponseRpc() | n.UnregisterControllerResponseRpc():
                 yield "reply: unregistered"
             case n.ControllerRegistrationResponse():
                 yield "reply: registered"

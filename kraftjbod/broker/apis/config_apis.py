@@ -150,7 +150,7 @@ class ConfigApis:
         altered = await forward(
             self._channel,
             self._to_alter(request.resources, refused),
-            ask=lambda part: rpc_config_messages.IncrementalAlterConfigsRequest(
+            ask=lambda part: rpc_config_messages.IncrementalAlterConfigsRequestRpc(
                 resources=part,
                 validate_only=request.validate_only,
                 validated_by=self._broker_id,

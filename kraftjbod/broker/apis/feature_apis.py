@@ -33,7 +33,7 @@ class FeatureApis:
     ) -> UpdateFeaturesResponse:
         response = UpdateFeaturesResponse(error_message=None)
         try:
-            forwarded = rpc_messages.UpdateFeaturesRequest(
+            forwarded = rpc_messages.UpdateFeaturesRequestRpc(
                 updates=_updates(request, context.api_version),
                 validate_only=request.validate_only,
             )

@@ -61,7 +61,7 @@ class QuorumApis:
         response = DescribeQuorumResponse(error_message=None)
         try:
             found = await self._channel.forward(
-                rpc.DescribeQuorumRequest(), timeout_ms=self._timeout_ms
+                rpc.DescribeQuorumRequestRpc(), timeout_ms=self._timeout_ms
             )
         except OperatingError as e:
             response.error_code, response.error_message = e.code, e.message
@@ -89,7 +89,7 @@ class QuorumApis:
         says_when = context.api_version >= _WITH_EARLY_ACK
         try:
             node_id, directory_id = self._voter_of(request), _directory_of(request)
-            wanted = rpc.AddRaftVoterRequest(
+            wanted = rpc.AddRaftVoterRequestRpc(
                 voter_id=node_id,
                 directory_id=directory_id,
                 endpoints=_endpoints_of(request),
@@ -108,7 +108,7 @@ class QuorumApis:
         response = RemoveRaftVoterResponse(error_message=None)
         try:
             node_id, directory_id = self._voter_of(request), _directory_of(request)
-            wanted = rpc.RemoveRaftVoterRequest(
+            wanted = rpc.RemoveRaftVoterRequestRpc(
                 voter_id=node_id,
                 directory_id=directory_id,
                 was_checked=await self._votes(node_id, directory_id),
@@ -126,7 +126,7 @@ class QuorumApis:
             controller_id = _controller_id(request.controller_id)
             found = self._cache.state.controllers.get(controller_id)
             await self._channel.forward(
-                rpc_controller_messages.UnregisterControllerRequest(
+                rpc_controller_messages.UnregisterControllerRequestRpc(
                     controller_id=controller_id,
                     found_incarnation_id=None if found is None else found.incarnation_id,
                 ),
@@ -144,7 +144,7 @@ class QuorumApis:
         :raises OperatingError: no controller responds in time.
         """
         found = await self._channel.forward(
-            rpc.DescribeQuorumRequest(), timeout_ms=self._timeout_ms
+            rpc.DescribeQuorumRequestRpc(), timeout_ms=self._timeout_ms
         )
         return any(
             (voter.node_id, voter.directory_id) == (node_id, directory_id) for voter in found.voters
@@ -206,7 +206,7 @@ def _endpoints_of(request: AddRaftVoterRequest) -> tuple[str, ...]:
 
 
 def _partition(
-    topic: str, index: int, found: rpc.DescribeQuorumResponse, version: int
+    topic: str, index: int, found: rpc.DescribeQuorumResponseRpc, version: int
 ) -> _PartitionData:
     if (topic, index) != (_TOPIC, _PARTITION):
         return _PartitionData(

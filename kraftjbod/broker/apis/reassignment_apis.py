@@ -70,7 +70,7 @@ class ReassignmentApis:
         outcomes = await forward(
             self._channel,
             _requested_assignments(request, twice, under_way),
-            ask=lambda part: rpc_config_messages.AlterPartitionReassignmentsRequest(
+            ask=lambda part: rpc_config_messages.AlterPartitionReassignmentsRequestRpc(
                 partitions=part,
                 allow_replication_factor_change=request.allow_replication_factor_change,
             ),
@@ -108,9 +108,9 @@ class ReassignmentApis:
         if not cancelled:
             return set()
         asked = {name: tuple(indexes) for name, indexes in cancelled.items()}
-        question = rpc_config_messages.ListPartitionReassignmentsRequest(partitions=asked)
+        question = rpc_config_messages.ListPartitionReassignmentsRequestRpc(partitions=asked)
         if encoded_size(question) > MAX_FORWARDED_BYTES:
-            question = rpc_config_messages.ListPartitionReassignmentsRequest()
+            question = rpc_config_messages.ListPartitionReassignmentsRequestRpc()
         answer = await self._channel.forward(question, timeout_ms=left.ms())
         return {(ongoing.topic, ongoing.partition) for ongoing in answer.partitions}
 
@@ -133,7 +133,7 @@ class ReassignmentApis:
     async def _list(
         self, asked: dict[str, tuple[int, ...]] | None, timeout_ms: int
     ) -> list[Listed.OngoingTopicReassignment]:
-        forwarded = rpc_config_messages.ListPartitionReassignmentsRequest(partitions=asked)
+        forwarded = rpc_config_messages.ListPartitionReassignmentsRequestRpc(partitions=asked)
         if encoded_size(forwarded) > MAX_FORWARDED_BYTES:
             raise OperatingError(
                 "these are more partitions than one request may name; ask for all of them",

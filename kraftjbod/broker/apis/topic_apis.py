@@ -211,7 +211,7 @@ class TopicApis:
         return await forward(
             self._channel,
             topics,
-            ask=lambda part: rpc_messages.CreateTopicsRequest(
+            ask=lambda part: rpc_messages.CreateTopicsRequestRpc(
                 topics=part,
                 validate_only=validate_only,
                 topic_ids=tuple(TopicId.random(self._random_bytes) for _ in part),
@@ -257,7 +257,7 @@ class TopicApis:
         deleted = await forward(
             self._channel,
             (_found_ref(one) for one in found if not one.error_code),
-            ask=lambda part: rpc_messages.DeleteTopicsRequest(topics=part),
+            ask=lambda part: rpc_messages.DeleteTopicsRequestRpc(topics=part),
             outcomes=lambda response: response.topics,
             refuse=_not_deleted,
             timeout_ms=left.ms(),
@@ -279,7 +279,7 @@ class TopicApis:
             grown = await forward(
                 self._channel,
                 (_more_partitions(topic, ids[topic.name]) for topic in once if topic.name in ids),
-                ask=lambda part: rpc_messages.CreatePartitionsRequest(
+                ask=lambda part: rpc_messages.CreatePartitionsRequestRpc(
                     topics=part, validate_only=request.validate_only
                 ),
                 outcomes=lambda response: response.topics,

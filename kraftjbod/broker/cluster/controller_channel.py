@@ -40,7 +40,7 @@ from kraftjbod.core.request_limits import MAX_FORWARDED_AT_ONCE
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.net.rpc_client import RpcClient
 from kraftjbod.protocol.rpc_config_messages import (
-    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsRequestRpc,
 )
 from kraftjbod.protocol.rpc_messages import RpcRequest, RpcResponse
 from kraftjbod.protocol.rpc_quorum_messages import FetchMetadataRequest, FetchMetadataResponse
@@ -306,7 +306,7 @@ class ControllerChannel:
         """Ask each voter except ``silent`` once whether it is active, and use the first that is."""
         # The request has no effect. Only the active controller answers it, after its previous
         # decisions are committed.
-        question = self._with_log_id(ListPartitionReassignmentsRequest(partitions={}))
+        question = self._with_log_id(ListPartitionReassignmentsRequestRpc(partitions={}))
         version = question.version_at(self._level())
         for address in [one for one in self._addresses if one != silent]:
             client = self._client(_Purpose.CLIENTS, address)

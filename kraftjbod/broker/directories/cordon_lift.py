@@ -20,7 +20,7 @@ from kraftjbod.metadata.records import ResourceType
 from kraftjbod.protocol.rpc_config_messages import (
     AlteredResource,
     ConfigChange,
-    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsRequestRpc,
 )
 
 #: KIP-339.
@@ -67,7 +67,7 @@ class CordonLift:
             resource_type=ResourceType.BROKER, name=str(broker_id), changes=(change,)
         )
         response = await self._channel.call(
-            IncrementalAlterConfigsRequest(resources=(resource,), validated_by=broker_id),
+            IncrementalAlterConfigsRequestRpc(resources=(resource,), validated_by=broker_id),
             timeout_ms=self._config.controller_request_timeout_ms,
         )
         for outcome in response.resources:

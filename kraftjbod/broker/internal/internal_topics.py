@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from kraftjbod.protocol.rpc_messages import CreateTopicsRequest, NewTopic
+from kraftjbod.protocol.rpc_messages import CreateTopicsRequestRpc, NewTopic
 
 PATIENCE_ROUNDS: Final = 3
 
@@ -33,7 +33,7 @@ class InternalTopic:
     schema: str
     """The module that defines, encodes and decodes its records."""
 
-    def creation(self, replication_factor: int | None = None) -> CreateTopicsRequest:
+    def creation(self, replication_factor: int | None = None) -> CreateTopicsRequestRpc:
         """Return the CreateTopics request.
 
         :param replication_factor: the full number of replicas by default.
@@ -44,7 +44,7 @@ class InternalTopic:
             replication_factor=replication_factor or self.replication_factor,
             configs=dict(self.configs),
         )
-        return CreateTopicsRequest(topics=(topic,))
+        return CreateTopicsRequestRpc(topics=(topic,))
 
 
 class InternalTopics:

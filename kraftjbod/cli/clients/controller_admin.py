@@ -11,27 +11,27 @@ from kraftjbod.cli.clients.cluster_admin import ClusterFeatures, FeatureDescript
 from kraftjbod.cli.clients.controller_client import ControllerClient
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import BrokerId
-from kraftjbod.protocol.rpc_config_messages import UnregisterBrokerRequest
+from kraftjbod.protocol.rpc_config_messages import UnregisterBrokerRequestRpc
 from kraftjbod.protocol.rpc_controller_messages import (
-    DescribeClusterRequest,
-    DescribeClusterResponse,
+    DescribeClusterRequestRpc,
+    DescribeClusterResponseRpc,
     DescribedController,
-    UnregisterControllerRequest,
+    UnregisterControllerRequestRpc,
 )
 from kraftjbod.protocol.rpc_messages import (
     FeatureUpdate,
-    UpdateFeaturesRequest,
-    UpdateFeaturesResponse,
+    UpdateFeaturesRequestRpc,
+    UpdateFeaturesResponseRpc,
 )
 
 
-async def describe_cluster(client: ControllerClient) -> DescribeClusterResponse:
+async def describe_cluster(client: ControllerClient) -> DescribeClusterResponseRpc:
     """Return the active controller's description of the cluster.
 
     :raises OperatingError: UNSUPPORTED_VERSION: the controllers run an older version.
     """
     try:
-        found = await client.call(DescribeClusterRequest())
+        found = await client.call(DescribeClusterRequestRpc())
     except OperatingError as e:
         if e.code is not ErrorCode.UNSUPPORTED_VERSION:
             raise
@@ -40,7 +40,7 @@ async def describe_cluster(client: ControllerClient) -> DescribeClusterResponse:
             "--bootstrap-server",
             code=e.code,
         ) from e
-    assert isinstance(found, DescribeClusterResponse), found
+    assert isinstance(found, DescribeClusterResponseRpc), found
     return found
 
 
@@ -85,7 +85,7 @@ async def update_features(
     :raises OperatingError: INVALID_UPDATE_VERSION, FEATURE_UPDATE_FAILED and others.
     """
     answer = await client.call(
-        UpdateFeaturesRequest(
+        UpdateFeaturesRequestRpc(
             updates=tuple(
                 FeatureUpdate(name=name, level=level, upgrade_type=upgrade_type)
                 for name, level in levels.items()
@@ -93,7 +93,7 @@ async def update_features(
             validate_only=validate_only,
         )
     )
-    assert isinstance(answer, UpdateFeaturesResponse), answer
+    assert isinstance(answer, UpdateFeaturesResponseRpc), answer
     refused = [result for result in answer.results if result.error_code is not ErrorCode.NONE]
     # Report last the features that failed only because others did.
     refused.sort(key=lambda result: result.error_code is ErrorCode.FEATURE_UPDATE_FAILED)
@@ -106,7 +106,7 @@ async def unregister_broker(client: ControllerClient, broker_id: int) -> None:
 
     :raises OperatingError: BROKER_ID_NOT_REGISTERED and others.
     """
-    await client.call(UnregisterBrokerRequest(broker_id=BrokerId(broker_id)))
+    await client.call(UnregisterBrokerRequestRpc(broker_id=BrokerId(broker_id)))
 
 
 async def unregister_controller(client: ControllerClient, controller_id: int) -> None:
@@ -114,4 +114,4 @@ async def unregister_controller(client: ControllerClient, controller_id: int) ->
 
     :raises OperatingError: BROKER_ID_NOT_REGISTERED and others.
     """
-    await client.call(UnregisterControllerRequest(controller_id=BrokerId(controller_id)))
+    await client.call(UnregisterControllerRequestRpc(controller_id=BrokerId(controller_id)))

@@ -21,7 +21,10 @@ from kraftjbod.core.loop.timing import ExponentialBackoff
 from kraftjbod.core.node_config import Endpoint
 from kraftjbod.net.rpc_client import RpcClient
 from kraftjbod.protocol.rpc_messages import RpcRequest
-from kraftjbod.protocol.rpc_quorum_messages import DescribeQuorumRequest, DescribeQuorumResponse
+from kraftjbod.protocol.rpc_quorum_messages import (
+    DescribeQuorumRequestRpc,
+    DescribeQuorumResponseRpc,
+)
 
 _BACKOFF_MS: Final = 50
 _BACKOFF_MAX_MS: Final = 1_000
@@ -113,11 +116,11 @@ class ControllerClient:
         for client in following:
             try:
                 quorum = await client.call(
-                    DescribeQuorumRequest(of_any=True), timeout_ms=timeout_ms
+                    DescribeQuorumRequestRpc(of_any=True), timeout_ms=timeout_ms
                 )
             except OperatingError:
                 continue
-            assert isinstance(quorum, DescribeQuorumResponse), quorum
+            assert isinstance(quorum, DescribeQuorumResponseRpc), quorum
             for voter in quorum.voters:
                 if voter.node_id == quorum.leader_id and voter.endpoints:
                     endpoint = Endpoint.parse(voter.endpoints[0])

@@ -132,12 +132,12 @@ async def is_controller(host: str, port: int) -> bool:
     # Importing the RPC's messages takes a tenth of a second, and brokers do not need them.
     from kraftjbod.net.rpc_client import RpcClient
     from kraftjbod.protocol.rpc_config_messages import (
-        ListPartitionReassignmentsRequest,
+        ListPartitionReassignmentsRequestRpc,
     )
 
     client = RpcClient(host, port, backoff=_backoff())
     try:
-        nothing = ListPartitionReassignmentsRequest(partitions={})
+        nothing = ListPartitionReassignmentsRequestRpc(partitions={})
         await client.call(nothing, timeout_ms=_ASK_OTHERWISE_MS)
     except (ConnectionLostError, RequestTimedOutError):
         return False

@@ -116,8 +116,8 @@ async def describe_quorum_by_controllers(
         controllers_at(addresses, timeout_ms=timeout_ms, report=report),
         ControllerClient(addresses, timeout_ms=timeout_ms) as client,
     ):
-        found = await client.call(rpc.DescribeQuorumRequest())
-    assert isinstance(found, rpc.DescribeQuorumResponse), found
+        found = await client.call(rpc.DescribeQuorumRequestRpc())
+    assert isinstance(found, rpc.DescribeQuorumResponseRpc), found
 
     def replica(of: rpc.QuorumReplica) -> QuorumReplica:
         return QuorumReplica(
@@ -201,9 +201,9 @@ async def change_by_controllers(
     node_id, directory_id = BrokerId(voter.node_id), voter.directory_id
     endpoints = tuple(endpoint.text for endpoint in voter.endpoints)
     request = (
-        rpc.AddRaftVoterRequest(voter_id=node_id, directory_id=directory_id, endpoints=endpoints)
+        rpc.AddRaftVoterRequestRpc(voter_id=node_id, directory_id=directory_id, endpoints=endpoints)
         if endpoints
-        else rpc.RemoveRaftVoterRequest(voter_id=node_id, directory_id=directory_id)
+        else rpc.RemoveRaftVoterRequestRpc(voter_id=node_id, directory_id=directory_id)
     )
     async with (
         controllers_at(addresses, timeout_ms=timeout_ms, report=report),

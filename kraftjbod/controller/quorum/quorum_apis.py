@@ -23,8 +23,8 @@ from kraftjbod.core.metadata_version import KRAFT_VERSION, KRAFT_VERSIONS, SUPPO
 from kraftjbod.core.node_config import Endpoint
 from kraftjbod.metadata.state import MetadataState
 from kraftjbod.protocol.rpc_controller_messages import (
-    DescribeClusterRequest,
-    DescribeClusterResponse,
+    DescribeClusterRequestRpc,
+    DescribeClusterResponseRpc,
     DescribedController,
     DescribedFeature,
 )
@@ -33,17 +33,17 @@ from kraftjbod.protocol.rpc_messages import (
     ListenerInfo,
     RpcRequest,
     RpcResponse,
-    UpdateFeaturesRequest,
-    UpdateFeaturesResponse,
+    UpdateFeaturesRequestRpc,
+    UpdateFeaturesResponseRpc,
 )
 from kraftjbod.protocol.rpc_quorum_messages import (
-    AddRaftVoterRequest,
-    AddRaftVoterResponse,
-    DescribeQuorumRequest,
-    DescribeQuorumResponse,
+    AddRaftVoterRequestRpc,
+    AddRaftVoterResponseRpc,
+    DescribeQuorumRequestRpc,
+    DescribeQuorumResponseRpc,
     QuorumReplica,
-    RemoveRaftVoterRequest,
-    RemoveRaftVoterResponse,
+    RemoveRaftVoterRequestRpc,
+    RemoveRaftVoterResponseRpc,
 )
 from kraftjbod.raft.driver import RaftDriver
 from kraftjbod.raft.machine.voter_set import Voter, VoterSet
@@ -91,39 +91,39 @@ class QuorumApis:
         :raises NotControllerError: the request needs the active controller, which is another one.
         :raises OperatingError: the voters cannot be changed; the message says why.
         """
-        if isinstance(request, DescribeQuorumRequest):
+        if isinstance(request, DescribeQuorumRequestRpc):
             return self._describe(request)
-        if isinstance(request, DescribeClusterRequest):
+        if isinstance(request, DescribeClusterRequestRpc):
             self._require_active()
             await self._until_committed()
             self._require_active()
             return self._describe_cluster()
-        if isinstance(request, AddRaftVoterRequest):
+        if isinstance(request, AddRaftVoterRequestRpc):
             self._require_active()
             if is_added(self._driver.voters, request):
                 await self._until_committed()
-                return AddRaftVoterResponse()
+                return AddRaftVoterResponseRpc()
             committed = self._change(after_adding(self._driver.voters, request))
             if request.ack_when_committed:
                 await asyncio.shield(committed)
-            return AddRaftVoterResponse()
-        if isinstance(request, RemoveRaftVoterRequest):
+            return AddRaftVoterResponseRpc()
+        if isinstance(request, RemoveRaftVoterRequestRpc):
             self._require_active()
             if is_removed(self._driver.voters, request):
                 await self._until_committed()
-                return RemoveRaftVoterResponse()
+                return RemoveRaftVoterResponseRpc()
             await asyncio.shield(self._change(after_removing(self._driver.voters, request)))
-            return RemoveRaftVoterResponse()
-        if isinstance(request, UpdateFeaturesRequest) and is_about_voters(request):
+            return RemoveRaftVoterResponseRpc()
+        if isinstance(request, UpdateFeaturesRequestRpc) and is_about_voters(request):
             self._require_active()
             return await self._update(request)
         return None
 
-    async def _update(self, request: UpdateFeaturesRequest) -> UpdateFeaturesResponse:
+    async def _update(self, request: UpdateFeaturesRequestRpc) -> UpdateFeaturesResponseRpc:
         voters = self._driver.voters
         problem = problem_of_update(voters, request)
         if problem is not None:
-            return UpdateFeaturesResponse(results=(problem,))
+            return UpdateFeaturesResponseRpc(results=(problem,))
         if voters.is_static and request.updates[0].level:
             named = after_naming(voters, self._directories())
             if not request.validate_only:
@@ -131,16 +131,16 @@ class QuorumApis:
         else:
             # An earlier request may just have named the voters.
             await self._until_committed()
-        return UpdateFeaturesResponse(results=(FeatureOutcome(name=KRAFT_VERSION),))
+        return UpdateFeaturesResponseRpc(results=(FeatureOutcome(name=KRAFT_VERSION),))
 
-    def _describe(self, request: DescribeQuorumRequest) -> DescribeQuorumResponse:
+    def _describe(self, request: DescribeQuorumRequestRpc) -> DescribeQuorumResponseRpc:
         if not request.of_any:
             self._require_active()
         view = self._driver.view()
         followers = (
             self._followers.active_followers(self._clock.wall_ms()) if self._driver.leads else {}
         )
-        return DescribeQuorumResponse(
+        return DescribeQuorumResponseRpc(
             node_id=self._driver.node_id,
             cluster_id=self._cluster_id,
             leader_id=-1 if view.leader is None else view.leader,
@@ -153,7 +153,7 @@ class QuorumApis:
             ),
         )
 
-    def _describe_cluster(self) -> DescribeClusterResponse:
+    def _describe_cluster(self) -> DescribeClusterResponseRpc:
         state, voters = self._state(), self._driver.voters
         votes = {voter.key.node_id: voter for voter in voters.voters}
         levels = {
@@ -163,7 +163,7 @@ class QuorumApis:
             },
             KRAFT_VERSION: (*KRAFT_VERSIONS, int(not voters.is_static)),
         }
-        return DescribeClusterResponse(
+        return DescribeClusterResponseRpc(
             cluster_id=self._cluster_id,
             controller_id=self._driver.node_id,
             epoch=state.offset,

@@ -25,7 +25,7 @@ from kraftjbod.metadata.records import (
 from kraftjbod.metadata.state import MetadataState
 from kraftjbod.protocol.rpc_controller_messages import (
     ControllerRegistrationRequest,
-    UnregisterControllerRequest,
+    UnregisterControllerRequestRpc,
 )
 
 MAX_CONTROLLERS: Final = 100
@@ -68,7 +68,7 @@ def registered(
 
 
 def unregistered(
-    state: MetadataState, voters: Collection[BrokerId], request: UnregisterControllerRequest
+    state: MetadataState, voters: Collection[BrokerId], request: UnregisterControllerRequestRpc
 ) -> tuple[UnregisterControllerRecord, ...]:
     """Return the record that unregisters a controller; none if a first attempt has done so.
 

@@ -13,14 +13,14 @@ from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import BrokerId, DirectoryId
 from kraftjbod.core.metadata_version import KRAFT_VERSION
 from kraftjbod.core.node_config import Endpoint
-from kraftjbod.protocol.rpc_messages import FeatureOutcome, UpdateFeaturesRequest
-from kraftjbod.protocol.rpc_quorum_messages import AddRaftVoterRequest, RemoveRaftVoterRequest
+from kraftjbod.protocol.rpc_messages import FeatureOutcome, UpdateFeaturesRequestRpc
+from kraftjbod.protocol.rpc_quorum_messages import AddRaftVoterRequestRpc, RemoveRaftVoterRequestRpc
 from kraftjbod.raft.machine.voter_set import ReplicaKey, Voter, VoterSet
 
 _NAMED: Final = 1
 
 
-def after_adding(voters: VoterSet, request: AddRaftVoterRequest) -> VoterSet:
+def after_adding(voters: VoterSet, request: AddRaftVoterRequestRpc) -> VoterSet:
     """Return the voters with the requested one added.
 
     :raises OperatingError: UNSUPPORTED_VERSION, INVALID_REQUEST or DUPLICATE_VOTER.
@@ -44,7 +44,7 @@ def after_adding(voters: VoterSet, request: AddRaftVoterRequest) -> VoterSet:
     return voters.with_voter(Voter(ReplicaKey(request.voter_id, request.directory_id), endpoints))
 
 
-def after_removing(voters: VoterSet, request: RemoveRaftVoterRequest) -> VoterSet:
+def after_removing(voters: VoterSet, request: RemoveRaftVoterRequestRpc) -> VoterSet:
     """Return the voters without the requested one.
 
     :raises OperatingError: UNSUPPORTED_VERSION or VOTER_NOT_FOUND.
@@ -63,13 +63,13 @@ def after_removing(voters: VoterSet, request: RemoveRaftVoterRequest) -> VoterSe
     return voters.without(key)
 
 
-def is_added(voters: VoterSet, request: AddRaftVoterRequest) -> bool:
+def is_added(voters: VoterSet, request: AddRaftVoterRequestRpc) -> bool:
     """Whether the request is a repetition whose first attempt has added the voter."""
     key = ReplicaKey(request.voter_id, request.directory_id)
     return request.is_repeated and request.was_checked and key in voters
 
 
-def is_removed(voters: VoterSet, request: RemoveRaftVoterRequest) -> bool:
+def is_removed(voters: VoterSet, request: RemoveRaftVoterRequestRpc) -> bool:
     """Whether the request is a repetition whose first attempt has removed the voter."""
     key = ReplicaKey(request.voter_id, request.directory_id)
     return request.is_repeated and request.was_checked and key not in voters
@@ -107,12 +107,12 @@ def after_naming(voters: VoterSet, directories: Mapping[BrokerId, DirectoryId]) 
 
 def is_about_voters(request: object) -> bool:
     """Whether the request changes ``kraft.version``, which is not a level in the metadata."""
-    return isinstance(request, UpdateFeaturesRequest) and any(
+    return isinstance(request, UpdateFeaturesRequestRpc) and any(
         update.name == KRAFT_VERSION for update in request.updates
     )
 
 
-def problem_of_update(voters: VoterSet, request: UpdateFeaturesRequest) -> FeatureOutcome | None:
+def problem_of_update(voters: VoterSet, request: UpdateFeaturesRequestRpc) -> FeatureOutcome | None:
     """Return the refusal of an update of ``kraft.version``; None if it is possible.
 
     A known level can be set while the voters are static, later only the same level. The update must

@@ -14,7 +14,10 @@ from kraftjbod.core.loop.task_end import raise_task_error
 from kraftjbod.core.loop.timing import ExponentialBackoff
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.net.rpc_client import RpcClient
-from kraftjbod.protocol.rpc_quorum_messages import DescribeQuorumRequest, DescribeQuorumResponse
+from kraftjbod.protocol.rpc_quorum_messages import (
+    DescribeQuorumRequestRpc,
+    DescribeQuorumResponseRpc,
+)
 from kraftjbod.raft.driver import RaftDriver
 from kraftjbod.raft.machine.voter_set import ReplicaKey
 
@@ -68,12 +71,12 @@ class QuorumSearch:
             for client in self._clients:
                 try:
                     answer = await client.call(
-                        DescribeQuorumRequest(of_any=True), timeout_ms=self._timeout_ms
+                        DescribeQuorumRequestRpc(of_any=True), timeout_ms=self._timeout_ms
                     )
                 except OperatingError as e:
                     self._note_failure(e)
                     continue
-                assert isinstance(answer, DescribeQuorumResponse), answer
+                assert isinstance(answer, DescribeQuorumResponseRpc), answer
                 self._ask(driver, answer)
 
     def _note_failure(self, error: OperatingError) -> None:
@@ -87,7 +90,7 @@ class QuorumSearch:
             self._refusal = error.message
             self._log.warning("quorum_search_refused", reason=error.message)
 
-    def _ask(self, driver: RaftDriver, answer: DescribeQuorumResponse) -> None:
+    def _ask(self, driver: RaftDriver, answer: DescribeQuorumResponseRpc) -> None:
         endpoints = {
             ReplicaKey(voter.node_id, voter.directory_id): voter.endpoints[0]
             for voter in answer.voters

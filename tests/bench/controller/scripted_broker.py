@@ -79,7 +79,9 @@ class ScriptedBroker:
                 name=f"many-{number}", num_partitions=TOPIC_PARTITIONS, replication_factor=3
             )
             # Repeated after a change of controllers, the request names the same topic.
-            wanted = m.CreateTopicsRequest(topics=(topic,), topic_ids=(TopicId.random(os.urandom),))
+            wanted = m.CreateTopicsRequestRpc(
+                topics=(topic,), topic_ids=(TopicId.random(os.urandom),)
+            )
             created = await self._channel.call(wanted, timeout_ms=_TIMEOUT_MS)
             assert not created.topics[0].error_code, created
 
@@ -163,7 +165,7 @@ async def create_a_topic(
     """Create a topic, by default the smallest request that writes to the metadata log."""
     async with _channel_to(address) as channel:
         topic = m.NewTopic(name=name, num_partitions=partitions, replication_factor=1)
-        await channel.call(m.CreateTopicsRequest(topics=(topic,)), timeout_ms=timeout_ms)
+        await channel.call(m.CreateTopicsRequestRpc(topics=(topic,)), timeout_ms=timeout_ms)
 
 
 async def _live(address: str, cluster_id: str, partitions: int) -> dict[str, float]:

@@ -137,7 +137,7 @@ class Controller:
     async def create(self, name: str, *replicas: tuple[int, ...]) -> m.CreatedTopic:
         assignments = {i: tuple(map(BrokerId, each)) for i, each in enumerate(replicas)}
         topic = m.NewTopic(name=name, assignments=assignments)
-        response = await self.call(m.CreateTopicsRequest(topics=(topic,)))
+        response = await self.call(m.CreateTopicsRequestRpc(topics=(topic,)))
         created: m.CreatedTopic = response.topics[0]
         assert created.error_code == ErrorCode.NONE, created
         return created

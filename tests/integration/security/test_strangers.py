@@ -205,7 +205,7 @@ def test_controller_refuses_every_request_from_non_member(cluster: Cluster) -> N
         want_fence=True,
         want_shut_down=False,
     )
-    voter = rpc_quorum_messages.AddRaftVoterRequest(
+    voter = rpc_quorum_messages.AddRaftVoterRequestRpc(
         voter_id=BrokerId(666),
         directory_id=DirectoryId(bytes(Uuid.random(os.urandom))),
         endpoints=(f"CONTROLLER://{STRANGER}:1",),

@@ -43,10 +43,10 @@ from kraftjbod.net.kafka_server import kafka_server
 from kraftjbod.protocol.kafka_codec import Message, RequestHeader
 from kraftjbod.protocol.messages import FetchRequest, ProduceRequest
 from kraftjbod.protocol.rpc_config_messages import (
-    AlterPartitionReassignmentsRequest,
-    AlterPartitionReassignmentsResponse,
-    ListPartitionReassignmentsRequest,
-    ListPartitionReassignmentsResponse,
+    AlterPartitionReassignmentsRequestRpc,
+    AlterPartitionReassignmentsResponseRpc,
+    ListPartitionReassignmentsRequestRpc,
+    ListPartitionReassignmentsResponseRpc,
 )
 from kraftjbod.protocol.rpc_messages import (
     AllocateProducerIdsRequest,
@@ -58,8 +58,8 @@ from kraftjbod.protocol.rpc_messages import (
     AssignReplicasToDirsResponse,
     RpcRequest,
     RpcResponse,
-    UpdateFeaturesRequest,
-    UpdateFeaturesResponse,
+    UpdateFeaturesRequestRpc,
+    UpdateFeaturesResponseRpc,
 )
 from kraftjbod.storage.checkpoints import parse_clean_shutdown
 from kraftjbod.storage.dir_names import CLEAN_SHUTDOWN_FILE
@@ -308,12 +308,12 @@ def accept(request: RpcRequest) -> RpcResponse:
                     for changed in request.partitions
                 )
             )
-        case AlterPartitionReassignmentsRequest():
-            return AlterPartitionReassignmentsResponse(partitions=())
-        case ListPartitionReassignmentsRequest():
-            return ListPartitionReassignmentsResponse(partitions=())
-        case UpdateFeaturesRequest():
-            return UpdateFeaturesResponse(results=())
+        case AlterPartitionReassignmentsRequestRpc():
+            return AlterPartitionReassignmentsResponseRpc(partitions=())
+        case ListPartitionReassignmentsRequestRpc():
+            return ListPartitionReassignmentsResponseRpc(partitions=())
+        case UpdateFeaturesRequestRpc():
+            return UpdateFeaturesResponseRpc(results=())
         case _:
             raise AssertionError(f"no response is scripted for {request.api}")
 

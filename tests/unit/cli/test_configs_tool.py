@@ -18,13 +18,13 @@ from kraftjbod.protocol.rpc_config_messages import (
     DescribedResource,
     DescribeDynamicConfigsRequest,
     DescribeDynamicConfigsResponse,
-    IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsResponse,
+    IncrementalAlterConfigsRequestRpc,
+    IncrementalAlterConfigsResponseRpc,
     ResourceOutcome,
 )
 from kraftjbod.protocol.rpc_controller_messages import (
-    DescribeClusterRequest,
-    DescribeClusterResponse,
+    DescribeClusterRequestRpc,
+    DescribeClusterResponseRpc,
     DescribedController,
 )
 from kraftjbod.protocol.rpc_messages import ListenerInfo, RpcRequest, RpcResponse
@@ -188,13 +188,13 @@ class DeadBroker:
         self.changes: list[ConfigChange] = []
 
     def answer(self, request: RpcRequest) -> RpcResponse:
-        if isinstance(request, DescribeClusterRequest):
+        if isinstance(request, DescribeClusterRequestRpc):
             raise OperatingError("its software is older", code=ErrorCode.UNSUPPORTED_VERSION)
         if isinstance(request, DescribeDynamicConfigsRequest):
             names = request.names or ("2",)
             found = [DescribedResource(name=n, values=self.values) for n in names if n == "2"]
             return DescribeDynamicConfigsResponse(resources=tuple(found))
-        assert isinstance(request, IncrementalAlterConfigsRequest)
+        assert isinstance(request, IncrementalAlterConfigsRequestRpc)
         assert request.validated_by is None
         resource: AlteredResource
         (resource,) = request.resources
@@ -202,7 +202,7 @@ class DeadBroker:
         outcome = ResourceOutcome(
             resource_type=4, name=resource.name, error_code=self.refusal, error_message="subset"
         )
-        return IncrementalAlterConfigsResponse(resources=(outcome,))
+        return IncrementalAlterConfigsResponseRpc(resources=(outcome,))
 
     async def call(self, *words: str, name: str = "2") -> tuple[int, str, str]:
         controller = ScriptedController(self.answer)
@@ -229,12 +229,12 @@ async def test_describe_at_controller_shows_config_of_stopped_broker() -> None:
 
 async def test_describe_of_unreachable_controller_shows_dynamic_config_only() -> None:
     def answer(request: RpcRequest) -> RpcResponse:
-        if isinstance(request, DescribeClusterRequest):
+        if isinstance(request, DescribeClusterRequestRpc):
             listeners = (ListenerInfo(name="CONTROLLER", host="127.0.0.1", port=1),)
             away = DescribedController(
                 controller_id=BrokerId(2), is_voter=True, listeners=listeners
             )
-            return DescribeClusterResponse(
+            return DescribeClusterResponseRpc(
                 cluster_id="c",
                 controller_id=BrokerId(1),
                 epoch=1,

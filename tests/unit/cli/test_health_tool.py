@@ -14,14 +14,17 @@ from kraftjbod.cli.health_tool import Health, main
 from kraftjbod.core.errors import ErrorCode, NotControllerError
 from kraftjbod.core.ids import BrokerId
 from kraftjbod.protocol.rpc_config_messages import (
-    ListPartitionReassignmentsRequest,
-    ListPartitionReassignmentsResponse,
+    ListPartitionReassignmentsRequestRpc,
+    ListPartitionReassignmentsResponseRpc,
 )
 from kraftjbod.protocol.rpc_messages import (
     RpcRequest,
     RpcResponse,
 )
-from kraftjbod.protocol.rpc_quorum_messages import DescribeQuorumRequest, DescribeQuorumResponse
+from kraftjbod.protocol.rpc_quorum_messages import (
+    DescribeQuorumRequestRpc,
+    DescribeQuorumResponseRpc,
+)
 from tests.unit.broker.scripted_controller import ScriptedController, serving
 from tests.unit.cli.mini_broker import BROKER_ID, MiniBroker, invoke, mini_broker
 
@@ -118,14 +121,14 @@ async def test_health_of_hanging_daemon_fails_with_timeout(option: str) -> None:
 
 
 def _active(_: RpcRequest) -> RpcResponse:
-    return ListPartitionReassignmentsResponse(partitions=())
+    return ListPartitionReassignmentsResponseRpc(partitions=())
 
 
 def _standby(leader_id: int, refusal: str | None = None) -> Callable[[RpcRequest], RpcResponse]:
     def answer(request: RpcRequest) -> RpcResponse:
-        if isinstance(request, DescribeQuorumRequest) and request.of_any:
+        if isinstance(request, DescribeQuorumRequestRpc) and request.of_any:
             node_id = BrokerId(101)
-            return DescribeQuorumResponse(
+            return DescribeQuorumResponseRpc(
                 node_id=node_id, cluster_id="c", leader_id=leader_id, refusal=refusal
             )
         raise NotControllerError("another one is active")
@@ -139,7 +142,7 @@ async def test_health_of_active_controller_and_its_followers_is_ok() -> None:
         address = f"127.0.0.1:{active.server.port}"
         done = await invoke(main, "--bootstrap-controller", address)
         assert (done.exit_code, done.stdout) == (0, f"the controller at {address} serves\n")
-        assert active.seen == [ListPartitionReassignmentsRequest(partitions={})]
+        assert active.seen == [ListPartitionReassignmentsRequestRpc(partitions={})]
         done = await invoke(main, "--controller", address, "--json")
         assert json.loads(done.stdout) == {"serves": True, "reason": None}
         address = f"127.0.0.1:{standby.server.port}"

@@ -62,7 +62,7 @@ def test_alter_of_topic_replaces_stored_values_that_are_refused_now() -> None:
     manager = _manager(_configured("t", retention_ms="9" * 20))
     change = m.ConfigChange(name="segment.bytes", operation=0, value="4096")
     resource = m.AlteredResource(resource_type=2, name="t", changes=(change,))
-    altered = manager.incremental_alter(m.IncrementalAlterConfigsRequest(resources=(resource,)))
+    altered = manager.incremental_alter(m.IncrementalAlterConfigsRequestRpc(resources=(resource,)))
     assert {r.name: r.value for r in altered.records if isinstance(r, ConfigRecord)} == {
         "retention.ms": str(2**63 - 1),
         "segment.bytes": "4096",
@@ -72,7 +72,7 @@ def test_alter_of_topic_replaces_stored_values_that_are_refused_now() -> None:
 def test_alter_accepts_key_names_of_kip_113() -> None:
     change = m.ConfigChange(name="intra.broker.throttled.rate", operation=0, value="7")
     resource = m.AlteredResource(resource_type=4, name="", changes=(change,))
-    request = m.IncrementalAlterConfigsRequest(resources=(resource,))
+    request = m.IncrementalAlterConfigsRequestRpc(resources=(resource,))
     (record,) = _manager(MetadataState()).incremental_alter(request).records
     assert isinstance(record, ConfigRecord)
     key = "replica.alter.log.dirs.io.max.bytes.per.second"
@@ -91,7 +91,7 @@ def test_topic_value_overrides_default() -> None:
 def _alter(
     manager: ConfigurationControlManager, *resources: m.AlteredResource
 ) -> list[tuple[ErrorCode, str | None]]:
-    result = manager.incremental_alter(m.IncrementalAlterConfigsRequest(resources=resources))
+    result = manager.incremental_alter(m.IncrementalAlterConfigsRequestRpc(resources=resources))
     assert not result.records
     return [(item.error_code, item.error_message) for item in result.response.resources]
 
@@ -134,12 +134,12 @@ def test_alter_of_group_requires_group_version() -> None:
     assert codes == [ErrorCode.INVALID_CONFIG, ErrorCode.INVALID_REQUEST]
     level = FeatureLevelRecord(name="group.version", feature_level=1)
     state.replay([level], offset=0, epoch=0, delta=MetadataDelta())
-    request = m.IncrementalAlterConfigsRequest(resources=(group,))
+    request = m.IncrementalAlterConfigsRequestRpc(resources=(group,))
     result = _manager(state).incremental_alter(request)
     assert [(r.resource_name, r.value) for r in result.records] == [("g", "50000")]  # type: ignore[union-attr]  # config records
     state.replay(result.records, offset=1, epoch=0, delta=MetadataDelta())
     unset = session.model_copy(update={"operation": 1, "value": None})
-    request = m.IncrementalAlterConfigsRequest(
+    request = m.IncrementalAlterConfigsRequestRpc(
         resources=(group.model_copy(update={"changes": (unset,)}),)
     )
     state.replay(

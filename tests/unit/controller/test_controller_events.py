@@ -37,7 +37,7 @@ async def test_controller_logs_ineligible_isr_member_with_reason(
     for broker_id, epoch in epochs.items():
         await node.heartbeat(epoch, broker_id=broker_id)
     new = m.NewTopic(name="t", assignments={0: (ONE, TWO)})
-    await node.controller.handle(m.CreateTopicsRequest(topics=(new,)))
+    await node.controller.handle(m.CreateTopicsRequestRpc(topics=(new,)))
     (topic,) = node.managers.state.topics.values()
     requested = m.PartitionIsr(
         topic_id=topic.topic_id,
@@ -74,7 +74,7 @@ async def test_controller_logs_and_counts_impaired_directories(vfs: FaultVfs) ->
         await node.heartbeat(epoch, broker_id=broker_id)
     replicated = m.NewTopic(name="t", assignments={0: (ONE, TWO)})
     single = m.NewTopic(name="s", assignments={0: (ONE,)})
-    await node.controller.handle(m.CreateTopicsRequest(topics=(replicated, single)))
+    await node.controller.handle(m.CreateTopicsRequestRpc(topics=(replicated, single)))
     full, stalled = LogDirState.SATURATED, LogDirState.STALLED
     with capture_logs() as events:
         await node.heartbeat(epochs[ONE], impaired={"a": full, "b": stalled})

@@ -17,7 +17,7 @@ def test_elect_leaders_changes_partition_named_twice_once() -> None:
     for line in ("heartbeat 1", "alter 2 t-0 isr=2,1"):
         list(world.run(line))
     wanted = c.ElectedPartition(topic="t", partition=0)
-    request = c.ElectLeadersRequest(
+    request = c.ElectLeadersRequestRpc(
         election_type=c.ElectionType.PREFERRED, partitions=(wanted, wanted)
     )
     result = world.managers.decide(request, now_ms=0)
@@ -30,11 +30,11 @@ def test_repeated_unregister_does_not_remove_another_broker_with_the_id() -> Non
     for line in ("up 1 dirs=a", "heartbeat 1 want_fence"):
         list(world.run(line))
     epoch = world.state.brokers[BrokerId(1)].epoch
-    request = c.UnregisterBrokerRequest(broker_id=BrokerId(1), found_epoch=epoch)
+    request = c.UnregisterBrokerRequestRpc(broker_id=BrokerId(1), found_epoch=epoch)
     world.ask(request)
-    assert world.ask(request.again()) == c.UnregisterBrokerResponse()
+    assert world.ask(request.again()) == c.UnregisterBrokerResponseRpc()
     with pytest.raises(OperatingError) as never_found:
-        world.ask(c.UnregisterBrokerRequest(broker_id=BrokerId(1)).again())
+        world.ask(c.UnregisterBrokerRequestRpc(broker_id=BrokerId(1)).again())
     assert never_found.value.code is ErrorCode.BROKER_ID_NOT_REGISTERED
     list(world.run("register 1 dirs=a incarnation=other"))
     with pytest.raises(OperatingError, match="registered again"):

@@ -13,7 +13,7 @@ from kraftjbod.core.errors import ErrorCode
 from kraftjbod.core.ids import BrokerId
 from kraftjbod.core.metadata_version import MetadataVersion
 from kraftjbod.metadata.records import FeatureLevelRecord
-from kraftjbod.protocol.rpc_messages import FeatureUpdate, UpdateFeaturesRequest
+from kraftjbod.protocol.rpc_messages import FeatureUpdate, UpdateFeaturesRequestRpc
 from tests.golden.transcript import World
 
 UP, SAFE, UNSAFE = UpgradeType
@@ -28,7 +28,7 @@ def outcomes(
 ) -> tuple[list[ErrorCode], list[int]]:
     """Return the code of each update, and the recorded levels."""
     manager = FeatureControlManager(state=world.state)
-    result = manager.update(UpdateFeaturesRequest(updates=updates, validate_only=validate_only))
+    result = manager.update(UpdateFeaturesRequestRpc(updates=updates, validate_only=validate_only))
     levels = [r.feature_level for r in result.records if isinstance(r, FeatureLevelRecord)]
     return [outcome.error_code for outcome in result.response.results], levels
 
@@ -87,7 +87,7 @@ def test_update_features_requires_reported_support_of_all_voters() -> None:
         BrokerId(102): {},
     }
     manager = FeatureControlManager(state=World().state, controllers=lambda: says)
-    refused = manager.update(UpdateFeaturesRequest(updates=(update(30),)))
+    refused = manager.update(UpdateFeaturesRequestRpc(updates=(update(30),)))
     (outcome,) = refused.response.results
     assert outcome.error_code is ErrorCode.FEATURE_UPDATE_FAILED and not refused.records
     assert outcome.error_message == (
@@ -96,11 +96,13 @@ def test_update_features_requires_reported_support_of_all_voters() -> None:
         "away, or its software is older. Upgrade their software first."
     )
     assert (
-        manager.update(UpdateFeaturesRequest(updates=(update(17),))).response.results[0].error_code
+        manager.update(UpdateFeaturesRequestRpc(updates=(update(17),)))
+        .response.results[0]
+        .error_code
         is ErrorCode.NONE
     ), "which is the current level"
     says[BrokerId(101)] = says[BrokerId(102)] = {"metadata.version": (14, 30)}
-    assert manager.update(UpdateFeaturesRequest(updates=(update(30),))).records
+    assert manager.update(UpdateFeaturesRequestRpc(updates=(update(30),))).records
 
 
 def test_unsafe_downgrade_limits_the_list_of_losses() -> None:

@@ -164,13 +164,13 @@ def _without_log_id(payload: bytes) -> bytes:
 def _decided(node: Node, *records: Record, is_atomic: bool = True) -> Callable[..., Any]:
     result = ControllerResult(
         records=records,
-        response=m.DeleteTopicsResponse(topics=()),
+        response=m.DeleteTopicsResponseRpc(topics=()),
         is_atomic=is_atomic,
     )
     return lambda request, **_: result
 
 
-DELETE_NOTHING = m.DeleteTopicsRequest(topics=())
+DELETE_NOTHING = m.DeleteTopicsRequestRpc(topics=())
 
 
 @pytest.mark.parametrize(
@@ -269,7 +269,7 @@ async def test_large_changes_of_broker_are_written_in_several_entries(
     await node.heartbeat(await node.register("ab"))
     await node.heartbeat(await node.register("cd", TWO), broker_id=TWO)
     topic = m.NewTopic(name="t", assignments={index: (ONE, TWO) for index in range(100)})
-    await node.controller.handle(m.CreateTopicsRequest(topics=(topic,)))
+    await node.controller.handle(m.CreateTopicsRequestRpc(topics=(topic,)))
     created = node.managers.state.offset
     monkeypatch.setattr(quorum_controller, "MAX_ENTRY_BYTES", 500)
     state, offset = node.managers.state, node.managers.state.offset
@@ -305,7 +305,7 @@ async def test_dynamic_controller_config_applies_at_once_and_after_restart(
     ):
         change = c.ConfigChange(name=key, operation=0, value=value)
         resource = c.AlteredResource(resource_type=4, name="", changes=(change,))
-        await node.controller.handle(c.IncrementalAlterConfigsRequest(resources=(resource,)))
+        await node.controller.handle(c.IncrementalAlterConfigsRequestRpc(resources=(resource,)))
     while await node.driver.committed.newest_snapshot() is None:
         await node.register("a")
         await asyncio.sleep(0.01)
@@ -392,12 +392,12 @@ async def test_pass_that_cannot_be_written_is_logged_and_retried(vfs: FaultVfs) 
     node.log_dir.close()
 
 
-NEW_TOPIC = m.CreateTopicsRequest(topics=(m.NewTopic(name="t", num_partitions=1),))
+NEW_TOPIC = m.CreateTopicsRequestRpc(topics=(m.NewTopic(name="t", num_partitions=1),))
 
 
-def _reassign(replicas: tuple[BrokerId, ...] | None) -> c.AlterPartitionReassignmentsRequest:
+def _reassign(replicas: tuple[BrokerId, ...] | None) -> c.AlterPartitionReassignmentsRequestRpc:
     requested = c.ReassignedPartition(topic="before", partition=0, replicas=replicas)
-    return c.AlterPartitionReassignmentsRequest(partitions=(requested,))
+    return c.AlterPartitionReassignmentsRequestRpc(partitions=(requested,))
 
 
 def _fill(node: Node, vfs: FaultVfs) -> None:
@@ -421,14 +421,14 @@ async def test_saturated_metadata_dir_refuses_growing_requests_only(vfs: FaultVf
     await node.heartbeat(epoch)
     await node.heartbeat(await node.register("cd", TWO), broker_id=TWO)
     before = m.NewTopic(name="before", assignments={0: (ONE,)})
-    await node.controller.handle(m.CreateTopicsRequest(topics=(before,)))
+    await node.controller.handle(m.CreateTopicsRequestRpc(topics=(before,)))
     _fill(node, vfs)
     with capture_logs():
         await node.heartbeat(epoch, "a")
     assert node.log_dir.state is LogDirState.SATURATED
     offset = node.managers.state.offset
     more = m.MorePartitions(name="before", count=2)
-    for request in (NEW_TOPIC, m.CreatePartitionsRequest(topics=(more,)), _reassign((TWO,))):
+    for request in (NEW_TOPIC, m.CreatePartitionsRequestRpc(topics=(more,)), _reassign((TWO,))):
         with pytest.raises(LogDirImpairedError, match=r"grow .*/d1 is full"):
             await node.controller.handle(request)
     assert node.managers.state.offset == offset
@@ -436,8 +436,8 @@ async def test_saturated_metadata_dir_refuses_growing_requests_only(vfs: FaultVf
     only_asked = NEW_TOPIC.model_copy(update={"validate_only": True})
     await node.controller.handle(only_asked)
     cancelled = await node.controller.handle(_reassign(None))
-    assert isinstance(cancelled, c.AlterPartitionReassignmentsResponse), "a cancel does not grow"
-    await node.controller.handle(m.DeleteTopicsRequest(topics=(m.TopicRef(name="before"),)))
+    assert isinstance(cancelled, c.AlterPartitionReassignmentsResponseRpc), "a cancel does not grow"
+    await node.controller.handle(m.DeleteTopicsRequestRpc(topics=(m.TopicRef(name="before"),)))
     await node.register("cd", TWO)
     assert not node.managers.state.topics
     assert node.managers.state.offset == offset + 2

@@ -32,15 +32,15 @@ def test_repeated_cancel_gets_the_first_response() -> None:
     world = _world("topic t replicas=1", "reassign t-0 replicas=2")
     requested = c.ReassignedPartition(topic="t", partition=0, replicas=None, was_under_way=True)
 
-    def outcome(request: c.AlterPartitionReassignmentsRequest) -> ErrorCode:
+    def outcome(request: c.AlterPartitionReassignmentsRequestRpc) -> ErrorCode:
         response = world.ask(request)
-        assert isinstance(response, c.AlterPartitionReassignmentsResponse)
+        assert isinstance(response, c.AlterPartitionReassignmentsResponseRpc)
         return response.partitions[0].error_code
 
-    request = c.AlterPartitionReassignmentsRequest(partitions=(requested,))
+    request = c.AlterPartitionReassignmentsRequestRpc(partitions=(requested,))
     assert [outcome(request), outcome(request.again())] == [ErrorCode.NONE] * 2
     not_found = requested.model_copy(update={"was_under_way": False})
-    again = c.AlterPartitionReassignmentsRequest(partitions=(not_found,)).again()
+    again = c.AlterPartitionReassignmentsRequestRpc(partitions=(not_found,)).again()
     assert outcome(again) is outcome(request) is ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
 
 
@@ -150,8 +150,8 @@ def test_reassignment_beyond_max_replicas_of_broker_is_refused() -> None:
             c.ReassignedPartition(topic=f"t{number}", partition=0, replicas=(2,))
             for number in range(4)
         ]
-        response = world.ask(c.AlterPartitionReassignmentsRequest(partitions=tuple(moves)))
-        assert isinstance(response, c.AlterPartitionReassignmentsResponse)
+        response = world.ask(c.AlterPartitionReassignmentsRequestRpc(partitions=tuple(moves)))
+        assert isinstance(response, c.AlterPartitionReassignmentsResponseRpc)
         return [outcome.error_code for outcome in response.partitions]
 
     none, refused = ErrorCode.NONE, ErrorCode.INELIGIBLE_REPLICA

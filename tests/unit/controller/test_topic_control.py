@@ -24,8 +24,8 @@ def world() -> World:
 
 
 def _create(world: World, *topics: m.NewTopic) -> list[m.CreatedTopic]:
-    response = world.ask(m.CreateTopicsRequest(topics=topics))
-    assert isinstance(response, m.CreateTopicsResponse)
+    response = world.ask(m.CreateTopicsRequestRpc(topics=topics))
+    assert isinstance(response, m.CreateTopicsResponseRpc)
     return list(response.topics)
 
 
@@ -64,8 +64,8 @@ def test_repeated_create_topics_returns_topics_with_the_same_ids(world: World) -
     def ask(*ids: bytes) -> list[m.CreatedTopic]:
         topics = (_topic("a", 2), _topic("b"))
         wanted = tuple(TopicId(one * 16) for one in ids)
-        response = world.ask(m.CreateTopicsRequest(topics=topics, topic_ids=wanted))
-        assert isinstance(response, m.CreateTopicsResponse)
+        response = world.ask(m.CreateTopicsRequestRpc(topics=topics, topic_ids=wanted))
+        assert isinstance(response, m.CreateTopicsResponseRpc)
         return list(response.topics)
 
     made = ask(b"x", b"y")
@@ -75,12 +75,12 @@ def test_repeated_create_topics_returns_topics_with_the_same_ids(world: World) -
     assert [t.error_code for t in ask(b"y", b"x")] == [exists, exists], "ids of other topics"
     assert [t.error_code for t in ask()] == [exists, exists]
     response = world.ask(
-        m.CreateTopicsRequest(topics=(_topic("c"),), topic_ids=(TopicId(b"x" * 16),))
+        m.CreateTopicsRequestRpc(topics=(_topic("c"),), topic_ids=(TopicId(b"x" * 16),))
     )
-    assert isinstance(response, m.CreateTopicsResponse)
+    assert isinstance(response, m.CreateTopicsResponseRpc)
     (other,) = response.topics
     assert not other.error_code and other.topic_id not in {t.topic_id for t in made}
-    world.ask(m.DeleteTopicsRequest(topics=(m.TopicRef(topic_id=made[0].topic_id),)))
+    world.ask(m.DeleteTopicsRequestRpc(topics=(m.TopicRef(topic_id=made[0].topic_id),)))
     again, still = ask(b"x", b"y")
     assert not again.error_code and still == made[1]
     assert again.topic_id != made[0].topic_id, "logs of the deleted topic stay separate"
@@ -95,7 +95,7 @@ def test_delete_topics_is_refused_when_disabled() -> None:
         may_delete_topics=False,
     )
     with pytest.raises(OperatingError, match=r"delete\.topic\.enable") as refused:
-        managers.decide(m.DeleteTopicsRequest(topics=(m.TopicRef(name="t"),)), now_ms=0)
+        managers.decide(m.DeleteTopicsRequestRpc(topics=(m.TopicRef(name="t"),)), now_ms=0)
     assert refused.value.code is ErrorCode.TOPIC_DELETION_DISABLED
 
 
@@ -131,10 +131,10 @@ def test_create_topics_beyond_max_replicas_of_broker_is_refused(world: World) ->
         "get 11 more. Raise its limit of open files (RLIMIT_NOFILE: ulimit -n, LimitNOFILE of a "
         "systemd unit) and restart it, or ask for fewer partitions."
     )
-    grown = world.ask(m.CreatePartitionsRequest(topics=(m.MorePartitions(name="a", count=7),)))
-    assert isinstance(grown, m.CreatePartitionsResponse)
+    grown = world.ask(m.CreatePartitionsRequestRpc(topics=(m.MorePartitions(name="a", count=7),)))
+    assert isinstance(grown, m.CreatePartitionsResponseRpc)
     assert [topic.error_code for topic in grown.topics] == [ErrorCode.INVALID_PARTITIONS]
-    world.ask(m.DeleteTopicsRequest(topics=(m.TopicRef(topic_id=third.topic_id),)))
+    world.ask(m.DeleteTopicsRequestRpc(topics=(m.TopicRef(topic_id=third.topic_id),)))
     (again,) = _create(world, _topic("d", 4))
     assert again.error_code == ErrorCode.NONE
 
@@ -160,8 +160,8 @@ def test_create_topics_refuses_assignments_with_gaps(world: World) -> None:
 def test_create_partitions_refuses_topic_named_twice(world: World) -> None:
     _create(world, _topic("t"))
     more = m.MorePartitions(name="t", count=2)
-    response = world.ask(m.CreatePartitionsRequest(topics=(more, more)))
-    assert isinstance(response, m.CreatePartitionsResponse)
+    response = world.ask(m.CreatePartitionsRequestRpc(topics=(more, more)))
+    assert isinstance(response, m.CreatePartitionsResponseRpc)
     assert {topic.error_code for topic in response.topics} == {ErrorCode.INVALID_REQUEST}
 
 
@@ -169,8 +169,8 @@ def test_repeated_create_partitions_refuses_too_many_assignments(world: World) -
     (made,) = _create(world, _topic("t", 2))
     broker = next(iter(world.state.brokers))
     more = m.MorePartitions(name="t", count=1, topic_id=made.topic_id, assignments=((broker,),) * 3)
-    response = world.ask(m.CreatePartitionsRequest(topics=(more,), is_repeated=True))
-    assert isinstance(response, m.CreatePartitionsResponse)
+    response = world.ask(m.CreatePartitionsRequestRpc(topics=(more,), is_repeated=True))
+    assert isinstance(response, m.CreatePartitionsResponseRpc)
     assert response.topics[0].error_code == ErrorCode.INVALID_PARTITIONS
 
 
@@ -179,8 +179,8 @@ def test_delete_topics_accepts_name_or_id_but_not_both(world: World) -> None:
     both = m.TopicRef(name="t", topic_id=created.topic_id)
     unknown = m.TopicRef(topic_id=TopicId(b"x" * 16))
     by_id = m.TopicRef(topic_id=created.topic_id)
-    response = world.ask(m.DeleteTopicsRequest(topics=(both, unknown, by_id)))
-    assert isinstance(response, m.DeleteTopicsResponse)
+    response = world.ask(m.DeleteTopicsRequestRpc(topics=(both, unknown, by_id)))
+    assert isinstance(response, m.DeleteTopicsResponseRpc)
     assert [topic.error_code for topic in response.topics] == [
         ErrorCode.INVALID_REQUEST,
         ErrorCode.UNKNOWN_TOPIC_ID,
@@ -199,14 +199,14 @@ def test_coordinator_topics_refuse_more_partitions_and_deletion(world: World, na
     for wanted in more:
         for validate_only in (False, True):
             grown = world.ask(
-                m.CreatePartitionsRequest(topics=(wanted,), validate_only=validate_only)
+                m.CreatePartitionsRequestRpc(topics=(wanted,), validate_only=validate_only)
             )
-            assert isinstance(grown, m.CreatePartitionsResponse)
+            assert isinstance(grown, m.CreatePartitionsResponseRpc)
             assert grown.topics[0].error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
             assert f"'{name}' cannot get more partitions" in (grown.topics[0].error_message or "")
     for ref in (m.TopicRef(name=name), m.TopicRef(topic_id=made.topic_id)):
-        deleted = world.ask(m.DeleteTopicsRequest(topics=(ref,)))
-        assert isinstance(deleted, m.DeleteTopicsResponse)
+        deleted = world.ask(m.DeleteTopicsRequestRpc(topics=(ref,)))
+        assert isinstance(deleted, m.DeleteTopicsResponseRpc)
         assert deleted.topics[0].error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
         assert f"'{name}' cannot be deleted" in (deleted.topics[0].error_message or "")
     assert len(world.state.topics[made.topic_id].partitions) == 2

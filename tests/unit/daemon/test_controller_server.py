@@ -16,7 +16,7 @@ from kraftjbod.daemon.process.environment import Environment
 from kraftjbod.protocol.rpc_config_messages import (
     AlteredResource,
     ConfigChange,
-    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsRequestRpc,
 )
 from kraftjbod.testing.faults import DiskFault
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
@@ -118,6 +118,6 @@ async def test_telemetry_level_follows_dynamic_config_and_returns_to_the_file(
     ):
         change = ConfigChange(name="telemetry.level", operation=operation, value=value)
         resource = AlteredResource(resource_type=4, name=name, changes=(change,))
-        await server.controller.handle(IncrementalAlterConfigsRequest(resources=(resource,)))
+        await server.controller.handle(IncrementalAlterConfigsRequestRpc(resources=(resource,)))
     await server.stop()
     assert levels == ["debug", "error", "info"]

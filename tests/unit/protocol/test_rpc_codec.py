@@ -25,7 +25,7 @@ from kraftjbod.protocol.rpc_messages import (
     BrokerHeartbeatRequest,
     BrokerRegistrationRequest,
     BrokerRegistrationResponse,
-    CreateTopicsResponse,
+    CreateTopicsResponseRpc,
     RpcRequest,
 )
 
@@ -82,7 +82,7 @@ def test_unknown_error_code_in_envelope_becomes_unknown_server_error() -> None:
     assert "error code 9999" in incoming.error.message
     inside = {"topics": [{"name": "t", "error_code": 9999}]}
     incoming = decode_response(msgpack.packb([1, 0, 0, "", inside]))
-    assert incoming.parse(CreateTopicsResponse).topics[0].error_code == 9999
+    assert incoming.parse(CreateTopicsResponseRpc).topics[0].error_code == 9999
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from kraftjbod.protocol import (
     rpc_messages,
     rpc_quorum_messages,
 )
+from kraftjbod.protocol.kafka_codec import MESSAGE_NAMES
 from kraftjbod.protocol.rpc_codec import REQUESTS
 from kraftjbod.protocol.rpc_messages import (
     MAX_DIRECTORIES,
@@ -77,13 +78,18 @@ def defined(base: type[RpcBody]) -> list[type[RpcBody]]:
     ]
 
 
+def class_name(name: str) -> str:
+    """Return the name of an RPC class: ``name``, with Rpc if Kafka has such a message."""
+    return f"{name}Rpc" if name in MESSAGE_NAMES else name
+
+
 def test_every_request_is_registered_under_its_own_name() -> None:
     assert set(REQUESTS.values()) == set(defined(RpcRequest))
     for api, request in REQUESTS.items():
         assert request.api == api
-        assert request.__name__ == f"{api}Request"
+        assert request.__name__ == class_name(f"{api}Request")
         assert request.version >= 0
-        assert request.Response.__name__ == f"{api}Response"
+        assert request.Response.__name__ == class_name(f"{api}Response")
 
 
 def test_every_response_belongs_to_exactly_one_request() -> None:
@@ -97,7 +103,7 @@ def test_new_fields_have_defaults_and_required_fields_stay() -> None:
     kinds = {kind.__name__: kind for kind in defined(RpcBody)}
     for line in (Path(__file__).parent / "required_rpc_fields_0.1.0.txt").read_text().splitlines():
         name, _, fields = line.partition(": ")
-        found = kinds[name].model_fields
+        found = kinds[class_name(name)].model_fields
         required = {field for field, info in found.items() if info.is_required()}
         assert required <= set(fields.split()) <= found.keys(), name
 

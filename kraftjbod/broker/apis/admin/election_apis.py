@@ -63,7 +63,7 @@ class ElectionApis:
         outcomes = await forward(
             self._channel,
             wanted,
-            ask=lambda part: rpc_config_messages.ElectLeadersRequest(
+            ask=lambda part: rpc_config_messages.ElectLeadersRequestRpc(
                 election_type=kind, partitions=part
             ),
             outcomes=lambda answer: answer.partitions,
@@ -107,7 +107,7 @@ class ElectionApis:
             broker_id = BrokerId(request.broker_id)
             found = self._cache.state.brokers.get(broker_id)
             await self._channel.forward(
-                rpc_config_messages.UnregisterBrokerRequest(
+                rpc_config_messages.UnregisterBrokerRequestRpc(
                     broker_id=broker_id,
                     found_epoch=BrokerEpoch(-1) if found is None else found.epoch,
                 ),

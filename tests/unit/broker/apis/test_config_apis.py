@@ -34,8 +34,8 @@ from kraftjbod.protocol.rpc_config_messages import (
     DescribedResource,
     DescribeDynamicConfigsRequest,
     DescribeDynamicConfigsResponse,
-    IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsResponse,
+    IncrementalAlterConfigsRequestRpc,
+    IncrementalAlterConfigsResponseRpc,
     ResourceOutcome,
 )
 from kraftjbod.protocol.rpc_messages import RpcRequest, RpcResponse
@@ -364,9 +364,9 @@ def altered(resource_type: int, name: str, *changes: Any) -> Any:
 
 
 def refuse_topics(request: RpcRequest) -> RpcResponse:
-    if not isinstance(request, IncrementalAlterConfigsRequest):
+    if not isinstance(request, IncrementalAlterConfigsRequestRpc):
         return accept(request)
-    return IncrementalAlterConfigsResponse(
+    return IncrementalAlterConfigsResponseRpc(
         resources=tuple(
             ResourceOutcome(
                 resource_type=resource.resource_type,
@@ -390,7 +390,7 @@ async def test_alter_configs_forwards_changes_and_returns_outcomes_per_resource(
         )
         response = await rig.ask(request)
         assert rig.controller.seen == [
-            IncrementalAlterConfigsRequest(
+            IncrementalAlterConfigsRequestRpc(
                 resources=(
                     AlteredResource(
                         resource_type=TOPIC,
@@ -464,9 +464,9 @@ async def test_describe_configs_cordoned_log_dirs_lists_every_source() -> None:
 
 
 def agree(request: RpcRequest) -> RpcResponse:
-    if not isinstance(request, IncrementalAlterConfigsRequest):
+    if not isinstance(request, IncrementalAlterConfigsRequestRpc):
         return accept(request)
-    return IncrementalAlterConfigsResponse(
+    return IncrementalAlterConfigsResponseRpc(
         resources=tuple(
             ResourceOutcome(resource_type=r.resource_type, name=r.name) for r in request.resources
         )
@@ -553,8 +553,8 @@ async def test_describe_configs_above_response_limit_rejects_remaining_resources
 
 async def test_alter_configs_with_overlong_broker_id_returns_a_response() -> None:
     def pass_on(request: RpcRequest) -> RpcResponse:
-        assert isinstance(request, IncrementalAlterConfigsRequest)
-        return IncrementalAlterConfigsResponse(
+        assert isinstance(request, IncrementalAlterConfigsRequestRpc)
+        return IncrementalAlterConfigsResponseRpc(
             resources=tuple(
                 ResourceOutcome(resource_type=r.resource_type, name=r.name)
                 for r in request.resources
@@ -604,7 +604,7 @@ async def test_alter_configs_whole_replacement_removes_unnamed_keys() -> None:
         asked = [r for r in rig.controller.seen if isinstance(r, DescribeDynamicConfigsRequest)]
         assert [(r.resource_type, r.names) for r in asked] == [(TOPIC, ("t",)), (BROKER, ("",))]
         (altering,) = [
-            r for r in rig.controller.seen if isinstance(r, IncrementalAlterConfigsRequest)
+            r for r in rig.controller.seen if isinstance(r, IncrementalAlterConfigsRequestRpc)
         ]
         changes = [
             (change.name, change.operation, change.value)

@@ -13,8 +13,8 @@ from kraftjbod.protocol.rpc_messages import (
     FeatureUpdate,
     RpcRequest,
     RpcResponse,
-    UpdateFeaturesRequest,
-    UpdateFeaturesResponse,
+    UpdateFeaturesRequestRpc,
+    UpdateFeaturesResponseRpc,
 )
 from tests.unit.broker.broker_rig import accept, brokers
 
@@ -24,13 +24,13 @@ UPGRADE, SAFE_DOWNGRADE = 1, 2
 
 def answer(request: RpcRequest) -> RpcResponse:
     """Reject levels above 20."""
-    if not isinstance(request, UpdateFeaturesRequest):
+    if not isinstance(request, UpdateFeaturesRequestRpc):
         return accept(request)
     outcomes = []
     for update in request.updates:
         code = ErrorCode.INVALID_UPDATE_VERSION if update.level > 20 else ErrorCode.NONE
         outcomes.append(FeatureOutcome(name=update.name, error_code=code, error_message="too high"))
-    return UpdateFeaturesResponse(results=tuple(outcomes))
+    return UpdateFeaturesResponseRpc(results=tuple(outcomes))
 
 
 def update(level: int, **more: Any) -> Any:
@@ -44,7 +44,7 @@ async def test_update_features_forwards_updates_to_the_controller(version: int) 
         response = await rig.ask(request, version)
         assert response.error_code == 0
         assert rig.controller.seen == [
-            UpdateFeaturesRequest(
+            UpdateFeaturesRequestRpc(
                 updates=(FeatureUpdate(name="metadata.version", level=14, upgrade_type=3),),
                 validate_only=True,
             )
@@ -58,7 +58,7 @@ async def test_update_features_version_0_maps_allow_downgrade_to_upgrade_type(
     async with brokers(answer=answer) as (rig,):
         await rig.ask(UPDATE(feature_updates=[update(-1, allow_downgrade=allowed)]), 0)
         (forwarded,) = rig.controller.seen
-        assert isinstance(forwarded, UpdateFeaturesRequest)
+        assert isinstance(forwarded, UpdateFeaturesRequestRpc)
         assert (forwarded.updates[0].upgrade_type, forwarded.updates[0].level) == (kind, 0)
 
 
@@ -76,7 +76,7 @@ async def test_update_features_top_level_error_is_that_of_the_faulty_feature() -
     def fail_second_feature(request: RpcRequest) -> RpcResponse:
         codes = (ErrorCode.FEATURE_UPDATE_FAILED, ErrorCode.INVALID_UPDATE_VERSION)
         outcomes = (FeatureOutcome(name="f", error_code=c, error_message=c.name) for c in codes)
-        return UpdateFeaturesResponse(results=tuple(outcomes))
+        return UpdateFeaturesResponseRpc(results=tuple(outcomes))
 
     async with brokers(answer=fail_second_feature) as (rig,):
         response = await rig.ask(UPDATE(feature_updates=[update(17), update(18)]))

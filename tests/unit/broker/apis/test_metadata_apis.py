@@ -13,8 +13,8 @@ from kraftjbod.core.ids import LOST_DIR, TopicId
 from kraftjbod.protocol.messages import DescribeClusterRequest, MetadataRequest
 from kraftjbod.protocol.rpc_messages import (
     CreatedTopic,
-    CreateTopicsRequest,
-    CreateTopicsResponse,
+    CreateTopicsRequestRpc,
+    CreateTopicsResponseRpc,
     RpcRequest,
     RpcResponse,
 )
@@ -66,7 +66,9 @@ async def test_metadata_internal_topic_is_flagged_and_not_auto_created() -> None
         await rig.follow(topic(), partition())
         absent, plain = (await rig.ask(asking("__storage_telemetry", "t"))).topics
         assert absent.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        assert not [seen for seen in rig.controller.seen if isinstance(seen, CreateTopicsRequest)]
+        assert not [
+            seen for seen in rig.controller.seen if isinstance(seen, CreateTopicsRequestRpc)
+        ]
         own = TopicId(b"s" * 16)
         await rig.follow(topic("__storage_telemetry", own), partition(topic_id=own))
         (present,) = (await rig.ask(asking("__storage_telemetry"))).topics
@@ -76,9 +78,9 @@ async def test_metadata_internal_topic_is_flagged_and_not_auto_created() -> None
 
 async def test_metadata_creates_topics_only_if_client_and_broker_allow_it() -> None:
     def answer(request: RpcRequest) -> RpcResponse:
-        if isinstance(request, CreateTopicsRequest):
+        if isinstance(request, CreateTopicsRequestRpc):
             refused = ErrorCode.INVALID_TOPIC_EXCEPTION
-            return CreateTopicsResponse(
+            return CreateTopicsResponseRpc(
                 topics=tuple(
                     CreatedTopic(
                         name=t.name,
@@ -136,8 +138,8 @@ async def test_describe_cluster_with_other_endpoint_type_returns_error_of_kip_91
 
 async def test_metadata_concurrent_auto_creation_sends_one_create_request() -> None:
     def answer(request: RpcRequest) -> RpcResponse:
-        if isinstance(request, CreateTopicsRequest):
-            return CreateTopicsResponse(
+        if isinstance(request, CreateTopicsRequestRpc):
+            return CreateTopicsResponseRpc(
                 topics=tuple(CreatedTopic(name=t.name) for t in request.topics)
             )
         return accept(request)

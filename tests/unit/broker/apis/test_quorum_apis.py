@@ -9,13 +9,13 @@ from kraftjbod.core.ids import BrokerId, DirectoryId, Uuid
 from kraftjbod.metadata.records import RegisterControllerRecord
 from kraftjbod.protocol.kafka_codec import message
 from kraftjbod.protocol.rpc_controller_messages import (
-    UnregisterControllerRequest,
-    UnregisterControllerResponse,
+    UnregisterControllerRequestRpc,
+    UnregisterControllerResponseRpc,
 )
 from kraftjbod.protocol.rpc_messages import RpcRequest, RpcResponse
 from kraftjbod.protocol.rpc_quorum_messages import (
-    DescribeQuorumRequest,
-    DescribeQuorumResponse,
+    DescribeQuorumRequestRpc,
+    DescribeQuorumResponseRpc,
     QuorumReplica,
 )
 from tests.unit.broker.broker_rig import accept, brokers
@@ -23,7 +23,7 @@ from tests.unit.broker.broker_rig import accept, brokers
 DESCRIBE = message("DescribeQuorumRequest")
 UNREGISTER = message("UnregisterControllerRequest")
 DIRECTORY = DirectoryId(bytes(15) + b"\x07")
-QUORUM = DescribeQuorumResponse(
+QUORUM = DescribeQuorumResponseRpc(
     node_id=BrokerId(100),
     cluster_id="c",
     leader_id=100,
@@ -47,7 +47,7 @@ QUORUM = DescribeQuorumResponse(
 
 
 def answer(request: RpcRequest) -> RpcResponse:
-    return QUORUM if isinstance(request, DescribeQuorumRequest) else accept(request)
+    return QUORUM if isinstance(request, DescribeQuorumRequestRpc) else accept(request)
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
@@ -74,7 +74,7 @@ async def test_describe_quorum_returns_voters_observers_and_nodes(version: int) 
 
 async def test_describe_quorum_without_a_leader_returns_not_controller() -> None:
     def refuse(request: RpcRequest) -> RpcResponse:
-        if isinstance(request, DescribeQuorumRequest):
+        if isinstance(request, DescribeQuorumRequestRpc):
             raise NotControllerError("no leader is known")
         return accept(request)
 
@@ -112,11 +112,11 @@ async def test_unregister_controller_forwards_the_incarnation_in_metadata() -> N
     )
 
     def forget(request: RpcRequest) -> RpcResponse:
-        if not isinstance(request, UnregisterControllerRequest):
+        if not isinstance(request, UnregisterControllerRequestRpc):
             return accept(request)
         if request.found_incarnation_id is None:
             raise OperatingError("who?", code=ErrorCode.BROKER_ID_NOT_REGISTERED)
-        return UnregisterControllerResponse()
+        return UnregisterControllerResponseRpc()
 
     async with brokers(answer=forget) as (rig,):
         await rig.follow(known)
@@ -124,7 +124,7 @@ async def test_unregister_controller_forwards_the_incarnation_in_metadata() -> N
         seen = [
             (request.controller_id, request.found_incarnation_id)
             for request in rig.controller.seen
-            if isinstance(request, UnregisterControllerRequest)
+            if isinstance(request, UnregisterControllerRequestRpc)
         ]
     assert [(one.error_code, one.error_message) for one in answers] == [
         (0, None),

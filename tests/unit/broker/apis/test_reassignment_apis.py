@@ -8,10 +8,10 @@ from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import BrokerId
 from kraftjbod.protocol.kafka_codec import message
 from kraftjbod.protocol.rpc_config_messages import (
-    AlterPartitionReassignmentsRequest,
-    AlterPartitionReassignmentsResponse,
-    ListPartitionReassignmentsRequest,
-    ListPartitionReassignmentsResponse,
+    AlterPartitionReassignmentsRequestRpc,
+    AlterPartitionReassignmentsResponseRpc,
+    ListPartitionReassignmentsRequestRpc,
+    ListPartitionReassignmentsResponseRpc,
     OngoingReassignment,
     ReassignedPartition,
     ReassignmentOutcome,
@@ -30,8 +30,8 @@ LIST = message("ListPartitionReassignmentsRequest")
 def answer(request: RpcRequest) -> RpcResponse:
     """Reject partition 9, accept all others, and list topic a as ongoing."""
     match request:
-        case AlterPartitionReassignmentsRequest():
-            return AlterPartitionReassignmentsResponse(
+        case AlterPartitionReassignmentsRequestRpc():
+            return AlterPartitionReassignmentsResponseRpc(
                 partitions=tuple(
                     ReassignmentOutcome(
                         topic=p.topic,
@@ -42,7 +42,7 @@ def answer(request: RpcRequest) -> RpcResponse:
                     for p in request.partitions
                 )
             )
-        case ListPartitionReassignmentsRequest():
+        case ListPartitionReassignmentsRequestRpc():
             ongoing = OngoingReassignment(
                 topic="a",
                 partition=1,
@@ -50,7 +50,7 @@ def answer(request: RpcRequest) -> RpcResponse:
                 adding_replicas=(BrokerId(2),),
                 removing_replicas=(BrokerId(1),),
             )
-            return ListPartitionReassignmentsResponse(partitions=(ongoing,))
+            return ListPartitionReassignmentsResponseRpc(partitions=(ongoing,))
         case _:
             return accept(request)
 
@@ -76,7 +76,7 @@ async def test_alter_reassignments_forwards_replicas_and_target_directories() ->
         response = await rig.ask(ALTER(topics=topics, allow_replication_factor_change=False))
         # Before a cancellation the broker lists the ongoing reassignments.
         _, forwarded = rig.controller.seen
-        assert forwarded == AlterPartitionReassignmentsRequest(
+        assert forwarded == AlterPartitionReassignmentsRequestRpc(
             partitions=(
                 ReassignedPartition(
                     topic="a",
@@ -115,8 +115,8 @@ async def test_list_reassignments_forwards_the_named_partitions() -> None:
         await rig.ask(LIST(topics=[asked("a", 1), asked("b", 0), asked("a", 2)]))
         await rig.ask(LIST(topics=None))
         assert rig.controller.seen == [
-            ListPartitionReassignmentsRequest(partitions={"a": (1, 2), "b": (0,)}),
-            ListPartitionReassignmentsRequest(partitions=None),
+            ListPartitionReassignmentsRequestRpc(partitions={"a": (1, 2), "b": (0,)}),
+            ListPartitionReassignmentsRequestRpc(partitions=None),
         ]
 
 

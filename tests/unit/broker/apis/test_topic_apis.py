@@ -19,13 +19,13 @@ from kraftjbod.protocol.kafka_codec import message
 from kraftjbod.protocol.rpc_config_messages import ConfigSource
 from kraftjbod.protocol.rpc_messages import (
     CreatedTopic,
-    CreatePartitionsRequest,
-    CreatePartitionsResponse,
-    CreateTopicsRequest,
-    CreateTopicsResponse,
+    CreatePartitionsRequestRpc,
+    CreatePartitionsResponseRpc,
+    CreateTopicsRequestRpc,
+    CreateTopicsResponseRpc,
     DeletedTopic,
-    DeleteTopicsRequest,
-    DeleteTopicsResponse,
+    DeleteTopicsRequestRpc,
+    DeleteTopicsResponseRpc,
     FindTopicsRequest,
     FindTopicsResponse,
     FoundTopic,
@@ -51,19 +51,19 @@ def answer(request: RpcRequest) -> RpcResponse:
                     for ref in request.topics
                 )
             )
-        case CreateTopicsRequest():
-            return CreateTopicsResponse(
+        case CreateTopicsRequestRpc():
+            return CreateTopicsResponseRpc(
                 topics=tuple(
                     CreatedTopic(name=t.name, topic_id=TOPIC_ID, num_partitions=t.num_partitions)
                     for t in request.topics
                 )
             )
-        case DeleteTopicsRequest():
-            return DeleteTopicsResponse(
+        case DeleteTopicsRequestRpc():
+            return DeleteTopicsResponseRpc(
                 topics=tuple(DeletedTopic(name=t.name, topic_id=t.topic_id) for t in request.topics)
             )
-        case CreatePartitionsRequest():
-            return CreatePartitionsResponse(
+        case CreatePartitionsRequestRpc():
+            return CreatePartitionsResponseRpc(
                 topics=tuple(GrownTopic(name=t.name) for t in request.topics)
             )
         case _:
@@ -74,10 +74,10 @@ async def test_create_topics_response_contains_topic_configs() -> None:
     """KIP-525: since version 5, sorted by name, each value with its source."""
 
     def created(request: RpcRequest) -> RpcResponse:
-        if not isinstance(request, CreateTopicsRequest):
+        if not isinstance(request, CreateTopicsRequestRpc):
             return accept(request)
         exists = ErrorCode.TOPIC_ALREADY_EXISTS
-        return CreateTopicsResponse(
+        return CreateTopicsResponseRpc(
             topics=tuple(
                 CreatedTopic(name=t.name, error_code=exists)
                 if t.name == "old"
@@ -146,7 +146,7 @@ async def test_new_topics_use_broker_defaults_unless_the_request_names_values(
         made = {
             topic.name: (topic.num_partitions, topic.replication_factor)
             for request in rig.controller.seen
-            if isinstance(request, CreateTopicsRequest)
+            if isinstance(request, CreateTopicsRequestRpc)
             for topic in request.topics
         }
         assert made == {"by-asking": expected, "by-order": expected, "said": (7, 1)}
@@ -242,7 +242,7 @@ async def test_delete_topics_with_older_controller_sends_topic_names() -> None:
     async with brokers(answer=older) as (rig,):
         assert [r.error_code for r in (await rig.ask(DELETE_OLD)).responses] == [0]
         deletion = rig.controller.seen[-1]
-        assert isinstance(deletion, DeleteTopicsRequest) and deletion.topics[0].name == "old"
+        assert isinstance(deletion, DeleteTopicsRequestRpc) and deletion.topics[0].name == "old"
 
 
 @pytest.mark.parametrize("disabled_by", ["broker", "controller"])
@@ -250,7 +250,7 @@ async def test_delete_topics_with_deletion_disabled_keeps_topics(disabled_by: st
     """Versions before 3 have no error code for this case."""
 
     def refusing(request: RpcRequest) -> RpcResponse:
-        if isinstance(request, DeleteTopicsRequest):
+        if isinstance(request, DeleteTopicsRequestRpc):
             raise OperatingError("disabled", code=ErrorCode.TOPIC_DELETION_DISABLED)
         return answer(request)
 
@@ -261,7 +261,7 @@ async def test_delete_topics_with_deletion_disabled_keeps_topics(disabled_by: st
         old_version = DELETE(topic_names=["old"], timeout_ms=5_000)
         (old,) = (await rig.ask(old_version, 2)).responses
         assert (old.name, old.error_code) == ("old", ErrorCode.INVALID_REQUEST)
-        asked = any(isinstance(seen, DeleteTopicsRequest) for seen in rig.controller.seen)
+        asked = any(isinstance(seen, DeleteTopicsRequestRpc) for seen in rig.controller.seen)
         assert asked == (disabled_by == "controller")
 
 

@@ -21,8 +21,8 @@ from kraftjbod.core.ids import BrokerEpoch, BrokerId, DirectoryId, TopicId, Uuid
 from kraftjbod.core.metadata_version import MetadataVersion
 from kraftjbod.core.node_config import Voter
 from kraftjbod.protocol.rpc_config_messages import (
-    ListPartitionReassignmentsRequest,
-    ListPartitionReassignmentsResponse,
+    ListPartitionReassignmentsRequestRpc,
+    ListPartitionReassignmentsResponseRpc,
 )
 from kraftjbod.protocol.rpc_messages import (
     AllocateProducerIdsRequest,
@@ -30,8 +30,8 @@ from kraftjbod.protocol.rpc_messages import (
     BrokerHeartbeatRequest,
     BrokerHeartbeatResponse,
     CreatedTopic,
-    CreateTopicsRequest,
-    CreateTopicsResponse,
+    CreateTopicsRequestRpc,
+    CreateTopicsResponseRpc,
     NewTopic,
     RpcRequest,
     RpcResponse,
@@ -52,8 +52,8 @@ PATIENT_MS = 60_000
 def ids(request: RpcRequest) -> RpcResponse:
     if isinstance(request, FetchMetadataRequest):
         return FetchMetadataResponse(high_watermark=9)
-    if isinstance(request, ListPartitionReassignmentsRequest):
-        return ListPartitionReassignmentsResponse(partitions=())
+    if isinstance(request, ListPartitionReassignmentsRequestRpc):
+        return ListPartitionReassignmentsResponseRpc(partitions=())
     return AllocateProducerIdsResponse(producer_id_start=1_000, producer_id_count=1_000)
 
 
@@ -263,15 +263,15 @@ async def test_metadata_poll_may_use_a_follower_but_other_calls_do_not() -> None
 
 async def test_forward_retries_with_an_older_version_at_an_older_controller() -> None:
     """No client could create a topic while brokers were upgraded before their controllers."""
-    created = CreateTopicsResponse(topics=(CreatedTopic(name="t"),))
+    created = CreateTopicsResponseRpc(topics=(CreatedTopic(name="t"),))
 
     def older(request: RpcRequest) -> RpcResponse:
-        assert isinstance(request, CreateTopicsRequest)
+        assert isinstance(request, CreateTopicsRequestRpc)
         if request.topic_ids:
             raise OperatingError("version 1 is not served here", code=ErrorCode.UNSUPPORTED_VERSION)
         return created
 
-    wanted = CreateTopicsRequest(
+    wanted = CreateTopicsRequestRpc(
         topics=(NewTopic(name="t", num_partitions=1, replication_factor=1),),
         topic_ids=(TopicId(b"t" * 16),),
     )

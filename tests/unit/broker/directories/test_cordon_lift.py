@@ -10,8 +10,8 @@ from structlog.testing import capture_logs
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.metadata.records import ConfigRecord, ResourceType
 from kraftjbod.protocol.rpc_config_messages import (
-    IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsResponse,
+    IncrementalAlterConfigsRequestRpc,
+    IncrementalAlterConfigsResponseRpc,
     ResourceOutcome,
 )
 from kraftjbod.protocol.rpc_messages import RpcRequest, RpcResponse
@@ -21,7 +21,7 @@ from tests.unit.broker.directories.test_log_dir_admin import die, in_order, perf
 
 def controller(code: ErrorCode = ErrorCode.NONE) -> object:
     def answer(request: RpcRequest) -> RpcResponse:
-        if not isinstance(request, IncrementalAlterConfigsRequest):
+        if not isinstance(request, IncrementalAlterConfigsRequestRpc):
             return in_order(request)
         if code is ErrorCode.NOT_CONTROLLER:
             raise OperatingError("no controller", code=ErrorCode.INVALID_REQUEST)
@@ -32,7 +32,7 @@ def controller(code: ErrorCode = ErrorCode.NONE) -> object:
             error_code=code,
             error_message="not now",
         )
-        return IncrementalAlterConfigsResponse(resources=(outcome,))
+        return IncrementalAlterConfigsResponseRpc(resources=(outcome,))
 
     return answer
 
@@ -41,7 +41,7 @@ def asked(rig: BrokerRig) -> Sequence[tuple[str, str, int, str | None, str | Non
     return [
         (resource.name, change.name, change.operation, change.value, change.base)
         for request in rig.controller.seen
-        if isinstance(request, IncrementalAlterConfigsRequest)
+        if isinstance(request, IncrementalAlterConfigsRequestRpc)
         for resource in request.resources
         for change in resource.changes
     ]

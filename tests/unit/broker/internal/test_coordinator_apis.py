@@ -11,8 +11,8 @@ from kraftjbod.core.errors import ErrorCode
 from kraftjbod.protocol.messages import FindCoordinatorRequest
 from kraftjbod.protocol.rpc_messages import (
     CreatedTopic,
-    CreateTopicsRequest,
-    CreateTopicsResponse,
+    CreateTopicsRequestRpc,
+    CreateTopicsResponseRpc,
     RpcRequest,
     RpcResponse,
 )
@@ -52,13 +52,13 @@ async def test_find_coordinator_creates_the_internal_topic_and_logs_a_failure_on
     topics: list[Any] = []
 
     def answering(request: RpcRequest) -> RpcResponse:
-        if not isinstance(request, CreateTopicsRequest):
+        if not isinstance(request, CreateTopicsRequestRpc):
             return accept(request)
         topics.extend(request.topics)
         created = CreatedTopic(
             name=request.topics[0].name, error_code=codes.pop(0), error_message="too few brokers"
         )
-        return CreateTopicsResponse(topics=(created,))
+        return CreateTopicsResponseRpc(topics=(created,))
 
     async with brokers(answer=answering) as (rig,):
         with capture_logs() as lines:

@@ -11,8 +11,8 @@ from kraftjbod.broker.internal.internal_topics import InternalTopic
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.protocol.rpc_messages import (
     CreatedTopic,
-    CreateTopicsRequest,
-    CreateTopicsResponse,
+    CreateTopicsRequestRpc,
+    CreateTopicsResponseRpc,
     RpcRequest,
     RpcResponse,
 )
@@ -33,13 +33,13 @@ async def test_topic_creator_retries_until_there_are_enough_brokers() -> None:
     codes = [ErrorCode.INVALID_REPLICATION_FACTOR, ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS]
 
     def answering(request: RpcRequest) -> RpcResponse:
-        if not isinstance(request, CreateTopicsRequest):
+        if not isinstance(request, CreateTopicsRequestRpc):
             return accept(request)
         (wanted,) = request.topics
         assert (wanted.num_partitions, wanted.replication_factor) == (2, 3)
         assert wanted.configs == {"cleanup.policy": "compact"}
         created = CreatedTopic(name=wanted.name, error_code=codes.pop(0), error_message="too few")
-        return CreateTopicsResponse(topics=(created,))
+        return CreateTopicsResponseRpc(topics=(created,))
 
     async with brokers(answer=answering) as (rig,):
         creator = rig.parts.topic_creator

@@ -15,8 +15,8 @@ from kraftjbod.protocol.record_batch import Compression, read_header
 from kraftjbod.protocol.records import read_records
 from kraftjbod.protocol.rpc_messages import (
     CreatedTopic,
-    CreateTopicsRequest,
-    CreateTopicsResponse,
+    CreateTopicsRequestRpc,
+    CreateTopicsResponseRpc,
     RpcRequest,
     RpcResponse,
 )
@@ -81,13 +81,13 @@ def figures(rig: BrokerRig) -> tuple[float, float]:
 
 def creator(code: ErrorCode = ErrorCode.NONE) -> Any:
     def answering(request: RpcRequest) -> RpcResponse:
-        if not isinstance(request, CreateTopicsRequest):
+        if not isinstance(request, CreateTopicsRequestRpc):
             return accept(request)
         (wanted,) = request.topics
         created = CreatedTopic(
             name=wanted.name, error_code=code, error_message="refused by the test"
         )
-        return CreateTopicsResponse(topics=(created,))
+        return CreateTopicsResponseRpc(topics=(created,))
 
     return answering
 
@@ -97,7 +97,7 @@ def requested_factors(rig: BrokerRig) -> list[int]:
     return [
         request.topics[0].replication_factor
         for request in rig.controller.seen
-        if isinstance(request, CreateTopicsRequest)
+        if isinstance(request, CreateTopicsRequestRpc)
     ]
 
 

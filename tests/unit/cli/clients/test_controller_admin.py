@@ -14,8 +14,8 @@ from kraftjbod.core.errors import ErrorCode, NotControllerError, OperatingError
 from kraftjbod.core.ids import BrokerId
 from kraftjbod.core.metadata_version import MetadataVersion
 from kraftjbod.protocol.rpc_controller_messages import (
-    DescribeClusterRequest,
-    DescribeClusterResponse,
+    DescribeClusterRequestRpc,
+    DescribeClusterResponseRpc,
     DescribedController,
     DescribedFeature,
 )
@@ -24,7 +24,7 @@ from tests.golden.transcript import World
 from tests.unit.broker.scripted_controller import ScriptedController, serving
 from tests.unit.cli.mini_broker import invoke
 
-CLUSTER = DescribeClusterResponse(
+CLUSTER = DescribeClusterResponseRpc(
     cluster_id="c",
     controller_id=BrokerId(100),
     epoch=9,
@@ -51,7 +51,7 @@ async def _ask(tool: click.Command, world: World, *words: str) -> tuple[int, str
     """Invoke the tool with three addresses: an unreachable, a standby and the active controller."""
 
     def answer(request: RpcRequest) -> RpcResponse:
-        return CLUSTER if isinstance(request, DescribeClusterRequest) else world.ask(request)
+        return CLUSTER if isinstance(request, DescribeClusterRequestRpc) else world.ask(request)
 
     standby, active = ScriptedController(_standby), ScriptedController(answer)
     async with serving(standby, active):

@@ -12,8 +12,8 @@ from kraftjbod.protocol.rpc_config_messages import (
 )
 from kraftjbod.protocol.rpc_messages import RpcRequest, RpcResponse
 from kraftjbod.protocol.rpc_quorum_messages import (
-    DescribeQuorumRequest,
-    DescribeQuorumResponse,
+    DescribeQuorumRequestRpc,
+    DescribeQuorumResponseRpc,
     QuorumReplica,
 )
 from tests.unit.broker.scripted_controller import ScriptedController, serving
@@ -50,12 +50,12 @@ async def test_call_follows_leader_endpoint_that_a_follower_names() -> None:
     leader = ScriptedController(_active)
 
     def follows(request: RpcRequest) -> RpcResponse:
-        if not isinstance(request, DescribeQuorumRequest):
+        if not isinstance(request, DescribeQuorumRequestRpc):
             return _standby(request)
         endpoint = f"CONTROLLER://127.0.0.1:{leader.server.port}"
         voters = [QuorumReplica(node_id=i) for i in (7, 8)]
         voters[1] = QuorumReplica(node_id=8, endpoints=(endpoint,))
-        return DescribeQuorumResponse(node_id=7, cluster_id="c", leader_id=8, voters=voters)
+        return DescribeQuorumResponseRpc(node_id=7, cluster_id="c", leader_id=8, voters=voters)
 
     follower = ScriptedController(follows)
     async with serving(follower, leader), _client(follower) as client:

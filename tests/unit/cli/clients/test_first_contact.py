@@ -14,7 +14,7 @@ from kraftjbod.cli.clients.cluster_client import ClusterClient
 from kraftjbod.cli.clients.first_contact import reach
 from kraftjbod.core.errors import NotControllerError
 from kraftjbod.protocol.rpc_config_messages import (
-    ListPartitionReassignmentsResponse,
+    ListPartitionReassignmentsResponseRpc,
 )
 from kraftjbod.protocol.rpc_messages import (
     RpcRequest,
@@ -70,7 +70,7 @@ async def test_reach_succeeds_once_the_cluster_starts() -> None:
 
 
 def _active(_: RpcRequest) -> RpcResponse:
-    return ListPartitionReassignmentsResponse(partitions=())
+    return ListPartitionReassignmentsResponseRpc(partitions=())
 
 
 def _standby(_: RpcRequest) -> RpcResponse:

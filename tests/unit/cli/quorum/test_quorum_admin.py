@@ -8,7 +8,7 @@ from kraftjbod.cli.clients.cluster_client import ClusterClient
 from kraftjbod.cli.quorum.quorum_admin import QuorumReplica, describe_quorum, require_leader
 from kraftjbod.core.errors import OperatingError
 from kraftjbod.protocol.rpc_messages import RpcRequest, RpcResponse
-from kraftjbod.protocol.rpc_quorum_messages import DescribeQuorumRequest
+from kraftjbod.protocol.rpc_quorum_messages import DescribeQuorumRequestRpc
 from tests.unit.broker.apis.test_quorum_apis import DIRECTORY, QUORUM
 from tests.unit.broker.broker_rig import accept, brokers
 
@@ -16,7 +16,7 @@ from tests.unit.broker.broker_rig import accept, brokers
 @pytest.mark.parametrize("leader", [100, 7])
 async def test_describe_quorum_through_broker_returns_controllers_view(leader: int) -> None:
     def answer(request: RpcRequest) -> RpcResponse:
-        if isinstance(request, DescribeQuorumRequest):
+        if isinstance(request, DescribeQuorumRequestRpc):
             return QUORUM.model_copy(update={"leader_id": leader})
         return accept(request)
 

@@ -12,7 +12,7 @@ from kraftjbod.protocol import rpc_messages as m
 from kraftjbod.protocol.rpc_config_messages import (
     AlteredResource,
     ConfigChange,
-    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsRequestRpc,
 )
 from kraftjbod.protocol.rpc_quorum_messages import FetchMetadataRequest
 from kraftjbod.testing.simulation import SimulatedCluster
@@ -138,7 +138,7 @@ def test_broker_rejects_metadata_log_that_diverges_before_its_end() -> None:
             value = change.changes[0].model_copy(update={"value": str(1_048_576 + size)})
             client.run(
                 controllers.call(
-                    IncrementalAlterConfigsRequest(
+                    IncrementalAlterConfigsRequestRpc(
                         resources=(change.model_copy(update={"changes": (value,)}),),
                         validated_by=BrokerId(1),
                     )

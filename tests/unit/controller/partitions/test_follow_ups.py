@@ -198,9 +198,9 @@ async def test_controller_answers_heartbeats_between_two_parts(node: Node) -> No
     assert node.managers.index.led_count(TWO) == PARTITIONS
 
 
-def _many() -> m.CreateTopicsRequest:
+def _many() -> m.CreateTopicsRequestRpc:
     topic = m.NewTopic(name="t", num_partitions=PARTITIONS, replication_factor=2)
-    return m.CreateTopicsRequest(topics=(topic,), topic_ids=(TopicId(bytes(16)),))
+    return m.CreateTopicsRequestRpc(topics=(topic,), topic_ids=(TopicId(bytes(16)),))
 
 
 async def _answered_meanwhile(node: Node, ask: Callable[[], Awaitable[object]]) -> None:

@@ -11,11 +11,11 @@ from kraftjbod.core.errors import ErrorCode, OperatingError, RequestTimedOutErro
 from kraftjbod.core.ids import BrokerId
 from kraftjbod.protocol import rpc_messages as m
 from kraftjbod.protocol.rpc_quorum_messages import (
-    AddRaftVoterRequest,
-    DescribeQuorumRequest,
-    DescribeQuorumResponse,
+    AddRaftVoterRequestRpc,
+    DescribeQuorumRequestRpc,
+    DescribeQuorumResponseRpc,
     FetchMetadataRequest,
-    RemoveRaftVoterRequest,
+    RemoveRaftVoterRequestRpc,
 )
 from kraftjbod.raft.machine.messages import AppendReply, Observe
 from kraftjbod.raft.machine.voter_set import ReplicaKey, Voter, VoterSet
@@ -24,7 +24,7 @@ from tests.golden.transcript import directory
 from tests.unit.controller.conftest import ONE, TWO, Node
 
 EIGHT = ReplicaKey(BrokerId(8), directory("n"))
-ADD_EIGHT = AddRaftVoterRequest(
+ADD_EIGHT = AddRaftVoterRequestRpc(
     voter_id=EIGHT.node_id, directory_id=directory("n"), endpoints=("C://c8:9090",)
 )
 
@@ -35,8 +35,8 @@ async def test_describe_quorum_reports_log_end_and_observers(node: Node) -> None
     await controller.handle(
         FetchMetadataRequest(broker_id=BrokerId(1), fetch_offset=0, max_wait_ms=0, max_bytes=1000)
     )
-    found = await controller.handle(DescribeQuorumRequest())
-    assert isinstance(found, DescribeQuorumResponse)
+    found = await controller.handle(DescribeQuorumRequestRpc())
+    assert isinstance(found, DescribeQuorumResponseRpc)
     assert (found.leader_id, found.node_id, found.high_watermark) == (9, 9, end)
     (voter,), (observer,) = found.voters, found.observers
     assert (voter.node_id, voter.log_end_offset) == (9, end)
@@ -63,7 +63,7 @@ async def test_decisions_and_voter_changes_wait_for_commit_of_a_voter_change(
     with pytest.raises(OperatingError, match=r"raise kraft\.version"):
         await node.controller.handle(ADD_EIGHT)
     name = m.FeatureUpdate(name="kraft.version", level=1, upgrade_type=1)
-    name_voters = m.UpdateFeaturesRequest(updates=(name,))
+    name_voters = m.UpdateFeaturesRequestRpc(updates=(name,))
     await asyncio.gather(
         node.controller.handle(name_voters),
         node.register(),
@@ -79,7 +79,7 @@ async def test_decisions_and_voter_changes_wait_for_commit_of_a_voter_change(
     end = driver.next_offset
     waiting = asyncio.create_task(node.register("c", broker_id=BrokerId(3)))
     named = asyncio.create_task(node.controller.handle(name_voters))
-    remove = RemoveRaftVoterRequest(voter_id=BrokerId(9), directory_id=directory("m"))
+    remove = RemoveRaftVoterRequestRpc(voter_id=BrokerId(9), directory_id=directory("m"))
     with pytest.raises(RequestTimedOutError, match="another change") as refused:
         await node.controller.handle(remove)
     assert refused.value.code is ErrorCode.REQUEST_TIMED_OUT

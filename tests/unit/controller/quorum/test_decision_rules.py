@@ -14,9 +14,9 @@ CANCEL = c.ReassignedPartition(topic="t", partition=0, replicas=None)
 @pytest.mark.parametrize(
     ("request_", "expected"),
     [
-        (c.AlterPartitionReassignmentsRequest(partitions=(CANCEL,)), False),
-        (m.UpdateFeaturesRequest(updates=()), True),
-        (m.DeleteTopicsRequest(topics=()), False),
+        (c.AlterPartitionReassignmentsRequestRpc(partitions=(CANCEL,)), False),
+        (m.UpdateFeaturesRequestRpc(updates=()), True),
+        (m.DeleteTopicsRequestRpc(topics=()), False),
     ],
 )
 def test_grows_of_cancel_update_and_delete(request_: m.RpcRequest, expected: bool) -> None:

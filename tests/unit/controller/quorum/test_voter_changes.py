@@ -17,8 +17,8 @@ from kraftjbod.controller.quorum.voter_changes import (
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import BrokerId, DirectoryId
 from kraftjbod.core.metadata_version import KRAFT_VERSION
-from kraftjbod.protocol.rpc_messages import FeatureUpdate, UpdateFeaturesRequest
-from kraftjbod.protocol.rpc_quorum_messages import AddRaftVoterRequest, RemoveRaftVoterRequest
+from kraftjbod.protocol.rpc_messages import FeatureUpdate, UpdateFeaturesRequestRpc
+from kraftjbod.protocol.rpc_quorum_messages import AddRaftVoterRequestRpc, RemoveRaftVoterRequestRpc
 from kraftjbod.raft.machine.voter_set import ReplicaKey, Voter, VoterSet
 
 DIRS = {BrokerId(i): DirectoryId(bytes(15) + bytes([i])) for i in (1, 2, 3)}
@@ -32,15 +32,15 @@ STATIC = VoterSet(tuple(Voter(ReplicaKey(BrokerId(i)), (f"C://c{i}:9090",)) for 
 NAMED = VoterSet((voter(1), voter(2)))
 
 
-def add(node: int, *endpoints: str) -> AddRaftVoterRequest:
-    return AddRaftVoterRequest(
+def add(node: int, *endpoints: str) -> AddRaftVoterRequestRpc:
+    return AddRaftVoterRequestRpc(
         voter_id=BrokerId(node), directory_id=DIRS[BrokerId(node)], endpoints=endpoints
     )
 
 
-def remove(node: int, directory: int | None = None) -> RemoveRaftVoterRequest:
+def remove(node: int, directory: int | None = None) -> RemoveRaftVoterRequestRpc:
     directory_id = DIRS[BrokerId(directory or node)]
-    return RemoveRaftVoterRequest(voter_id=BrokerId(node), directory_id=directory_id)
+    return RemoveRaftVoterRequestRpc(voter_id=BrokerId(node), directory_id=directory_id)
 
 
 def test_repeated_voter_change_counts_as_done_if_it_was_needed() -> None:
@@ -97,5 +97,5 @@ def test_kraft_version_update_allows_upgrades_only(
     voters: VoterSet, level: int, is_refused: bool
 ) -> None:
     update = FeatureUpdate(name=KRAFT_VERSION, level=level, upgrade_type=1)
-    problem = problem_of_update(voters, UpdateFeaturesRequest(updates=(update,)))
+    problem = problem_of_update(voters, UpdateFeaturesRequestRpc(updates=(update,)))
     assert (problem is not None) is is_refused

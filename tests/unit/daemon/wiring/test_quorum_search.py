@@ -16,7 +16,7 @@ from kraftjbod.core.loop.timing import ExponentialBackoff
 from kraftjbod.core.metadata_version import KRAFT_VERSION
 from kraftjbod.daemon.wiring.quorum_search import QuorumSearch
 from kraftjbod.protocol.rpc_messages import RpcRequest, RpcResponse
-from kraftjbod.protocol.rpc_quorum_messages import DescribeQuorumResponse, QuorumReplica
+from kraftjbod.protocol.rpc_quorum_messages import DescribeQuorumResponseRpc, QuorumReplica
 from kraftjbod.raft.machine.voter_set import ReplicaKey
 from kraftjbod.testing.simulation import SimulatedCluster
 from tests.unit.broker.scripted_controller import ScriptedController, serving
@@ -69,7 +69,7 @@ async def test_search_finds_voters_through_an_address_that_answers() -> None:
         voter = QuorumReplica(
             node_id=VOTER.node_id, directory_id=VOTER.directory_id, endpoints=("C://c3:9090",)
         )
-        return DescribeQuorumResponse(node_id=BrokerId(1), cluster_id="c", voters=(voter,))
+        return DescribeQuorumResponseRpc(node_id=BrokerId(1), cluster_id="c", voters=(voter,))
 
     first, second = ScriptedController(refuse), ScriptedController(answer)
     found_voters: dict[ReplicaKey, str] = {}

@@ -18,8 +18,8 @@ ELECT = ElectLeadersRequest
 def answer(request: RpcRequest) -> RpcResponse:
     """Answer that partition 1 has its preferred leader and that broker 9 is not registered."""
     match request:
-        case rpc.ElectLeadersRequest():
-            return rpc.ElectLeadersResponse(
+        case rpc.ElectLeadersRequestRpc():
+            return rpc.ElectLeadersResponseRpc(
                 partitions=tuple(
                     rpc.ElectionOutcome(
                         topic=wanted.topic,
@@ -31,10 +31,10 @@ def answer(request: RpcRequest) -> RpcResponse:
                     for wanted in request.partitions
                 )
             )
-        case rpc.UnregisterBrokerRequest():
+        case rpc.UnregisterBrokerRequestRpc():
             if request.broker_id == BrokerId(9):
                 raise OperatingError("no such broker", code=ErrorCode.BROKER_ID_NOT_REGISTERED)
-            return rpc.UnregisterBrokerResponse()
+            return rpc.UnregisterBrokerResponseRpc()
         case _:
             return accept(request)
 

@@ -17,8 +17,8 @@ from kraftjbod.protocol.rpc_messages import (
     AllocateProducerIdsRequest,
     AllocateProducerIdsResponse,
     DeletedTopic,
-    DeleteTopicsRequest,
-    DeleteTopicsResponse,
+    DeleteTopicsRequestRpc,
+    DeleteTopicsResponseRpc,
     RpcRequest,
     RpcResponse,
     TopicRef,
@@ -31,8 +31,8 @@ PATIENT_MS = 60_000
 def answer(request: RpcRequest) -> RpcResponse:
     if isinstance(request, AllocateProducerIdsRequest):
         return AllocateProducerIdsResponse(producer_id_start=0, producer_id_count=1)
-    assert isinstance(request, DeleteTopicsRequest)
-    return DeleteTopicsResponse(
+    assert isinstance(request, DeleteTopicsRequestRpc)
+    return DeleteTopicsResponseRpc(
         topics=tuple(DeletedTopic(name=ref.name, topic_id=ref.topic_id) for ref in request.topics)
     )
 
@@ -48,7 +48,7 @@ async def deleted(controller: ScriptedController, names: list[str]) -> dict[str 
         outcomes = await forward(
             channel,
             (TopicRef(name=name) for name in names),
-            ask=lambda part: DeleteTopicsRequest(topics=part),
+            ask=lambda part: DeleteTopicsRequestRpc(topics=part),
             outcomes=lambda response: response.topics,
             refuse=refused,
             timeout_ms=PATIENT_MS,
@@ -95,7 +95,7 @@ async def test_controller_channel_own_call_overtakes_forwarded_client_requests()
         controller.may_answer.clear()
         crowd = [
             asyncio.ensure_future(
-                channel.forward(DeleteTopicsRequest(topics=()), timeout_ms=PATIENT_MS)
+                channel.forward(DeleteTopicsRequestRpc(topics=()), timeout_ms=PATIENT_MS)
             )
             for _ in range(200)
         ]
