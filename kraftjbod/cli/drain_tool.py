@@ -51,7 +51,7 @@ class Order:
 @tool(
     epilog="Exit codes: 0 it is empty, or with --dry-run everything fits; 1 something went wrong; "
     "2 not everything fits elsewhere, and nothing was moved (or wrong usage); 130 interrupted, and "
-    "moves go on.",
+    "moves continue.",
 )
 @connection_options
 @click.option("--dir", "directory", metavar="BROKER:PATH|ID", help="Empty this log directory.")
@@ -88,7 +88,7 @@ def main(
     if (directory is None) == (broker is None):
         raise click.UsageError("give exactly one of --dir, --broker")
     if cancel and (dry_run or throttle is not None):
-        raise click.UsageError("--cancel stands alone")
+        raise click.UsageError("--cancel excludes the other options")
     if broker is not None and across_brokers:
         raise click.UsageError("--across-brokers belongs to --dir")
     path = None
@@ -126,8 +126,8 @@ async def _perform(cluster: ClusterAddress, order: Order) -> None:
             await _drain(client, order)
         except asyncio.CancelledError:
             click.echo(
-                "Interrupted. What was begun goes on, and the cordon stays. Give the same order "
-                "again to resume, or with --cancel to take it back.",
+                "Interrupted. Moves in progress continue, and the cordon stays. Run the same "
+                "command again to resume, or with --cancel to cancel the moves.",
                 err=True,
             )
             raise

@@ -195,7 +195,7 @@ def _forget_metadata(vfs: RealVfs, metadata_dir: str, answer: Answer) -> None:
         return
     answer.say(
         f"Forgotten: metadata log {known.metadata_log_id}, followed up to offset {known.offset}. "
-        f"The broker takes the first other log that it hears of.",
+        f"The broker will follow the next metadata log that it receives.",
         forgotten={"metadataLogId": str(known.metadata_log_id), "offset": known.offset},
     )
 
@@ -385,8 +385,8 @@ class Formatter:
         if sign is None or self._replace_lost:
             return
         raise StartupError(
-            f"{metadata_dir} has no metadata, but cluster {self._cluster_id} has lived already: "
-            f"{sign}. Formatted again, the controller would begin with an empty metadata log, "
+            f"{metadata_dir} has no metadata, but cluster {self._cluster_id} already existed: "
+            f"{sign}. If formatted again, the controller would start with an empty metadata log, "
             f"which the cluster's brokers refuse. Put the lost directory back: "
             f"docs/metadata-backup.md says how. If it is lost permanently, use --replace-lost, and "
             f"have each broker forget it with `kraftjbod-storage forget-metadata`."

@@ -245,7 +245,7 @@ class ConfigurationControlManager:
         if not is_broker_id(name):
             raise _error(
                 ErrorCode.INVALID_REQUEST,
-                f"'{name}' is no broker id; an empty name stands for all brokers.",
+                f"'{name}' is not a broker id; an empty name means all brokers.",
             )
         node_id = BrokerId(int(name))
         is_there = node_id in self._state.brokers or node_id in self._state.controllers

@@ -92,7 +92,7 @@ _RETRY_S: Final = 0.2
 _FEW_AT_ONCE: Final = 2
 #: How often a periodic pass checks whether its interval has changed.
 _LOOK_MS: Final = 1000
-_MAYBE_NOT_LEADING: Final = "another controller may lead by now, for this one hears no majority"
+_MAYBE_NOT_LEADING: Final = "this controller hears from no majority, so another may lead"
 #: Requests whose decisions compare the metadata log and the broker's offset in it.
 _NAMED_BY_BROKERS: Final = (BrokerHeartbeatRequest, BrokerRegistrationRequest)
 
@@ -527,7 +527,7 @@ class QuorumController:
         :raises NotControllerError: the state differs from the log, and the process ends.
         """
         if self._broken.done():
-            raise NotControllerError("the controller met an error in its own state and ends")
+            raise NotControllerError("the controller stops after an internal error")
 
     def _start_snapshot(self) -> None:
         """Start a snapshot of a copy of the state: the state itself changes while it is encoded."""

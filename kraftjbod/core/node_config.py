@@ -140,7 +140,9 @@ class StorageSettings(KeyedModel):
             raise ValueError("log.dirs names a directory twice")
         for path, root in permutations(self.data_dirs, 2):
             if is_below(path, root):
-                raise ValueError(f"log.dirs names {path}, which lies in {root}: each is one disk's")
+                raise ValueError(
+                    f"log.dirs names {path}, which is below {root}: each needs its disk"
+                )
         return self
 
     @classmethod

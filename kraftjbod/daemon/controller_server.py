@@ -149,9 +149,9 @@ class ControllerServer:
         fork = await log_dir.run_operation(OpKind.START, lambda: log_dir.vfs.exists(mark))
         if fork and len(self._config.controller_quorum_voters) > 1:
             raise StartupError(
-                f"{mark} wants another metadata log, which only a controller that is alone may "
-                "begin: let controller.quorum.voters name this one only, start it, and take the "
-                "others in afterwards, with metadata directories that are formatted again"
+                f"{mark} requests another metadata log, which only a quorum of one controller may "
+                "start: name only this controller in controller.quorum.voters, start it, and add "
+                "the others afterwards, with metadata directories that are formatted again"
             )
         await self._controller.start(fork=self._alone() if fork else None)
         if fork:
@@ -294,7 +294,7 @@ class ControllerServer:
             self._registration.note_metadata()
 
     def _state(self) -> MetadataState:
-        assert self._controller is not None, "nobody asks before"
+        assert self._controller is not None, "the state is read only after the start"
         return self._controller.state
 
     def _quorum_hosts(self) -> Iterable[str]:

@@ -246,7 +246,7 @@ class ScenarioRun:
         try:
             return await read_back(client, topic, load.loads, lambda _: None, starts=starts)
         except OperatingError as e:
-            self._problems.append(f"what was lost is not known, {topic} cannot be read: {e}")
+            self._problems.append(f"lost records are unknown, {topic} cannot be read: {e}")
             return [unread(one) for one in load.loads]
 
     def _partition(
@@ -279,7 +279,7 @@ class ScenarioRun:
         try:
             yield
         except BaseException:
-            self._report(f"{self._scenario}: undoing what was done")
+            self._report(f"{self._scenario}: undoing the fault")
             try:
                 await fault.undo(client)
             except KraftJbodError as e:

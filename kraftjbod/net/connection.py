@@ -423,7 +423,7 @@ async def start_serving(server: asyncio.Server) -> None:
     # uvloop closes the socket and reports the reason only to the loop's exception handler.
     if any(listener.fileno() < 0 for listener in server.sockets):
         server.close()
-        raise StartupError("cannot listen: somebody else does so at the same address")
+        raise StartupError("cannot listen: the address is in use")
 
 
 def stop_listening(server: asyncio.Server) -> None:

@@ -165,7 +165,9 @@ class Listener:
             async with asyncio.timeout(timeout_ms / 1000):
                 await self._empty.wait()
         except TimeoutError:
-            _log.warning("connections_aborted_at_stop", door=self._name, count=len(self._sessions))
+            _log.warning(
+                "connections_aborted_at_stop", listener=self._name, count=len(self._sessions)
+            )
             for connection in list(self._sessions):
                 connection.abort("the server is stopping")
             await self._empty.wait()
@@ -209,7 +211,7 @@ class Listener:
             self._reported_s = now_s
             _log.warning(
                 "connection_turned_away",
-                door=self._name,
+                listener=self._name,
                 peer=connection.peer,
                 count=self._refused,
                 open=len(self._sessions),

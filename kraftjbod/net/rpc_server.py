@@ -41,7 +41,7 @@ IsBroker = Callable[[RpcRequest], bool]
 """Whether the request, which came from a member, names a registered broker or controller."""
 
 
-def _nobody(_request: RpcRequest) -> bool:
+def _is_no_broker(_request: RpcRequest) -> bool:
     return False
 
 
@@ -73,7 +73,7 @@ def rpc_server(
     port: int,
     handler: RpcHandler,
     peers: ClusterPeers = EVERY_HOST_ALLOWED,
-    is_broker: IsBroker = _nobody,
+    is_broker: IsBroker = _is_no_broker,
     on_peer_closed: PeerClosed = _ignore,
     memory: MemoryBudget | None = None,
     limits: ListenerLimits = DEFAULT_LIMITS,

@@ -12,7 +12,7 @@ import click
 
 from kraftjbod.cli.terminal.command import ToolGroup, tool_group
 
-_DOOR: Final = (
+_INSTALLATION: Final = (
     "The pipeline needs Spark, which is not installed here: run `make spark` in a checkout, or "
     "`pip install kraftjbod[spark]`."
 )
@@ -47,7 +47,7 @@ def job_named(name: str) -> click.Command | None:
 def without_spark(error: ModuleNotFoundError) -> click.ClickException:
     """Return the error for a missing dependency of the extra ``spark``, with installation
     instructions."""
-    return click.ClickException(f"{_DOOR} (missing: {error.name})")
+    return click.ClickException(f"{_INSTALLATION} (missing: {error.name})")
 
 
 class _Jobs(ToolGroup):

@@ -77,7 +77,7 @@ class Pipeline:
 
     async def _make_uneven(self) -> None:
         self.reporter.step(
-            f"Making the disks uneven: topic {uneven_topic.TOPIC} lies on disk-1 of each broker."
+            f"Making the disks uneven: topic {uneven_topic.TOPIC} is on disk-1 of each broker."
         )
         async with ClusterClient(self.cluster.bootstrap_servers) as client:
             await client.retry(client.refresh_metadata)

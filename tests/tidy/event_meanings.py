@@ -202,7 +202,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     ),
     "stray_not_purged": "A stray replica could not be removed. The broker tries again.",
     "stray_purged": "A stray replica was removed after its retention time.",
-    "wall_clock_believed": "The wall clock of this machine is trusted again.",
+    "wall_clock_trusted": "The wall clock of this machine is trusted again.",
     "wall_clock_jumped": (
         "The wall clock jumped. Until it is back, or for a day, retention deletes records only "
         "if they are expired by the times before and after the jump."
@@ -220,7 +220,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     ),
     "replica_fetch_failed": "A leader does not answer. The broker fetches again after a pause.",
     "replica_fetch_resumed": "A leader answers fetches again.",
-    "replica_starts_anew": (
+    "replica_log_restarted": (
         "The leader has none of this replica's offsets any more. The replica restarts at the "
         "leader's log start offset."
     ),
@@ -421,7 +421,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "storage_lost": "The last log directory or the metadata directory is lost. The daemon ends.",
     "metrics_snapshot_failed": "The metrics file could not be written.",
     "metrics_snapshot_waits": "The disk of the metrics file does not answer.",
-    "metrics_snapshots_go_on": "The disk of the metrics file answers again.",
+    "metrics_snapshots_resumed": "The disk of the metrics file answers again.",
     "service_manager_unreachable": "The daemon could not report its state to systemd.",
     "quorum_search_refused": (
         "Another controller does not allow this controller's host (cluster.action.allowed.hosts)."

@@ -282,14 +282,14 @@ class FollowerFetches:
         Deletions wait for followers' log starts (KIP-107), and consumers that read a follower wait
         for the high watermark (KIP-392).
         """
-        is_told_at_once = self._replicas.lets_followers_serve
+        sends_high_watermark = self._replicas.lets_followers_serve
         return (
             data.code is not ErrorCode.NONE
             or data.diverging is not None
             or part.wanted.log_start_offset
             < data.log_start_offset
             != part.reported_log_start_offset
-            or (is_told_at_once and data.high_watermark != part.reported_high_watermark)
+            or (sends_high_watermark and data.high_watermark != part.reported_high_watermark)
         )
 
     def _patience_s(self, wanted: FetchFrom) -> float:

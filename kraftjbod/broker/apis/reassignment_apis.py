@@ -29,7 +29,7 @@ from kraftjbod.protocol.rpc_config_messages import (
     ReassignmentOutcome,
 )
 
-Wish = AlterPartitionReassignmentsRequest.ReassignablePartition
+Reassignable = AlterPartitionReassignmentsRequest.ReassignablePartition
 Altered = AlterPartitionReassignmentsResponse
 Listed = ListPartitionReassignmentsResponse
 _NAMED_TWICE: Final = OperatingError(
@@ -184,7 +184,7 @@ def _refused(topic: str, partition: int, error: OperatingError) -> ReassignmentO
 
 
 def _reassigned_partition(
-    topic: str, partition: Wish, *, was_under_way: bool
+    topic: str, partition: Reassignable, *, was_under_way: bool
 ) -> ReassignedPartition:
     replicas = partition.replicas
     return ReassignedPartition(

@@ -237,13 +237,13 @@ class TopicApis:
             if self._may_delete_topics
             else [_not_deleted(ref, _DELETION_DISABLED) for ref in refs]
         )
-        is_told = context.api_version >= _DELETION_DISABLED_SINCE
+        knows_deletion_disabled = context.api_version >= _DELETION_DISABLED_SINCE
         return DeleteTopicsResponse(
             responses=[
                 DeleteTopicsResponse.DeletableTopicResult(
                     name=topic.name,
                     topic_id=topic.topic_id,
-                    error_code=_code_for_version(topic.error_code, is_told),
+                    error_code=_code_for_version(topic.error_code, knows_deletion_disabled),
                     error_message=topic.error_message,
                 )
                 for topic in deleted

@@ -193,8 +193,8 @@ class LogDirAdmin:
         done, _ = await asyncio.wait({doing}, timeout=timeout_ms / 1000)
         if not done:
             raise RequestTimedOutError(
-                f"{path}: {operation.name.lower()} takes longer than {timeout_ms} ms and goes on; "
-                f"the broker logs its end"
+                f"{path}: {operation.name.lower()} takes longer than {timeout_ms} ms and "
+                f"continues; the broker logs its result"
             )
         return doing.result()
 
@@ -394,22 +394,22 @@ class LogDirAdmin:
         :raises OperatingError: INVALID_REQUEST: the path is not absolute, or it is in use.
         """
         if not path.startswith("/") or posixpath.normpath(path) != path:
-            raise _refused(f"{path} is no absolute path in its plain form")
+            raise _refused(f"{path} is not a normalized absolute path")
         for taken in (*(log_dir.path for log_dir in self._logs.dirs()), self._metadata_dir.path):
             if path == taken:
                 raise _refused(
-                    f"{path} is one of this broker's directories already; one that is OFFLINE is "
-                    f"brought back with --reattach, or given up with --forget"
+                    f"{path} is already a directory of this broker; if it is OFFLINE, return it "
+                    f"with --reattach or remove it with --forget"
                 )
             if is_below(path, taken) or is_below(taken, path):
-                raise _refused(f"{path} and {taken} are one in the other")
+                raise _refused(f"one of {path} and {taken} is below the other")
 
     def _require_unregistered(self, log_dir: LogDir) -> None:
         for broker_id, broker in self._cache.state.brokers.items():
             if broker_id != self._broker_id and log_dir.directory_id in broker.known_log_dirs:
                 raise _refused(
-                    f"directory {log_dir.directory_id} at {log_dir.path} is one of broker "
-                    f"{broker_id}'s"
+                    f"directory {log_dir.directory_id} at {log_dir.path} belongs to broker "
+                    f"{broker_id}"
                 )
 
     # --- forget ----------------------------------------------------------------------------------
@@ -417,7 +417,7 @@ class LogDirAdmin:
     async def _forget(self, log_dir: LogDir, *, force: bool) -> LogDirOutcome:
         uid, path = log_dir.directory_id, log_dir.path
         if path == self._metadata_dir.path:
-            raise _refused(f"{path} holds this broker's own metadata and cannot be given up")
+            raise _refused(f"{path} holds this broker's own metadata and cannot be forgotten")
         if all(other is log_dir for other in self._logs.online_dirs()):
             raise _refused(f"{path} is the last directory of this broker: add another one first")
         if log_dir.is_online:
@@ -436,8 +436,8 @@ class LogDirAdmin:
         return LogDirOutcome(
             directory_id=uid,
             state="",
-            message=f"directory {uid} at {path} is forgotten; take {path} out of log.dirs, or the "
-            f"next start takes what is there for a new disk{'; ' if lifted else ''}{lifted}",
+            message=f"directory {uid} at {path} is forgotten; remove {path} from log.dirs, "
+            f"otherwise the next start treats it as a new disk{'; ' if lifted else ''}{lifted}",
         )
 
     def _require_empty(self, log_dir: LogDir) -> None:
@@ -550,6 +550,6 @@ def _refused(message: str) -> OperatingError:
 
 def _broken(operation: LogDirOperation, path: str, error: Exception) -> OperatingError:
     return OperatingError(
-        f"{path}: {operation.name.lower()} met an error that nobody expected ({error!r}); "
+        f"{path}: {operation.name.lower()} failed with an unexpected error ({error!r}); "
         "the broker logs it"
     )

@@ -183,11 +183,12 @@ class LogDirMonitor:
             self._log.warning(
                 "wall_clock_jumped",
                 by_ms=now.doubt_ms,
-                message="look at the clock of this machine: until it is back, or for a day, "
-                "records only go that are old by both times, and timestamps have to fit one",
+                message="check the clock of this machine: until it is correct, or for a day, "
+                "retention deletes only records that are expired by both times, and a timestamp "
+                "must be valid by one of them",
             )
         elif self._doubts_clock and not now.doubt_ms:
-            self._log.info("wall_clock_believed")
+            self._log.info("wall_clock_trusted")
         self._doubts_clock = now.doubt_ms > 0
 
     # -- free space ---------------------------------------------------------------------------

@@ -468,7 +468,7 @@ class ReplicaFetcher:
         if not self._session.is_followed(one):
             return
         self._log.warning(
-            "replica_starts_anew",
+            "replica_log_restarted",
             partition=str(one.topic_partition),
             end=one.handle.log_end_offset,
             leader_log_start=leader_log_start,

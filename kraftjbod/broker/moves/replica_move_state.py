@@ -295,8 +295,8 @@ class ReplicaMoveState:
         return reverted
 
     def _promoted(self) -> list[Action]:
-        is_told = not self._is_taken_back or self._wanted_end is MoveEnd.UNWANTED
-        reported = [] if is_told else [ReportDirectory(directory_id=self.target)]
+        is_reported = not self._is_taken_back or self._wanted_end is MoveEnd.UNWANTED
+        reported = [] if is_reported else [ReportDirectory(directory_id=self.target)]
         return [*reported, *self._end(MoveEnd.PROMOTED)]
 
     def _swap_failed(self) -> list[Action]:

@@ -353,7 +353,7 @@ class ReplicaReads:
             return FoundOffset(NO_TIMESTAMP, start, _epoch_of_start(partition, handle))
         if partition.high_watermark < partition.leader_epoch_start_offset:
             raise OperatingError(
-                f"{topic_partition} has a new leader that is still learning what is committed",
+                f"{topic_partition} has a new leader that does not know its high watermark yet",
                 code=ErrorCode.OFFSET_NOT_AVAILABLE,
             )
         match timestamp_ms:

@@ -174,7 +174,7 @@ class Transaction:
     def _init(self, event: InitRequested) -> None:
         if self._is_busy:
             self._say(event.token, ErrorCode.CONCURRENT_TRANSACTIONS)
-        elif event.expected is not None and not self._may_go_on(*event.expected):
+        elif event.expected is not None and not self._may_continue(*event.expected):
             self._say(event.token, ErrorCode.PRODUCER_FENCED)
         elif self.state is TransactionState.ONGOING:
             # The retried request finds the transaction ended and gets its own epoch.
@@ -187,7 +187,7 @@ class Transaction:
         else:
             self._begin_producer(event)
 
-    def _may_go_on(self, producer_id: int, producer_epoch: int) -> bool:
+    def _may_continue(self, producer_id: int, producer_epoch: int) -> bool:
         kept = self.metadata
         if kept.producer_epoch == NO_EPOCH or producer_id == kept.producer_id:
             return True

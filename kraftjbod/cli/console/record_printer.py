@@ -111,7 +111,7 @@ class RecordPrinter:
             parts = list(self._parts(partition, record, timestamp_type))
         except (struct.error, ValueError) as e:
             where = f"{topic}-{partition} at offset {record.offset}"
-            raise UnreadableRecordError(f"{where} is not what was said: {e}") from e
+            raise UnreadableRecordError(f"{where} does not have the given format: {e}") from e
         return self.key_separator.join(parts) + self.line_separator if parts else b""
 
     def _parts(

@@ -149,7 +149,7 @@ class Drain:
             alive = ", ".join(map(str, sorted(metadata.brokers)))
             if directory is not None:
                 raise ReassignmentError(
-                    f"broker {broker_id} is not alive, so nothing can leave one of its directories;"
+                    f"broker {broker_id} does not run, so replicas cannot leave its directories;"
                     f" --broker {broker_id} drains all of it to the brokers that are: {alive}"
                 )
             registered = await client.retry(lambda: registered_brokers(client))
@@ -195,8 +195,8 @@ class Drain:
         metadata = await client.refresh_metadata()
         if self.source.path is not None and self.source.broker_id not in metadata.brokers:
             raise RefusedError(
-                f"broker {self.source.broker_id} went away; what was begun goes on when it is "
-                "back, then give the same order again"
+                f"broker {self.source.broker_id} left the cluster; its moves continue when it "
+                "returns, then run the same command again"
             )
         log_dirs, kept = {}, {}
         for broker in sorted(metadata.brokers):

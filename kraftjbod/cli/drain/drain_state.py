@@ -270,7 +270,7 @@ def obstacles(source: Source, snapshot: Snapshot) -> list[str]:
     """Return sentences about the remaining uses of the source; empty if it may be removed."""
     lines = [
         f"{replica.topic}-{replica.partition}"
-        + (" is on its way into " if replica.is_future else " is in ")
+        + (" is being moved into " if replica.is_future else " is in ")
         + log_dir.path
         for log_dir in dirs_of(source, snapshot)
         for replica in log_dir.replicas

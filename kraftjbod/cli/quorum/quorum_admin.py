@@ -221,5 +221,5 @@ def require_leader(found: QuorumDescription) -> QuorumReplica:
     """
     leader = found.leader
     if leader is None:
-        raise OperatingError(f"nobody leads the quorum now (leader id {found.leader_id})")
+        raise OperatingError(f"the quorum has no leader now (leader id {found.leader_id})")
     return leader

@@ -59,12 +59,12 @@ class JobGuard:
             except OverloadedError as e:
                 # A temporary limit of this process, such as its file descriptors: not a bug.
                 self._log.info(
-                    "background_job_waits", job=job, reason=e.message, begins_anew_s=wait_s
+                    "background_job_waits", job=job, reason=e.message, restart_after_s=wait_s
                 )
             except Exception as e:
                 if loop.time() - began_s > _LONGEST_WAIT_S:
                     wait_s = self._first_wait_s
-                self.log_failure(job, e, begins_anew_s=wait_s)
+                self.log_failure(job, e, restart_after_s=wait_s)
             else:
                 return
             await asyncio.sleep(wait_s)

@@ -59,7 +59,7 @@ class MetricsSnapshots:
                 self._log.warning("metrics_snapshot_waits", interval_ms=self._interval_ms)
             return
         if self._skipped:
-            self._log.info("metrics_snapshots_go_on", skipped=self._skipped)
+            self._log.info("metrics_snapshots_resumed", skipped=self._skipped)
             self._skipped = 0
         self._is_writing = True
         args = (asyncio.get_running_loop(), self._metrics.snapshot())

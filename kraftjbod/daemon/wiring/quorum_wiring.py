@@ -153,7 +153,7 @@ class QuorumWiring:
 
     @property
     def _voters(self) -> VoterSet:
-        assert self._driver is not None, "messages come and go once there is a driver"
+        assert self._driver is not None, "messages are exchanged only after the driver starts"
         return self._driver.voters
 
     def hosts(self) -> Iterable[str]:

@@ -94,9 +94,9 @@ class StaticQuorum:
             return
         if known != directory:
             raise OperatingError(
-                f"controller {node} speaks from directory {directory}, and controller "
-                f"{other.node_id} knows that it voted from {known}: it has forgotten what it "
-                "promised. If that disk is lost for good and all other controllers run, stop "
+                f"controller {node} uses directory {directory}, but controller {other.node_id} "
+                f"recorded its votes from directory {known}: the new directory lacks them. "
+                f"If the disk of {known} is lost permanently and all other controllers run, stop "
                 f"controller {other.node_id}, remove {VOTER_DIRECTORIES} beside its metadata log, "
                 "start it, and do the same with the next",
                 code=ErrorCode.INVALID_VOTER_KEY,

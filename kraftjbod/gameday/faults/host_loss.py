@@ -62,6 +62,6 @@ class ControllerHostLoss(ControllerKill):
 
 def _shares_a_host(who: str) -> CannotPlay:
     return CannotPlay(
-        f"{who} has no host of its own that could be lost: play this on a cluster of "
+        f"{who} shares its host with other daemons: run this scenario on a cluster of "
         "kraftjbod-local up --hosts (as root)"
     )

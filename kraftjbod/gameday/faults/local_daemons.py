@@ -100,8 +100,8 @@ def require_active_controller(cluster: ClusterProcesses) -> DaemonProcess:
     """:raises CannotPlay: the cluster has only one controller, or none is active."""
     if len(cluster.controllers) == 1:
         raise CannotPlay(
-            "the cluster has one controller, and nobody could take over: "
-            "kraftjbod-local up --controllers 3 makes one that has three"
+            "the cluster has only one controller, so that none can take over: "
+            "kraftjbod-local up --controllers 3 creates a cluster with three"
         )
     active = active_controller(cluster.controllers.values())
     if active is None:

@@ -64,7 +64,7 @@ def decode_entry_batch(data: bytes | bytearray, position: int, offset: int) -> S
     check_crc(data, position, header)
     if header.base_offset != offset:
         # The CRC does not cover the offset.
-        raise CorruptRecordError(f"entry {header.base_offset} stands where {offset} should")
+        raise CorruptRecordError(f"expected entry {offset}, found entry {header.base_offset}")
     record = next(read_records(data, position))
     key = bytes(record.key or b"")
     kind = _KINDS.get(key[_KEY.size :])

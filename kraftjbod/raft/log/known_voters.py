@@ -79,10 +79,10 @@ class KnownVoters:
                 await self._remember({**self._known, node: directory})
             elif known != directory:
                 raise OperatingError(
-                    f"controller {node} speaks from directory {directory}, and it voted from "
-                    f"{known}: it has forgotten what it promised. If that disk is lost for good "
-                    f"and all other controllers run, stop this one, remove {self._path}, start it, "
-                    "and do the same with the next",
+                    f"controller {node} uses directory {directory}, but it voted from directory "
+                    f"{known}: the new directory lacks its votes. If the disk of {known} is lost "
+                    f"permanently and all other controllers run, stop this one, remove "
+                    f"{self._path}, start it, and do the same with the next",
                     code=ErrorCode.INVALID_VOTER_KEY,
                 )
 

@@ -187,7 +187,7 @@ class RaftLogStore:
             self._require_term(intact)
             self.write_hard_state(made_mute(self._noted.hard_state))
             self._give_up_end(names)
-            warnings.append(f"{e.what}; the log was given up from there on")
+            warnings.append(f"{e.what}; the rest of the log was discarded")
         snapshot = self.newest_snapshot
         covered = -1 if snapshot is None else snapshot.last_offset
         is_of_another = snapshot is not None and any(

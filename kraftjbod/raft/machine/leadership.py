@@ -132,7 +132,7 @@ class Leadership:
         # voters.
         now = set(map(then.known_as, self._log.voters))
         assert len(now ^ set(then)) <= 1, (now, then)
-        assert len(then), "somebody has to vote"
+        assert len(then), "at least one voter remains"
         if self.committed_offset < self.start_offset:
             raise RequestTimedOutError("this controller has only just begun to lead")
         if self._log.voters_offset > self.committed_offset:

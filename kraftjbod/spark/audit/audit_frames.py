@@ -245,7 +245,7 @@ def out_of_order(acknowledged: DataFrame) -> DataFrame:
     return differences(
         preceded.where("sequence < last"),
         "out_of_order",
-        F.format_string("its producer's record %d stands before it", "last"),
+        F.format_string("its producer's record %d precedes it", "last"),
     )
 
 

@@ -209,7 +209,7 @@ class ReplicaReader:
             self._waits_since = None
             return rows
         if len(records):
-            return await self._pass_damage("a batch is longer than what is there", None)
+            return await self._pass_damage("a batch is longer than the received bytes", None)
         if data.high_watermark > self._position:
             return await self._wait("it gives no records, though it has some")
         return await self._wait(None)

@@ -89,9 +89,9 @@ def report_loss(message: str, *, fails: bool) -> None:
     """
     if fails:
         raise DataLossError(
-            f"{message}. With option failOnDataLoss=false the query goes on with what is left"
+            f"{message}. With option failOnDataLoss=false the query continues without them"
         )
-    _executor_log.warning("%s; failOnDataLoss is false, so the query goes on", message)
+    _executor_log.warning("%s; failOnDataLoss is false, so the query continues", message)
 
 
 class RecordReader:

@@ -136,7 +136,7 @@ def _schema(options: SourceOptions) -> StructType:
 def _checked(schema: StructType, options: SourceOptions) -> StructType:
     own = _schema(options)
     if schema.names != own.names:
-        raise ConfigError("the source has a schema of its own: leave .schema(...) out")
+        raise ConfigError("the source defines its schema: remove .schema(...)")
     return own
 
 

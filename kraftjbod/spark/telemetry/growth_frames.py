@@ -72,9 +72,9 @@ def with_increase(
     """
     in_order = Window.partitionBy(*series).orderBy("time")
     before, life_before = F.lag(counter).over(in_order), F.lag(life).over(in_order)
-    began_anew = (F.col(life) != life_before) | (F.col(counter) < before)
+    restarted = (F.col(life) != life_before) | (F.col(counter) < before)
     return samples.withColumn(
-        "increase", F.when(began_anew, F.col(counter)).otherwise(F.col(counter) - before)
+        "increase", F.when(restarted, F.col(counter)).otherwise(F.col(counter) - before)
     )
 
 

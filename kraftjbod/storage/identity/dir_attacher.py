@@ -214,8 +214,8 @@ class DirAttacher:
                 other = next((d for d in others if d.directory_id == found), None)
                 if other is not None:
                     raise _refused(
-                        f"directory {found} at {log_dir.path} is the one of {other.path}: it is "
-                        f"brought back with --reattach where it belongs, or given up with --forget"
+                        f"directory {found} at {log_dir.path} is already known as {other.path}: "
+                        f"return it there with --reattach, or remove it with --forget"
                     )
                 return found
             case Refused(reason=reason):
@@ -328,9 +328,9 @@ def not_taken(path: str, reason: str) -> OperatingError:
     """
     get_logger().info("new_log_dir_not_taken", log_dir=path, reason=reason)
     return _refused(
-        f"{path} is not taken: name a directory below log.dirs.allowed.roots that the broker may "
+        f"{path} is refused: name a directory below log.dirs.allowed.roots that the broker may "
         f"write to, and that is either empty or formatted for this node and not in use; "
-        f"new_log_dir_not_taken in the broker's telemetry says what is wrong with this one"
+        f"new_log_dir_not_taken in the broker's telemetry has the reason"
     )
 
 

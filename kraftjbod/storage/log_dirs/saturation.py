@@ -95,7 +95,7 @@ class Saturation:
         if holds_replicas(self._vfs, path):
             space = self._vfs.space(path)
             if not self._plan.is_enough(space, has_reserve=False):
-                raise OSError(ENOSPC, f"{space.usable_bytes} free bytes are too few to go on")
+                raise OSError(ENOSPC, f"{space.usable_bytes} free bytes are too few for replicas")
         self._reserve.build(beat)
 
     def give_reserve_if_full(self, kind: OpKind, error: BaseException) -> None:

@@ -56,7 +56,7 @@ class _ThreadStep(Generic[T]):
     def __call__(self, by_kernel: bool) -> T:
         self._has_begun = True
         if self._is_given_up:
-            raise OverloadedError("the step was given up")
+            raise OverloadedError("the step was cancelled")
         try:
             return self._step(by_kernel)
         finally:
@@ -350,7 +350,7 @@ class FutureReplica:
         """
         await self.settle()
         if self._is_over:
-            raise OverloadedError(f"the copy of {self.topic_partition} was given up")
+            raise OverloadedError(f"the copy of {self.topic_partition} was abandoned")
         return await self._run(work())
 
     async def _run(self, work: Coroutine[Any, Any, T]) -> T:

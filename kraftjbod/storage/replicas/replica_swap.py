@@ -104,7 +104,7 @@ class ReplicaSwap:
         future_dir_name(tp, move_id)  # Raises an error if the name is too long.
         if target is source.log_dir:
             raise OperatingError(
-                f"{tp} lies in {target.path} already", code=ErrorCode.INVALID_REQUEST
+                f"{tp} is already in {target.path}", code=ErrorCode.INVALID_REQUEST
             )
         if tp in self._registry.futures:
             raise OperatingError(

@@ -189,9 +189,9 @@ class SwapRecovery:
         current = self._registry.handles.get(tp)
         reason = None
         if current is not None and current.log_dir is future.log_dir:
-            reason = "the replica lies in the same directory"
+            reason = "the replica is in the same directory"
         elif current is not None and current.topic_id != future.topic_id:
-            reason = "it is of another topic of that name"
+            reason = "it belongs to another topic of that name"
         if reason is not None:
             where = future.log_dir.path
             self._log.warning(

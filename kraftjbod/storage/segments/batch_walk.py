@@ -278,7 +278,7 @@ def sent_batches(
                 break
             raise CorruptRecordError(
                 f"the leader sent offset {header.last_offset}, the log ends at {next_offset}: "
-                "more than a segment can hold lies between"
+                "the gap is larger than a segment can hold"
             )
         headers.append(header)
         next_offset = header.next_offset

@@ -276,9 +276,9 @@ class MemoryTransport(asyncio.Transport):
         """Free window space for ``size`` bytes that the other end has read."""
         self._pipe.open_bytes -= size
         if self._unsent and not self.loop.is_dead:
-            self.loop.call_soon(self._go_on_sending)
+            self.loop.call_soon(self._resume_sending)
 
-    def _go_on_sending(self) -> None:
+    def _resume_sending(self) -> None:
         if self.is_gone:
             return
         self._pump()

@@ -150,7 +150,7 @@ class SimulatedProcess:
     def bury(self) -> None:
         """Release the resources of tasks and threads when the simulation is over."""
         outside = events._get_running_loop()
-        events._set_running_loop(self.loop)  # A dead one: what is begun never runs.
+        events._set_running_loop(self.loop)  # A stopped loop: tasks created in it never run.
         try:
             for thread in list(self.loop.threads):
                 thread.bury()
@@ -298,7 +298,7 @@ class SimulatedHost:
 
         :return: SIGCONT, for that process only.
         """
-        self._say("stand still")
+        self._say("pause")
         if self.process is None:
             return lambda: None
         loop = self.process.loop

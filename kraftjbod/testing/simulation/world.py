@@ -122,9 +122,9 @@ class World:
                 if not due or due[0][0] > until_us:
                     self.now_us = max(self.now_us, until_us)
                     return
-                self._go_on_to(due[0][0])
+                self._advance_to(due[0][0])
 
-    def _go_on_to(self, now_us: int) -> None:
+    def _advance_to(self, now_us: int) -> None:
         if now_us > self.now_us:
             self._most_callbacks = self.callbacks + MAX_CALLBACKS_AT_ONCE
         self.now_us = now_us

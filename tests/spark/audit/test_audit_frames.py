@@ -182,7 +182,7 @@ def test_standings_report_contradicting_acknowledgements(spark: SparkSession) ->
     )
     assertDataFrameEqual(
         audit.out_of_order(acknowledged),
-        found(spark, ("out_of_order", 0, 4, "a", 0, "its producer's record 1 stands before it")),
+        found(spark, ("out_of_order", 0, 4, "a", 0, "its producer's record 1 precedes it")),
     )
 
 

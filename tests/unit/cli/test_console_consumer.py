@@ -67,7 +67,7 @@ async def test_console_consumer_stops_at_or_skips_unreadable_records() -> None:
         )
         ended = await invoke(main, *words(broker, *options))
         assert ended.exit_code == 1
-        assert "error: t-0 at offset 2 is not what was said: " in ended.stderr
+        assert "error: t-0 at offset 2 does not have the given format: " in ended.stderr
         skipped = await invoke(main, *words(broker, *options, "--skip-message-on-error"))
         assert (skipped.exit_code, skipped.stdout) == (0, "")
         assert skipped.stderr.endswith("Processed a total of 1 messages\n")

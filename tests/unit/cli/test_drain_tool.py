@@ -149,7 +149,7 @@ def test_parse_directory_rejects_malformed_names(text: str) -> None:
     [
         ((), "exactly one of --dir, --broker"),
         (("--dir", "1:/d", "--broker", "1"), "exactly one of --dir, --broker"),
-        (("--broker", "1", "--cancel", "--dry-run"), "--cancel stands alone"),
+        (("--broker", "1", "--cancel", "--dry-run"), "--cancel excludes the other options"),
         (("--broker", "1", "--across-brokers"), "--across-brokers belongs to --dir"),
     ],
 )

@@ -102,7 +102,7 @@ def test_telemetry_topic_requires_finite_retention() -> None:
         ({"process_roles": "broker,controller"}, "not both"),
         ({"process_roles": "controller"}, "must be broker"),
         ({"log_dirs": "a,./a"}, "names a directory twice"),
-        ({"log_dirs": "b,a,./b/c"}, "names /srv/b/c, which lies in /srv/b"),
+        ({"log_dirs": "b,a,./b/c"}, "names /srv/b/c, which is below /srv/b"),
         ({"broker_heartbeat_interval_ms": "5000"}, "at least twice"),
         ({"replica_fetch_wait_max_ms": "40000"}, "replica.lag.time.max.ms"),
         ({"log_dir_io_suspect_ms": "31000"}, "log.dir.io.timeout.ms"),

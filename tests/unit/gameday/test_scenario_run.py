@@ -126,6 +126,6 @@ async def test_observe_reports_gaps_even_if_records_cannot_be_read_back() -> Non
             client, seconds=60, stop=stop, is_own=False
         )
         [complaint] = outcome.complaints
-        assert complaint.startswith("what was lost is not known, t cannot be read")
+        assert complaint.startswith("lost records are unknown, t cannot be read")
         assert outcome.acknowledged > 0
         assert all(one.findings.found == 0 for one in outcome.partitions)

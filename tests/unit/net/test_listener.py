@@ -85,7 +85,7 @@ async def test_listener_refuses_connections_beyond_max_connections() -> None:
     with capture_logs() as logs:
         reader, second = await asyncio.open_connection("127.0.0.1", server.port)
         assert await is_closed(reader)
-    assert [(e["event"], e["door"]) for e in logs] == [("connection_turned_away", "test")]
+    assert [(e["event"], e["listener"]) for e in logs] == [("connection_turned_away", "test")]
     assert server.connection_count == 1
     assert "connections=1" in repr(server)
     first.close()

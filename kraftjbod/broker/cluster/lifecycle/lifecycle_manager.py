@@ -431,8 +431,8 @@ class BrokerLifecycleManager:
         if self._failed.done():
             self._failed.result()
         raise RequestTimedOutError(
-            f"the controller did not hear of directory {directory_id} within {timeout_ms} ms; "
-            "the broker goes on trying"
+            f"the controller did not confirm directory {directory_id} within {timeout_ms} ms; "
+            "the broker continues to report it"
         )
 
     def _settle_changes(self, changes: DirectoryChanges, error: OperatingError | None) -> None:

@@ -218,9 +218,9 @@ class ClassicMembers:
     def _check_instance(self, member_id: str, instance_id: str) -> None:
         known_as = self._state.static_members.get(instance_id)
         if known_as is None:
-            raise _refused(f"nobody has the instance id {instance_id}", _E.UNKNOWN_MEMBER_ID)
+            raise _refused(f"no member has the instance id {instance_id}", _E.UNKNOWN_MEMBER_ID)
         if known_as != member_id:
-            raise _refused(f"another one has {instance_id}", _E.FENCED_INSTANCE_ID)
+            raise _refused(f"another member has instance id {instance_id}", _E.FENCED_INSTANCE_ID)
 
 
 _E: Final = ErrorCode

@@ -419,8 +419,8 @@ class ConsumerGroup:
 
     def check_commit(self, asked: Commit) -> ErrorCode:
         """Return NONE if the sender may commit offsets, else the error code for it."""
-        is_nobody = asked.epoch < 0 and not asked.member_id
-        if (asked.epoch < 0 and not self.state.members) or (asked.in_transaction and is_nobody):
+        has_no_member = asked.epoch < 0 and not asked.member_id
+        if (asked.epoch < 0 and not self.state.members) or (asked.in_transaction and has_no_member):
             return ErrorCode.NONE
         member = self.state.members.get(asked.member_id)
         if member is None:

@@ -59,12 +59,12 @@ class ConsumerMembers:
         held = self._state.current(asked.member_id).assigned.keys()
         member = _described(asked, before)
         current = self.update(member, before, asked.owned, moment)
-        is_told = asked.epoch == JOINING or asked.is_full or current.assigned.keys() != held
+        is_sent = asked.epoch == JOINING or asked.is_full or current.assigned.keys() != held
         return ConsumerAnswer(
             member_id=member.member_id,
             epoch=current.epoch,
             heartbeat_interval_ms=self._settings.heartbeat_interval_ms,
-            assignment=frozenset(current.assigned) if is_told else None,
+            assignment=frozenset(current.assigned) if is_sent else None,
         )
 
     def update(

@@ -172,7 +172,7 @@ class ConsumerGroupDriver:
     def _write(self, led: LedGroups, group: ConsumerGroup, action: WriteFacts) -> None:
         loop = asyncio.get_running_loop()
 
-        def go_on(written: Written) -> None:
+        def continue_with(written: Written) -> None:
             if led.phase is Phase.ENDED:
                 return
             is_replicated = written.code is ErrorCode.NONE
@@ -188,7 +188,7 @@ class ConsumerGroupDriver:
 
         def ended(done: Completion[Written]) -> None:
             # In a separate event loop iteration: the group may request another write.
-            loop.call_soon(go_on, done.result())
+            loop.call_soon(continue_with, done.result())
 
         self._log.write_records(led, action.records).add_done_callback(ended)
 

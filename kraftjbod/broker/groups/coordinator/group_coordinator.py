@@ -404,9 +404,9 @@ class GroupCoordinator:
 
         def ended(done: Completion[ErrorCode]) -> None:
             # In a separate event loop iteration: the group may request another write.
-            loop.call_soon(go_on, done.result())
+            loop.call_soon(continue_with, done.result())
 
-        def go_on(code: ErrorCode) -> None:
+        def continue_with(code: ErrorCode) -> None:
             if led.phase is not Phase.ENDED:
                 self._carry_out(led, group, GroupWritten(action.write_id, code))
 

@@ -223,7 +223,7 @@ async def test_operations_on_one_directory_are_exclusive() -> None:
         await die(rig)
         rig.controller.may_answer.clear()
         said = await refused(rig, "reattach", "/d2", timeout_ms=20)
-        assert "takes longer than 20 ms and goes on" in said
+        assert "takes longer than 20 ms and continues" in said
         assert await refused(rig, "forget", "/d2") == "/d2: reattach is under way"
         with capture_logs() as logs:
             rig.controller.may_answer.set()
@@ -379,20 +379,20 @@ async def test_add_of_an_unusable_directory_is_refused() -> None:
         rig.disks_at |= {"/full": full, "/foreign": foreign, "/twin": twin, "/none": MemVfs()}
         for path, said in {
             "/d1": "is one of this broker's directories already",
-            "/d1/below": "are one in the other",
-            "/": "are one in the other",
-            "d3": "no absolute path",
-            "/x/../d3": "no absolute path",
+            "/d1/below": "is below the other",
+            "/": "is below the other",
+            "d3": "not a normalized absolute path",
+            "/x/../d3": "not a normalized absolute path",
         }.items():
             assert said in await refused(rig, "add", path), path
         for path, reason in {
             "/none": "/none does not exist",
             "/full": "neither empty nor formatted for this node: it holds something",
             "/foreign": f"directory {directory_id(98)} at /foreign belongs to node 7",
-            "/twin": f"directory {TWO} at /twin is the one of /d2",
+            "/twin": f"directory {TWO} at /twin is already known as /d2",
         }.items():
             with capture_logs() as logs:
-                assert f"{path} is not taken: name a directory" in await refused(rig, "add", path)
+                assert f"{path} is refused: name a directory" in await refused(rig, "add", path)
             (found,) = (e for e in logs if e["event"] == "new_log_dir_not_taken")
             assert reason in found["reason"]
         assert len(registrations(rig)) == 1
@@ -544,7 +544,7 @@ async def test_forget_of_an_empty_online_directory_closes_it() -> None:
             await asyncio.sleep(0.002)
         held.close()
         assert "/d2" not in read_known_dirs(rig.dirs[0].vfs, "/d1").ids
-        assert "cannot be given up" in await refused(rig, "forget", "/d1")
+        assert "cannot be forgotten" in await refused(rig, "forget", "/d1")
 
 
 async def test_forget_refused_by_the_controller_keeps_the_directory() -> None:

@@ -168,5 +168,5 @@ async def test_wall_clock_jump_is_logged_once_per_jump() -> None:
     for jump_ms in (10**9, 10**9, 0, -(10**9)):
         jumped.append(jump_ms)
         found += rig.checks(3)
-    assert events(found) == ["wall_clock_jumped", "wall_clock_believed", "wall_clock_jumped"]
+    assert events(found) == ["wall_clock_jumped", "wall_clock_trusted", "wall_clock_jumped"]
     assert found[0]["by_ms"] == 10**9

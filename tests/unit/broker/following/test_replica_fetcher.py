@@ -85,7 +85,7 @@ async def test_follower_behind_the_leaders_log_start_restarts_at_that_offset() -
         with capture_logs() as logged:
             await rigs[1].follow(topic(), partition(replicas=(1, 2), isr=[1]))
             await until(lambda: end(rigs[1]) == 100)
-        assert "replica_starts_anew" in [line["event"] for line in logged]
+        assert "replica_log_restarted" in [line["event"] for line in logged]
         # All records were committed, so that a leader without their epochs causes no truncation.
         await rigs[0].follow(partition(replicas=(1, 2), isr=[1], epoch=1))
         follower = rigs[1].logs.get(TP)

@@ -256,7 +256,7 @@ def test_plan_reverts_move_into_the_drained_directory() -> None:
     )
     order = as_reassignment(planned(DISK, snapshot), DISK, snapshot)
     assert order.log_dirs == {Replica(1, "t", 0): "/b"}
-    assert obstacles(DISK, snapshot) == ["t-0 is on its way into /a"]
+    assert obstacles(DISK, snapshot) == ["t-0 is being moved into /a"]
 
 
 def test_obstacles_include_assignments_that_the_controller_does_not_know() -> None:

@@ -37,5 +37,5 @@ async def test_describe_quorum_through_broker_returns_controllers_view(leader: i
     if leader == 100:
         assert require_leader(found) is found.voters[0]
     else:
-        with pytest.raises(OperatingError, match="nobody leads the quorum now"):
+        with pytest.raises(OperatingError, match="the quorum has no leader now"):
             require_leader(found)

@@ -48,7 +48,7 @@ async def test_hanging_disk_delays_snapshots_but_not_the_event_loop(tmp_path: Pa
             metrics.count("beats")
             await asyncio.sleep(0.001)
         reader = os.open(tmp_path / "figures.json.tmp", os.O_RDONLY)
-        while "metrics_snapshots_go_on" not in {event["event"] for event in logged}:
+        while "metrics_snapshots_resumed" not in {event["event"] for event in logged}:
             await asyncio.sleep(0.001)
         os.close(reader)
         while not path.is_file():
@@ -57,7 +57,7 @@ async def test_hanging_disk_delays_snapshots_but_not_the_event_loop(tmp_path: Pa
     # Each event comes once; a slow machine may log another wait afterwards.
     assert [event["event"] for event in logged][:2] == [
         "metrics_snapshot_waits",
-        "metrics_snapshots_go_on",
+        "metrics_snapshots_resumed",
     ]
     assert json.loads(path.read_text())["beats"] == 21
 

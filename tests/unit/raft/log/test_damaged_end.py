@@ -70,7 +70,7 @@ def test_damaged_tail_is_truncated_with_a_mute_vote_and_kept_aside(offset: int) 
     store, stored = _open(vfs)
     assert stored.hard_state == HardState(term=TERM + 1, mute_before_term=TERM + 1)
     assert stored.entries == tuple(ENTRIES[:offset])
-    assert "the log was given up from there on" in stored.warnings[0]
+    assert "the rest of the log was discarded" in stored.warnings[0]
     aside = b"".join(vfs.read_if_exists(f"{DIRECTORY}/{n}") or b"" for n in _names(vfs, ".damaged"))
     assert all(entry.payload in aside for entry in ENTRIES[offset + 1 :])
     # Entries of a leader replace the tail; the next start finds no damage and the same mute state.

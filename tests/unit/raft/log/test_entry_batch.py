@@ -44,7 +44,7 @@ def test_decode_entry_batch_rejects_any_flipped_bit_and_any_missing_end(
 
 def test_decode_entry_batch_rejects_an_unexpected_offset() -> None:
     batch = _some_batch()
-    with pytest.raises(CorruptRecordError, match="entry 3 stands where 4 should"):
+    with pytest.raises(CorruptRecordError, match="expected entry 4, found entry 3"):
         decode_entry_batch(batch, 0, 4)
 
 

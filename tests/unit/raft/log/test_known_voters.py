@@ -41,7 +41,7 @@ async def test_known_voters_remember_the_first_directory_and_refuse_another(
     await known.require(TWO, FIRST)
     again = await _loaded(log_dir)
     assert again.is_known(TWO, FIRST)
-    with pytest.raises(OperatingError, match="has forgotten what it promised") as refused:
+    with pytest.raises(OperatingError, match="lacks its votes") as refused:
         await again.require(TWO, OTHER)
     assert refused.value.code is ErrorCode.INVALID_VOTER_KEY
     await again.require(TWO, FIRST)

@@ -93,7 +93,7 @@ async def reason_for_refusal(node: Node, path: str) -> str:
         await node.attacher.open_new(path, [])
     (logged,) = (e for e in logs if e["event"] == "new_log_dir_not_taken")
     assert caught.value.code is ErrorCode.INVALID_REQUEST
-    assert caught.value.message.startswith(f"{path} is not taken: name a directory below ")
+    assert caught.value.message.startswith(f"{path} is refused: name a directory below ")
     reason: str = logged["reason"]
     assert reason not in caught.value.message
     return reason

@@ -296,7 +296,7 @@ async def test_create_future_is_refused_with_a_reason() -> None:
     with pytest.raises(UnknownTopicOrPartitionError):
         await node.manager.create_future(TP, node.target, MOVE)
     handle = await create(node, 1)
-    with pytest.raises(OperatingError, match="lies in /d1 already"):
+    with pytest.raises(OperatingError, match="is already in /d1"):
         await node.manager.create_future(TP, node.source, MOVE)
     await node.manager.create_future(TP, node.target, MOVE)
     with pytest.raises(OperatingError) as refused:
