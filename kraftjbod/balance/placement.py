@@ -1,6 +1,6 @@
 """PURE. The replicas and directories of a cluster, and the rules for moving them.
 
-The input is what the cluster or its telemetry reports (:class:`LogDir`, :class:`Replica`).
+The input is a report of the cluster or its telemetry (:class:`LogDir`, :class:`Replica`).
 The rules:
 
 * A replica that is already moving counts in its target with its final size, and no plan moves it.
@@ -221,7 +221,10 @@ def _filled(one: DirSums, held: _Held) -> DirSums:
 
 
 def require_known(dirs: Sequence[DirSums], drains: Iterable[Drain]) -> None:
-    """:raises StartupError: no directory is known, or a drain names an unknown one."""
+    """Require a known directory, and that ``drains`` name known directories or brokers.
+
+    :raises StartupError: no directory is known, or a drain names an unknown one.
+    """
     if not dirs:
         raise StartupError("no log directory is known, so there is nothing to plan with")
     for drain in drains:

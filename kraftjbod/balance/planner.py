@@ -197,8 +197,8 @@ class _Board:
         return gap * least_share * _OF_GAP if gap > 0 and least_share > 0 else 0.0
 
     def bytes_in_band(self, source: int, target: int, moved_bytes: int) -> bool:
-        """Whether both directories hold their share, within the tolerance, after ``moved_bytes``
-        have moved from ``source`` to ``target``."""
+        """Return whether both directories hold their share, within the tolerance, after
+        ``moved_bytes`` have moved from ``source`` to ``target``."""
         tolerance = self.goals.tolerance
         return (
             self.bytes[source] - moved_bytes >= self.byte_share[source] * (1 - tolerance)
@@ -451,7 +451,8 @@ def _cool(board: _Board, source: int) -> bool:
 
 
 def _cools(board: _Board, source: int, target: int, out: int, back: int | None) -> bool:
-    """Whether replica ``out`` may move from ``source`` to ``target``, and ``back`` the other way.
+    """Return whether replica ``out`` may move from ``source`` to ``target``, and ``back`` the other
+    way.
 
     The targets must have space, the bytes stay within the tolerance, and the write rates become
     more even.

@@ -80,7 +80,7 @@ class BrokerLoad:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transfer:
-    """Amount for one target broker: about ``wanted``, at most ``most_bytes``."""
+    """Amount to transfer to one target broker: about ``wanted``, at most ``most_bytes``."""
 
     target: int
     wanted: float
@@ -89,7 +89,7 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """Transfers of one source broker. ``wanted`` is in bytes, with ``is_rate`` in bytes per second.
+    """Transfers of one source broker. Amounts are in bytes, with ``is_rate`` in bytes per second.
 
     ``spare_bytes`` may leave the broker before it falls below the tolerance.
     """
@@ -234,7 +234,7 @@ def without_stuck(loads: Sequence[BrokerLoad], stuck: Collection[int]) -> list[B
 def byte_tasks(loads: Sequence[BrokerLoad], racks: Racks, goals: Goals) -> dict[int, Task]:
     """Return the transfers of bytes from overfull brokers to others, by source broker.
 
-    They bring all brokers within the tolerance if the targets have enough spare bytes.
+    The transfers bring all brokers within the tolerance if the targets have enough spare bytes.
     """
     high, low = 1 + goals.tolerance, 1 - goals.tolerance
 
@@ -425,7 +425,8 @@ class _Pick:
             self._finish(able, transfer.target, wanted, most)
 
     def _finish(self, able: Iterable[int], target: int, wanted: float, most: float) -> None:
-        """Choose the smallest candidate with ``wanted`` to ``most`` bytes, if there is one."""
+        """Choose the smallest candidate with ``wanted`` to ``most`` bytes; None without such a
+        candidate."""
         fit = [
             index
             for index in able

@@ -252,9 +252,8 @@ class ClusterControlManager:
 
     @property
     def announced_session_ms(self) -> int:
-        """Length of a session, from each request on, that is announced to brokers.
-
-        It is at most the length that the next active controller grants to brokers of this one.
+        """Length in milliseconds of a session, from each request on, that is announced to brokers.
+        The next active controller grants at least this length to brokers of this controller.
         """
         limit_ms = self._state.session_limit_ms - self._election_timeout_ms
         return max(1, min(self._heartbeats.session_timeout_ms, limit_ms))
@@ -342,10 +341,10 @@ class ClusterControlManager:
         impaired: tuple[ImpairedLogDir, ...] | None,
         request: BrokerHeartbeatRequest,
     ) -> bool:
-        """Whether the broker may be unfenced.
+        """Return whether the broker may be unfenced.
 
-        It must have replayed its registration, and know the directory of each of its replicas,
-        unless no directory can take new replicas.
+        A broker may be unfenced if it has replayed its registration and knows the directory of each
+        of its replicas, unless no directory can take new replicas.
 
         :param impaired: its impaired directories if they changed with this heartbeat, else None.
         """
@@ -381,7 +380,9 @@ def _registered(
     The same incarnation keeps its epoch and its state. A directory that it leaves out becomes
     offline, unless it is forgotten.
 
-    :param kept: the present registration of the same incarnation, if there is one.
+
+
+    :param kept: the present registration of the same incarnation, or None.
     """
     online = frozenset(request.log_dirs)
     paths = dict(zip(request.log_dirs, request.log_dir_paths, strict=False))

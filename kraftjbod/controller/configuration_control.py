@@ -2,7 +2,7 @@
 
 * A change is checked against the configuration that results from it, before it is recorded.
 * Topics accept every topic-level key. Brokers and controllers accept only keys that they can apply
-  while they run. The empty broker name stands for all of them.
+  while they run. The empty broker name means all brokers.
 * Groups need not exist. The broker that received the request checks their values, because its file
   has the bounds.
 * Each resource of a request succeeds or fails separately. A resource that is named twice fails.
@@ -134,7 +134,7 @@ class ConfigurationControlManager:
     ) -> ControllerResult[IncrementalAlterConfigsResponseRpc]:
         """Return the records of changed values of topics, brokers and groups (KIP-339).
 
-        Each resource has an outcome of its own.
+        The outcome of one resource does not depend on those of others.
         """
         named = Counter((resource.resource_type, resource.name) for resource in request.resources)
         records: list[ConfigRecord] = []
@@ -356,7 +356,7 @@ class ConfigurationControlManager:
     # --- cordons (KIP-1066) ----------------------------------------------------------------------
 
     def _require_may_cordon(self, name: str, wanted: str, *, is_checked: bool) -> None:
-        """Require that ``wanted`` may become the value of ``cordoned.log.dirs``.
+        """Require that ``wanted`` is a valid value of ``cordoned.log.dirs``.
 
         :param is_checked: whether the broker that has the directories checked the value.
         :raises OperatingError: INVALID_CONFIG, in Kafka's words.

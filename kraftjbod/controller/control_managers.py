@@ -84,7 +84,7 @@ from kraftjbod.protocol.rpc_messages import (
 
 
 def is_from_broker(request: RpcRequest) -> bool:
-    """Whether a broker or controller sends such a request for itself, not for a client."""
+    """Return whether a broker or controller sends such a request for itself, not for a client."""
     return isinstance(
         request,
         BrokerRegistrationRequest
@@ -178,7 +178,8 @@ class ControlManagers:
     ) -> ControllerResult[RpcResponse]:
         """Return the records and the response of a request.
 
-        :param connection: the request's connection. Its end is a sign that the broker died.
+        :param connection: the request's connection. If it is closed later, the broker may have
+            died.
         :raises OperatingError: the request as a whole is refused.
         """
         match request:
@@ -372,7 +373,7 @@ class ControlManagers:
         return self._heartbeats.find_stale(self._cluster.unfenced_brokers(), now_ms)
 
     def is_gone(self, broker_id: BrokerId, now_ms: int) -> bool:
-        """Whether a sign of death has ended the broker's session; see
+        """Return whether a sign of death has ended the broker's session; see
         :class:`BrokerHeartbeatManager`.
         """
         return self._heartbeats.is_gone(broker_id, now_ms)
@@ -537,7 +538,7 @@ class ControlManagers:
     def last_resort_leader_count(self) -> int:
         """Return the number of leaders in impaired directories.
 
-        They lead because no other replica could be elected.
+        Such a leader stays because no other replica could be elected.
         """
         return sum(
             self._leads(broker.broker_id, key)

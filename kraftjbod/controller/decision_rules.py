@@ -30,7 +30,8 @@ NO_RECORDS: Final = encode_entry((), LATEST_METADATA_VERSION)
 
 
 def grows(request: RpcRequest) -> bool:
-    """Whether the request makes the metadata grow permanently, so that it needs free disk space."""
+    """Return whether the request makes the metadata grow permanently, so that it needs free disk
+    space."""
     if isinstance(request, AlterPartitionReassignmentsRequestRpc):
         return any(requested.replicas is not None for requested in request.partitions)
     return isinstance(
@@ -39,8 +40,8 @@ def grows(request: RpcRequest) -> bool:
 
 
 def needs_no_write(request: BrokerHeartbeatRequest, result: ControllerResult[RpcResponse]) -> bool:
-    """Whether a heartbeat can be answered without writing: nothing changes, and no shutdown is
-    asked."""
+    """Return whether a heartbeat can be answered without writing: nothing changes, and no shutdown
+    is asked."""
     return not result.records and not request.want_shut_down
 
 

@@ -185,7 +185,7 @@ class DirectoryReturns:
 
 
 def _is_concerned(broker_id: BrokerId, partition: PartitionRegistration) -> bool:
-    """Whether the broker's return may change the partition. After a long absence few are
+    """Return whether the broker's return may change the partition. After a long absence few are
     concerned."""
     return partition.counts_on(broker_id) or not partition.has_leader or partition.is_reassigning
 

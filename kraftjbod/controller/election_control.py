@@ -210,7 +210,7 @@ class ElectionControlManager:
 
 
 def _is_led(partition: PartitionRegistration, kind: ElectionType) -> bool:
-    """Whether the partition has a leader of the requested kind."""
+    """Return whether the partition has a leader of the requested kind."""
     if kind is ElectionType.PREFERRED:
         return partition.leader == partition.preferred_leader
     return partition.has_leader

@@ -11,7 +11,7 @@ There are four: ``metadata.version``, ``eligible.leader.replicas.version`` (KIP-
 * A downgrade drops metadata that the lower level does not have. If information would be lost, the
   request is refused with a list of it, unless the downgrade is declared unsafe.
 
-The replay in ``metadata/state.py`` defines what is dropped.
+The replay in ``metadata/state.py`` defines which metadata is dropped.
 """
 
 from __future__ import annotations

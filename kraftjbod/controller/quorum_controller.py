@@ -316,7 +316,7 @@ class QuorumController:
     async def handle(
         self, request: RpcRequest, connection: ConnectionId | None = None
     ) -> RpcResponse:
-        """Answer one request. This is the handler of the RPC listener.
+        """Answer one request of the RPC listener.
 
         :param connection: the request's connection, see :meth:`connection_closed`.
         :raises OperatingError: the request is refused.
@@ -370,7 +370,7 @@ class QuorumController:
         return result.response
 
     def is_of_registered_broker(self, request: RpcRequest) -> bool:
-        """Whether the request names a registered broker and the broker's present epoch."""
+        """Return whether the request names a registered broker and the broker's present epoch."""
         broker = self._managers.state.brokers.get(getattr(request, "broker_id", BrokerId(-1)))
         return broker is not None and broker.epoch == getattr(request, "broker_epoch", None)
 
@@ -514,7 +514,7 @@ class QuorumController:
         driver = self._driver
         if self.is_active:
             return True
-        # An empty log does not even tell its id.
+        # An empty log does not contain its id.
         if offset is None or driver.committed_offset < max(0, offset):
             raise driver.not_controller()
         if not driver.keeps_up:

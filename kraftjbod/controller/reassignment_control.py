@@ -242,7 +242,7 @@ class ReassignmentControlManager:
     # --- cancel ----------------------------------------------------------------------------------
 
     def _is_over(self, requested: ReassignedPartition) -> bool:
-        """Whether the request is a cancel and the partition has no reassignment."""
+        """Return whether the request is a cancel and the partition has no reassignment."""
         _, partition = self._find(requested)
         return requested.replicas is None and not Assignment.of_partition(partition).is_reassigning
 

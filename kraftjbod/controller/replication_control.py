@@ -197,8 +197,8 @@ class ReplicationControlManager:
     ) -> list[PartitionChangeRecord]:
         """Return the changes that remove the broker from each ISR in which it is refused.
 
-        They also elect new leaders. Without eligible leader replicas the broker stays in an ISR
-        whose members are all refused, so that the first one that returns can lead.
+        The changes also elect new leaders. Without eligible leader replicas the broker stays in an
+        ISR whose members are all refused, so that the first member that returns can lead.
         """
         rules_of = rules_by_topic(self._state, self._rules_of)
         records = []
@@ -249,7 +249,8 @@ class ReplicationControlManager:
         self._later.add(_NOBODY, (*self._index.leaderless, *self._index.reassigning))
 
     def _refused_or_impaired(self, broker_id: BrokerId) -> Sequence[TopicIdPartition]:
-        """Return the partitions for which the broker's replica counts but is not acceptable."""
+        """Return the partitions with a replica of the broker in an offline or impaired directory;
+        for a broker that is fenced or stopping, all partitions with the broker in the ISR."""
         broker = self._state.brokers[broker_id]
         if not broker.is_active:
             return tuple(self._index.partitions_in_isr(broker_id))
@@ -262,7 +263,7 @@ class ReplicationControlManager:
         )
 
     def _is_concerned(self, broker_id: BrokerId, key: TopicIdPartition) -> bool:
-        """Whether the partition still exists and a change of the broker may affect it."""
+        """Return whether the partition still exists and a change of the broker may affect it."""
         partition = self._state.partition(key)
         return partition is not None and (
             broker_id in partition.isr or not partition.has_leader or partition.is_reassigning
@@ -481,7 +482,8 @@ class ReplicationControlManager:
     def _is_of_current_registration(
         self, member: BrokerId, epoch: BrokerEpoch, requested: PartitionIsr
     ) -> bool:
-        """Whether the leader's request accounts for the joining member's present registration.
+        """Return whether the leader's request accounts for the joining member's present
+        registration.
 
         The leader must know the broker's epoch and its last registration in that epoch. A directory
         may have returned with fewer records, or without its replicas.
@@ -499,7 +501,7 @@ class ReplicationControlManager:
         return self._pass(able, Election.PREFERRED)
 
     def _may_preferred_lead(self, key: TopicIdPartition) -> bool:
-        """Whether the preferred leader can be elected.
+        """Return whether the preferred leader can be elected.
 
         This check is cheaper than an election. A dead broker may be preferred in very many
         partitions.

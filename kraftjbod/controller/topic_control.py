@@ -178,9 +178,9 @@ class TopicControlManager:
     def _new_id(self, wanted_id: TopicId | None) -> TopicId:
         """Return an id that no topic ever had.
 
-        It begins with a part of ``wanted_id``, by which a repeated request recognizes its topic. If
-        the whole id came from the request, it would be used twice after a deletion. Then a broker
-        that was away would use its old log for the new topic.
+        The id begins with a part of ``wanted_id``, by which a repeated request recognizes its
+        topic. If the whole id came from the request, the id would be used twice after a deletion.
+        Then a broker that was down would use its old log for the new topic.
         """
         drawn = TopicId.random(self._random_bytes)
         if wanted_id is None:
@@ -308,7 +308,7 @@ class TopicControlManager:
         )
 
     def _is_grown(self, requested: MorePartitions) -> bool:
-        """Whether the topic already has the partitions that the request asks for."""
+        """Return whether the topic already has the partitions that the request asks for."""
         topic = self._state.topics.get(requested.topic_id)
         if topic is None or topic.name != requested.name or len(topic.partitions) < requested.count:
             return False

@@ -212,7 +212,7 @@ async def _until_signal(
 
 @dataclass(slots=True, kw_only=True)
 class _GameDay:
-    """Plays scenarios one after the other, and collects one report."""
+    """Plays scenarios in sequence, and collects one report."""
 
     settings: Settings
     observe_s: float
@@ -235,7 +235,11 @@ class _GameDay:
         return True
 
     async def play(self, cluster: ClusterAddress, scenarios: tuple[str, ...]) -> None:
-        """:raises KraftJbodError: a scenario failed. The remaining ones are not played."""
+        """Play the scenarios in order; leave out those that this cluster cannot play.
+
+        :raises CannotPlay: the only scenario cannot be played here.
+        :raises KraftJbodError: a scenario failed. The remaining scenarios are not played.
+        """
         async with cluster.connect(patience_ms=PATIENCE_MS) as client:
             for scenario in scenarios:
                 try:

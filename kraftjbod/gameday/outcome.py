@@ -66,7 +66,7 @@ class Outcome:
 
     @property
     def wrong_records(self) -> dict[str, int]:
-        """Return the number of wrong records by kind, without kinds of which there are none."""
+        """Return the number of wrong records by kind, without kinds that have no wrong record."""
         counts = {
             kind: sum(getattr(one.findings, kind) for one in self.partitions) for kind in WRONG
         }

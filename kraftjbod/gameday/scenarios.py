@@ -54,7 +54,7 @@ MAX_GAP_MS: Final[dict[str, int]] = {
     "full-disk": 1_000,
     # Two seconds of suspicion (log.dir.io.suspect.ms), then an election.
     "hung-disk": 4_000,
-    # No failure and no election: writes wait for the slow disk one after the other.
+    # No failure and no election: each write waits for the slow disk.
     "slow-disk": 10_000,
     # A tenth of a second until connections are refused, or one second in which the broker may
     # return (broker.reconnect.grace.ms), then an election.
@@ -66,7 +66,7 @@ MAX_GAP_MS: Final[dict[str, int]] = {
     "controller-kill": 300,
     "controller-pause": 300,
     "controller-disk": 300,
-    # Like a pause: no packet tells that the host is gone.
+    # Like a pause: no packet announces the loss of the host.
     "host-loss": 12_000,
     "controller-host-loss": 300,
     # Leaders move before a broker stops, and the former leader redirects clients.

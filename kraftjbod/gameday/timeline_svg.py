@@ -3,7 +3,7 @@
 Each lane shows the number of acknowledged records per slice of time. A gap is drawn if it is long
 compared with the gaps before the fault and with the limit. Only a gap above the limit is red.
 Vertical lines are the events of the scenario, triangles are changes of leaders.
-Colours follow the reader's scheme, light or dark. The image loads no external resource.
+Colors follow the reader's scheme, light or dark. The image loads no external resource.
 """
 
 from __future__ import annotations

@@ -321,7 +321,8 @@ class ClusterProcesses:
     async def wait_healthy(
         self, broker_ids: Iterable[int] | None = None, *, timeout_s: float = 60.0
     ) -> None:
-        """Wait until each of these brokers (by default all that run) serves and knows the others.
+        """Wait until each of these brokers (by default all that run) serves clients and has the
+        other brokers in its metadata.
 
         :raises StartupError: a daemon ended, or ``timeout_s`` passed.
         """

@@ -105,7 +105,7 @@ def up_command(
     data: Path,
     as_json: bool,
 ) -> None:
-    """Start the cluster, or its missing daemons; create the cluster first if there is none.
+    """Start the cluster, or its missing daemons. Create the cluster first if it does not exist.
 
     With --brokers, a running or stopped cluster grows to that many brokers.
     """
@@ -229,7 +229,10 @@ async def _up(
 def _require_no_changes(
     cluster: ClusterProcesses, port: int | None, config: Mapping[str, str], *, hosts: bool
 ) -> None:
-    """:raises ConfigError: an option applies to new clusters only."""
+    """Require that no option is given that applies to new clusters only.
+
+    :raises ConfigError: such an option is given.
+    """
     if hosts and not cluster.own_hosts:
         raise ConfigError(
             f"--hosts is for a new cluster, and the daemons in {cluster.run_dir} share this "
@@ -273,7 +276,7 @@ async def _down(data: Path, *, as_json: bool) -> None:
 
 
 async def _stop(data: Path) -> tuple[list[str], list[str]]:
-    """Stop the cluster; return the names of daemons that ran and of those that were killed."""
+    """Stop the cluster; return the names of daemons that ran, and of killed daemons."""
     with claimed(data):
         cluster = ClusterProcesses.load(data)
         if cluster is None:

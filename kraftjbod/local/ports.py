@@ -33,7 +33,7 @@ class PortReservation:
         self._release = weakref.finalize(self, os.close, lock.detach())
 
     def release(self) -> None:
-        """Release the port. Its listener must have stopped."""
+        """Release the port, whose listener must have stopped."""
         self._release()
 
 

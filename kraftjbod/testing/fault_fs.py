@@ -5,9 +5,9 @@ path find the same files through the fault file system. Five faults:
 
 * ``eio``: EIO from every operation, also on open files;
 * ``readonly``: EROFS for every change, reads work;
-* ``full``: ENOSPC for what needs space, and 0 bytes free; unlinking frees space again;
+* ``full``: ENOSPC for operations that need space, and 0 bytes free; unlinking frees space again;
 * ``hang``: every operation waits until :meth:`FaultFs.heal`;
-* ``slow``: each write, sync, create and unlink is delayed, one after the other.
+* ``slow``: each write, sync, create and unlink is delayed, one at a time.
 
 Root can always use it, other users only with fusermount3 installed (Debian's package fuse3), and
 then only the same user has access. The server, ``fuse_server.py``, is a separate process that ends
@@ -81,8 +81,9 @@ class FaultFs:
         """Mount ``backing`` at ``path``, without any fault at first.
 
         :param home: a directory for the two files of the server, outside of ``path``. Each fault
-            file system needs its own one.
-        :raises DiskKitError: mounting failed; :func:`why_not` tells the reason in advance.
+        file system needs its own one.
+
+        :raises DiskKitError: mounting failed. :func:`why_not` returns foreseeable reasons.
         """
         path, backing, orders = path.resolve(), backing.resolve(), home.resolve() / "fault"
         source = mounts.source_name(f"fuse-{next(_numbers)}")

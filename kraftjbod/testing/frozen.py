@@ -71,7 +71,10 @@ class Freeze:
             raise DiskKitError(f"cannot freeze {disk.path}: {self._process.communicate()[1]}")
 
     def thaw(self) -> None:
-        """:raises DiskKitError: the kernel refused."""
+        """Thaw the disk, unless it was thawed by its time limit.
+
+        :raises DiskKitError: the kernel refused.
+        """
         _, problem = self._process.communicate()
         if self._process.returncode != 0:
             raise DiskKitError(f"cannot thaw: {problem}")

@@ -117,7 +117,10 @@ class _Gate:
         return opcode not in _NEVER_FAIL and self._read_order().fault is DiskFault.HANG
 
     def enter(self, opcode: int) -> None:
-        """:raises OSError: the error with which the operation fails."""
+        """Delay or fail an operation as the injected fault requires.
+
+        :raises OSError: the error with which the operation fails.
+        """
         if opcode in _NEVER_FAIL:
             return
         order = self._read_order()
@@ -131,7 +134,10 @@ class _Gate:
             raise OSError(errno.EROFS, "the disk can only be read")
 
     def take(self, size_bytes: int) -> None:
-        """:raises OSError: ENOSPC, if a full disk has less free space."""
+        """Subtract ``size_bytes`` from the free space of a full disk.
+
+        :raises OSError: ENOSPC, if a full disk has less free space.
+        """
         if self.free_bytes is not None and size_bytes > 0:
             if size_bytes > self._free_bytes:
                 raise OSError(errno.ENOSPC, "the disk is full")
@@ -148,7 +154,7 @@ class _Gate:
 
 
 class _Server:
-    """Answers the kernel's requests. Node ids stand for paths below ``backing``."""
+    """Answers the kernel's requests. A node id identifies a path below ``backing``."""
 
     def __init__(self, fd: int, backing: str, orders: str) -> None:
         self._fd = fd

@@ -260,7 +260,10 @@ class LocalCluster:
         return active[0]
 
     def broker(self, broker_id: int) -> Broker:
-        """:raises ConfigError: there is no broker with that id."""
+        """Return the broker with the id ``broker_id``, from 1.
+
+        :raises ConfigError: there is no broker with that id.
+        """
         if not 1 <= broker_id <= len(self._brokers):
             raise ConfigError(f"there is no broker {broker_id}: 1 to {len(self._brokers)}")
         return self._brokers[broker_id - 1]
@@ -439,7 +442,10 @@ class Broker:
         return self.process.is_running
 
     def dir(self, number: int) -> BrokerDir:
-        """:raises ConfigError: there is no directory with that number."""
+        """Return the log directory ``number``, from 0.
+
+        :raises ConfigError: there is no directory with that number.
+        """
         if not 0 <= number < len(self.dirs):
             raise ConfigError(
                 f"broker {self.id} has no directory {number}: 0 to {len(self.dirs) - 1}"

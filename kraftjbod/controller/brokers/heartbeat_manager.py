@@ -35,7 +35,7 @@ from kraftjbod.metadata.registrations import BrokerRegistration
 
 
 class BrokerControlState(Enum):
-    """What the controller permits a broker to do."""
+    """Permissions of a broker by the controller."""
 
     FENCED = "fenced"
     UNFENCED = "unfenced"
@@ -160,10 +160,11 @@ class BrokerHeartbeatManager:
     def connection_closed(
         self, connection: ConnectionId, now_ms: int, *, is_reset: bool = False
     ) -> None:
-        """Note that the other side closed ``connection``, unless the broker has used another since.
+        """Record that the broker closed ``connection``, unless the broker has since used another
+        connection.
 
-        :param is_reset: whether it was reset, perhaps by a firewall. Then the session continues,
-            but another incarnation may take the broker's place.
+        :param is_reset: whether the connection was reset, perhaps by a firewall. After a reset the
+        session continues, but another incarnation may take the broker's place.
         """
         if not self._reconnect_grace_ms:
             return
@@ -210,7 +211,7 @@ class BrokerHeartbeatManager:
         return pause_ms > self.session_timeout_ms // 2
 
     def has_longer_sessions(self, now_ms: int) -> bool:
-        """Whether a broker may rely on a longer session than one that is announced at
+        """Return whether a broker may rely on a longer session than one that is announced at
         ``now_ms``."""
         end_ms = now_ms + self.session_timeout_ms
         return any(contact.until_ms > end_ms for contact in self._contacts.values())
@@ -221,9 +222,8 @@ class BrokerHeartbeatManager:
         return is_heard and not self.is_gone(broker_id, now_ms)
 
     def is_gone(self, broker_id: BrokerId, now_ms: int) -> bool:
-        """Whether the broker's process has ended, by a sign of death.
-
-        It closed its connection and the grace is over, or its address refuses connections.
+        """Return whether the broker's process is known to have ended: the process closed its
+        connection and the grace period is over, or its address refuses connections.
         """
         contact = self._contacts.get(broker_id)
         if contact is None:
@@ -259,7 +259,8 @@ class BrokerHeartbeatManager:
         return contact.closed_ms is not None or contact.is_reset or stays_away
 
     def may_be_replaced(self, broker_id: BrokerId, now_ms: int) -> bool:
-        """Whether another incarnation may register, because the last one shows no sign of life."""
+        """Return whether another incarnation may register, because the last one shows no sign of
+        life."""
         contact = self._contacts.get(broker_id)
         if contact is None or not self.has_valid_session(broker_id, now_ms):
             return True
@@ -293,7 +294,7 @@ class BrokerHeartbeatManager:
             contact.shutdown_offset = offset
 
     def is_shutdown_known(self, broker_id: BrokerId, active: Iterable[BrokerId]) -> bool:
-        """Whether every broker in ``active`` has replayed the entry noted by
+        """Return whether every broker in ``active`` has replayed the entry noted by
         ``note_shutdown_offset``."""
         contact = self._contacts.get(broker_id)
         if contact is None or contact.shutdown_offset is None:

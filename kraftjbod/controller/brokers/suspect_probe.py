@@ -23,7 +23,7 @@ IsRefused = Callable[[str, int], Awaitable[bool]]
 class SuspectProbe:
     """Probes the addresses of brokers that may be dead.
 
-    Run ``run_probes()`` while the controller lives. Call ``wake()`` when there may be suspects.
+    Run ``run_probes()`` while the controller runs. Call ``wake()`` when there may be suspects.
     """
 
     def __init__(
@@ -33,7 +33,10 @@ class SuspectProbe:
         is_refused: IsRefused,
         on_refused: Callable[[BrokerRegistration], Awaitable[None]],
     ) -> None:
-        """:param take_suspects: returns each suspect once.
+        """
+
+        :param take_suspects: returns the brokers that may be dead and were not returned before.
+        :param is_refused: returns whether an address refuses connections.
         :param on_refused: called with a suspect whose addresses all refuse connections. The suspect
             may have sent a request meanwhile.
         """

@@ -30,7 +30,7 @@ class FollowUps:
     def first(self, count: int) -> tuple[BrokerId, Sequence[TopicIdPartition]]:
         """Return a broker and the first partitions of its queue, at most ``count``.
 
-        There must be a queued partition.
+        At least one partition must be queued.
         """
         broker_id, keys = next(iter(self._waiting.items()))
         return broker_id, tuple(itertools.islice(keys, count))

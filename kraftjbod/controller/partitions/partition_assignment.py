@@ -90,8 +90,8 @@ class Assignment:
         return self._only(self.original)
 
     def is_complete(self, isr: Collection[BrokerId]) -> bool:
-        """Whether a reassignment is complete with the in-sync replicas ``isr``. False without a
-        reassignment."""
+        """Return whether a reassignment is complete with the in-sync replicas ``isr``. False
+        without a reassignment."""
         if not self.is_reassigning:
             return False
         target = self.target

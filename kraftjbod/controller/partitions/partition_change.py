@@ -144,8 +144,8 @@ def _completed_if_due(
 ) -> Assignment:
     """Return ``wanted`` with its reassignment completed if that is due, else unchanged.
 
-    It is due if all awaited replicas are in ``fit``, the acceptable in-sync replicas, and enough
-    in-sync replicas remain for ``min.insync.replicas``.
+    A completion is due if all awaited replicas are in ``fit``, the acceptable in-sync replicas, and
+    enough in-sync replicas remain for ``min.insync.replicas``.
     """
     if not wanted.is_complete(fit):
         return wanted

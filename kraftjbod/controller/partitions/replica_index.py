@@ -89,7 +89,7 @@ class ReplicaIndex:
         return self._replicas[broker_id]
 
     def has_unresolved(self, broker_id: BrokerId) -> bool:
-        """Whether the directory of any replica on the broker is UNASSIGNED or MIGRATING."""
+        """Return whether the directory of any replica on the broker is UNASSIGNED or MIGRATING."""
         return any(self._in_directory.get((broker_id, directory)) for directory in _UNRESOLVED)
 
     @property

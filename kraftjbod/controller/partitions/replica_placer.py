@@ -42,7 +42,11 @@ class _Ring:
         self._visited = 0
 
     def take(self, round_number: int, *, leads: bool) -> BrokerId | None:
-        """Return the next broker that this round has not visited; None if all were visited."""
+        """Return the next broker that this round has not visited; None if all were visited.
+
+        :param leads: whether the broker is to lead. Leaders and followers have separate starting
+            points, each of which advances by one broker per round.
+        """
         if round_number != self._round:
             self._round, self._start, self._visited = round_number, self._turns[leads], 0
             self._turns[leads] += 1

@@ -53,7 +53,8 @@ def settings_in_force(
 
 
 def _readable(texts: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
-    """Yield the field and the parsed value of each text that can be parsed."""
+    """Yield field name and parsed value of each dynamic controller key in ``texts`` whose value can
+    be parsed."""
     for key, text in stored_values(texts, DynamicControllerConfig).items():
         field = _FIELDS.get(key)
         if field is None:

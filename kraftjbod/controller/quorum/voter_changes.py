@@ -64,13 +64,13 @@ def after_removing(voters: VoterSet, request: RemoveRaftVoterRequestRpc) -> Vote
 
 
 def is_added(voters: VoterSet, request: AddRaftVoterRequestRpc) -> bool:
-    """Whether the request is a repetition whose first attempt has added the voter."""
+    """Return whether the request is a repetition whose first attempt has added the voter."""
     key = ReplicaKey(request.voter_id, request.directory_id)
     return request.is_repeated and request.was_checked and key in voters
 
 
 def is_removed(voters: VoterSet, request: RemoveRaftVoterRequestRpc) -> bool:
-    """Whether the request is a repetition whose first attempt has removed the voter."""
+    """Return whether the request is a repetition whose first attempt has removed the voter."""
     key = ReplicaKey(request.voter_id, request.directory_id)
     return request.is_repeated and request.was_checked and key not in voters
 
@@ -106,7 +106,8 @@ def after_naming(voters: VoterSet, directories: Mapping[BrokerId, DirectoryId]) 
 
 
 def is_about_voters(request: object) -> bool:
-    """Whether the request changes ``kraft.version``, which is not a level in the metadata."""
+    """Return whether the request changes ``kraft.version``, which is not a level in the
+    metadata."""
     return isinstance(request, UpdateFeaturesRequestRpc) and any(
         update.name == KRAFT_VERSION for update in request.updates
     )

@@ -35,7 +35,7 @@ class Victim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaderChange:
-    """A change of a partition's leader; ``leader`` is -1 if there is none."""
+    """A change of a partition's leader; ``leader`` is -1 for a partition without a leader."""
 
     at_s: float
     partition: int
@@ -125,7 +125,7 @@ async def seen(
 class ClusterWatch:
     """Polls the metadata of a topic and records every change of a leader.
 
-    It has its own client, so that its requests do not wait for those of others.
+    The watch has its own client, so that its requests do not wait for requests of others.
     """
 
     def __init__(self, bootstrap_servers: str, topic: str) -> None:

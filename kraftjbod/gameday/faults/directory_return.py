@@ -63,7 +63,11 @@ async def wait_log_dir(
 async def wait_offline(
     client: ClusterClient, broker_id: int, path: Path, *, timeout_s: float
 ) -> None:
-    """:raises StartupError: the broker did not take the directory offline in time."""
+    """Wait until the broker reports the directory as OFFLINE.
+
+    :raises StartupError: the broker did not take the directory offline within ``timeout_s``
+        seconds.
+    """
     await wait_log_dir(
         client,
         broker_id,

@@ -33,7 +33,9 @@ class Fault(Protocol):
     async def prepare(self, client: ClusterClient) -> None:
         """Prepare the fault before the topic exists.
 
-        :raises CannotPlay: the message tells the operator what to change.
+
+
+        :raises CannotPlay: the message names the change that an operator has to make.
         """
 
     async def aim(self, client: ClusterClient, topic: str) -> Target:
@@ -57,5 +59,7 @@ class Fault(Protocol):
     async def undo(self, client: ClusterClient) -> None:
         """Restore the initial state. Does nothing if it is restored already.
 
-        :raises StartupError: the message tells the operator what remains to be done.
+
+
+        :raises StartupError: the message names the steps that an operator has to complete.
         """

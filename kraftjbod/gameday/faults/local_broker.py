@@ -26,7 +26,10 @@ _METADATA_LOG: Final = "__cluster_metadata-0"
 
 
 def require_own_directory(victim: Victim) -> None:
-    """:raises CannotPlay: ``victim.path`` on this machine is not that broker's directory."""
+    """Require that ``victim.path`` on this machine is the log directory of the victim's broker.
+
+    :raises CannotPlay: the directory has another id, no id, or another owner.
+    """
     where = f"{victim.path} of broker {victim.broker_id}"
     if victim.directory_id is None:
         raise CannotPlay(
@@ -63,7 +66,9 @@ def first_breakable(found: Sequence[Victim]) -> Victim:
 def require_broker_process(broker_id: int, port: int, log_dirs: Iterable[Path]) -> int:
     """Return the pid of the broker that listens on ``port`` of this machine.
 
-    :raises CannotPlay: there is none, or it has no file open below ``log_dirs``.
+
+
+    :raises CannotPlay: no such process exists, or it has no file open below ``log_dirs``.
     """
     pid = _listener(port)
     if pid is None:
@@ -121,7 +126,7 @@ def _open_files(pid: int) -> list[str]:
     gone = (PermissionError, FileNotFoundError, ProcessLookupError)
     with contextlib.suppress(*gone):
         for fd in os.listdir(f"/proc/{pid}/fd"):
-            # A file that is closed meanwhile must not hide the others.
+            # Continue after a file that was closed meanwhile.
             with contextlib.suppress(*gone):
                 found.append(os.readlink(f"/proc/{pid}/fd/{fd}"))
     return found

@@ -70,8 +70,8 @@ def broker_target(broker_id: int, mine: list[Victim], what: str) -> Target:
 def local_cluster_of(broker_id: int, pid: int) -> ClusterProcesses | None:
     """Return the local cluster of a broker process, or None.
 
-    Its run directory is two levels above the configuration file in the process's arguments. The
-    cluster must know ``pid`` as this broker.
+    The run directory of a local cluster is two levels above the configuration file in the process's
+    arguments. The cluster must know ``pid`` as this broker.
     """
     for word in command_line(pid):
         if word.endswith(f"/broker-{broker_id}.properties"):
@@ -97,7 +97,10 @@ async def require_local_cluster(client: ClusterClient, topic: str) -> ClusterPro
 
 
 def require_active_controller(cluster: ClusterProcesses) -> DaemonProcess:
-    """:raises CannotPlay: the cluster has only one controller, or none is active."""
+    """Return the active controller, which another controller could replace.
+
+    :raises CannotPlay: the cluster has only one controller, or none is active.
+    """
     if len(cluster.controllers) == 1:
         raise CannotPlay(
             "the cluster has only one controller, so that none can take over: "
@@ -146,7 +149,9 @@ async def wait_broker_missing(client: ClusterClient, broker_id: int) -> float | 
 async def wait_broker_back(client: ClusterClient, broker_id: int, *, who: str) -> None:
     """Wait until the broker is in the metadata and answers requests.
 
-    :param who: who restarts the broker, for the message.
+
+
+    :param who: the program that restarts the broker, for the message.
     :raises StartupError: the broker did not return in time; the message has the reason.
     """
     deadline = time.monotonic() + RETURN_TIMEOUT_S

@@ -55,7 +55,7 @@ class RollingRestart:
         return await wait_gone(self._stopping[1])
 
     async def heal(self, client: ClusterClient) -> None:
-        """Restart all daemons, one after the other."""
+        """Restart all daemons in sequence."""
         await self._start_stopped(client)
         while self._waiting:
             self._stop_next()

@@ -76,7 +76,8 @@ class SuccessiveFailures:
         await self.undo(client)
 
     async def undo(self, client: ClusterClient) -> None:
-        """Start what was killed, then restore the disk. A failure does not end the others."""
+        """Start the killed broker, then restore the disk. After a failed step the remaining steps
+        run too."""
         failures = []
         for fault in (self._controller, self._broker, self._disk):
             try:
@@ -96,7 +97,7 @@ class SuccessiveFailures:
     async def _wait_led_elsewhere(self, client: ClusterClient, led: Iterable[int]) -> None:
         """Wait until other brokers lead the partitions ``led``, then let the load flow.
 
-        A timeout is not an error here: the gaps and the read records show what it cost.
+        A timeout is not an error here: the gaps and the read records show its effect.
         """
 
         def is_led_elsewhere(metadata: ClusterMetadata) -> bool:

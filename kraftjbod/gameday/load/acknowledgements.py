@@ -79,7 +79,7 @@ class Acknowledgements:
         return [ack.took_s for ack in self.acks if from_s <= ack.at_s <= to_s]
 
     def longest_gap_within(self, from_s: float, to_s: float) -> Gap | None:
-        """Return the longest gap that lies between the two times, or None."""
+        """Return the longest gap between the two times, or None."""
         instants = [ack.at_s for ack in self.acks if from_s <= ack.at_s <= to_s]
         gaps = (Gap(a, b) for a, b in pairwise(instants))
         return max(gaps, key=lambda gap: gap.end_s - gap.start_s, default=None)

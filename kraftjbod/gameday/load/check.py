@@ -18,7 +18,7 @@ WRONG: Final = ("lost", "twice", "out_of_order", "changed", "misplaced")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
-    """Wrong records of one partition by kind. All counts are zero if nothing is wrong."""
+    """Wrong records of one partition by kind. All counts are zero if no record is wrong."""
 
     partition: int
     acknowledged: int

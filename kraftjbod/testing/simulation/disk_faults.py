@@ -185,7 +185,10 @@ class DiskFaults:
             self._away = self._away.crash_clone(self._disk.rng.getrandbits(32))
 
     def strike(self, kind: str, path: str) -> None:
-        """:raises OSError: this operation fails."""
+        """Apply a due fault to an operation of ``kind`` on ``path``.
+
+        :raises OSError: a fault lets this operation fail.
+        """
         if self._hangs_at_swap and kind == "rename" and self._is_replica(path):
             self._hangs_at_swap = False
             self._disk.gate.close()
@@ -218,7 +221,7 @@ class DiskFaults:
                 self._clutter.append(name)
 
     def strike_dirty(self, file: MemFile, path: str, *, is_sync: bool = False) -> None:
-        """Let writeback of the pages of ``file`` fail, once, as it is written or synced."""
+        """Let one writeback of the pages of ``file`` fail, at a write or a sync."""
         if not self._syncs_left or is_sync is not self._fails_in_sync:
             return
         if not path.endswith(self._syncs_of) or not file.is_dirty:

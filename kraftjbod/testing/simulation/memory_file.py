@@ -2,7 +2,7 @@
 pages in memory and its bytes on the disk.
 
 * Bytes are certain up to the file's last ``sync``. Of later bytes a crash keeps all; or a prefix,
-  possibly with garbage after it; or some of the sectors, and zeros for the others; or the new size
+  possibly with garbage after it; or some of the sectors, with zeros for the rest; or the new size
   alone, with zeros; or nothing, with the size of the last sync.
 * Reads are served from the page cache. A clean page may leave memory (:meth:`MemFile.evict`), and
   a read brings it back with the pages after it (readahead).
@@ -44,7 +44,7 @@ class MemFile:
     """The bytes of one file. All open files of its names are this object."""
 
     def __init__(self, free_bytes: Callable[[], int | None] = lambda: None) -> None:
-        #: The content for readers. A page that is not in memory is here as it is on the disk.
+        #: The content for readers. For a page that is not in memory, the content on the disk.
         self.data = bytearray()
         self.synced = b""
         self.syncs = 0
@@ -52,11 +52,11 @@ class MemFile:
         self.holders = 0
         #: By how many bytes the file may grow; None: no limit.
         self.free_bytes = free_bytes
-        #: What the disk holds of clean pages that differ in memory, by page number.
+        #: Content on the disk of clean pages that differ in memory, by page number.
         self._on_disk: dict[int, bytes] = {}
         #: Pages that are not in memory.
         self._absent: set[int] = set()
-        #: Number of failed writebacks, and of those that a sync has reported.
+        #: Number of failed writebacks, and number of failures that a sync has reported.
         self.writeback_errors = self.reported_errors = 0
         #: Former content of pages that a failed writeback lost and that were not written since.
         self._lost: dict[int, bytes] = {}
@@ -236,7 +236,7 @@ class MemFile:
         return left
 
     def allows(self, content: bytes) -> bool:
-        """Whether a crash may leave ``content`` of this file."""
+        """Return whether a crash may leave ``content`` of this file."""
         data, synced = self._disk_image(), self.synced
         if content == synced:
             return True

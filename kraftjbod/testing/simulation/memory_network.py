@@ -64,7 +64,7 @@ class MemoryNetwork:
         self._next_ports[name] = _FIRST_EPHEMERAL_PORT
         return place
 
-    # --- what goes wrong -------------------------------------------------------------------------
+    # --- faults --------------------------------------------------------------------------------
 
     def link(self, a: str, b: str) -> Link:
         """Return the link from ``a`` to ``b``, which can be made slow."""
@@ -167,7 +167,10 @@ class MemoryNetwork:
         return port
 
     def bind(self, server: MemoryServer) -> None:
-        """:raises OSError: EADDRINUSE."""
+        """Register the server at its address.
+
+        :raises OSError: EADDRINUSE, if another server has the address.
+        """
         key = (server.place.name, server.port)
         if key in self._listeners:
             raise _error(errno.EADDRINUSE)
@@ -215,7 +218,10 @@ class ProcessSockets:
     async def connect(
         self, factory: ProtocolFactory, host: str, port: int
     ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
-        """:raises OSError: refused, unknown host, or no answer within the timeout of TCP."""
+        """Connect to a server.
+
+        :raises OSError: connection refused, unknown host, or no answer within the timeout of TCP.
+        """
         target = self._network.place_of(host)
         attempt = _Attempt(self._network, self._loop, self._place, target, port)
         try:
@@ -230,7 +236,10 @@ class ProcessSockets:
     def listen(
         self, factory: ProtocolFactory, host: str, port: int, *, start_serving: bool
     ) -> MemoryServer:
-        """:raises OSError: the address is in use, or belongs to another host."""
+        """Create a server at the address.
+
+        :raises OSError: the address is in use, or belongs to another host.
+        """
         if host not in _EVERYWHERE and self._network.place_of(host) is not self._place:
             raise _error(errno.EADDRNOTAVAIL)
         port = port or self._network.free_port(self._place)

@@ -49,7 +49,10 @@ class Place:
 
 
 class Link:
-    """:param loop: the network's own loop, which outlives every process."""
+    """One direction of the network between two hosts.
+
+    :param loop: the network's own loop, which outlives every process.
+    """
 
     def __init__(self, loop: VirtualLoop, rng: random.Random, source: Place, target: Place) -> None:
         self.source = source

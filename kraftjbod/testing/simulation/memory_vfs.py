@@ -92,7 +92,7 @@ class MemVfs:
         self.capacity_inodes: int | None = None
         self.device_number = 1
 
-    # -- what a crash leaves ----------------------------------------------------------------
+    # -- state after a crash ----------------------------------------------------------------
 
     def crash_clone(self, seed: int) -> MemVfs:
         """Return a possible state after a power cut now, for this seed."""
@@ -374,11 +374,11 @@ class MemVfs:
             return sum(1 for _ in self._walk(self._root))
 
     def is_unnamed(self, file: MemFile) -> bool:
-        """Whether closing the last descriptor of ``file`` frees its space."""
+        """Return whether closing the last descriptor of ``file`` frees its space."""
         return any(one is file for one in self._unnamed)
 
     def names_in(self, path: str) -> int:
-        """Return the number of names in the directory ``path``; 0 if it is none."""
+        """Return the number of names in directory ``path``; 0 if ``path`` is not a directory."""
         found = self._find(path)
         return len(found.entries) if isinstance(found, MemDir) else 0
 

@@ -277,7 +277,7 @@ class SimulatedCluster:
     ) -> None:
         self.close()
 
-    # --- who is there ----------------------------------------------------------------------------
+    # --- processes and hosts ----------------------------------------------------------------------
 
     @property
     def trace(self) -> Trace:

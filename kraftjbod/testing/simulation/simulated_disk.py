@@ -55,8 +55,9 @@ class DiskCosts:
 
 
 class SimulatedDisk:
-    """:param path: mount point; each disk of a world has a different path.
+    """A disk of a simulated host, with faults and the time that operations take.
 
+    :param path: mount point; each disk of a world has a different path.
     :param number: its device number.
     """
 
@@ -183,7 +184,10 @@ class ProcessVfs:
         raise error(errno.ENOENT, path)
 
     def check(self, path: str, late: int) -> None:
-        """:raises OSError: ``late``, if ``path`` was released by ``let_go``."""
+        """Require that the process runs and that :meth:`let_go` did not release ``path``.
+
+        :raises OSError: the errno is ``late``.
+        """
         if self.is_detached or (self._given_up and path.startswith(tuple(self._given_up))):
             raise error(late, path)
 

@@ -1,7 +1,7 @@
 """WIRE. ``SimulatedHost``: a machine with disks, and one process on it at a time.
 
-* :meth:`SimulatedHost.kill` ends the process at once without cleanup. Its connections close, the
-  disks keep what was written.
+* :meth:`SimulatedHost.kill` ends the process at once without cleanup. Its connections close, and
+  the disks keep all written data.
 * :meth:`SimulatedHost.power_cut` switches the machine off: peers are not notified, and disks lose
   unsynced data.
 * :meth:`SimulatedHost.stop` is SIGTERM, and :meth:`SimulatedHost.pause_process` SIGSTOP.
@@ -178,7 +178,10 @@ class Life(Protocol):
 
 
 class SimulatedHost:
-    """:param life: the main coroutine function of its processes."""
+    """A host that runs one process at a time.
+
+    :param life: the main coroutine function of the processes.
+    """
 
     def __init__(self, world: World, network: MemoryNetwork, name: str, life: Life) -> None:
         self.world = world

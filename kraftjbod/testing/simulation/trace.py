@@ -19,9 +19,11 @@ _LOUD: Final = frozenset({"warning", "error", "critical"})
 
 
 class Trace:
-    """:param keep: number of lines to keep, the newest ones.
+    """Log of the events of a simulation, one line each.
 
-    :param on_line: called with every line as it is written.
+    :param keep: number of lines to keep, the newest ones.
+
+    :param on_line: called with every new line.
     """
 
     def __init__(self, *, keep: int = 20_000, on_line: Callable[[str], None] | None = None) -> None:

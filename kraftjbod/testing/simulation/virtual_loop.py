@@ -96,7 +96,8 @@ class VirtualHandle(asyncio.Handle):
 
 
 class KernelHandle(VirtualHandle):
-    """The end of a disk operation: the kernel completes it while the process is paused."""
+    """The completion of a disk operation, which the kernel delivers even while the process is
+    paused."""
 
     __slots__ = ()
     is_in_kernel = True

@@ -37,7 +37,7 @@ MAX_CALLBACKS_AT_ONCE: Final = 200_000
 #: Number of callbacks between garbage collections. Collecting at no other time makes runs
 #: reproducible.
 _CALLBACKS_PER_COLLECTION: Final = 200_000
-#: Cancelled timers are removed from the heap once there are so many and they are the majority.
+#: Cancelled timers are removed from the heap when they exceed this number and half of the heap.
 _MANY_CANCELLED: Final = 1_000
 
 _Entry = tuple[int, int, asyncio.Handle]
@@ -134,10 +134,10 @@ class World:
             self.ready.append(heappop(due)[2])
 
     def _run_ready(self, stop: asyncio.Future[Any] | None) -> None:
-        # Of the last step: entering a loop again costs a call.
+        # Keep the loop of the last handle, because entering a loop costs a call.
         ready, current = self.ready, self.running
         take, enter = ready.popleft, events._set_running_loop
-        handle: Any  # Of its insides what a loop reads; its own is a ProcessLoop: all are ours.
+        handle: Any  # Any: asyncio.Handle does not declare ``_loop``, here a ProcessLoop.
         while ready:
             handle = take()
             loop = handle._loop
