@@ -24,7 +24,7 @@ async def answer_partitions(
     *,
     refuse: Callable[[Asked], Answer],
 ) -> list[Answer]:
-    """Return one answer per item of ``asked``. They are awaited concurrently.
+    """Return one answer per item of ``asked``, awaited concurrently.
 
     The result is in the order of ``asked``. Items beyond ``MAX_ITEMS_PER_REQUEST`` are refused.
     """

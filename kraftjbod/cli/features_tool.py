@@ -108,7 +108,7 @@ def upgrade_command(
     pairs: tuple[str, ...],
     dry_run: bool,
 ) -> None:
-    """Raise levels. There may be no way back without loss."""
+    """Raise levels. A later downgrade may lose metadata or be impossible."""
     levels, kind = _wanted("upgrade", metadata, pairs), UpgradeType.UPGRADE
     asyncio.run(_update(where, answer, "upgrade", levels, kind, dry_run=dry_run))
 

@@ -215,7 +215,7 @@ def find_hanging_command(
     broker_id: int | None,
     max_timeout_min: int,
 ) -> None:
-    """Find transactions that partitions have open and no coordinator will end."""
+    """Find transactions that are open in partitions but that no coordinator will end."""
     if topic is None and broker_id is None:
         raise click.UsageError("find-hanging needs --topic or --broker-id, which limit the search")
     if topic is None and partition is not None:

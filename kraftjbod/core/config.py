@@ -165,7 +165,7 @@ class ControllerConfig(DynamicControllerConfig, NodeConfig):
     def advertised_endpoint(self) -> Endpoint:
         """Address at which other nodes reach this controller.
 
-        It comes from ``advertised.listeners``, else ``controller.quorum.voters``, else
+        The source is ``advertised.listeners``, else ``controller.quorum.voters``, else
         ``listeners``.
         """
         endpoint = self.endpoint

@@ -97,7 +97,7 @@ DIRECTORY_ID_PREFIX: Final = "dirid:"
 
 
 class DirectoryId(Uuid):
-    """Id of a log directory. It is stored on the disk and independent of the mount point."""
+    """Id of a log directory, stored on the disk and independent of the mount point."""
 
     __slots__ = ()
 

@@ -193,7 +193,7 @@ class Metrics:
         self._gauges[name] = read
 
     def gauges(self, read: Callable[[], Mapping[str, float]]) -> None:
-        """Register ``read`` as a source of metrics. Its result has their values by name."""
+        """Register ``read`` as a source of metrics. ``read`` returns values by metric name."""
         self._sources.append(read)
 
     def snapshot(self) -> dict[str, float]:

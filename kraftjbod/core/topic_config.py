@@ -73,7 +73,7 @@ class CleanupPolicy(NamedTuple):
 
     @property
     def allows_record_deletion(self) -> bool:
-        """Whether DeleteRecords is allowed. It is not if records are only compacted."""
+        """Whether DeleteRecords is allowed: False if records are only compacted."""
         return self.is_delete or not self.is_compact
 
 

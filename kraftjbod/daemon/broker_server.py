@@ -114,7 +114,7 @@ class BrokerServer:
 
     @property
     def is_open(self) -> bool:
-        """Whether the listeners accept requests of clients. It stays True during a stop."""
+        """Whether the listeners accept requests of clients, also during a stop."""
         return self._is_open
 
     async def start(self) -> None:
@@ -149,7 +149,7 @@ class BrokerServer:
     def _hosting(self, wiring: BrokerWiring) -> list[Part]:
         """Return the parts for the replicas, the registration and the states of directories.
 
-        They start before the parts of :meth:`_serving`, and close after them.
+        These parts start before the parts of :meth:`_serving`, and close after those.
         """
         cluster, replicas, directories = wiring.cluster, wiring.replicas, wiring.directories
         return [

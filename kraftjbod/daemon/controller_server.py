@@ -176,9 +176,8 @@ class ControllerServer:
     # --- while it runs ---------------------------------------------------------------------------
 
     async def _register(self) -> None:
-        """Keep this controller registered; never return.
-
-        It runs beside the other parts, because a start must not wait for a majority of the voters.
+        """Keep this controller registered; never return. Registration runs beside the other parts,
+        because a start must not wait for a majority of the voters.
         """
         assert self._registration is not None, "it is built with the controller"
         await self._registration.run_registration()

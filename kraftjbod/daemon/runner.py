@@ -358,7 +358,7 @@ class DaemonLife:
 
 
 class _PrintVersion(argparse.Action):
-    """The option ``--version``. It reads the version only on demand, because that takes some
+    """The option ``--version``, which reads the version only on demand, because reading takes
     time."""
 
     def __init__(self, option_strings: Sequence[str], dest: str, help: str) -> None:

@@ -241,8 +241,8 @@ class PartitionRecord:
 class PartitionChangeRecord:
     """Changes part of a partition's state. Fields that are None do not change.
 
-    Each such record increments the partition epoch. It also increments the leader epoch if
-    ``leader`` is given, even if that is the same broker.
+    Each such record increments the partition epoch. A record with ``leader`` also increments the
+    leader epoch, even if the leader stays the same broker.
 
     If ``replicas`` is given without ``directories``, all directories are MIGRATING.
     """
@@ -336,7 +336,8 @@ class RegisterControllerRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnregisterControllerRecord:
-    """Removes the registration of a controller that is not a voter. It may register again."""
+    """Removes the registration of a controller that is not a voter. The controller may register
+    again."""
 
     TYPE: ClassVar[int] = 29
     VERSION: ClassVar[int] = 0

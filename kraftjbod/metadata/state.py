@@ -89,8 +89,8 @@ class MetadataDelta:
 class LayoutOffsets:
     """Offsets of the last entries that may change the assignment of a consumer group.
 
-    They concern topics (partitions, replicas) and brokers (racks). They are excluded from
-    comparison: a node that loaded a snapshot has that snapshot's offset.
+    The entries concern topics (partitions, replicas) and brokers (racks). Comparisons of states
+    ignore these offsets: a node that loaded a snapshot has that snapshot's offset.
     """
 
     topics: int = field(default=-1, compare=False)
@@ -351,7 +351,7 @@ class MetadataState:
     def excerpt(self, records: Iterable[Record]) -> MetadataState:
         """Return a separate state for a trial replay of ``records``.
 
-        It has only the objects that the records refer to.
+        The excerpt has only the objects that the records refer to.
         """
         twin = MetadataState()
         twin.offset, twin.epoch = self.offset, self.epoch
@@ -394,7 +394,7 @@ class MetadataState:
     # --- snapshots -------------------------------------------------------------------------------
 
     def copy(self) -> MetadataState:
-        """Return an independent copy. This is cheap, because the values are frozen."""
+        """Return an independent copy. Copying is cheap, because the values are frozen."""
         twin = MetadataState()
         twin.offset, twin.epoch = self.offset, self.epoch
         twin.metadata_log_id = self.metadata_log_id

@@ -124,7 +124,7 @@ class HeldRequests:
         return self._in_turn(request, turn)
 
     def may_be_large(self, request: Frame) -> bool:
-        """Whether the response to ``request`` may be large.
+        """Return whether the response to ``request`` may be large.
 
         False while requests are held, so that the session starts authentication requests at once.
         """

@@ -44,7 +44,7 @@ _FIRST_VERSIONS: Final[Mapping[int, int]] = MappingProxyType(
 
 
 def is_cluster_action(api_key: int, frame: Frame) -> bool:
-    """Whether only brokers and controllers may send the request in ``frame``.
+    """Return whether only brokers and controllers may send the request in ``frame``.
 
     False for Fetch: :func:`fetching_replica` needs its decoded body.
     """

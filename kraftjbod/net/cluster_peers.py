@@ -58,8 +58,8 @@ class ClusterPeers:
         resolve: Resolve = _resolve,
     ) -> None:
         """:param allowed: the configured hosts; if None, loopback and ``known_hosts``.
-        :param known_hosts: returns addresses and names of members. It must return the same object
-            while they are unchanged. Not called if ``allowed`` is given.
+        :param known_hosts: returns addresses and names of members, the same object while the hosts
+            are unchanged. Not called if ``allowed`` is given.
         :param resolve: resolves one host name.
         """
         self._is_every = allowed is not None and allowed.is_every
@@ -83,7 +83,8 @@ class ClusterPeers:
         self._waiting = 0
 
     def allows(self, host: str) -> bool:
-        """Whether the numeric address ``host`` is known to be a member's. Resolves no names."""
+        """Return whether the numeric address ``host`` is known to be a member's. Resolves no
+        names."""
         if self._is_every:
             return True
         verdict = self._verdicts.get(host)
@@ -100,7 +101,8 @@ class ClusterPeers:
         return address in self._members or any(address in one for one in self._networks)
 
     async def admits(self, host: str) -> bool:
-        """Whether ``host`` is a member; if it is unknown, wait up to 2 s for names to be resolved.
+        """Return whether ``host`` is a member; if it is unknown, wait up to 2 s for names to be
+        resolved.
 
         Names are resolved at most once per second, however many unknown hosts send requests.
         """

@@ -353,7 +353,7 @@ async def connect(
 
 
 async def is_refused(host: str, port: int, *, timeout_ms: int = 500) -> bool:
-    """Whether ``host:port`` refuses connections (ECONNREFUSED).
+    """Return whether ``host:port`` refuses connections (ECONNREFUSED).
 
     False if it accepts one, is unreachable or unknown, or does not answer within ``timeout_ms``.
     """

@@ -90,7 +90,8 @@ class ConnectionQuotas:
     def note_broker(self, connection: Counted) -> None:
         """Note that ``connection`` is a broker's.
 
-        It gets priority for memory, and a reserved slot instead of its present one if one is free.
+        The connection gets priority for memory, and a reserved slot instead of its present slot if
+        one is free.
         """
         brokers = self._limits.max_connections - self._limits.clients
         place = self._places.get(connection)

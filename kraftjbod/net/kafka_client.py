@@ -56,7 +56,8 @@ class _Waiting:
 
 
 class KafkaConnection:
-    """A client connection to one broker, created by :meth:`connect`. It cannot be reopened."""
+    """A client connection to one broker, created by :meth:`connect`. A closed connection cannot be
+    reopened."""
 
     def __init__(self, connection: Connection, *, client_id: str, max_in_flight: int) -> None:
         self._connection = connection

@@ -76,7 +76,7 @@ def _encode(header: RequestHeader, response: Message | None) -> Sequence[Buffer]
 
 
 def may_be_large(request: Frame) -> bool:
-    """Whether the response can be much larger than the request: for all but Produce."""
+    """Return whether the response can be much larger than the request: for all but Produce."""
     return bytes(request[:2]) != _PRODUCE
 
 
@@ -231,7 +231,7 @@ def kafka_server(
     authentication_limits: AuthenticationLimits = DEFAULT_AUTHENTICATION_LIMITS,
     tls: TlsSettings | None = None,
 ) -> Listener:
-    """Create a listener for Kafka's protocol on one port. It is not started.
+    """Create a listener for Kafka's protocol on one port, without starting the listener.
 
     :param listener_name: passed to the handler with each request.
     :param features: returns the features for ApiVersions.

@@ -78,7 +78,7 @@ def rpc_server(
     memory: MemoryBudget | None = None,
     limits: ListenerLimits = DEFAULT_LIMITS,
 ) -> Listener:
-    """Create a listener for this project's RPC on one port. It is not started.
+    """Create a listener for this project's RPC on one port, without starting the listener.
 
     :param peers: the hosts that are served.
     :param is_broker: recognizes brokers, whose connections use reserved slots.

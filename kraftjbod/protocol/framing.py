@@ -69,7 +69,7 @@ class FrameSplitter:
     def next_bytes(self) -> int:
         """Memory in bytes that the partial frame uses after the next ``get_buffer``.
 
-        It exceeds :attr:`held_bytes` if the buffer is full and has to grow.
+        The result exceeds :attr:`held_bytes` if the buffer is full and has to grow.
         """
         if self._large is None or self._filled < len(self._large):
             return self.held_bytes
@@ -78,8 +78,7 @@ class FrameSplitter:
         return min(self._large_bytes, self._filled + more)
 
     def get_buffer(self) -> memoryview:
-        """Return the buffer for the next read, never empty. It is valid until
-        ``buffer_updated``."""
+        """Return the buffer for the next read, never empty and valid until ``buffer_updated``."""
         large = self._large
         if large is None:
             if not self._pending:

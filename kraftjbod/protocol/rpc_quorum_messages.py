@@ -326,8 +326,8 @@ class AddRaftVoterResponseRpc(RpcResponse):
 
 
 class AddRaftVoterRequestRpc(OnceOnlyRequest):
-    """Add a controller to the voters (KIP-853). It must have caught up with the metadata log
-    before.
+    """Add a controller to the voters (KIP-853), after the controller caught up with the metadata
+    log.
 
     ``was_checked``: before its first attempt the sender verified that it was not a voter.
     """

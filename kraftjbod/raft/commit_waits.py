@@ -29,7 +29,8 @@ class CommitWaits:
         self._progress = asyncio.Event()
 
     def lose_term(self) -> None:
-        """Record that this node lost the leadership. Its uncommitted entries may be replaced."""
+        """Record that this node lost the leadership, so that its uncommitted entries may be
+        replaced."""
         self._terms_lost += 1
         self.wake_all()
 

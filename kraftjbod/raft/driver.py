@@ -251,7 +251,7 @@ class RaftDriver:
                 await self._log_dir.run_operation(OpKind.CLOSE, close)
 
     async def wait_failed(self) -> None:
-        """Wait until the driver fails. This never returns normally.
+        """Wait until the driver fails; never return normally.
 
         :raises KafkaStorageError: the metadata directory is lost.
         """
@@ -495,8 +495,7 @@ class RaftDriver:
     def start_snapshot(self, last_offset: int, term: int, slices: Iterable[bytes]) -> None:
         """Start a snapshot of the state after ``last_offset``, which may not be committed yet.
 
-        :param slices: the encoded state. It is consumed gradually, between other work of the event
-            loop.
+        :param slices: the encoded state, consumed gradually between other work of the event loop.
         """
         voters = self._required_core().log.voters_at(last_offset)
         named = b"" if voters.is_static or not len(voters) else voters.encode()

@@ -332,8 +332,7 @@ class ConfigApis:
         return _Entry(key, value, [*synonyms, *counts], False)
 
     def _topic_defaults(self) -> list[_Entry]:
-        """Return the entries of a topic without own values. They are cached until the metadata
-        changes."""
+        """Return the entries of a topic without own values, cached until the metadata changes."""
         if not self._default_entries or self._default_version != self._cache.version:
             self._default_entries, self._default_version = [], self._cache.version
             for key, value in self._topic_configs.defaults.by_key().items():

@@ -277,7 +277,7 @@ class FollowerFetches:
                 answers[key] = answers[key]._replace(is_left_out=True)
 
     def _is_urgent(self, part: SessionPart, data: FetchedData) -> bool:
-        """Whether the fetch is to be answered without a wait for records.
+        """Return whether the fetch is to be answered without a wait for records.
 
         Deletions wait for followers' log starts (KIP-107), and consumers that read a follower wait
         for the high watermark (KIP-392).
@@ -302,7 +302,7 @@ class FollowerFetches:
     # --- the throttle ----------------------------------------------------------------------------
 
     def _may_be_held_up(self, wanted: FetchFrom, replica: HostedReplica) -> bool:
-        """Whether the quota may delay the replica; False for in-sync followers."""
+        """Return whether the quota may delay the replica; False for in-sync followers."""
         return (
             replica.partition is not None
             and wanted.replica_id not in replica.partition.isr
@@ -327,7 +327,7 @@ class FollowerFetches:
 
 
 def _is_empty_result(data: FetchedData) -> bool:
-    """Whether the result has no error and no records, neither in memory nor on the disk."""
+    """Return whether the result has no error and no records, neither in memory nor on the disk."""
     is_sound = data.code is ErrorCode.NONE and data.diverging is None
     return is_sound and data.is_in_memory and not data.records
 

@@ -194,7 +194,7 @@ class KafkaApis:
         self._handlers[kind] = handler
 
     def is_of_broker(self, header: RequestHeader, body: Message) -> bool:
-        """Whether the request is a fetch of a follower that the metadata has."""
+        """Return whether the request is a Fetch of a follower that is a registered broker."""
         return isinstance(body, FetchRequest) and self._produce_fetch.is_of_follower(
             body, header.api_version
         )

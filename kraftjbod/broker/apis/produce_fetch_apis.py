@@ -361,7 +361,7 @@ class ProduceFetchApis:
         return self._fetch_response(request, fetching, context)
 
     def is_of_follower(self, fetch: FetchRequest, version: int) -> bool:
-        """Whether the fetch was sent by a follower that the metadata has."""
+        """Return whether the fetch was sent by a follower that is a registered broker."""
         if version < _REPLICA_STATE_SINCE or _asker(fetch, version) < 0:
             return False
         return self._followers.follower_of(fetch) is not None

@@ -137,7 +137,7 @@ class QuorumApis:
         return response
 
     async def _votes(self, node_id: BrokerId, directory_id: DirectoryId) -> bool:
-        """Whether the node is a voter before the change is requested.
+        """Return whether the node is a voter before the change is requested.
 
         With that, a retry of the forwarded request recognizes its own success.
 

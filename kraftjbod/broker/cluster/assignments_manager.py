@@ -117,11 +117,11 @@ class AssignmentsManager:
         self._handle(AssignmentRequested(partition=partition, directory_id=directory_id))
 
     def is_queued(self, partition: TopicIdPartition) -> bool:
-        """Whether the controller may not know the reported directory of the replica yet."""
+        """Return whether the controller may not know the reported directory of the replica yet."""
         return self._state.is_queued(partition)
 
     def is_losing(self, partition: TopicIdPartition) -> bool:
-        """Whether a report that the replica is LOST is still pending."""
+        """Return whether a report that the replica is LOST is still pending."""
         return self._state.is_losing(partition)
 
     def queued_into(self, directory_id: DirectoryId) -> int:

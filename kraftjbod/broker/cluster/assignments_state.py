@@ -159,13 +159,13 @@ class AssignmentsState:
         )
 
     def is_queued(self, partition: TopicIdPartition) -> bool:
-        """Whether an assignment of the replica is pending."""
+        """Return whether an assignment of the replica is pending."""
         return any(
             partition in assignments for assignments in (self._ready, self._in_flight, self._held)
         )
 
     def is_losing(self, partition: TopicIdPartition) -> bool:
-        """Whether a LOST assignment of the replica is pending."""
+        """Return whether a LOST assignment of the replica is pending."""
         return LOST_DIR in (
             self._ready.get(partition),
             self._in_flight.get(partition),

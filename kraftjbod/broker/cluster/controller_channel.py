@@ -362,7 +362,8 @@ def _is_from_active(response: RpcResponse) -> bool:
 
 
 def _is_about_the_voter(error: OperatingError) -> bool:
-    """Whether the error concerns the voter that was asked, so that another voter may succeed."""
+    """Return whether the error concerns the voter that was asked, so that another voter may
+    succeed."""
     return isinstance(error, ConnectionLostError) or error.code in (
         ErrorCode.NOT_CONTROLLER,
         ErrorCode.REQUEST_TIMED_OUT,

@@ -332,7 +332,8 @@ class LogDirAdmin:
             self._publisher.reconcile_again(offline_too=True)
 
     def _is_taken(self, topic_partition: TopicPartition) -> bool:
-        """Whether the replica is served or being created, so that no other copy may replace it."""
+        """Return whether the replica is served or being created, so that no other copy may replace
+        it."""
         replica = self._replicas.get(topic_partition)
         is_ours = replica is not None and (
             replica.handle is not None or replica.state is ReplicaState.MAKING
@@ -452,8 +453,8 @@ class LogDirAdmin:
             )
 
     async def _leave_empty(self, log_dir: LogDir) -> None:
-        """Take the empty directory out of service. It is put back if the cluster does not release
-        it.
+        """Take the empty directory out of service, and put the directory back if the cluster does
+        not release it.
 
         :raises OperatingError: as :meth:`_release`.
         """

@@ -203,7 +203,7 @@ class ReplicaFetcher:
         return admitted
 
     def _may_be_held_up(self, one: Followed) -> bool:
-        """Whether a throttle may delay the replica; False for in-sync replicas
+        """Return whether a throttle may delay the replica; False for in-sync replicas
         (replication_quotas.py)."""
         return (
             not one.has_caught_up

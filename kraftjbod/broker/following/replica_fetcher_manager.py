@@ -45,8 +45,8 @@ class ReplicaFetcherManager:
         metrics.gauge("ReplicaFetcherCount", lambda: len(self._fetchers))
 
     def follow(self, replicas: Iterable[HostedReplica]) -> None:
-        """Fetch the replicas from their present leaders. A replica that is followed already changes
-        loops.
+        """Fetch the replicas from their present leaders. A replica that is already fetched moves to
+        its new leader's fetch loop.
 
         A replica without an open log is skipped. One in an impaired directory is not followed any
         more.

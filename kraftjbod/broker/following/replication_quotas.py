@@ -45,7 +45,7 @@ class ReplicationQuota:
         self._bucket.set_rate(bytes_per_second, now_ms)
 
     def is_throttled(self, topic_partition: TopicPartition) -> bool:
-        """Whether the replica is listed and a rate is set, so that its bytes count."""
+        """Return whether the replica is listed and a rate is set, so that its bytes count."""
         if self._bucket.bytes_per_second == MAX_LONG:
             return False
         topic, partition = topic_partition

@@ -51,7 +51,7 @@ class _Gathered:
 class BatchedAppends:
     """Appends the records of coordinators, one batch per partition and event loop iteration.
 
-    It needs no closing: each iteration appends its records at its end.
+    No call is needed to flush: each iteration appends its records at its end.
     """
 
     def __init__(self, producer: InternalProducer, *, timeout_ms: int) -> None:

@@ -183,7 +183,8 @@ class ReplicaAlterLogDirsManager:
         self._log.info("replica_move_resumed", partition=str(tp), target=target.path)
 
     def end(self, topic_partition: TopicPartition) -> None:
-        """End the move, if any, of a replica that is no longer hosted here. Its copy is deleted."""
+        """End the move, if any, of a replica that is no longer hosted here, and delete the future
+        copy."""
         self._failed.discard(topic_partition)
         running = self._running(topic_partition)
         if running is not None:
@@ -553,8 +554,8 @@ class ReplicaAlterLogDirsManager:
     # --- waiting ---------------------------------------------------------------------------------
 
     async def _whole(self, work: Coroutine[Any, Any, T]) -> T:
-        """Wait for a disk operation and return its result. After a cancellation, wait for its end
-        too."""
+        """Wait for a disk operation and return its result. If the wait is cancelled, raise
+        CancelledError only after the end of the operation."""
         task = asyncio.ensure_future(work)
         try:
             return await asyncio.shield(task)

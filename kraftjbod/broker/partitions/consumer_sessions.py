@@ -206,8 +206,8 @@ class ConsumerSessions:
     ) -> Awaitable[FetchResponse]:
         """Answer ``request``, which opens or continues a session.
 
-        :param serve: answers ``request`` without a session. Its topics are filled in before the
-            call.
+        :param serve: answers ``request`` without a session, after the session's topics were added
+            to the request.
         :param is_by_id: whether the request names topics by id.
         :return: a response with an error code if the session cannot be continued.
         """

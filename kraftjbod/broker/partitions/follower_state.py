@@ -57,9 +57,9 @@ class FollowerState:
     """The progress of one follower in one leader epoch.
 
     ``last_caught_up_ms`` is the last time at which the follower is known to have had the whole log.
-    It is the time of a fetch from the log end. A fetch that reaches the log end of the previous
-    fetch counts for the time of the previous fetch. So a follower that keeps up with a steady load
-    counts as caught up although it never reaches the log end.
+    A fetch from the log end counts for its own time. A fetch that reaches the log end of the
+    previous fetch counts for the time of the previous fetch. So a follower that keeps up with a
+    steady load counts as caught up although it never reaches the log end.
     """
 
     __slots__ = (
@@ -106,9 +106,9 @@ class FollowerState:
         return self.speaker is not None and self.speaker.since >= self.not_before
 
     def hears(self, speaker: Speaker) -> bool:
-        """Whether a report of ``speaker`` counts.
+        """Return whether a report of ``speaker`` counts.
 
-        It does not count if a copy or a fetch loop that no longer exists may have sent it.
+        A report does not count if a copy or a fetch loop that no longer exists may have sent it.
         """
         after = self.not_before
         if speaker is not self.speaker:

@@ -40,7 +40,7 @@ def low_watermark_of(
 
 
 def _can_fetch(broker: BrokerRegistration, directory_id: DirectoryId) -> bool:
-    """Whether a replica of ``broker`` in that directory can fetch."""
+    """Return whether a replica of ``broker`` in that directory can fetch."""
     if broker.fenced or broker.is_impaired(directory_id):
         return False
     return broker.has_online_dir(directory_id)

@@ -530,7 +530,7 @@ class Partition:
         *,
         log_start_offset: int = UNKNOWN_OFFSET,
     ) -> bool:
-        """Whether the follower has caught up and may join the ISR.
+        """Return whether the follower has caught up and may join the ISR.
 
         - It has all committed records and all records from before this leader epoch.
         - Its log starts at ``log_start_offset``, the leader's, or later. As a leader it would
@@ -591,11 +591,11 @@ class Partition:
         partition_epoch: PartitionEpoch,
         isr: tuple[BrokerId, ...],
     ) -> bool:
-        """Apply the ISR in the controller's response. Return whether it was applied.
+        """Apply the ISR in the controller's response. Return False, without an effect, if
+        ``change`` is no longer pending or the metadata has a newer state.
 
-        It is ignored if metadata has brought a newer state already. A removal from the ISR counts
-        only when metadata brings it, after the ``min.insync.replicas`` that the controller used for
-        it (KIP-966).
+        A removal from the ISR counts only when metadata brings it, after the
+        ``min.insync.replicas`` that the controller used for it (KIP-966).
         """
         is_stale = self.pending_isr_change is not change or leader_epoch != self.leader_epoch
         if is_stale or not set(self.isr) <= set(isr):

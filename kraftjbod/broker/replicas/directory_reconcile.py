@@ -226,8 +226,9 @@ def _with_both(
 def _adopt_future_copy(wanted: Wanted, future: LocalCopy, dirs: LocalDirs) -> Action:
     """Return the action if only a future copy exists: adopt it (KIP-113) or wait.
 
-    It is not adopted while an offline directory may have the current copy. The future copy may lack
-    acknowledged records. As a follower it is truncated and catches up, but it must not lead.
+    A future copy is not adopted while an offline directory may have the current copy, because a
+    future copy may lack acknowledged records. As a follower, such a copy is truncated and catches
+    up, but it must not lead.
     """
     may_be_elsewhere = not _is_undecided(wanted.directory_id) and (
         wanted.directory_id != future.directory_id

@@ -94,7 +94,7 @@ class DoubtfulCopies:
             self._assignments.assign(replica.key, self._present_dir(replica, handle))
 
     def is_leaving(self, replica: HostedReplica) -> bool:
-        """Whether the report that the copy is LOST is still pending."""
+        """Return whether the report that the copy is LOST is still pending."""
         return self._assignments.is_losing(replica.key)
 
     def unreported(self) -> frozenset[TopicPartition]:
@@ -108,7 +108,8 @@ class DoubtfulCopies:
         return frozenset((*unjudged, *leaving))
 
     def _is_unjudged(self, handle: LogHandle) -> bool:
-        """Whether :meth:`met` has not checked the copy, and will not before the broker stops.
+        """Return whether :meth:`met` has not checked the copy, and will not before the broker
+        stops.
 
         If a move finishes during the stop, an unchecked copy may have replaced a checked one.
         """

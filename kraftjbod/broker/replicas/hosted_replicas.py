@@ -123,7 +123,7 @@ class HostedReplica:
     def should_follow(self) -> bool:
         """Whether a fetch loop should fetch the replica.
 
-        It is a follower with a known leader and a log, and no move is swapping its copies.
+        True for a follower with a known leader and a log, unless a move is swapping its copies.
         """
         partition = self.partition
         return (
@@ -135,7 +135,7 @@ class HostedReplica:
         )
 
     def lacks_a_log(self, *, is_reported: bool = False) -> bool:
-        """Whether the replica has no log but a change may give it one.
+        """Return whether the replica has no log but a change may give it one.
 
         A replica that lost its directory gets a log only when it is reconciled.
 
@@ -242,7 +242,7 @@ class HostedReplicas:
         return self._cache.state.brokers
 
     def is_current(self, replica: HostedReplica) -> bool:
-        """Whether the replica is still hosted. Check it after every ``await``."""
+        """Return whether the replica is still hosted. Check it after every ``await``."""
         return self._by_name.get(replica.topic_partition) is replica
 
     def require(self, topic_partition: TopicPartition) -> HostedReplica:
@@ -287,7 +287,7 @@ class HostedReplicas:
         """Return the number of partitions with a transaction that has been open since
         ``before_ms``.
 
-        Their coordinator should have ended these transactions, so they may hang.
+        The coordinator should have ended such transactions, so they may hang.
 
         :param before_ms: wall-clock time.
         """
@@ -338,7 +338,8 @@ class HostedReplicas:
     def in_sync_set_changed(self, replica: HostedReplica, high_watermark_before: int) -> None:
         """Notify waiting requests after a change of the ISR.
 
-        It may have committed records, or left too few in-sync replicas for waiting produces.
+        The change may have committed records, or left too few in-sync replicas for waiting
+        produces.
         """
         partition = replica.partition
         if partition is None:

@@ -109,7 +109,8 @@ class LeftoverCopies:
             self._log.warning("deleted_replica_kept", partition=str(tp), path=orphan.directory)
 
     def _is_of_topic(self, orphan: Orphan) -> bool:
-        """Whether the copy belongs to the present topic of its name, not to an earlier one."""
+        """Return whether the copy belongs to the present topic of its name, not to an earlier
+        one."""
         topic = self._cache.state.topic(orphan.topic_partition.topic)
         return topic is not None and topic.topic_id == orphan.topic_id
 
@@ -158,7 +159,7 @@ class LeftoverCopies:
 
 
 def _has_all_committed_records(stray: Stray, registration: PartitionRegistration) -> bool:
-    """Whether the stray has all committed records of a replica that counts as in sync."""
+    """Return whether the stray has all committed records of a replica that counts as in sync."""
     if stray.mark is None:
         # It was set aside before marks existed. No other leader has been elected since the epoch of
         # its last record.

@@ -76,8 +76,8 @@ Verify = Callable[[TopicPartition, int, int, TransactionClaim], Completion[Error
 class _Outcomes(Completion[R], Generic[R]):
     """The outcomes of one produce request.
 
-    It completes with the value of ``make`` when each outcome is complete. Until then it is in
-    ``waiting``.
+    The object completes with the value of ``make`` when each outcome is complete. Until then
+    ``waiting`` contains the object.
     """
 
     __slots__ = ("_each", "_left", "_make", "_waiting", "deadline_s", "pending")

@@ -67,7 +67,7 @@ class ReplicaMaker:
         self._log = get_logger(component="replica_maker")
 
     def __contains__(self, topic_partition: TopicPartition) -> bool:
-        """Whether a log of that name is being created."""
+        """Return whether a log of that name is being created."""
         return topic_partition in self._making
 
     def prefer_directory(
@@ -184,7 +184,7 @@ class ReplicaMaker:
         return max(fit, key=lambda stray: stray.size_bytes, default=None)
 
     def _is_still_impaired(self, directory_id: bytes | None) -> bool:
-        """Whether a new log must wait for that directory to recover; None stands for any
+        """Return whether a new log must wait for that directory to recover; None stands for any
         directory."""
         online = self._logs.online_dirs()
         if directory_id is None:

@@ -563,7 +563,7 @@ class ReplicaManager:
         self._replicas.end_waits(replica, ErrorCode.KAFKA_STORAGE_ERROR)
 
     def leads_in(self, directory_id: DirectoryId, lost: Collection[TopicPartition]) -> bool:
-        """Whether this broker still leads a replica in a failed directory, according to the
+        """Return whether this broker still leads a replica in a failed directory, according to the
         metadata.
 
         A replica that has another log now does not count.

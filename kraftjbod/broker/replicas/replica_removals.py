@@ -36,7 +36,8 @@ class ReplicaRemovals:
         return topic_partition in self._leaving
 
     def begin_removal(self, topic_partition: TopicPartition) -> None:
-        """Treat the copies with this name as gone from now on, although they are removed later."""
+        """Treat the copies of the replica as deleted from now on, although their removal from the
+        disks comes later."""
         self._leaving[topic_partition] = asyncio.Event()
 
     def under_way(self, topic_partition: TopicPartition) -> asyncio.Event | None:
@@ -44,8 +45,8 @@ class ReplicaRemovals:
         return self._leaving.get(topic_partition)
 
     async def delete(self, topic_partition: TopicPartition) -> None:
-        """Delete the current and the future copy. Their topic was deleted, or the replica moved
-        away."""
+        """Delete the current and the future copy of a replica whose topic was deleted, or that
+        moved away."""
         try:
             is_building = self._logs.future(topic_partition) is not None
             if self._logs.get(topic_partition) is not None or not is_building:

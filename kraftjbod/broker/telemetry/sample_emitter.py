@@ -126,7 +126,7 @@ class SampleEmitter(Generic[Subject]):
             return True
 
     async def round(self, deadline: Deadline, *, whole: bool) -> bool:
-        """Send all samples once. Those that are not accepted before ``deadline`` are dropped.
+        """Send all samples once. Drop samples that are not accepted before ``deadline``.
 
         :return: False if the topic is missing because its creation waits for more brokers.
         """

@@ -59,7 +59,7 @@ class MarkerSender:
     def send(self, ending: Ending, partitions: Collection[TopicPartition]) -> None:
         """Send a marker to each of ``partitions``.
 
-        It is repeated until the partition has a marker, is deleted, or has a newer producer or
+        Sending is repeated until the partition has a marker, is deleted, or has a newer producer or
         coordinator.
         """
         gone = self._queue.put(ending, partitions, self._clock.now_ms())

@@ -103,8 +103,8 @@ class TransactionCoordinator:
     """Coordinates the transactions in the partitions of ``__transaction_state`` that this broker
     leads.
 
-    It must be subscribed to leaderships. ``run_expirations()`` aborts overdue transactions
-    and expires unused ids.
+    The coordinator must be subscribed to leaderships. ``run_expirations()`` aborts overdue
+    transactions and expires unused ids.
     """
 
     def __init__(
@@ -241,7 +241,8 @@ class TransactionCoordinator:
     async def ask(
         self, transactional_id: str, event: InitRequested | AddRequested | EndRequested
     ) -> TransactionAnswer:
-        """Handle a request and return its answer. Its token must be a new :class:`Completion`.
+        """Handle a request and return its answer. The token of ``event`` must be a new
+        :class:`Completion`.
 
         :raises OperatingError: this broker is not the coordinator, is still loading, or cannot
             confirm that it is the coordinator; COORDINATOR_LOAD_IN_PROGRESS also if no producer id
@@ -321,7 +322,7 @@ class TransactionCoordinator:
     async def _require_current(self, transactional_id: str) -> None:
         """Require that no other broker has become coordinator of the id.
 
-        This needs an append only while another broker may lead.
+        The check needs an append only while another broker may lead.
 
         :raises OperatingError: the append failed.
         """

@@ -84,7 +84,7 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class Marked:
-    """These partitions have the marker."""
+    """Markers were appended to these partitions."""
 
     partitions: frozenset[TopicPartition]
 
@@ -150,7 +150,7 @@ class SendMarkers:
 
 @dataclass(frozen=True, slots=True)
 class ResumeLater:
-    """:class:`Resumed` must follow after a short pause."""
+    """Action: send :class:`Resumed` after a short pause."""
 
 
 TransactionAction = Answer | Write | SendMarkers | ResumeLater

@@ -352,7 +352,8 @@ class ClusterClient:
             await asyncio.sleep(self._backoff.wait_ms(failures) / 1000)
 
     def _doubt(self, address: tuple[str, int]) -> int:
-        """Return a sort key for an address: connected brokers first, lost ones last.
+        """Return a sort key for a broker's address: connected brokers first, brokers with a lost
+        connection last.
 
         A lost broker may be paused, so that a request to it would wait.
         """

@@ -52,7 +52,7 @@ class ReplicaSize:
     """One copy of a replica in a log directory.
 
     ``offset_lag`` counts the records that are missing: for a current copy up to the high watermark,
-    for a future copy up to the current copy. It is -1 if unknown.
+    for a future copy up to the current copy. An unknown lag is -1.
     """
 
     topic: str
@@ -132,9 +132,8 @@ async def describe_log_dirs(
 
 
 async def lost_replicas(client: ClusterClient, broker_id: int) -> list[str]:
-    """Return ``topic-partition`` of the replicas of one broker that are lost with its disks.
-
-    They were the last in-sync replicas of their partitions.
+    """Return ``topic-partition`` of the replicas of one broker that are lost with its disks and
+    were the last in-sync replicas of their partitions.
     """
     response = await client.request(broker_id, DescribeLogDirsRequest(topics=[]))
     require_ok(response, f"log directories of broker {broker_id}")

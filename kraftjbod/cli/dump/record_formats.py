@@ -171,7 +171,7 @@ def _decoded(name: str, version: int, data: memoryview) -> dict[str, Any]:
 def _plain_struct(message: Message, schema: StructSchema, version: int) -> dict[str, Any]:
     """Return a message as JSON values, as Kafka's JSON converters do.
 
-    They omit fields that ``version`` lacks, and tagged fields with their default.
+    The result omits fields that ``version`` lacks, and tagged fields with their default.
     """
     document = {}
     for one in schema.fields:

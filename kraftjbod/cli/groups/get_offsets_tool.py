@@ -66,7 +66,7 @@ def main(
     time: str,
     exclude_internal_topics: bool,
 ) -> None:
-    """Say the offsets of partitions."""
+    """Print the offsets of partitions."""
     if topic_partitions is not None and (topic is not None or partitions is not None):
         raise click.UsageError("--topic-partitions cannot be used with --topic or --partitions")
     rules = [parse_rule(text) for text in (topic_partitions or "").split(",") if text]

@@ -84,7 +84,8 @@ def brokers_to_ask(
 ) -> list[int]:
     """Return the brokers whose directories show the progress of ``plan``.
 
-    They are the brokers with a target directory, and the live ones that send or receive.
+    The result has the brokers with a target directory, and the live brokers that send or receive
+    replicas.
     """
     busy: set[int] = set()
     for partition in plan.replicas.keys() & ongoing.keys():

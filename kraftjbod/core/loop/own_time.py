@@ -17,7 +17,8 @@ _PARTS: Final = 20
 async def wait_awake(awaited: asyncio.Future[Any], timeout_ms: float) -> bool:
     """Wait until ``awaited`` is done, or ``timeout_ms`` of running time have passed.
 
-    Returns whether ``awaited`` is done. It is not cancelled, and its result is not retrieved.
+    Return whether ``awaited`` is done. ``awaited`` is not cancelled, and its result is not
+    retrieved.
     """
     for _ in range(_PARTS):
         done, _ = await asyncio.wait({awaited}, timeout=timeout_ms / 1000 / _PARTS)

@@ -17,7 +17,7 @@ def make_log_dir(
     failures: LogDirFailureChannel,
     is_cordoned: bool = False,
 ) -> LogDir:
-    """Return a log directory with its own ``Vfs``. It is not yet locked, identified or watched.
+    """Return a log directory with its own ``Vfs``, not yet locked, identified or watched.
 
     :param failures: is notified when the directory fails.
     """

@@ -18,7 +18,7 @@ from kraftjbod.metadata.state import MetadataState
 class MemberHosts:
     """Callable that returns the addresses and names of the members' hosts.
 
-    It returns the same object while the hosts are unchanged.
+    A call returns the same object while the hosts are unchanged.
     """
 
     def __init__(

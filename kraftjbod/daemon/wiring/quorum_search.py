@@ -25,8 +25,8 @@ from kraftjbod.raft.machine.voter_set import ReplicaKey
 class QuorumSearch:
     """Asks the configured controllers for the voters, and passes the voters to the Raft driver.
 
-    It works only while the driver has no vote and knows no leader. Use in the event loop's thread
-    only.
+    The search runs only while the driver has no vote and knows no leader. Use the object in the
+    event loop's thread only.
     """
 
     def __init__(

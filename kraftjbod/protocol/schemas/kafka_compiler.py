@@ -194,7 +194,8 @@ class Compiler:
     def _min_bytes(self, f: FieldSchema) -> int:
         """Return the minimum size of an element of ``f`` in bytes.
 
-        It is at least 1, so that the claimed number of elements is bounded by the frame.
+        The result is at least 1, so that the size of the frame bounds the claimed number of
+        elements.
         """
         if f.type in _FIXED_FORMATS:
             return struct.calcsize(">" + _FIXED_FORMATS[f.type])

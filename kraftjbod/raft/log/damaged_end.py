@@ -44,9 +44,8 @@ class DamagedLogError(InconsistentStorageError):
 
 
 def may_give_up(voters: VoterSet, key: ReplicaKey) -> bool:
-    """Return whether the voters other than ``key`` are a majority.
-
-    Then this replica cannot be the only one with a committed entry.
+    """Return whether the voters other than ``key`` are a majority. If so, this replica cannot be
+    the only replica with a committed entry.
 
     :param voters: the voter set according to the readable part of the log.
     """

@@ -398,8 +398,8 @@ class RaftLogStore:
     def _truncate(self, offset: int) -> None:
         """Durably remove entries from ``offset`` on, none of which a snapshot covers.
 
-        They are removed newest first and step by step. So a crash leaves a log without gaps, and no
-        old entry can follow an entry that is written later.
+        The newest entries are removed first, step by step. So a crash leaves a log without gaps,
+        and no old entry can follow an entry that is written later.
         """
         newest = self.newest_snapshot
         assert newest is None or offset > newest.last_offset, (offset, newest)
@@ -500,8 +500,8 @@ class RaftLogStore:
         """Rename the written part to its final name, then remove old snapshots and log segments.
 
         :param replaces_log: whether the snapshot is of another replica and replaces the whole log.
-        :param in_use: last offsets of snapshots that are being sent. These stay, and so do all
-            entries after them, which the receiver needs next.
+        :param in_use: last offsets of snapshots that are being sent. Those snapshots stay, and so
+            do all later entries, which the receiver needs next.
         :returns: the first offset of the log.
         """
         if replaces_log:

@@ -446,8 +446,8 @@ class RaftCore(Following):
     def _may_vote_for(self, candidate: ReplicaKey) -> bool:
         """Return whether this replica may vote for ``candidate`` in the present term.
 
-        It grants one vote per term. The same candidate gets it again, because the reply may have
-        been lost.
+        A replica grants one vote per term. The same candidate gets the vote again, because the
+        reply may have been lost.
         """
         if self.is_mute:
             return False

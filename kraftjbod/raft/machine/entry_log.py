@@ -202,7 +202,7 @@ class EntryLog:
     def take_unwritten(self) -> tuple[Entry, ...]:
         """Return the entries that must be persisted, each once.
 
-        They belong to the present generation.
+        The entries belong to the present generation.
         """
         taken = tuple(self._unwritten)
         self._unwritten.clear()

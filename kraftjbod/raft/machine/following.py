@@ -300,9 +300,8 @@ class Following:
             self._acknowledge()
 
     def snapshot_discarded(self) -> None:
-        """Forget the received part of a snapshot, which is damaged or incomplete.
-
-        It has to be sent again.
+        """Forget the received part of a snapshot, which is damaged or incomplete, so that the
+        leader sends the snapshot again.
         """
         self._is_installing = False
         self._receiving = (NOTHING, 0)

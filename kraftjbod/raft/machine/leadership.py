@@ -186,9 +186,8 @@ class Leadership:
             self.committed_offset = max(self.committed_offset, by_majority)
 
     def _may_commit(self, offset: int) -> bool:
-        """Return whether ``offset`` is an entry of this term.
-
-        Then all entries up to it are committed.
+        """Return whether ``offset`` is an entry of this term, so that a majority commits all
+        entries up to ``offset``.
         """
         return offset >= self.start_offset
 

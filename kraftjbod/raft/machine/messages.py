@@ -32,7 +32,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HardState:
-    """Term and vote of a replica. They must be durable before a message depends on them."""
+    """Term and vote of a replica, which must be durable before a message depends on them."""
 
     term: int = 0
     voted_for: ReplicaKey | None = None

@@ -252,7 +252,7 @@ def out_of_order(acknowledged: DataFrame) -> DataFrame:
 def read_twice(records: DataFrame) -> DataFrame:
     """Return the offsets that were read more than once.
 
-    This is possible in a table of ``ingest``, but not in a topic.
+    Such offsets are possible in a table of ``ingest``, but not in a topic.
     """
     counted = records.groupBy(*PLACE).count().where("count > 1")
     return differences(counted, "duplicate", F.format_string("it is there %d times", "count"))

@@ -31,7 +31,7 @@ class LogRange(NamedTuple):
 class Stretch(NamedTuple):
     """The number of a range of offsets in a partition.
 
-    Its first offset is ``stretch`` times the length that all stretches have.
+    The first offset is ``stretch`` times the length that all stretches have.
     """
 
     topic: str

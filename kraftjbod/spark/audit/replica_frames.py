@@ -92,8 +92,8 @@ def replica_differences(batches: DataFrame, ranges: DataFrame) -> DataFrame:
 def repeated_sequences(batches: DataFrame) -> DataFrame:
     """Return leaders' batches with sequence numbers that their producer had used before.
 
-    They are differences ``duplicate``. Skipped numbers are no difference: brokers forget producers
-    after some time, and then the sequence restarts.
+    Such batches are differences ``duplicate``. Skipped numbers are no difference: brokers forget
+    producers after some time, and then the sequence restarts.
     """
     led = batches.where("finding is null and is_leader and not is_control").where(
         (F.col("producer_id") != _NO_PRODUCER) & (F.col("record_count") > 0)

@@ -110,8 +110,8 @@ class Assigned:
 
 
 class OffsetLookup:
-    """Queries partitions and offsets for one query. It is created on the driver and not sent to
-    executors."""
+    """Queries partitions and offsets for one query. The object is created on the driver and not
+    sent to executors."""
 
     def __init__(self, options: SourceOptions, *, patience_s: float = PATIENCE_S) -> None:
         self._options = options

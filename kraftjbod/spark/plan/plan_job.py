@@ -196,7 +196,7 @@ def command(job: BareJob, /, **options: Any) -> JobOutcome:
 def _painter() -> Callable[[Sequence[Mapping[str, Any]], Path], None]:
     """Return the function that draws the picture.
 
-    It is loaded before the plan is made, so that a missing library fails at once.
+    The library is loaded before the plan is made, so that a missing library fails at once.
 
     :raises click.ClickException: the plotting library is missing.
     """

@@ -73,7 +73,7 @@ def _latest(samples: DataFrame, key: tuple[str, ...]) -> DataFrame:
 def recent(samples: DataFrame, now_s: float, max_age_s: float) -> DataFrame:
     """Return the samples of the last ``max_age_s`` and two rounds.
 
-    They include the latest two rounds of every broker whose telemetry is not too old.
+    The result includes the latest two rounds of every broker whose telemetry is not too old.
 
     :param now_s: current time, in seconds since 1970.
     """

@@ -35,7 +35,8 @@ _OUR_CLASS: Final = re.compile(r"^kraftjbod\.[\w.]+: ")
 def spark_reason(error: BaseException) -> str:
     """Return the reason of an error in one line.
 
-    It has at most 600 characters for an error of Spark, and is complete for any other.
+    The reason has at most 600 characters for an error of Spark, and is complete for any other
+    error.
     """
     text = str(error).strip()
     if (

@@ -75,7 +75,8 @@ def student_95(freedom: Column) -> Column:
 
 
 def _whole() -> WindowSpec:
-    """Return a window of all rows of a directory. It needs a session, so it is no constant."""
+    """Return a window of all rows of a directory. A window needs a session, so a constant is not
+    possible."""
     return Window.partitionBy(*_DIRECTORY)
 
 

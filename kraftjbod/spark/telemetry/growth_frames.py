@@ -64,7 +64,7 @@ def with_increase(
 ) -> DataFrame:
     """Add the column ``increase``: the growth of a counter since the previous sample.
 
-    It is null for the first sample of a series. If the counter restarted (another value of
+    The value is null for the first sample of a series. If the counter restarted (another value of
     ``life``, or a lower counter), the increase is its value.
 
     :param series: columns that identify a series.

@@ -54,8 +54,8 @@ def log_dir_outliers(samples: DataFrame, windows: DataFrame, window_s: int) -> D
 def with_peers(frame: DataFrame, value: str, among: tuple[str, ...]) -> DataFrame:
     """Add the column ``peers``: the median of ``value`` over the other rows of the same ``among``.
 
-    It is null for a single row. The j-th value of the others is the j-th of all, or the next one if
-    the row is among the first j.
+    The median is null for a single row. The j-th value of the other rows is the j-th of all rows,
+    or the next value if the row itself is among the first j.
     """
     group = Window.partitionBy(*among)
     ranked = (

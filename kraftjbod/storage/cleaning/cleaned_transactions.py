@@ -64,8 +64,8 @@ class CleanedTransactions:
         return aborted is not None
 
     def met_marker(self, header: BatchHeader, marker: TransactionMarker | None) -> bool:
-        """Record that the pass met a control batch. Return whether no batch of its transaction is
-        left.
+        """Record that the pass reached a control batch. Return whether no batch of its transaction
+        is left.
 
         ``marker`` is None for an unknown version or type. Such a batch counts as needed until it is
         empty.

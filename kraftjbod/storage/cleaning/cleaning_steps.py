@@ -251,8 +251,8 @@ def find_cleanable(
 ) -> Cleanable | None:
     """Return the segments that a pass may read; None if none of them is dirty.
 
-    They end at or below ``limit`` and are old enough. Ages are computed from record timestamps
-    (KIP-58, KIP-354). Runs in the directory's thread.
+    The segments end at or below ``limit`` and are old enough. Ages are computed from record
+    timestamps (KIP-58, KIP-354). Runs in the directory's thread.
 
     :param now_ms: wall clock time.
     """

@@ -148,9 +148,8 @@ class LogCleaner:
     # -- passes -----------------------------------------------------------------------------
 
     async def run_cleaner(self, log_dir: LogDir) -> None:
-        """Clean the logs in ``log_dir`` until cancelled.
-
-        Then end the cleaner's thread of the directory.
+        """Clean the logs in ``log_dir`` until cancelled. At the end, stop the cleaner's thread of
+        the directory.
         """
         if not self._limits.is_enabled:
             return
@@ -477,7 +476,7 @@ class LogCleaner:
         self._leftovers.pop(log_dir, None)
 
     async def _finish(self, log_dir: LogDir, close: Callable[[], None]) -> None:
-        """Close files that a pass has read. If the directory does not respond, they stay open."""
+        """Close files that a pass has read. Files stay open if the directory does not respond."""
         try:
             await log_dir.run_operation(OpKind.DELETE, close)
         except OperatingError as e:

@@ -39,8 +39,8 @@ from kraftjbod.storage.meta_properties import MetaPropertiesEnsemble
 class DirOpener:
     """Opens the log directories of a node, once.
 
-    :param log_dirs: created by the caller, not identified and not watched yet. They include the
-        metadata directory, even if it has no replicas.
+    :param log_dirs: directories created by the caller, not identified and not watched yet,
+        including the metadata directory even if it has no replicas.
     :param metadata_dir: path of the metadata directory.
     :param make_log_dir: creates the ``LogDir`` for a path that was added at run time; None for a
         controller, which has no added directories.

@@ -57,7 +57,7 @@ class KnownDirs:
         return KnownDirs(ids=ids, added=self.added & ids.keys())
 
     def without(self, directory_id: DirectoryId) -> KnownDirs:
-        """Return a copy without the directory. Its path then counts as never used."""
+        """Return a copy without the directory, whose path then counts as never used."""
         ids = {path: known for path, known in self.ids.items() if known != directory_id}
         return KnownDirs(ids=ids, added=self.added & ids.keys())
 

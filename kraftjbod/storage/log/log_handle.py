@@ -567,8 +567,7 @@ class LogHandle:
         return await self._retain(without_free_space=True)
 
     async def _retain(self, *, without_free_space: bool) -> int:
-        """Remove a few segments per operation until none is left to remove. Return how many were
-        removed.
+        """Remove expired segments, a few per operation. Return how many were removed.
 
         Other operations of the directory run in between.
         """
@@ -729,7 +728,8 @@ class LogHandle:
             await asyncio.shield(renamed)
 
     async def come_back(self, directory: str) -> None:
-        """Restore the directory's name after a failed swap, and accept appends again.
+        """Rename the replica's directory to ``directory`` after a failed swap, and accept appends
+        again.
 
         Appends are accepted even if the rename fails. The call works in an impaired directory, too.
         """
@@ -774,10 +774,10 @@ class LogHandle:
                 await log_dir.run_operation(OpKind.DELETE, segment.purge, replica=replica)
 
     async def close_idle(self, segments: Sequence[LogSegment]) -> None:
-        """Close the files of ``segments``. A later access opens them again.
-
-        The directory's thread first detaches the files. Then the event loop cannot be using one,
-        because it reads within one callback. No flush uses one while ``_files`` is held.
+        """Close the files of ``segments``, which a later access opens again. The directory's thread
+        first detaches the files. Afterwards the event loop cannot be reading from a detached file,
+        because each of its reads ends within one callback. No flush uses a file while ``_files`` is
+        held.
         """
         async with self._files:
             await self._published.run_operation(OpKind.READ, lambda log: log.detach_files(segments))
@@ -811,8 +811,8 @@ class LogHandle:
     async def close(self, done: FlushPlan | None) -> None:
         """Close all files of the log.
 
-        :param done: the plan of :meth:`close_plan` if it was carried out. Then the next load needs
-            no scan.
+        :param done: the plan of :meth:`close_plan` if it was carried out, so that the next load
+        needs no scan.
         """
         await self._published.submit_last(lambda log: log.close(done))
 

@@ -178,9 +178,9 @@ class LogSegments:
     def open_beside(self, segment: LogSegment) -> VfsFile | None:
         """Open the file of ``segment`` once more, for a reader in another thread.
 
-        Returns None if the segment left the log, or its file does not exist. This is the only place
-        that may open segments by name for others: until :meth:`name_compacted` has run, a compacted
-        segment's name is that of its source.
+        Return None if the segment left the log, or its file does not exist. No other code may open
+        segments by name: until :meth:`name_compacted` has run, a compacted segment has the name of
+        its source.
         """
         self.name_compacted()
         return self._vfs.open_if_exists(segment.path) if segment in self.all else None

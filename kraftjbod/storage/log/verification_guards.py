@@ -39,7 +39,7 @@ class VerificationGuard:
 
 
 class NotVerifiedError(OperatingError):
-    """The coordinator has to be asked about the transaction. Then append again with ``guard``."""
+    """The transaction is not verified: ask the coordinator, then append again with ``guard``."""
 
     def __init__(self, guard: VerificationGuard) -> None:
         super().__init__(
@@ -63,7 +63,7 @@ ORDINARY_TERMS = ProducerTerms()
 
 
 class VerificationGuards:
-    """Current guards by producer id. Their number is limited like that of remembered producers."""
+    """Current guards by producer id, limited in number like the remembered producers."""
 
     __slots__ = ("_guards",)
 
@@ -79,7 +79,7 @@ class VerificationGuards:
         return self._guards.get(producer_id)
 
     def require(self, header: BatchHeader, terms: ProducerTerms, now_ms: int, most: int) -> None:
-        """Raise an error unless ``terms`` have the current guard of the batch, which starts a
+        """Require that ``terms`` have the current guard of the producer, whose batch starts a
         transaction.
 
         :param most: largest number of guards; the oldest are removed.
@@ -132,8 +132,8 @@ class VerificationGuards:
     def marker_appended(self, producer_id: int, producer_epoch: int) -> None:
         """Remove the guard of the producer, unless it belongs to the next transaction.
 
-        That is so if the guard has the epoch of the marker, and epochs increase with each
-        transaction.
+        A guard belongs to the next transaction if it has the epoch of the marker and epochs
+        increase with each transaction.
         """
         guard = self._guards.get(producer_id)
         if guard is None:

@@ -218,9 +218,8 @@ class LogDirExecutor(Executor):
         return outcome
 
     def beat(self) -> None:
-        """Report progress of the running operation from its thread.
-
-        Its running time starts at 0 again.
+        """Report progress of the running operation from its thread, so that its running time
+        restarts at 0.
         """
         self.beats += 1
         self._running_since_ms = self._clock.now_ms()

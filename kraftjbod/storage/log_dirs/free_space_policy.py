@@ -39,7 +39,7 @@ class SpaceOnDisk(Protocol):
 
 
 class FreeSpacePolicy:
-    """Policy of one log directory.
+    """Decides when a log directory counts as full, and when it has enough free space again.
 
     :param reserve_bytes: size of the reserve file.
     :param min_free_bytes: with less free space the directory counts as full.

@@ -42,7 +42,7 @@ async def run_copy(
     settle: Callable[[T], R],
     replica: TopicPartition,
 ) -> R:
-    """Run ``op`` in ``executor``. It reads files of ``source`` and writes files of ``target``.
+    """Run ``op``, which reads files of ``source`` and writes files of ``target``, in ``executor``.
 
     The argument of ``op`` says whether the kernel may copy.
 

@@ -41,7 +41,7 @@ class DirLatency:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BecameSlow:
-    """Action: report that the directory became slow. Its latency reached ``limit_ms``."""
+    """Action: report that the directory became slow, because its latency reached ``limit_ms``."""
 
     directory_id: DirectoryId
     latency_ms: float

@@ -352,7 +352,7 @@ class LogManager:
     async def adopt_future(self, topic_partition: TopicPartition) -> LogHandle:
         """Make the future copy the replica because no current copy exists (KIP-113 §3).
 
-        The copy is recovered as after a crash. It contains the records that had been copied.
+        The copy is recovered as after a crash, and contains the records that had been copied.
 
         :raises UnknownTopicOrPartitionError: there is no future copy.
         :raises OperatingError: INVALID_REQUEST, if there is a current copy.
@@ -369,7 +369,8 @@ class LogManager:
         return tuple(self._recovery.orphans)
 
     async def restore_deleted(self, orphan: Orphan) -> LogHandle:
-        """Restore a ``-delete`` copy as the replica. It may be older than the lost one.
+        """Restore a ``-delete`` copy as the replica. The restored copy may be older than the lost
+        copy.
 
         :raises UnknownTopicOrPartitionError: the copy does not exist any more.
         :raises KafkaStorageError: its directory goes offline meanwhile.

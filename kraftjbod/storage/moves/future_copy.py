@@ -98,9 +98,8 @@ def agreed_before(ours: EpochEntries, theirs: EpochEntries, log_start_offset: in
 
 
 def agree_at(ours: EpochEntries, theirs: EpochEntries, offset: int) -> bool:
-    """Return whether both logs have the same, known leader epoch at ``offset``.
-
-    Then they are equal up to there, because only the leader of that epoch wrote the offset.
+    """Return whether both logs have the same, known leader epoch at ``offset``. Such logs are equal
+    up to ``offset``, because only the leader of that epoch wrote the offset.
     """
     first = truncate_epochs_before(ours, offset)[:1]
     return first == truncate_epochs_before(theirs, offset)[:1] != ()

@@ -214,8 +214,8 @@ class FutureLog:
         run_all(self.resume_steps(view))
 
     def resume_steps(self, view: LogView) -> Steps[None]:
-        """Remove bytes that are not durable, or that the log does not contain any more. Used after
-        a restart.
+        """Remove the copied bytes that are not durable, or that the log of ``view`` does not
+        contain any more. Used after a restart.
 
         Start this before anything is appended to the log of ``view``. It may be repeated.
 

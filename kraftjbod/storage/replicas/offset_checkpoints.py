@@ -165,8 +165,9 @@ class OffsetCheckpoints:
     ) -> None:
         """Write entries for a durable copy that is about to become a replica of ``log_dir``.
 
-        They replace the entries of an earlier replica of that name. Until :meth:`arrived`, the log
-        start offset of the copy stays in its file, even if the file is rewritten.
+        The entries replace those of an earlier replica of the same partition. Until
+        :meth:`arrived`, the log start offset of the copy stays in its file, even if the file is
+        rewritten.
 
         :param view: state of the copied log.
         :raises KafkaStorageError: the directory is or goes offline.

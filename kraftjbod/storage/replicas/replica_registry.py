@@ -118,9 +118,8 @@ class ReplicaRegistry:
             leaving.set()
 
     async def name_free(self, log_dir: LogDir, topic_partition: TopicPartition) -> None:
-        """Wait until no copy that is being removed has the name of the partition's directory.
-
-        This hangs while the disk of that copy hangs.
+        """Wait until no copy that is being removed has the name of the partition's directory. The
+        wait lasts as long as the disk of that copy hangs.
         """
         while (leaving := self._leaving.get((log_dir, topic_partition))) is not None:
             await leaving.wait()

@@ -85,8 +85,8 @@ class StrayReplicas:
     async def set_aside(
         self, handle: LogHandle, reason: StrayReason, metadata_log_id: Uuid | None
     ) -> None:
-        """Mark a replica and rename its directory to ``-stray``. Its handle accepts no more
-        requests.
+        """Mark a replica as stray, rename its directory to ``-stray``, and end requests to its
+        handle.
 
         After the rename, the call waits for a busy or stalled directory.
 

@@ -343,7 +343,7 @@ class Scrub:
 def _first_cold(handle: LogHandle, from_offset: int) -> _Cold | None:
     """Return the first segment from ``from_offset`` on to check; None without one.
 
-    It is closed, flushed and not known to be damaged.
+    Such a segment is closed, flushed and not known to be damaged.
     """
     view = handle.view
     for segment, successor in zip(view.segments, view.segments[1:], strict=False):

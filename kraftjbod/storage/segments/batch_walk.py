@@ -152,9 +152,9 @@ def walk_around_damage(
 ) -> Iterator[Located | Damage | None]:
     """Yield the sound batches of a segment, and the damage between and after them, in order.
 
-    Missing offsets before ``end_offset``, the expected end of the segment, count as damage too.
-    It yields None after some failed tries to find a sound batch, so that a caller can work in
-    steps.
+    Missing offsets before ``end_offset``, the expected end of the segment, count as damage too. The
+    generator yields None after some failed tries to find a sound batch, so that a caller can work
+    in steps.
 
     :param known: returns the positions after a position where batches start, according to an index.
     :param gaps_below: as in :func:`sound_batches`.

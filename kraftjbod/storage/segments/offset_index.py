@@ -62,7 +62,8 @@ class OffsetIndex:
     def offset_at(self, position: int) -> int | None:
         """Return the offset of the entry for ``position``; None without such an entry.
 
-        This is the last offset of the batch there or, after damage, the offset before that batch.
+        The result is the last offset of the batch at ``position`` or, after damage, the offset
+        before that batch.
         """
         offsets, positions = self._entries
         at = bisect_left(positions, position)

@@ -261,12 +261,12 @@ class LogSegment:
         return was_torn
 
     def write_indexes(self, *, sync: bool = False) -> bool:
-        """Write the index files if they are not up to date. Return whether that was necessary.
+        """Write the index files if they are not up to date. Return whether they were written.
 
         Each file is replaced atomically. Loading trusts the files of segments below the recovery
-        point. Therefore they must be synced before the recovery point passes the segment: with
+        point. Therefore the files must be synced before the recovery point passes the segment: with
         ``sync``, or later by the caller. After a power failure an unsynced time index may be
-        truncated. It would look complete with an earlier last timestamp, which retention would use.
+        truncated, and look complete with an earlier last timestamp, which retention would use.
         """
         is_needed = not self._indexes_on_disk
         if is_needed:
@@ -352,9 +352,9 @@ class LogSegment:
     def recreate_empty(self, base_offset: int) -> LogSegment:
         """Return an empty segment at ``base_offset`` that reuses the file of this segment.
 
-        This segment must not be used any more. The call needs no disk space. The old content counts
-        as the torn tail of the new segment. A crash may come before it is truncated, so no old
-        batch may have offsets that are valid in the new segment.
+        The caller must not use this segment any more. The call needs no disk space. The old content
+        counts as the torn tail of the new segment. The process may crash before the content is
+        truncated, so no old batch may have offsets that are valid in the new segment.
         """
         file = self.open()
         fresh = LogSegment(
@@ -412,10 +412,8 @@ class LogSegment:
     # -- memory -----------------------------------------------------------------------------
 
     def join(self, cache: SegmentCache[LogSegment] | None) -> None:
-        """Report open files and loaded indexes to ``cache`` from now on.
-
-        None leaves the present cache.
-        """
+        """Report open files and loaded indexes to ``cache``, instead of the present cache, from now
+        on. With None, report them to no cache."""
         if self.cache is not None:
             self.cache.left(self)
         self.cache = cache

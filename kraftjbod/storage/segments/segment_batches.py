@@ -16,8 +16,8 @@ from kraftjbod.storage.segments.segment import NO_LIMIT, LogSegment
 def batches_from(segment: LogSegment, offset: int) -> Iterator[Located | None]:
     """Yield all batches that end at or after ``offset``, except damaged ones.
 
-    It yields None for each earlier batch or damage that it passes, so that a caller can work in
-    steps. The indexes have to be loaded.
+    The generator yields None for each earlier batch or damage that it skips, so that a caller can
+    work in steps. The indexes have to be loaded.
     """
     begin = offset
     try:

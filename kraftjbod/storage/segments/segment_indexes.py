@@ -63,7 +63,7 @@ class SegmentIndexes:
 
     @property
     def size_bytes(self) -> int:
-        """Size of the entries in bytes. It is the same in memory and in the files."""
+        """Size of the entries in bytes, the same in memory and in the files."""
         return OFFSET_ENTRY_BYTES * len(self.offsets) + TIME_ENTRY_BYTES * len(self.times)
 
     @classmethod
@@ -116,7 +116,7 @@ class SegmentIndexes:
         end_offset: int = LARGEST_OFFSET,
         least_epoch: int | None = None,
     ) -> BatchScan:
-        """Return a scan that checks the batches from ``next_offset`` on. Its runs go to
+        """Return a scan that checks the batches from ``next_offset`` on. Pass its runs to
         :meth:`take_run`.
 
         :param end_offset: if ``may_have_gaps``, batches have to end below this offset.
@@ -203,8 +203,9 @@ class FreshIndexes:
         self.damages: list[Damage] = []
 
     def lead_past_damage(self, next_offset: int, position: int) -> None:
-        """Add index entries if the sound batch at ``position``, with ``next_offset``, ends a
-        damage.
+        """Add index entries if a batch without damage is the first after a damaged range.
+
+        :param next_offset: base offset of that batch, which starts at ``position``.
         """
         if self.damages and self.damages[-1].next_offset == next_offset:
             self.indexes.lead_past(next_offset, position)

@@ -51,11 +51,11 @@ class BrokerSession:
         self._lost = self._sent
 
     def is_over(self, now_ms: int) -> bool:
-        """Whether the session has expired; False before the first response."""
+        """Return whether the session has expired; False before the first response."""
         return self._answered_ms is not None and now_ms - self._answered_ms >= self._timeout_ms
 
     def is_in_doubt(self, now_ms: int, metadata_offset: int) -> bool:
-        """Whether other brokers may lead partitions that this broker leads by its metadata.
+        """Return whether other brokers may lead partitions that this broker leads by its metadata.
 
         Covers only leadership changes caused by a silent broker. After other changes a new leader
         may learn of its role before this broker does.

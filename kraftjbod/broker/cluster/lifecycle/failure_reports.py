@@ -45,8 +45,8 @@ class FailureReports:
         return self._unreported.keys()
 
     def is_known(self, directory_id: DirectoryId) -> bool:
-        """Whether the controller knows the failure, if any, and the directory of all affected
-        replicas."""
+        """Return whether the controller knows the failure, if any, and the directory of all
+        affected replicas."""
         half_reported = self._half_reported.get(directory_id)
         return directory_id not in self._unreported and (
             half_reported is None or not half_reported.has_unreported_replicas()

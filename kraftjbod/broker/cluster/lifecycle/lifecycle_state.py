@@ -233,11 +233,13 @@ class LifecycleState:
         return frozenset(self._failures.unreported)
 
     def is_session_over(self, now_ms: int) -> bool:
-        """Whether the session has expired, so that the controller may have fenced this broker."""
+        """Return whether the session has expired, so that the controller may have fenced this
+        broker."""
         return self._session.is_over(now_ms)
 
     def may_be_deposed(self, now_ms: int) -> bool:
-        """Whether other brokers may lead partitions that this broker leads by its metadata."""
+        """Return whether other brokers may lead partitions that this broker leads by its
+        metadata."""
         return self._session.is_in_doubt(now_ms, self.metadata_offset)
 
     def check_invariants(self) -> None:
@@ -553,7 +555,7 @@ class LifecycleState:
     # --- directories -----------------------------------------------------------------------------
 
     def _has_unreported_conditions(self) -> bool:
-        """Whether impairments or cordons have changed since the last answered heartbeat."""
+        """Return whether impairments or cordons have changed since the last answered heartbeat."""
         answered = self._answered
         dirs = self._dirs
         if answered is None:

@@ -81,8 +81,8 @@ class ReportedDirectories:
         return directory_id in self._online
 
     def is_registered(self, directory_id: DirectoryId) -> bool:
-        """Whether the present registration lists the directory, so that heartbeats can report on
-        it."""
+        """Return whether the present registration lists the directory, so that heartbeats can
+        report on it."""
         return directory_id in self._registered
 
     @property
@@ -97,7 +97,7 @@ class ReportedDirectories:
         )
 
     def is_misheard(self, shown: frozenset[DirectoryId]) -> bool:
-        """Whether ``shown`` contradicts the last report, because an older one arrived late.
+        """Return whether ``shown`` contradicts the last report, because an older one arrived late.
 
         :param shown: this broker's online directories according to the metadata.
         """

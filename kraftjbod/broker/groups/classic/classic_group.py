@@ -422,7 +422,7 @@ class ClassicGroup:
         return ErrorCode.NONE
 
     def _write_assignments(self, assignments: Mapping[str, bytes]) -> None:
-        """Write the assignments. They take effect when they are replicated, if the generation is
+        """Write the assignments. Replicated assignments take effect if the generation is
         unchanged."""
         generation = self.generation
         wanted = {member_id: assignments.get(member_id, b"") for member_id in self.members}
@@ -558,7 +558,7 @@ class ClassicGroup:
         self.next_deadline_ms = self._earliest_ms()
 
     def _is_lost(self, member: Member) -> bool:
-        """Whether the session has expired; False for a member that waits, which sends no
+        """Return whether the session has expired; False for a member that waits, which sends no
         heartbeats."""
         if member.session_deadline_ms is None or member.session_deadline_ms > self._now_ms:
             return False

@@ -176,7 +176,7 @@ class GroupRoster:
         return ErrorCode.NONE if member_id in self.members else ErrorCode.UNKNOWN_MEMBER_ID
 
     def admits_member(self, member_id: str, state: GroupState, max_size: int) -> bool:
-        """Whether ``group.max.size`` admits the member.
+        """Return whether ``group.max.size`` admits the member.
 
         In a join phase only members that have joined count, so the last ones to rejoin are refused.
         """
@@ -224,7 +224,7 @@ class GroupRoster:
     ) -> GroupMetadata:
         """Return the group metadata record.
 
-        :param assignments: the assignments to write, by member id. They may not be in effect yet.
+        :param assignments: the assignments to write, by member id, possibly not in effect yet.
         """
         return GroupMetadata(
             protocol_type=protocol_type or "",
@@ -240,7 +240,8 @@ class GroupRoster:
     # --- protocols -------------------------------------------------------------------------------
 
     def supports(self, request: JoinRequested, protocol_type: str | None) -> bool:
-        """Whether the request names the group's protocol type and a protocol that all members have.
+        """Return whether the request names the group's protocol type and a protocol that all
+        members have.
 
         An empty group supports every request that names a type and a protocol.
         """

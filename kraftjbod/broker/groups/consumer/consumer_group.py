@@ -141,7 +141,7 @@ class ConsumerGroup:
     def follow(self, facts: Iterable[Fact], now_ms: int) -> None:
         """Take the place of a classic group.
 
-        :param facts: the facts that convert the group. They are written with the first changes.
+        :param facts: the facts that convert the group, to be written with its first changes.
         """
         for fact in facts:
             if isinstance(fact, GroupFact):
@@ -330,7 +330,7 @@ class ConsumerGroup:
     # --- back to the classic protocol ------------------------------------------------------------
 
     def _has_consumers(self, *, of_none: bool = True) -> bool:
-        """Whether a member uses the consumer protocol.
+        """Return whether a member uses the consumer protocol.
 
         :param of_none: the result for a group without members.
         """

@@ -190,7 +190,7 @@ class ConsumerMembers:
         return self.succeed(old, asked.member_id)
 
     def succeed(self, old: ConsumerMember, member_id: str) -> ConsumerMember:
-        """Give a static member another member id and return it. Its assignment stays."""
+        """Return a static member with another member id and the same assignment."""
         state, group_id = self._state, self._state.group_id
         target, current = state.target(old.member_id), state.current(old.member_id)
         self._changes.put(*_end(group_id, old.member_id))

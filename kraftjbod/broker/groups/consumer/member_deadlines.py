@@ -28,8 +28,8 @@ class MemberDeadlines:
         self._sessions[member_id] = self._due(now_ms + timeout_ms)
 
     def begin_phase(self, member_id: str, now_ms: int, timeout_ms: int) -> None:
-        """Start the member's phase unless one runs already. Its deadline is ``timeout_ms`` from
-        now."""
+        """Start the member's phase, which ends ``timeout_ms`` from now, unless a phase runs
+        already."""
         if member_id not in self._phases:
             self._phases[member_id] = self._due(now_ms + max(0, timeout_ms))
 

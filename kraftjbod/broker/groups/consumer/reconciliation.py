@@ -66,7 +66,7 @@ def _still_owns(partitions: Collection[TopicIdPartition], to: Destination) -> bo
 def _without_dropped_topics(current: CurrentAssignment, to: Destination) -> CurrentAssignment:
     """Revoke the partitions of topics that the member no longer subscribes to.
 
-    This does not wait for another target assignment.
+    The revocation does not wait for another target assignment.
     """
     if not to.is_subscription_new:
         return current

@@ -48,11 +48,11 @@ class ClassicSide(Protocol):
     """The owner of the classic groups in the same partitions: :class:`GroupCoordinator`."""
 
     def end_classic(self, led: LedGroups, group: ClassicGroup) -> None:
-        """End a classic group that becomes a consumer group. Its waiting requests must be
-        retried."""
+        """End a classic group that becomes a consumer group. Waiting requests get an error that
+        clients retry."""
 
     def begin_classic(self, led: LedGroups, group: ClassicGroup) -> None:
-        """Start a classic group that was a consumer group. Its members must rejoin."""
+        """Start a classic group that was a consumer group, and make its members rejoin."""
 
     def again(self, led: LedGroups, group_id: str, request: Any) -> None:
         """Handle a request that waited for a consumer group, which has become a classic group."""
@@ -84,7 +84,7 @@ class ConsumerGroupDriver:
         self._figures = figures
 
     def heartbeat(self, led: LedGroups, group_id: str, request: ConsumerHeartbeat) -> None:
-        """Handle a heartbeat. Its token completes with a :class:`ConsumerAnswer`."""
+        """Handle a heartbeat, whose token completes with a :class:`ConsumerAnswer`."""
         group = led.groups.consumer_groups.get(group_id)
         if group is None:
             try:

@@ -84,8 +84,8 @@ _NOTHING: Final = GroupFact("", None)
 class GroupCoordinator:
     """Coordinates the groups in the partitions of ``__consumer_offsets`` that this broker leads.
 
-    It must be subscribed to leaderships and to deletions of topics. ``run_expirations()`` expires
-    offsets.
+    The coordinator must be subscribed to leaderships and to deletions of topics.
+    ``run_expirations()`` expires offsets.
     """
 
     def __init__(
@@ -345,7 +345,7 @@ class GroupCoordinator:
                 yield led.groups
 
     def loaded_partitions(self) -> list[GroupPartition]:
-        """Return the partitions that are loaded. Others may be loading."""
+        """Return the loaded partitions, without those that are still loading."""
         return [led.groups for led in self._led.values() if led.phase is Phase.ACTIVE]
 
     # --- from one kind to the other --------------------------------------------------------------

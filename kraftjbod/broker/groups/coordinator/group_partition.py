@@ -59,7 +59,7 @@ class GroupPartition:
         return len(self.group_ids())
 
     def admits(self, group_id: str, max_groups: int) -> bool:
-        """Whether the group exists, or ``max_groups`` allows to create it.
+        """Return whether the group exists, or ``max_groups`` allows to create it.
 
         Groups whose first commit is in flight count, so that many commits at once stay below the
         limit.
@@ -311,7 +311,7 @@ class GroupPartition:
         return [OffsetFact(group_id, one, None) for one in gone]
 
     def is_over(self, group_id: str) -> bool:
-        """Whether the group is a consumer group without members and offsets."""
+        """Return whether the group is a consumer group without members and offsets."""
         group = self.consumer_groups.get(group_id)
         has_offsets = self.offsets(group_id) or self.pending.of_group(group_id)
         return group is not None and group.is_idle and not has_offsets

@@ -70,7 +70,7 @@ class PendingOffsets:
         return ended
 
     def is_open(self, group_id: str, topic_partition: TopicPartition) -> bool:
-        """Whether an open transaction may change the group's offset of the partition."""
+        """Return whether an open transaction may change the group's offset of the partition."""
         return any(
             topic_partition in counts.get(group_id, ()) for counts in (self._open, self._arriving)
         )

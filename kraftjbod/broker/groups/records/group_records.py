@@ -78,7 +78,8 @@ class CommittedOffset:
 
 
 def is_too_long(metadata: str | None, max_chars: int) -> bool:
-    """Whether the metadata of a commit exceeds ``max_chars`` UTF-16 units, the unit of Kafka."""
+    """Return whether the metadata of a commit exceeds ``max_chars`` UTF-16 units, the unit of
+    Kafka."""
     text = metadata or ""
     if 2 * len(text) <= max_chars:
         return False
