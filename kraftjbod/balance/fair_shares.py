@@ -57,7 +57,8 @@ class Band:
 
 
 def shares(bands: Sequence[Band], amount: float) -> list[float]:
-    """Distribute ``amount`` so that all bands are at one level, within their bounds."""
+    """Distribute ``amount`` so that all bands are at one level, within their bounds; return the
+    share of each band."""
     level = level_of(bands, amount)
     return [band.at(level) for band in bands]
 

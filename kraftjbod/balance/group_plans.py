@@ -113,7 +113,7 @@ def is_candidate(
 
 
 def crossings_of_broker(task: Task, candidates: Iterable[Placed], racks: Racks) -> list[Crossing]:
-    """Choose the replicas that one broker sends to others.
+    """Choose the replicas that one broker sends to others; return them with their targets.
 
     :param task: the broker's transfers.
     :param candidates: the replicas that may leave it.

@@ -217,7 +217,7 @@ class ReplicaManager:
     def reconcile_waiting(
         self, waiting: Iterable[tuple[HostedReplica, ReplicaState]]
     ) -> ReplicaChanges:
-        """Reconcile the replicas that still are in the given state: others left or have a log now.
+        """Reconcile the replicas whose state is still the one in ``waiting``.
 
         O(``waiting``), about 40 us each: divide long lists.
         """

@@ -46,7 +46,8 @@ class BrokerKill:
         os.kill(self._pid, signal.SIGKILL)
 
     async def wait_noticed(self, client: ClusterClient) -> float | None:
-        """Wait until the cluster's metadata does not contain the broker."""
+        """Return the time (monotonic, in seconds) when the cluster's metadata lacked the broker;
+        None at a timeout."""
         return await wait_broker_missing(client, self._broker_id)
 
     async def heal(self, client: ClusterClient) -> None:

@@ -81,7 +81,8 @@ class ColdReader:
         self._start(_CONSUMER, "--topic", self._topic, "--num-records", str(self._records))
 
     async def wait_noticed(self, client: ClusterClient) -> float | None:
-        """Wait until the consumer has read the backlog. Return None: brokers report no reader."""
+        """Wait until the consumer has read the backlog. Return None, because brokers do not report
+        readers."""
         await self._ended("read the backlog")
         self._mark(READ)
         return None

@@ -57,7 +57,8 @@ class ControllerKill:
         self._break(self._aimed)
 
     async def wait_noticed(self, client: ClusterClient) -> float | None:
-        """Wait until another controller is active."""
+        """Return the time (monotonic, in seconds) when another controller became active; None after
+        ``_NOTICED_S`` seconds."""
         assert self._cluster is not None
         others = [one for one in self._cluster.controllers.values() if one is not self._active]
         deadline = time.monotonic() + _NOTICED_S

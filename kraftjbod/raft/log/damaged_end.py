@@ -44,7 +44,7 @@ class DamagedLogError(InconsistentStorageError):
 
 
 def may_give_up(voters: VoterSet, key: ReplicaKey) -> bool:
-    """Return whether the voters other than ``key`` are a majority. If so, this replica cannot be
+    """Return whether the voters other than ``key`` are a majority, so that this replica cannot be
     the only replica with a committed entry.
 
     :param voters: the voter set according to the readable part of the log.

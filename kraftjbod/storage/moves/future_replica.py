@@ -151,7 +151,8 @@ class FutureReplica:
     async def catch_up(
         self, source: LogHandle, executor: LogDirExecutor, max_bytes: int = STEP_BYTES
     ) -> CopyStep:
-        """Copy at most ``max_bytes`` of what is missing, and remove what the source removed.
+        """Copy at most ``max_bytes`` of missing records, and remove records that the source
+        removed.
 
         Cancelling the wait does not cancel the step.
 

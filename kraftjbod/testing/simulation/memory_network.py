@@ -57,7 +57,7 @@ class MemoryNetwork:
         return f"<MemoryNetwork hosts={len(self._places)} ends={len(self._ends)}>"
 
     def add(self, name: str) -> Place:
-        """Add a host."""
+        """Add a host and return its place in the network."""
         assert name not in self._places and len(self._places) < _MOST_HOSTS, name
         address = f"10.0.0.{len(self._places) + 1}"
         place = self._places[name] = Place(name, address)

@@ -105,7 +105,11 @@ class MemVfs:
             )
 
     def names_after_crash(self, seed: int) -> dict[str, MemFile | None]:
-        """Return the paths after a power cut now with their current files; None for a directory."""
+        """Return the file of each path that would exist after a power cut now; None for a
+        directory.
+
+        :param seed: selects which changes since the last sync survive.
+        """
         with self._mutex:
             left = _applied(self._surviving_edits(random.Random(seed)))
             found: dict[str, MemFile | None] = {}

@@ -57,7 +57,8 @@ class FailureReports:
         return [ArmReportDeadline(failure.directory_id, now_ms + self._timeout_ms)]
 
     def reported(self, directory_ids: Collection[DirectoryId]) -> list[Action]:
-        """Note that the controller acknowledged these failures. All must be in ``unreported``."""
+        """Record that the controller acknowledged these failures, all of which must be in
+        ``unreported``. Return the actions that follow."""
         actions: list[Action] = []
         for directory_id in sorted(directory_ids):
             failure = self._unreported.pop(directory_id)
@@ -68,7 +69,8 @@ class FailureReports:
         return actions
 
     def over(self, directory_id: DirectoryId) -> list[Action]:
-        """Forget the failure of a directory that returned or that the cluster released."""
+        """Forget the failure of a directory that returned or that the cluster released. Return the
+        actions that follow."""
         failures = (
             self._unreported.pop(directory_id, None),
             self._half_reported.pop(directory_id, None),

@@ -497,11 +497,8 @@ class LifecycleState:
         return [WakeAt(now_ms + min(interval_ms, times.heartbeat_interval_ms))]
 
     def _metadata_replayed(self, event: MetadataReplayed) -> list[Action]:
-        """Note the replayed metadata.
-
-        Send a heartbeat when it first contains this broker's own registration: the controller waits
-        for that before it unfences the broker.
-        """
+        """Record the replayed metadata. Send a heartbeat when it first contains this broker's own
+        registration: the controller waits for that before it unfences the broker."""
         was_lagging = self.metadata_offset < self.broker_epoch
         self.metadata_offset = max(self.metadata_offset, event.offset)
         self._metadata = event
