@@ -96,7 +96,7 @@ class Disk:
         self.detach()
 
     def put_back(self) -> None:
-        """Undo :meth:`set_aside`."""
+        """Mount the file system at its path again, after :meth:`set_aside`."""
         _run("mount", "--bind", self._aside, self.path)
         _run("umount", "-l", self._aside)
 

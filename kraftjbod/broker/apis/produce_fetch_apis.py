@@ -444,11 +444,9 @@ class ProduceFetchApis:
         return _Found(found_bytes, max_bytes - found_bytes, is_enough, on_disk)
 
     async def _read_from_disk(self, found: _Found) -> int:
-        """Read each partition in its directory's thread. Results that are late are left out.
-
-        The size of a result is known only after the read, so the maximum is taken from the budget
-        before. Return the bytes taken.
-        """
+        """Read each partition of ``found.on_disk`` in its directory's thread, and set its ``data``.
+        A read that is late sets none. Return the bytes taken from the memory budget: the maximum of
+        each read, because the size of a result is known only afterwards."""
         reading: list[tuple[_Fetching, asyncio.Future[FetchedData]]] = []
         taken_bytes = 0
         for one in found.on_disk:

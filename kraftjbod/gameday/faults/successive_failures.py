@@ -55,7 +55,8 @@ class SuccessiveFailures:
         self._disk.inject()
 
     async def wait_noticed(self, client: ClusterClient) -> float | None:
-        """Kill the processes once the disk's failure is noticed, and return the last time."""
+        """Kill the processes once the disk's failure is noticed. Return the time (monotonic, in
+        seconds) when the last failure was noticed; None after a timeout."""
         noticed_s = await self._disk.wait_noticed(client)
         if noticed_s is None:
             return None
