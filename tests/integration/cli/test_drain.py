@@ -175,7 +175,7 @@ def test_interrupted_drain_is_resumed_by_the_same_command(cluster: Cluster) -> N
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (130, "")
-    assert "Give the same order again to resume, or with --cancel" in err
+    assert "Run the same command again to resume, or with --cancel" in err
     assert _is_moving(cluster, name)
     done = drain(cluster, *order, "--throttle", "1000000000")
     assert done.returncode == 0, done.stderr

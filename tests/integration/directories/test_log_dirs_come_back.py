@@ -469,7 +469,7 @@ def test_add_refuses_unusable_directories_with_reason(make_cluster: MakeCluster)
     (foreign / "meta.properties").write_text(meta.replace("node.id=2", "node.id=1"))
     cluster.local.privileges.give(foreign / "meta.properties")
     for path, said in {
-        str(cluster.local.dir_path(BROKER, 1) / "below"): "are one in the other",
+        str(cluster.local.dir_path(BROKER, 1) / "below"): "is below the other",
         str(home): "is not taken",
     }.items():
         assert said in refused(cluster, "--add", f"{BROKER}:{path}"), path

@@ -80,7 +80,7 @@ async def test_forget_without_a_cordon_of_that_path_changes_no_config() -> None:
         assert "cordoned.log.dirs is *: another one there" in await forgotten(rig, "*")
         assert asked(rig) == []
     async with registered(answer=controller()) as rig:
-        assert (await forgotten(rig, "/d1")).endswith("for a new disk")
+        assert (await forgotten(rig, "/d1")).endswith("treats it as a new disk")
         assert asked(rig) == []
 
 

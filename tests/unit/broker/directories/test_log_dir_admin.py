@@ -378,7 +378,7 @@ async def test_add_of_an_unusable_directory_is_refused() -> None:
     async with registered() as rig:
         rig.disks_at |= {"/full": full, "/foreign": foreign, "/twin": twin, "/none": MemVfs()}
         for path, said in {
-            "/d1": "is one of this broker's directories already",
+            "/d1": "is already a directory of this broker",
             "/d1/below": "is below the other",
             "/": "is below the other",
             "d3": "not a normalized absolute path",
@@ -407,7 +407,7 @@ async def test_add_runs_one_at_a_time() -> None:
             new.make_dirs(path)
             rig.disks_at[path] = new
         rig.controller.may_answer.clear()
-        assert "goes on" in await refused(rig, "add", "/d3", timeout_ms=20)
+        assert "continues" in await refused(rig, "add", "/d3", timeout_ms=20)
         assert await refused(rig, "add", "/d4") == "/d4: add is under way"
         with capture_logs() as logs:
             rig.controller.may_answer.set()
@@ -422,7 +422,7 @@ async def test_add_refused_for_a_cancelled_caller_reports_no_unhandled_error() -
         rig.disks_at["/d3"] = MemVfs()
         rig.disks_at["/d3"].make_dirs("/d3")
         rig.controller.may_answer.clear()
-        assert "goes on" in await refused(rig, "add", "/d3", timeout_ms=20)
+        assert "continues" in await refused(rig, "add", "/d3", timeout_ms=20)
         for steps in range(4):
             asking = asyncio.ensure_future(refused(rig, "add", "/d4"))
             for _ in range(steps):
@@ -466,7 +466,7 @@ async def test_forget_of_an_offline_directory_recreates_its_replicas() -> None:
         assert rig.logs.get(TP) is None
         done = await perform(rig, "forget", f"dirid:{TWO}")
         assert (done.directory_id, done.state) == (TWO, "")
-        assert "take /d2 out of log.dirs" in done.message
+        assert "remove /d2 from log.dirs" in done.message
         last = registrations(rig)[-1]
         assert (last.log_dirs, last.forgotten_log_dirs) == ((ONE,), (TWO,))
         assert [d.path for d in rig.logs.dirs()] == ["/d1"]

@@ -522,5 +522,5 @@ def test_append_as_follower_limits_the_offset_span_of_a_segment() -> None:
     assert log.view().log_end_offset == 12
     log.append_as_follower(far, 1, may_have_gaps=True)
     assert [segment.base_offset for segment in log.segments.all] == [0, 12]
-    with pytest.raises(CorruptRecordError, match="more than a segment can hold"):
+    with pytest.raises(CorruptRecordError, match="the gap is larger than a segment can hold"):
         log.append_as_follower(batch(1, base_offset=2**33), 1, may_have_gaps=True)

@@ -149,7 +149,7 @@ async def test_future_replica_operations_exclude_each_other_and_fail_after_disca
         await asyncio.gather(syncing, finishing)
         assert operations
         await future.discard("/d2/gone")
-        with pytest.raises(OverloadedError, match="was given up"):
+        with pytest.raises(OverloadedError, match="was abandoned"):
             await future.finish(handle, carried, executor)
 
 
