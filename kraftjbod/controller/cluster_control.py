@@ -380,8 +380,6 @@ def _registered(
     The same incarnation keeps its epoch and its state. A directory that it leaves out becomes
     offline, unless it is forgotten.
 
-
-
     :param kept: the present registration of the same incarnation, or None.
     """
     online = frozenset(request.log_dirs)

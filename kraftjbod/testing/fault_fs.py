@@ -81,8 +81,7 @@ class FaultFs:
         """Mount ``backing`` at ``path``, without any fault at first.
 
         :param home: a directory for the two files of the server, outside of ``path``. Each fault
-        file system needs its own one.
-
+            file system needs its own one.
         :raises DiskKitError: mounting failed. :func:`why_not` returns foreseeable reasons.
         """
         path, backing, orders = path.resolve(), backing.resolve(), home.resolve() / "fault"

@@ -213,8 +213,6 @@ def why_not(kind: Kind) -> str | None:
 def mounted(kind: Kind, *, size_bytes: int = 64 * _MIB) -> Iterator[Disk]:
     """Mount a new file system of at least ``size_bytes`` during the ``with`` block.
 
-
-
     :raises DiskKitError: the machine refused. :func:`why_not` returns foreseeable reasons.
     """
     size_bytes = max(size_bytes, _SMALLEST_BYTES[kind])
@@ -263,8 +261,6 @@ def mount_table() -> list[Mount]:
 
 def detach(path: str) -> None:
     """Unmount lazily, without a request to the file system, which may not answer.
-
-
 
     :raises DiskKitError: no file system is mounted at ``path``, or another user mounted it.
     """

@@ -164,7 +164,7 @@ class BrokerHeartbeatManager:
         connection.
 
         :param is_reset: whether the connection was reset, perhaps by a firewall. After a reset the
-        session continues, but another incarnation may take the broker's place.
+            session continues, but another incarnation may take the broker's place.
         """
         if not self._reconnect_grace_ms:
             return

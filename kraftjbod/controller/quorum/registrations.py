@@ -73,8 +73,8 @@ def unregistered(
     """Return the record that unregisters a controller; none if a first attempt has done so.
 
     :raises OperatingError: UNSUPPORTED_VERSION: ``metadata.version`` is too low.
-    BROKER_ID_NOT_REGISTERED: the controller is unknown. INVALID_REQUEST: the controller is a voter
-    (KAFKA-20865), or registered again after the first attempt.
+        BROKER_ID_NOT_REGISTERED: the controller is unknown. INVALID_REQUEST: the controller is a
+        voter (KAFKA-20865), or registered again after the first attempt.
     """
     _require_level(state)
     controller_id = request.controller_id

@@ -33,8 +33,6 @@ class Fault(Protocol):
     async def prepare(self, client: ClusterClient) -> None:
         """Prepare the fault before the topic exists.
 
-
-
         :raises CannotPlay: the message names the change that an operator has to make.
         """
 
@@ -58,8 +56,6 @@ class Fault(Protocol):
 
     async def undo(self, client: ClusterClient) -> None:
         """Restore the initial state. Does nothing if it is restored already.
-
-
 
         :raises StartupError: the message names the steps that an operator has to complete.
         """

@@ -66,8 +66,6 @@ def first_breakable(found: Sequence[Victim]) -> Victim:
 def require_broker_process(broker_id: int, port: int, log_dirs: Iterable[Path]) -> int:
     """Return the pid of the broker that listens on ``port`` of this machine.
 
-
-
     :raises CannotPlay: no such process exists, or it has no file open below ``log_dirs``.
     """
     pid = _listener(port)

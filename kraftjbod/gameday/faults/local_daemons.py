@@ -149,8 +149,6 @@ async def wait_broker_missing(client: ClusterClient, broker_id: int) -> float | 
 async def wait_broker_back(client: ClusterClient, broker_id: int, *, who: str) -> None:
     """Wait until the broker is in the metadata and answers requests.
 
-
-
     :param who: the program that restarts the broker, for the message.
     :raises StartupError: the broker did not return in time; the message has the reason.
     """

@@ -160,8 +160,6 @@ class RaftLogStore:
     def open(self, may_give_up: Callable[[StoredLog], bool] | None = None) -> StoredLog:
         """Read and check all files, and return their content.
 
-
-
         :param may_give_up: returns whether a damaged end of the log may be dropped, given the
             intact rest; None to keep every damaged end.
         :raises InconsistentStorageError: data that had been durable cannot be read; the message

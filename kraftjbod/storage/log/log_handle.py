@@ -812,7 +812,7 @@ class LogHandle:
         """Close all files of the log.
 
         :param done: the plan of :meth:`close_plan` if it was carried out, so that the next load
-        needs no scan.
+            needs no scan.
         """
         await self._published.submit_last(lambda log: log.close(done))
 

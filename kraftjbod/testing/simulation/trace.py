@@ -22,7 +22,6 @@ class Trace:
     """Log of the events of a simulation, one line each.
 
     :param keep: number of lines to keep, the newest ones.
-
     :param on_line: called with every new line.
     """
 
