@@ -15,9 +15,9 @@ from kraftjbod.gameday.outcome import LeftOut, Outcome
 #: Headings of :data:`WRONG`.
 _WRONG_HEADINGS: Final = ("lost", "twice", "order", "changed", "offset")
 _LEGEND: Final = (
-    "gap: longest time between two acknowledgements; before: in calm.",
-    "*: was led from what got the fault. acked, read: records acknowledged, and read back.",
-    "wrong: records lost, there twice, out of order, changed, or not at the promised offset.",
+    "gap: longest time between two acknowledgements; before: the same before the fault.",
+    "*: the faulty directory or broker led it. acked, read: records acknowledged, and read back.",
+    "wrong: records lost, duplicated, out of order, changed, or not at the promised offset.",
 )
 
 
