@@ -254,13 +254,19 @@ def test_second_broker_on_same_directories_is_refused(stopped: Cluster) -> None:
     assert stopped.brokers[BROKER].is_running
 
 
-def test_unknown_directories_are_ignored_and_kept(stopped: Cluster) -> None:
+def test_unknown_directories_are_kept_and_cause_one_warning(stopped: Cluster) -> None:
     """``lost+found`` and other unknown names cause one warning, no error, and no deletion."""
     stranger = _dir(stopped, 1) / "lost+found"
     stranger.mkdir()
-    stopped.start_daemon(stopped.brokers[BROKER])
+    daemon = stopped.brokers[BROKER]
+    said_before = daemon.files.telemetry_path.read_text()
+    stopped.start_daemon(daemon)
     stopped.wait_whole("kept")
     assert stranger.is_dir()
+    said = daemon.files.telemetry_path.read_text()[len(said_before) :]
+    (warning,) = [line for line in said.splitlines() if "lost+found" in line]
+    assert "unknown_names_in_log_dir" in warning
+    assert set(_errors(stopped).values()) == {0}
 
 
 @pytest.mark.long

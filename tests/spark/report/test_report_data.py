@@ -62,7 +62,7 @@ def test_report_data_of_many_directories_chooses_relevant_ones(data: ReportData)
     assert {(row["offline"], row["online"]) for row in data.state_counts} == {(1, 49), (1, 50)}
 
 
-def test_report_data_bands_cover_all_directories_in_order(data: ReportData) -> None:
+def test_report_data_bands_cover_all_directories_in_order_of_time(data: ReportData) -> None:
     for bands in (data.usage_bands, data.latency_bands):
         assert [row["time"] for row in bands] == sorted(row["time"] for row in bands)
         assert {row["dirs"] for row in bands} == {50}

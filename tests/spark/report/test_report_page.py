@@ -61,7 +61,7 @@ def test_table_escapes_all_but_html_values() -> None:
         ),
     ],
 )
-def test_building_block_with_hostile_name_adds_no_element(made: str) -> None:
+def test_building_block_with_hostile_name_adds_no_script_element(made: str) -> None:
     reader = read(made)
     scripts = reader.tags.count("script")
     assert scripts == ("html" in reader.tags)

@@ -203,6 +203,11 @@ async def test_abort_sends_marker_with_known_or_given_epochs() -> None:
             for one in broker.markers
         ]
         assert sent == [(6, 2, 0, False), (6, 2, 0, False), (3, 1, 4, False)]
+
+
+async def test_abort_of_unknown_start_offset_fails() -> None:
+    where = ("abort", "--topic", "t", "--partition", "0")
+    async with coordinator() as broker:
         nothing = await asked(broker, *where, "--start-offset", "7")
         assert nothing.exit_code == 1
         assert "Could not find any open transactions starting at offset 7" in nothing.stderr

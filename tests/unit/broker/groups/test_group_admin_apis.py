@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from kraftjbod.broker.security.authorized_operations import NOT_ASKED
@@ -12,6 +13,7 @@ from kraftjbod.protocol.messages import (
     DescribeGroupsRequest,
     ListGroupsRequest,
 )
+from kraftjbod.protocol.schemas.kafka_message import Message
 from tests.unit.broker.broker_rig import brokers
 from tests.unit.broker.groups.group_rig import committing, coordinator, enter
 
@@ -33,7 +35,21 @@ GROUP_APIS = (
 )
 
 
-async def test_group_api_errors_can_be_encoded_in_every_version() -> None:
+def _error_codes(part: object) -> Iterator[int]:
+    """Yield the error codes at all levels of a response."""
+    if isinstance(part, Message):
+        for name in type(part).__slots__:
+            value = getattr(part, name)
+            if name == "error_code":
+                yield value
+            else:
+                yield from _error_codes(value)
+    elif isinstance(part, list):
+        for one in part:
+            yield from _error_codes(one)
+
+
+async def test_group_api_without_coordinator_returns_an_error_in_every_version() -> None:
     async with brokers() as (rig,):
         connection = await rig.connect()
         for key in GROUP_APIS:
@@ -48,7 +64,17 @@ async def test_group_api_errors_can_be_encoded_in_every_version() -> None:
                     request.topics = [topic]
                 elif name == "OffsetFetch":
                     request.groups = [kind.OffsetFetchRequestGroup(group_id="g", topics=[])]
-                await connection.request(request, timeout_ms=20_000, version=version)
+                elif name == "FindCoordinator" and version >= 4:
+                    request.coordinator_keys = ["g"]
+                elif name == "OffsetCommit":
+                    partition = kind.OffsetCommitRequestPartition(partition_index=0)
+                    request.topics = [
+                        kind.OffsetCommitRequestTopic(name="t", partitions=[partition])
+                    ]
+                answer = await connection.request(request, timeout_ms=20_000, version=version)
+                has_error = any(_error_codes(answer))
+                # A broker that coordinates no group lists none, which is no error.
+                assert has_error == (name != "ListGroups"), (name, version)
 
 
 async def listed(rig: Any, **filters: Any) -> dict[str, str]:

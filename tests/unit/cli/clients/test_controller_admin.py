@@ -156,13 +156,16 @@ async def test_features_tool_reports_controller_with_older_software() -> None:
     assert "an older version" in done.stderr
 
 
-async def test_features_tool_without_active_controller_fails_with_its_error() -> None:
+async def test_features_tool_without_active_controller_prints_the_standby_error() -> None:
     standby = ScriptedController(_standby)
     async with serving(standby):
         address = f"127.0.0.1:{standby.server.port}"
         done = await invoke(features, "--bootstrap-controller", address, "describe")
     assert (done.exit_code, done.stdout) == (1, "")
     assert "not me" in done.stderr
+
+
+async def test_features_tool_with_both_bootstrap_options_is_a_usage_error() -> None:
     both = await invoke(
         features, "--bootstrap-controller", "h:1", "--bootstrap-server", "h:1", "describe"
     )

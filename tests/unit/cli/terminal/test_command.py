@@ -34,7 +34,7 @@ def test_make_client_reads_settings_from_command_config(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["security.protocol=SSL", "request.timeout.ms=soon", "a=\\u00"])
-def test_make_client_refuses_unsupported_settings(tmp_path: Path, text: str) -> None:
+def test_make_client_refuses_unsupported_and_invalid_settings(tmp_path: Path, text: str) -> None:
     config = tmp_path / "client.properties"
     config.write_text(text)
     with pytest.raises(ConfigError):

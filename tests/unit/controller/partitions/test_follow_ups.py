@@ -216,7 +216,7 @@ async def _answered_meanwhile(node: Node, ask: Callable[[], Awaitable[object]]) 
     assert len(seen) > 2, "heartbeats were answered between parts"
 
 
-async def test_registration_in_parts_is_answered_once(node: Node) -> None:
+async def test_registration_in_parts_answers_with_the_final_epoch(node: Node) -> None:
     one = await node.register("a", ONE)
     two = await node.register("b", TWO)
     await node.heartbeat(one, connection=5)

@@ -45,11 +45,14 @@ def test_offset_index_bytes_equal_kafkas() -> None:
     assert back.to_bytes() == data
 
 
-def test_index_from_bytes_rejects_wrong_bytes() -> None:
+def test_offset_index_from_bytes_of_another_segment_cut_or_unsorted_is_none() -> None:
     data = make().to_bytes()
     assert OffsetIndex.from_bytes(100, data, segment_bytes=3000) is None
     assert OffsetIndex.from_bytes(100, data[:-1], segment_bytes=9999) is None
     assert OffsetIndex.from_bytes(100, data[8:] + data[:8], segment_bytes=9999) is None
+
+
+def test_time_index_from_bytes_cut_or_zeroed_is_none() -> None:
     assert TimeIndex.from_bytes(0, b"123") is None
     assert TimeIndex.from_bytes(0, bytes(24)) is None
 
