@@ -34,7 +34,7 @@ MAX_REFUSALS_AWAITED: Final = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssignmentRequested:
-    """The replica is in ``directory_id`` and the metadata names another directory."""
+    """Event: the replica is in ``directory_id`` and the metadata names another directory."""
 
     partition: TopicIdPartition
     directory_id: DirectoryId
@@ -42,19 +42,19 @@ class AssignmentRequested:
 
 @dataclass(frozen=True, slots=True)
 class WokeUp:
-    """The time of the last ``WakeAt`` action has come."""
+    """Event: the time of the last ``WakeAt`` action has come."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answered:
-    """The request was answered; all its assignments were accepted except ``refused``."""
+    """Event: the controller accepted all assignments of the request except ``refused``."""
 
     refused: frozenset[TopicIdPartition]
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The request was refused as a whole, or timed out."""
+    """Event: the request was refused as a whole, or timed out."""
 
 
 Event = AssignmentRequested | WokeUp | Answered | Failed
@@ -62,26 +62,28 @@ Event = AssignmentRequested | WokeUp | Answered | Failed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Send:
+    """Action: send one AssignReplicasToDirs request. ``Answered`` or ``Failed`` must follow."""
+
     directories: tuple[AssignedDirectory, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class WakeAt:
-    """Handle ``WokeUp`` at ``at_ms``. Replaces the previous ``WakeAt``."""
+    """Action: handle ``WokeUp`` at ``at_ms``. Replaces the previous ``WakeAt``."""
 
     at_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """The controller has accepted the latest assignments of these replicas."""
+    """Action: notify waiters that the controller has accepted the latest assignments."""
 
     partitions: tuple[TopicIdPartition, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """This broker no longer hosts these replicas, so their assignments are dropped."""
+    """Action: release waiters; this broker no longer hosts these replicas."""
 
     partitions: tuple[TopicIdPartition, ...]
 
@@ -99,10 +101,14 @@ class _Refusal:
 
 
 class AssignmentsState:
-    """The state machine: ``handle(event, now_ms)`` returns the actions to perform.
+    """The state machine of AssignReplicasToDirs requests.
 
-    ``is_replica`` returns whether this broker hosts a partition according to the metadata.
+    ``handle(event, now_ms)`` returns the actions to perform.
 
+    :param is_replica: returns whether this broker hosts a partition according to the metadata.
+    :param backoff: delays before a refused assignment, and before any request after a failed one.
+    :param gather_ms: time from the first assignment to its request, unless they fill a batch.
+    :param max_batch: maximum number of assignments per request.
     :raises InvalidTransition: from ``handle``: a response arrived without a request in flight.
     """
 

@@ -58,7 +58,7 @@ class MoveEnd(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copied:
-    """One step has ended.
+    """Event: one step has ended.
 
     ``is_caught_up``: the future copy has all records that the current copy had.
     """
@@ -68,52 +68,54 @@ class Copied:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssignmentAccepted:
+    """Event: the controller has assigned the replica to the target of the move ``move_id``."""
+
     move_id: Uuid
 
 
 @dataclass(frozen=True, slots=True)
 class Promoted:
-    """The copies were swapped."""
+    """Event: the copies were swapped."""
 
 
 @dataclass(frozen=True, slots=True)
 class SwapFailed:
-    """The swap failed, but both directories are online."""
+    """Event: the swap failed, but both directories are online."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cancelled:
-    """The replica should stay in the source, or move to another target."""
+    """Event: the replica should stay in the source, or move to another target."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unwanted:
-    """The replica leaves this broker."""
+    """Event: the replica leaves this broker."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceFailed:
-    """The directory of the current copy is offline."""
+    """Event: the directory of the current copy is offline."""
 
 
 @dataclass(frozen=True, slots=True)
 class TargetFailed:
-    """The directory of the future copy is offline."""
+    """Event: the directory of the future copy is offline."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceStalled:
-    """The directory of the current copy is stalled."""
+    """Event: the directory of the current copy is stalled."""
 
 
 @dataclass(frozen=True, slots=True)
 class TargetStalled:
-    """The directory of the future copy is stalled."""
+    """Event: the directory of the future copy is stalled."""
 
 
 @dataclass(frozen=True, slots=True)
 class TargetFilledUp:
-    """The directory of the future copy is saturated."""
+    """Event: the directory of the future copy is saturated."""
 
 
 Event = (
@@ -135,7 +137,8 @@ Event = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssignDirectory:
-    """Ask the controller to assign the replica to the target. The response has the move's id."""
+    """Action: ask the controller to assign the replica to the target. The response has the move's
+    id."""
 
     directory_id: DirectoryId
     move_id: Uuid
@@ -143,29 +146,29 @@ class AssignDirectory:
 
 @dataclass(frozen=True, slots=True)
 class CopyOn:
-    """Copy the available records, or wait for more."""
+    """Action: copy the available records, or wait for more."""
 
 
 @dataclass(frozen=True, slots=True)
 class CloseGateAndPromote:
-    """Hold back appends, copy the last bytes and swap the copies."""
+    """Action: hold back appends, copy the last bytes and swap the copies."""
 
 
 @dataclass(frozen=True, slots=True)
 class DropFuture:
-    """Remove the future copy."""
+    """Action: remove the future copy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportDirectory:
-    """Report to the controller that the replica is in ``directory_id``."""
+    """Action: report to the controller that the replica is in ``directory_id``."""
 
     directory_id: DirectoryId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class End:
-    """The move is over, for the reason ``how``."""
+    """Action: release the move, which ended for the reason ``how``."""
 
     how: MoveEnd
 

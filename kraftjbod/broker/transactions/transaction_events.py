@@ -27,6 +27,8 @@ BUMPING_VERSION: Final = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InitRequested:
+    """Event: a producer sent InitProducerId."""
+
     token: Token
     timeout_ms: int
     version: int
@@ -39,6 +41,8 @@ class InitRequested:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddRequested:
+    """Event: a producer adds ``partitions`` to its transaction."""
+
     token: Token
     producer_id: int
     producer_epoch: int
@@ -49,6 +53,8 @@ class AddRequested:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndRequested:
+    """Event: a producer sent EndTxn."""
+
     token: Token
     producer_id: int
     producer_epoch: int
@@ -59,7 +65,7 @@ class EndRequested:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overdue:
-    """The transaction may be open for longer than its timeout. If so, its producer is fenced.
+    """Event: the transaction may be open for longer than its timeout. Then its producer is fenced.
 
     ``version`` is the cluster's level of ``transaction.version``.
     """
@@ -70,33 +76,33 @@ class Overdue:
 
 @dataclass(frozen=True, slots=True)
 class Expired:
-    """The id may have been unused for ``kept_ms``. If so, it is deleted."""
+    """Event: the id may have been unused for ``kept_ms``. Then it is deleted."""
 
     kept_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """The record of :class:`Write` is replicated, or the write failed with ``code``."""
+    """Event: the record of :class:`Write` is replicated, or the write failed with ``code``."""
 
     code: ErrorCode
 
 
 @dataclass(frozen=True, slots=True)
 class Marked:
-    """Markers were appended to these partitions."""
+    """Event: markers were appended to these partitions."""
 
     partitions: frozenset[TopicPartition]
 
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """Continue the end of the transaction, after a load or a failed write."""
+    """Event: the pause after a load or a failed write is over; complete the transaction."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unloaded:
-    """This broker does not coordinate the transaction any more."""
+    """Event: this broker does not coordinate the transaction any more."""
 
 
 TransactionEvent = (
@@ -129,20 +135,22 @@ class TransactionAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
+    """Action: complete the request ``token`` with ``answer``."""
+
     token: Token
     answer: TransactionAnswer
 
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """Append the metadata, or a tombstone if it is None. :class:`Written` must follow."""
+    """Action: append the metadata, or a tombstone if it is None. :class:`Written` must follow."""
 
     metadata: TransactionMetadata | None
 
 
 @dataclass(frozen=True, slots=True)
 class SendMarkers:
-    """Send markers to the partitions that lack one. :class:`Marked` must follow for each
+    """Action: send markers to the partitions that lack one. :class:`Marked` must follow for each
     partition."""
 
     metadata: TransactionMetadata

@@ -21,12 +21,12 @@ from kraftjbod.protocol.rpc_messages import (
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The broker may register."""
+    """Event: the broker may register."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegistrationAnswered:
-    """The registration succeeded.
+    """Event: the registration succeeded.
 
     ``metadata_offset`` is the offset of the registration record, -1 if unknown.
     ``session_timeout_ms`` is the session timeout, 0 if unknown.
@@ -56,7 +56,7 @@ class HeartbeatFailed:
 
 @dataclass(frozen=True, slots=True)
 class ControllerLost:
-    """The connection to the controller was lost.
+    """Event: the connection to the controller was lost.
 
     While it was open, the controller treated this broker as alive.
     """
@@ -64,12 +64,12 @@ class ControllerLost:
 
 @dataclass(frozen=True, slots=True)
 class WokeUp:
-    """The time of the last ``WakeAt`` action has come."""
+    """Event: the time of the last ``WakeAt`` action has come."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataReplayed:
-    """Metadata was replayed up to ``offset``.
+    """Event: metadata was replayed up to ``offset``.
 
     ``level`` is the ``metadata.version`` there. ``knows_dirs`` is whether this broker's
     registration lists directories. ``online_dirs`` are the online directories in it, None if
@@ -84,12 +84,12 @@ class MetadataReplayed:
 
 @dataclass(frozen=True, slots=True)
 class BecameReady:
-    """The replicas are loaded, and the controller knows the directory of each."""
+    """Event: the replicas are loaded, and the controller knows the directory of each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectoryFailed:
-    """A directory failed. ``leads`` returns whether this broker leads a replica in it.
+    """Event: a directory failed. ``leads`` returns whether this broker leads a replica in it.
 
     ``has_unreported_replicas`` returns whether an assignment of a replica into it is still pending.
     """
@@ -106,7 +106,8 @@ class ReportDeadlinePassed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectoryImpaired:
-    """The directory became saturated or stalled (KIP-928), or changed between these two states."""
+    """Event: the directory became saturated or stalled (KIP-928), or changed between these two
+    states."""
 
     directory_id: DirectoryId
     state: LogDirState
@@ -114,21 +115,21 @@ class DirectoryImpaired:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectoryRecovered:
-    """An impaired directory is online again."""
+    """Event: an impaired directory is online again."""
 
     directory_id: DirectoryId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CordonsChanged:
-    """The complete set of cordoned directories (KIP-1066)."""
+    """Event: the complete set of cordoned directories (KIP-1066)."""
 
     cordoned: frozenset[DirectoryId]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectoryAttached:
-    """An OFFLINE directory returned, or a new one was added."""
+    """Event: an OFFLINE directory returned, or a new one was added."""
 
     directory_id: DirectoryId
     path: str
@@ -136,14 +137,14 @@ class DirectoryAttached:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectoryForgotten:
-    """The directory is permanently gone, and the cluster should release its id."""
+    """Event: the directory is permanently gone, and the cluster should release its id."""
 
     directory_id: DirectoryId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShutdownRequested:
-    """The broker should stop, after the controller has moved its leaders away.
+    """Event: the broker should stop, after the controller has moved its leaders away.
 
     ``at_once``: the broker cannot serve, so the first heartbeat asks to be fenced.
     """
@@ -190,7 +191,7 @@ class SendHeartbeat:
 
 @dataclass(frozen=True, slots=True)
 class WakeAt:
-    """Handle ``WokeUp`` at ``at_ms``. Replaces the previous ``WakeAt``."""
+    """Action: handle ``WokeUp`` at ``at_ms``. Replaces the previous ``WakeAt``."""
 
     at_ms: int
 
@@ -213,7 +214,7 @@ class AnnounceRegistered:
 
 @dataclass(frozen=True, slots=True)
 class AnnounceChanges:
-    """The controller has accepted these changes of directories.
+    """Action: report that the controller has accepted these changes of directories.
 
     The local metadata shows their consequences already.
     """
@@ -223,7 +224,8 @@ class AnnounceChanges:
 
 @dataclass(frozen=True, slots=True)
 class AnnounceRefusal:
-    """The controller refused these changes of directories, and they are withdrawn."""
+    """Action: report that the controller refused these changes of directories, and that they are
+    withdrawn."""
 
     changes: DirectoryChanges
     error: OperatingError
@@ -231,17 +233,17 @@ class AnnounceRefusal:
 
 @dataclass(frozen=True, slots=True)
 class AnnounceUnfenced:
-    """The broker may serve clients."""
+    """Action: report that the broker may serve clients."""
 
 
 @dataclass(frozen=True, slots=True)
 class AnnounceMayStop:
-    """The controlled shutdown has ended: this broker leads no partition."""
+    """Action: report the end of the controlled shutdown: this broker leads no partition."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShutDown:
-    """The broker must stop; ``error`` has the reason."""
+    """Action: stop the broker; ``error`` has the reason."""
 
     error: KraftJbodError
 

@@ -83,7 +83,7 @@ class LeaveRequested:
 
 @dataclass(frozen=True, slots=True)
 class GroupWritten:
-    """The write of :class:`WriteGroup` is replicated, or failed with ``code``."""
+    """Event: the write of :class:`WriteGroup` is replicated, or failed with ``code``."""
 
     write_id: int
     code: ErrorCode
@@ -91,18 +91,18 @@ class GroupWritten:
 
 @dataclass(frozen=True, slots=True)
 class TimePassed:
-    """A deadline of the group may have passed."""
+    """Event: a deadline of the group may have passed."""
 
 
 @dataclass(frozen=True, slots=True)
 class RebalanceRequired:
-    """The members changed while the group was a consumer group, so a stable group must
+    """Event: the members changed while the group was a consumer group, so a stable group must
     rebalance."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unloaded:
-    """The group ends here: another broker coordinates it, or its type changes.
+    """Event: the group ends here: another broker coordinates it, or its type changes.
 
     Waiting requests are answered with ``code``.
     """
@@ -165,7 +165,8 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class WriteGroup:
-    """Append the group metadata to the log. :class:`GroupWritten` with ``write_id`` must follow."""
+    """Action: append the group metadata to the log. :class:`GroupWritten` with ``write_id`` must
+    follow."""
 
     write_id: int
     group: GroupMetadata
