@@ -57,8 +57,11 @@ class Band:
 
 
 def shares(bands: Sequence[Band], amount: float) -> list[float]:
-    """Distribute ``amount`` so that all bands are at one level, within their bounds; return the
-    share of each band."""
+    """Distribute ``amount`` so that all bands are at one level, within their bounds.
+
+    :returns: the share of each band. If ``amount`` is below the sum of the low ends or above the
+        sum of the high ends, each band is at that end, and the shares do not add up to ``amount``.
+    """
     level = level_of(bands, amount)
     return [band.at(level) for band in bands]
 
@@ -66,7 +69,8 @@ def shares(bands: Sequence[Band], amount: float) -> list[float]:
 def level_of(bands: Sequence[Band], amount: float) -> float:
     """Return the level at which the bands sum up to ``amount``.
 
-    If ``amount`` exceeds the bounds, each band is at its high end or at its low end.
+    If ``amount`` is above the sum of the high ends, each band is at its high end. If it is below
+    the sum of the low ends, each band is at its low end.
     """
     top = max((band.high / band.weight for band in bands if band.weight > 0), default=0.0)
     if sum(band.at(top) for band in bands) <= amount:

@@ -313,7 +313,10 @@ def topic_line(topic: TopicMetadata, configs: Mapping[str, str | None]) -> str:
 def partition_line(
     topic: str, partition: PartitionMetadata, eligible: EligibleLeaders | None = None
 ) -> str:
-    """Return the line of a partition, as in Kafka's tool, with its offline replicas."""
+    """Return the line of a partition, as in Kafka's tool, with its offline replicas.
+
+    :param eligible: eligible leader replicas and last known leaders; None prints ``N/A`` for both.
+    """
     leader = str(partition.leader) if partition.leader >= 0 else "none"
     elr, last_known = ("N/A", "N/A") if eligible is None else map(_ids, eligible)
     return (

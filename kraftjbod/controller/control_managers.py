@@ -402,7 +402,10 @@ class ControlManagers:
         ]
 
     def refused(self, broker: BrokerRegistration) -> None:
-        """Note that a suspect's addresses refuse connections."""
+        """Note that a suspect's addresses refuse connections.
+
+        Ignored if the broker sent a request since :meth:`take_suspects`, or registered again.
+        """
         self._heartbeats.refused(broker.broker_id, broker.epoch)
 
     def discount_pause(self, pause_ms: int, now_ms: int) -> bool:
@@ -495,7 +498,8 @@ class ControlManagers:
         """Start a session for every unfenced broker: this controller became the active one.
 
         A session lasts as long as this controller or a former one may have announced. Work that a
-        former controller left for later is collected again.
+        former controller left for later is collected again. A broker in controlled shutdown waits
+        until the other brokers have applied the present end of the log.
         """
         self._replication.take_over()
         limit_ms = max(self.state.session_limit_ms, self._longest_session_ms)

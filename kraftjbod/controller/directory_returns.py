@@ -193,10 +193,14 @@ def _is_concerned(broker_id: BrokerId, partition: PartitionRegistration) -> bool
 def unclean_directories(
     former: BrokerRegistration, request: BrokerRegistrationRequest
 ) -> frozenset[DirectoryId]:
-    """Return the directories in ``request`` that are not proven to be complete.
+    """Return the directories in ``request`` whose logs may have lost records.
+
+    A directory is complete if its clean-shutdown epoch and incarnation are those of ``former``. A
+    repeated request of the same incarnation may also name the epoch that was judged before.
 
     UNASSIGNED and MIGRATING are included if an unclean directory may hold a replica that has no
-    assigned directory: one known to ``former``, or any if ``former`` had none.
+    assigned directory: one known to ``former``, or any if ``former`` had none. They are also
+    included if another incarnation registers without any directory.
     """
     is_same = former.incarnation_id == request.incarnation_id
     # Epochs are offsets, so another metadata log that was followed meanwhile may have the same.

@@ -104,7 +104,12 @@ class ReplicationControlManager:
         """Return the records that register a broker and change its partitions.
 
         Replicas of the former incarnation that may lack records leave the ISR first. If very many
-        are affected, the result is only a part (``is_part``): the request must be decided again.
+        are affected, the result is only a part (``is_part``): the request must be decided again
+        once its records are committed.
+
+        :param next_offset: offset of the first record to be appended, which becomes the epoch of a
+            new incarnation.
+        :raises OperatingError: the registration is refused.
         """
         record = self._cluster.register(request, now_ms=now_ms, next_offset=next_offset)
         former = self._state.brokers.get(request.broker_id)

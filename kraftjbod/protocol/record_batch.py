@@ -394,7 +394,10 @@ def place_batches(
     """Assign consecutive offsets from ``base_offset`` to the batches of ``buf``.
 
     :param headers: the headers of all batches in ``buf``.
-    :returns: the buffers to write, in which bodies are not copied, and the new headers.
+    :param append_time_ms: timestamp of all records for ``LogAppendTime``; None for ``CreateTime``.
+    :returns: the buffers to write, in which bodies are not copied; and ``headers`` with the new
+        base offsets. Their other fields have the values in ``buf``, also those that differ in the
+        buffers to write: leader epoch, CRC, attributes and maximum timestamp.
     """
     view, position = memoryview(buf), 0
     buffers: list[Buffer] = []

@@ -53,7 +53,11 @@ class ConfigChange(RpcBody):
 
 
 class AlteredResource(RpcBody):
-    """The changes of one topic, broker or group; an empty ``name`` means all brokers."""
+    """The changes of one topic, broker or group.
+
+    ``resource_type`` has Kafka's numbers (ConfigResource.Type). ``name`` may be empty only for
+    brokers; it then means all of them.
+    """
 
     resource_type: int
     name: str

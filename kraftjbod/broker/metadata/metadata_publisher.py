@@ -119,9 +119,11 @@ class BrokerMetadataPublisher:
         """Reconcile the replicas that wait for a directory, after one accepts new logs again.
 
         A directory can return with thousands of replicas: the first ones are reconciled at once,
-        the others in slices. Each slice skips replicas that changed since this call.
+        the others in slices. Each slice skips replicas that changed since this call. Does nothing
+        after the publisher was closed.
 
-        :param offline_too: a directory returned from OFFLINE or is not waited for any more.
+        :param offline_too: also reconcile replicas of OFFLINE directories and, at the end, the
+            copies on disk. Necessary if a directory returned from OFFLINE or was forgotten.
         """
         if not self._is_open:
             return

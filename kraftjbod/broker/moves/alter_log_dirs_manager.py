@@ -145,10 +145,10 @@ class ReplicaAlterLogDirsManager:
     # --- requests --------------------------------------------------------------------------------
 
     def start(self, replica: HostedReplica, target: LogDir) -> None:
-        """Move an open replica to ``target``. A previous move to another target is cancelled.
+        """Start to move an open replica to ``target``. Wait for :meth:`swap_over` first.
 
-        If the replica is in ``target`` already, only the previous move is cancelled. Wait for
-        :meth:`swap_over` first.
+        A previous move to another target is cancelled. A previous move to ``target`` continues. If
+        the replica is in ``target`` already, no move starts.
         """
         assert replica.handle is not None, replica
         tp, source = replica.topic_partition, replica.handle.log_dir

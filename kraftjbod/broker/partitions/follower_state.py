@@ -116,8 +116,12 @@ class FollowerState:
         return speaker.since >= after
 
     def fetched(self, fetch_offset: int, leader_end_offset: int, now_ms: int) -> None:
-        """Note a fetch from ``fetch_offset``: the follower's log has all records before that
-        offset."""
+        """Note a fetch from ``fetch_offset``: the follower has all records before that offset.
+
+        Updates ``last_caught_up_ms``: to ``now_ms`` if the follower has reached
+        ``leader_end_offset``, or to the time of its previous fetch if it has reached the leader's
+        end of that time.
+        """
         if fetch_offset >= leader_end_offset:
             self.last_caught_up_ms = now_ms
         elif fetch_offset >= self.last_fetch_leader_end_offset:

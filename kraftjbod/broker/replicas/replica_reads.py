@@ -121,9 +121,13 @@ class ReplicaReads:
     def read(self, wanted: FetchFrom, *, min_one_batch: bool, is_first_read: bool) -> FetchedData:
         """Read the records that are in memory, without waiting. An error is a result, never raised.
 
+        The result has ``is_in_memory=False`` if there are records only on disk: call
+        :meth:`read_from_disk` then.
+
         :param min_one_batch: return the first batch even if it exceeds the limit.
-        :param is_first_read: False when a fetch that waited reads again: a follower's progress is
-            noted once per request.
+        :param is_first_read: True for the first read of a request, which notes a follower's
+            progress. If the follower repeats an offset, its records are then read from disk. False
+            when a fetch that waited reads again.
         """
         try:
             return self._read(wanted, min_one_batch, is_first_read)
@@ -150,7 +154,10 @@ class ReplicaReads:
 
     async def read_from_disk(self, wanted: FetchFrom, *, min_one_batch: bool) -> FetchedData:
         """Read the records in the directory's thread, after :meth:`read` did not find them in
-        memory."""
+        memory. An error is a result, never raised.
+
+        :param min_one_batch: return the first batch even if it exceeds the limit.
+        """
         try:
             _, partition, handle = self._readable(wanted)
             start, end = wanted.fetch_offset, self._end_for(wanted, partition, handle)

@@ -140,7 +140,10 @@ async def _newer_groups(
 
 
 async def committed_offsets(client: ClusterClient, group: str) -> dict[TopicPartition, Committed]:
-    """Return the committed offset of each partition for which the group has one."""
+    """Return the committed offset of each partition for which the group has one.
+
+    :raises OperatingError: the coordinator refuses the group or one of its partitions.
+    """
     node_id = (await find_coordinators(client, [group]))[group]
     request = OffsetFetchRequest(
         groups=[OffsetFetchRequest.OffsetFetchRequestGroup(group_id=group, topics=None)]

@@ -191,6 +191,8 @@ async def change_by_controllers(
 ) -> None:
     """Add ``voter`` if it has endpoints, else remove it, by a request to the active controller.
 
+    :param addresses: ``host:port,...`` of controllers; the active one is found through them.
+    :param report: called with lines about the progress.
     :param unregisters: whether to unregister the removed controller.
     :raises OperatingError: the request is refused, or no controller is active.
     """

@@ -73,8 +73,11 @@ def plan_moves(
 
 
 def topic_throttles(moves: Moves) -> dict[str, dict[str, str]]:
-    """Return the throttled replicas by topic and key: ``partition:broker,...`` of senders and
-    receivers."""
+    """Return the throttled replicas as ``partition:broker,...`` by topic and configuration key.
+
+    The keys are :data:`LEADER_REPLICAS`, with the brokers that send, and :data:`FOLLOWER_REPLICAS`,
+    with the brokers that receive.
+    """
     leaders: dict[str, set[tuple[int, int]]] = defaultdict(set)
     followers: dict[str, set[tuple[int, int]]] = defaultdict(set)
     for (topic, partition), move in moves.items():

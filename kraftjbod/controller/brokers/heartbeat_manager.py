@@ -247,8 +247,10 @@ class BrokerHeartbeatManager:
         return suspects
 
     def refused(self, broker_id: BrokerId, epoch: BrokerEpoch) -> None:
-        """Note that a suspect's address refuses connections. Ignored if it sent a request since the
-        probe."""
+        """Note that a suspect's address refuses connections.
+
+        Ignored if the broker sent a request since the probe, or registered again (another epoch).
+        """
         contact = self._contacts.get(broker_id)
         if contact is not None and contact.epoch == epoch and contact.is_probed:
             contact.is_refused = True

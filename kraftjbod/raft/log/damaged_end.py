@@ -61,7 +61,10 @@ def made_mute(hard_state: HardState) -> HardState:
 
 
 def set_file_aside(vfs: Vfs, path: str) -> None:
-    """Rename a whole segment to ``.damaged``, durably."""
+    """Replace the suffix ``.log`` of a segment's file by ``.damaged``, durably.
+
+    :param path: of the segment's file.
+    """
     vfs.rename(path, path.removesuffix(".log") + _SUFFIX)
     with FailsAs(OpKind.FLUSH):
         vfs.sync_dir(path.rpartition("/")[0])

@@ -29,11 +29,11 @@ class NotedVoters:
         self._later: asyncio.Task[None] | None = None
 
     async def note(self, voters: VotersToNote) -> None:
-        """Write ``voters``. If the log does not need them yet, failed writes are repeated in the
-        background.
+        """Write ``voters``. If the directory is impaired and ``voters.can_wait``, repeat the write
+        in the background.
 
-        :raises LogDirImpairedError: the disk is full, and the voters must be written first.
-        :raises KafkaStorageError: the metadata directory fails.
+        :raises LogDirImpairedError: the disk is full or hangs, and not ``voters.can_wait``.
+        :raises KafkaStorageError: the metadata directory failed.
         """
         try:
             await self._write(voters)

@@ -202,7 +202,8 @@ class EntryLog:
     def take_unwritten(self) -> tuple[Entry, ...]:
         """Return the entries that must be persisted, each once.
 
-        The entries belong to the present generation.
+        The caller keeps the present :attr:`generation`, and passes it to :meth:`note_durable` once
+        the entries are durable.
         """
         taken = tuple(self._unwritten)
         self._unwritten.clear()

@@ -132,10 +132,13 @@ class RecordWriter:
         self._poll(0)
 
     def finish(self) -> tuple[WrittenRange, ...]:
-        """Wait until every record is acknowledged; return the written ranges by topic and
+        """Wait until every record is acknowledged; return the ranges written since the last call.
+
+        Waits for the delivery timeout and a margin at most. Ranges are sorted by topic and
         partition.
 
-        :raises WriteError: a record failed; names its partition and the reason.
+        :raises WriteError: a record failed: names its partition and the reason. Or records were
+            neither acknowledged nor refused in time: names their number and the last errors.
         """
         limit_s = self._delivery_timeout_s + _REPORT_S
         deadline = time.monotonic() + limit_s

@@ -143,6 +143,8 @@ class KraftjbodStreamWriter(DataSourceStreamArrowWriter):
 def write_batches(plan: SinkPlan, batches: Iterable[pa.RecordBatch]) -> Written:
     """Write all rows of one task, and wait until they are acknowledged.
 
+    :param plan: topic and client settings, which the driver made with :func:`plan_writes`.
+    :returns: the acknowledged offset ranges.
     :raises WriteError: a row was not acknowledged; the task must run again.
     """
     with task_writer(plan.kafka) as writer:

@@ -56,7 +56,9 @@ class Folders:
 
 
 def publish(frame: DataFrame, table: str) -> None:
-    """Write ``frame`` as the newest generation of ``table``, and delete old generations.
+    """Write ``frame`` as the newest generation of ``table``; keep the newest ``KEPT`` generations.
+
+    Older generations are deleted. Readers of a kept generation are not disturbed.
 
     :param frame: a frame with the schema of the table.
     :param table: path or URI of the table.

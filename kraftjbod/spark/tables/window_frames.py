@@ -43,7 +43,11 @@ _LAST: Final = (
 
 
 def log_dir_windows(samples: DataFrame, window_s: int) -> DataFrame:
-    """Return ``log_dir_windows`` from ``log_dir_samples``.
+    """Aggregate samples of log directories: one row per directory and window.
+
+    :param samples: rows of the table ``log_dir_samples``.
+    :returns: rows of the table ``log_dir_windows`` (the columns of ``LOG_DIR_WINDOWS``): state and
+        sizes at the window's last sample, and rates, errors and latency within the window.
 
     :param window_s: length of a window, in whole seconds.
     """

@@ -64,11 +64,13 @@ class CleanedTransactions:
         return aborted is not None
 
     def met_marker(self, header: BatchHeader, marker: TransactionMarker | None) -> bool:
-        """Record that the pass reached a control batch. Return whether no batch of its transaction
-        is left.
+        """Record that the pass reached a control batch. Return whether the pass met no batch of its
+        transaction.
 
-        ``marker`` is None for an unknown version or type. Such a batch counts as needed until it is
-        empty.
+        A batch that this pass removes counts as met, so a later pass removes the marker.
+
+        :param marker: None for an unknown version or type. Returns True then only if the control
+            batch is empty.
         """
         if marker is None:
             return header.record_count == 0

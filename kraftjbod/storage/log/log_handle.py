@@ -413,6 +413,8 @@ class LogHandle:
     async def aborted_between(self, first_offset: int, end_offset: int) -> list[AbortedTransaction]:
         """Return the same as :meth:`aborted_cached`, in the directory's thread and from the disk if
         necessary.
+
+        Raises the errors of :meth:`known_producers`.
         """
         return await asyncio.shield(
             self._published.ask(
@@ -421,7 +423,14 @@ class LogHandle:
         )
 
     async def known_producers(self) -> list[KnownProducer]:
-        """Return the state of all remembered producers of this log."""
+        """Return the state of all remembered producers of this log.
+
+        :raises KafkaStorageError: the directory is offline or goes offline meanwhile.
+        :raises LogDirImpairedError: the directory is stalled.
+        :raises OverloadedError: the directory's queue is full.
+        :raises NotLeaderOrFollowerError: the log was replaced by its copy, and is closed.
+        :raises UnknownTopicOrPartitionError: the replica was removed.
+        """
         return await asyncio.shield(
             self._published.ask(OpKind.READ, lambda log: log.known_producers())
         )

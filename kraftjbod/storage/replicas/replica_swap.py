@@ -61,6 +61,14 @@ class ReplicaSwap:
     """Creates, removes and promotes the future copies in the registry.
 
     Methods run on the event loop.
+
+    :param checkpoints: writes the offsets of a completed copy before the swap.
+    :param host: notified by the handles of promoted copies.
+    :param loading: opens a copy that becomes a replica.
+    :param purge_later: removes a directory after the topic's delay.
+    :param try_again: repeats a removal that an impaired directory refused.
+    :param purge_now: removes the directory at a path without a delay.
+    :param producer_limits: limits of the producers that a promoted log remembers.
     """
 
     def __init__(

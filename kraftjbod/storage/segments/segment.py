@@ -751,6 +751,7 @@ class LogSegment:
 
         :raises SegmentUnreadError: as :meth:`load_indexes`.
         :raises CorruptRecordError: the walk from the index entry meets no batch.
+        :raises WouldWait: the bytes end inside a header.
         """
         position = self.indexes().offsets.position_before(offset)
         return walk_to(self.read_at, position, self.size_bytes, offset)

@@ -353,9 +353,10 @@ class SimulatedCluster:
     # --- time ------------------------------------------------------------------------------------
 
     def start(self, *, timeout_ms: int = 60_000) -> None:
-        """Start all daemons, and wait until brokers serve.
+        """Start all daemons, and wait until all brokers serve.
 
-        :raises SimulationTimeoutError: a broker does not serve after ``timeout_ms``.
+        :raises SimulationTimeoutError: a broker does not serve after ``timeout_ms`` of simulated
+            time.
         """
         for controller in self.controllers:
             controller.start()

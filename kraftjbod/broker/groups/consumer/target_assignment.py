@@ -55,8 +55,11 @@ class TargetAssignment:
 
     @property
     def assignor(self) -> str:
-        """Name of the assignor that most members request; the first one configured if none is
-        known."""
+        """Name of the configured assignor that most members request.
+
+        If several have equally many votes, the greatest name. If no member requests a configured
+        one, the first in the configuration.
+        """
         members = self._state.members.values()
         votes = Counter(one.assignor for one in members if one.assignor is not None)
         known = [name for name in votes if name in self._settings.assignors]

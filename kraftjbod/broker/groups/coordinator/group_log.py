@@ -55,8 +55,12 @@ class GroupLog:
         self._timeout_ms = timeout_ms
 
     def write(self, led: LedGroups, facts: Sequence[Fact]) -> Completion[ErrorCode]:
-        """Append ``facts`` and apply them when they are replicated; complete with the error
-        code."""
+        """Append ``facts`` and apply them to ``led`` once they are replicated.
+
+        Completes with NONE, or with the error code for the client; then nothing was applied. A
+        write that timed out may nevertheless be in the log. A name that is too long for a record
+        gives INVALID_REQUEST.
+        """
         wall_ms = self._clock.wall_ms()
         try:
             records = [record_of(fact, wall_ms) for fact in facts]
@@ -80,7 +84,8 @@ class GroupLog:
         """As :meth:`write`, with ``records`` that encode ``facts`` one to one.
 
         :param producer: producer id and epoch of the transaction.
-        :param claim: the transaction of the batch; None outside a transaction.
+        :param claim: the transaction; its records form a separate transactional batch. None appends
+            ordinary records; the producer id is then only passed to the groups in memory.
         """
         taker = _taker(led, facts, producer[0])
         return self._append(led, records, producer, claim).map(taker)
