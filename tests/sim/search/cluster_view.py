@@ -193,6 +193,19 @@ class ClusterView:
             return None
         return controller._controller._managers.state
 
+    def newest_epoch(self, topic_id: TopicId, partition: int) -> int:
+        """Return the newest leader epoch of a partition that a running node knows.
+
+        -1 if the node with the newest metadata does not know the partition.
+        """
+        states = [self.state_of(broker_id) for broker_id in self.broker_ids]
+        known = [state for state in (self.decided(), *states) if state is not None]
+        if not known or topic_id not in max(known, key=lambda state: state.offset).topics:
+            return -1
+        topics = [state.topics.get(topic_id) for state in known]
+        found = [topic.partitions.get(partition) for topic in topics if topic is not None]
+        return max((int(one.leader_epoch) for one in found if one is not None), default=-1)
+
     def decided_offset(self) -> int:
         state = self.decided()
         return -1 if state is None else state.offset
@@ -279,6 +292,17 @@ class ClusterView:
     def replica(self, broker_id: int, tp: TopicPartition) -> HostedReplica | None:
         wiring = self.wiring(broker_id)
         return None if wiring is None else wiring.replicas.hosted.get(tp)
+
+    def settled_end(self, broker_id: int, tp: TopicPartition) -> int | None:
+        """Return the log end offset of a leader if all records are committed and no transaction is
+        open.
+        """
+        replica = self.replica(broker_id, tp)
+        if replica is None or replica.handle is None or replica.partition is None:
+            return None
+        committed = replica.handle.view.last_stable_offset(replica.partition.high_watermark)
+        end = replica.handle.log_end_offset
+        return end if replica.partition.is_leader and committed == end else None
 
     def replicas(self, broker_id: int) -> list[HostedReplica]:
         wiring = self.wiring(broker_id)

@@ -39,6 +39,7 @@ from kraftjbod.testing.simulation.simulated_disk import DiskCosts
 from kraftjbod.testing.simulation.simulated_host import WORLD_BEGAN_MS
 from tests.sim.search.applications import chosen
 from tests.sim.search.applications.application import Surroundings
+from tests.sim.search.applications.fleeting import TOPIC as FLEETING
 from tests.sim.search.blame_law import is_blamed
 from tests.sim.search.cluster_view import ClusterView
 from tests.sim.search.faults.admin_work import (
@@ -64,6 +65,7 @@ from tests.sim.search.faults.voter_faults import VoterFaults
 from tests.sim.search.gap_law import silences
 from tests.sim.search.law_watch import LawWatch
 from tests.sim.search.ledgers.topic_ledger import TopicLedger
+from tests.sim.search.offset_asker import OffsetAsker
 from tests.sim.search.quorum_laws import QuorumLaws
 from tests.sim.search.rest_laws import left_open, unfinished
 from tests.sim.search.workload import (
@@ -351,6 +353,7 @@ class SeedRun:
             topics=acknowledged,
             loose=self._loose_topics,
         )
+        self._asker = self._make_asker(seed)
         self._writes: MetadataWrites | None = None
         self._observers: list[ObserverLife] = []
         self._player = self._make_player(seed, shape)
@@ -384,6 +387,18 @@ class SeedRun:
             AdminWork(stage, operator),
             Budget(keeps_promise=self._keeps_promise, controllers=shape.controllers),
             dirs=shape.dirs,
+        )
+
+    def _make_asker(self, seed: int) -> OffsetAsker:
+        topics = self._partitions_by_topic().keys() - self._loose_topics()
+        return OffsetAsker(
+            self._surroundings(),
+            self._workload.ledger,
+            sorted(topics),
+            reused=[FLEETING],
+            newest_epoch=self._view.newest_epoch,
+            settled_end=self._view.settled_end,
+            rng=random.Random(f"offsets {seed}"),
         )
 
     def _loose_topics(self) -> set[str]:
@@ -430,6 +445,7 @@ class SeedRun:
             watching.append(asyncio.create_task(self._quorum.run(), name="laws of the quorum"))
             watching.append(asyncio.create_task(self._writes.run(), name="writer"))
         self._workload.start()
+        self._asker.start()
         for application in self.applications:
             application.start()
         try:
@@ -447,6 +463,7 @@ class SeedRun:
                 task.cancel()
             await asyncio.gather(*watching, return_exceptions=True)
             await self._workload.close()
+            await self._asker.close()
             for application in self.applications:
                 await application.close()
         if self._is_whole:

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from kraftjbod.cli.clients.cluster_admin import create_topic
-from kraftjbod.core.ids import TopicPartition
+from kraftjbod.core.ids import TopicId, TopicPartition
 from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.testing.faults import DiskFault
 from kraftjbod.testing.simulation.simulated_cluster import SimulatedCluster
@@ -20,6 +20,15 @@ def test_cluster_view_lists_reasons_why_cluster_is_not_recovered() -> None:
         assert view.left_behind() == view.not_replayed() == []
         entries = list(view.entries_from(0))
         assert entries[-1].offset == view.committed_offset()
+
+        ((_, registration, topic_id), *_) = view.partitions()
+        assert view.newest_epoch(topic_id, 0) == registration.leader_epoch >= 0
+        assert view.newest_epoch(topic_id, 9) == view.newest_epoch(TopicId(bytes(16)), 0) == -1
+
+        leader, tp = registration.leader, TopicPartition("t", 0)
+        assert [view.settled_end(broker, tp) for broker in view.broker_ids].count(0) == 1
+        assert view.settled_end(leader, tp) == 0
+        assert view.settled_end(leader, TopicPartition("t", 9)) is None
 
         replica = view.replica(2, TopicPartition("t", 0))
         assert replica is not None and replica.handle is not None

@@ -34,8 +34,7 @@ from kraftjbod.protocol.framing import Buffer
 from kraftjbod.protocol.messages import FetchResponse
 from kraftjbod.protocol.record_batch import batches, check_crc
 from kraftjbod.protocol.records import Record
-from kraftjbod.testing.simulation.simulated_host import WORLD_BEGAN_MS
-from tests.sim.search.ledgers.ledger import Ledger, Stream, value_of
+from tests.sim.search.ledgers.ledger import Ledger, Stream, stamped_ms, value_of
 
 _FOREVER_MS: Final = 3_600_000
 _PAUSE_S: Final = 0.2
@@ -239,7 +238,7 @@ class Workload:
             stream.in_doubt.add(number)
             record = Record(
                 value=value_of(stream.name, number),
-                timestamp_ms=WORLD_BEGAN_MS + self._now_ms(),
+                timestamp_ms=stamped_ms(number, self._now_ms()),
                 headers=topic.headers,
             )
             sent_ms = self._now_ms()
@@ -254,7 +253,12 @@ class Workload:
                 stream.in_doubt.discard(number)
                 leader = leader_of(client.metadata, stream.topic, stream.partition)
                 wrong = stream.take_ack(
-                    number, offset, self._now_ms(), sent_ms=sent_ms, leader=leader
+                    number,
+                    offset,
+                    self._now_ms(),
+                    sent_ms=sent_ms,
+                    leader=leader,
+                    stamped_ms=record.timestamp_ms,
                 )
                 if wrong and stream.acks_all:
                     self._found(wrong)

@@ -21,9 +21,8 @@ from kraftjbod.core.errors import ErrorCode, OperatingError, RequestTimedOutErro
 from kraftjbod.core.ids import TopicId
 from kraftjbod.protocol.messages import FetchResponse
 from kraftjbod.protocol.records import Record
-from kraftjbod.testing.simulation.simulated_host import WORLD_BEGAN_MS
 from tests.sim.search.applications.application import Surroundings
-from tests.sim.search.ledgers.ledger import Ledger, Stream, value_of
+from tests.sim.search.ledgers.ledger import Ledger, Stream, stamped_ms, value_of
 
 _FOREVER_MS: Final = 3_600_000
 _POLL_MS: Final = 1_000
@@ -181,19 +180,23 @@ class TopicLoad:
             stream.next_number += count
             numbers = range(first, stream.next_number)
             stream.in_doubt.update(numbers)
+            now_ms = self._around.now_ms()
             records = [
                 Record(
                     key=self._filler,
                     value=value_of(stream.name, number),
-                    timestamp_ms=WORLD_BEGAN_MS + self._around.now_ms(),
+                    timestamp_ms=stamped_ms(number, now_ms),
                 )
                 for number in numbers
             ]
             offset = await writer.send(stream.partition, records)
             self.acked_ms = self._around.now_ms()
-            for number in numbers:
+            for record, number in zip(records, numbers, strict=True):
                 stream.in_doubt.discard(number)
-                if wrong := stream.take_ack(number, offset + number - first, self.acked_ms):
+                at = offset + number - first
+                if wrong := stream.take_ack(
+                    number, at, self.acked_ms, stamped_ms=record.timestamp_ms
+                ):
                     self._around.found(wrong)
             await asyncio.sleep(self._pause_s)
 

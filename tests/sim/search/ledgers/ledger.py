@@ -18,9 +18,13 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from kraftjbod.core.ids import TopicId
+from kraftjbod.testing.simulation.simulated_host import WORLD_BEGAN_MS
 
 #: Log start offset without an upper limit.
 ANYWHERE: Final = 2**63 - 1
+#: A producer's timestamps go back by so many steps of that length, as with several clocks.
+_STAMPS: Final = 5
+_STAMP_STEP_MS: Final = 700
 
 
 class Ack(NamedTuple):
@@ -32,6 +36,15 @@ class Ack(NamedTuple):
     sent_ms: int = 0
     leader: int = -1
     """The broker that acknowledged it; -1 if the producer does not know it."""
+    stamped_ms: int = 0
+    """The timestamp of the record."""
+
+
+class StampedOffset(NamedTuple):
+    """An acknowledged record and its timestamp."""
+
+    offset: int
+    stamped_ms: int
 
 
 class Reign(NamedTuple):
@@ -48,6 +61,11 @@ def incarnation(topic: str, topic_id: TopicId) -> str:
 
 def value_of(stream: str, number: int) -> bytes:
     return f"{stream}:{number}".encode()
+
+
+def stamped_ms(number: int, now_ms: int) -> int:
+    """Return the timestamp of a producer's record: in order of offsets, timestamps go back too."""
+    return WORLD_BEGAN_MS + now_ms - number % _STAMPS * _STAMP_STEP_MS
 
 
 def parse_value(value: bytes) -> tuple[str, int]:
@@ -74,7 +92,14 @@ class Stream:
         return self.acks[-1].offset + 1 if self.acks else 0
 
     def take_ack(
-        self, number: int, offset: int, at_ms: int, *, sent_ms: int = 0, leader: int = -1
+        self,
+        number: int,
+        offset: int,
+        at_ms: int,
+        *,
+        sent_ms: int = 0,
+        leader: int = -1,
+        stamped_ms: int = 0,
     ) -> str:
         """Note an acknowledgement; return the violation or an empty text."""
         wrong = ""
@@ -83,7 +108,7 @@ class Stream:
                 f"{self.name}: record {number} was acknowledged at offset {offset}, and record "
                 f"{self.acks[-1].number} before it at {self.acks[-1].offset}"
             )
-        self.acks.append(Ack(number, offset, at_ms, sent_ms, leader))
+        self.acks.append(Ack(number, offset, at_ms, sent_ms, leader, stamped_ms))
         return wrong
 
 
@@ -137,10 +162,24 @@ class Ledger:
         """Return the key of the topic with that id."""
         return topic if topic_id is None else self._keys.get(topic_id, topic)
 
+    def is_known(self, topic_id: TopicId) -> bool:
+        """Return whether :meth:`add_incarnation` has added the topic."""
+        return topic_id in self._keys
+
     def acked_end(self, topic: str, partition: int) -> int:
         """Return the offset after the last record of the partition that acks=all acknowledged."""
         streams = self._streams_of.get((topic, partition), ())
         return max((one.end_offset for one in streams if one.acks_all), default=0)
+
+    def acknowledged(self, topic: str, partition: int) -> list[StampedOffset]:
+        """Return the records of the partition that acks=all acknowledged, deleted ones included."""
+        streams = self._streams_of.get((topic, partition), ())
+        return [
+            StampedOffset(ack.offset, ack.stamped_ms)
+            for stream in streams
+            if stream.acks_all
+            for ack in stream.acks
+        ]
 
     def heard_high_watermark(self, topic: str, partition: int, offset: int) -> None:
         """Note a high watermark that a consumer received. Later ones may be lower for a while."""

@@ -5,7 +5,9 @@ from tests.sim.search.ledgers.ledger import (
     ANYWHERE,
     Ledger,
     Reign,
+    StampedOffset,
     Stream,
+    stamped_ms,
     value_of,
 )
 
@@ -98,3 +100,24 @@ def test_record_that_no_producer_sent_is_found() -> None:
     for value in (b"t-0-0:2", b"t-0-0:", b"\xff", b"other-0-0:0"):
         assert "no producer sent it" in ledger.read_loosely("t", 0, 7, value)
     assert "is of t-0" in ledger.read_loosely("t", 1, 7, b"t-0-0:1")
+
+
+def test_acknowledged_returns_timestamps_of_acks_all_records_only() -> None:
+    ledger = Ledger()
+    for name, acks_all in (("t-0-0", True), ("t-0-1", False)):
+        stream = ledger.add(Stream(name=name, topic="t", partition=0, acks_all=acks_all))
+        stream.take_ack(0, 5, at_ms=9, stamped_ms=8)
+    assert ledger.acknowledged("t", 0) == [StampedOffset(5, 8)]
+    assert ledger.acknowledged("t", 1) == []
+
+
+def test_stamped_ms_of_successive_records_goes_back() -> None:
+    stamps = [stamped_ms(number, now_ms=number * 100) for number in range(20)]
+    assert stamps != sorted(stamps) and len(set(stamps)) == len(stamps)
+
+
+def test_is_known_after_incarnation_was_added() -> None:
+    ledger, topic_id = Ledger(), TopicId(bytes(16))
+    assert not ledger.is_known(topic_id)
+    ledger.add_incarnation("t", topic_id)
+    assert ledger.is_known(topic_id)
