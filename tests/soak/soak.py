@@ -74,6 +74,8 @@ CONFIG: Final = {
 #: With large logs the settings are the defaults, except that topics are not created automatically:
 #: a producer's metadata request for its deleted topic would recreate the topic with one replica.
 LARGE_CONFIG: Final = {
+    # LocalCluster's own value is 5 s, less than a hang that counts as harmless in plan.py.
+    "log.dir.io.timeout.ms": "30000",
     "log.segment.bytes": str(1024 * 1024 * 1024),
     "auto.create.topics.enable": "false",
 }
