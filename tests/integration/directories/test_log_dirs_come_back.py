@@ -470,7 +470,7 @@ def test_add_refuses_unusable_directories_with_reason(make_cluster: MakeCluster)
     cluster.local.privileges.give(foreign / "meta.properties")
     for path, said in {
         str(cluster.local.dir_path(BROKER, 1) / "below"): "is below the other",
-        str(home): "is not taken",
+        str(home): "is refused: name a directory below",
     }.items():
         assert said in refused(cluster, "--add", f"{BROKER}:{path}"), path
     answers = set()

@@ -18,9 +18,9 @@ def test_illegal_behaviour_of_a_quorum_is_found() -> None:
     with SimulatedCluster(3, controllers=3, brokers=1, log_dirs=1) as cluster:
         laws = QuorumLaws(ClusterView(cluster), found=findings.append)
 
-        def look() -> list[str]:
+        def look(after_ms: int = 100) -> list[str]:
             findings.clear()
-            cluster.run_for(100)
+            cluster.run_for(after_ms)
             laws.look()
             return findings
 
@@ -57,7 +57,8 @@ def test_illegal_behaviour_of_a_quorum_is_found() -> None:
         laws.committed[last] = dataclasses.replace(laws.committed[last], payload=b"another")
         follower.kill()
         follower.start()
-        assert f"{follower.name} has committed entry {last}" in " ".join(look())
+        # The follower learns by a heartbeat what is committed.
+        assert f"{follower.name} has committed entry {last}" in " ".join(look(after_ms=500))
 
         follower.kill()
         (directory,) = (

@@ -192,7 +192,7 @@ async def test_has_metadata_compares_directory_with_metadata_log_dir(
     ("broker_id", "directory", "why"),
     [
         (9, None, f"there is no broker 9: .*alive: {BROKER_ID}"),
-        (8, "/d1", f"broker 8 is not alive.*--broker 8 drains all of it.*are: {BROKER_ID}"),
+        (8, "/d1", f"broker 8 does not run.*--broker 8 drains all of it.*are: {BROKER_ID}"),
     ],
 )
 async def test_find_refuses_unknown_brokers_and_directories_of_lost_brokers(
