@@ -207,7 +207,7 @@ class ControllerChannel:
         assert isinstance(request, RpcRequest), request
         asked = self._with_log_id(request)
         deadline = Deadline.after(self._clock.now_ms(), timeout_ms)
-        newest, failures, foreign = request.version, 0, set[Address]()
+        newest, failures, foreign = request.version, 0, 0
         while True:
             address = self._source if purpose is _Purpose.METADATA else self._active
             remaining_ms = max(1, deadline.remaining_ms(self._clock.now_ms()))
@@ -222,9 +222,8 @@ class ControllerChannel:
                 if is_too_new and request.enough is not None and request.enough < version:
                     newest = request.enough
                     continue
-                if e.code is ErrorCode.FOREIGN_METADATA:
-                    foreign.add(address)
-                if not _is_about_the_voter(e) or foreign.issuperset(self._addresses):
+                foreign += e.code is ErrorCode.FOREIGN_METADATA
+                if not _is_about_the_voter(e) or foreign == len(self._addresses):
                     raise
                 self._leave(purpose, address)
                 if isinstance(e, RequestTimedOutError):
