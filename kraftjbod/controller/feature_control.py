@@ -127,7 +127,7 @@ class FeatureControlManager:
             raise _invalid(
                 update,
                 f"The downgrade would lose {'; '.join(losses)}. "
-                "An unsafe downgrade goes ahead all the same.",
+                "An unsafe downgrade ignores that loss.",
             )
 
     def _level(self, name: str) -> int:

@@ -41,10 +41,10 @@ class LogDirEvent(Enum):
 
     FILLED_UP = "no space left"
     """An operation got ENOSPC, or less is free than ``log.dir.min.free.bytes``."""
-    HAS_SPACE = "space again, reserve rebuilt"
+    HAS_SPACE = "space is free again, reserve rebuilt"
     SUSPECTED = "an operation does not end"
-    ANSWERED = "operations end again"
-    ANSWERED_FULL = "operations end again, no reserve"
+    ANSWERED = "the operation ended"
+    ANSWERED_FULL = "the operation ended, no reserve"
     FAILED = "failed, or silent for too long"
     REATTACHED = "reattached"
 

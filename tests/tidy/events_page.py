@@ -16,7 +16,7 @@ _HEAD: Final = """# Events
 
 Daemons write events as JSON lines to standard error or to `telemetry.path`, and to the journal under systemd.
 Each event has `event` (its name), `level` and `timestamp`; most events have `component`.
-Fields in brackets are bound to a logger of the file, so that not each of its events has them; … stands for fields that vary.
+Fields in parentheses belong to a logger of the file, so an event has them only if that logger writes it. … stands for fields that vary.
 [situations/](situations/README.md) says what to do after most warnings.
 Events below `telemetry.level` are not written.
 """

@@ -26,8 +26,8 @@ _HEAD: Final = """# Protocol
 
 ## Listeners of brokers
 
-Clients and followers use Kafka's protocol. The response to ApiVersions lists exactly the APIs of this table.
-A request with another version closes its connection. Only ApiVersions itself is answered then, in version 0.
+Clients and followers use Kafka's protocol. The response to ApiVersions lists the APIs of this table; it lists AlterLogDirs only for kraftjbod's clients.
+The broker closes the connection of a request with another version, except that it answers ApiVersions in version 0, as Kafka does.
 """
 _RPC: Final = """## Listener of the controller
 

@@ -38,14 +38,14 @@ class ReplicaState(Enum):
 class ReplicaEvent(Enum):
     """The events of a replica; the values label the diagram."""
 
-    WANTED = "a log is to be made"
-    REFUSED = "no directory takes a new log now"
+    WANTED = "its log is to be created"
+    REFUSED = "no directory accepts a new log now"
     OPENED = "its log is open"
     FILLED_UP = "its directory is saturated"
     STALLED = "its directory is stalled"
-    RECOVERED = "its directory takes everything"
+    RECOVERED = "its directory is online again"
     LOST = "its directory is offline"
-    LEFT = "not hosted here any more"
+    LEFT = "removed from this broker"
 
 
 _S, _E = ReplicaState, ReplicaEvent
