@@ -56,6 +56,9 @@ class SslConfig(KeyedModel):
     matches is used; a client whose name matches none is refused."""
     ssl_handshake_timeout_ms: int = Field(default=10_000, ge=1)
     """A connection is closed if its TLS handshake takes longer."""
+    ssl_store_check_interval_ms: int = Field(default=10_000, ge=100)
+    """How often the files of keystore and truststore are checked for changes, which new connections
+    use."""
 
     @field_validator("ssl_enabled_protocols", "ssl_cipher_suites", mode="before")
     @classmethod

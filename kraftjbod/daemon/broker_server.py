@@ -46,6 +46,7 @@ from kraftjbod.daemon.parts import Part, PartList
 from kraftjbod.daemon.process.environment import Environment
 from kraftjbod.daemon.process.service_manager import dirs_text
 from kraftjbod.daemon.runner import run_daemon
+from kraftjbod.daemon.tls.node_tls import NodeTls
 from kraftjbod.daemon.wiring.broker_disks import BrokerDisks, open_disks
 from kraftjbod.daemon.wiring.broker_wiring import BrokerWiring, build_wiring
 from kraftjbod.daemon.wiring.member_hosts import hosts_known_to_broker
@@ -83,10 +84,12 @@ class BrokerServer:
         )
         #: The listeners by name.
         self._listeners: dict[str, Listener] = {}
+        self._tls = NodeTls(environment)
         self._is_open = False
         self._parts = PartList(
             (
                 Part(name="log directories", start=self._open_disks, close=self._close_disks),
+                Part(name="certificates", close=self._tls.close),
                 Part(
                     name="listener addresses",
                     start=self._bind_listeners,
@@ -261,6 +264,7 @@ class BrokerServer:
             await listener.start()
         self._is_open = True
         self._tasks.keep(partial(self._reset_lost, wiring.cluster.lifecycle), "lost_connections")
+        self._tasks.keep(self._tls.run_renewals, "tls_renewals")
         if self._config.storage_telemetry_enable:
             self._tasks.keep(wiring.apis.telemetry.run_emitter, "storage_telemetry")
         if self._config.group_telemetry_enable:
@@ -288,13 +292,10 @@ class BrokerServer:
     def _begin(self, work: Coroutine[Any, Any, Any], name: str) -> None:
         self._tasks.start(work, name)
 
-    async def _tls_of(self, name: str) -> TlsSettings | None:
+    async def _open_tls(self, name: str) -> TlsSettings | None:
         if self._config.protocol_of(name) != SSL:
             return None
-        # Brokers without TLS do not load the package cryptography, which takes 0.1 s.
-        from kraftjbod.daemon.tls.listener_tls import open_tls
-
-        return await open_tls(self._config.of_listener(name), name)
+        return await self._tls.open_listener(self._config.of_listener(name), name)
 
     async def _bind_listener(self, endpoint: Endpoint) -> None:
         listener = kafka_server(
@@ -309,7 +310,7 @@ class BrokerServer:
             limits=broker_listener_limits(
                 self._config, self._environment.max_open_files, endpoint.name
             ),
-            tls=await self._tls_of(endpoint.name),
+            tls=await self._open_tls(endpoint.name),
         )
         await listener.bind()
         self._listeners[endpoint.name] = listener

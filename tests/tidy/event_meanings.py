@@ -14,6 +14,17 @@ MEANINGS: Final[Mapping[str, str]] = {
     "tls_certificate_loaded": (
         "A listener uses the certificate of this subject, which expires at the logged time."
     ),
+    "tls_certificate_renewed": (
+        "Files of keystore or truststore changed, and new connections of the listener use them."
+    ),
+    "tls_renewal_failed": (
+        "Files of keystore or truststore changed, and cannot be used for the logged reason. New "
+        "connections use the keys and certificates from before."
+    ),
+    "tls_certificate_expires_soon": (
+        "The certificate of a listener expires within 30 days, or has expired. Logged once per "
+        "day: replace the files."
+    ),
     "tls_handshake_failed": (
         "A client could not complete the TLS handshake, for the logged reason. Its connection was "
         "closed."

@@ -86,6 +86,8 @@ FIGURES: Final[Mapping[str, Mapping[str, str]]] = {
         "GroupTelemetryDroppedTotal": "Records that could not be sent before the next round, or "
         "were beyond `group.telemetry.max.samples`.",
         "BackgroundJobFailures": "Runs of background jobs that ended with a bug; the jobs are restarted.",
+        'CertificateSecondsUntilExpiry,listener="<name>"': "Seconds until the certificate of a listener "
+        "with TLS expires; negative afterwards.",
         "max-dirty-percent": "Largest share of a compacted log that is not compacted yet, in percent.",
         "cleaner-recopy-percent": "Share of the bytes read by compaction that it wrote again, in percent.",
     },

@@ -1,47 +1,157 @@
-"""WIRE. ``open_tls``: the TLS settings of one listener of a broker."""
+"""WIRE. ``ListenerTls``: keys and certificates of one listener, renewed when their files change.
+
+* Files are read in a thread of their own, so that a disk that hangs delays neither the event loop
+  nor the exit of the process.
+* The contents of files are compared, not their times, whose resolution can hide a change.
+* Contents that cannot be used are reported once, and the last usable ones stay in use.
+* Each new handshake uses the newest contents. Open connections keep their session.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import ssl
+from collections.abc import Callable
+from typing import Final, TypeVar
 
 from kraftjbod.core.errors import ConfigError
 from kraftjbod.core.listener_config import ListenerConfig
+from kraftjbod.core.loop.timing import Clock
 from kraftjbod.core.ssl_principal_rules import parse_principal_rules, principal_name
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.daemon.tls.contexts import TlsContext, distinguished_name, load_context
+from kraftjbod.daemon.tls.stores import read_store_file
 from kraftjbod.net.connection_context import ANONYMOUS
 from kraftjbod.net.tls_transport import TlsSettings
+from kraftjbod.storage.log_dirs.dir_executor import LogDirExecutor
+
+T = TypeVar("T")
 
 _log = get_logger()
+_DAY_MS: Final = 86_400_000
+#: A certificate that expires within this time is reported, once per day.
+EXPIRY_WARNING_MS: Final = 30 * _DAY_MS
 
 
-async def open_tls(config: ListenerConfig, name: str) -> TlsSettings:
-    """Load keys and certificates of a listener, in a thread of the event loop's executor.
+class ListenerTls:
+    """The TLS settings of one listener, from :func:`open_tls`."""
+
+    def __init__(
+        self,
+        config: ListenerConfig,
+        name: str,
+        loaded: TlsContext,
+        contents: bytes,
+        *,
+        executor: LogDirExecutor,
+        clock: Clock,
+    ) -> None:
+        """:param contents: digest of the files from which ``loaded`` was created."""
+        self._config = config
+        self._name = name
+        self._loaded = loaded
+        self._contents = contents
+        self._executor = executor
+        self._clock = clock
+        #: When the coming expiry was last reported, in monotonic milliseconds.
+        self._warned_ms: int | None = None
+        self.settings = TlsSettings(
+            listener_name=name,
+            context=self._context,
+            principal_of=PrincipalMapper(config.ssl_principal_mapping_rules),
+            handshake_timeout_ms=config.ssl_handshake_timeout_ms,
+        )
+
+    def __repr__(self) -> str:
+        return f"<ListenerTls {self._name} {self._loaded.subject}>"
+
+    @property
+    def listener_name(self) -> str:
+        return self._name
+
+    @property
+    def seconds_until_expiry(self) -> float:
+        """Seconds until the first certificate of the chain expires; negative afterwards."""
+        return self._loaded.expires.timestamp() - self._clock.wall_ms() / 1000
+
+    async def run_renewals(self) -> None:
+        """Load changed files every ``ssl.store.check.interval.ms``, and report a certificate that
+        expires soon; until cancelled."""
+        while True:
+            self._warn_of_expiry()
+            await asyncio.sleep(self._config.ssl_store_check_interval_ms / 1000)
+            await self.renew()
+
+    async def renew(self) -> bool:
+        """Load the files if their contents changed; return whether they are in use now."""
+        contents = await _in_thread(self._executor, lambda: _digest(self._config))
+        if contents == self._contents:
+            return False
+        # Set before the files are loaded: a change during the load is found by the next check.
+        self._contents = contents
+        try:
+            loaded = await _in_thread(self._executor, lambda: load_context(self._config))
+        except ConfigError as e:
+            _log.warning("tls_renewal_failed", listener=self._name, reason=str(e))
+            return False
+        self._loaded = loaded
+        _log.info("tls_certificate_renewed", listener=self._name, **_described(loaded))
+        self._warn_of_expiry()
+        return True
+
+    def _context(self) -> ssl.SSLContext:
+        return self._loaded.context
+
+    def _warn_of_expiry(self) -> None:
+        now_ms = self._clock.now_ms()
+        if self.seconds_until_expiry * 1000 > EXPIRY_WARNING_MS:
+            return
+        if self._warned_ms is None or now_ms - self._warned_ms >= _DAY_MS:
+            self._warned_ms = now_ms
+            _log.warning(
+                "tls_certificate_expires_soon", listener=self._name, **_described(self._loaded)
+            )
+
+
+async def open_tls(
+    config: ListenerConfig, name: str, *, executor: LogDirExecutor, clock: Clock
+) -> ListenerTls:
+    """Load keys and certificates of a listener, in the thread of ``executor``.
 
     :param name: upper-case name of the listener.
     :raises ConfigError: naming the listener, and what cannot be used.
     """
-    loop = asyncio.get_running_loop()
     try:
-        loaded = await loop.run_in_executor(None, load_context, config)
+        contents = await _in_thread(executor, lambda: _digest(config))
+        loaded = await _in_thread(executor, lambda: load_context(config))
     except ConfigError as e:
         raise ConfigError(f"listener {name}: {e}") from e
-    _report(loaded, name)
-    return TlsSettings(
-        listener_name=name,
-        context=lambda: loaded.context,
-        principal_of=PrincipalMapper(config.ssl_principal_mapping_rules),
-        handshake_timeout_ms=config.ssl_handshake_timeout_ms,
-    )
+    _log.info("tls_certificate_loaded", listener=name, **_described(loaded))
+    return ListenerTls(config, name, loaded, contents, executor=executor, clock=clock)
 
 
-def _report(loaded: TlsContext, name: str) -> None:
-    _log.info(
-        "tls_certificate_loaded",
-        listener=name,
-        subject=loaded.subject,
-        expires=loaded.expires.isoformat(),
-    )
+async def _in_thread(executor: LogDirExecutor, work: Callable[[], T]) -> T:
+    done: asyncio.Future[T] = executor.submit_op(work)
+    return await done
+
+
+def _described(loaded: TlsContext) -> dict[str, str]:
+    return {"subject": loaded.subject, "expires": loaded.expires.isoformat()}
+
+
+def _digest(config: ListenerConfig) -> bytes:
+    """Return a digest of the contents of keystore and truststore, or of why they are unreadable."""
+    digest = hashlib.sha256()
+    for path in (config.ssl_keystore_location, config.ssl_truststore_location):
+        if path is None:
+            continue
+        try:
+            part = read_store_file(path, path)
+        except ConfigError as e:
+            part = str(e).encode()
+        digest.update(hashlib.sha256(part).digest())
+    return digest.digest()
 
 
 class PrincipalMapper:

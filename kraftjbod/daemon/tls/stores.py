@@ -75,7 +75,7 @@ def load_keystore(config: SslConfig) -> KeyMaterial:
             "certificates"
         )
     where = f"ssl.keystore.location={path}"
-    data = _read(path, where)
+    data = read_store_file(path, where)
     if config.ssl_keystore_type == "PEM":
         _require(
             password is None,
@@ -112,7 +112,7 @@ def load_truststore(config: SslConfig) -> Sequence[x509.Certificate]:
         _require(password is None, "ssl.truststore.password is set without ssl.truststore.location")
         return ()
     where = f"ssl.truststore.location={path}"
-    data = _read(path, where)
+    data = read_store_file(path, where)
     if config.ssl_truststore_type == "PEM":
         _require(password is None, "ssl.truststore.password is for PKCS12: remove it for PEM")
         _require_pem(data, where)
@@ -126,7 +126,12 @@ def _require(is_given: bool, message: str) -> None:
         raise ConfigError(message)
 
 
-def _read(path: str, where: str) -> bytes:
+def read_store_file(path: str, where: str) -> bytes:
+    """Return the contents of a keystore or truststore.
+
+    :param where: key and path, for error messages.
+    :raises ConfigError: the file cannot be read, or is too large.
+    """
     try:
         with Path(path).open("rb") as file:
             data = file.read(MAX_STORE_BYTES + 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import socket
 import ssl
 import uuid
@@ -20,7 +21,7 @@ from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
 
 from kraftjbod.core.node_config import Endpoint
 from tests.certificates import Authority
-from tests.integration.cluster import Cluster
+from tests.integration.cluster import Cluster, read_metrics
 from tests.integration.conftest import MakeCluster
 
 pytestmark = [pytest.mark.process, pytest.mark.clients]
@@ -36,6 +37,7 @@ class Secured:
     authority: Authority
     ca: Path
     client: Path
+    keystore: Path
     ports: dict[str, int]
 
     def address(self, listener: str) -> str:
@@ -81,13 +83,15 @@ def secured(
         "listener.security.protocol.map": f"{plain.name}:PLAINTEXT,OUTER:SSL,STRICT:SSL",
         "ssl.keystore.location": str(keystore),
         "ssl.keystore.password": "canary-store",
+        "ssl.store.check.interval.ms": "100",
         "listener.name.strict.ssl.client.auth": "required",
         "listener.name.strict.ssl.truststore.type": "PEM",
         "listener.name.strict.ssl.truststore.location": str(ca),
     }
     config_path.write_text("".join(f"{key}={value}\n" for key, value in values.items()))
     cluster.start()
-    yield Secured(cluster, authority, ca, client, {**ports, "PLAINTEXT": plain.port})
+    ports["PLAINTEXT"] = plain.port
+    yield Secured(cluster, authority, ca, client, keystore, ports)
 
 
 def produce_and_consume(config: dict[str, Any], topic: str) -> list[bytes]:
@@ -173,6 +177,67 @@ def test_client_without_right_credentials_is_refused(
     text = secured.cluster.brokers[1].files.telemetry_path.read_text()
     assert "tls_handshake_failed" in text
     assert "canary-store" not in text
+
+
+def presented_name(secured: Secured) -> str:
+    """Return the common name that a new connection to the listener OUTER is shown."""
+    context = secured.authority.client_context()
+    with (
+        socket.create_connection(("127.0.0.1", secured.ports["OUTER"])) as plain,
+        context.wrap_socket(plain, server_hostname="localhost") as tls,
+    ):
+        certificate: Any = tls.getpeercert()
+        return str(dict(rdn[0] for rdn in certificate["subject"])["commonName"])
+
+
+def test_renewed_certificate_is_presented_and_old_connections_stay(secured: Secured) -> None:
+    broker = secured.cluster.brokers[1]
+    errors: list[str] = []
+    connects: list[int] = []
+
+    def note_connects(text: str) -> None:
+        brokers = json.loads(text)["brokers"].values()
+        connects.append(sum(one["connects"] for one in brokers))
+
+    producer = confluent_kafka.Producer(
+        secured.librdkafka("OUTER", linger_ms="0")
+        | {"error_cb": lambda error: errors.append(str(error)), "stats_cb": note_connects}
+        | {"statistics.interval.ms": 100}
+    )
+
+    def produce(count: int) -> None:
+        for number in range(count):
+            producer.produce("renewed", str(number).encode() * 100)
+            producer.poll(0.001)
+        assert producer.flush(60) == 0
+
+    def replace_keystore(data: bytes) -> None:
+        fresh = secured.keystore.with_suffix(".new")
+        fresh.write_bytes(data)
+        fresh.replace(secured.keystore)
+
+    produce(300)
+    del connects[:-1]
+    assert presented_name(secured) == "broker-1"
+    before = secured.keystore.read_bytes()
+    fresh = secured.authority.issue("broker-1-renewed")
+    replace_keystore(
+        fresh.write_pkcs12(secured.keystore.with_suffix(".p"), "canary-store").read_bytes()
+    )
+    for event, fault in (("tls_certificate_renewed", None), ("tls_renewal_failed", 500)):
+        if fault is not None:
+            secured.keystore.write_bytes(before[:fault])
+        produce(300)
+        # OUTER and STRICT have the same keystore.
+        secured.cluster.wait_event(broker, event, 2)
+        assert presented_name(secured) == "broker-1-renewed"
+    produce(300)
+    assert errors == []
+    assert connects and set(connects) == {connects[0]}
+    replace_keystore(before)
+    secured.cluster.wait_event(broker, "tls_certificate_renewed", 4)
+    seconds = read_metrics(broker)['CertificateSecondsUntilExpiry,listener="OUTER"']
+    assert 364 * 86_400 < seconds <= 365 * 86_400
 
 
 async def test_half_open_handshakes_do_not_disturb_a_plaintext_producer(secured: Secured) -> None:
