@@ -143,7 +143,7 @@ def _after_power_cut(disk: Disk, rng: random.Random) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("kind", ["ext4", "xfs", "btrfs"])
-def test_disk_model_after_real_power_cut_allows_the_content(kind: Kind) -> None:
+def test_disk_model_allows_the_content_of_a_real_disk_after_a_power_cut(kind: Kind) -> None:
     if (reason := mounts.why_not(kind)) is not None:
         pytest.skip(reason)
     try:

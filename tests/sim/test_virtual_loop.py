@@ -39,7 +39,7 @@ def test_tasks_futures_and_generators_work_on_virtual_loop() -> None:
     assert closed == ["generator"]
 
 
-def test_unhandled_exception_of_callback_is_a_complaint() -> None:
+def test_unhandled_exception_of_callback_is_recorded() -> None:
     world = World(seed=1)
     loop = virtual_loop(world, "a")
 

@@ -20,7 +20,7 @@ pytestmark = [
 ]
 
 
-def test_from_the_first_record_to_the_report(
+def test_tour_pipeline_runs_all_jobs_from_ingest_to_report(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run_dir = tmp_path / "run"

@@ -174,7 +174,9 @@ def largest_frame(daemon: DaemonProcess) -> int:
     return 8 * MIB if daemon.files.role == "controller" else MAX_REQUEST_BYTES
 
 
-def test_frame_size_claims_allocate_no_memory(cluster: Cluster, daemon: DaemonProcess) -> None:
+def test_length_field_of_a_frame_allocates_no_memory(
+    cluster: Cluster, daemon: DaemonProcess
+) -> None:
     with honest(cluster), Crowd(daemon) as crowd:
         for _ in range(MAX_CONNECTIONS):
             crowd.join(claim(largest_frame(daemon), 1))

@@ -98,7 +98,9 @@ def refuses_several_dirs(cluster: Cluster, broker_id: BrokerId, topic: str) -> N
 
 
 @pytest.mark.long
-def test_upgrade_to_several_directories_under_load(make_cluster: MakeCluster) -> None:
+def test_upgrade_to_several_directories_under_load_keeps_broker_epochs_and_replicas(
+    make_cluster: MakeCluster,
+) -> None:
     """Brokers keep epoch and state (KAFKA-16162, KAFKA-16757, KAFKA-16952)."""
     cluster = make_cluster(
         start=False,
@@ -148,7 +150,7 @@ def test_upgrade_to_several_directories_under_load(make_cluster: MakeCluster) ->
     assert f"replicas of {partitions} partition(s)" in refused.stdout
 
 
-def test_unsafe_downgrade_with_single_directories_and_upgrade_again(
+def test_unsafe_downgrade_under_load_drops_directory_ids_until_the_next_upgrade(
     make_cluster: MakeCluster,
 ) -> None:
     cluster = make_cluster(brokers=2, dirs=1)

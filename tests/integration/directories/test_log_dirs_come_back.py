@@ -106,7 +106,9 @@ class Same:
         assert self._cluster.brokers[BROKER].is_running
 
 
-def test_reattach_after_permissions_return_under_load(make_cluster: MakeCluster) -> None:
+def test_directory_is_reattached_under_load_after_its_permissions_return(
+    make_cluster: MakeCluster,
+) -> None:
     cluster = _start(make_cluster)
     cluster.create_topic("alone", partitions=4, assignments={n: [BROKER] for n in range(4)})
     same = Same(cluster)

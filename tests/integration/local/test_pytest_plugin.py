@@ -38,7 +38,7 @@ def test_pytest_plugin_runs_the_example_of_the_documentation(tmp_path: Path) -> 
 
 
 @pytest.mark.long
-def test_pytest_plugin_fixtures_options_and_reports(tmp_path: Path) -> None:
+def test_pytest_plugin_applies_options_and_reports_events_of_failed_tests(tmp_path: Path) -> None:
     (tmp_path / "test_users.py").write_text(
         textwrap.dedent("""
         import pytest

@@ -249,7 +249,9 @@ def test_successive_failures_lose_no_record(three_controllers: Cluster) -> None:
     all_is_as_before(three_controllers)
 
 
-def test_a_host_that_is_shared_is_not_lost(three_controllers: Cluster) -> None:
+def test_host_loss_scenarios_refuse_daemons_without_separate_hosts(
+    three_controllers: Cluster,
+) -> None:
     for scenario in ("host-loss", "controller-host-loss"):
         code, _, err = gameday(three_controllers, "--scenario", scenario, *SHORT)
         assert code == 1

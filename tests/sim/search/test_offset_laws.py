@@ -100,7 +100,7 @@ def test_judge_by_time_finds_acknowledged_record_before_the_answer() -> None:
     assert _judge(laws, 150, 2, 200, start=2) == _judge(laws, 150, -1, start=None) == ""
 
 
-def test_known_needs_start_only_for_searches_among_acknowledged_records() -> None:
+def test_offset_question_needs_log_start_only_for_searches_among_acknowledged_records() -> None:
     for laws, is_needed in ((_laws()[0], True), (OffsetLaws(Ledger()), False)):
         for timestamp in (EARLIEST, EARLIEST_LOCAL, LATEST, MAX_TIMESTAMP, 5):
             known = laws.before(Question("t", 0, 7, timestamp), is_newest=True)

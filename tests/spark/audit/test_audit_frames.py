@@ -213,7 +213,7 @@ def test_duplicates_are_reported_once_per_repetition(spark: SparkSession) -> Non
     )
 
 
-def test_holes_are_found_at_the_ends_and_in_between(spark: SparkSession) -> None:
+def test_offset_gaps_are_found_at_the_ends_and_in_between(spark: SparkSession) -> None:
     records = held(
         spark,
         *((0, offset, None, "v") for offset in (3, 4, 7, 9, 10, 12, 13, 14, 15, 17, 18)),

@@ -84,7 +84,7 @@ def test_report_data_without_tables_is_refused(spark: SparkSession, tmp_path: Pa
         read_report_data(Job(spark=spark, tables=str(tmp_path)), hours=None)
 
 
-def test_now_there_omits_removed_directories_and_marks_silent_brokers() -> None:
+def test_dirs_at_end_omits_removed_directories_and_marks_silent_brokers() -> None:
     def row(broker: int, path: str, last_seen: float) -> dict[str, Any]:
         return {"broker_id": broker, "path": path, "last_seen": last_seen, "state": "online"}
 

@@ -79,7 +79,7 @@ def test_table_reports_the_number_of_omitted_rows() -> None:
         html.table("t", "Things", ["a", "b"], [[1]])
 
 
-def test_state_has_its_class_and_unknown_names_are_sanitized() -> None:
+def test_state_html_has_css_class_of_the_state_and_sanitizes_unknown_names() -> None:
     assert '<span class="state offline">' in html.state("OFFLINE")
     assert 'class="state ab"' in html.state('a" onclick="b').replace("onclick", "")
 

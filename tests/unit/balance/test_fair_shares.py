@@ -37,7 +37,7 @@ def test_shares_reach_one_level_within_their_bands(
         (DirLoad(total_bytes=100, spare_bytes=20, takes=False, is_drained=True), Band(0, 5, 5)),
     ],
 )
-def test_byte_band_by_state_of_the_directory(load: DirLoad, band: Band) -> None:
+def test_byte_band_depends_on_state_and_space_of_the_directory(load: DirLoad, band: Band) -> None:
     assert byte_band(load, 40, 5) == band
 
 
@@ -50,7 +50,7 @@ def test_byte_band_by_state_of_the_directory(load: DirLoad, band: Band) -> None:
         (DirLoad(total_bytes=100, spare_bytes=20, takes=False, is_drained=True), Band(0, 5, 5)),
     ],
 )
-def test_rate_band_by_state_of_the_directory(load: DirLoad, band: Band) -> None:
+def test_rate_band_depends_on_state_and_space_of_the_directory(load: DirLoad, band: Band) -> None:
     assert rate_band(load, 40, 5, most=90) == band
 
 

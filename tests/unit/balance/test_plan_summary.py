@@ -81,7 +81,7 @@ def test_spread_excludes_closed_directories() -> None:
     ],
     ids=["one broker", "two brokers apart", "two brokers together", "even", "one lacks"],
 )
-def test_least_bytes_that_any_plan_must_move(
+def test_figures_least_bytes_is_a_lower_bound_for_any_plan(
     dirs: list[PlannedDir], across: bool, least: int
 ) -> None:
     assert figures_of(*dirs, across=across).least_bytes == least

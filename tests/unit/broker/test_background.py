@@ -12,7 +12,7 @@ from kraftjbod.core.errors import OverloadedError
 from kraftjbod.core.loop.job_guard import JobGuard
 
 
-async def test_idle_waits_for_every_running_task() -> None:
+async def test_background_tasks_idle_waits_for_every_running_task() -> None:
     tasks, ended = BackgroundTasks(), []
 
     async def work(name: str) -> None:
@@ -25,7 +25,7 @@ async def test_idle_waits_for_every_running_task() -> None:
     assert sorted(ended) == ["a", "b"]
 
 
-async def test_close_cancels_tasks_and_waits_for_their_end() -> None:
+async def test_background_tasks_close_cancels_tasks_and_waits_for_their_end() -> None:
     tasks, cleaned = BackgroundTasks(), []
 
     async def work() -> None:

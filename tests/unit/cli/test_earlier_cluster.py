@@ -25,7 +25,7 @@ def format_dir(path: Path, cluster_id: str = CLUSTER) -> Path:
 
 @pytest.mark.parametrize("place", ["broker-1", "broker-1/disk-1", "x/controller-2/disk"])
 @pytest.mark.parametrize("trace", ["orders-0", "orders-0.0123456789abcdef0123456789abcdef-stray"])
-def test_sign_of_earlier_life_finds_replicas_of_same_cluster_nearby(
+def test_find_earlier_cluster_finds_replicas_of_same_cluster_nearby(
     tmp_path: Path, place: str, trace: str
 ) -> None:
     home = tmp_path / "x/controller"
@@ -36,6 +36,6 @@ def test_sign_of_earlier_life_finds_replicas_of_same_cluster_nearby(
     assert find_earlier_cluster(str(home), "another") is None
 
 
-def test_sign_of_earlier_life_finds_metadata_log_in_the_directory_itself(tmp_path: Path) -> None:
+def test_find_earlier_cluster_finds_metadata_log_in_the_directory_itself(tmp_path: Path) -> None:
     (tmp_path / "__cluster_metadata-0").mkdir()
     assert "__cluster_metadata-0 is left" in (find_earlier_cluster(str(tmp_path), CLUSTER) or "")

@@ -18,7 +18,7 @@ from kraftjbod.core.metadata_version import MetadataVersion
 from tests.unit.cli.mini_broker import MiniBroker, invoke, mini_broker
 
 
-def test_level_of_release_contains_all_our_metadata_versions() -> None:
+def test_level_of_release_agrees_with_metadata_versions_and_kafkas_table() -> None:
     ours = {version.release: version.value for version in MetadataVersion}
     assert ours.items() <= LEVEL_OF_RELEASE.items()
     # Levels from Kafka's own table.

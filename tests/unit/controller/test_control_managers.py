@@ -249,7 +249,7 @@ def test_bootstrap_of_nonempty_log_writes_no_records() -> None:
     assert not World().managers.bootstrap({"metadata.version": 17}).records
 
 
-def test_broker_counts_by_state() -> None:
+def test_broker_counts_returns_active_fenced_and_stopping_brokers() -> None:
     world = World()
     for line in ("up 1 dirs=a", "up 2 dirs=b", "register 3 dirs=c", "topic t replicas=2,1"):
         list(world.run(line))

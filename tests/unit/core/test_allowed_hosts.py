@@ -7,7 +7,7 @@ import pytest
 from kraftjbod.core.allowed_hosts import AllowedHosts, address_of
 
 
-def test_parse_distinguishes_networks_from_names() -> None:
+def test_allowed_hosts_parse_distinguishes_networks_from_names() -> None:
     hosts = AllowedHosts.parse(
         ["10.0.0.7", "10.1.2.3/16", "[fd00::7]", "fd01::/64", "broker_1.Example.org", "b2"]
     )
@@ -21,11 +21,11 @@ def test_parse_distinguishes_networks_from_names() -> None:
     assert not hosts.is_every
 
 
-def test_parse_mapped_address_is_the_ipv4_address() -> None:
+def test_allowed_hosts_parse_mapped_address_is_the_ipv4_address() -> None:
     assert list(map(str, AllowedHosts.parse(["::ffff:10.0.0.7"]).networks)) == ["10.0.0.7/32"]
 
 
-def test_parse_star_allows_every_host() -> None:
+def test_allowed_hosts_star_allows_every_host() -> None:
     assert AllowedHosts.parse(["*"]) == AllowedHosts(is_every=True)
 
 
@@ -48,7 +48,7 @@ def test_parse_star_allows_every_host() -> None:
         ([f"h{number}" for number in range(1001)], "1000 may be"),
     ],
 )
-def test_parse_refuses_invalid_hosts(items: list[str], message: str) -> None:
+def test_allowed_hosts_parse_refuses_invalid_hosts(items: list[str], message: str) -> None:
     with pytest.raises(ValueError, match=message.replace("*", r"\*")):
         AllowedHosts.parse(items)
 

@@ -17,7 +17,7 @@ def fired_by(seed: int, names: list[str]) -> list[str]:
     return [name for _ in range(300) for name in names if points.fires(name)]
 
 
-def test_fires_without_points_is_false() -> None:
+def test_buggify_fires_without_points_is_false() -> None:
     assert not buggify.is_on
     assert not buggify.fires("storage.early_roll")
 
@@ -37,13 +37,13 @@ def test_points_in_use_differ_by_seed_and_some_seeds_use_none() -> None:
     assert all(1 <= count <= 20 for count in in_use if count)
 
 
-def test_added_point_keeps_draws_of_other_points() -> None:
+def test_buggify_added_point_keeps_draws_of_other_points() -> None:
     for seed in range(20):
         with_new = fired_by(seed, ["a", "new", "b"])
         assert [name for name in with_new if name != "new"] == fired_by(seed, ["a", "b"])
 
 
-def test_limit_lowers_the_probability_of_one_point() -> None:
+def test_buggify_limit_lowers_the_probability_of_one_point() -> None:
     seed = next(seed for seed in range(99) if fired_by(seed, ["a"]).count("a") > 30)
     points = points_of(seed)
     points.limit("a", 0.0)
@@ -53,7 +53,7 @@ def test_limit_lowers_the_probability_of_one_point() -> None:
     assert [points.fires("a") for _ in range(300)].count(True) > 30, "a limit raises nothing"
 
 
-def test_use_restores_previous_points_and_counts_each_firing() -> None:
+def test_buggify_use_returns_previous_points_and_counts_each_firing() -> None:
     points = next(p for p in map(points_of, range(50)) if any(p.fires("a") for _ in range(300)))
     points.fired.clear()
     before = buggify.use(points)

@@ -21,7 +21,9 @@ from kraftjbod.core.node_config import NodeConfig
         (-1, 786_304, 917_503),
     ],
 )
-def test_budget_divides_the_limit(limit: int, replicas: int, client_descriptor: int) -> None:
+def test_descriptor_budget_divides_the_limit_of_open_files(
+    limit: int, replicas: int, client_descriptor: int
+) -> None:
     budget = DescriptorBudget(limit)
     assert (budget.max_replicas, budget.max_client_descriptor) == (replicas, client_descriptor)
 

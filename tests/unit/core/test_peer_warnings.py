@@ -19,7 +19,7 @@ class Clock:
         return self.now_s
 
 
-def test_admit_passes_first_warnings_of_a_minute_then_the_count_of_the_rest() -> None:
+def test_peer_warnings_admit_first_ones_of_a_minute_then_the_count_of_the_rest() -> None:
     clock = Clock()
     peers = PeerWarnings(clock)
     reported = [peers.admit("broke", "10.0.0.1") for _ in range(1_000)]
@@ -32,7 +32,7 @@ def test_admit_passes_first_warnings_of_a_minute_then_the_count_of_the_rest() ->
     assert peers.admit("broke", "10.0.0.1") == 0
 
 
-def test_settle_reports_suppressed_warnings_and_forgets_the_peer() -> None:
+def test_peer_warnings_settle_reports_suppressed_ones_and_forgets_the_peer() -> None:
     clock = Clock()
     peers = PeerWarnings(clock)
     for _ in range(7):

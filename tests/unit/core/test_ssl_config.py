@@ -23,7 +23,7 @@ def broker(**more: str) -> BrokerConfig:
     return BrokerConfig.from_properties(values, source="b.properties", base_dir="/")
 
 
-def test_listener_has_own_keys_and_those_of_all() -> None:
+def test_ssl_keys_of_one_listener_override_those_of_all_listeners() -> None:
     config = broker(
         ssl_keystore_type="pem",
         ssl_client_auth="required",

@@ -41,7 +41,7 @@ def test_write_samples_describes_one_cluster_and_keeps_existing_files(tmp_path: 
     assert third.controller_quorum_voters == voters
 
 
-def test_write_samples_with_one_controller(tmp_path: Path) -> None:
+def test_write_samples_with_one_controller_names_it_as_only_voter(tmp_path: Path) -> None:
     paths = list(write_samples(tmp_path, brokers=1, controllers=1))
     assert [path.stem for path in paths] == ["controller-100", "broker-1"]
     for path in paths:

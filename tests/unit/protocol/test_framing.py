@@ -71,7 +71,7 @@ def test_frame_splitter_rejects_impossible_lengths(length: int) -> None:
         fed(splitter, framed(b"good") + struct.pack(">i", length), [3])
 
 
-def test_frame_splitter_memory_grows_with_received_bytes_not_claimed_ones() -> None:
+def test_frame_splitter_memory_grows_with_received_bytes_not_with_the_length_field() -> None:
     """There is one splitter per connection; each of them awaits a frame of 100 MiB."""
     claim = struct.pack(">i", 100 << 20)
     tracemalloc.start()

@@ -173,7 +173,7 @@ def through_kio(api_key: int, version: int, kind: str, body: bytes) -> bytes:
 @pytest.mark.parametrize(("api_key", "version", "kind"), EVERY_VERSION)
 @few_examples
 @given(data=st.data())
-def test_three_codecs_agree_to_the_byte(
+def test_kafka_codec_output_equals_that_of_two_other_codecs(
     api_key: int, version: int, kind: str, data: st.DataObject
 ) -> None:
     name = codec.api_name(api_key) + kind
@@ -236,7 +236,7 @@ def test_decode_request_of_random_frames_raises_remote_protocol_error(frame: byt
         pytest.param(18, 3, b"\x00\x02y\x00", id="null where there is none"),
     ],
 )
-def test_impossible_claims_are_refused_before_memory_is_allocated(
+def test_decode_refuses_impossible_length_fields_before_it_allocates_memory(
     api_key: int, version: int, body: bytes
 ) -> None:
     head = api_key.to_bytes(2, "big") + version.to_bytes(2, "big") + bytes(4) + b"\xff\xff"

@@ -85,7 +85,7 @@ def test_compile_scans_without_compiler_reports_it_and_removes_old_forms(tmp_pat
     assert list(tmp_path.iterdir()) == []
 
 
-def test_reported_form_is_the_one_that_runs() -> None:
+def test_record_scans_form_names_the_implementation_in_use() -> None:
     runs = record_scans.check_records
     is_source = runs is byte_scans.check_records
     assert is_source == (record_scans.FORM == "interpreted")

@@ -152,7 +152,7 @@ def test_parse_of_response_to_another_request_is_refused() -> None:
         pytest.param(b"\xd6\xff\xff\xff\xff\xff", id="a timestamp"),
     ],
 )
-def test_impossible_claims_are_refused_before_memory_is_allocated(frame: bytes) -> None:
+def test_decode_refuses_impossible_length_fields_before_it_allocates_memory(frame: bytes) -> None:
     tracemalloc.start()
     try:
         with pytest.raises(RemoteProtocolError):

@@ -131,7 +131,7 @@ def test_roll_reads_and_writes_one_index(times: int) -> None:
 
 @SIZES
 @pytest.mark.parametrize("grown", [larger_segments, more_segments])
-def test_open_after_a_clean_stop_reads_one_interval_and_the_names(
+def test_load_after_a_clean_stop_reads_one_index_interval_and_the_file_names(
     times: int, grown: Callable[[int], LargeLog]
 ) -> None:
     shape = grown(times)
@@ -212,7 +212,7 @@ def test_read_at_an_offset_reads_one_index_and_one_more_interval(
 
 @SIZES
 @pytest.mark.parametrize("grown", [larger_segments, more_segments])
-def test_retention_reads_entries_and_renames_a_few_segments_per_step(
+def test_retention_reads_index_entries_and_renames_a_few_segments_per_step(
     times: int, grown: Callable[[int], LargeLog]
 ) -> None:
     shape = grown(times)

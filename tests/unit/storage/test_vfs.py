@@ -213,7 +213,7 @@ def test_try_lock_has_one_holder(place: tuple[Vfs, str]) -> None:
     again.close()
 
 
-def test_let_go_releases_the_lock(place: tuple[Vfs, str]) -> None:
+def test_vfs_let_go_releases_the_lock(place: tuple[Vfs, str]) -> None:
     vfs, root = place
     assert vfs.try_lock(f"{root}/.lock") is not None
     vfs.let_go(root)
@@ -243,7 +243,7 @@ def no_free_descriptors() -> Iterator[None]:
             os.close(filler)
 
 
-def test_let_go_needs_no_descriptor(tmp_path: Path) -> None:
+def test_vfs_let_go_needs_no_descriptor(tmp_path: Path) -> None:
     vfs = RealVfs()
     assert vfs.try_lock(f"{tmp_path}/.lock") is not None
     file = vfs.open(f"{tmp_path}/f", OpenMode.CREATE)
@@ -268,7 +268,7 @@ def open_descriptors() -> set[str]:
     return set(os.listdir("/proc/self/fd"))
 
 
-def test_close_let_go_closes_the_descriptors(tmp_path: Path) -> None:
+def test_vfs_close_let_go_closes_the_descriptors(tmp_path: Path) -> None:
     vfs = RealVfs()
     before = open_descriptors()
     files = [vfs.open(f"{tmp_path}/{n}", OpenMode.CREATE) for n in range(9)]
@@ -285,7 +285,9 @@ def test_close_let_go_closes_the_descriptors(tmp_path: Path) -> None:
     other.close()
 
 
-def test_let_go_file_refuses_operations_and_keeps_its_descriptor_number(tmp_path: Path) -> None:
+def test_vfs_file_after_let_go_refuses_operations_and_keeps_its_descriptor_number(
+    tmp_path: Path,
+) -> None:
     """A reused number would let a late write go into another file."""
     vfs, healthy = RealVfs(), RealVfs()
     (tmp_path / "dead").mkdir()
@@ -316,7 +318,7 @@ def test_let_go_file_refuses_operations_and_keeps_its_descriptor_number(tmp_path
     assert healthy.read_if_exists(path) == b"before"
 
 
-def test_vfs_space_and_stream(place: tuple[Vfs, str]) -> None:
+def test_vfs_space_is_within_total_and_open_stream_reads_the_file(place: tuple[Vfs, str]) -> None:
     vfs, root = place
     assert 0 < vfs.space(root).usable_bytes <= vfs.space(root).total_bytes
     write_atomically(vfs, f"{root}/f", b"text")

@@ -10,7 +10,7 @@ from tests.faults.vfs_fault import Fault, FaultVfs
 from tests.tidy.faults_page import TOOLS
 
 
-def test_words_of_faults_are_unique_and_name_their_members() -> None:
+def test_values_of_faults_are_unique_and_name_their_members() -> None:
     words = [*map(str, DiskFault), *map(str, ProcessFault)]
     assert len(set(words)) == len(words)
     assert DiskFault("hang-eio") is DiskFault.HANG_EIO

@@ -42,7 +42,9 @@ def test_fault_order_round_trip(tmp_path: Path) -> None:
 class TestOnTheMount:
     pytestmark = needs_fuse
 
-    def test_vfs_operations_on_the_mount(self, root: str, tmp_path: Path) -> None:
+    def test_vfs_operations_on_the_fuse_mount_act_as_on_a_disk(
+        self, root: str, tmp_path: Path
+    ) -> None:
         vfs = RealVfs()
         vfs.make_dirs(f"{root}/a/b")
         write_atomically(vfs, f"{root}/a/b/file", b"one")
@@ -65,7 +67,7 @@ class TestOnTheMount:
         assert lock is not None
         assert vfs.try_lock(f"{root}/lock") is None
 
-    def test_owners_modes_and_times_on_the_mount(self, root: str) -> None:
+    def test_owners_modes_and_times_set_on_the_fuse_mount_are_returned(self, root: str) -> None:
         path = f"{root}/mine"
         Path(path).write_bytes(b"")
         os.chmod(path, 0o640)
@@ -87,7 +89,7 @@ class TestOnTheMount:
             assert os.pread(file.fileno(), 9, 0) == b"first"
         assert Path(f"{root}/file").read_bytes() == b"another"
 
-    def test_append_and_truncate_on_the_mount(self, root: str) -> None:
+    def test_append_and_truncate_on_the_fuse_mount_change_the_file(self, root: str) -> None:
         with open(f"{root}/file", "ab", buffering=0) as file:
             file.write(b"one")
             file.write(b"two")

@@ -38,7 +38,7 @@ def run_dir_of(pid: int, parent: str | None = None) -> Path:
     return Path(parent) / f"kraftjbod-cluster-{pid}-x/broker-1/broker-1.properties"
 
 
-def test_undo_left_overs_kills_daemons_of_dead_test_runs_only(tmp_path: Path) -> None:
+def test_undo_left_overs_kills_daemons_of_ended_test_runs_only(tmp_path: Path) -> None:
     with (
         daemon(run_dir_of(ended_pid())) as left,
         daemon(run_dir_of(os.getpid())) as ours,

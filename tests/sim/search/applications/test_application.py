@@ -5,7 +5,7 @@ import asyncio
 from tests.sim.search.applications.app_rig import rig
 
 
-def test_surroundings_report_failed_tasks_and_cancel_running_ones() -> None:
+def test_run_application_reports_failed_tasks_and_cancels_running_ones() -> None:
     async def fail() -> None:
         raise ValueError("no")
 

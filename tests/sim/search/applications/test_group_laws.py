@@ -33,7 +33,7 @@ def test_second_owner_and_commit_of_former_generation_are_found() -> None:
     )
 
 
-def test_generation_may_end_for_partitions_with_other_owners_only() -> None:
+def test_commit_of_former_generation_is_legal_only_for_partitions_without_new_owner() -> None:
     laws = GroupLaws(is_by_partition=True)
     assert not laws.assigned("a", 1, [0, 1]) and not laws.assigned("b", 2, [1])
     kept, given_away = (laws.commits("a", 1, partition, 7) for partition in (0, 1))

@@ -47,7 +47,7 @@ def test_budget_refuses_second_fault_of_same_target(
     assert (not budget.why_not(change())) is is_free
 
 
-def test_budget_without_promise_refuses_only_repeated_faults() -> None:
+def test_budget_without_guarantee_refuses_only_repeated_faults() -> None:
     budget = Budget(keeps_promise=False)
     budget.begun(_EIO)
     assert not budget.why_not(_like(broker=2))
@@ -81,7 +81,7 @@ def test_budget_hang_while_leaders_change_takes_two_controllers() -> None:
     assert busy.why_not(hang)
 
 
-def test_budget_keeps_a_majority_of_controllers_if_promised() -> None:
+def test_budget_with_guarantee_keeps_a_majority_of_controllers() -> None:
     kill = _like(kind=Kind.CONTROLLER_KILL)
     cut = _like(kind=Kind.QUORUM_CUT, controller=2)
     for budget, most in (

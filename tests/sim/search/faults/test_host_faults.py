@@ -21,7 +21,7 @@ OF_HOSTS = [
 ALONE = [Kind.LAST_STANDING]
 
 
-def test_hosts_are_back_after_every_fault() -> None:
+def test_hosts_serve_again_after_every_fault() -> None:
     play(OF_HOSTS)
 
 

@@ -111,12 +111,12 @@ def test_acknowledged_returns_timestamps_of_acks_all_records_only() -> None:
     assert ledger.acknowledged("t", 1) == []
 
 
-def test_stamped_ms_of_successive_records_goes_back() -> None:
+def test_stamped_ms_sometimes_decreases_between_successive_records() -> None:
     stamps = [stamped_ms(number, now_ms=number * 100) for number in range(20)]
     assert stamps != sorted(stamps) and len(set(stamps)) == len(stamps)
 
 
-def test_is_known_after_incarnation_was_added() -> None:
+def test_ledger_is_known_is_true_for_topic_ids_of_added_incarnations() -> None:
     ledger, topic_id = Ledger(), TopicId(bytes(16))
     assert not ledger.is_known(topic_id)
     ledger.add_incarnation("t", topic_id)

@@ -67,7 +67,9 @@ async def test_batched_append_limits_the_records_of_a_batch(
     assert await batches(rig) == [MOST_TOGETHER + 100, MOST_TOGETHER, MOST_TOGETHER]
 
 
-async def test_flush_appends_immediately(rig: BrokerRig, appends: BatchedAppends) -> None:
+async def test_batched_appends_flush_appends_immediately(
+    rig: BrokerRig, appends: BatchedAppends
+) -> None:
     appending = [appends.append_records(TP, some(1), leader_epoch=EPOCH)]
     appends.flush(TP)
     appending.append(appends.append_records(TP, some(1), leader_epoch=EPOCH))

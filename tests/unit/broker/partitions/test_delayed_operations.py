@@ -99,7 +99,7 @@ class _CountingList(list[Any]):
         return super().__iter__()
 
 
-async def test_sweep_visits_no_partition_without_overdue_waits() -> None:
+async def test_deadline_sweep_visits_no_partition_without_overdue_produces() -> None:
     """A hung partition may have thousands of waits, each with another deadline."""
     waits = produces()
     patient = waits.wait(T0, 10, LONG_MS)
@@ -111,7 +111,7 @@ async def test_sweep_visits_no_partition_without_overdue_waits() -> None:
     waits.close()
 
 
-async def test_completed_waits_keep_no_deadlines() -> None:
+async def test_completed_waiting_produces_keep_no_deadlines() -> None:
     """A client may ask for a timeout of weeks, and its produces end after milliseconds."""
     waits = produces()
     for timeout_ms in range(LONG_MS, LONG_MS + 10_000, 10):

@@ -34,7 +34,7 @@ def session() -> FetchSession:
     return made
 
 
-def test_take_news_returns_changed_partitions_of_the_session_once() -> None:
+def test_fetch_session_take_news_returns_changed_partitions_once() -> None:
     made = session()
     made.moved(KEY, 1)
     made.noted(OTHER)
@@ -42,7 +42,7 @@ def test_take_news_returns_changed_partitions_of_the_session_once() -> None:
     assert made.take_news() == []
 
 
-async def test_session_wait_ends_when_enough_bytes_are_readable() -> None:
+async def test_fetch_session_wait_ends_when_enough_bytes_are_readable() -> None:
     made = session()
     waiting = asyncio.create_task(made.wait(10, 60_000))
     await asyncio.sleep(0)
@@ -54,7 +54,7 @@ async def test_session_wait_ends_when_enough_bytes_are_readable() -> None:
     await waiting
 
 
-async def test_session_wait_ends_on_a_role_change() -> None:
+async def test_fetch_session_wait_ends_on_a_role_change() -> None:
     made = session()
     waiting = asyncio.create_task(made.wait(10, 60_000))
     await asyncio.sleep(0)
@@ -63,7 +63,7 @@ async def test_session_wait_ends_on_a_role_change() -> None:
     assert made.take_news() == [KEY]
 
 
-async def test_session_wait_ends_at_its_deadline() -> None:
+async def test_fetch_session_wait_ends_at_its_deadline() -> None:
     waiting = asyncio.create_task(session().wait(10, 1))
     await asyncio.sleep(0)
     assert not waiting.done()
@@ -81,7 +81,7 @@ def sessions_of(clock: ManualClock | None = None, **limits: int) -> FetchSession
     )
 
 
-def test_session_epoch_must_increase_by_one() -> None:
+def test_fetch_session_epoch_must_increase_by_one() -> None:
     sessions = sessions_of()
     opened, _ = sessions.open(ONE)
     assert sessions.take(opened.session_id, 1) is opened
@@ -94,7 +94,7 @@ def test_session_epoch_must_increase_by_one() -> None:
     assert refused.value.code is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
-def test_session_ids_are_unpredictable() -> None:
+def test_fetch_session_ids_are_unpredictable() -> None:
     sessions = sessions_of()
     ids = [sessions.open(ONE)[0].session_id for _ in range(10)]
     assert all(abs(one - other) > 1000 for one, other in itertools.combinations(ids, 2))
@@ -112,7 +112,7 @@ def test_opening_a_session_above_the_limit_evicts_the_followers_least_recently_u
     assert len(sessions) == 3
 
 
-def test_sessions_of_a_follower_evict_no_fair_share_of_another() -> None:
+def test_fetch_sessions_of_a_follower_do_not_evict_the_fair_share_of_another() -> None:
     """Sessions are opened in random order; each follower keeps its fair share."""
     chance = random.Random(227)
     followers = (None, ONE, TWO, THREE)
@@ -150,7 +150,7 @@ class _OldestOnly(dict[int, FetchSession]):
         return {session_id: self[session_id] for session_id in self}.values()
 
 
-def test_open_visits_no_sessions_of_other_followers() -> None:
+def test_opening_a_fetch_session_visits_no_sessions_of_other_followers() -> None:
     """A broker can have ten thousand sessions, and followers open them one by one."""
     clock = ManualClock()
     sessions = sessions_of(clock, max_sessions=6, max_idle_ms=1_000)
@@ -170,7 +170,7 @@ def test_open_visits_no_sessions_of_other_followers() -> None:
     assert first in sessions.open(restarted)[1] and len(sessions) == 5
 
 
-def test_refused_epoch_does_not_prolong_a_session() -> None:
+def test_refused_epoch_does_not_prolong_a_fetch_session() -> None:
     clock = ManualClock()
     sessions = sessions_of(clock, max_idle_ms=1_000)
     first, _ = sessions.open(ONE)
@@ -183,7 +183,7 @@ def test_refused_epoch_does_not_prolong_a_session() -> None:
     assert sessions.open(THREE)[1] == [first]
 
 
-def test_restarted_broker_replaces_its_old_sessions() -> None:
+def test_restarted_broker_replaces_its_old_fetch_sessions() -> None:
     sessions = sessions_of()
     old, _ = sessions.open(ONE)
     other, _ = sessions.open(TWO)
@@ -192,7 +192,7 @@ def test_restarted_broker_replaces_its_old_sessions() -> None:
     assert sessions.take(other.session_id, 1) is other
 
 
-def test_idle_session_is_closed() -> None:
+def test_idle_fetch_session_is_closed_when_another_opens() -> None:
     clock = ManualClock()
     sessions = sessions_of(clock, max_idle_ms=100)
     idle, _ = sessions.open(ONE)
@@ -201,7 +201,7 @@ def test_idle_session_is_closed() -> None:
     assert gone == [idle]
 
 
-def test_session_limits_its_partitions() -> None:
+def test_fetch_session_limits_its_partitions() -> None:
     opened, _ = sessions_of(max_partitions=1).open(ONE)
     opened.follow(KEY, PART.wanted)
     opened.follow(KEY, PART.wanted)

@@ -20,17 +20,17 @@ def assignment(**topics: list[int]) -> bytes:
     return data + struct.pack(">i", -1)
 
 
-def test_assigned_decodes_assignment_of_kafka_consumer() -> None:
+def test_parse_assignment_decodes_assignment_of_kafka_consumer() -> None:
     found = parse_assignment(assignment(t=[2, 0], a=[1]))
     assert found == (TopicPartition("a", 1), TopicPartition("t", 0), TopicPartition("t", 2))
     assert by_topic(found) == {"a": [found[0]], "t": [found[1], found[2]]}
 
 
 @pytest.mark.parametrize("cut", [0, 1, 5, 7, 9, 12, 16])
-def test_assigned_of_truncated_bytes_is_empty(cut: int) -> None:
+def test_parse_assignment_of_truncated_bytes_is_empty(cut: int) -> None:
     assert parse_assignment(assignment(t=[1])[:cut]) == ()
 
 
-def test_assigned_with_impossible_partition_count_is_empty() -> None:
+def test_parse_assignment_with_impossible_partition_count_is_empty() -> None:
     assert parse_assignment(struct.pack(">hihsi", 0, 1, 1, b"t", 2**31 - 1)) == ()
     assert parse_assignment(struct.pack(">hihsi", 0, 1, 1, b"t", -1)) == ()

@@ -26,7 +26,7 @@ async def draining(
         yield await Drain.find(client, BROKER_ID, "/d1", options, report=reported.append)
 
 
-async def test_run_moves_all_replicas_including_ones_created_meanwhile() -> None:
+async def test_drain_run_moves_all_replicas_including_ones_created_meanwhile() -> None:
     reported: list[str] = []
     async with drained_broker() as broker, draining(broker, reported) as drain:
         broker.hold("foo", 3)
@@ -40,13 +40,13 @@ async def test_run_moves_all_replicas_including_ones_created_meanwhile() -> None
         ]
 
 
-async def test_run_on_empty_directory_sets_cordon_and_moves_nothing() -> None:
+async def test_drain_run_on_empty_directory_sets_cordon_and_moves_nothing() -> None:
     async with drained_broker() as broker, draining(broker, []) as drain:
         assert await drain.run_drain() == 0
         assert broker.broker_configs == {CORDONS: "/d1"}
 
 
-async def test_plan_starts_no_move_and_sets_no_cordon() -> None:
+async def test_drain_plan_starts_no_move_and_sets_no_cordon() -> None:
     async with drained_broker() as broker, draining(broker, []) as drain:
         broker.hold("foo", 2)
         plan = await drain.plan()
@@ -55,7 +55,7 @@ async def test_plan_starts_no_move_and_sets_no_cordon() -> None:
 
 
 @pytest.mark.parametrize("before", [None, "/d3", ""])
-async def test_run_with_misfit_moves_nothing_and_restores_cordons(before: str | None) -> None:
+async def test_drain_run_with_misfit_moves_nothing_and_restores_cordons(before: str | None) -> None:
     async with drained_broker() as broker, draining(broker, []) as drain:
         broker.hold("foo", 2)
         broker.usable["/d2"] = SIZE_BYTES
@@ -67,7 +67,7 @@ async def test_run_with_misfit_moves_nothing_and_restores_cordons(before: str | 
         assert (broker.future, broker.broker_configs) == ({}, configs)
 
 
-async def test_run_with_misfit_keeps_cordon_that_was_set_before() -> None:
+async def test_drain_run_with_misfit_keeps_cordon_that_was_set_before() -> None:
     async with drained_broker() as broker, draining(broker, []) as drain:
         broker.hold("foo")
         broker.usable["/d2"] = 0
@@ -77,7 +77,7 @@ async def test_run_with_misfit_keeps_cordon_that_was_set_before() -> None:
         assert broker.broker_configs == {CORDONS: "/d1"}
 
 
-async def test_plan_keeps_reserve_and_minimum_free_bytes() -> None:
+async def test_drain_plan_keeps_reserve_and_minimum_free_bytes() -> None:
     async with drained_broker() as broker, draining(broker, []) as drain:
         broker.hold("foo")
         broker.usable["/d2"] = 3 * SIZE_BYTES
@@ -89,7 +89,7 @@ async def test_plan_keeps_reserve_and_minimum_free_bytes() -> None:
         assert misfit.best_free_bytes == SIZE_BYTES - 1
 
 
-async def test_run_resumes_a_drain_in_progress() -> None:
+async def test_drain_run_resumes_a_drain_in_progress() -> None:
     async with drained_broker() as broker, draining(broker, []) as drain:
         broker.hold("foo")
         broker.broker_configs[CORDONS] = "/d1"
@@ -101,7 +101,7 @@ async def test_run_resumes_a_drain_in_progress() -> None:
         assert "AlterReplicaLogDirs" not in broker.asked
 
 
-async def test_run_reports_misfit_when_target_fills_up_during_the_drain() -> None:
+async def test_drain_run_reports_misfit_when_target_fills_up_meanwhile() -> None:
     async with drained_broker() as broker, draining(broker, []) as drain:
         broker.hold("foo", 2)
 
@@ -118,7 +118,7 @@ async def test_run_reports_misfit_when_target_fills_up_during_the_drain() -> Non
         assert broker.broker_configs == {CORDONS: "/d1"}
 
 
-async def test_run_raises_stalled_error_when_moves_never_start() -> None:
+async def test_drain_run_raises_stalled_error_when_moves_never_start() -> None:
     reported: list[str] = []
     async with drained_broker() as broker, draining(broker, reported) as drain:
         broker.hold("foo")
@@ -127,7 +127,7 @@ async def test_run_raises_stalled_error_when_moves_never_start() -> None:
             await drain.run_drain()
 
 
-async def test_run_plans_again_after_a_refused_reassignment() -> None:
+async def test_drain_run_plans_again_after_a_refused_reassignment() -> None:
     reported: list[str] = []
     async with drained_broker() as broker, draining(broker, reported) as drain:
         broker.hold("foo")
@@ -138,7 +138,7 @@ async def test_run_plans_again_after_a_refused_reassignment() -> None:
         ]
 
 
-async def test_run_removes_throttle_at_the_end() -> None:
+async def test_drain_run_removes_throttle_at_the_end() -> None:
     async with drained_broker() as broker, draining(broker, [], throttle=5000) as drain:
         broker.hold("foo")
         rates: set[str | None] = set()
@@ -148,7 +148,7 @@ async def test_run_removes_throttle_at_the_end() -> None:
         assert MOVER_RATE not in broker.broker_configs
 
 
-async def test_cancel_reverts_moves_in_flight_and_lifts_the_cordon() -> None:
+async def test_drain_cancel_reverts_moves_in_flight_and_lifts_the_cordon() -> None:
     reported: list[str] = []
     async with drained_broker() as broker, draining(broker, reported) as drain:
         broker.hold("foo", 2)
@@ -161,7 +161,7 @@ async def test_cancel_reverts_moves_in_flight_and_lifts_the_cordon() -> None:
         assert broker.broker_configs == {CORDONS: "/d3"}
 
 
-async def test_cancel_reports_that_wildcard_cordon_stays() -> None:
+async def test_drain_cancel_reports_that_wildcard_cordon_stays() -> None:
     reported: list[str] = []
     async with drained_broker() as broker, draining(broker, reported) as drain:
         broker.broker_configs[CORDONS] = "*"
@@ -195,7 +195,7 @@ async def test_has_metadata_compares_directory_with_metadata_log_dir(
         (8, "/d1", f"broker 8 does not run.*--broker 8 drains all of it.*are: {BROKER_ID}"),
     ],
 )
-async def test_find_refuses_unknown_brokers_and_directories_of_lost_brokers(
+async def test_drain_find_refuses_unknown_brokers_and_directories_of_lost_brokers(
     broker_id: int, directory: str | None, why: str
 ) -> None:
     async with drained_broker() as broker, ClusterClient(broker.address) as client:
@@ -203,7 +203,7 @@ async def test_find_refuses_unknown_brokers_and_directories_of_lost_brokers(
             await Drain.find(client, broker_id, directory, DrainOptions(), report=[].append)
 
 
-async def test_run_on_a_lost_broker_plans_from_metadata_and_sets_no_cordon() -> None:
+async def test_drain_run_on_a_lost_broker_plans_from_metadata_and_sets_no_cordon() -> None:
     """The one live broker already has a replica of the partition, so no broker can take another
     one."""
     reported: list[str] = []
@@ -219,7 +219,7 @@ async def test_run_on_a_lost_broker_plans_from_metadata_and_sets_no_cordon() -> 
         assert (reported, broker.broker_configs) == ([], {})
 
 
-async def test_run_on_a_lost_broker_names_partitions_without_a_leader() -> None:
+async def test_drain_run_on_a_lost_broker_names_partitions_without_a_leader() -> None:
     reported: list[str] = []
     async with drained_broker() as broker, ClusterClient(broker.address) as client:
         broker.hold("foo")
@@ -233,7 +233,7 @@ async def test_run_on_a_lost_broker_names_partitions_without_a_leader() -> None:
         assert "AlterPartitionReassignments" not in broker.asked
 
 
-async def test_run_on_whole_broker_without_other_brokers_reports_misfit() -> None:
+async def test_drain_run_on_whole_broker_without_other_brokers_reports_misfit() -> None:
     async with drained_broker() as broker, ClusterClient(broker.address) as client:
         broker.hold("foo")
         drain = await Drain.find(client, BROKER_ID, None, DrainOptions(), report=[].append)

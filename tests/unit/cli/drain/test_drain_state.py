@@ -165,7 +165,7 @@ def test_open_places_exclude_cordoned_impaired_and_offline_directories(
     assert open_places_for(DISK, cluster({1: [log_dir("/a", 5), other]})) == []
 
 
-def test_scope_of_directory_or_broker_with_and_without_across_brokers() -> None:
+def test_scope_of_drain_depends_on_source_and_across_brokers() -> None:
     assert scope_of(DISK, across_brokers=False) is Scope.WITHIN_BROKER
     assert scope_of(DISK, across_brokers=True) is Scope.BROKER_FIRST
     assert scope_of(BROKER, across_brokers=False) is Scope.OTHER_BROKERS

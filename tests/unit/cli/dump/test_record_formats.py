@@ -32,7 +32,7 @@ def short(number: int, data: bytes) -> bytes:
     return struct.pack(">h", number) + data
 
 
-def test_group_words_of_offset_commit_with_and_without_topic_id() -> None:
+def test_format_group_record_of_offset_commit_shows_topic_id_if_present() -> None:
     key = short(1, encode_body(0, OffsetCommitKey(group="g", topic="t", partition=0)))
     value = OffsetCommitValue(offset=13, leader_epoch=0, metadata="", commit_timestamp=7)
     words = format_group_record(Record(key=key, value=short(4, encode_body(4, value))))
@@ -46,7 +46,7 @@ def test_group_words_of_offset_commit_with_and_without_topic_id() -> None:
     assert format_group_record(Record(key=key)).payload == "<DELETE>"
 
 
-def test_group_words_of_group_metadata_decode_member_assignments() -> None:
+def test_format_group_record_of_group_metadata_decodes_member_assignments() -> None:
     key = short(2, encode_body(0, GroupMetadataKey(group="g")))
     member = GroupMetadataValue.MemberMetadata(
         member_id="m",
@@ -64,7 +64,7 @@ def test_group_words_of_group_metadata_decode_member_assignments() -> None:
     assert '"assignment":{"assignedPartitions":[{"topic":"t","partitions":[4]}]' in words.payload
 
 
-def test_group_words_report_unknown_and_malformed_records_with_offset() -> None:
+def test_format_group_record_reports_unknown_and_malformed_records_with_offset() -> None:
     unknown = format_group_record(Record(key=short(99, b""), offset=5))
     assert unknown.key == "Unknown record type 99 at offset 5, skipping."
     for key, value in ((None, None), (b"\0", None), (short(1, b"\0"), b""), (short(2, b""), b"x")):
@@ -72,7 +72,7 @@ def test_group_words_report_unknown_and_malformed_records_with_offset() -> None:
         assert str(broken.key).startswith("Error at offset 5, skipping. ")
 
 
-def test_transaction_words_of_transaction_metadata() -> None:
+def test_format_transaction_record_shows_state_and_partitions() -> None:
     fact = TransactionFact("tx", TransactionMetadata(producer_id=3, timeout_ms=60_000))
     words = format_transaction_record(record_of(fact, version=1, now_ms=0))
     assert words.key == '{"type":"0","data":{"transactionalId":"tx"}}'
@@ -80,7 +80,7 @@ def test_transaction_words_of_transaction_metadata() -> None:
     assert '"transactionStatus":0,"transactionPartitions":null,' in words.payload
 
 
-def test_metadata_words_of_records_control_records_and_malformed_entries() -> None:
+def test_format_metadata_entry_shows_records_control_records_and_malformed_entries() -> None:
     entry = encode_entry(
         [TopicRecord(name="t", topic_id=TopicId(bytes(16)))], LATEST_METADATA_VERSION
     )

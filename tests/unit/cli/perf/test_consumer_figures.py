@@ -35,7 +35,7 @@ def test_consumer_figures_have_kafkas_columns() -> None:
     assert line.endswith("100, 0.0000, 10, 0, 0.0000, 0.0000")
 
 
-def test_date_words_format_times_like_java() -> None:
+def test_simple_date_format_formats_times_like_java() -> None:
     assert simple_date_format(DATE_FORMAT)(MOMENT) == "2026-03-04 05:06:07:089"
     assert simple_date_format("yy'at'HH''%d'o''clock'")(MOMENT) == "26at05'%4o'clock".replace(
         "%4", "%04"

@@ -60,7 +60,7 @@ def _broker(
         (None, "a", REFUSED),
     ],
 )
-def test_acceptance_of_directory_state_and_broker(
+def test_acceptance_depends_on_directory_state_and_broker(
     broker: BrokerRegistration | None, name: str, expected: Acceptance
 ) -> None:
     assert acceptance_of(broker, directory(name)) is expected
@@ -82,7 +82,7 @@ def test_acceptance_of_directory_ignores_fencing() -> None:
         (_broker("ab", impaired="b"), _broker("b", impaired="b"), "- migrating a"),
     ],
 )
-def test_changed_directories_between_two_registrations(
+def test_changed_directories_returns_directories_whose_acceptance_changed(
     before: BrokerRegistration, after: BrokerRegistration, changed: str
 ) -> None:
     found = changed_directories(before, after)

@@ -228,7 +228,7 @@ async def test_registration_in_parts_answers_with_the_final_epoch(node: Node) ->
     assert not node.managers.index.partitions_in_isr(BrokerId(1))
 
 
-def test_managers_are_freed_by_reference_count() -> None:
+def test_replaced_control_managers_are_freed_without_garbage_collection() -> None:
     """A rebuilt state replaces one that the garbage collector no longer scans."""
     world = _world()
     gone = weakref.ref(world.managers)

@@ -21,7 +21,7 @@ def _numbers(keys: object) -> list[int]:
     return [key.partition for key in keys if isinstance(key, TopicIdPartition)]
 
 
-def test_partitions_in_isr_and_led_count_by_broker() -> None:
+def test_replica_index_returns_isr_partitions_and_led_count_of_each_broker() -> None:
     index = _world().managers.index
     assert _numbers(index.partitions_in_isr(ONE)) == [0, 1]
     assert _numbers(index.partitions_in_isr(TWO)) == [0, 1, 0]
@@ -38,7 +38,7 @@ def test_partitions_in_directory_are_kept_by_broker() -> None:
     assert _numbers(index.partitions_in_directory(TWO, directory("c"))) == [0, 1, 0]
 
 
-def test_has_unresolved_while_directories_are_unassigned() -> None:
+def test_replica_index_has_unresolved_is_true_while_directories_are_unassigned() -> None:
     world = _world("assign 1 t-0=a")
     assert world.managers.index.has_unresolved(ONE)
     assert not world.managers.index.has_unresolved(TWO)
@@ -46,7 +46,7 @@ def test_has_unresolved_while_directories_are_unassigned() -> None:
     assert not world.managers.index.has_unresolved(ONE)
 
 
-def test_leaderless_and_imbalanced_partitions() -> None:
+def test_replica_index_lists_leaderless_and_imbalanced_partitions() -> None:
     world = _world("heartbeat 2 want_fence")
     index = world.managers.index
     assert _numbers(index.leaderless) == [0]
@@ -54,7 +54,7 @@ def test_leaderless_and_imbalanced_partitions() -> None:
     assert (index.leaderless_count, index.imbalanced_count) == (1, 1)
 
 
-def test_reassigning_partitions_until_cancel() -> None:
+def test_replica_index_lists_reassigning_partitions_until_cancel() -> None:
     world = _world("reassign s-0 replicas=1")
     index = world.managers.index
     assert (_numbers(index.reassigning), index.reassigning_count) == ([0], 1)
@@ -62,7 +62,7 @@ def test_reassigning_partitions_until_cancel() -> None:
     assert not index.reassigning
 
 
-def test_index_is_empty_after_topic_deletion() -> None:
+def test_replica_index_is_empty_after_topic_deletion() -> None:
     index = _world("reassign s-0 replicas=1", "heartbeat 2 want_fence", "delete t s").managers.index
     assert len(index) == 0
     assert not index.partitions_in_isr(ONE)

@@ -89,7 +89,7 @@ def test_resolve_directory_rejects_malformed_text(text: str) -> None:
         ),
     ],
 )
-def test_why_takes_none_names_cordoned_offline_and_impaired(
+def test_placement_refusal_names_cordoned_offline_and_impaired_directories(
     broker: BrokerRegistration, why: str | None
 ) -> None:
     assert placement_refusal(broker) == why

@@ -19,5 +19,5 @@ CANCEL = c.ReassignedPartition(topic="t", partition=0, replicas=None)
         (m.DeleteTopicsRequestRpc(topics=()), False),
     ],
 )
-def test_grows_of_cancel_update_and_delete(request_: m.RpcRequest, expected: bool) -> None:
+def test_grows_depends_on_the_kind_of_request(request_: m.RpcRequest, expected: bool) -> None:
     assert grows(request_) is expected

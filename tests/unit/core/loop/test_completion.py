@@ -25,7 +25,7 @@ def test_completion_calls_back_at_once_and_ignores_second_result() -> None:
     assert received == [1, 3] and early.exception() is None
 
 
-def test_map_turns_exception_of_function_into_error_and_keeps_errors() -> None:
+def test_completion_map_turns_exception_of_function_into_error_and_keeps_errors() -> None:
     value: Completion[int] = Completion()
     made = value.map(lambda n: 6 // n)
     value.set_result(0)
@@ -38,7 +38,7 @@ def test_map_turns_exception_of_function_into_error_and_keeps_errors() -> None:
 
 
 @pytest.mark.parametrize("error", [None, OverloadedError("no")])
-def test_after_calls_function_on_result_and_error(error: Exception | None) -> None:
+def test_completion_after_calls_function_on_result_and_error(error: Exception | None) -> None:
     first: Completion[int] = Completion()
     done: list[str] = []
     passed = first.after(lambda: done.append("after"))
@@ -47,7 +47,7 @@ def test_after_calls_function_on_result_and_error(error: Exception | None) -> No
     assert done == ["after", repr(error)]
 
 
-async def test_exception_of_callback_goes_to_event_loop_handler() -> None:
+async def test_completion_exception_of_callback_goes_to_event_loop_handler() -> None:
     reported: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
     done: Completion[int] = Completion()

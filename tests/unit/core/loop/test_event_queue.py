@@ -47,7 +47,7 @@ async def test_event_queue_refuses_append_when_full_or_closed() -> None:
         events.append("c")
 
 
-async def test_schedule_yields_event_at_deadline_and_replaces_same_tag() -> None:
+async def test_event_queue_schedule_yields_event_at_deadline_and_replaces_same_tag() -> None:
     events = queue()
     now = LoopClock().now_ms()
     events.schedule("tag", now + 60_000, "late")
@@ -61,7 +61,7 @@ async def test_schedule_yields_event_at_deadline_and_replaces_same_tag() -> None
     assert seen == ["other", "soon"]
 
 
-async def test_schedule_keeps_deadlines_of_different_tags() -> None:
+async def test_event_queue_schedule_keeps_deadlines_of_different_tags() -> None:
     """Two disks that fail within the same window each keep their own deadline."""
     events = queue()
     now = LoopClock().now_ms()
@@ -70,7 +70,7 @@ async def test_schedule_keeps_deadlines_of_different_tags() -> None:
     assert {await anext(aiter(events)), await anext(aiter(events))} == {"one", "two"}
 
 
-async def test_cancel_prevents_scheduled_event() -> None:
+async def test_event_queue_cancel_prevents_scheduled_event() -> None:
     events = queue()
     events.schedule("tag", LoopClock().now_ms(), "never")
     events.cancel("tag")
@@ -79,7 +79,7 @@ async def test_cancel_prevents_scheduled_event() -> None:
     assert await drain(events) == []
 
 
-async def test_close_drops_deadlines_and_ignores_new_ones() -> None:
+async def test_event_queue_close_drops_scheduled_events_and_ignores_new_ones() -> None:
     events = queue()
     events.schedule("tag", LoopClock().now_ms() + 60_000, "never")
     assert "timers=1" in repr(events)

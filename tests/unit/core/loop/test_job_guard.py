@@ -12,7 +12,7 @@ from kraftjbod.core.errors import OverloadedError
 from kraftjbod.core.loop.job_guard import JobGuard
 
 
-async def test_keep_restarts_job_until_it_ends_and_logs_each_failure() -> None:
+async def test_job_guard_keep_restarts_job_until_it_ends_and_logs_each_failure() -> None:
     guard, turns = JobGuard(first_wait_s=0.0, log_dir="/d1"), 0
 
     async def work() -> None:
@@ -29,7 +29,7 @@ async def test_keep_restarts_job_until_it_ends_and_logs_each_failure() -> None:
     ]
 
 
-async def test_keep_waits_for_a_limit_of_the_process_without_counting_a_failure() -> None:
+async def test_job_guard_keep_waits_for_a_lacking_resource_without_counting_a_failure() -> None:
     guard, turns = JobGuard(first_wait_s=0.0), 0
 
     async def work() -> None:
@@ -46,7 +46,7 @@ async def test_keep_waits_for_a_limit_of_the_process_without_counting_a_failure(
     ]
 
 
-async def test_keep_ends_on_cancel_while_working_and_while_waiting() -> None:
+async def test_job_guard_keep_ends_on_cancel_while_working_and_while_waiting() -> None:
     guard, works = JobGuard(first_wait_s=3600.0), asyncio.Event()
 
     async def work(fails: bool) -> None:
@@ -65,7 +65,7 @@ async def test_keep_ends_on_cancel_while_working_and_while_waiting() -> None:
     assert guard.failures == 1
 
 
-async def test_attempt_returns_unexpected_errors_and_raises_expected_ones() -> None:
+async def test_job_guard_attempt_returns_unexpected_errors_and_raises_expected_ones() -> None:
     guard, bug = JobGuard(), KeyError("a bug")
 
     async def work(error: Exception | None) -> None:

@@ -11,7 +11,7 @@ NOON_MS = 1_800_000_000_000
 YEAR_MS = 365 * 24 * HOUR_MS
 
 
-def test_small_corrections_are_accepted_at_once() -> None:
+def test_wall_guard_accepts_small_clock_corrections_at_once() -> None:
     guard = WallGuard()
     wall_ms = NOON_MS
     for now_ms in range(0, 100 * HOUR_MS, HOUR_MS):
@@ -19,7 +19,7 @@ def test_small_corrections_are_accepted_at_once() -> None:
         assert guard.sample(now_ms, wall_ms) == PossibleNow(wall_ms, wall_ms)
 
 
-def test_jump_is_doubted_until_the_clock_returns() -> None:
+def test_wall_guard_keeps_both_times_after_a_jump_until_the_clock_returns() -> None:
     for jump_ms in (YEAR_MS, -YEAR_MS, LARGEST_STEP_MS + 1):
         guard = WallGuard()
         guard.sample(0, NOON_MS)
@@ -30,7 +30,7 @@ def test_jump_is_doubted_until_the_clock_returns() -> None:
         assert guard.sample(3000, NOON_MS + jump_ms + 3000).doubt_ms == abs(jump_ms)
 
 
-def test_jump_is_accepted_after_settling_time() -> None:
+def test_wall_guard_accepts_a_jump_after_settling_time() -> None:
     guard = WallGuard()
     guard.sample(0, NOON_MS)
     jumped_ms = NOON_MS + YEAR_MS
@@ -43,7 +43,7 @@ def test_jump_is_accepted_after_settling_time() -> None:
     assert guard.sample(almost_ms + 1, jumped_ms + almost_ms + 1).doubt_ms == 0
 
 
-def test_second_jump_restarts_settling_time() -> None:
+def test_wall_guard_second_jump_restarts_settling_time() -> None:
     guard = WallGuard()
     guard.sample(0, NOON_MS)
     guard.sample(1, NOON_MS + YEAR_MS)
@@ -53,7 +53,9 @@ def test_second_jump_restarts_settling_time() -> None:
     assert guard.sample(2 * later_ms, NOON_MS + 2 * YEAR_MS + later_ms).doubt_ms == 0
 
 
-def test_true_time_stays_possible_while_clock_jumps_for_less_than_a_day() -> None:
+def test_wall_guard_keeps_the_true_time_possible_while_the_clock_jumps_for_less_than_a_day() -> (
+    None
+):
     dice = random.Random(13)
     for _ in range(200):
         guard, now_ms = WallGuard(), 0

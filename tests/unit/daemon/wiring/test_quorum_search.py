@@ -34,7 +34,7 @@ class Driver:
             self.asked.set_result(list(of))
 
 
-async def test_search_logs_once_that_its_host_is_not_allowed() -> None:
+async def test_quorum_search_logs_once_that_its_host_is_not_allowed() -> None:
     asked = asyncio.Semaphore(0)
 
     def refuse(_: RpcRequest) -> RpcResponse:
@@ -61,7 +61,7 @@ async def test_search_logs_once_that_its_host_is_not_allowed() -> None:
     ]
 
 
-async def test_search_finds_voters_through_an_address_that_answers() -> None:
+async def test_quorum_search_finds_voters_through_an_address_that_answers() -> None:
     def refuse(_: RpcRequest) -> RpcResponse:
         raise NotControllerError("starting")
 
@@ -88,7 +88,7 @@ async def test_search_finds_voters_through_an_address_that_answers() -> None:
         await search.stop()
 
 
-async def test_bug_that_ends_the_search_reaches_the_loop() -> None:
+async def test_unexpected_error_of_quorum_search_reaches_the_event_loop() -> None:
     class Broken:
         @property
         def seeks_leader(self) -> bool:

@@ -19,7 +19,7 @@ def voters() -> VoterSet:
     return VoterSet(tuple(Voter(key, (f"CONTROLLER://c{key.node_id}:9093",)) for key in keys))
 
 
-async def test_bug_that_ends_the_introductions_reaches_the_loop() -> None:
+async def test_unexpected_error_of_introductions_reaches_the_event_loop() -> None:
     async def introduce(_: ReplicaKey) -> bool:
         raise ZeroDivisionError
 

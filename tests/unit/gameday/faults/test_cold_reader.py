@@ -20,7 +20,7 @@ def test_evict_counts_segments_of_its_topic_only(tmp_path: Path) -> None:
     assert evict_topic([tmp_path], "t") == 30
 
 
-def test_evict_of_directory_on_another_machine_cannot_be_played(tmp_path: Path) -> None:
+def test_evict_topic_of_missing_directory_raises_cannot_play(tmp_path: Path) -> None:
     with pytest.raises(CannotPlay, match="Run this on the brokers' host"):
         evict_topic([tmp_path / "elsewhere"], "t")
 

@@ -90,7 +90,7 @@ def test_retire_that_fails_keeps_the_segment() -> None:
     assert segments.take_retired() == []
 
 
-def test_begin_that_fails_adds_no_segment() -> None:
+def test_begin_segment_that_fails_adds_no_segment() -> None:
     mem = MemVfs()
     vfs = FaultVfs(mem)
     segments = four_segments(vfs)

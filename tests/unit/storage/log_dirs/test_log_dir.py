@@ -49,7 +49,7 @@ def make(**more: Any) -> tuple[LogDir, LogDirFailureChannel, FaultVfs]:
     return open_dir(vfs, channel=channel, **more), channel, vfs
 
 
-async def test_run_returns_the_result() -> None:
+async def test_run_operation_returns_the_result_of_the_operation() -> None:
     log_dir, _, _ = make()
     assert await log_dir.run_operation(OpKind.READ, lambda: 42) == 42
 

@@ -95,14 +95,14 @@ def test_sound_batches_never_read_beyond_the_file_for_a_wrong_length() -> None:
     assert max(asked) <= len(data)
 
 
-def test_around_damage_finds_all_batches_except_damaged_bodies() -> None:
+def test_walk_around_damage_finds_all_batches_except_damaged_bodies() -> None:
     data = data_of(5)
     data[SIZE + 70] ^= 1
     data[3 * SIZE + 70] ^= 1
     assert walk_damaged(data) == [0, Damage(2, 4, SIZE), 4, Damage(6, 8, 3 * SIZE), 8]
 
 
-def test_around_damage_joins_adjacent_damage_up_to_a_known_batch() -> None:
+def test_walk_around_damage_joins_adjacent_damage_up_to_a_known_batch() -> None:
     data = data_of(5)
     data[SIZE + 70] ^= 1
     data[2 * SIZE + 70] ^= 1
@@ -110,7 +110,7 @@ def test_around_damage_joins_adjacent_damage_up_to_a_known_batch() -> None:
 
 
 @each_case("at", range(0, 61))
-def test_around_damage_passes_a_damaged_header_by_the_index(at: int) -> None:
+def test_walk_around_damage_passes_a_damaged_header_by_the_index(at: int) -> None:
     """The leader epoch is the exception, because no other part of the batch confirms it."""
     data = data_of(5)
     data[2 * SIZE + at] ^= 0x40
@@ -120,13 +120,13 @@ def test_around_damage_passes_a_damaged_header_by_the_index(at: int) -> None:
     assert walk_damaged(data, known=(SIZE, 3 * SIZE)) == [0, 2, Damage(4, 6, 2 * SIZE), 6, 8]
 
 
-def test_around_damage_without_an_index_loses_the_rest_after_a_broken_header() -> None:
+def test_walk_around_damage_without_an_index_loses_the_rest_after_a_broken_header() -> None:
     data = data_of(3)
     data[SIZE + 16] = 9
     assert walk_damaged(data, end_offset=6) == [0, Damage(2, 6, SIZE)]
 
 
-def test_around_damage_handles_the_last_and_the_only_batch() -> None:
+def test_walk_around_damage_handles_the_last_and_the_only_batch() -> None:
     data = data_of(2)
     data[-1] ^= 1
     assert walk_damaged(data, end_offset=4) == [0, Damage(2, 4, SIZE)]
@@ -135,7 +135,7 @@ def test_around_damage_handles_the_last_and_the_only_batch() -> None:
     assert walk_damaged(b"", end_offset=0) == []
 
 
-def test_around_damage_reports_batches_missing_before_the_end() -> None:
+def test_walk_around_damage_reports_batches_missing_before_the_end() -> None:
     """The file is cut at the end of a batch, so that all of its bytes are correct."""
     assert walk_damaged(data_of(2), end_offset=10) == [0, 2, Damage(4, 10, 2 * SIZE)]
     assert walk_damaged(b"", end_offset=4) == [Damage(0, 4, 0)]

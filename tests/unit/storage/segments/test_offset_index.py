@@ -14,7 +14,9 @@ def make() -> OffsetIndex:
     return index
 
 
-def test_offset_index_position_before_and_position_at_most() -> None:
+def test_offset_index_position_before_and_position_at_most_return_nearest_indexed_positions() -> (
+    None
+):
     index = make()
     assert [index.position_before(o) for o in (100, 109, 110, 119, 120, 999)] == [
         0,
@@ -27,7 +29,7 @@ def test_offset_index_position_before_and_position_at_most() -> None:
     assert [index.position_at_most(p) for p in (0, 999, 1000, 9999)] == [0, 0, 1000, 3000]
 
 
-def test_offset_index_positions_after() -> None:
+def test_offset_index_positions_after_returns_later_positions_in_order() -> None:
     index = make()
     assert [list(index.positions_after(p)) for p in (0, 1000, 2999, 3000)] == [
         [1000, 2000, 3000],
@@ -82,7 +84,7 @@ def test_time_index_finds_offsets_and_round_trips() -> None:
     assert times.last() == TimeEntry(5, 110)
 
 
-def test_offset_index_offset_below_a_position() -> None:
+def test_offset_index_offset_below_returns_last_indexed_offset_before_a_position() -> None:
     index = OffsetIndex(100)
     assert index.offset_below(10**6) == 100
     index.append_entry(109, 50)

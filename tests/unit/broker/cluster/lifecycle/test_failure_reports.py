@@ -41,7 +41,7 @@ def test_report_deadline_stops_a_leader_and_is_extended_for_others() -> None:
     assert isinstance(stop, ShutDown) and "timeout.ms=100" in str(stop.error)
 
 
-def test_directory_that_is_over_has_no_deadline() -> None:
+def test_failure_of_returned_or_released_directory_has_no_deadline() -> None:
     reports, unreported = FailureReports(timeout_ms=100), ["t-0"]
     reports.began(failure(A, unreported=unreported), 0)
     reports.began(failure(B), 0)

@@ -35,7 +35,7 @@ def test_group_roster_leader_is_the_first_member_and_rename_keeps_its_position()
     assert roster.check("ccc", "other") is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_has_room_for_rejoining_members_prefers_the_first_to_join() -> None:
+def test_admits_member_prefers_members_that_rejoined_first_in_a_full_group() -> None:
     roster = GroupRoster()
     for one in (member("a"), member("b"), member("c")):
         roster.add(one)

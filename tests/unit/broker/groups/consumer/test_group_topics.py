@@ -21,7 +21,7 @@ from tests.unit.broker.broker_rig import TOPIC_ID, dir_of, partition, topic
 from tests.unit.broker.groups.consumer.consumer_scene import Topics
 
 
-def test_matching_compares_whole_topic_names_in_linear_time() -> None:
+def test_regex_matching_compares_whole_topic_names_in_linear_time() -> None:
     topics = Topics(orders=1, orders2=1, myorders=1)
     assert matching("orders", topics) == {"orders"}
     assert matching("orders.*", topics) == {"orders", "orders2"}
@@ -45,7 +45,7 @@ def test_topic_hash_changes_with_the_partition_count() -> None:
     assert topics.version == 2 and topics.hash_of({"t"}) not in (0, before)
 
 
-def test_layout_changes_with_ids_sizes_replicas_and_racks_of_its_topics_only() -> None:
+def test_topic_layout_changes_with_ids_sizes_replicas_and_racks_of_its_topics_only() -> None:
     state = MetadataState()
     topics = ClusterTopics(state)
     seen: list[object] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from kraftjbod.broker.groups.consumer.member_deadlines import NEVER, MemberDeadlines, Overdue
 
 
-def test_overdue_reports_sessions_and_phases_once() -> None:
+def test_member_deadlines_overdue_reports_sessions_and_phases_once() -> None:
     deadlines = MemberDeadlines()
     deadlines.renew_session("a", 0, 10)
     deadlines.begin_phase("a", 0, 5)

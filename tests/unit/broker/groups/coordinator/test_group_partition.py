@@ -77,7 +77,7 @@ def loaded(group: GroupMetadata | None, **offset: int) -> GroupPartition:
         ),
     ],
 )
-def test_expired_returns_offsets_and_groups_after_the_retention(
+def test_group_partition_expired_returns_offsets_and_groups_after_the_retention(
     group: GroupMetadata | None, offset: dict[str, int], at_ms: int, gone: list[Any]
 ) -> None:
     groups = loaded(group, **offset)
