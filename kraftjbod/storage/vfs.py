@@ -662,7 +662,25 @@ def write_atomically(vfs: Vfs, path: str, data: bytes, *, sync: bool = True) -> 
     with Undoing(lambda: vfs.unlink_if_exists(temporary)):
         vfs.rename(temporary, path)
     if sync:
-        vfs.sync_dir(path.rpartition("/")[0] or "/")
+        vfs.sync_dir(_directory_of(path))
+
+
+def sync_and_rename(vfs: Vfs, temporary: str, path: str) -> None:
+    """Rename the closed file ``temporary`` to ``path`` durably, after an fsync of its content.
+
+    If the call fails before the rename, the file at ``path`` stays and ``temporary`` is removed.
+    """
+    with Undoing(lambda: vfs.unlink_if_exists(temporary)):
+        file = vfs.open(temporary, OpenMode.READ_WRITE)
+        with Undoing(file.close):
+            file.sync()
+        file.close()
+        vfs.rename(temporary, path)
+    vfs.sync_dir(_directory_of(path))
+
+
+def _directory_of(path: str) -> str:
+    return path.rpartition("/")[0] or "/"
 
 
 def write_temporary(vfs: Vfs, path: str, data: bytes, *, sync: bool) -> str:

@@ -16,10 +16,8 @@ from kraftjbod.storage.checkpoints import format_offsets
 from kraftjbod.storage.dir_names import CLEANER_CHECKPOINT
 from kraftjbod.storage.log.log_handle import LogHandle
 from kraftjbod.storage.log_dirs.log_dir import LogDir
-from kraftjbod.storage.log_dirs.log_dir_policy import OpKind
 from kraftjbod.storage.replicas.offset_checkpoints import read_offset_file
 from kraftjbod.storage.replicas.replica_registry import ReplicaRegistry
-from kraftjbod.storage.vfs import write_atomically
 
 
 class CleanerOffsets:
@@ -91,7 +89,5 @@ class CleanerOffsets:
         offsets = {tp: self._clean_to[tp] for tp in here if tp in self._clean_to and tp != without}
         self._named[log_dir] |= offsets.keys()
         path, data = f"{log_dir.path}/{CLEANER_CHECKPOINT}", format_offsets(offsets)
-        await log_dir.run_operation(
-            OpKind.CHECKPOINT, lambda: write_atomically(log_dir.vfs, path, data)
-        )
+        await log_dir.replace_file(path, data)
         self._named[log_dir] = set(offsets)

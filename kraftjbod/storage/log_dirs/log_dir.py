@@ -15,13 +15,14 @@ judged.
   operations that may be taken back fail. New ones are refused until the operation ends. After
   ``log.dir.io.timeout.ms`` the directory goes OFFLINE.
 * ``outside_operations.py`` runs operations on the directory's files in other threads.
-* fsyncs of segments have their own thread, so that a slow fsync does not delay appends. Pure
-  computations have another thread, whose duration says nothing about the disk.
+* fsyncs of segments and of checkpoints have their own thread, so that a slow fsync does not delay
+  appends. Pure computations have another thread, whose duration says nothing about the disk.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Callable
 from errno import EINVAL, EOPNOTSUPP
 from functools import partial
@@ -47,6 +48,7 @@ from kraftjbod.storage.log_dirs.io_statistics import GROUPS, IoGroup, IoStatisti
 from kraftjbod.storage.log_dirs.log_dir_policy import (
     MAKES_NAMES,
     TAKES_SPACE,
+    FailsAs,
     OpKind,
     Verdict,
     error_class,
@@ -55,7 +57,7 @@ from kraftjbod.storage.log_dirs.log_dir_policy import (
 )
 from kraftjbod.storage.log_dirs.reserve_file import ReserveFile
 from kraftjbod.storage.log_dirs.saturation import Saturation
-from kraftjbod.storage.vfs import Vfs, VfsFile
+from kraftjbod.storage.vfs import Vfs, VfsFile, sync_and_rename, write_temporary
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -80,6 +82,10 @@ class _OpSettings(NamedTuple):
     group: IoGroup
     may_be_taken_back: bool
     makes_names: bool
+
+
+def _do_nothing(_error: BaseException) -> None:
+    pass
 
 
 class _OpName(NamedTuple):
@@ -205,6 +211,8 @@ class LogDir(DirCondition):
         self._are_files_closed = False
         self._lack_events = _LackEventLimit(clock)
         self._check: asyncio.Future[None] | None = None
+        #: Held during a replacement of each path: see :meth:`replace_file`.
+        self._replacing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._gone = asyncio.Event()
         #: Reason of :meth:`suspect`: the directory counts as stalled though its operations end.
         self._demotion = ""
@@ -307,9 +315,12 @@ class LogDir(DirCondition):
         )
 
     def _settings_of(self, kind: OpKind) -> _OpSettings:
+        is_flush = kind is OpKind.FLUSH
         return _OpSettings(
-            self._flush_executor if kind is OpKind.FLUSH else self._executor,
-            partial(self._saturation.give_reserve_if_full, kind),
+            self._flush_executor if is_flush else self._executor,
+            # Only the main thread may change the reserve. After a full disk in the flush thread,
+            # the saturation asks it to.
+            _do_nothing if is_flush else partial(self._saturation.give_reserve_if_full, kind),
             GROUPS[kind],
             kind in TAKES_SPACE,
             kind in MAKES_NAMES,
@@ -353,6 +364,32 @@ class LogDir(DirCondition):
         except OSError as e:
             raise self.judge_error(kind, e) from e
         return data.decode("utf-8", errors="replace")
+
+    async def replace_file(self, path: str, data: bytes) -> None:
+        """Replace the content of the file ``path``, atomically and durably.
+
+        The flush thread syncs and renames the new file: on ext4 an fsync of even a small file
+        waits for the data of all files that grew, which may take seconds and must not delay
+        appends. Calls for the same path take effect in their order. Cancelling the wait does not
+        cancel the replacement.
+
+        :param path: one of a few files directly in the directory, such as a checkpoint.
+        :raises KafkaStorageError: the directory is or goes offline.
+        :raises OverloadedError: the directory refuses the write now. The old content stays, or
+            the new content is not durable.
+        """
+        await asyncio.shield(asyncio.ensure_future(self._replace_file(path, data)))
+
+    async def _replace_file(self, path: str, data: bytes) -> None:
+        def sync_and_rename_it() -> None:
+            with FailsAs(OpKind.CHECKPOINT):
+                sync_and_rename(self.vfs, temporary, path)
+
+        async with self._replacing[path]:
+            temporary = await self.run_operation(
+                OpKind.CHECKPOINT, lambda: write_temporary(self.vfs, path, data, sync=False)
+            )
+            await self.run_operation(OpKind.FLUSH, sync_and_rename_it)
 
     def read_cached(
         self, file: VfsFile, position: int, size: int, *, replica: TopicPartition | None = None

@@ -29,7 +29,6 @@ from kraftjbod.storage.log.log_view import LogView
 from kraftjbod.storage.log_dirs.log_dir import LogDir
 from kraftjbod.storage.log_dirs.log_dir_policy import OpKind
 from kraftjbod.storage.replicas.replica_registry import ReplicaRegistry
-from kraftjbod.storage.vfs import write_atomically
 
 
 class DirOffsets(NamedTuple):
@@ -198,9 +197,7 @@ class OffsetCheckpoints:
         self._named[log_dir].update(offsets)
         path = f"{log_dir.path}/{name}"
         data = format_offsets(offsets)
-        await log_dir.run_operation(
-            OpKind.CHECKPOINT, lambda: write_atomically(log_dir.vfs, path, data)
-        )
+        await log_dir.replace_file(path, data)
         if self._writes[file] == number:
             self._written[file] = offsets
 

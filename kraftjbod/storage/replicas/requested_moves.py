@@ -27,7 +27,6 @@ from kraftjbod.storage.checkpoints import CorruptCheckpointError
 from kraftjbod.storage.dir_names import ASKED_MOVES
 from kraftjbod.storage.log_dirs.log_dir import LogDir
 from kraftjbod.storage.log_dirs.log_dir_policy import OpKind
-from kraftjbod.storage.vfs import write_atomically
 
 _VERSION: Final = 1
 
@@ -108,10 +107,8 @@ class RequestedMoves:
         async with self._writing:
             if self._written >= wanted:
                 return
-            changes, data, vfs = self._changes, _format(self._notes), self._dir.vfs
-            await self._dir.run_operation(
-                OpKind.CHECKPOINT, lambda: write_atomically(vfs, self._path, data)
-            )
+            changes = self._changes
+            await self._dir.replace_file(self._path, _format(self._notes))
             self._written = changes
 
 

@@ -31,6 +31,7 @@ from kraftjbod.testing.faults import DiskFault
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import TP, ManualClock, directory_id, format_dir, open_dir
 from tests.faults.vfs_fault import Fault, FaultVfs
+from tests.unit.broker.gates import PATIENCE_S, Gate, settle
 
 
 def fail_with(number: int) -> None:
@@ -85,6 +86,46 @@ async def test_full_disk_in_a_flush_takes_the_directory_offline() -> None:
     with pytest.raises(LogFlushError):
         await log_dir.run_operation(OpKind.FLUSH, lambda: fail_with(ENOSPC))
     assert not log_dir.is_online
+
+
+async def test_replace_file_with_a_slow_fsync_delays_no_append() -> None:
+    log_dir, _, vfs = make()
+    with Gate(vfs, "sync", "/d1/points*") as gate:
+        replacing = asyncio.ensure_future(log_dir.replace_file("/d1/points", b"1"))
+        await gate.reached()
+        async with asyncio.timeout(PATIENCE_S / 2):
+            assert await log_dir.run_operation(OpKind.APPEND, lambda: 42) == 42
+        assert not vfs.exists("/d1/points")
+        gate.open()
+        await replacing
+    assert [entry.name for entry in vfs.list_dir("/d1") if "points" in entry.name] == ["points"]
+
+
+async def test_replace_file_whose_caller_is_cancelled_takes_effect_before_the_next() -> None:
+    log_dir, _, vfs = make()
+    with Gate(vfs, "sync", "/d1/points*") as gate:
+        first = asyncio.ensure_future(log_dir.replace_file("/d1/points", b"1"))
+        await gate.reached()
+        first.cancel()
+        second = asyncio.ensure_future(log_dir.replace_file("/d1/points", b"2"))
+        await settle()
+        assert not vfs.exists("/d1/points")
+        gate.open()
+        await second
+    assert await log_dir.read_text(OpKind.LOAD, "/d1/points") == "2"
+    assert not vfs.exists("/d1/points.tmp")
+
+
+@pytest.mark.parametrize("step", ["write_at", "sync"])
+async def test_replace_file_on_a_full_disk_saturates_and_keeps_the_old_content(step: str) -> None:
+    log_dir, _, vfs = make()
+    await log_dir.replace_file("/d1/points", b"1")
+    vfs.inject(Fault(errno=ENOSPC, kinds=frozenset({step}), path="/d1/points*", sticky=False))
+    with pytest.raises(LogDirImpairedError):
+        await log_dir.replace_file("/d1/points", b"2")
+    assert log_dir.state is LogDirState.SATURATED
+    assert await log_dir.read_text(OpKind.LOAD, "/d1/points") == "1"
+    assert not vfs.exists("/d1/points.tmp")
 
 
 async def test_failure_channel_holds_a_directory_once() -> None:

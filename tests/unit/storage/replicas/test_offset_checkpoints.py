@@ -15,6 +15,7 @@ from kraftjbod.storage.vfs import OpenMode
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import TOPIC_ID, TP, checkpoint, directory_id
 from tests.faults.vfs_fault import Fault
+from tests.unit.broker.gates import PATIENCE_S, Gate
 from tests.unit.storage.replicas.test_replica_swap import append, create, start
 
 
@@ -55,6 +56,20 @@ async def test_offset_checkpoints_are_written_again_after_a_failed_write() -> No
     await node.manager.checkpoint_high_watermarks({TP: 2})
     assert fault.hits == 1
     await node.manager.checkpoint_high_watermarks({TP: 2})
+    assert (await read_offsets(node.source)).high_watermarks == {TP: 2}
+
+
+async def test_offset_checkpoints_with_a_slow_fsync_delay_no_append() -> None:
+    """On ext4 the fsync of a checkpoint waits for the data of all logs: seconds on a busy disk."""
+    node = await start()
+    handle = await create(node, 2)
+    with Gate(node.vfss[0], "sync", "*-checkpoint*") as gate:
+        writing = asyncio.ensure_future(node.manager.checkpoint_high_watermarks({TP: 2}))
+        await gate.reached()
+        async with asyncio.timeout(PATIENCE_S / 2):
+            await append(handle)
+        gate.open()
+        await writing
     assert (await read_offsets(node.source)).high_watermarks == {TP: 2}
 
 
