@@ -24,7 +24,10 @@ from kraftjbod.balance.planner import Tier
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitedMove:
-    """A move as a limit sees it. Adjacent moves with the same ``unit`` belong together."""
+    """The values of a move that a limit needs.
+
+    Adjacent moves with the same ``unit`` are kept or dropped together.
+    """
 
     unit: Hashable
     tier: Tier

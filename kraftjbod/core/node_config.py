@@ -336,8 +336,10 @@ class NodeConfig(DynamicNodeConfig, StorageSettings):
 
     @classmethod
     def served_keys(cls, values: Mapping[str, str]) -> Collection[str]:
-        """Return the keys that this node reads: those of the model, and those in ``values`` whose
-        names contain the name of a listener."""
+        """Return the keys that this node reads: all keys of the model.
+
+        A subclass adds the keys in ``values`` whose names contain the name of a listener.
+        """
         _ = values
         return cls.keys()
 

@@ -50,8 +50,11 @@ finally:
 
 
 class Freeze:
-    """A disk that hangs until :meth:`thaw`, or crawls with ``at_a_time_s``.
+    """A disk that hangs until :meth:`thaw`, or crawls.
 
+    :param at_most_s: thaw it after this time in any case.
+    :param at_a_time_s: let it crawl: freeze it for this time, thaw it for a moment, and so on. 0:
+        it hangs.
     Only ext4 and xfs can be frozen, and only by root.
 
     :raises DiskKitError: the kernel refused.

@@ -108,7 +108,7 @@ class LogDisk(ABC):
         """The faults that this kind of disk supports."""
 
     def fail(self, fault: DiskFault | str) -> None:
-        """Inject a fault, by its member or its word, that lasts until :meth:`heal`.
+        """Inject a fault that lasts until :meth:`heal`.
 
         :raises DiskKitError: this kind of disk does not support it, or the disk has a fault.
         """

@@ -47,7 +47,9 @@ class Gathered(NamedTuple, Generic[Subject]):
 class Gatherer(Protocol[Subject]):
     """The source of the samples. ``gather`` returns what to sample in a round."""
 
-    async def gather(self, *, whole: bool) -> Gathered[Subject]: ...
+    async def gather(self, *, whole: bool) -> Gathered[Subject]:
+        """Return the subjects of a round; only a ``whole`` round has slowly changing ones."""
+        ...
 
     def records(self, origin: Origin, subjects: Sequence[Subject]) -> Iterable[Record]:
         """Return a record for each subject that was not replaced since ``gather()``.
@@ -128,6 +130,7 @@ class SampleEmitter(Generic[Subject]):
     async def round(self, deadline: Deadline, *, whole: bool) -> bool:
         """Send all samples once. Drop samples that are not accepted before ``deadline``.
 
+        :param whole: also send samples of slowly changing values.
         :return: False if the topic is missing because its creation waits for more brokers.
         """
         subjects, left_out = await self._gatherer.gather(whole=whole)

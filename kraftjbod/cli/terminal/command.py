@@ -468,8 +468,8 @@ def parse_list(text: str | None) -> list[str]:
 def progress(verb: str, *, beside: TextIO) -> AbstractContextManager[Callable[[int], None]]:
     """Return a context with a function that adds to a count of records on standard error.
 
-    :param beside: the tool's other stream. If it is a terminal, or standard error is none, no count
-        is shown.
+    :param beside: the tool's other stream. No count is shown if it is a terminal, or if standard
+        error is not a terminal.
     """
     if beside.isatty() or not sys.stderr.isatty():
         return nullcontext(lambda _: None)

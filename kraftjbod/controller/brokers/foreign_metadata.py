@@ -26,7 +26,7 @@ def require_same_log(
 
     :param metadata_log_id: the log that the broker follows; None accepts any log.
     :param applied_offset: the last offset that the broker has applied.
-    :raises ForeignMetadataError: the logs differ; the message describes both.
+    :raises ForeignMetadataError: the logs differ, or this log ends before ``applied_offset``.
     """
     if metadata_log_id is None:
         return

@@ -146,7 +146,12 @@ class BrokerHeartbeatManager:
         metadata_offset: int = -1,
         connection: ConnectionId | None = None,
     ) -> None:
-        """Note a request of the broker on an open connection. A new epoch starts a new session."""
+        """Note a request of the broker. A new epoch starts a new session.
+
+        :param metadata_offset: the offset that the broker has replayed; -1 if the request does not
+            contain it.
+        :param connection: the connection of the request; None if unknown.
+        """
         contact = self._contacts.get(broker_id)
         if contact is None or contact.epoch != epoch:
             contact = self._contacts[broker_id] = _Contact(epoch, now_ms, now_ms)

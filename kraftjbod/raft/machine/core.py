@@ -263,7 +263,7 @@ class RaftCore(Following):
         return self._leadership
 
     def change_voters(self, voters: VoterSet) -> Entry:
-        """Add or remove one voter: in force at once, permanent when the entry is committed.
+        """Add, remove or name one voter: in force at once, permanent when the entry is committed.
 
         :raises NotControllerError: this replica does not lead.
         :raises RequestTimedOutError: not possible now: another change is pending, this term has

@@ -29,7 +29,7 @@ def local_folder(tables: str) -> Path | None:
 
 
 def publish_rows(rows: Iterable[Sequence[Any]], schema: Mapping[str, str], table: Path) -> None:
-    """Write ``rows`` as the newest generation of ``table``, and delete old generations.
+    """Write ``rows`` as the newest generation of ``table``; keep the newest ``KEPT`` ones.
 
     :param schema: Arrow's names of types by column, in the order of the rows' fields.
     :raises ModuleNotFoundError: pyarrow is missing, and nothing was changed.

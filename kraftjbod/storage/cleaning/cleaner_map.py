@@ -41,7 +41,7 @@ class CleanerMap:
     def put(self, key: bytes, offset: int) -> bool:
         """Set the offset of ``key``, which must be larger than in earlier calls.
 
-        False if the map is full.
+        :return: False if the map is full; nothing was changed then.
         """
         digest = _md5(key).digest()
         at, found = self._find(digest)

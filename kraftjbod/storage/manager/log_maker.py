@@ -79,6 +79,8 @@ class LogMaker:
         An existing replica is returned unchanged. The caller compares its ``topic_id``.
 
         :param directory_id: the directory of a new replica; None: the one with the most free space.
+        :param config: the topic's configuration, set before a replica is created; None: the
+            configuration set before.
         :raises LogDirImpairedError: that directory, or every directory, accepts no new replica now.
         :raises KafkaStorageError: that directory, or every directory, is offline, or there are
             several copies that are not resolved yet.

@@ -57,7 +57,7 @@ def test_illegal_behaviour_of_a_quorum_is_found() -> None:
         laws.committed[last] = dataclasses.replace(laws.committed[last], payload=b"another")
         follower.kill()
         follower.start()
-        # The follower learns by a heartbeat what is committed.
+        # The leader's next heartbeat tells the follower the committed offset.
         assert f"{follower.name} has committed entry {last}" in " ".join(look(after_ms=500))
 
         follower.kill()

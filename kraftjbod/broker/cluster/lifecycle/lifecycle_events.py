@@ -39,17 +39,23 @@ class RegistrationAnswered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegistrationFailed:
+    """Event: the controller refused the registration with ``code``, or it did not answer."""
+
     code: ErrorCode
     message: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatAnswered:
+    """Event: the controller answered the last ``SendHeartbeat``."""
+
     response: BrokerHeartbeatResponse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatFailed:
+    """Event: the controller refused the last heartbeat with ``code``, or it did not answer."""
+
     code: ErrorCode
     message: str
 
@@ -101,6 +107,8 @@ class DirectoryFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportDeadlinePassed:
+    """Event: the time of ``ArmReportDeadline`` has come for this directory."""
+
     directory_id: DirectoryId
 
 
@@ -181,11 +189,15 @@ Event = (
 
 @dataclass(frozen=True, slots=True)
 class SendRegistration:
+    """Action: send ``request``. ``RegistrationAnswered`` or ``RegistrationFailed`` must follow."""
+
     request: BrokerRegistrationRequest
 
 
 @dataclass(frozen=True, slots=True)
 class SendHeartbeat:
+    """Action: send ``request``. ``HeartbeatAnswered`` or ``HeartbeatFailed`` must follow."""
+
     request: BrokerHeartbeatRequest
 
 
@@ -198,17 +210,23 @@ class WakeAt:
 
 @dataclass(frozen=True, slots=True)
 class ArmReportDeadline:
+    """Action: handle ``ReportDeadlinePassed`` for this directory at ``at_ms``."""
+
     directory_id: DirectoryId
     at_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class DisarmReportDeadline:
+    """Action: forget the deadline of this directory, if it has one."""
+
     directory_id: DirectoryId
 
 
 @dataclass(frozen=True, slots=True)
 class AnnounceRegistered:
+    """Action: report that the controller has registered the broker with ``broker_epoch``."""
+
     broker_epoch: BrokerEpoch
 
 

@@ -36,6 +36,8 @@ class GroupState(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinRequested:
+    """Event: a member sent JoinGroup. It is answered with ``JoinAnswer``."""
+
     token: Token
     member_id: str
     """Empty for a new member."""
@@ -57,6 +59,8 @@ class JoinRequested:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncRequested:
+    """Event: a member sent SyncGroup. It is answered with ``SyncAnswer``."""
+
     token: Token
     member_id: str
     instance_id: str | None = None
@@ -68,6 +72,8 @@ class SyncRequested:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatReceived:
+    """Event: a member sent Heartbeat. It is answered with ``HeartbeatAnswer``."""
+
     token: Token
     member_id: str
     instance_id: str | None = None
@@ -76,6 +82,8 @@ class HeartbeatReceived:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaveRequested:
+    """Event: ``members`` leave the group. It is answered with ``LeaveAnswer``."""
+
     token: Token
     members: Sequence[tuple[str, str | None]]
     """Member id and instance id of each member."""
@@ -127,6 +135,8 @@ GroupEvent = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinAnswer:
+    """The answer to ``JoinRequested``, with the fields of JoinGroup's response."""
+
     code: ErrorCode = ErrorCode.NONE
     generation: int = NO_GENERATION
     protocol_type: str | None = None
@@ -140,6 +150,8 @@ class JoinAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncAnswer:
+    """The answer to ``SyncRequested``, with the fields of SyncGroup's response."""
+
     code: ErrorCode = ErrorCode.NONE
     protocol_type: str | None = None
     protocol_name: str | None = None
@@ -148,16 +160,22 @@ class SyncAnswer:
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatAnswer:
+    """The answer to ``HeartbeatReceived``."""
+
     code: ErrorCode
 
 
 @dataclass(frozen=True, slots=True)
 class LeaveAnswer:
+    """The answer to ``LeaveRequested``: a code for each member, in the order of the request."""
+
     codes: tuple[ErrorCode, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
+    """Action: send ``answer`` to the request with this ``token``."""
+
     token: Token
     answer: object
     """For example a ``JoinAnswer`` to a ``JoinRequested``."""
