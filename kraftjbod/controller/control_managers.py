@@ -10,12 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from kraftjbod.authorizer.standard_authorizer import StandardAuthorizer
+from kraftjbod.controller.acl_control import AclControlManager
 from kraftjbod.controller.brokers.foreign_metadata import require_same_log
 from kraftjbod.controller.brokers.heartbeat_manager import BrokerHeartbeatManager
 from kraftjbod.controller.cluster_control import ClusterControlManager
 from kraftjbod.controller.configuration_control import ConfigurationControlManager
 from kraftjbod.controller.election_control import ElectionControlManager
 from kraftjbod.controller.feature_control import FeatureControlManager
+from kraftjbod.controller.forwarded_rights import require_rights
 from kraftjbod.controller.partitions.replica_index import ReplicaIndex
 from kraftjbod.controller.partitions.replica_placer import StripedReplicaPlacer
 from kraftjbod.controller.producer_id_control import ProducerIdControlManager
@@ -49,6 +52,7 @@ from kraftjbod.metadata.records import (
 )
 from kraftjbod.metadata.registrations import BrokerRegistration
 from kraftjbod.metadata.state import MetadataDelta, MetadataState
+from kraftjbod.protocol.rpc_acl_messages import CreateAclsRequestRpc, DeleteAclsRequestRpc
 from kraftjbod.protocol.rpc_config_messages import (
     AlterPartitionReassignmentsRequestRpc,
     DescribeDynamicConfigsRequest,
@@ -110,12 +114,15 @@ class ControlManagers:
         draw_below: Callable[[int], int],
         controllers: Callable[[], Mapping[BrokerId, Mapping[str, tuple[int, int]]]] = dict,
         may_delete_topics: bool = True,
+        make_authorizer: Callable[[], StandardAuthorizer | None] = lambda: None,
     ) -> None:
         """:param in_file: the controller's file, which applies if the metadata has no value.
         :param node_id: the node whose own values in the metadata apply; None for none.
         :param election_timeout_ms: how long this controller may still answer after another
             election.
         :param controllers: returns the voters, each with the feature levels it supports, if known.
+        :param make_authorizer: creates the authorizer without bindings, or None for no
+            authorization.
         """
         self.cluster_id = cluster_id
         self.state = MetadataState()
@@ -166,8 +173,18 @@ class ControlManagers:
         self._producer_ids = ProducerIdControlManager(state=self.state, cluster=self._cluster)
         self._features = FeatureControlManager(state=self.state, controllers=controllers)
         self._controllers = controllers
+        self._authorizer = make_authorizer()
+        self._acls = AclControlManager(state=self.state, random_bytes=random_bytes)
 
     # --- decisions -------------------------------------------------------------------------------
+
+    def require_rights(self, request: RpcRequest) -> None:
+        """Require that the client for which a broker forwards ``request`` may make it.
+
+        :raises OperatingError: TOPIC_, GROUP_ or CLUSTER_AUTHORIZATION_FAILED.
+        """
+        if self._authorizer is not None:
+            require_rights(self._authorizer, request, self.state)
 
     def ineligible_members(self, requested: PartitionIsr) -> Iterator[tuple[BrokerId, str]]:
         """Yield the members that make the request INELIGIBLE_REPLICA, each with the reason."""
@@ -228,6 +245,15 @@ class ControlManagers:
                 return self._elections.elect(request)
             case UnregisterBrokerRequestRpc():
                 return self._elections.unregister(request)
+            case _:
+                return self._decide_about_security(request)
+
+    def _decide_about_security(self, request: RpcRequest) -> ControllerResult[RpcResponse]:
+        match request:
+            case CreateAclsRequestRpc():
+                return self._acls.create(request)
+            case DeleteAclsRequestRpc():
+                return self._acls.delete(request)
             case _:
                 raise OperatingError(
                     f"The controller does not serve {request.api}.",
@@ -442,6 +468,7 @@ class ControlManagers:
         delta = MetadataDelta()
         self.state.replay(records, offset=offset, epoch=epoch, delta=delta)
         self.index.apply(delta, self.state)
+        self._follow_acls(delta)
         self._follow_settings(delta)
         for record in records:
             if isinstance(record, BrokerRegistrationChangeRecord) and record.in_controlled_shutdown:
@@ -467,6 +494,7 @@ class ControlManagers:
         delta = MetadataDelta()
         self.state.replay_part(records, offset=offset, delta=delta)
         self.index.apply(delta, self.state)
+        self._follow_acls(delta)
         self._follow_settings(delta)
 
     @property
@@ -478,6 +506,12 @@ class ControlManagers:
         """Return the settings whose value in the metadata differs from the controller's file, by
         key."""
         return self._settings.different_from_file()
+
+    def _follow_acls(self, delta: MetadataDelta) -> None:
+        if self._authorizer is not None and (delta.added_acls or delta.removed_acls):
+            self._authorizer.change_bindings(
+                added=delta.added_acls.values(), removed=delta.removed_acls.values()
+            )
 
     def _follow_settings(self, delta: MetadataDelta) -> None:
         if not any(kind is ResourceType.BROKER for kind, _ in delta.configs):

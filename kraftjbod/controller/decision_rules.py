@@ -12,6 +12,7 @@ from kraftjbod.core.config import DynamicControllerConfig
 from kraftjbod.core.errors import ErrorCode, InconsistentStorageError, OperatingError
 from kraftjbod.core.metadata_version import LATEST_METADATA_VERSION
 from kraftjbod.metadata.record_codec import MAX_ENTRY_BYTES, encode_entry
+from kraftjbod.protocol.rpc_acl_messages import CreateAclsRequestRpc
 from kraftjbod.protocol.rpc_config_messages import (
     AlterPartitionReassignmentsRequestRpc,
 )
@@ -35,7 +36,11 @@ def grows(request: RpcRequest) -> bool:
     if isinstance(request, AlterPartitionReassignmentsRequestRpc):
         return any(requested.replicas is not None for requested in request.partitions)
     return isinstance(
-        request, CreateTopicsRequestRpc | CreatePartitionsRequestRpc | UpdateFeaturesRequestRpc
+        request,
+        CreateTopicsRequestRpc
+        | CreatePartitionsRequestRpc
+        | UpdateFeaturesRequestRpc
+        | CreateAclsRequestRpc,
     )
 
 

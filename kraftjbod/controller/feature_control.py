@@ -191,7 +191,8 @@ class FeatureControlManager:
         return {**{voter: {} for voter in reported}, **registered}
 
     def _require_known_configs(self, update: FeatureUpdate) -> None:
-        """Require that the requested ``metadata.version`` knows all stored configurations.
+        """Require that the requested ``metadata.version`` knows all stored configurations,
+        and access control lists if there are some.
 
         :raises OperatingError: INVALID_UPDATE_VERSION, naming configurations of controllers.
         """
@@ -208,6 +209,12 @@ class FeatureControlManager:
                 update,
                 f"It knows no configuration of controllers: delete {_bounded(found)} first, with "
                 "kraftjbod-configs.",
+            )
+        if self._state.acls:
+            raise _invalid(
+                update,
+                f"It knows no access control lists: delete all {len(self._state.acls)} first, with "
+                "kraftjbod-acls.",
             )
 
     def _losses(self, wanted: MetadataVersion) -> list[str]:

@@ -346,6 +346,8 @@ class QuorumController:
             return await self._fetches.fetch(request)
         if self._is_active and not isinstance(request, _NAMED_BY_BROKERS):
             require_log(self._managers.state, request.metadata_log_id)
+        if self._is_active:
+            self._managers.require_rights(request)
         about_quorum = await self._quorum.handle(request)
         if about_quorum is not None:
             return about_quorum

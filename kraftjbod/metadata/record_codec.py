@@ -16,6 +16,13 @@ from typing import Any, Final, NamedTuple
 
 import msgpack
 
+from kraftjbod.core.acl import (
+    AclBinding,
+    AclOperation,
+    AclPatternType,
+    AclPermission,
+    AclResourceType,
+)
 from kraftjbod.core.errors import LocalProtocolError, RemoteProtocolError
 from kraftjbod.core.ids import MIGRATING_DIR, BrokerId, DirectoryId, TopicId, Uuid
 from kraftjbod.core.log_dir_state import LogDirState
@@ -201,6 +208,16 @@ def _is_default_value(name: str, value: Any) -> bool:
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, AclBinding):
+        return (
+            int(value.resource_type),
+            value.resource_name,
+            int(value.pattern_type),
+            value.principal,
+            value.host,
+            int(value.operation),
+            int(value.permission),
+        )
     if isinstance(value, tuple) and value and isinstance(value[0], Listener):
         return [(item.name, item.host, item.port) for item in value]
     if isinstance(value, tuple) and value and isinstance(value[0], ImpairedLogDir):
@@ -257,9 +274,24 @@ def _broker_ids(raw: tuple[BrokerId, ...]) -> tuple[BrokerId, ...]:
     return raw
 
 
+def _acl_binding(raw: tuple[int, str, int, str, str, int, int]) -> AclBinding:
+    resource_type, name, pattern_type, principal, host, operation, permission = raw
+    return AclBinding(
+        AclResourceType(resource_type),
+        name,
+        AclPatternType(pattern_type),
+        principal,
+        host,
+        AclOperation(operation),
+        AclPermission(permission),
+    )
+
+
 #: Converters that restore the types of fields that msgpack flattened, by field name.
 _CONVERTERS: Final[dict[str, Callable[[Any], Any]]] = {
     "topic_id": _topic_id,
+    "acl_id": Uuid,
+    "binding": _acl_binding,
     "incarnation_id": Uuid,
     "metadata_log_id": Uuid,
     "directory_id": DirectoryId,

@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, ClassVar, Final, NamedTuple
 
+from kraftjbod.core.acl import AclBinding
 from kraftjbod.core.ids import (
     UNKNOWN_BROKER_EPOCH,
     BrokerEpoch,
@@ -346,6 +347,27 @@ class UnregisterControllerRecord:
     controller_id: BrokerId
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccessControlEntryRecord:
+    """Adds a binding of the access control lists. The id is random."""
+
+    TYPE: ClassVar[int] = 18
+    VERSION: ClassVar[int] = 0
+    LEAST_LEVEL: ClassVar[MetadataVersion] = MetadataVersion.IV_4_4_IV2
+
+    acl_id: Uuid
+    binding: AclBinding
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoveAccessControlEntryRecord:
+    TYPE: ClassVar[int] = 19
+    VERSION: ClassVar[int] = 0
+    LEAST_LEVEL: ClassVar[MetadataVersion] = MetadataVersion.IV_4_4_IV2
+
+    acl_id: Uuid
+
+
 Record = (
     RegisterBrokerRecord
     | BrokerRegistrationChangeRecord
@@ -359,6 +381,8 @@ Record = (
     | ProducerIdsRecord
     | RegisterControllerRecord
     | UnregisterControllerRecord
+    | AccessControlEntryRecord
+    | RemoveAccessControlEntryRecord
 )
 
 RECORD_TYPES: Final[tuple[type[Any], ...]] = (
@@ -374,4 +398,6 @@ RECORD_TYPES: Final[tuple[type[Any], ...]] = (
     ProducerIdsRecord,
     RegisterControllerRecord,
     UnregisterControllerRecord,
+    AccessControlEntryRecord,
+    RemoveAccessControlEntryRecord,
 )

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, assert_never
 
+from kraftjbod.core.acl import AclBinding
 from kraftjbod.core.errors import RemoteProtocolError, StartupError
 from kraftjbod.core.ids import (
     BrokerEpoch,
@@ -34,6 +35,7 @@ from kraftjbod.core.metadata_version import (
 )
 from kraftjbod.core.topic_config import MIN_INSYNC_REPLICAS
 from kraftjbod.metadata.records import (
+    AccessControlEntryRecord,
     BrokerRegistrationChangeRecord,
     ConfigRecord,
     FeatureLevelRecord,
@@ -43,6 +45,7 @@ from kraftjbod.metadata.records import (
     Record,
     RegisterBrokerRecord,
     RegisterControllerRecord,
+    RemoveAccessControlEntryRecord,
     RemoveTopicRecord,
     ResourceType,
     TopicRecord,
@@ -73,6 +76,9 @@ class MetadataDelta:
     """Changed partitions of existing topics with their *previous* value, None if new."""
     configs: set[tuple[ResourceType, str]] = field(default_factory=set)
     features: bool = False
+    added_acls: dict[Uuid, AclBinding] = field(default_factory=dict)
+    removed_acls: dict[Uuid, AclBinding] = field(default_factory=dict)
+    """A binding that was added and removed within the delta is in both mappings."""
 
     def __bool__(self) -> bool:
         return bool(
@@ -82,6 +88,8 @@ class MetadataDelta:
             or self.partitions
             or self.configs
             or self.features
+            or self.added_acls
+            or self.removed_acls
         )
 
 
@@ -139,6 +147,10 @@ class MetadataState:
         #: The latest level until a record sets the level, so that no value is rejected.
         self.metadata_version: MetadataVersion = LATEST_METADATA_VERSION
         self.next_producer_id: int = 0
+        #: Bindings of the access control lists, by the ids of their records.
+        self.acls: dict[Uuid, AclBinding] = {}
+        #: The id of each binding.
+        self.acl_ids: dict[AclBinding, Uuid] = {}
 
     def __repr__(self) -> str:
         return (
@@ -233,10 +245,8 @@ class MetadataState:
                 del self.brokers[record.broker_id]
                 self.layout.racks = offset
                 delta.brokers.add(record.broker_id)
-            case RegisterControllerRecord():
-                self.controllers[record.controller_id] = record
-            case UnregisterControllerRecord():
-                del self.controllers[record.controller_id]
+            case RegisterControllerRecord() | UnregisterControllerRecord():
+                self._replay_controller(record)
             case TopicRecord():
                 self.topics[record.topic_id] = TopicRegistration(
                     name=record.name, topic_id=record.topic_id, layout_offset=offset
@@ -253,8 +263,34 @@ class MetadataState:
                 self._replay_feature(record, delta)
             case ProducerIdsRecord():
                 self.next_producer_id = record.next_producer_id
+            case AccessControlEntryRecord() | RemoveAccessControlEntryRecord():
+                self._replay_acl(record, delta)
             case _:
                 assert_never(record)
+
+    def _replay_controller(
+        self, record: RegisterControllerRecord | UnregisterControllerRecord
+    ) -> None:
+        if isinstance(record, RegisterControllerRecord):
+            self.controllers[record.controller_id] = record
+        else:
+            del self.controllers[record.controller_id]
+
+    def _replay_acl(
+        self,
+        record: AccessControlEntryRecord | RemoveAccessControlEntryRecord,
+        delta: MetadataDelta,
+    ) -> None:
+        if isinstance(record, AccessControlEntryRecord):
+            assert record.acl_id not in self.acls, record
+            self.acls[record.acl_id] = record.binding
+            self.acl_ids[record.binding] = record.acl_id
+            delta.added_acls[record.acl_id] = record.binding
+            return
+        binding = self.acls.pop(record.acl_id)
+        if self.acl_ids[binding] == record.acl_id:
+            del self.acl_ids[binding]
+        delta.removed_acls[record.acl_id] = binding
 
     def _replay_broker(
         self, record: RegisterBrokerRecord, offset: int, delta: MetadataDelta
@@ -311,6 +347,9 @@ class MetadataState:
                 delta.brokers.add(broker_id)
         if not level.has_controllers:
             self.controllers.clear()
+            delta.removed_acls |= self.acls
+            self.acls.clear()
+            self.acl_ids.clear()
         if not level.has_directories:
             self._change_partitions(PartitionRegistration.without_directories, delta)
 
@@ -370,8 +409,7 @@ class MetadataState:
                     | RegisterBrokerRecord()
                     | UnregisterBrokerRecord()
                 ):
-                    if (broker := self.brokers.get(record.broker_id)) is not None:
-                        twin.brokers[record.broker_id] = broker
+                    self._put_broker(twin, record.broker_id)
                 case RegisterControllerRecord() | UnregisterControllerRecord():
                     if (controller := self.controllers.get(record.controller_id)) is not None:
                         twin.controllers[record.controller_id] = controller
@@ -379,11 +417,22 @@ class MetadataState:
                     key = (record.resource_type, record.resource_name)
                     if (values := self.configs.get(key)) is not None:
                         twin.configs[key] = values
+                case AccessControlEntryRecord() | RemoveAccessControlEntryRecord():
+                    self._put_acl(twin, record.acl_id)
                 case TopicRecord() | ProducerIdsRecord():
                     continue
                 case _:
                     return self.copy()  # The record may change any object.
         return twin
+
+    def _put_acl(self, twin: MetadataState, acl_id: Uuid) -> None:
+        if (binding := self.acls.get(acl_id)) is not None:
+            twin.acls[acl_id] = binding
+            twin.acl_ids[binding] = self.acl_ids[binding]
+
+    def _put_broker(self, twin: MetadataState, broker_id: BrokerId) -> None:
+        if (broker := self.brokers.get(broker_id)) is not None:
+            twin.brokers[broker_id] = broker
 
     def _put_topic(self, twin: MetadataState, topic_id: TopicId) -> None:
         topic = self.topics.get(topic_id)
@@ -411,6 +460,7 @@ class MetadataState:
         twin.features = dict(self.features)
         twin.metadata_version = self.metadata_version
         twin.next_producer_id = self.next_producer_id
+        twin.acls, twin.acl_ids = dict(self.acls), dict(self.acl_ids)
         return twin
 
     def snapshot_record_count(self) -> int:
@@ -423,6 +473,7 @@ class MetadataState:
             + sum(len(topic.partitions) for topic in self.topics.values())
             + sum(map(len, self.configs.values()))
             + (self.next_producer_id > 0)
+            + len(self.acls)
         )
 
     def snapshot_records(self) -> Iterator[Record]:
@@ -458,6 +509,8 @@ class MetadataState:
                 broker_epoch=BrokerEpoch(-1),
                 next_producer_id=self.next_producer_id,
             )
+        for acl_id, binding in self.acls.items():
+            yield AccessControlEntryRecord(acl_id=acl_id, binding=binding)
 
 
 def _key(record: PartitionRecord | PartitionChangeRecord) -> TopicIdPartition:

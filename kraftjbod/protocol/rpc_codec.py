@@ -27,6 +27,7 @@ from typing import Any, Final, TypeVar
 import msgpack
 
 from kraftjbod.core.errors import ErrorCode, OperatingError, RemoteProtocolError
+from kraftjbod.protocol.rpc_acl_messages import CreateAclsRequestRpc, DeleteAclsRequestRpc
 from kraftjbod.protocol.rpc_config_messages import (
     AlterPartitionReassignmentsRequestRpc,
     DescribeDynamicConfigsRequest,
@@ -93,6 +94,8 @@ REQUESTS: Final[Mapping[str, type[RpcRequest]]] = {
         UnregisterControllerRequestRpc,
         DescribeClusterRequestRpc,
         DescribeControllerConfigsRequest,
+        CreateAclsRequestRpc,
+        DeleteAclsRequestRpc,
     )
 }
 
@@ -114,6 +117,7 @@ _LONG_ANSWERS: Final = tuple(
         FetchMetadataRequest,
         ListPartitionReassignmentsRequestRpc,
         DescribeDynamicConfigsRequest,
+        DeleteAclsRequestRpc,
     )
 )
 _MAX_CORRELATION_ID: Final = 0xFFFFFFFF

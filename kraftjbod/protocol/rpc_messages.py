@@ -112,6 +112,11 @@ class RpcRequest(RpcBody):
     metadata_log_id: WireUuid | None = None
     """Which metadata log the sender follows; None if it knows none. A controller of another log
     refuses the request."""
+    client_principal: RepeatedText | None = None
+    """Principal of the client for which a broker forwards the request; None if the sender requests
+    it for itself. Only members of the cluster may send requests, so the text is trusted."""
+    client_host: RepeatedText | None = None
+    """Numeric address of that client."""
 
     def again(self) -> Self:
         """Return the request to send after the response to this one was lost.

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterable, Iterator
+from enum import IntEnum
 from typing import Any
 
+from kraftjbod.authorizer.standard_authorizer import StandardAuthorizer
 from kraftjbod.controller.control_managers import ControlManagers
 from kraftjbod.controller.result import ControllerResult
+from kraftjbod.core.acl import AclOperation, AclPatternType, AclPermission, AclResourceType
 from kraftjbod.core.config import DynamicControllerConfig
 from kraftjbod.core.errors import OperatingError
 from kraftjbod.core.ids import (
@@ -33,6 +36,7 @@ from kraftjbod.core.metadata_version import MetadataVersion
 from kraftjbod.metadata import records as r
 from kraftjbod.metadata.record_codec import decode_entry, encode_entry
 from kraftjbod.metadata.registrations import PartitionRegistration
+from kraftjbod.protocol import rpc_acl_messages as a
 from kraftjbod.protocol import rpc_config_messages as c
 from kraftjbod.protocol import rpc_controller_messages as n
 from kraftjbod.protocol import rpc_messages as m
@@ -111,7 +115,31 @@ def _incarnation_name(incarnation_id: Uuid) -> str:
     return bytes(incarnation_id).decode().lstrip("~")
 
 
-def _outcome(item: c.ReassignmentOutcome | c.ResourceOutcome | c.ElectionOutcome) -> str:
+def _acl(words: list[str]) -> a.AclBody:
+    """Return the binding ``TOPIC LITERAL t User:a 10.0.0.1 READ ALLOW``. Numbers are allowed."""
+
+    def number(kind: type[IntEnum], word: str) -> int:
+        return int(word) if word.isdigit() else kind[word]
+
+    resource_type, pattern_type, name, principal, host, operation, permission = words
+    return a.AclBody(
+        resource_type=number(AclResourceType, resource_type),
+        resource_name=name,
+        pattern_type=number(AclPatternType, pattern_type),
+        principal=principal,
+        host=host,
+        operation=number(AclOperation, operation),
+        permission=number(AclPermission, permission),
+    )
+
+
+def _outcome(
+    item: c.ReassignmentOutcome
+    | c.ResourceOutcome
+    | c.ElectionOutcome
+    | a.AclOutcome
+    | a.DeletedAcls,
+) -> str:
     """Return the error code and the message, in which letters replace directory ids."""
     found = item.error_code.name
     if item.error_message:
@@ -139,7 +167,13 @@ def _show_registration_change(record: r.BrokerRegistrationChangeRecord) -> str:
 class World:
     """The control managers, a manual clock, and the records that were replayed."""
 
-    def __init__(self, level: MetadataVersion = MetadataVersion.IV_3_7_IV2) -> None:
+    def __init__(
+        self,
+        level: MetadataVersion = MetadataVersion.IV_3_7_IV2,
+        *,
+        make_authorizer: Callable[[], StandardAuthorizer | None] = lambda: None,
+    ) -> None:
+        self._make_authorizer = make_authorizer
         self.now_ms = 0
         self.entries: list[tuple[r.Record, ...]] = []
         self._drawn = 0
@@ -155,6 +189,7 @@ class World:
             random_bytes=self._random_bytes,
             draw_below=lambda _: 0,
             controllers=lambda: self.voter_features,
+            make_authorizer=self._make_authorizer,
         )
 
     def rebuild_from_snapshot(self, part_size: int) -> None:
@@ -550,6 +585,17 @@ class World:
             )
         )
 
+    def _do_acl(self, words: list[str], _: dict[str, str]) -> ControllerResult[Any]:
+        """Run ``acl TOPIC LITERAL t User:a 10.0.0.1 READ ALLOW``: create a binding."""
+        return self._decide(a.CreateAclsRequestRpc(creations=(_acl(words),)))
+
+    def _do_delete_acl(self, words: list[str], _: dict[str, str]) -> ControllerResult[Any]:
+        """Run ``delete_acl`` with the words of ``acl``. ``-`` as a text selects all."""
+        chosen = _acl(words).model_dump()
+        texts = ("resource_name", "principal", "host")
+        chosen |= {text: None for text in texts if chosen[text] == "-"}
+        return self._decide(a.DeleteAclsRequestRpc(filters=(a.AclFilterBody(**chosen),)))
+
     def _do_settings(self, _: list[str], __: dict[str, str]) -> ControllerResult[Any]:
         """Print the settings of controller 100 that differ from its configuration file."""
         return ControllerResult(response=self.managers.set_by_metadata())
@@ -574,6 +620,18 @@ class World:
         topic = self.state.topics.get(topic_id)
         return f"{topic.name if topic else topic_id}-{partition}"
 
+    def _show_topic(self, record: r.TopicRecord | r.RemoveTopicRecord) -> str:
+        if isinstance(record, r.TopicRecord):
+            return f"Topic {record.name}"
+        return f"RemoveTopic {self.state.topics[record.topic_id].name}"
+
+    def _show_acl(
+        self, record: r.AccessControlEntryRecord | r.RemoveAccessControlEntryRecord
+    ) -> str:
+        if isinstance(record, r.AccessControlEntryRecord):
+            return f"AccessControlEntry {record.binding.text()}"
+        return f"RemoveAccessControlEntry {self.state.acls[record.acl_id].text()}"
+
     def _show(self, record: r.Record) -> str:
         match record:
             case r.RegisterBrokerRecord():
@@ -593,12 +651,12 @@ class World:
                     f"RegisterController {record.controller_id} incarnation {incarnation} "
                     f"dir {directory_name(record.directory_id)} supports {supported}"
                 )
+            case r.AccessControlEntryRecord() | r.RemoveAccessControlEntryRecord():
+                return self._show_acl(record)
             case r.UnregisterControllerRecord():
                 return f"UnregisterController {record.controller_id}"
-            case r.TopicRecord():
-                return f"Topic {record.name}"
-            case r.RemoveTopicRecord():
-                return f"RemoveTopic {self.state.topics[record.topic_id].name}"
+            case r.TopicRecord() | r.RemoveTopicRecord():
+                return self._show_topic(record)
             case r.PartitionRecord():
                 leader = "none" if record.leader == NO_LEADER else record.leader
                 return (
@@ -722,6 +780,12 @@ class World:
                 yield "reply: unregistered"
             case n.ControllerRegistrationResponse():
                 yield "reply: registered"
+            case a.CreateAclsResponseRpc():
+                for created in response.results:
+                    yield f"reply: {_outcome(created)}"
+            case a.DeleteAclsResponseRpc():
+                for deleted in response.results:
+                    yield f"reply: {_outcome(deleted)}, {len(deleted.matching)} matching"
             case dict():
                 yield f"settings: {response}"
             case _:

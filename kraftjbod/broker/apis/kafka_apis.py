@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
+from kraftjbod.broker.apis.admin.acl_apis import AclApis
 from kraftjbod.broker.apis.admin.config_resource_apis import ConfigResourceApis
 from kraftjbod.broker.apis.admin.election_apis import ElectionApis
 from kraftjbod.broker.apis.config_apis import ConfigApis
@@ -46,11 +47,14 @@ from kraftjbod.protocol.messages import (
     AlterReplicaLogDirsRequest,
     ConsumerGroupDescribeRequest,
     ConsumerGroupHeartbeatRequest,
+    CreateAclsRequest,
     CreatePartitionsRequest,
     CreateTopicsRequest,
+    DeleteAclsRequest,
     DeleteGroupsRequest,
     DeleteRecordsRequest,
     DeleteTopicsRequest,
+    DescribeAclsRequest,
     DescribeClusterRequest,
     DescribeConfigsRequest,
     DescribeGroupsRequest,
@@ -113,6 +117,7 @@ class KafkaApis:
         features: FeatureApis,
         quorum: QuorumApis,
         sasl: SaslApis,
+        acls: AclApis,
         groups: GroupApis,
         committed_offsets: CommittedOffsetApis,
         group_admin: GroupAdminApis,
@@ -160,6 +165,9 @@ class KafkaApis:
         self._serve(ConsumerGroupDescribeRequest, consumer_groups.describe)
         self._serve(TxnOffsetCommitRequest, transactional_offsets.txn_offset_commit)
         self._serve_transactions(transactions, transaction_admin)
+        self._serve(DescribeAclsRequest, acls.describe_acls)
+        self._serve(CreateAclsRequest, acls.create_acls)
+        self._serve(DeleteAclsRequest, acls.delete_acls)
         self._serve(SaslHandshakeRequest, sasl.sasl_handshake)
         self._serve(SaslAuthenticateRequest, sasl.sasl_authenticate)
 

@@ -24,8 +24,9 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from functools import partial
-from typing import Final, Protocol, TypeVar
+from typing import Final, Protocol, TypeVar, cast
 
+from kraftjbod.broker.cluster.forwarded_client import FORWARDED_CLIENT
 from kraftjbod.core.errors import (
     ConnectionLostError,
     ErrorCode,
@@ -50,6 +51,9 @@ R_co = TypeVar("R_co", bound=RpcResponse, covariant=True)
 #: After a silence the other voters are asked this often per silence timeout, because an election
 #: may be running.
 _SEARCHES_PER_SILENCE: Final = 4
+#: A request of a client is refused after so many answers CLUSTER_AUTHORIZATION_FAILED: the first
+#: one may mean that the controller does not know this broker's address.
+_MAX_REFUSALS: Final = 2
 #: Limit of the wait of a forwarded request in milliseconds, independent of the client's timeout.
 MAX_FORWARD_TIMEOUT_MS: Final = 60_000
 
@@ -148,6 +152,11 @@ class ControllerChannel:
         :raises OperatingError: as :meth:`call`, but REQUEST_TIMED_OUT if no controller is reached.
         """
         deadline = Deadline.after(self._clock.now_ms(), timeout_ms)
+        client = FORWARDED_CLIENT.get()
+        assert isinstance(request, RpcRequest), request
+        if client is not None:
+            named = {"client_principal": client.principal, "client_host": client.host}
+            request = cast(Asks[R_co], request.model_copy(update=named))
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 await self._forwarding.acquire()
@@ -207,7 +216,7 @@ class ControllerChannel:
         assert isinstance(request, RpcRequest), request
         asked = self._with_log_id(request)
         deadline = Deadline.after(self._clock.now_ms(), timeout_ms)
-        newest, failures, foreign = request.version, 0, 0
+        newest, failures, foreign, refused = request.version, 0, 0, 0
         while True:
             address = self._source if purpose is _Purpose.METADATA else self._active
             remaining_ms = max(1, deadline.remaining_ms(self._clock.now_ms()))
@@ -223,7 +232,10 @@ class ControllerChannel:
                     newest = request.enough
                     continue
                 foreign += e.code is ErrorCode.FOREIGN_METADATA
+                refused += e.code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED
                 if not _is_about_the_voter(e) or foreign == len(self._addresses):
+                    raise
+                if request.client_principal is not None and refused == _MAX_REFUSALS:
                     raise
                 self._leave(purpose, address)
                 if isinstance(e, RequestTimedOutError):

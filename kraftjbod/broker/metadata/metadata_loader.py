@@ -287,4 +287,10 @@ def difference(before: MetadataState, after: MetadataState) -> MetadataDelta:
     for resource in before.configs.keys() | after.configs.keys():
         if before.configs.get(resource) != after.configs.get(resource):
             delta.configs.add(resource)
+    delta.added_acls = {
+        acl_id: after.acls[acl_id] for acl_id in after.acls.keys() - before.acls.keys()
+    }
+    delta.removed_acls = {
+        acl_id: before.acls[acl_id] for acl_id in before.acls.keys() - after.acls.keys()
+    }
     return delta

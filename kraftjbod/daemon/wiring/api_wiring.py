@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
+from kraftjbod.broker.apis.admin.acl_apis import AclApis
 from kraftjbod.broker.apis.admin.config_resource_apis import ConfigResourceApis
 from kraftjbod.broker.apis.admin.election_apis import ElectionApis
 from kraftjbod.broker.apis.config_apis import ConfigApis
@@ -128,6 +129,12 @@ class ApiWiring:
             features=FeatureApis(channel=cluster.channel),
             quorum=self._build_quorum(),
             sasl=SaslApis(),
+            acls=AclApis(
+                cache=cluster.cache,
+                channel=cluster.channel,
+                is_enabled=False,
+                timeout_ms=config.request_timeout_ms,
+            ),
             groups=self._groups.members,
             committed_offsets=self._groups.offsets,
             group_admin=self._groups.group_admin,

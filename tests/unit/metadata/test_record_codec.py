@@ -10,6 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kraftjbod.core.acl import (
+    AclBinding,
+    AclOperation,
+    AclPatternType,
+    AclPermission,
+    AclResourceType,
+)
 from kraftjbod.core.errors import LocalProtocolError, RemoteProtocolError
 from kraftjbod.core.ids import MIGRATING_DIR, BrokerId, DirectoryId, TopicId, Uuid
 from kraftjbod.core.log_dir_state import LogDirState
@@ -30,6 +37,17 @@ _listeners = st.lists(
 _BY_FIELD: dict[str, st.SearchStrategy[Any]] = {
     "incarnation_id": _uuids.map(Uuid),
     "directory_id": _uuids.map(DirectoryId),
+    "acl_id": _uuids.map(Uuid),
+    "binding": st.builds(
+        AclBinding,
+        st.sampled_from(AclResourceType),
+        st.text(),
+        st.sampled_from(AclPatternType),
+        st.text(),
+        st.text(),
+        st.sampled_from(AclOperation),
+        st.sampled_from(AclPermission),
+    ),
     "software_version": st.text(),
     "metadata_log_id": _uuids.map(Uuid),
     "topic_id": _uuids.map(TopicId),
@@ -72,6 +90,8 @@ _ALL_RECORDS = (
     r.ProducerIdsRecord,
     r.RegisterControllerRecord,
     r.UnregisterControllerRecord,
+    r.AccessControlEntryRecord,
+    r.RemoveAccessControlEntryRecord,
 )
 
 

@@ -33,6 +33,9 @@ def _world() -> World:
         "assign 1 t-0=a t-1=b",
         "heartbeat 1 offline=a",
         "producer_ids 2",
+        "acl TOPIC LITERAL t User:alice * READ ALLOW",
+        "acl TOPIC PREFIXED t User:bob * ALL DENY",
+        "delete_acl TOPIC LITERAL t User:alice * READ ALLOW",
     ):
         list(world.run(line))
     return world

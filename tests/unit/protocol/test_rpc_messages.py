@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from kraftjbod.core.errors import ErrorCode
 from kraftjbod.core.ids import DirectoryId, TopicId, Uuid
 from kraftjbod.protocol import (
+    rpc_acl_messages,
     rpc_config_messages,
     rpc_controller_messages,
     rpc_messages,
@@ -67,6 +68,7 @@ def defined(base: type[RpcBody]) -> list[type[RpcBody]]:
     return [
         kind
         for kind in {
+            **vars(rpc_acl_messages),
             **vars(rpc_messages),
             **vars(rpc_config_messages),
             **vars(rpc_controller_messages),

@@ -1,0 +1,1 @@
+"""Authorization by Kafka's access control lists: decisions, without requests and connections."""

@@ -1,0 +1,190 @@
+"""PURE. ``StandardAuthorizer``: decide whether a principal may do an operation, as in Kafka.
+
+* A super user may do everything.
+* A DENY has precedence over each ALLOW. The lengths of their patterns do not matter.
+* ALLOW of READ, WRITE, DELETE or ALTER includes DESCRIBE, and ALTER_CONFIGS includes
+  DESCRIBE_CONFIGS. DENY has no such implications.
+* Without a binding whose pattern has the name of the resource,
+  ``allow.everyone.if.no.acl.found`` decides.
+
+Decisions are cached. Each change of a binding empties the cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Final, NamedTuple
+
+from kraftjbod.authorizer.acl_index import AclIndex
+from kraftjbod.core.acl import (
+    WILDCARD_NAME,
+    AclBinding,
+    AclOperation,
+    AclPatternType,
+    AclPermission,
+    AclResourceType,
+)
+
+#: Kafka's class, and the only one that ``authorizer.class.name`` accepts.
+STANDARD_AUTHORIZER: Final = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+#: Cached decisions. An attacker who asks for many names empties the cache for all clients, and the
+#: index behind it answers in a few microseconds.
+MAX_CACHED_DECISIONS: Final = 10_000
+#: A resource name for the defaults of a resource type, as in Kafka's interface ``Authorizer``.
+_ANY_NAME: Final = "hardcode"
+
+_Op = AclOperation
+
+
+def _bits(*operations: AclOperation) -> int:
+    return sum(1 << operation for operation in operations)
+
+
+_ALLOWING: Final = {
+    operation: _bits(operation, _Op.ALL)
+    | {
+        _Op.DESCRIBE: _bits(_Op.READ, _Op.WRITE, _Op.DELETE, _Op.ALTER),
+        _Op.DESCRIBE_CONFIGS: _bits(_Op.ALTER_CONFIGS),
+    }.get(operation, 0)
+    for operation in AclOperation
+}
+_DENYING: Final = {operation: _bits(operation, _Op.ALL) for operation in AclOperation}
+
+
+class Decision(NamedTuple):
+    """Result of one check, with the rule that decided."""
+
+    is_allowed: bool
+    rule: str
+
+
+_SUPER_USER: Final = Decision(True, "SuperUser")
+_DEFAULT_ALLOW: Final = Decision(True, "DefaultAllow")
+_DEFAULT_DENY: Final = Decision(False, "DefaultDeny")
+_ALLOW_ACL: Final = Decision(True, "AllowAcl")
+_DENY_ACL: Final = Decision(False, "DenyAcl")
+_NO_ALLOW_ACL: Final = Decision(False, "NoAllowAcl")
+
+_Question = tuple[str, str, AclOperation, AclResourceType, str | None]
+
+
+class StandardAuthorizer:
+    def __init__(
+        self, *, super_users: Collection[str] = (), allow_everyone_if_no_acl_found: bool = False
+    ) -> None:
+        """Create an authorizer without bindings.
+
+        :param super_users: principals such as ``User:alice``.
+        """
+        self._super_users = frozenset(super_users)
+        self._default = _DEFAULT_ALLOW if allow_everyone_if_no_acl_found else _DEFAULT_DENY
+        self._index = AclIndex()
+        self._decided: dict[_Question, Decision] = {}
+
+    def __len__(self) -> int:
+        """Return the number of bindings."""
+        return len(self._index)
+
+    def change_bindings(
+        self, *, added: Iterable[AclBinding] = (), removed: Iterable[AclBinding] = ()
+    ) -> None:
+        """Apply changes. Bindings are added before others are removed."""
+        for binding in added:
+            self._index.add(binding)
+        for binding in removed:
+            self._index.remove(binding)
+        self._decided.clear()
+
+    def replace_bindings(self, bindings: Iterable[AclBinding]) -> None:
+        """Replace all bindings."""
+        self._index.clear()
+        self.change_bindings(added=bindings)
+
+    def decide(
+        self,
+        principal: str,
+        host: str,
+        operation: AclOperation,
+        resource_type: AclResourceType,
+        name: str,
+    ) -> Decision:
+        """Decide about one resource.
+
+        :param host: numeric address of the client.
+        """
+        question = (principal, host, operation, resource_type, name)
+        decision = self._decided.get(question)
+        if decision is None:
+            decision = self._decide(principal, host, operation, resource_type, name)
+            self._remember(question, decision)
+        return decision
+
+    def decide_by_type(
+        self, principal: str, host: str, operation: AclOperation, resource_type: AclResourceType
+    ) -> Decision:
+        """Decide whether the principal may do the operation on at least one resource of a type.
+
+        As in Kafka's ``authorizeByResourceType``: only ALLOW of the operation itself or of ALL
+        counts. A DENY of a pattern takes away each ALLOW of a pattern that lies within it.
+        """
+        question = (principal, host, operation, resource_type, None)
+        decision = self._decided.get(question)
+        if decision is None:
+            decision = self._decide_by_type(principal, host, operation, resource_type)
+            self._remember(question, decision)
+        return decision
+
+    def _remember(self, question: _Question, decision: Decision) -> None:
+        if len(self._decided) >= MAX_CACHED_DECISIONS:
+            self._decided.clear()
+        self._decided[question] = decision
+
+    def _decide(
+        self,
+        principal: str,
+        host: str,
+        operation: AclOperation,
+        resource_type: AclResourceType,
+        name: str,
+    ) -> Decision:
+        if principal in self._super_users:
+            return _SUPER_USER
+        grants = self._index.grants(principal, host, resource_type, name)
+        if grants is None:
+            return self._default
+        if grants.denied & _DENYING[operation]:
+            return _DENY_ACL
+        return _ALLOW_ACL if grants.allowed & _ALLOWING[operation] else _NO_ALLOW_ACL
+
+    def _decide_by_type(
+        self, principal: str, host: str, operation: AclOperation, resource_type: AclResourceType
+    ) -> Decision:
+        default = self._decide(principal, host, operation, resource_type, _ANY_NAME)
+        if default.is_allowed:
+            return default
+        allowed: list[AclBinding] = []
+        denied_names: set[str] = set()
+        denied_prefixes: set[str] = set()
+        for binding in self._index.bindings_of(principal, host, resource_type):
+            if binding.operation not in (operation, _Op.ALL):
+                continue
+            is_prefixed = binding.pattern_type is AclPatternType.PREFIXED
+            if binding.permission is AclPermission.ALLOW:
+                allowed.append(binding)
+            elif is_prefixed:
+                denied_prefixes.add(binding.resource_name)
+            else:
+                denied_names.add(binding.resource_name)
+        if WILDCARD_NAME in denied_names:
+            return _DENY_ACL
+        for binding in allowed:
+            name = binding.resource_name
+            is_prefixed = binding.pattern_type is AclPatternType.PREFIXED
+            if not is_prefixed and name == WILDCARD_NAME:
+                return _ALLOW_ACL
+            is_denied = (not is_prefixed and name in denied_names) or any(
+                name[:length] in denied_prefixes for length in range(1, len(name) + 1)
+            )
+            if not is_denied:
+                return _ALLOW_ACL
+        return _NO_ALLOW_ACL
