@@ -211,8 +211,6 @@ class LogDir(DirCondition):
         self._are_files_closed = False
         self._lack_events = _LackEventLimit(clock)
         self._check: asyncio.Future[None] | None = None
-        #: Held during a replacement of each path: see :meth:`replace_file`.
-        self._replacing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._gone = asyncio.Event()
         #: Reason of :meth:`suspect`: the directory counts as stalled though its operations end.
         self._demotion = ""
@@ -231,6 +229,8 @@ class LogDir(DirCondition):
             max_ops=max_queued_ops,
             statistics=self.statistics,
         )
+        #: Held during a replacement of each path: see :meth:`replace_file`.
+        self._replacing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         #: Computations use no disk, so no watch limits their duration.
         self._compute_executor = self.make_executor(
             name=f"log-dir-compute:{self.path}",
@@ -378,7 +378,9 @@ class LogDir(DirCondition):
         :raises OverloadedError: the directory refuses the write now. The old content stays, or
             the new content is not durable.
         """
-        await asyncio.shield(asyncio.ensure_future(self._replace_file(path, data)))
+        replacing = asyncio.ensure_future(self._replace_file(path, data))
+        replacing.add_done_callback(partial(self._report_bug, "replace_file"))
+        await asyncio.shield(replacing)
 
     async def _replace_file(self, path: str, data: bytes) -> None:
         def sync_and_rename_it() -> None:
@@ -712,11 +714,11 @@ class LogDir(DirCondition):
         :meth:`judge_error` handles a failure. ``settle`` gets the result of ``op``.
         """
         probe: asyncio.Future[None] = self.submit(OpKind.PROBE, op, settle=settle)
-        probe.add_done_callback(self._note_seen)
+        probe.add_done_callback(partial(self._report_bug, "disk_check"))
         return probe
 
-    def _note_seen(self, probe: asyncio.Future[None]) -> None:
-        """Log errors that :meth:`judge_error` does not handle."""
-        error = None if probe.cancelled() else probe.exception()
+    def _report_bug(self, job: str, done: asyncio.Future[None]) -> None:
+        """Log an error that :meth:`judge_error` does not handle, for a job without a waiter."""
+        error = None if done.cancelled() else done.exception()
         if error is not None and not isinstance(error, OperatingError):
-            self.jobs.log_failure("disk_check", error)
+            self.jobs.log_failure(job, error)

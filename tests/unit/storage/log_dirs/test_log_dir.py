@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import os
 import threading
 from collections.abc import Callable
@@ -31,7 +32,7 @@ from kraftjbod.testing.faults import DiskFault
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from tests.faults.rig import TP, ManualClock, directory_id, format_dir, open_dir
 from tests.faults.vfs_fault import Fault, FaultVfs
-from tests.unit.broker.gates import PATIENCE_S, Gate, settle
+from tests.unit.broker.gates import PATIENCE_S, Gate, no_bugs, settle
 
 
 def fail_with(number: int) -> None:
@@ -114,6 +115,21 @@ async def test_replace_file_whose_caller_is_cancelled_takes_effect_before_the_ne
         await second
     assert await log_dir.read_text(OpKind.LOAD, "/d1/points") == "2"
     assert not vfs.exists("/d1/points.tmp")
+
+
+async def test_replace_file_whose_caller_is_cancelled_fails_without_a_bug_report() -> None:
+    log_dir, _, vfs = make()
+    vfs.inject(Fault(errno=EIO, kinds=frozenset({"sync_dir"})))
+    with no_bugs():
+        with Gate(vfs, "sync", "/d1/points*") as gate:
+            cancelled = asyncio.ensure_future(log_dir.replace_file("/d1/points", b"1"))
+            await gate.reached()
+            cancelled.cancel()
+            await settle()
+        await log_dir.gone()
+        await settle()
+        del cancelled  # Its traceback refers to the replacement.
+        gc.collect()
 
 
 @pytest.mark.parametrize("step", ["write_at", "sync"])
