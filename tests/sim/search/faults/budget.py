@@ -123,9 +123,6 @@ def _clash(a: Fault, b: Fault) -> bool:
         return True
     if a.kind in OF_A_LINK and b.kind in OF_A_LINK:
         return {a.broker, a.other} == {b.broker, b.other}
-    if OF_ALL_BROKERS & {a.kind, b.kind} and Kind.FULL in (a.kind, b.kind):
-        # A log that cannot be closed for lack of space makes a stop unclean, as a lost disk does.
-        return a.broker != b.broker
     if OF_ALL_BROKERS & {a.kind, b.kind}:
         return a.kind in _OF_A_PROCESS and b.kind in _OF_A_PROCESS
     if a.kind is Kind.WIPE and b.kind is Kind.WIPE:
