@@ -42,6 +42,8 @@ def replay_line(outcome: Outcome, numbers: Sequence[int], options: argparse.Name
         parts.append(f"APPLICATIONS={','.join(options.applications) or 'none'}")
     if options.kinds is not None:
         parts.append(f"KINDS={','.join(kind.name.lower() for kind in options.kinds)}")
+    if options.longest_cut is not None:
+        parts.append(f"LONGEST_CUT={options.longest_cut:g}")
     return " ".join(parts)
 
 
@@ -86,6 +88,7 @@ def _runner(options: argparse.Namespace) -> partial[Outcome]:
         applications=options.applications,
         is_light=options.light,
         kinds=options.kinds,
+        longest_cut_ms=None if options.longest_cut is None else int(options.longest_cut * 1000),
     )
 
 
@@ -186,6 +189,9 @@ def main() -> None:
         "--applications", type=_applications, help="such as group,copies, or none; or by the seed"
     )
     parser.add_argument("--kinds", type=_kinds, help="the only kinds of faults, as rot,kill")
+    parser.add_argument(
+        "--longest-cut", type=float, help="virtual seconds of network partitions; by the seed"
+    )
     parser.add_argument("--light", action="store_true", help="small clusters, a light load")
     parser.add_argument("--jobs", type=int, default=multiprocessing.cpu_count())
     parser.add_argument("--lines", type=int, default=400, help="of the story of a failure")

@@ -120,6 +120,8 @@ _SETTINGS: Final = {
     "metadata.log.segment.bytes": ("16384", "2048"),
     "metadata.max.cached.bytes": ("2048", "65536"),
 }
+#: Limits of the duration of network partitions; each entry is equally likely.
+_LONGEST_CUT_MS: Final = (*(6_000,) * 7, 45_000)
 #: Share of the quorums with an observer.
 _OBSERVED: Final = 0.3
 #: Share of the seeds in which one node has older software.
@@ -235,6 +237,7 @@ def plan_of(
     is_light: bool = False,
     keeps_promise: bool = True,
     kinds: Collection[Kind] | None = None,
+    longest_cut_ms: int | None = None,
 ) -> tuple[Shape, Schedule]:
     """Return shape and schedule of a seed, optionally with a given number of controllers."""
     drawn = random.Random(f"quorum {seed}").choice(_VOTERS)
@@ -253,6 +256,7 @@ def plan_of(
         duration_ms = min(duration_ms, _LONGEST_CROWDED_MS)
     elif chance < _CROWDED + _LARGE:
         shape = dataclasses.replace(shape, large_configs=_LARGE_CONFIGS)
+    drawn_cut_ms = more.choice(_LONGEST_CUT_MS)
     schedule = draw_schedule(
         rng,
         shape,
@@ -260,6 +264,7 @@ def plan_of(
         mean_gap_ms=gap_ms,
         keeps_promise=keeps_promise,
         kinds=kinds,
+        longest_cut_ms=drawn_cut_ms if longest_cut_ms is None else longest_cut_ms,
     )
     return shape, schedule
 
@@ -274,6 +279,7 @@ def run_seed(
     applications: Collection[chosen.Kind] | None = None,
     is_light: bool = False,
     kinds: Collection[Kind] | None = None,
+    longest_cut_ms: int | None = None,
 ) -> Outcome:
     """Play one seed and return the outcome.
 
@@ -284,6 +290,8 @@ def run_seed(
     :param applications: applications beside the plain load; drawn from the seed by default.
     :param is_light: a small cluster with a light load, which costs a third.
     :param kinds: the only kinds of faults; by default a subset drawn from the seed.
+    :param longest_cut_ms: limit of the duration of network partitions; drawn from the seed by
+        default.
     """
     shape, schedule = plan_of(
         seed,
@@ -292,6 +300,7 @@ def run_seed(
         is_light=is_light,
         keeps_promise=keeps_promise,
         kinds=kinds,
+        longest_cut_ms=longest_cut_ms,
     )
     if numbers is not None:
         schedule = only(schedule, numbers)

@@ -344,6 +344,17 @@ OF_A_LINK: Final = frozenset(
 )
 
 _LONGEST_MS: Final = 6_000
+#: Network partitions, which may last longer than other faults.
+_CUTS: Final = frozenset(
+    {
+        Kind.PARTITION,
+        Kind.ONE_WAY,
+        Kind.QUORUM_CUT,
+        Kind.QUORUM_ONE_WAY,
+        Kind.CONTROLLER_ISOLATED,
+        Kind.SPLIT,
+    }
+)
 #: Half of all faults are shorter than this: overlapping and successive faults find the most.
 _SHORT_MS: Final = 600
 #: Share of the kinds that one schedule draws from.
@@ -446,6 +457,7 @@ def draw_schedule(
     mean_gap_ms: int = 1_200,
     keeps_promise: bool = True,
     kinds: Collection[Kind] | None = None,
+    longest_cut_ms: int = _LONGEST_MS,
 ) -> Schedule:
     """Draw faults of the first ``duration_ms`` of a run, in order of time.
 
@@ -455,6 +467,7 @@ def draw_schedule(
     kinds.
 
     :param kinds: the only kinds, instead of a random subset.
+    :param longest_cut_ms: limit of the duration of network partitions.
     """
     weights = shape.weights(keeps_promise=keeps_promise)
     share = rng.choice(_SHARES)
@@ -471,7 +484,9 @@ def draw_schedule(
             favourite = rng.randint(1, shape.brokers)
         broker = favourite if rng.random() < 0.6 else rng.randint(1, shape.brokers)
         others = [0, *(one for one in range(1, shape.brokers + 1) if one != broker)]
-        longest_ms = _SHORT_MS if rng.random() < 0.5 else _LONGEST_MS
+        longest_ms = longest_cut_ms if kind in _CUTS else _LONGEST_MS
+        if rng.random() < 0.5:
+            longest_ms = _SHORT_MS
         faults.append(
             Fault(
                 number=len(faults) + 1,

@@ -61,3 +61,19 @@ def test_draw_schedule_with_kinds_draws_no_other_kind() -> None:
         for fault in draw_schedule(random.Random(seed), Shape(), duration_ms=20_000, kinds=kinds)
     }
     assert drawn == kinds
+
+
+def test_draw_schedule_lengthens_network_partitions_only() -> None:
+    cuts = {Kind.PARTITION, Kind.QUORUM_CUT, Kind.SPLIT}
+    kinds = {*cuts, Kind.STAND_STILL, Kind.RESET}
+    for longest_cut_ms in (6_000, 45_000):
+        faults = draw_schedule(
+            random.Random(5),
+            Shape(controllers=3),
+            duration_ms=300_000,
+            kinds=kinds,
+            longest_cut_ms=longest_cut_ms,
+        )
+        of_cuts = max(fault.for_ms for fault in faults if fault.kind in cuts)
+        assert longest_cut_ms * 0.8 < of_cuts <= longest_cut_ms
+        assert max(fault.for_ms for fault in faults if fault.kind not in cuts) <= 6_000
