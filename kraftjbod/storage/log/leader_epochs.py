@@ -1,12 +1,14 @@
 """PURE. Start offset of each leader epoch in one log (KIP-101).
 
 The entries are an immutable tuple, so the event loop can read them while the directory's thread
-works.
+works. Changes copy slices of it and run no loop over entries: a log of many short leader terms
+changes its epochs at each batch, and at each segment that is removed.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 UNDEFINED_EPOCH: Final = -1
@@ -21,6 +23,8 @@ class EpochEntry(NamedTuple):
 
 
 EpochEntries = tuple[EpochEntry, ...]
+_epoch = attrgetter("epoch")
+_start_offset = attrgetter("start_offset")
 
 
 def assign_epoch(entries: EpochEntries, epoch: int, start_offset: int) -> EpochEntries:
@@ -30,18 +34,19 @@ def assign_epoch(entries: EpochEntries, epoch: int, start_offset: int) -> EpochE
     """
     if entries and entries[-1].epoch == epoch and entries[-1].start_offset <= start_offset:
         return entries
-    kept = tuple(e for e in entries if e.epoch < epoch and e.start_offset < start_offset)
+    kept = truncate_epochs_from(entries, start_offset)
+    kept = kept[: bisect_left(kept, epoch, key=_epoch)]
     return (*kept, EpochEntry(epoch, start_offset))
 
 
 def truncate_epochs_from(entries: EpochEntries, end_offset: int) -> EpochEntries:
     """Return ``entries`` after a truncation of the log to ``end_offset``."""
-    return tuple(e for e in entries if e.start_offset < end_offset)
+    return entries[: bisect_left(entries, end_offset, key=_start_offset)]
 
 
 def truncate_epochs_before(entries: EpochEntries, start_offset: int) -> EpochEntries:
     """Return ``entries`` after the log start was raised to ``start_offset``."""
-    at = bisect_right(entries, start_offset, key=lambda e: e.start_offset)
+    at = bisect_right(entries, start_offset, key=_start_offset)
     if at == 0:
         return entries
     return (EpochEntry(entries[at - 1].epoch, start_offset), *entries[at:])
@@ -58,7 +63,7 @@ def end_offset_for(entries: EpochEntries, epoch: int, log_end_offset: int) -> tu
         return UNDEFINED_EPOCH, UNDEFINED_OFFSET
     if epoch == entries[-1].epoch:
         return epoch, log_end_offset
-    at = bisect_right(entries, epoch, key=lambda e: e.epoch)
+    at = bisect_right(entries, epoch, key=_epoch)
     if at == 0:
         # The log has only later epochs: the follower must truncate to the start of the first.
         return epoch, entries[0].start_offset
