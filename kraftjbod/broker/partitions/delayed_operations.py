@@ -8,6 +8,8 @@ exception. A produce completes in the event loop iteration that satisfied it, so
 sent at once. Call all methods from the event loop's thread. Do not ``await`` between a check of
 the partition and the following ``wait``.
 
+* A watermark that moves visits only the waits that it satisfies. Thousands may wait for a partition
+  with a slow follower, and each fetch of that follower moves the watermark.
 * One timer serves all waits for offsets of a purgatory. Waits with nearby deadlines share a
   bucket, so a timer that fires visits only the partitions with overdue waits.
 * A purgatory never polls a partition. The code that moves a watermark, or loses a leadership or a
@@ -17,7 +19,7 @@ the partition and the following ``wait``.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from heapq import heapify, heappop, heappush
 from typing import Final, NamedTuple, TypeVar
 
@@ -30,14 +32,48 @@ from kraftjbod.core.loop.timing import Clock
 T = TypeVar("T")
 #: Deadlines of offset waits are rounded up to a multiple of this.
 _BUCKET_MS: Final = 10
-#: The heap of deadlines is rebuilt when it has this many more than twice the buckets.
-_STALE_DEADLINES: Final = 64
+#: A heap is rebuilt when it has this many more than twice its current entries.
+_STALE_ENTRIES: Final = 64
 
 
 class _OffsetWait(NamedTuple):
     required_offset: int
     deadline_ms: int
     done: Completion[ErrorCode]
+
+
+class _PartitionWaits:
+    """The waits of one partition, by offset and in order of arrival."""
+
+    __slots__ = ("_arrivals", "_by_offset", "open")
+
+    def __init__(self) -> None:
+        #: In order of arrival.
+        self.open: dict[Completion[ErrorCode], _OffsetWait] = {}
+        #: A heap of required offset, order of arrival and wait. Some of the waits have ended.
+        self._by_offset: list[tuple[int, int, _OffsetWait]] = []
+        self._arrivals = 0
+
+    def add(self, wait: _OffsetWait) -> None:
+        self.open[wait.done] = wait
+        self._arrivals += 1
+        heappush(self._by_offset, (wait.required_offset, self._arrivals, wait))
+
+    def take_reached(self, watermark: int) -> list[_OffsetWait]:
+        """Remove and return the waits that ``watermark`` satisfies."""
+        heap, reached = self._by_offset, list[_OffsetWait]()
+        while heap and heap[0][0] <= watermark:
+            wait = heappop(heap)[2]
+            if self.open.pop(wait.done, None) is not None:
+                reached.append(wait)
+        return reached
+
+    def remove(self, done: Completion[ErrorCode]) -> None:
+        del self.open[done]
+        heap = self._by_offset
+        if len(heap) > 2 * len(self.open) + _STALE_ENTRIES:
+            self._by_offset = [entry for entry in heap if entry[2].done in self.open]
+            heapify(self._by_offset)
 
 
 class OffsetPurgatory:
@@ -66,8 +102,8 @@ class OffsetPurgatory:
         self._clock = clock
         self._max_waiting = max_waiting
         self._max_per_partition = max_per_partition
-        #: Only partitions with waits. The waits of a partition are in order of arrival.
-        self._waits: dict[TopicPartition, list[_OffsetWait]] = {}
+        #: Only partitions with waits.
+        self._waits: dict[TopicPartition, _PartitionWaits] = {}
         self._count = 0
         #: The waits by deadline, with their partitions. Completed waits are removed, because the
         #: deadline is chosen by the client and may be weeks away.
@@ -101,11 +137,10 @@ class OffsetPurgatory:
         wait = _OffsetWait(required_offset, deadline_ms, done)
         waits = self._waits.get(partition)
         if waits is None:
-            self._waits[partition] = [wait]
-        elif len(waits) < self._max_per_partition:
-            waits.append(wait)
-        else:
-            raise OverloadedError(f"{len(waits)} {self._kind} wait for {partition} already")
+            waits = self._waits[partition] = _PartitionWaits()
+        elif len(waits.open) >= self._max_per_partition:
+            raise OverloadedError(f"{len(waits.open)} {self._kind} wait for {partition} already")
+        waits.add(wait)
         self._count += 1
         bucket = self._buckets.get(deadline_ms)
         if bucket is None:
@@ -127,21 +162,21 @@ class OffsetPurgatory:
         waits = self._waits.get(partition)
         if waits is None:
             return
-        still = [wait for wait in waits if wait.required_offset > watermark]
-        if len(still) == len(waits):
-            return
-        self._keep(partition, still)
-        reached = [wait for wait in waits if wait.required_offset <= watermark]
+        reached = waits.take_reached(watermark)
+        self._leave(partition, waits, len(reached))
         self._leave_buckets(reached)
         for wait in reached:
             wait.done.set_result(ErrorCode.NONE)
 
     def fail(self, partition: TopicPartition, code: ErrorCode) -> None:
         """Complete every wait of the partition with ``code``."""
-        waits = self._keep(partition, [])
-        self._leave_buckets(waits)
-        for wait in waits:
-            wait.done.set_result(code)
+        waits = self._waits.pop(partition, None)
+        if waits is None:
+            return
+        self._count -= len(waits.open)
+        self._leave_buckets(waits.open.values())
+        for done in waits.open:
+            done.set_result(code)
 
     def close(self, code: ErrorCode = ErrorCode.NOT_LEADER_OR_FOLLOWER) -> None:
         """Complete every wait. The default code makes a client look for another leader."""
@@ -151,27 +186,22 @@ class OffsetPurgatory:
             self._timer.cancel()
             self._timer = None
 
-    def _keep(self, partition: TopicPartition, still: list[_OffsetWait]) -> Sequence[_OffsetWait]:
-        """Keep only ``still`` of the partition's waits and return all previous waits.
-
-        Call it before a wait is completed.
-        """
-        waits = self._waits.pop(partition, ())
-        self._count -= len(waits) - len(still)
-        if still:
-            self._waits[partition] = still
-        return waits
+    def _leave(self, partition: TopicPartition, waits: _PartitionWaits, ended: int) -> None:
+        """Forget ``ended`` waits of the partition. Call it before a wait is completed."""
+        self._count -= ended
+        if not waits.open:
+            del self._waits[partition]
 
     def _add_bucket(self, deadline_ms: int) -> dict[Completion[ErrorCode], TopicPartition]:
         bucket: dict[Completion[ErrorCode], TopicPartition] = {}
         self._buckets[deadline_ms] = bucket
         heappush(self._deadlines, deadline_ms)
-        if len(self._deadlines) > 2 * len(self._buckets) + _STALE_DEADLINES:
+        if len(self._deadlines) > 2 * len(self._buckets) + _STALE_ENTRIES:
             self._deadlines = list(self._buckets)
             heapify(self._deadlines)
         return bucket
 
-    def _leave_buckets(self, waits: Sequence[_OffsetWait]) -> None:
+    def _leave_buckets(self, waits: Iterable[_OffsetWait]) -> None:
         for wait in waits:
             bucket = self._buckets[wait.deadline_ms]
             del bucket[wait.done]
@@ -189,9 +219,10 @@ class OffsetPurgatory:
         """Complete the overdue waits and set the timer to the next deadline."""
         self._timer = None
         overdue = self._take_overdue(self._clock.now_ms())
-        for partition in dict.fromkeys(overdue.values()):
-            still = [wait for wait in self._waits[partition] if wait.done not in overdue]
-            self._keep(partition, still)
+        for done, partition in overdue.items():
+            waits = self._waits[partition]
+            waits.remove(done)
+            self._leave(partition, waits, 1)
         if self._deadlines:
             self._arm(self._deadlines[0])
         for done in overdue:

@@ -277,11 +277,15 @@ class GroupPartition:
         """
         if group_id in self._committing:
             return []
+        # Once for all offsets: it decodes the subscription of each member.
+        subscribed = self.subscribed(group_id)
         facts: list[Fact] = [
             OffsetFact(group_id, topic_partition, None)
             for topic_partition, committed in self.offsets(group_id).items()
             if not self.pending.is_open(group_id, topic_partition)
-            and self._is_expired(group_id, topic_partition, committed, wall_ms, retention_ms)
+            and self._is_expired(
+                group_id, topic_partition.topic, committed, subscribed, wall_ms, retention_ms
+            )
         ]
         is_bare = len(facts) == len(self.offsets(group_id)) and not self.pending.of_group(group_id)
         if is_bare and group_id in self._kept and self.state_of(group_id) is GroupState.EMPTY:
@@ -319,8 +323,9 @@ class GroupPartition:
     def _is_expired(
         self,
         group_id: str,
-        topic_partition: TopicPartition,
+        topic: str,
         committed: CommittedOffset,
+        subscribed: frozenset[str] | None,
         wall_ms: int,
         retention_ms: int,
     ) -> bool:
@@ -329,13 +334,9 @@ class GroupPartition:
         if group is not None and group.protocol_type is not None:
             if group.state is GroupState.EMPTY:
                 since_ms = self._since_ms.get(group_id, since_ms)
-            elif group.state is not GroupState.STABLE:
+            elif group.state is not GroupState.STABLE or subscribed is None or topic in subscribed:
                 return False
-            else:
-                subscribed = self.subscribed(group_id)
-                if subscribed is None or topic_partition.topic in subscribed:
-                    return False
-        elif topic_partition.topic in (self.subscribed(group_id) or ()):
+        elif topic in (subscribed or ()):
             return False
         if committed.expire_ms != NO_EXPIRY:
             return wall_ms >= committed.expire_ms

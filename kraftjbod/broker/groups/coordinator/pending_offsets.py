@@ -25,9 +25,9 @@ class PendingOffset(NamedTuple):
 class PendingOffsets:
     def __init__(self) -> None:
         self._of_producers: dict[int, dict[_Key, CommittedOffset]] = {}
-        #: Number of producers with a pending offset, by group and partition.
-        self._open: dict[str, Counter[TopicPartition]] = {}
-        #: The same for offsets in flight to the log.
+        #: The producers with a pending offset, by group and partition.
+        self._open: dict[str, dict[TopicPartition, set[int]]] = {}
+        #: Number of offsets in flight to the log, by group and partition.
         self._arriving: dict[str, Counter[TopicPartition]] = {}
 
     def arrives(self, group_id: str, partitions: Collection[TopicPartition]) -> None:
@@ -41,8 +41,8 @@ class PendingOffsets:
     def add(self, producer_id: int, pending: PendingOffset) -> None:
         group_id, topic_partition, committed = pending
         of_producer = self._of_producers.setdefault(producer_id, {})
-        if (group_id, topic_partition) not in of_producer:
-            self._open.setdefault(group_id, Counter())[topic_partition] += 1
+        of_group = self._open.setdefault(group_id, {})
+        of_group.setdefault(topic_partition, set()).add(producer_id)
         of_producer[group_id, topic_partition] = committed
 
     def drop(self, group_id: str, topic_partition: TopicPartition) -> None:
@@ -50,9 +50,8 @@ class PendingOffsets:
 
         Called when the group's offset was deleted.
         """
-        for of_producer in self._of_producers.values() if group_id in self._open else ():
-            if of_producer.pop((group_id, topic_partition), None) is not None:
-                _decrement(self._open, group_id, topic_partition)
+        for producer_id in list(self._open.get(group_id, {}).get(topic_partition, ())):
+            self._remove(producer_id, group_id, topic_partition)
 
     def end(self, producer_id: int, marker_offset: int) -> list[PendingOffset]:
         """Remove and return the producer's offsets that were written before ``marker_offset``."""
@@ -63,21 +62,29 @@ class PendingOffsets:
             if committed.record_offset < marker_offset
         ]
         for group_id, topic_partition, _ in ended:
-            del of_producer[group_id, topic_partition]
-            _decrement(self._open, group_id, topic_partition)
-        if not of_producer:
-            self._of_producers.pop(producer_id, None)
+            self._remove(producer_id, group_id, topic_partition)
         return ended
+
+    def _remove(self, producer_id: int, group_id: str, topic_partition: TopicPartition) -> None:
+        of_producer = self._of_producers[producer_id]
+        del of_producer[group_id, topic_partition]
+        if not of_producer:
+            del self._of_producers[producer_id]
+        of_group = self._open[group_id]
+        of_group[topic_partition].remove(producer_id)
+        if not of_group[topic_partition]:
+            del of_group[topic_partition]
+        if not of_group:
+            del self._open[group_id]
 
     def is_open(self, group_id: str, topic_partition: TopicPartition) -> bool:
         """Return whether an open transaction may change the group's offset of the partition."""
-        return any(
-            topic_partition in counts.get(group_id, ()) for counts in (self._open, self._arriving)
-        )
+        is_written = topic_partition in self._open.get(group_id, ())
+        return is_written or topic_partition in self._arriving.get(group_id, ())
 
     def of_group(self, group_id: str) -> Collection[TopicPartition]:
         """Return the partitions for which the log has pending offsets of the group."""
-        return self._open.get(group_id, Counter()).keys()
+        return self._open.get(group_id, {}).keys()
 
     @property
     def groups(self) -> Collection[str]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
@@ -87,28 +85,6 @@ async def test_waiting_produce_times_out_after_another_completed() -> None:
     assert done.result() is ErrorCode.NONE
     assert (await late) is ErrorCode.REQUEST_TIMED_OUT
     assert len(waits) == 0
-
-
-class _CountingList(list[Any]):
-    """The waits of a partition. It counts the iterations over it."""
-
-    visits = 0
-
-    def __iter__(self) -> Iterator[Any]:
-        self.visits += 1
-        return super().__iter__()
-
-
-async def test_deadline_sweep_visits_no_partition_without_overdue_produces() -> None:
-    """A hung partition may have thousands of waits, each with another deadline."""
-    waits = produces()
-    patient = waits.wait(T0, 10, LONG_MS)
-    visited = waits._waits[T0] = _CountingList(waits._waits[T0])
-    hasty = [waits.wait(T1, 10, timeout_ms) for timeout_ms in (1, 20, 40)]
-    for wait in hasty:
-        assert (await wait) is ErrorCode.REQUEST_TIMED_OUT
-    assert visited.visits == 0 and not patient.done()
-    waits.close()
 
 
 async def test_completed_waiting_produces_keep_no_deadlines() -> None:
