@@ -1,8 +1,8 @@
 """LOOP. ``ElectionTicks``: drives a replica's state machine by ticks, and checks a leader's lease.
 
 A leader may be voted out without receiving a message. But no other leader can have been elected if
-a majority answered messages that this node sent within the last election timeout by its own clock.
-That is the lease. Ticks are no substitute for the clock, because they may come late.
+a majority answered messages that this node sent within the last election timeout, less one tick, by
+its own clock. That is the lease. Ticks are no substitute for the clock, because they may come late.
 
 Without a valid lease a leader decides and answers nothing. A leader whose disk takes no writes
 resigns if there are other voters.
@@ -68,9 +68,10 @@ class ElectionTicks:
     def is_lease_valid(self, core: RaftCore) -> bool:
         """Return whether ``core`` leads and, by the clock, no other leader can have been elected.
 
-        Each voter of a majority answered a message sent within the last election timeout. Such a
-        voter waits that long before it votes for another candidate, unless its connection to the
-        leader was closed.
+        Each voter of a majority answered a message sent within the last election timeout, less one
+        tick. Such a voter waits that long before it votes for another candidate, unless its
+        connection to the leader was closed. The voter's first tick after the message may come at
+        once, which is why one tick is left out.
         """
         leadership = core.leadership
         if leadership is None:
@@ -79,7 +80,8 @@ class ElectionTicks:
         began_ms: int | None = self._ticked_ms
         if leadership is self._timed:
             began_ms = self._began_ms.get(leadership.followed_tick)
-        return began_ms is not None and self._clock.now_ms() - began_ms < self._election_timeout_ms
+        lease_ms = self._election_timeout_ms - self.tick_ms
+        return began_ms is not None and self._clock.now_ms() - began_ms < lease_ms
 
     async def run_ticks(self, core: RaftCore) -> None:
         self._ticked_ms = self._clock.now_ms()

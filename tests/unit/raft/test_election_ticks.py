@@ -8,14 +8,23 @@ import pytest
 from structlog.testing import capture_logs
 
 from kraftjbod.core.telemetry import get_logger
-from kraftjbod.raft.election_ticks import ElectionTicks
+from kraftjbod.raft.election_ticks import ELECTION_TICKS, ElectionTicks
 from kraftjbod.raft.machine.core import RaftCore
 from kraftjbod.raft.machine.following import NOTHING
-from kraftjbod.raft.machine.messages import Append, AppendRejected, AppendReply
+from kraftjbod.raft.machine.messages import (
+    Append,
+    AppendRejected,
+    AppendReply,
+    HardState,
+    PreVote,
+    PreVoteReply,
+)
 from tests.faults.rig import ManualClock
-from tests.unit.raft.test_quorum_view import N1, N2, leader
+from tests.unit.raft.test_quorum_view import N1, N2, N3, VOTERS, leader
 
 TIMEOUT_MS = 100
+#: A follower's first tick after a message may come at once.
+LEASE_MS = TIMEOUT_MS - TIMEOUT_MS // ELECTION_TICKS
 
 
 @pytest.mark.parametrize(
@@ -62,11 +71,46 @@ async def test_leader_lease_starts_when_the_answered_message_was_sent() -> None:
     clock.ms += 90
     await _tick(ticked)
     core.step(_answer(core, sent_tick))
-    clock.ms = sent_ms + TIMEOUT_MS - 1
+    clock.ms = sent_ms + LEASE_MS - 1
     assert ticks.is_lease_valid(core)
     clock.ms += 1
     assert not ticks.is_lease_valid(core)
     running.cancel()
+
+
+async def test_leader_lease_ends_before_a_follower_votes_for_another_candidate() -> None:
+    """The follower's first tick comes directly after the leader's message."""
+    clock, core, ticked = ManualClock(), leader(), asyncio.Event()
+    ticks = _ticks(clock, ticked)
+    running = asyncio.create_task(ticks.run_ticks(core))
+    await _tick(ticked)
+    core.step(_answer(core, core.leadership.now if core.leadership else -1))
+    running.cancel()
+    assert ticks.is_lease_valid(core)
+    follower = RaftCore(
+        key=N2,
+        voters=VOTERS,
+        hard_state=HardState(),
+        first_payload_of_term=b"",
+        draw_below=lambda _bound: ELECTION_TICKS - 1,
+        election_ticks=ELECTION_TICKS,
+    )
+    follower.step(Append(sender=N1, to=N2, term=1, previous_offset=-1, previous_term=0))
+    follower.tick()
+    waited = 0
+    while not _votes_for_another(follower):
+        follower.tick()
+        waited += 1
+    clock.ms += int(waited * ticks.tick_ms)
+    assert not ticks.is_lease_valid(core)
+
+
+def _votes_for_another(follower: RaftCore) -> bool:
+    follower.ready()
+    log_end = {"last_offset": 9, "last_term": 9}
+    follower.step(PreVote(sender=N3, to=N2, term=follower.term, **log_end))
+    replies = [one for one in follower.ready().messages if isinstance(one, PreVoteReply)]
+    return any(one.granted for one in replies)
 
 
 async def test_leader_lease_counts_by_the_clock_when_ticks_are_late() -> None:
