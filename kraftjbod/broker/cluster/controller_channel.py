@@ -6,7 +6,7 @@
   other voters are asked whether they are active. When one is, all requests that wait at other
   voters are repeated there, including the long-poll.
 * Each request names the metadata log that the broker follows. A controller of another log refuses
-  it, and the next voter is asked. If all refuse it, the call fails.
+  it, and the next voter is asked. If all refuse it, the call fails (``MetadataRefusals``).
 * The caller sets the deadline. A request that was sent and not answered in time is not repeated.
 * A request whose connection broke is repeated, so it may take effect twice. Every request of a
   broker is idempotent or marks its repetition (``again``, ADR 89).
@@ -27,6 +27,7 @@ from functools import partial
 from typing import Final, Protocol, TypeVar, cast
 
 from kraftjbod.broker.cluster.forwarded_client import FORWARDED_CLIENT
+from kraftjbod.broker.cluster.metadata_refusals import MetadataRefusals
 from kraftjbod.core.errors import (
     ConnectionLostError,
     ErrorCode,
@@ -216,7 +217,8 @@ class ControllerChannel:
         assert isinstance(request, RpcRequest), request
         asked = self._with_log_id(request)
         deadline = Deadline.after(self._clock.now_ms(), timeout_ms)
-        newest, failures, foreign, refused = request.version, 0, 0, 0
+        newest, failures, refused = request.version, 0, 0
+        refusals = MetadataRefusals(is_for_client=purpose is _Purpose.CLIENTS)
         while True:
             address = self._source if purpose is _Purpose.METADATA else self._active
             remaining_ms = max(1, deadline.remaining_ms(self._clock.now_ms()))
@@ -231,9 +233,9 @@ class ControllerChannel:
                 if is_too_new and request.enough is not None and request.enough < version:
                     newest = request.enough
                     continue
-                foreign += e.code is ErrorCode.FOREIGN_METADATA
                 refused += e.code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-                if not _is_about_the_voter(e) or foreign == len(self._addresses):
+                refusals.note_failure(address, e)
+                if not _is_about_the_voter(e) or refusals.is_certain(self._addresses):
                     raise
                 if request.client_principal is not None and refused == _MAX_REFUSALS:
                     raise
@@ -248,7 +250,7 @@ class ControllerChannel:
                 wait_ms = self._wait_ms(failures)
                 is_too_late = deadline.remaining_ms(self._clock.now_ms()) <= wait_ms
                 if is_too_late or e.code is ErrorCode.REQUEST_TIMED_OUT:
-                    raise
+                    raise refusals.failure_at_deadline(e) from None
                 self._log.debug("controller_call_repeated", api=request.api, reason=str(e))
             else:
                 assert isinstance(response, request.Response), response

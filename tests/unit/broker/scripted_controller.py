@@ -80,11 +80,14 @@ async def serving(*controllers: ScriptedController) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def channel_to(*voters: Voter) -> AsyncIterator[ControllerChannel]:
+async def channel_to(
+    *voters: Voter, request_timeout_ms: int = 2_000
+) -> AsyncIterator[ControllerChannel]:
     channel = ControllerChannel(
         addresses=[(voter.host, voter.port) for voter in voters],
         clock=RealClock(),
         random_unit=lambda: 0.5,
+        request_timeout_ms=request_timeout_ms,
         retry_backoff_ms=1,
         retry_backoff_max_ms=5,
     )

@@ -154,6 +154,42 @@ async def test_call_skips_controller_of_another_log_and_fails_if_all_are() -> No
         channel.close()
 
 
+async def test_forward_outlasts_refusals_by_one_controller_of_another_log() -> None:
+    """One voter was formatted as a separate quorum, and the other two elect a leader."""
+
+    def refuse(_: RpcRequest) -> RpcResponse:
+        raise ForeignMetadataError("another log")
+
+    mistaken, first, second = map(ScriptedController, (refuse, standby, standby))
+    async with serving(mistaken, first, second):
+        voters = [one.voter() for one in (mistaken, first, second)]
+        async with channel_to(*voters) as channel:
+            forwarding = asyncio.create_task(channel.forward(ASK, timeout_ms=PATIENT_MS))
+            await mistaken.wait_seen(lambda seen: len(seen) > len(voters))
+            second.answer = ids
+            assert (await forwarding).producer_id_start == 1_000
+
+
+@pytest.mark.parametrize("is_third_dead", [True, False], ids=["dead", "not active"])
+async def test_poll_reports_the_refusals_of_a_majority_at_its_deadline(
+    is_third_dead: bool,
+) -> None:
+    """Two voters lost their disks. One leads a new log, and the other answers like a follower."""
+
+    def refuse(_: RpcRequest) -> RpcResponse:
+        raise ForeignMetadataError("another log")
+
+    leads, follows, third = map(ScriptedController, (refuse, standby, standby))
+    async with serving(leads, follows, third):
+        voters = [leads.voter(), follows.voter()]
+        voters.append(unreachable() if is_third_dead else third.voter())
+        async with channel_to(*voters, request_timeout_ms=500) as channel:
+            poll = POLL.model_copy(update={"max_wait_ms": 0})
+            with pytest.raises(OperatingError) as refused:
+                await channel.fetch_metadata(poll)
+            assert refused.value.code is ErrorCode.FOREIGN_METADATA
+
+
 async def test_call_repeats_until_a_controller_becomes_active() -> None:
     controller = ScriptedController(standby)
     async with serving(controller), channel_to(controller.voter()) as channel:
