@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import posixpath
 import sys
-from collections.abc import Collection, Mapping
-from typing import Any, ClassVar, Final, Literal, Self
+from collections.abc import Mapping
+from typing import Any, Final, Literal, Self
 
-from pydantic import Field, PrivateAttr, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from kraftjbod.core.config_model import (
     HOUR_MS,
@@ -35,9 +35,6 @@ from kraftjbod.core.group_config import GroupConfig
 from kraftjbod.core.listener_config import (
     ANY_HOST,
     PROTOCOLS,
-    ListenerConfig,
-    listener_values,
-    served_listener_keys,
     upper_names,
 )
 from kraftjbod.core.node_config import (
@@ -49,11 +46,8 @@ from kraftjbod.core.node_config import (
 from kraftjbod.core.security_keys import (
     PLAINTEXT,
     PROTOCOL_MAP,
-    SSL,
-    protocol_of,
     require_plain,
 )
-from kraftjbod.core.ssl_config import SslConfig
 from kraftjbod.core.topic_config import (
     BROKER_KEYS,
     DEFAULT_MIN_INSYNC_REPLICAS,
@@ -146,6 +140,10 @@ class ControllerConfig(DynamicControllerConfig, NodeConfig):
         if voters and self.node_id not in voters:
             raise ValueError(f"node.id {self.node_id} is not in controller.quorum.voters")
         return self
+
+    @property
+    def controller_listener(self) -> str:
+        return self.endpoint.name
 
     @property
     def endpoint(self) -> Endpoint:
@@ -243,17 +241,15 @@ DYNAMIC_BROKER_KEYS: Final = DynamicBrokerConfig.keys()
 DYNAMIC_LIST_KEYS: Final = frozenset({CORDONED_LOG_DIRS})
 
 
-class BrokerConfig(DynamicBrokerConfig, GroupConfig, SslConfig, NodeConfig):
+class BrokerConfig(DynamicBrokerConfig, GroupConfig, NodeConfig):
     """Configuration of a broker daemon."""
-
-    served_protocols: ClassVar[Collection[str]] = (PLAINTEXT, SSL)
 
     broker_rack: str | None = None
     """New replicas of a partition are spread over racks."""
 
     inter_broker_listener_name: str | None = None
-    """Name of the listener for requests between brokers. If not set: PLAINTEXT, or else the first
-    listener whose security protocol is PLAINTEXT."""
+    """Name of the listener for requests between brokers, with the protocol PLAINTEXT or SSL. If not
+    set: PLAINTEXT, or else the first listener whose security protocol is PLAINTEXT."""
     broker_heartbeat_interval_ms: int = Field(default=2000, ge=1)
     """How often this broker sends a heartbeat to the active controller."""
     broker_session_timeout_ms: int = Field(default=9000, ge=1)
@@ -455,28 +451,6 @@ class BrokerConfig(DynamicBrokerConfig, GroupConfig, SslConfig, NodeConfig):
     num_replica_alter_log_dirs_threads: int | None = Field(default=None, ge=1)
     """Threads that move replicas between directories; as many as directories if not set."""
 
-    #: Values of single listeners, by upper-case name and by key.
-    _listener_values: Mapping[str, Mapping[str, str]] = PrivateAttr(default_factory=dict)
-
-    @classmethod
-    def from_properties(cls, values: Mapping[str, str], *, source: str, base_dir: str) -> Self:
-        """Parse ``values`` as :meth:`NodeConfig.from_properties` does.
-
-        :raises ConfigError: naming ``source`` and the keys; also for keys of single listeners.
-        """
-        config = super().from_properties(values, source=source, base_dir=base_dir)
-        names = [endpoint.name for endpoint in config.listeners]
-        config._listener_values = listener_values(
-            values, ListenerConfig.keys(), listeners=names, source=source
-        )
-        for name in names:
-            config.of_listener(name, source=f"{source}: listener.name.{name.lower()}")
-        return config
-
-    @classmethod
-    def served_keys(cls, values: Mapping[str, str]) -> Collection[str]:
-        return {*super().served_keys(values), *served_listener_keys(values, ListenerConfig.keys())}
-
     @field_validator("inter_broker_listener_name", mode="before")
     @classmethod
     def _name(cls, value: object) -> object:
@@ -546,16 +520,11 @@ class BrokerConfig(DynamicBrokerConfig, GroupConfig, SslConfig, NodeConfig):
                     f"{PROTOCOL_MAP} has no entry for {name}, and another listener is secure: add "
                     f"{name}:PLAINTEXT or {name}:SSL"
                 )
-        if PLAINTEXT not in protocols.values():
+        if PLAINTEXT not in protocols.values() and self.inter_broker_listener_name is None:
             raise ValueError(
-                "listeners has no listener whose protocol is PLAINTEXT, by which brokers speak to "
-                "each other: add one on a network that only the cluster reaches, and name it in "
-                "inter.broker.listener.name"
+                "listeners has no listener whose protocol is PLAINTEXT: name the one by which "
+                "brokers speak to each other in inter.broker.listener.name"
             )
-
-    def protocol_of(self, name: str) -> str:
-        """Return the security protocol of the listener with the upper-case name ``name``."""
-        return protocol_of(name, self.listener_security_protocol_map)
 
     def _require_own_cordons(self) -> None:
         if ALL_LOG_DIRS in self.cordoned_log_dirs:
@@ -567,17 +536,9 @@ class BrokerConfig(DynamicBrokerConfig, GroupConfig, SslConfig, NodeConfig):
                 f"Missing entries : {', '.join(missing)}"
             )
 
-    def of_listener(self, name: str, *, source: str = "listeners") -> ListenerConfig:
-        """Return the values for the listener ``name``: its own ones, else those of all listeners.
-
-        :param name: upper-case name.
-        :param source: origin of the values, for error messages.
-        :raises ConfigError: naming ``source`` and each key with a wrong value.
-        """
-        common = self.by_key()
-        values = {key: common[key] for key in sorted(ListenerConfig.keys())}
-        own = self._listener_values.get(name, {})
-        return parse_model(ListenerConfig, {**values, **own}, source)
+    @property
+    def node_listeners(self) -> tuple[str, ...]:
+        return (self.controller_listener, self.inter_broker_listener)
 
     @property
     def _listener_names(self) -> list[str]:

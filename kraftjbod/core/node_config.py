@@ -9,7 +9,7 @@ import posixpath
 from collections.abc import Collection, Mapping
 from ipaddress import ip_address
 from itertools import permutations
-from typing import Any, ClassVar, Final, Literal, NamedTuple, Self
+from typing import Any, Final, Literal, NamedTuple, Self
 
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
@@ -25,15 +25,22 @@ from kraftjbod.core.config_model import (
     parse_model,
     split_list,
 )
+from kraftjbod.core.errors import ConfigError
 from kraftjbod.core.ids import BrokerId
 from kraftjbod.core.kafka_keys import canonical_keys, require_servable
 from kraftjbod.core.listener_config import (
     ANY_HOST,
+    LISTENER_PREFIX,
+    ListenerConfig,
+    listener_values,
     require_addresses,
     require_protocol_map,
+    served_listener_keys,
     upper_names,
 )
-from kraftjbod.core.security_keys import PLAINTEXT, require_plain
+from kraftjbod.core.node_principals import NODE_PRINCIPALS_KEY, NodePrincipals
+from kraftjbod.core.security_keys import PLAINTEXT, PROTOCOL_MAP, SSL, protocol_of, require_plain
+from kraftjbod.core.ssl_config import SslConfig
 
 ALL_LOG_DIRS: Final = "*"
 #: Listener name of a bootstrap server, whose ``host:port`` has no name.
@@ -207,11 +214,8 @@ class DynamicNodeConfig(KeyedModel):
 DYNAMIC_NODE_KEYS: Final = DynamicNodeConfig.keys()
 
 
-class NodeConfig(DynamicNodeConfig, StorageSettings):
+class NodeConfig(DynamicNodeConfig, StorageSettings, SslConfig):
     """Configuration that brokers and controllers have in common."""
-
-    #: Security protocols that ``listeners`` may have.
-    served_protocols: ClassVar[Collection[str]] = (PLAINTEXT,)
 
     cluster_id: str | None = None
     """Expected cluster id: a node whose ``meta.properties`` has another one does not start."""
@@ -224,10 +228,15 @@ class NodeConfig(DynamicNodeConfig, StorageSettings):
     controller_listener_names: tuple[str, ...] = ("CONTROLLER",)
     """Names of the controllers' listeners."""
     listener_security_protocol_map: SplitText = ()
-    """``NAME:PROTOCOL``, with the protocols PLAINTEXT and SSL. SSL is for listeners of brokers that
-    serve clients. Names without an entry are PLAINTEXT if no listener is secure."""
+    """``NAME:PROTOCOL``, with the protocols PLAINTEXT and SSL, for listeners and for the names in
+    ``controller.listener.names``. Names without an entry are PLAINTEXT if no listener is secure."""
     security_inter_broker_protocol: str = PLAINTEXT
-    """PLAINTEXT; anything else is refused."""
+    """PLAINTEXT; anything else is refused. ``inter.broker.listener.name`` chooses the listener."""
+    cluster_node_principals: str | None = None
+    """Principals of brokers and controllers, with ``{id}`` in place of the node's id, such as
+    ``User:CN=broker-{id}``; several are separated by ``;``. Then each request that names its sender
+    is accepted from that node's principal only. If not set: by address, see
+    [cluster-members.md](cluster-members.md)."""
     cluster_action_allowed_hosts: tuple[str, ...] | None = None
     """Addresses, networks and names of hosts that may act as members of the cluster, or ``*`` for
     every host, see [cluster-members.md](cluster-members.md). If not set: this host, and those of
@@ -298,6 +307,9 @@ class NodeConfig(DynamicNodeConfig, StorageSettings):
     """When memory for requests or answers is short, the slowest connections are closed if they have
     occupied memory for this long."""
 
+    #: Values of single listeners, by upper-case name and by key.
+    _listener_values: Mapping[str, Mapping[str, str]] = PrivateAttr(default_factory=dict)
+
     @field_validator("listeners", "advertised_listeners", mode="before")
     @classmethod
     def _endpoints(cls, value: object) -> object:
@@ -305,6 +317,13 @@ class NodeConfig(DynamicNodeConfig, StorageSettings):
         if isinstance(parts, tuple):
             return tuple(Endpoint.parse(part) if isinstance(part, str) else part for part in parts)
         return parts
+
+    @field_validator("cluster_node_principals")
+    @classmethod
+    def _principals(cls, value: str | None) -> str | None:
+        if value is not None:
+            NodePrincipals.parse(value)
+        return value
 
     @field_validator("cluster_action_allowed_hosts", mode="before")
     @classmethod
@@ -316,9 +335,15 @@ class NodeConfig(DynamicNodeConfig, StorageSettings):
 
     @property
     def allowed_hosts(self) -> AllowedHosts | None:
-        """``cluster.action.allowed.hosts``, parsed; None if it is not set."""
+        """``cluster.action.allowed.hosts``, parsed; None if it is not set.
+
+        With ``cluster.node.principals`` every host is allowed by default, because certificates
+        identify the nodes.
+        """
         hosts = self.cluster_action_allowed_hosts
-        return None if hosts is None else AllowedHosts.parse(hosts)
+        if hosts is not None:
+            return AllowedHosts.parse(hosts)
+        return None if self.cluster_node_principals is None else AllowedHosts(is_every=True)
 
     @classmethod
     def from_properties(cls, values: Mapping[str, str], *, source: str, base_dir: str) -> Self:
@@ -328,20 +353,74 @@ class NodeConfig(DynamicNodeConfig, StorageSettings):
 
         :raises ConfigError: naming ``source`` and the keys.
         """
-        require_plain(
-            values, known=cls.served_keys(values), source=source, served=cls.served_protocols
-        )
+        require_plain(values, known=cls.served_keys(values), source=source, served=(PLAINTEXT, SSL))
         require_servable(values, source=source)
-        return super().from_properties(values, source=source, base_dir=base_dir)
+        config = super().from_properties(values, source=source, base_dir=base_dir)
+        names = {endpoint.name for endpoint in config.listeners}.union(
+            config.controller_listener_names
+        )
+        config._listener_values = listener_values(
+            values, ListenerConfig.keys(), listeners=names, source=source
+        )
+        for name in sorted(names):
+            config.of_listener(name, source=f"{source}: listener.name.{name.lower()}")
+        config.require_node_identity(source)
+        return config
 
     @classmethod
     def served_keys(cls, values: Mapping[str, str]) -> Collection[str]:
-        """Return the keys that this node reads: all keys of the model.
+        """Return the keys that this node reads: all keys of the model, and the keys in ``values``
+        whose names contain the name of a listener."""
+        return {*cls.keys(), *served_listener_keys(values, ListenerConfig.keys())}
 
-        A subclass adds the keys in ``values`` whose names contain the name of a listener.
+    def of_listener(self, name: str, *, source: str = "listeners") -> ListenerConfig:
+        """Return the values for the listener ``name``: its own ones, else those of all listeners.
+
+        :param name: upper-case name.
+        :param source: origin of the values, for error messages.
+        :raises ConfigError: naming ``source`` and each key with a wrong value.
         """
-        _ = values
-        return cls.keys()
+        common = self.by_key()
+        values = {key: common[key] for key in sorted(ListenerConfig.keys())}
+        own = self._listener_values.get(name, {})
+        return parse_model(ListenerConfig, {**values, **own}, source)
+
+    def protocol_of(self, name: str) -> str:
+        """Return the security protocol of the listener with the upper-case name ``name``."""
+        return protocol_of(name, self.listener_security_protocol_map)
+
+    @property
+    def controller_listener(self) -> str:
+        """Name of the listener by which brokers and controllers reach the controllers."""
+        return self.controller_listener_names[0]
+
+    @property
+    def node_listeners(self) -> tuple[str, ...]:
+        """Names of the listeners by which nodes reach each other, as far as this node uses them."""
+        return (self.controller_listener,)
+
+    @property
+    def node_principals(self) -> NodePrincipals | None:
+        """``cluster.node.principals``, parsed; None if it is not set."""
+        text = self.cluster_node_principals
+        return None if text is None else NodePrincipals.parse(text)
+
+    def require_node_identity(self, source: str) -> None:
+        """Require that ``cluster.node.principals`` can be verified.
+
+        :raises ConfigError: a listener between nodes does not require certificates.
+        """
+        if self.cluster_node_principals is None:
+            return
+        for name in self.node_listeners:
+            is_served = any(endpoint.name == name for endpoint in self.listeners)
+            auth = self.of_listener(name).ssl_client_auth
+            if self.protocol_of(name) != SSL or (is_served and auth != "required"):
+                raise ConfigError(
+                    f"{source}: {NODE_PRINCIPALS_KEY} needs certificates on the listener {name}: "
+                    f"add {name}:SSL to {PROTOCOL_MAP}, and set "
+                    f"{LISTENER_PREFIX}{name.lower()}.ssl.client.auth=required where it is served"
+                )
 
     @field_validator("controller_listener_names", mode="before")
     @classmethod
@@ -374,6 +453,8 @@ class NodeConfig(DynamicNodeConfig, StorageSettings):
     def _has_quorum(self) -> Self:
         if not self.listeners:
             raise ValueError("listeners names no address")
+        if not self.controller_listener_names:
+            raise ValueError("controller.listener.names names no listener: write CONTROLLER")
         require_addresses(self.listeners, self.advertised_listeners)
         if not (self.controller_quorum_voters or self.controller_quorum_bootstrap_servers):
             raise ValueError(

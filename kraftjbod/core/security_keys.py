@@ -64,9 +64,9 @@ _PARTS: Final = frozenset(
     }
 )
 _WHAT_TO_DO: Final = (
-    "Brokers serve PLAINTEXT and SSL to clients; brokers and controllers speak PLAINTEXT to each "
-    "other. Nothing is served in the clear that is configured as secure. Remove what asks for it "
-    "and keep these ports on a network that you trust, or behind a proxy that speaks TLS."
+    "Brokers and controllers serve PLAINTEXT and SSL. Nothing is served in the clear that is "
+    "configured as secure. Remove what asks for it and use SSL, or keep these ports on a network "
+    "that you trust."
 )
 
 
@@ -86,7 +86,7 @@ def require_plain(
     """Raise an error if ``values`` require security that is not served.
 
     :param known: keys of the models, which are validated there.
-    :param served: protocols of ``listeners``. Nodes speak PLAINTEXT to each other in any case.
+    :param served: protocols that listeners may have.
     :raises ConfigError: naming ``source`` and each such key.
     """
     problems = [*_secure_listeners(values, served)]
@@ -113,7 +113,7 @@ def _secure_listeners(values: Mapping[str, str], served: Collection[str]) -> Ite
     for key in _NAME_KEYS:
         for name in list_items(values.get(key, "")):
             protocol = _protocol_of(name, protocols)
-            if protocol != PLAINTEXT:
+            if protocol not in served:
                 yield f"{key} names {name}, whose protocol is {protocol}"
 
 

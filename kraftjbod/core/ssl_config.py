@@ -18,7 +18,7 @@ TLS_VERSIONS = ("TLSv1.2", "TLSv1.3")
 
 
 class SslConfig(KeyedModel):
-    """Keys of listeners whose security protocol is SSL."""
+    """Keys of listeners whose security protocol is SSL, and of connections to such listeners."""
 
     ssl_keystore_type: StoreType = "JKS"
     """Form of the keystore: PEM, PKCS12, or JKS, which is Kafka's default and stands for PKCS12
@@ -54,6 +54,9 @@ class SslConfig(KeyedModel):
     """Rules that map the distinguished name of a client's certificate to its principal:
     ``DEFAULT`` or ``RULE:pattern/replacement/[L|U]``, separated by commas. The first one that
     matches is used; a client whose name matches none is refused."""
+    ssl_endpoint_identification_algorithm: Literal["https", ""] = "https"
+    """Whether this node checks the host name in the certificate of another node that it connects
+    to: ``https``, or an empty value for no check."""
     ssl_handshake_timeout_ms: int = Field(default=10_000, ge=1)
     """A connection is closed if its TLS handshake takes longer."""
     ssl_store_check_interval_ms: int = Field(default=10_000, ge=100)
@@ -79,6 +82,11 @@ class SslConfig(KeyedModel):
     def _ssl_rules(cls, value: str) -> str:
         parse_principal_rules(value)
         return value
+
+    @field_validator("ssl_endpoint_identification_algorithm", mode="before")
+    @classmethod
+    def _ssl_identification(cls, value: object) -> object:
+        return value.lower() if isinstance(value, str) else value
 
     @field_validator("ssl_keystore_type", "ssl_truststore_type", mode="before")
     @classmethod

@@ -38,7 +38,6 @@ from kraftjbod.core.errors import KafkaStorageError, KraftJbodError
 from kraftjbod.core.ids import UNKNOWN_BROKER_EPOCH
 from kraftjbod.core.metadata_version import KRAFT_VERSION, KRAFT_VERSIONS, SUPPORTED_FEATURES
 from kraftjbod.core.node_config import Endpoint
-from kraftjbod.core.security_keys import SSL
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.daemon.broker_limits import broker_limits
 from kraftjbod.daemon.listener_limits import broker_listener_limits, memory_budget
@@ -49,13 +48,13 @@ from kraftjbod.daemon.runner import run_daemon
 from kraftjbod.daemon.tls.node_tls import NodeTls
 from kraftjbod.daemon.wiring.broker_disks import BrokerDisks, open_disks
 from kraftjbod.daemon.wiring.broker_wiring import BrokerWiring, build_wiring
+from kraftjbod.daemon.wiring.cluster_wiring import NodeDialers
 from kraftjbod.daemon.wiring.member_hosts import hosts_known_to_broker
 from kraftjbod.metadata.state import MetadataState
 from kraftjbod.net.cluster_peers import ClusterPeers
 from kraftjbod.net.connection_context import ConnectionContext
 from kraftjbod.net.kafka_server import kafka_server
 from kraftjbod.net.listener import Listener
-from kraftjbod.net.tls_transport import TlsSettings
 from kraftjbod.protocol.kafka_codec import ApiFeatures, Message, RequestHeader
 from kraftjbod.storage.replicas.dir_loading import LoadProgress
 
@@ -84,12 +83,17 @@ class BrokerServer:
         )
         #: The listeners by name.
         self._listeners: dict[str, Listener] = {}
-        self._tls = NodeTls(environment)
+        self._tls = NodeTls(config, environment)
         self._is_open = False
         self._parts = PartList(
             (
                 Part(name="log directories", start=self._open_disks, close=self._close_disks),
-                Part(name="certificates", close=self._tls.close),
+                Part(
+                    name="certificates",
+                    start=self._tls.open_listeners,
+                    close=self._tls.close,
+                    failed=self._tls.run_renewals,
+                ),
                 Part(
                     name="listener addresses",
                     start=self._bind_listeners,
@@ -146,6 +150,10 @@ class BrokerServer:
             self._tasks,
             answers=self._memory.answers,
             peers=self._peers,
+            dialers=NodeDialers(
+                brokers=self._tls.dialer_of(self._config.inter_broker_listener),
+                controllers=self._tls.dialer_of(self._config.controller_listener),
+            ),
         )
         self._parts.add(*self._hosting(wiring), *self._serving(wiring, self._disks))
 
@@ -264,7 +272,6 @@ class BrokerServer:
             await listener.start()
         self._is_open = True
         self._tasks.keep(partial(self._reset_lost, wiring.cluster.lifecycle), "lost_connections")
-        self._tasks.keep(self._tls.run_renewals, "tls_renewals")
         if self._config.storage_telemetry_enable:
             self._tasks.keep(wiring.apis.telemetry.run_emitter, "storage_telemetry")
         if self._config.group_telemetry_enable:
@@ -292,11 +299,6 @@ class BrokerServer:
     def _begin(self, work: Coroutine[Any, Any, Any], name: str) -> None:
         self._tasks.start(work, name)
 
-    async def _open_tls(self, name: str) -> TlsSettings | None:
-        if self._config.protocol_of(name) != SSL:
-            return None
-        return await self._tls.open_listener(self._config.of_listener(name), name)
-
     async def _bind_listener(self, endpoint: Endpoint) -> None:
         listener = kafka_server(
             host=endpoint.host,
@@ -310,7 +312,8 @@ class BrokerServer:
             limits=broker_listener_limits(
                 self._config, self._environment.max_open_files, endpoint.name
             ),
-            tls=await self._open_tls(endpoint.name),
+            tls=self._tls.settings_of(endpoint.name),
+            node_principals=self._config.node_principals,
         )
         await listener.bind()
         self._listeners[endpoint.name] = listener

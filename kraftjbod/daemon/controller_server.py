@@ -31,6 +31,7 @@ from kraftjbod.daemon.process.collector import Collector
 from kraftjbod.daemon.process.environment import Environment
 from kraftjbod.daemon.process.service_manager import dirs_text
 from kraftjbod.daemon.runner import run_daemon
+from kraftjbod.daemon.tls.node_tls import NodeTls
 from kraftjbod.daemon.wiring.log_dir_maker import make_log_dir
 from kraftjbod.daemon.wiring.member_hosts import hosts_known_to_controller
 from kraftjbod.daemon.wiring.quorum_wiring import QuorumWiring
@@ -83,11 +84,18 @@ class ControllerServer:
             config.allowed_hosts,
             known_hosts=hosts_known_to_controller(config, self._state, self._quorum_hosts),
         )
+        self._tls = NodeTls(config, environment)
         self._listener: Listener | None = None
         self._cluster_id = ""
         self._parts = PartList(
             (
                 Part(name="metadata dir", start=self._open_dir, close=self._close_dir),
+                Part(
+                    name="certificates",
+                    start=self._tls.open_listeners,
+                    close=self._tls.close,
+                    failed=self._tls.run_renewals,
+                ),
                 Part(name="controller", start=self._start_controller, close=self._stop_controller),
                 Part(
                     name="listener",
@@ -133,7 +141,13 @@ class ControllerServer:
 
     async def _start_controller(self) -> None:
         log_dir = self._log_dir
-        quorum = QuorumWiring(self._config, self._environment, log_dir, self._cluster_id)
+        quorum = QuorumWiring(
+            self._config,
+            self._environment,
+            log_dir,
+            self._cluster_id,
+            self._tls.dialer_of(self._config.controller_listener),
+        )
         await quorum.open()
         self._quorum = quorum
         features, voters = await log_dir.run_operation(
@@ -378,6 +392,8 @@ class ControllerServer:
             on_peer_closed=controller.connection_closed,
             memory=memory_budget(config),
             limits=controller_listener_limits(config, self._environment.max_open_files),
+            tls=self._tls.settings_of(config.endpoint.name),
+            node_principals=config.node_principals,
         )
 
 

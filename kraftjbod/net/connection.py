@@ -320,6 +320,18 @@ class Connection(asyncio.BufferedProtocol):
             self._memory.answers.hold(self, size_bytes, self._unread_bytes - size_bytes)
 
 
+class SecuringTransport(Protocol):
+    """A layer between an outgoing socket and its connection, such as TLS."""
+
+    @property
+    def secured(self) -> asyncio.Future[None]:
+        """Completed when the connection is secured. The exception is an ``OSError`` or a
+        ``RemoteProtocolError``."""
+
+    def abort(self) -> None:
+        """Close at once."""
+
+
 async def connect(
     host: str,
     port: int,
@@ -327,28 +339,42 @@ async def connect(
     make_receiver: Callable[[Connection], R],
     limits: ConnectionLimits,
     timeout_ms: int,
+    secure: Callable[[Connection], SecuringTransport] | None = None,
 ) -> R:
     """Connect to ``host:port`` and return the receiver that ``make_receiver`` creates.
 
-    :raises ConnectionLostError: the connection is not open within ``timeout_ms``.
+    :param secure: creates the layer between the socket and the connection; None for no layer.
+    :raises ConnectionLostError: the connection is not open, and secured, within ``timeout_ms``.
     """
     loop = asyncio.get_running_loop()
     made: list[R] = []
+    layers: list[SecuringTransport] = []
 
     def make(connection: Connection) -> R:
         made.append(make_receiver(connection))
         return made[0]
 
-    def factory() -> Connection:
-        return Connection(make_receiver=make, limits=limits)
+    def factory() -> asyncio.BaseProtocol:
+        connection = Connection(make_receiver=make, limits=limits)
+        if secure is None:
+            return connection
+        layers.append(secure(connection))
+        return cast(asyncio.BaseProtocol, layers[0])
 
+    is_open = False
     try:
         async with asyncio.timeout(timeout_ms / 1000):
             await loop.create_connection(factory, host, port)
+            for layer in layers:
+                await layer.secured
+        is_open = True
     except TimeoutError as e:
         raise ConnectionLostError(f"{host}:{port} did not answer within {timeout_ms} ms") from e
-    except OSError as e:
+    except (OSError, RemoteProtocolError) as e:
         raise ConnectionLostError(f"cannot connect to {host}:{port}: {e}") from e
+    finally:
+        for layer in () if is_open else layers:
+            layer.abort()
     return made[0]
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar, cast
 
@@ -23,7 +24,8 @@ from kraftjbod.core.errors import (
     RemoteProtocolError,
     RequestTimedOutError,
 )
-from kraftjbod.net.connection import Connection, ConnectionLimits, connect
+from kraftjbod.net.connection import Connection, ConnectionLimits
+from kraftjbod.net.dialer import PLAIN, Dialer
 from kraftjbod.protocol.framing import Frame
 from kraftjbod.protocol.kafka_codec import (
     OWN_SOFTWARE_NAME,
@@ -55,6 +57,10 @@ class _Waiting:
     response: asyncio.Future[Message]
 
 
+Login = Callable[["KafkaConnection", int], Awaitable[None]]
+"""Authenticates this side on a new connection, within a number of milliseconds."""
+
+
 class KafkaConnection:
     """A client connection to one broker, created by :meth:`connect`. A closed connection cannot be
     reopened."""
@@ -80,9 +86,13 @@ class KafkaConnection:
         timeout_ms: int,
         limits: ConnectionLimits = DEFAULT_CONNECTION_LIMITS,
         max_in_flight: int = 100,
+        dialer: Dialer = PLAIN,
+        login: Login | None = None,
     ) -> KafkaConnection:
-        """Connect and negotiate versions.
+        """Connect, negotiate versions, and log in.
 
+        :param dialer: opens the connection.
+        :param login: authenticates this side on the new connection, such as by SASL.
         :raises ConnectionLostError: the connection failed.
         :raises RequestTimedOutError: the broker accepts connections but does not answer.
         """
@@ -90,9 +100,13 @@ class KafkaConnection:
         def make(connection: Connection) -> KafkaConnection:
             return KafkaConnection(connection, client_id=client_id, max_in_flight=max_in_flight)
 
-        made = await connect(host, port, make_receiver=make, limits=limits, timeout_ms=timeout_ms)
+        made = await dialer.connect(
+            host, port, make_receiver=make, limits=limits, timeout_ms=timeout_ms
+        )
         try:
             await made._negotiate(timeout_ms)
+            if login is not None:
+                await login(made, timeout_ms)
         except BaseException:
             made.close()
             raise

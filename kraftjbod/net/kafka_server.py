@@ -2,8 +2,8 @@
 
 Decodes requests, passes them to the injected handler and encodes its responses. ApiVersions is
 answered here from the versions of the codec and the given features. Requests for members of the
-cluster (cluster_actions.py) are refused to all other hosts (cluster_peers.py), without decoding the
-body where possible.
+cluster (cluster_actions.py) are refused to all other hosts (cluster_peers.py) and, with node
+principals, to all other principals (node_identity.py), without decoding the body where possible.
 
 A handler maps every expected error to a response. Any other exception is a bug:
 ``request_handler_failed`` is logged and the connection closed.
@@ -17,7 +17,9 @@ from functools import partial
 from typing import Any, Final
 
 from kraftjbod.core.errors import RemoteProtocolError
+from kraftjbod.core.ids import BrokerId
 from kraftjbod.core.loop.work_slices import WorkSlices, in_slices
+from kraftjbod.core.node_principals import NodePrincipals
 from kraftjbod.net.authentication import AuthenticationLimits, HeldRequests, MakeAuthenticator
 from kraftjbod.net.cluster_actions import (
     fetching_replica,
@@ -33,6 +35,7 @@ from kraftjbod.net.connection_context import ConnectionContext
 from kraftjbod.net.connection_quotas import ConnectionQuotas
 from kraftjbod.net.listener import Listener, ListenerLimits
 from kraftjbod.net.memory_budget import MemoryBudget
+from kraftjbod.net.node_identity import NodeIdentity
 from kraftjbod.net.request_session import PendingRequest, RequestSession
 from kraftjbod.net.tls_transport import TlsSettings
 from kraftjbod.protocol.framing import Buffer, Frame
@@ -50,7 +53,12 @@ from kraftjbod.protocol.kafka_codec import (
     encode_long_arrays,
     encode_response,
 )
-from kraftjbod.protocol.messages import FetchRequest, WriteTxnMarkersRequest
+from kraftjbod.protocol.messages import (
+    FetchRequest,
+    ListOffsetsRequest,
+    OffsetForLeaderEpochRequest,
+    WriteTxnMarkersRequest,
+)
 
 Handler = Callable[[RequestHeader, Message, ConnectionContext], Awaitable[Message | None]]
 """Answers one request; None if the client expects no response (Produce with acks=0).
@@ -93,8 +101,10 @@ class _Requests:
         listener_name: str,
         security_protocol: str,
         peers: ClusterPeers,
+        identity: NodeIdentity,
     ) -> None:
         self._connection = connection
+        self._identity = identity
         self._peers = peers
         self._quotas = quotas
         self._handler = handler
@@ -121,6 +131,7 @@ class _Requests:
 
     def authenticated(self, principal: str) -> None:
         """Set the principal of requests that start from now on."""
+        self._identity.take_principal(principal)
         self._context = replace(self._context, principal=principal)
 
     def held_until_known(
@@ -155,17 +166,28 @@ class _Requests:
         return _encode(header, response)
 
     def _dispatch(self, header: RequestHeader, body: Message) -> Awaitable[Message | None]:
-        if isinstance(body, FetchRequest) and fetching_replica(body, header.api_version) >= 0:
-            if not self._is_member:
+        replica_id = _replica_of(header, body)
+        if replica_id >= 0 and isinstance(body, FetchRequest):
+            if not (self._is_member and self._identity.may_act_as(BrokerId(replica_id))):
                 return self._fetch_of_unknown_host(header, body)
             self._note_member(header, body)
+        elif replica_id >= 0 and not self._identity.may_act_as(BrokerId(replica_id)):
+            raise RemoteProtocolError(
+                self._identity.note_refused(
+                    api_name(header.api_key), self._connection.peer, BrokerId(replica_id)
+                )
+            )
         return self._handler(header, body, self._context)
 
     # --- members of the cluster ------------------------------------------------------------------
 
     @property
     def _is_member(self) -> bool:
-        return self._peers.allows(self._connection.peer_host)
+        return self._identity.is_known and self._peers.allows(self._connection.peer_host)
+
+    async def _is_admitted(self) -> bool:
+        """Return whether the client is a member; resolve host names first if they decide."""
+        return self._identity.is_known and await self._peers.admits(self._connection.peer_host)
 
     def _note_member(self, header: RequestHeader, body: FetchRequest) -> None:
         if not self._connection.is_privileged and self._is_broker(header, body):
@@ -174,10 +196,11 @@ class _Requests:
     async def _fetch_of_unknown_host(
         self, header: RequestHeader, body: FetchRequest
     ) -> Message | None:
-        if await self._peers.admits(self._connection.peer_host):
+        replica_id = BrokerId(fetching_replica(body, header.api_version))
+        if self._identity.may_act_as(replica_id) and await self._is_admitted():
             self._note_member(header, body)
             return await self._handler(header, body, self._context)
-        self._note_refused(header)
+        self._note_refused(header, replica_id)
         return refuse_fetch(body, header.api_version)
 
     async def _answer_unknown_host(self, request: PendingRequest) -> Sequence[Buffer] | None:
@@ -187,12 +210,11 @@ class _Requests:
 
         :raises RemoteProtocolError: the refused request is too large to be decoded for a response.
         """
-        if await self._peers.admits(self._connection.peer_host):
+        if await self._is_admitted():
             return await self._answer_in_slices(request, is_hot=False)
         header = decode_request_header(request.frame)
         request.api = api_name(header.api_key)
-        self._note_refused(header)
-        text = refusal_text(request.api, self._connection.peer_host)
+        text = self._note_refused(header)
         response = refuse_undecoded(header.api_key, text)
         if response is None:
             if len(request.frame) > _LARGE_FRAME_BYTES:
@@ -202,8 +224,22 @@ class _Requests:
             response = refuse_markers(body)
         return _encode(header, response)
 
-    def _note_refused(self, header: RequestHeader) -> None:
-        self._peers.note_refused(api_name(header.api_key), self._connection.peer)
+    def _note_refused(self, header: RequestHeader, claimed: BrokerId | None = None) -> str:
+        """Log a refused request for members, and return the text for the client."""
+        api, connection = api_name(header.api_key), self._connection
+        if not self._identity.may_act_as(claimed):
+            return self._identity.note_refused(api, connection.peer, claimed)
+        self._peers.note_refused(api, connection.peer)
+        return refusal_text(api, connection.peer_host)
+
+
+def _replica_of(header: RequestHeader, body: Message) -> int:
+    """Return the id of the broker that sent the request as a replica; negative for a client."""
+    if isinstance(body, FetchRequest):
+        return fetching_replica(body, header.api_version)
+    if isinstance(body, (ListOffsetsRequest, OffsetForLeaderEpochRequest)):
+        return body.replica_id
+    return -1
 
 
 def _decode(request: PendingRequest) -> tuple[RequestHeader, Message | None]:
@@ -230,6 +266,7 @@ def kafka_server(
     authenticator: MakeAuthenticator | None = None,
     authentication_limits: AuthenticationLimits = DEFAULT_AUTHENTICATION_LIMITS,
     tls: TlsSettings | None = None,
+    node_principals: NodePrincipals | None = None,
 ) -> Listener:
     """Create a listener for Kafka's protocol on one port, without starting the listener.
 
@@ -242,6 +279,7 @@ def kafka_server(
         it is authenticated. Without it the principal comes from the TLS handshake, or is
         ``User:ANONYMOUS``.
     :param tls: settings of a listener with TLS; None for plaintext.
+    :param node_principals: the principals of nodes. None accepts each principal as a node's.
     """
     protocol = "PLAINTEXT" if tls is None else "SSL"
 
@@ -255,6 +293,7 @@ def kafka_server(
             listener_name,
             protocol,
             peers,
+            NodeIdentity(node_principals),
         )
         connection.on_handshake = requests.authenticated
         answer, is_large = requests.answer, may_be_large

@@ -16,6 +16,7 @@ from typing import Generic, TypeVar
 from kraftjbod.core.errors import ConnectionLostError, OperatingError, RequestTimedOutError
 from kraftjbod.core.loop.task_end import raise_task_error
 from kraftjbod.core.loop.timing import ExponentialBackoff
+from kraftjbod.net.dialer import PLAIN, Dialer
 from kraftjbod.net.rpc_client import RpcClient
 from kraftjbod.protocol.rpc_messages import RpcRequest
 
@@ -40,12 +41,14 @@ class PeerLink(Generic[T]):
         max_batch_bytes: int,
         on_lost: Callable[[], None],
         on_refused: Callable[[OperatingError], None],
+        dialer: Dialer = PLAIN,
     ) -> None:
         """:param make_request: returns the request that carries some messages.
         :param size_of: returns the size of a message in bytes.
         :param timeout_ms: time limit of the peer to acknowledge messages.
         :param on_lost: called when the connection was lost or could not be opened.
         :param on_refused: called when the peer rejects the messages.
+        :param dialer: opens the connections.
         """
         self._address = f"{host}:{port}"
         self._make_request = make_request
@@ -58,7 +61,12 @@ class PeerLink(Generic[T]):
         self._on_lost = on_lost
         self._on_refused = on_refused
         self._client = RpcClient(
-            host, port, backoff=backoff, connect_timeout_ms=timeout_ms, on_lost=on_lost
+            host,
+            port,
+            backoff=backoff,
+            connect_timeout_ms=timeout_ms,
+            on_lost=on_lost,
+            dialer=dialer,
         )
         self._queue: deque[T] = deque()
         self._queued_bytes = 0

@@ -23,7 +23,8 @@ from kraftjbod.core.errors import (
     RequestTimedOutError,
 )
 from kraftjbod.core.loop.timing import ExponentialBackoff
-from kraftjbod.net.connection import Connection, ConnectionLimits, connect
+from kraftjbod.net.connection import Connection, ConnectionLimits
+from kraftjbod.net.dialer import PLAIN, Dialer
 from kraftjbod.protocol.framing import Frame
 from kraftjbod.protocol.rpc_codec import decode_response, encode_request
 from kraftjbod.protocol.rpc_messages import RpcRequest, RpcResponse
@@ -45,8 +46,11 @@ class RpcClient:
         max_in_flight: int = 100,
         limits: ConnectionLimits = DEFAULT_CONNECTION_LIMITS,
         on_lost: Callable[[], None] | None = None,
+        dialer: Dialer = PLAIN,
     ) -> None:
-        """:param on_lost: called when a connection closes that this side did not close."""
+        """:param on_lost: called when a connection closes that this side did not close.
+        :param dialer: opens the connections.
+        """
         self._host = host
         self._port = port
         self._backoff = backoff
@@ -54,6 +58,7 @@ class RpcClient:
         self._max_in_flight = max_in_flight
         self._limits = limits
         self._on_lost = on_lost
+        self._dialer = dialer
         self._link: _Link | None = None
         self._connecting = asyncio.Lock()
         #: Number of connections in a row that failed or brought no response.
@@ -111,7 +116,7 @@ class RpcClient:
             if self._is_closed:
                 raise ConnectionLostError(f"the client of {self._host}:{self._port} is closed")
             try:
-                self._link = await connect(
+                self._link = await self._dialer.connect(
                     self._host,
                     self._port,
                     make_receiver=self._make_link,

@@ -6,28 +6,35 @@ does not delay a heartbeat. Each response is sent when it is ready.
 The handler gets the id of the connection, and ``on_peer_closed`` gets the connections that their
 peers closed. No request of such a connection starts after that.
 
-Only members of the cluster are served (cluster_peers.py). Requests of other hosts are refused
-without decoding the body. An :class:`OperatingError` from the handler becomes an error envelope.
-Any other exception is a bug: ``request_handler_failed`` is logged and the connection closed.
+Only members of the cluster are served: by the principal of their certificate if node principals are
+given (node_identity.py), and by address (cluster_peers.py). Requests of others are refused without
+decoding the body. With node principals, a request that names its sender is served only to that
+node's principal. An :class:`OperatingError` from the handler becomes an error envelope. Any other
+exception is a bug: ``request_handler_failed`` is logged and the connection closed.
 """
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 from kraftjbod.core.errors import ErrorCode, OperatingError
-from kraftjbod.core.ids import ConnectionId
+from kraftjbod.core.ids import BrokerId, ConnectionId
+from kraftjbod.core.node_principals import NodePrincipals
 from kraftjbod.net.cluster_actions import REFUSED, refusal_text
 from kraftjbod.net.cluster_peers import EVERY_HOST_ALLOWED, ClusterPeers
 from kraftjbod.net.connection import Connection, ConnectionLimits
 from kraftjbod.net.connection_quotas import QuotaLimits
 from kraftjbod.net.listener import Listener, ListenerLimits
 from kraftjbod.net.memory_budget import MemoryBudget
+from kraftjbod.net.node_identity import NodeIdentity
 from kraftjbod.net.request_session import PendingRequest, RequestSession, SessionLimits
+from kraftjbod.net.tls_transport import TlsSettings
 from kraftjbod.protocol.framing import Buffer
 from kraftjbod.protocol.rpc_codec import (
+    IncomingRequest,
     decode_request,
     encode_error,
     encode_response,
@@ -53,10 +60,42 @@ def _ignore(_connection_id: ConnectionId, _is_reset: bool) -> None:
     """Do nothing: the default of ``on_peer_closed``."""
 
 
-def _refuse(pending: PendingRequest, connection: Connection, peers: ClusterPeers) -> Buffer:
+async def _refusal(
+    connection: Connection, identity: NodeIdentity, peers: ClusterPeers, pending: PendingRequest
+) -> Buffer | None:
+    """Return the refusal of a request that no member sent, None for a member's. Sets
+    ``pending.api`` for a refused request."""
+    if identity.is_known and await peers.admits(connection.peer_host):
+        return None
     correlation_id, pending.api = request_head(pending.frame)
+    if not identity.is_known:
+        return _refuse_principal(connection, identity, correlation_id, pending.api, None)
     peers.note_refused(pending.api, connection.peer)
     text = refusal_text(pending.api, connection.peer_host)
+    return encode_error(correlation_id, OperatingError(text, code=REFUSED))
+
+
+def _unsupported(request: IncomingRequest) -> Buffer:
+    unknown = OperatingError(
+        f"{request.api!r} version {request.version} is not served here",
+        code=ErrorCode.UNSUPPORTED_VERSION,
+    )
+    return encode_error(request.correlation_id, unknown)
+
+
+def _refuse_principal(
+    connection: Connection,
+    identity: NodeIdentity,
+    correlation_id: int,
+    api: str,
+    claimed: BrokerId | None,
+) -> Buffer:
+    """Return the refusal of a request, and close the connection after it.
+
+    The sender may have another certificate by now, which only a new connection uses.
+    """
+    text = identity.note_refused(api, connection.peer, claimed)
+    asyncio.get_running_loop().call_soon(connection.close, "its principal is not that of the node")
     return encode_error(correlation_id, OperatingError(text, code=REFUSED))
 
 
@@ -77,6 +116,8 @@ def rpc_server(
     on_peer_closed: PeerClosed = _ignore,
     memory: MemoryBudget | None = None,
     limits: ListenerLimits = DEFAULT_LIMITS,
+    tls: TlsSettings | None = None,
+    node_principals: NodePrincipals | None = None,
 ) -> Listener:
     """Create a listener for this project's RPC on one port, without starting the listener.
 
@@ -85,23 +126,29 @@ def rpc_server(
     :param on_peer_closed: called with the id of a connection that its peer closed, and whether by a
         reset. Not called for connections that this side closed.
     :param memory: budget of the daemon, if several listeners share it.
+    :param tls: settings of a listener with TLS; None for plaintext.
+    :param node_principals: the principals of nodes. None serves each principal.
     """
 
     numbers = itertools.count(1)
 
     async def answer(
-        connection: Connection, connection_id: ConnectionId, pending: PendingRequest
+        connection: Connection,
+        connection_id: ConnectionId,
+        identity: NodeIdentity,
+        pending: PendingRequest,
     ) -> Sequence[Buffer]:
-        if not await peers.admits(connection.peer_host):
-            return [_refuse(pending, connection, peers)]
+        refusal = await _refusal(connection, identity, peers, pending)
+        if refusal is not None:
+            return [refusal]
         request = decode_request(pending.frame)
         pending.api = request.api
         if request.body is None:
-            unknown = OperatingError(
-                f"{request.api!r} version {request.version} is not served here",
-                code=ErrorCode.UNSUPPORTED_VERSION,
-            )
-            return [encode_error(request.correlation_id, unknown)]
+            return [_unsupported(request)]
+        sender = request.body.sender_node_id
+        if not identity.may_act_as(sender):
+            call = request.correlation_id, request.api
+            return [_refuse_principal(connection, identity, *call, sender)]
         try:
             if not connection.is_privileged and is_broker(request.body):
                 server_listener.quotas.note_broker(connection)
@@ -112,10 +159,12 @@ def rpc_server(
 
     def make_session(connection: Connection) -> RequestSession:
         connection_id = ConnectionId(next(numbers))
+        identity = NodeIdentity(node_principals)
+        connection.on_handshake = identity.take_principal
         connection.on_peer_closed = partial(on_peer_closed, connection_id)
         return server_listener.session(
             connection,
-            partial(answer, connection, connection_id),
+            partial(answer, connection, connection_id, identity),
             in_order=False,
             may_be_large=may_be_answered_at_length,
         )
@@ -127,5 +176,6 @@ def rpc_server(
         make_session=make_session,
         limits=limits,
         memory=memory,
+        tls=tls,
     )
     return server_listener

@@ -1,13 +1,14 @@
-"""LOOP. TLS of one accepted connection: a layer between the socket's transport and ``Connection``.
+"""LOOP. TLS of one connection: a layer between the socket's transport and ``Connection``.
 
-* The connection exists before its handshake, so that the limits of connections include it.
+* An accepted connection exists before its handshake, so that the limits of connections include it.
+  An outgoing one (dialer.py) is created after its handshake.
 * Records are encrypted as the socket drains, at most :data:`SLICE_BYTES` at once. The size of the
   write buffer includes bytes that are not encrypted yet, so that the memory budget is exact within
   256 KiB per connection.
 * At most :data:`STEPS_PER_ITERATION` handshakes advance in one iteration of the event loop, so that
   thousands of clients that reconnect at once delay no heartbeat.
 * A pause of reading holds back decrypted bytes from the beginning on, but never the handshake.
-* A failed handshake is logged with address, listener and reason.
+* A failed handshake of an accepted connection is logged with address, listener and reason.
 
 A stream that ends without close_notify ends like any other one: every frame has a length, so that
 no truncated request is processed. ADR 109 has the alternatives.
@@ -40,7 +41,7 @@ _RECORD_BYTES: Final = 16 * 1024
 STEPS_PER_ITERATION: Final = 2
 #: First byte of each record of a handshake.
 _HANDSHAKE: Final = 0x16
-_HINTS: Final = {
+_ACCEPTED_HINTS: Final = {
     "PEER_DID_NOT_RETURN_A_CERTIFICATE": (
         "the client sent no certificate, and ssl.client.auth=required demands one"
     ),
@@ -53,6 +54,21 @@ _HINTS: Final = {
     "SSLV3_ALERT_CERTIFICATE_EXPIRED": "the certificate of this listener expired",
     "NO_SHARED_CIPHER": "client and listener have no cipher suite in common",
     "UNSUPPORTED_PROTOCOL": "the client's TLS versions are not in ssl.enabled.protocols",
+}
+_DIALED_HINTS: Final = {
+    "CERTIFICATE_VERIFY_FAILED": (
+        "the certificate of the listener is not signed by a certificate of this node's truststore, "
+        "expired, or has another host name"
+    ),
+    "WRONG_VERSION_NUMBER": "the listener does not speak TLS: it may be PLAINTEXT",
+    "TLSV1_ALERT_UNKNOWN_CA": "the listener does not trust this node's certificate",
+    "TLSV13_ALERT_CERTIFICATE_REQUIRED": "the listener demands a certificate: set a keystore",
+    "SSLV3_ALERT_BAD_CERTIFICATE": "the listener refused this node's certificate",
+    "SSLV3_ALERT_CERTIFICATE_UNKNOWN": "the listener refused this node's certificate",
+    "SSLV3_ALERT_CERTIFICATE_EXPIRED": "this node's certificate expired",
+    "SSLV3_ALERT_HANDSHAKE_FAILURE": (
+        "listener and node have no cipher suite in common, or the listener demands a certificate"
+    ),
 }
 
 
@@ -85,14 +101,18 @@ class HandshakeTurns:
             self._schedule()
 
 
+def _no_principal(_certificate: bytes | None) -> str:
+    return ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsSettings:
-    """TLS of one listener."""
+    """TLS of one listener, or of connections to it."""
 
     listener_name: str
     context: Callable[[], ssl.SSLContext]
     """Returns the context for a new connection."""
-    principal_of: Callable[[bytes | None], str]
+    principal_of: Callable[[bytes | None], str] = _no_principal
     """Maps the client's certificate (DER; None without one) to a principal. Raises ``ValueError``
     if there is none for it."""
     handshake_timeout_ms: int = 10_000
@@ -107,12 +127,21 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         connection: Connection,
         settings: TlsSettings,
         turns: HandshakeTurns,
+        *,
+        dialed_host: str | None = None,
     ) -> None:
+        """:param dialed_host: host name of an outgoing connection; None for an accepted one."""
         super().__init__()
+        self._dialed_host = dialed_host
+        #: Whether the connection was notified of its begin.
+        self._is_made = False
         self._connection = connection
         self._settings = settings
         self._turns = turns
         self._loop = asyncio.get_running_loop()
+        #: Completed after the handshake of an outgoing connection. It gets a
+        #: ``RemoteProtocolError`` or an ``OSError`` if the handshake fails.
+        self.secured: asyncio.Future[None] = self._loop.create_future()
         self._socket: asyncio.Transport | None = None
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
@@ -140,6 +169,10 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
 
     def __repr__(self) -> str:
         return f"<TlsTransport {self._connection.peer} secured={self._is_secured}>"
+
+    @property
+    def _peer_kind(self) -> str:
+        return "client" if self._dialed_host is None else "listener"
 
     # --- transport of the connection -------------------------------------------------------------
 
@@ -191,6 +224,8 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
     def abort(self) -> None:
         self._is_closing = self._is_finished = True
         self._drop_queue()
+        if not self.secured.cancel() and not self.secured.cancelled():
+            self.secured.exception()  # The caller may have stopped waiting for it.
         if self._socket is not None:
             self._socket.abort()
 
@@ -198,10 +233,17 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._socket = cast(asyncio.Transport, transport)
+        if self._is_closing:  # The caller stopped waiting for an outgoing connection.
+            self._socket.abort()
+            return
         self._deadline = self._loop.call_later(
             self._settings.handshake_timeout_ms / 1000, self._time_out
         )
-        self._connection.connection_made(self)
+        if self._dialed_host is None:
+            self._make_connection()
+        else:
+            self._is_in_line = True
+            self._turns.add(self._advance_handshake)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return memoryview(shared_scratch())
@@ -226,7 +268,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
             self._end_if_read()
         elif self._first_byte is not None and not self._is_in_line:
             # A client that sent nothing is a probe of the port, such as a health check.
-            self._fail("the client closed the connection")
+            self._fail(f"the {self._peer_kind} closed the connection")
         return self._is_secured or self._is_in_line
 
     def pause_writing(self) -> None:
@@ -242,9 +284,17 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         self._drop_queue()
         if self._deadline is not None:
             self._deadline.cancel()
-        self._connection.connection_lost(self._failure or exc)
+        if self._dialed_host is not None and not self.secured.done():
+            end = ConnectionResetError("the listener closed the connection during the handshake")
+            self.secured.set_exception(self._failure or exc or end)
+        if self._is_made:
+            self._connection.connection_lost(self._failure or exc)
 
     # --- handshake -------------------------------------------------------------------------------
+
+    def _make_connection(self) -> None:
+        self._is_made = True
+        self._connection.connection_made(self)
 
     def _advance_handshake(self) -> None:
         self._is_in_line = False
@@ -253,17 +303,23 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         try:
             if self._tls is None:
                 self._tls = self._settings.context().wrap_bio(
-                    self._incoming, self._outgoing, server_side=True
+                    self._incoming,
+                    self._outgoing,
+                    server_side=self._dialed_host is None,
+                    server_hostname=self._dialed_host,
                 )
             self._tls.do_handshake()
         except ssl.SSLWantReadError:
             self._send()
             if self._has_ended:
-                self._fail("the client closed the connection")
+                self._fail(f"the {self._peer_kind} closed the connection")
             self._set_socket_reading()
             return
         except ssl.SSLError as e:
             self._fail(self._reason_of(e))
+            return
+        except ValueError as e:
+            self._fail(f"{self._dialed_host} is no host name: {e}")
             return
         self._complete_handshake(self._tls)
 
@@ -277,7 +333,11 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
             self._fail(str(e))
             return
         self._is_secured = True
+        if not self._is_made:
+            self._make_connection()
         self._connection.handshake_completed(principal)
+        if not self.secured.done():
+            self.secured.set_result(None)
         self._flush()
         self._resume()
 
@@ -288,12 +348,13 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         """Log the failed handshake, send the alert if there is one, and close."""
         if self._is_closing:
             return
-        _log.warning(
-            "tls_handshake_failed",
-            peer=self._connection.peer,
-            listener=self._settings.listener_name,
-            reason=reason,
-        )
+        if self._dialed_host is None:
+            _log.warning(
+                "tls_handshake_failed",
+                peer=self._connection.peer,
+                listener=self._settings.listener_name,
+                reason=reason,
+            )
         self._failure = RemoteProtocolError(f"the TLS handshake failed: {reason}")
         self._is_closing = self._is_finished = True
         self._send()
@@ -301,10 +362,11 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
             self._socket.close()
 
     def _reason_of(self, error: ssl.SSLError) -> str:
-        if self._first_byte != _HANDSHAKE:
+        if self._first_byte != _HANDSHAKE and self._dialed_host is None:
             return "the first byte is not TLS: the client may use security.protocol=PLAINTEXT"
         reason = getattr(error, "reason", None) or str(error)
-        hint = _HINTS.get(reason)
+        hints = _ACCEPTED_HINTS if self._dialed_host is None else _DIALED_HINTS
+        hint = hints.get(reason)
         if isinstance(error, ssl.SSLCertVerificationError):
             reason = f"{reason}: {error.verify_message}"
         return reason if hint is None else f"{hint} ({reason})"
@@ -363,14 +425,15 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
                 self._end()
 
     def _break_off(self, error: ssl.SSLError) -> None:
-        reason = getattr(error, "reason", None) or str(error)
+        # Under TLS 1.3 a node learns only here that its certificate was refused.
+        reason = self._reason_of(error)
         _log.warning(
             "tls_record_refused",
             peer=self._connection.peer,
             listener=self._settings.listener_name,
             reason=reason,
         )
-        self._failure = RemoteProtocolError(f"a TLS record is invalid: {reason}")
+        self._failure = RemoteProtocolError(f"a TLS record was refused: {reason}")
         self.abort()
 
     def _end_if_read(self) -> None:

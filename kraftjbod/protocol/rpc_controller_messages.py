@@ -41,6 +41,7 @@ class ControllerRegistrationRequest(RpcRequest):
     """
 
     api = "ControllerRegistration"
+    sender_field = "controller_id"
     Response = ControllerRegistrationResponse
 
     controller_id: WireBrokerId

@@ -107,6 +107,9 @@ class RpcRequest(RpcBody):
     #: A lower version to use if a controller of older software at the same level does not know the
     #: newer one. Nothing in the request may depend on the difference.
     enough: ClassVar[int | None] = None
+    #: Field with the id of the broker or controller that sends the request; None for requests that
+    #: do not name their sender.
+    sender_field: ClassVar[str | None] = None
     Response: ClassVar[type[RpcResponse]]
 
     metadata_log_id: WireUuid | None = None
@@ -117,6 +120,11 @@ class RpcRequest(RpcBody):
     it for itself. Only members of the cluster may send requests, so the text is trusted."""
     client_host: RepeatedText | None = None
     """Numeric address of that client."""
+
+    @property
+    def sender_node_id(self) -> BrokerId | None:
+        """Id of the node that sends the request; None if the request does not name it."""
+        return None if self.sender_field is None else getattr(self, self.sender_field)
 
     def again(self) -> Self:
         """Return the request to send after the response to this one was lost.
@@ -196,6 +204,7 @@ class BrokerRegistrationRequest(RpcRequest):
     """
 
     api = "BrokerRegistration"
+    sender_field = "broker_id"
     version = 4
     first_levels = {
         1: MetadataVersion.IV_3_6_IV2,
@@ -283,6 +292,7 @@ class BrokerHeartbeatRequest(RpcRequest):
     """
 
     api = "BrokerHeartbeat"
+    sender_field = "broker_id"
     version = 2
     first_levels = {
         0: MetadataVersion.IV_3_6_IV2,
@@ -346,6 +356,7 @@ class AssignReplicasToDirsRequest(RpcRequest):
     """Report the directories of the sender's replicas (KIP-858)."""
 
     api = "AssignReplicasToDirs"
+    sender_field = "broker_id"
     Response = AssignReplicasToDirsResponse
 
     broker_id: WireBrokerId
@@ -393,6 +404,7 @@ class AlterPartitionRequest(RpcRequest):
     """Request changes of the ISRs of partitions that the sender leads."""
 
     api = "AlterPartition"
+    sender_field = "broker_id"
     Response = AlterPartitionResponse
 
     broker_id: WireBrokerId
@@ -411,6 +423,7 @@ class AllocateProducerIdsRequest(RpcRequest):
     """Reserve the next block of producer ids for a broker (KIP-730)."""
 
     api = "AllocateProducerIds"
+    sender_field = "broker_id"
     Response = AllocateProducerIdsResponse
 
     broker_id: WireBrokerId

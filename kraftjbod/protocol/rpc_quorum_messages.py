@@ -180,6 +180,7 @@ class QuorumMessagesRequest(RpcRequest):
     """
 
     api = "QuorumMessages"
+    sender_field = "sender_id"
     Response = QuorumMessagesResponse
 
     cluster_id: RepeatedText
@@ -258,6 +259,7 @@ class FetchMetadataRequest(RpcRequest):
     """
 
     api = "FetchMetadata"
+    sender_field = "broker_id"
     Response = FetchMetadataResponse
 
     broker_id: WireBrokerId

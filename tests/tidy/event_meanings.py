@@ -30,7 +30,12 @@ MEANINGS: Final[Mapping[str, str]] = {
         "closed."
     ),
     "tls_record_refused": (
-        "A client sent a TLS record that cannot be decrypted. Its connection was closed."
+        "The other side of a connection sent a TLS record that cannot be decrypted, or refused the "
+        "certificate of this side, for the logged reason. The connection was closed."
+    ),
+    "node_principal_refused": (
+        "A connection sent a request of a broker or controller that its principal is not, by "
+        "cluster.node.principals. `claimed` is the id in the request. The request was refused."
     ),
     "unknown_config_key": "The node's file has a key that neither Kafka nor kraftjbod knows: a "
     "typing error, or a key of another version. The key is ignored.",

@@ -39,6 +39,7 @@ from kraftjbod.core.loop.timing import Clock
 from kraftjbod.core.request_limits import MAX_ITEMS_PER_REQUEST
 from kraftjbod.core.telemetry import Metrics, get_logger, shortened
 from kraftjbod.net.cluster_actions import fetching_replica
+from kraftjbod.net.connection_context import ConnectionContext
 from kraftjbod.net.memory_budget import Ledger
 from kraftjbod.protocol.messages import (
     FetchRequest,
@@ -128,7 +129,7 @@ class ProduceFetchApis:
         random_bytes: Callable[[int], bytes],
         closed_topics: frozenset[str] = frozenset(),
         member_topics: frozenset[str] = frozenset(),
-        is_member: Callable[[str], bool] = lambda _host: False,
+        is_member: Callable[[ConnectionContext], bool] = lambda _connection: False,
         selects_nearest: bool = False,
     ) -> None:
         """Create the handlers.
@@ -138,7 +139,7 @@ class ProduceFetchApis:
         :param answers: the byte budget for responses to all clients.
         :param closed_topics: topics without Produce: their leaders write them internally.
         :param member_topics: topics that only members of the cluster may write.
-        :param is_member: returns whether an address is that of a member.
+        :param is_member: returns whether a connection is a member's.
         :param selects_nearest: whether consumers with a rack are sent to the nearest replica
             (KIP-392).
         """
@@ -208,7 +209,7 @@ class ProduceFetchApis:
             return _UNKNOWN_ID
         if name in self._closed_topics:
             return _CLOSED
-        if name in self._member_topics and not self._is_member(context.connection.peer_host):
+        if name in self._member_topics and not self._is_member(context.connection):
             return _MEMBERS_ONLY
         return None
 

@@ -15,7 +15,8 @@ from typing import NamedTuple
 from kraftjbod.broker.cluster.metadata_cache import MetadataCache
 from kraftjbod.core.errors import ConnectionLostError
 from kraftjbod.core.ids import BrokerEpoch, BrokerId
-from kraftjbod.net.kafka_client import KafkaConnection
+from kraftjbod.net.dialer import PLAIN, Dialer
+from kraftjbod.net.kafka_client import KafkaConnection, Login
 
 
 class _Peer(NamedTuple):
@@ -26,10 +27,24 @@ class _Peer(NamedTuple):
 
 
 class BrokerConnector:
-    def __init__(self, *, broker_id: BrokerId, cache: MetadataCache, listener_name: str) -> None:
+    def __init__(
+        self,
+        *,
+        broker_id: BrokerId,
+        cache: MetadataCache,
+        listener_name: str,
+        dialer: Dialer = PLAIN,
+        login: Login | None = None,
+    ) -> None:
+        """:param listener_name: the listener of other brokers that is used.
+        :param dialer: opens the connections.
+        :param login: authenticates this broker on each new connection.
+        """
         self._broker_id = broker_id
         self._cache = cache
         self._listener_name = listener_name
+        self._dialer = dialer
+        self._login = login
         self._connections: dict[KafkaConnection, _Peer] = {}
         #: Attempts to connect that are in progress. A time of 0 ends one.
         self._attempts: dict[asyncio.Timeout, _Peer] = {}
@@ -54,6 +69,8 @@ class BrokerConnector:
                     endpoint.port,
                     client_id=f"broker-{self._broker_id}-{purpose}",
                     timeout_ms=timeout_ms,
+                    dialer=self._dialer,
+                    login=self._login,
                 )
         except TimeoutError as e:
             raise ConnectionLostError(f"broker {peer} was fenced or restarted") from e

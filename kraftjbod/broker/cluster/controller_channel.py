@@ -40,6 +40,7 @@ from kraftjbod.core.metadata_version import LATEST_METADATA_VERSION, MetadataVer
 from kraftjbod.core.node_config import Voter
 from kraftjbod.core.request_limits import MAX_FORWARDED_AT_ONCE
 from kraftjbod.core.telemetry import get_logger
+from kraftjbod.net.dialer import PLAIN, Dialer
 from kraftjbod.net.rpc_client import RpcClient
 from kraftjbod.protocol.rpc_config_messages import (
     ListPartitionReassignmentsRequestRpc,
@@ -93,6 +94,7 @@ class ControllerChannel:
         request_timeout_ms: int = 2_000,
         retry_backoff_ms: int = 20,
         retry_backoff_max_ms: int = 500,
+        dialer: Dialer = PLAIN,
     ) -> None:
         """Create a channel without connections.
 
@@ -103,6 +105,7 @@ class ControllerChannel:
         :param request_timeout_ms: time limit of a connection attempt, and of a metadata long-poll
             beyond its ``max_wait_ms``. If another request has no response after half of this time,
             the other voters are asked whether one of them is active.
+        :param dialer: opens the connections.
         """
         assert addresses, "a broker needs a controller"
         self._configured = tuple(addresses)
@@ -115,6 +118,7 @@ class ControllerChannel:
         self._level = level
         self._log_id = log_id
         self._request_timeout_ms = request_timeout_ms
+        self._dialer = dialer
         self._backoff = ExponentialBackoff(
             initial_ms=retry_backoff_ms, max_ms=retry_backoff_max_ms, random_unit=random_unit
         )
@@ -273,6 +277,7 @@ class ControllerChannel:
                 backoff=self._backoff,
                 connect_timeout_ms=self._request_timeout_ms,
                 on_lost=partial(self._connection_lost, purpose),
+                dialer=self._dialer,
             )
         return client
 

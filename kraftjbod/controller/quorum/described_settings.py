@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kraftjbod.core.config import DYNAMIC_CONTROLLER_KEYS, ControllerConfig, DynamicControllerConfig
-from kraftjbod.core.config_model import config_text
+from kraftjbod.core.config_model import ConfigType, config_text, config_types
 from kraftjbod.metadata.records import ResourceType
 from kraftjbod.metadata.state import Configs
 from kraftjbod.protocol.rpc_config_messages import ConfigSource
@@ -15,12 +15,15 @@ _DEFAULTS = {
     str(field.alias): None if field.is_required() else field.default
     for field in ControllerConfig.model_fields.values()
 }
+_TYPES = config_types(ControllerConfig)
 
 
 def described_settings(
     config: ControllerConfig, settings: DynamicControllerConfig, configs: Configs
 ) -> tuple[DescribedConfig, ...]:
     """Return each key with its value, source and synonyms, as in DescribeConfigs, sorted by key.
+
+    Passwords and keys have neither value nor synonyms.
 
     :param config: the controller's file.
     :param settings: the dynamic settings that apply now.
@@ -36,7 +39,7 @@ def _described(
     synonyms = tuple(_synonyms(key, config, configs))
     return DescribedConfig(
         name=key,
-        value=None if value is None else config_text(value),
+        value=None if value is None or _is_secret(key) else config_text(value),
         source=synonyms[0].source if synonyms else ConfigSource.DEFAULT,
         is_read_only=key not in DYNAMIC_CONTROLLER_KEYS,
         synonyms=synonyms,
@@ -44,7 +47,9 @@ def _described(
 
 
 def _synonyms(key: str, config: ControllerConfig, configs: Configs) -> Iterator[ConfigSynonym]:
-    """Yield the values of a key from all sources, the one that applies first."""
+    """Yield the values of a key from all sources, the one that applies first; none of a secret."""
+    if _is_secret(key):
+        return
     if key in DYNAMIC_CONTROLLER_KEYS:
         for name, source in (
             (str(config.node_id), ConfigSource.DYNAMIC_BROKER),
@@ -59,3 +64,8 @@ def _synonyms(key: str, config: ControllerConfig, configs: Configs) -> Iterator[
     default = _DEFAULTS[key]
     if default is not None:
         yield ConfigSynonym(name=key, value=config_text(default), source=ConfigSource.DEFAULT)
+
+
+def _is_secret(key: str) -> bool:
+    """Return whether the values of ``key`` are passwords or keys, which no response contains."""
+    return _TYPES[key] is ConfigType.PASSWORD

@@ -1,4 +1,4 @@
-"""WIRE. ``TlsContext``: the context of a listener's connections, from its configuration.
+"""WIRE. ``TlsContexts``: the contexts of a listener and of connections to it, from configuration.
 
 The private key reaches OpenSSL through a file in memory, because Python's ``ssl`` loads keys from
 files only.
@@ -10,7 +10,7 @@ import contextlib
 import datetime
 import os
 import ssl
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,7 +19,12 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from kraftjbod.core.errors import ConfigError
 from kraftjbod.core.ssl_config import SslConfig
-from kraftjbod.daemon.tls.stores import KeyMaterial, load_keystore, load_truststore
+from kraftjbod.daemon.tls.stores import (
+    KeyMaterial,
+    has_keystore,
+    load_keystore,
+    load_truststore,
+)
 
 _VERIFY: Final = {
     "none": ssl.CERT_NONE,
@@ -34,45 +39,83 @@ _TLS_1_3_SUITES: Final = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class TlsContext:
-    """A context, and when the first of its certificates expires."""
+class TlsContexts:
+    """Contexts from the same keys, and when the first of their certificates expires."""
 
-    context: ssl.SSLContext
+    server: ssl.SSLContext | None
+    """For accepted connections; None if the node does not serve the listener."""
+    client: ssl.SSLContext | None
+    """For connections to this listener of other nodes; None if the node opens none."""
     subject: str
-    """Name in the certificate of the listener."""
-    expires: datetime.datetime
-    """When the first certificate of the chain expires, in UTC."""
+    """Name in the certificate; empty without one."""
+    expires: datetime.datetime | None
+    """When the first certificate of the chain expires, in UTC; None without one."""
 
 
-def load_context(config: SslConfig) -> TlsContext:
-    """Create the context of a listener. Reads files, so that the event loop does not call it.
+def load_contexts(config: SslConfig, *, serves: bool, dials: bool) -> TlsContexts:
+    """Create the contexts of a listener. Reads files, so that the event loop does not call it.
 
+    :param serves: whether the node serves the listener.
+    :param dials: whether the node connects to this listener of other nodes.
     :raises ConfigError: keys, certificates or settings cannot be used.
     """
-    material = load_keystore(config)
+    material = load_keystore(config) if serves or has_keystore(config) else None
     trusted = load_truststore(config)
+    chain = () if material is None else material.chain
+    return TlsContexts(
+        _server_context(config, material, trusted) if serves else None,
+        _client_context(config, material, trusted) if dials else None,
+        chain[0].subject.rfc4514_string() if chain else "",
+        min((one.not_valid_after_utc for one in chain), default=None),
+    )
+
+
+def _server_context(
+    config: SslConfig, material: KeyMaterial | None, trusted: Sequence[x509.Certificate]
+) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_CIPHER_SERVER_PREFERENCE
-    versions = [_VERSIONS[name] for name in config.ssl_enabled_protocols]
-    context.minimum_version, context.maximum_version = min(versions), max(versions)
-    _set_ciphers(context, config.ssl_cipher_suites)
-    _load_key(context, material)
+    context.options |= ssl.OP_CIPHER_SERVER_PREFERENCE
+    _apply(context, config, material, trusted)
     if config.ssl_client_auth != "none" and not trusted:
         raise ConfigError(
             f"ssl.client.auth={config.ssl_client_auth} needs ssl.truststore.location or "
             "ssl.truststore.certificates: without them no client's certificate could be verified"
         )
+    context.verify_mode = _VERIFY[config.ssl_client_auth]
+    return context
+
+
+def _client_context(
+    config: SslConfig, material: KeyMaterial | None, trusted: Sequence[x509.Certificate]
+) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = config.ssl_endpoint_identification_algorithm == "https"
+    _apply(context, config, material, trusted)
+    if not trusted:
+        raise ConfigError(
+            "connections to other nodes need ssl.truststore.location or "
+            "ssl.truststore.certificates: without them no node's certificate could be verified"
+        )
+    return context
+
+
+def _apply(
+    context: ssl.SSLContext,
+    config: SslConfig,
+    material: KeyMaterial | None,
+    trusted: Sequence[x509.Certificate],
+) -> None:
+    context.options |= ssl.OP_NO_RENEGOTIATION
+    versions = [_VERSIONS[name] for name in config.ssl_enabled_protocols]
+    context.minimum_version, context.maximum_version = min(versions), max(versions)
+    _set_ciphers(context, config.ssl_cipher_suites)
+    if material is not None:
+        _load_key(context, material)
     if trusted:
         pem = b"".join(one.public_bytes(Encoding.PEM) for one in trusted)
         context.load_verify_locations(cadata=pem.decode())
         # Each certificate of a truststore is an anchor, as in Java, not only roots.
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-    context.verify_mode = _VERIFY[config.ssl_client_auth]
-    return TlsContext(
-        context,
-        material.chain[0].subject.rfc4514_string(),
-        min(one.not_valid_after_utc for one in material.chain),
-    )
 
 
 def _load_key(context: ssl.SSLContext, material: KeyMaterial) -> None:

@@ -5,12 +5,14 @@
 * The contents of files are compared, not their times, whose resolution can hide a change.
 * Contents that cannot be used are reported once, and the last usable ones stay in use.
 * Each new handshake uses the newest contents. Open connections keep their session.
+* A node that connects to the same listener of other nodes uses the same keys for both sides.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
+import math
 import ssl
 from collections.abc import Callable
 from typing import Final, TypeVar
@@ -20,7 +22,7 @@ from kraftjbod.core.listener_config import ListenerConfig
 from kraftjbod.core.loop.timing import Clock
 from kraftjbod.core.ssl_principal_rules import parse_principal_rules, principal_name
 from kraftjbod.core.telemetry import get_logger
-from kraftjbod.daemon.tls.contexts import TlsContext, distinguished_name, load_context
+from kraftjbod.daemon.tls.contexts import TlsContexts, distinguished_name, load_contexts
 from kraftjbod.daemon.tls.stores import read_store_file
 from kraftjbod.net.connection_context import ANONYMOUS
 from kraftjbod.net.tls_transport import TlsSettings
@@ -41,13 +43,15 @@ class ListenerTls:
         self,
         config: ListenerConfig,
         name: str,
-        loaded: TlsContext,
+        loaded: TlsContexts,
         contents: bytes,
         *,
         executor: LogDirExecutor,
         clock: Clock,
     ) -> None:
-        """:param contents: digest of the files from which ``loaded`` was created."""
+        """:param loaded: contexts for the sides of connections that the node needs.
+        :param contents: digest of the files from which ``loaded`` was created.
+        """
         self._config = config
         self._name = name
         self._loaded = loaded
@@ -56,10 +60,17 @@ class ListenerTls:
         self._clock = clock
         #: When the coming expiry was last reported, in monotonic milliseconds.
         self._warned_ms: int | None = None
+        #: For accepted connections.
         self.settings = TlsSettings(
             listener_name=name,
-            context=self._context,
+            context=self._server_context,
             principal_of=PrincipalMapper(config.ssl_principal_mapping_rules),
+            handshake_timeout_ms=config.ssl_handshake_timeout_ms,
+        )
+        #: For connections to this listener of other nodes.
+        self.client_settings = TlsSettings(
+            listener_name=name,
+            context=self._client_context,
             handshake_timeout_ms=config.ssl_handshake_timeout_ms,
         )
 
@@ -72,8 +83,12 @@ class ListenerTls:
 
     @property
     def seconds_until_expiry(self) -> float:
-        """Seconds until the first certificate of the chain expires; negative afterwards."""
-        return self._loaded.expires.timestamp() - self._clock.wall_ms() / 1000
+        """Seconds until the first certificate of the chain expires; negative afterwards, infinite
+        without a certificate."""
+        expires = self._loaded.expires
+        if expires is None:
+            return math.inf
+        return expires.timestamp() - self._clock.wall_ms() / 1000
 
     async def run_renewals(self) -> None:
         """Load changed files every ``ssl.store.check.interval.ms``, and report a certificate that
@@ -91,7 +106,7 @@ class ListenerTls:
         # Set before the files are loaded: a change during the load is found by the next check.
         self._contents = contents
         try:
-            loaded = await _in_thread(self._executor, lambda: load_context(self._config))
+            loaded = await _in_thread(self._executor, self._load)
         except ConfigError as e:
             _log.warning("tls_renewal_failed", listener=self._name, reason=str(e))
             return False
@@ -100,8 +115,17 @@ class ListenerTls:
         self._warn_of_expiry()
         return True
 
-    def _context(self) -> ssl.SSLContext:
-        return self._loaded.context
+    def _load(self) -> TlsContexts:
+        serves, dials = self._loaded.server is not None, self._loaded.client is not None
+        return load_contexts(self._config, serves=serves, dials=dials)
+
+    def _server_context(self) -> ssl.SSLContext:
+        assert self._loaded.server is not None, "the node does not serve this listener"
+        return self._loaded.server
+
+    def _client_context(self) -> ssl.SSLContext:
+        assert self._loaded.client is not None, "the node opens no such connections"
+        return self._loaded.client
 
     def _warn_of_expiry(self) -> None:
         now_ms = self._clock.now_ms()
@@ -115,16 +139,26 @@ class ListenerTls:
 
 
 async def open_tls(
-    config: ListenerConfig, name: str, *, executor: LogDirExecutor, clock: Clock
+    config: ListenerConfig,
+    name: str,
+    *,
+    executor: LogDirExecutor,
+    clock: Clock,
+    serves: bool = True,
+    dials: bool = False,
 ) -> ListenerTls:
     """Load keys and certificates of a listener, in the thread of ``executor``.
 
     :param name: upper-case name of the listener.
+    :param serves: whether this node serves the listener.
+    :param dials: whether this node connects to this listener of other nodes.
     :raises ConfigError: naming the listener, and what cannot be used.
     """
     try:
         contents = await _in_thread(executor, lambda: _digest(config))
-        loaded = await _in_thread(executor, lambda: load_context(config))
+        loaded = await _in_thread(
+            executor, lambda: load_contexts(config, serves=serves, dials=dials)
+        )
     except ConfigError as e:
         raise ConfigError(f"listener {name}: {e}") from e
     _log.info("tls_certificate_loaded", listener=name, **_described(loaded))
@@ -136,8 +170,9 @@ async def _in_thread(executor: LogDirExecutor, work: Callable[[], T]) -> T:
     return await done
 
 
-def _described(loaded: TlsContext) -> dict[str, str]:
-    return {"subject": loaded.subject, "expires": loaded.expires.isoformat()}
+def _described(loaded: TlsContexts) -> dict[str, str]:
+    expires = "" if loaded.expires is None else loaded.expires.isoformat()
+    return {"subject": loaded.subject, "expires": expires}
 
 
 def _digest(config: ListenerConfig) -> bytes:

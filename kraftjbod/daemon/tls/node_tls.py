@@ -1,4 +1,6 @@
-"""WIRE. ``NodeTls``: TLS of all listeners of a daemon, with one thread that reads their files.
+"""WIRE. ``NodeTls``: TLS of a daemon's listeners and of its connections to other nodes.
+
+One thread reads the files of all of them.
 
 The modules that need the package cryptography are imported at the first listener with TLS, because
 that import takes 0.1 s.
@@ -7,11 +9,14 @@ that import takes 0.1 s.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from kraftjbod.core.listener_config import ListenerConfig
+from kraftjbod.core.node_config import NodeConfig
+from kraftjbod.core.security_keys import SSL
 from kraftjbod.daemon.process.environment import Environment
+from kraftjbod.net.dialer import PLAIN, Dialer
 from kraftjbod.net.tls_transport import TlsSettings
 
 if TYPE_CHECKING:
@@ -21,28 +26,51 @@ if TYPE_CHECKING:
 class NodeTls:
     """Opens the TLS of listeners, and renews their certificates."""
 
-    def __init__(self, environment: Environment) -> None:
+    def __init__(self, config: NodeConfig, environment: Environment) -> None:
+        self._config = config
         self._clock = environment.clock
         self._executor = environment.make_executor(name="tls", clock=environment.clock)
-        self._listeners: list[ListenerTls] = []
+        #: By upper-case name; only listeners with TLS.
+        self._listeners: dict[str, ListenerTls] = {}
         environment.metrics.gauges(lambda: dict(self._figures()))
 
-    async def open_listener(self, config: ListenerConfig, name: str) -> TlsSettings:
-        """Load keys and certificates of a listener.
+    async def open_listeners(self) -> None:
+        """Load keys and certificates of all listeners that this node serves or connects to.
 
-        :param name: upper-case name of the listener.
         :raises ConfigError: naming the listener, and what cannot be used.
         """
-        from kraftjbod.daemon.tls.listener_tls import open_tls
+        served = [endpoint.name for endpoint in self._config.listeners]
+        dialed = self._config.node_listeners
+        for name in dict.fromkeys((*served, *dialed)):
+            if self._config.protocol_of(name) != SSL:
+                continue
+            from kraftjbod.daemon.tls.listener_tls import open_tls
 
-        listener = await open_tls(config, name, executor=self._executor, clock=self._clock)
-        self._listeners.append(listener)
-        return listener.settings
+            self._listeners[name] = await open_tls(
+                self._config.of_listener(name),
+                name,
+                executor=self._executor,
+                clock=self._clock,
+                serves=name in served,
+                dials=name in dialed,
+            )
+
+    def settings_of(self, name: str) -> TlsSettings | None:
+        """Return the TLS settings of the listener ``name``, None for a plaintext one."""
+        listener = self._listeners.get(name)
+        return None if listener is None else listener.settings
+
+    def dialer_of(self, name: str) -> Dialer:
+        """Return what opens connections to the listener ``name`` of other nodes."""
+        listener = self._listeners.get(name)
+        return PLAIN if listener is None else Dialer(listener.client_settings)
 
     async def run_renewals(self) -> None:
         """Renew the certificates of the listeners that are open now, until cancelled."""
+        if not self._listeners:
+            await asyncio.Event().wait()
         async with asyncio.TaskGroup() as renewals:
-            for listener in self._listeners:
+            for listener in self._listeners.values():
                 renewals.create_task(listener.run_renewals())
 
     def close(self) -> None:
@@ -50,6 +78,8 @@ class NodeTls:
         self._executor.shutdown(wait=False)
 
     def _figures(self) -> Iterator[tuple[str, float]]:
-        for listener in self._listeners:
+        for listener in self._listeners.values():
+            if math.isinf(listener.seconds_until_expiry):
+                continue
             name = listener.listener_name
             yield f'CertificateSecondsUntilExpiry,listener="{name}"', listener.seconds_until_expiry

@@ -46,6 +46,16 @@ class KeyMaterial:
         return key + b"".join(one.public_bytes(Encoding.PEM) for one in self.chain)
 
 
+def has_keystore(config: SslConfig) -> bool:
+    """Return whether a keystore is configured."""
+    given = (
+        config.ssl_keystore_location,
+        config.ssl_keystore_key,
+        config.ssl_keystore_certificate_chain,
+    )
+    return any(one is not None for one in given)
+
+
 def load_keystore(config: SslConfig) -> KeyMaterial:
     """Load key and certificates of a listener.
 

@@ -47,6 +47,7 @@ from kraftjbod.daemon.wiring.internal_wiring import InternalWiring
 from kraftjbod.daemon.wiring.replica_wiring import ReplicaWiring
 from kraftjbod.daemon.wiring.transaction_wiring import TransactionWiring
 from kraftjbod.net.cluster_peers import ClusterPeers
+from kraftjbod.net.connection_context import ConnectionContext
 from kraftjbod.net.memory_budget import Ledger
 
 T = TypeVar("T")
@@ -83,6 +84,7 @@ class ApiWiring:
         self._transactions = transactions
         self._answers = answers
         self._peers = peers
+        self._node_principals = config.node_principals
         self.kafka = self._build_apis()
         self.telemetry = self._build_telemetry()
         self.group_telemetry = self._build_group_telemetry()
@@ -258,9 +260,15 @@ class ApiWiring:
             answers=self._answers,
             closed_topics=self._internal.internal_topics.closed,
             member_topics=self._internal.internal_topics.written_by_members,
-            is_member=self._peers.allows,
+            is_member=self._is_member,
             selects_nearest=config.replica_selector_class is not None,
         )
+
+    def _is_member(self, connection: ConnectionContext) -> bool:
+        """Return whether the connection is a broker's or controller's."""
+        principals = self._node_principals
+        is_node = principals is None or principals.node_of(connection.principal) is not None
+        return is_node and self._peers.allows(connection.peer_host)
 
     def _build_telemetry(self) -> SampleEmitter[Subject]:
         config, metrics = self._config, self._environment.metrics

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from kraftjbod.broker.background import BackgroundTasks
 from kraftjbod.core.config import BrokerConfig
@@ -15,7 +16,7 @@ from kraftjbod.core.node_config import Endpoint
 from kraftjbod.daemon.process.environment import Environment
 from kraftjbod.daemon.wiring.api_wiring import ApiWiring
 from kraftjbod.daemon.wiring.broker_disks import BrokerDisks
-from kraftjbod.daemon.wiring.cluster_wiring import ClusterWiring
+from kraftjbod.daemon.wiring.cluster_wiring import ClusterWiring, NodeDialers
 from kraftjbod.daemon.wiring.directory_wiring import DirectoryWiring
 from kraftjbod.daemon.wiring.group_wiring import GroupWiring
 from kraftjbod.daemon.wiring.internal_wiring import InternalWiring
@@ -23,6 +24,8 @@ from kraftjbod.daemon.wiring.replica_wiring import ReplicaWiring
 from kraftjbod.daemon.wiring.transaction_wiring import TransactionWiring
 from kraftjbod.net.cluster_peers import EVERY_HOST_ALLOWED, ClusterPeers
 from kraftjbod.net.memory_budget import Ledger, MemoryBudget, MemoryLimits
+
+PLAIN_DIALERS: Final = NodeDialers()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +50,7 @@ def build_wiring(
     *,
     answers: Ledger | None = None,
     peers: ClusterPeers = EVERY_HOST_ALLOWED,
+    dialers: NodeDialers = PLAIN_DIALERS,
 ) -> BrokerWiring:
     """Build the parts of one broker.
 
@@ -54,9 +58,10 @@ def build_wiring(
     :param tasks: runs the background tasks later.
     :param answers: limits the bytes of the responses that all listeners hold together.
     :param peers: tells which hosts are members of the cluster.
+    :param dialers: open the connections to other nodes.
     """
     answers = answers or MemoryBudget(MemoryLimits()).answers
-    cluster = ClusterWiring(config, environment, disks, advertised)
+    cluster = ClusterWiring(config, environment, disks, advertised, dialers)
     replicas = ReplicaWiring(config, environment, disks, cluster, tasks)
     directories = DirectoryWiring(config, environment, disks, cluster, replicas, tasks)
     internal = InternalWiring(config, environment, cluster, replicas)

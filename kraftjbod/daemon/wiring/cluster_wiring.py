@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from kraftjbod.broker.cluster.assignments_manager import AssignmentsManager
@@ -23,6 +24,7 @@ from kraftjbod.core.node_config import Endpoint
 from kraftjbod.core.telemetry import LevelSwitch
 from kraftjbod.daemon.process.environment import Environment
 from kraftjbod.daemon.wiring.broker_disks import BrokerDisks
+from kraftjbod.net.dialer import PLAIN, Dialer
 from kraftjbod.protocol.rpc_messages import ListenerInfo
 from kraftjbod.storage.replicas.requested_moves import RequestedMove
 
@@ -30,6 +32,14 @@ from kraftjbod.storage.replicas.requested_moves import RequestedMove
 _FIRST_BACKOFF_MS: Final = 20
 #: Longest pause between requests to a controller.
 CONTROLLER_BACKOFF_MAX_MS: Final = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeDialers:
+    """What opens a broker's connections to other nodes."""
+
+    brokers: Dialer = PLAIN
+    controllers: Dialer = PLAIN
 
 
 class ClusterWiring:
@@ -44,6 +54,7 @@ class ClusterWiring:
         environment: Environment,
         disks: BrokerDisks,
         advertised: Sequence[Endpoint],
+        dialers: NodeDialers,
     ) -> None:
         self._broker_id = config.node_id
         self.cache = MetadataCache(cluster_id=disks.cluster_id)
@@ -51,6 +62,7 @@ class ClusterWiring:
             broker_id=config.node_id,
             cache=self.cache,
             listener_name=config.inter_broker_listener,
+            dialer=dialers.brokers,
         )
         self.group_configs = GroupConfigs(cache=self.cache, config=config)
         self.topic_configs = TopicConfigs(defaults=config.topic_defaults(), cache=self.cache)
@@ -69,6 +81,7 @@ class ClusterWiring:
             level=lambda: self.cache.state.metadata_version,
             log_id=lambda: self.memory.followed.metadata_log_id,
             request_timeout_ms=config.controller_request_timeout_ms,
+            dialer=dialers.controllers,
         )
         online_dirs = disks.logs.online_dirs()
         self.identity = _identity(config, environment, disks, advertised)

@@ -13,6 +13,7 @@ from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.loop.task_end import raise_task_error
 from kraftjbod.core.loop.timing import ExponentialBackoff
 from kraftjbod.core.telemetry import get_logger
+from kraftjbod.net.dialer import PLAIN, Dialer
 from kraftjbod.net.rpc_client import RpcClient
 from kraftjbod.protocol.rpc_quorum_messages import (
     DescribeQuorumRequestRpc,
@@ -37,13 +38,17 @@ class QuorumSearch:
         timeout_ms: int,
         backoff: ExponentialBackoff,
         found: Callable[[Mapping[ReplicaKey, str]], None],
+        dialer: Dialer = PLAIN,
     ) -> None:
         """:param addresses: host and port of the configured controllers.
         :param interval_ms: pause between two rounds.
         :param timeout_ms: timeout of each request.
         :param found: called with the addresses of the voters, before they are asked for the log.
+        :param dialer: opens the connections.
         """
-        self._clients = [RpcClient(host, port, backoff=backoff) for host, port in addresses]
+        self._clients = [
+            RpcClient(host, port, backoff=backoff, dialer=dialer) for host, port in addresses
+        ]
         self._interval_ms = interval_ms
         self._timeout_ms = timeout_ms
         self._found = found

@@ -20,6 +20,7 @@ from kraftjbod.core.telemetry import get_logger
 from kraftjbod.daemon.process.environment import Environment
 from kraftjbod.daemon.wiring.quorum_search import QuorumSearch
 from kraftjbod.daemon.wiring.static_quorum import StaticQuorum
+from kraftjbod.net.dialer import PLAIN, Dialer
 from kraftjbod.net.peer_link import PeerLink
 from kraftjbod.net.rpc_client import RpcClient
 from kraftjbod.protocol.rpc_messages import RpcRequest, RpcResponse
@@ -59,10 +60,17 @@ class QuorumWiring:
     """
 
     def __init__(
-        self, config: ControllerConfig, environment: Environment, log_dir: LogDir, cluster_id: str
+        self,
+        config: ControllerConfig,
+        environment: Environment,
+        log_dir: LogDir,
+        cluster_id: str,
+        dialer: Dialer = PLAIN,
     ) -> None:
+        """:param dialer: opens the connections to other controllers."""
         self._config = config
         self._cluster_id = cluster_id
+        self._dialer = dialer
         self._clock = environment.clock
         self._features = environment.features
         self._log_dir = log_dir
@@ -84,6 +92,7 @@ class QuorumWiring:
             timeout_ms=config.controller_quorum_request_timeout_ms,
             backoff=self._backoff,
             found=self._remember_addresses,
+            dialer=dialer,
         )
         self._links: dict[ReplicaKey, tuple[Endpoint, PeerLink[Message]]] = {}
         self._heard: dict[ReplicaKey, Endpoint] = {}
@@ -203,6 +212,7 @@ class QuorumWiring:
             max_batch_bytes=_MAX_BATCH_BYTES,
             on_lost=partial(self._lost, to.node_id),
             on_refused=partial(self._refused, to.node_id),
+            dialer=self._dialer,
         )
 
     def _request(self, to: ReplicaKey, messages: Sequence[Message]) -> QuorumMessagesRequest:
@@ -262,7 +272,7 @@ class QuorumWiring:
     async def _call(
         self, endpoint: Endpoint, request: RpcRequest, timeout_ms: int | None = None
     ) -> RpcResponse:
-        client = RpcClient(endpoint.host, endpoint.port, backoff=self._backoff)
+        client = RpcClient(endpoint.host, endpoint.port, backoff=self._backoff, dialer=self._dialer)
         timeout_ms = timeout_ms or self._config.controller_quorum_request_timeout_ms
         try:
             response: RpcResponse = await client.call(request, timeout_ms=timeout_ms)

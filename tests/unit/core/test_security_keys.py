@@ -38,7 +38,7 @@ DAEMONS = pytest.mark.parametrize(
         ("listeners", "PLAINTEXT://:9092,sasl_plaintext://:9094"),
         ("listeners", "EXTERNAL_SSL://:9093"),
         ("advertised.listeners", "SASL_SSL://kafka.example:9093"),
-        ("controller.listener.names", "SSL"),
+        ("controller.listener.names", "SASL_SSL"),
         ("inter.broker.listener.name", "SASL_SSL"),
         ("listener.security.protocol.map", "PLAINTEXT:SASL_SSL,CONTROLLER:SASL_SSL"),
         ("security.inter.broker.protocol", "SSL"),

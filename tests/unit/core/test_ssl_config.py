@@ -46,8 +46,10 @@ def test_ssl_keys_of_one_listener_override_those_of_all_listeners() -> None:
         ("ssl_keystore_type", "BKS", "ssl.keystore.type"),
         ("ssl_principal_mapping_rules", "RULE:x", "'RULE:x' is no rule"),
         ("listener_name_outer_ssl_client_auth", "maybe", "listener.name.outer: ssl.client.auth"),
-        ("inter_broker_listener_name", "OUTER", "whose protocol is SSL"),
-        ("listeners", "OUTER://:9093", "no listener whose protocol is PLAINTEXT"),
+        ("listeners", "OUTER://:9093", "name the one by which brokers speak to each other"),
+        ("ssl_endpoint_identification_algorithm", "ldaps", "ssl.endpoint.identification.algorithm"),
+        ("controller_listener_names", "", "controller.listener.names names no listener"),
+        ("cluster_node_principals", "User:x", "'User:x' is no pattern of principals"),
         ("listeners", "PLAINTEXT://:1,OUTER://:2,X://:3", "no entry for X, and another listener"),
     ],
 )
@@ -74,13 +76,70 @@ def test_passwords_are_in_no_text_of_the_configuration() -> None:
     assert kinds["ssl.keystore.key"] is ConfigType.PASSWORD
 
 
-def test_controller_refuses_keys_of_tls() -> None:
-    values = {
-        "process.roles": "controller",
-        "node.id": "100",
-        "listeners": "CONTROLLER://:9095",
-        "controller.quorum.voters": "100@127.0.0.1:9095",
-        "ssl.keystore.location": "/k.pem",
+CONTROLLER = {
+    "process.roles": "controller",
+    "node.id": "100",
+    "listeners": "CONTROLLER://:9095",
+    "controller.quorum.voters": "100@127.0.0.1:9095",
+}
+
+
+def controller(**more: str) -> ControllerConfig:
+    values = CONTROLLER | {key.replace("_", "."): value for key, value in more.items()}
+    return ControllerConfig.from_properties(values, source="c.properties", base_dir="/")
+
+
+def test_controller_has_keys_of_its_listener() -> None:
+    config = controller(
+        listener_security_protocol_map="CONTROLLER:SSL",
+        ssl_client_auth="required",
+        listener_name_controller_ssl_keystore_location="/k.pem",
+        cluster_node_principals="User:broker-{id}",
+    )
+    assert config.protocol_of("CONTROLLER") == "SSL"
+    assert config.node_listeners == ("CONTROLLER",)
+    assert config.of_listener("CONTROLLER").ssl_keystore_location == "/k.pem"
+    assert config.node_principals is not None
+
+
+def test_broker_has_keys_for_the_controllers_listener() -> None:
+    config = broker(
+        inter_broker_listener_name="OUTER",
+        listener_security_protocol_map="OUTER:SSL,CONTROLLER:SSL",
+        ssl_client_auth="required",
+        listener_name_controller_ssl_endpoint_identification_algorithm="",
+        cluster_node_principals="User:broker-{id}",
+    )
+    assert config.node_listeners == ("CONTROLLER", "OUTER")
+    assert config.of_listener("CONTROLLER").ssl_endpoint_identification_algorithm == ""
+    assert config.of_listener("OUTER").ssl_endpoint_identification_algorithm == "https"
+
+
+def test_broker_with_only_a_secure_listener_names_it_for_brokers() -> None:
+    config = broker(listeners="OUTER://:9093", inter_broker_listener_name="OUTER")
+    assert config.inter_broker_listener == "OUTER"
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"listener_security_protocol_map": "CONTROLLER:PLAINTEXT"},
+        {"listener_security_protocol_map": "CONTROLLER:SSL", "ssl_client_auth": "requested"},
+    ],
+)
+def test_node_principals_without_certificates_are_refused(values: dict[str, str]) -> None:
+    with pytest.raises(ConfigError, match="needs certificates on the listener CONTROLLER"):
+        controller(cluster_node_principals="User:broker-{id}", **values)
+
+
+def test_node_principals_replace_the_check_of_addresses_unless_hosts_are_named() -> None:
+    secured = {
+        "listener_security_protocol_map": "CONTROLLER:SSL",
+        "ssl_client_auth": "required",
+        "cluster_node_principals": "User:broker-{id}",
     }
-    with pytest.raises(ConfigError, match="names security, which is not served yet"):
-        ControllerConfig.from_properties(values, source="c", base_dir="/")
+    assert controller().allowed_hosts is None
+    hosts = controller(**secured).allowed_hosts
+    assert hosts is not None and hosts.is_every
+    named = controller(**secured, cluster_action_allowed_hosts="10.0.0.1").allowed_hosts
+    assert named is not None and not named.is_every

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ssl
 import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -17,14 +19,17 @@ from structlog.testing import capture_logs
 
 from kraftjbod.core.allowed_hosts import AllowedHosts
 from kraftjbod.core.errors import ErrorCode
+from kraftjbod.core.node_principals import NodePrincipals
 from kraftjbod.net.cluster_peers import ClusterPeers
 from kraftjbod.net.connection_context import ConnectionContext
 from kraftjbod.net.connection_quotas import QuotaLimits
 from kraftjbod.net.kafka_server import kafka_server
 from kraftjbod.net.listener import Listener, ListenerLimits
+from kraftjbod.net.tls_transport import TlsSettings
 from kraftjbod.protocol import kafka_codec
 from kraftjbod.protocol import messages as m
 from kraftjbod.protocol.kafka_codec import ApiKey, Message, RequestHeader
+from tests.certificates import Authority
 
 REFUSED = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 MEMBERS = AllowedHosts.parse(["127.0.0.0/8"])
@@ -48,7 +53,7 @@ class Handler:
 
 @asynccontextmanager
 async def serving(
-    allowed: AllowedHosts, limits: ListenerLimits = NO_LIMITS
+    allowed: AllowedHosts, limits: ListenerLimits = NO_LIMITS, **security: Any
 ) -> AsyncIterator[tuple[Listener, Handler]]:
     handler = Handler()
     server = kafka_server(
@@ -58,6 +63,7 @@ async def serving(
         peers=ClusterPeers(allowed),
         is_broker=lambda _header, _body: True,
         limits=limits,
+        **security,
     )
     await server.start()
     try:
@@ -86,8 +92,8 @@ class Client:
                 await writer.wait_closed()
 
     @classmethod
-    async def to(cls, server: Listener) -> Client:
-        return cls(*await asyncio.open_connection("127.0.0.1", server.port))
+    async def to(cls, server: Listener, tls: ssl.SSLContext | None = None) -> Client:
+        return cls(*await asyncio.open_connection("127.0.0.1", server.port, ssl=tls))
 
     async def send(self, data: bytes) -> bytes:
         """Return the response to a frame without its length, or b"" if the listener closes."""
@@ -223,3 +229,62 @@ async def test_reserved_connections_are_given_to_members_only(
         await (await Client.to(server)).ask(fetch(2, 16), 16)
         consumer = await Client.to(server)
         assert (await consumer.send(framed(fetch(-1, 16), 16)) != b"") == has_place
+
+
+PRINCIPALS = NodePrincipals.parse("User:broker-{id}")
+
+
+@pytest.mark.parametrize(("body", "version"), ACTIONS)
+async def test_cluster_action_without_the_principal_of_a_node_is_refused(
+    body: Any, version: int
+) -> None:
+    async with serving(MEMBERS, node_principals=PRINCIPALS) as (server, handler):
+        with capture_logs() as logs:
+            await (await Client.to(server)).ask(body, version)
+        assert handler.served == []
+    (logged,) = [event for event in logs if event["event"] == "node_principal_refused"]
+    assert logged["principal"] == "User:ANONYMOUS"
+
+
+REPLICA_REQUESTS: list[tuple[Any, int]] = [
+    (fetch(2, 16), 16),
+    (fetch(2, 14), 14),
+    (m.ListOffsetsRequest(replica_id=2, topics=[]), 5),
+    (m.OffsetForLeaderEpochRequest(replica_id=2, topics=[]), 4),
+]
+
+
+@pytest.mark.parametrize(("body", "version"), REPLICA_REQUESTS)
+@pytest.mark.parametrize("principal", ["User:broker-1", "User:broker-2", "User:alice"])
+async def test_replica_request_is_served_only_to_the_principal_of_its_node(
+    body: Any, version: int, principal: str, tmp_path: Path
+) -> None:
+    authority = Authority()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(authority.issue().write_pem(tmp_path / "k.pem"))
+    tls = TlsSettings(
+        listener_name="INNER", context=lambda: context, principal_of=lambda _certificate: principal
+    )
+    async with serving(MEMBERS, tls=tls, node_principals=PRINCIPALS) as (server, handler):
+        with capture_logs() as logs:
+            client = await Client.to(server, authority.client_context())
+            answer = await client.send(framed(body, version))
+        is_served = principal == "User:broker-2"
+        assert bool(handler.served) == is_served
+        events = [event for event in logs if event["event"] == "node_principal_refused"]
+        assert [event["claimed"] for event in events] == ([] if is_served else [2])
+        assert bool(answer) == (is_served or isinstance(body, m.FetchRequest))
+
+
+@pytest.mark.parametrize(
+    ("body", "version"),
+    [
+        (fetch(-1, 16), 16),
+        (m.ListOffsetsRequest(replica_id=-1, topics=[]), 5),
+        (m.MetadataRequest(topics=[]), 9),
+    ],
+)
+async def test_clients_request_needs_no_principal_of_a_node(body: Any, version: int) -> None:
+    async with serving(MEMBERS, node_principals=PRINCIPALS) as (server, handler):
+        await (await Client.to(server)).ask(body, version)
+        assert handler.served == [kafka_codec.request_api_key(body)]

@@ -226,3 +226,22 @@ def test_omitted_fields_have_kafkas_defaults() -> None:
     assert deleted.error_code is ErrorCode.NONE
     altered = AlteredPartition(topic_id=TopicId(bytes(16)), partition=0)
     assert (altered.leader, altered.isr) == (-1, ())
+
+
+#: Fields that name a node, but not the sender.
+_TARGETS = {
+    ("UnregisterBroker", "broker_id"),
+    ("UnregisterController", "controller_id"),
+    ("AddRaftVoter", "voter_id"),
+    ("RemoveRaftVoter", "voter_id"),
+    ("QuorumMessages", "receiver_id"),
+}
+
+
+def test_each_field_with_a_node_id_is_the_sender_or_a_known_target() -> None:
+    """A listener compares the sender of a request with the principal of its connection."""
+    for api, request in REQUESTS.items():
+        named = {name for name in request.model_fields if name.endswith(("broker_id", "_id"))}
+        nodes = named & {"broker_id", "controller_id", "voter_id", "sender_id", "receiver_id"}
+        senders = {name for name in nodes if (api, name) not in _TARGETS}
+        assert senders == ({request.sender_field} if request.sender_field else set()), api

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from kraftjbod.core.config_model import parse_model
 from kraftjbod.core.errors import ConfigError
 from kraftjbod.core.ssl_config import SslConfig
-from kraftjbod.daemon.tls.contexts import distinguished_name, load_context, openssl_name
+from kraftjbod.daemon.tls.contexts import distinguished_name, load_contexts, openssl_name
 from tests.certificates import Authority
 
 AUTHORITY = Authority()
@@ -42,12 +42,14 @@ def ssl_config(directory: Path, **values: str) -> SslConfig:
 def test_context_serves_versions_that_have_a_suite(
     tmp_path: Path, values: dict[str, str], versions: tuple[str, str]
 ) -> None:
-    loaded = load_context(ssl_config(tmp_path, **values))
-    context = loaded.context
+    loaded = load_contexts(ssl_config(tmp_path, **values), serves=True, dials=False)
+    context = loaded.server
+    assert context is not None
+    assert loaded.client is None
     assert (context.minimum_version.name, context.maximum_version.name) == versions
     assert context.verify_mode == ssl.CERT_NONE
     assert loaded.subject == "CN=localhost"
-    assert loaded.expires.tzinfo is not None
+    assert loaded.expires is not None
 
 
 @pytest.mark.parametrize(
@@ -66,7 +68,7 @@ def test_unusable_settings_are_refused(
     tmp_path: Path, values: dict[str, str], problem: str
 ) -> None:
     with pytest.raises(ConfigError) as caught:
-        load_context(ssl_config(tmp_path, **values))
+        load_contexts(ssl_config(tmp_path, **values), serves=True, dials=False)
     assert problem in str(caught.value)
 
 
@@ -74,7 +76,9 @@ def test_certificate_of_another_key_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "mixed.pem"
     path.write_bytes(AUTHORITY.issue().key_pem() + AUTHORITY.issue().certificate_pem)
     with pytest.raises(ConfigError, match="does not belong to its private key"):
-        load_context(ssl_config(tmp_path, ssl_keystore_location=str(path)))
+        load_contexts(
+            ssl_config(tmp_path, ssl_keystore_location=str(path)), serves=True, dials=False
+        )
 
 
 @pytest.mark.parametrize(
@@ -89,9 +93,39 @@ def test_client_authentication_verifies_by_the_truststore(
         ssl_truststore_type="PEM",
         ssl_truststore_certificates=AUTHORITY.pem.decode(),
     )
-    context = load_context(config).context
+    context = load_contexts(config, serves=True, dials=False).server
+    assert context is not None
     assert context.verify_mode == mode
     assert len(context.get_ca_certs()) == 1
+
+
+@pytest.mark.parametrize(("algorithm", "is_checked"), [("HTTPS", True), ("", False)])
+def test_client_context_checks_host_names_by_the_algorithm(
+    tmp_path: Path, algorithm: str, is_checked: bool
+) -> None:
+    config = ssl_config(
+        tmp_path,
+        ssl_endpoint_identification_algorithm=algorithm,
+        ssl_truststore_type="PEM",
+        ssl_truststore_certificates=AUTHORITY.pem.decode(),
+    )
+    loaded = load_contexts(config, serves=False, dials=True)
+    assert loaded.server is None
+    assert loaded.client is not None
+    assert loaded.client.check_hostname is is_checked
+    assert loaded.client.verify_mode == ssl.CERT_REQUIRED
+    assert loaded.subject == "CN=localhost"
+
+
+def test_client_context_needs_a_truststore_but_no_keystore(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"connections to other nodes need ssl\.truststore"):
+        load_contexts(ssl_config(tmp_path), serves=False, dials=True)
+    values = {
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.certificates": AUTHORITY.pem.decode(),
+    }
+    loaded = load_contexts(parse_model(SslConfig, values, "test"), serves=False, dials=True)
+    assert (loaded.subject, loaded.expires) == ("", None)
 
 
 @pytest.mark.parametrize(
