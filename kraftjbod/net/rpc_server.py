@@ -99,6 +99,15 @@ def _refuse_principal(
     return encode_error(correlation_id, OperatingError(text, code=REFUSED))
 
 
+async def _handled(correlation_id: int, handling: Awaitable[RpcResponse]) -> Buffer:
+    """Return the response of a handler, or its error."""
+    try:
+        response = await handling
+    except OperatingError as e:
+        return encode_error(correlation_id, e)
+    return encode_response(correlation_id, response)
+
+
 DEFAULT_LIMITS = ListenerLimits(
     connection=ConnectionLimits(max_frame_bytes=16 * 1024 * 1024),
     session=SessionLimits(max_in_flight_requests=100, max_in_flight_bytes=32 * 1024 * 1024),
@@ -149,13 +158,9 @@ def rpc_server(
         if not identity.may_act_as(sender):
             call = request.correlation_id, request.api
             return [_refuse_principal(connection, identity, *call, sender)]
-        try:
-            if not connection.is_privileged and is_broker(request.body):
-                server_listener.quotas.note_broker(connection)
-            response = await handler(request.body, connection_id)
-        except OperatingError as e:
-            return [encode_error(request.correlation_id, e)]
-        return [encode_response(request.correlation_id, response)]
+        if not connection.is_privileged and is_broker(request.body):
+            server_listener.quotas.note_broker(connection)
+        return [await _handled(request.correlation_id, handler(request.body, connection_id))]
 
     def make_session(connection: Connection) -> RequestSession:
         connection_id = ConnectionId(next(numbers))
