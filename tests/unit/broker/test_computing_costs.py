@@ -15,7 +15,8 @@ from typing import Final
 
 import pytest
 
-from kraftjbod.broker.groups.classic.classic_group import GroupLimits
+from kraftjbod.broker.groups.classic.classic_group import ClassicGroup, GroupLimits
+from kraftjbod.broker.groups.classic.group_events import GroupState, JoinRequested, TimePassed
 from kraftjbod.broker.groups.coordinator.group_partition import GroupPartition
 from kraftjbod.broker.groups.records.group_records import (
     CommittedOffset,
@@ -236,6 +237,46 @@ def test_expiration_of_a_group_reads_each_subscription_once() -> None:
         counts.append(count_bytecodes(partial(groups.expired, "g", 10**9, 1)))
     one, ten, hundred = counts
     assert hundred - ten <= 10 * (ten - one) * 1.1, counts
+
+
+def join_of(number: int, *, is_new: bool = True, owned: bytes = b"") -> JoinRequested:
+    return JoinRequested(
+        token=object(),
+        member_id="" if is_new else f"m{number}",
+        fresh_member_id=f"m{number}",
+        session_timeout_ms=10_000,
+        rebalance_timeout_ms=60_000,
+        protocol_type="consumer",
+        protocols=(("range", b"s" + owned), ("uniform", b"s")),
+        asks_again=False,
+    )
+
+
+def joined(members: int) -> ClassicGroup:
+    """Return a group with members that wait for the end of their first join phase."""
+    group = ClassicGroup("g", GroupLimits(initial_rebalance_delay_ms=3_000, max_size=10**6))
+    for number in range(members):
+        group.handle(join_of(number), 0)
+    return group
+
+
+def test_join_costs_the_same_beside_many_members_that_wait() -> None:
+    """A phase in which all members rejoin costs the sum of their joins, not the square."""
+
+    def make(size: int) -> dict[str, Event]:
+        starting, again = joined(size), joined(size)
+        for now_ms in (3_000, 6_000):
+            again.handle(TimePassed(), now_ms)
+        assert again.state is GroupState.COMPLETING_REBALANCE
+        for number in range(size - 1):
+            again.handle(join_of(number, is_new=False, owned=b"1"), 6_001)
+        assert again.state is GroupState.PREPARING_REBALANCE
+        return {
+            "join": lambda: starting.handle(join_of(size), 0),
+            "join again": lambda: again.handle(join_of(size - 2, is_new=False, owned=b"2"), 6_002),
+        }
+
+    require_constant(make)
 
 
 def test_heartbeat_of_a_consumer_group_costs_the_same_beside_many_members() -> None:

@@ -245,15 +245,15 @@ class ClassicGroup:
                 self._refuse_join(request, ErrorCode.UNKNOWN_MEMBER_ID)
 
     def _take(self, member: Member, request: JoinRequested) -> None:
-        member.take(request)
+        self._roster.take(member, request)
         self._park_join(member, request.token)
 
     def _renew_times(self, member: Member, request: JoinRequested) -> None:
-        member.take(request)
+        self._roster.take(member, request)
         self._renew(member)
 
     def _park_join(self, member: Member, token: Token) -> None:
-        before, member.join_token = member.join_token, token
+        before = self._roster.swap_join_token(member, token)
         if before is not None:
             self._say(before, JoinAnswer(code=ErrorCode.REBALANCE_IN_PROGRESS))
 
@@ -284,11 +284,11 @@ class ClassicGroup:
         it is written to the log.
         """
         old_id, old_leader = member.member_id, self.leader
-        before = (member.protocols, member.session_timeout_ms, member.rebalance_timeout_ms)
+        before = member.terms
         self._end_join(member, ErrorCode.FENCED_INSTANCE_ID)
         self._end_sync(member, ErrorCode.FENCED_INSTANCE_ID)
         self._roster.rename(member, request.fresh_member_id)
-        member.take(request)
+        self._roster.take(member, request)
         self._renew(member)
         if self.state is GroupState.STABLE and self._roster.choose_protocol() == self.protocol_name:
             answer = self._generation_for(member, skips=request.knows_skipping)
@@ -306,9 +306,7 @@ class ClassicGroup:
                 is_still_so = self.members.get(request.fresh_member_id) is member
                 if code is not ErrorCode.NONE and is_still_so:
                     self._roster.rename(member, old_id)
-                    member.protocols, member.session_timeout_ms, member.rebalance_timeout_ms = (
-                        before
-                    )
+                    self._roster.restore(member, before)
                 self._say(
                     request.token, answer if code is ErrorCode.NONE else JoinAnswer(code=code)
                 )
@@ -346,7 +344,7 @@ class ClassicGroup:
     def _maybe_complete_join(self) -> None:
         if self._initial_left_ms is not None or self.pending:
             return
-        if all(member.is_joining for member in self.members.values()):
+        if self._roster.are_all_joining:
             self._complete_join()
 
     def _join_phase_is_over(self) -> None:
@@ -381,7 +379,7 @@ class ClassicGroup:
         for member in self.members.values():
             member.is_new = member.has_synced = False
             self._renew(member)
-            token, member.join_token = member.join_token, None
+            token = self._roster.swap_join_token(member, None)
             if token is not None:
                 self._say(token, self._generation_for(member))
 
@@ -596,7 +594,7 @@ class ClassicGroup:
             written(code)
 
     def _end_join(self, member: Member, code: ErrorCode) -> None:
-        token, member.join_token = member.join_token, None
+        token = self._roster.swap_join_token(member, None)
         if token is not None:
             self._renew(member)
             said = "" if code is ErrorCode.FENCED_INSTANCE_ID else member.member_id

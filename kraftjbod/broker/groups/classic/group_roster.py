@@ -10,6 +10,9 @@ from kraftjbod.broker.groups.classic.group_events import GroupState, JoinRequest
 from kraftjbod.broker.groups.records.group_records import GroupMember, GroupMetadata
 from kraftjbod.core.errors import ErrorCode
 
+Terms = tuple[tuple[tuple[str, bytes], ...], int, int]
+"""Protocols, session timeout and rebalance timeout of a member."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupLimits:
@@ -81,6 +84,14 @@ class Member:
     def is_joining(self) -> bool:
         return self.join_token is not None
 
+    @property
+    def protocol_names(self) -> set[str]:
+        return {name for name, _ in self.protocols}
+
+    @property
+    def terms(self) -> Terms:
+        return self.protocols, self.session_timeout_ms, self.rebalance_timeout_ms
+
     def take(self, request: JoinRequested) -> None:
         """Replace the member's protocols and timeouts by those of a repeated JoinGroup."""
         self.protocols = request.protocols
@@ -111,9 +122,16 @@ class Member:
 
 
 class GroupRoster:
-    """The members of a group, without phases and requests. Only the group changes it."""
+    """The members of a group, without phases and requests. Only the group changes it.
+
+    Cost: a JoinGroup visits no other members, or the joins of a phase would cost the square of the
+    members. So waiting members and common protocols are counted when they change.
+    """
 
     def __init__(self) -> None:
+        self._joining: set[Member] = set()
+        #: The protocols that all members have; None until they are next needed.
+        self._common: set[str] | None = None
         #: In the order of joining.
         self.members: dict[str, Member] = {}
         #: Member ids by instance id.
@@ -123,7 +141,35 @@ class GroupRoster:
         #: Member id of the group leader: the first member, until it leaves or does not rejoin.
         self.leader: str | None = None
 
+    @property
+    def are_all_joining(self) -> bool:
+        return len(self._joining) == len(self.members)
+
+    def swap_join_token(self, member: Member, token: Token | None) -> Token | None:
+        """Set the waiting JoinGroup of a member, and return the previous one."""
+        before, member.join_token = member.join_token, token
+        if token is not None and self.members.get(member.member_id) is member:
+            self._joining.add(member)
+        else:
+            self._joining.discard(member)
+        return before
+
+    def take(self, member: Member, request: JoinRequested) -> None:
+        """Replace the member's protocols and timeouts by those of a repeated JoinGroup."""
+        if member.protocol_names != {name for name, _ in request.protocols}:
+            self._common = None
+        member.take(request)
+
+    def restore(self, member: Member, before: Terms) -> None:
+        """Undo :meth:`take`."""
+        self._common = None
+        member.protocols, member.session_timeout_ms, member.rebalance_timeout_ms = before
+
     def add(self, member: Member) -> None:
+        if not self.members:
+            self._common = None
+        elif self._common is not None:
+            self._common &= member.protocol_names
         self.members[member.member_id] = member
         if member.instance_id is not None:
             self.static_members[member.instance_id] = member.member_id
@@ -132,6 +178,8 @@ class GroupRoster:
 
     def remove(self, member_id: str) -> Member:
         member = self.members.pop(member_id)
+        self._joining.discard(member)
+        self._common = None
         if member.instance_id is not None:
             del self.static_members[member.instance_id]
         if self.leader == member_id:
@@ -185,9 +233,8 @@ class GroupRoster:
                 return True
             case GroupState.PREPARING_REBALANCE:
                 member = self.members.get(member_id)
-                joining = sum(one.is_joining for one in self.members.values())
                 is_in = member is not None and member.is_joining
-                return is_in or joining < max_size
+                return is_in or len(self._joining) < max_size
             case _:
                 return member_id in self.members or len(self.members) < max_size
 
@@ -263,9 +310,9 @@ class GroupRoster:
         return max(votes, key=lambda name: (votes[name], name))
 
     def _common_protocols(self) -> set[str]:
-        counts = Counter(
-            name
-            for member in self.members.values()
-            for name in {protocol for protocol, _ in member.protocols}
-        )
-        return {name for name, count in counts.items() if count == len(self.members)}
+        if self._common is None:
+            counts = Counter(
+                name for member in self.members.values() for name in member.protocol_names
+            )
+            self._common = {name for name, count in counts.items() if count == len(self.members)}
+        return self._common

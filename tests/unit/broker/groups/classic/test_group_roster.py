@@ -41,7 +41,7 @@ def test_admits_member_prefers_members_that_rejoined_first_in_a_full_group() -> 
         roster.add(one)
     preparing = GroupState.PREPARING_REBALANCE
     assert roster.admits_member("a", preparing, 1)
-    roster.members["a"].join_token = 1
+    roster.swap_join_token(roster.members["a"], 1)
     assert roster.admits_member("a", preparing, 1)
     assert not roster.admits_member("b", preparing, 1)
     assert roster.admits_member("b", GroupState.STABLE, 1)
