@@ -59,15 +59,19 @@ def load_contexts(config: SslConfig, *, serves: bool, dials: bool) -> TlsContext
     :param dials: whether the node connects to this listener of other nodes.
     :raises ConfigError: keys, certificates or settings cannot be used.
     """
-    material = load_keystore(config) if serves or has_keystore(config) else None
-    trusted = load_truststore(config)
-    chain = () if material is None else material.chain
-    return TlsContexts(
-        _server_context(config, material, trusted) if serves else None,
-        _client_context(config, material, trusted) if dials else None,
-        chain[0].subject.rfc4514_string() if chain else "",
-        min((one.not_valid_after_utc for one in chain), default=None),
-    )
+    try:
+        material = load_keystore(config) if serves or has_keystore(config) else None
+        trusted = load_truststore(config)
+        chain = () if material is None else material.chain
+        return TlsContexts(
+            _server_context(config, material, trusted) if serves else None,
+            _client_context(config, material, trusted) if dials else None,
+            chain[0].subject.rfc4514_string() if chain else "",
+            min((one.not_valid_after_utc for one in chain), default=None),
+        )
+    except (ssl.SSLError, ValueError, x509.InvalidVersion) as e:
+        # Parts of a certificate are parsed only when they are used.
+        raise ConfigError(f"a certificate of keystore or truststore is damaged: {e}") from e
 
 
 def _server_context(
@@ -190,8 +194,13 @@ def distinguished_name(certificate: bytes) -> str:
     """Return the subject of a DER certificate as RFC 2253 text, as Java does.
 
     Attributes without a keyword in RFC 2253 are ``OID=#`` and the DER value in hexadecimal.
+
+    :raises ValueError: the certificate is malformed.
     """
-    name = x509.load_der_x509_certificate(certificate).subject
+    try:
+        name = x509.load_der_x509_certificate(certificate).subject
+    except x509.InvalidVersion as e:
+        raise ValueError(str(e)) from e
     return ",".join(
         "+".join(_attribute(attribute) for attribute in rdn) for rdn in reversed(name.rdns)
     )

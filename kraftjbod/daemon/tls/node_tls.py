@@ -13,6 +13,7 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from kraftjbod.core.loop.job_guard import JobGuard
 from kraftjbod.core.node_config import NodeConfig
 from kraftjbod.core.security_keys import SSL
 from kraftjbod.daemon.process.environment import Environment
@@ -30,6 +31,7 @@ class NodeTls:
         self._config = config
         self._clock = environment.clock
         self._executor = environment.make_executor(name="tls", clock=environment.clock)
+        self._jobs = JobGuard()
         #: By upper-case name; only listeners with TLS.
         self._listeners: dict[str, ListenerTls] = {}
         environment.metrics.gauges(lambda: dict(self._figures()))
@@ -66,12 +68,15 @@ class NodeTls:
         return PLAIN if listener is None else Dialer(listener.client_settings)
 
     async def run_renewals(self) -> None:
-        """Renew the certificates of the listeners that are open now, until cancelled."""
+        """Renew the certificates of the listeners that are open now, until cancelled.
+
+        A bug while files are loaded restarts the renewals of that listener, and ends no daemon.
+        """
         if not self._listeners:
             await asyncio.Event().wait()
         async with asyncio.TaskGroup() as renewals:
             for listener in self._listeners.values():
-                renewals.create_task(listener.run_renewals())
+                renewals.create_task(self._jobs.keep("tls_renewals", listener.run_renewals))
 
     def close(self) -> None:
         """Let the thread end, without waiting for a disk that hangs."""

@@ -128,6 +128,33 @@ def test_client_context_needs_a_truststore_but_no_keystore(tmp_path: Path) -> No
     assert (loaded.subject, loaded.expires) == ("", None)
 
 
+def test_damaged_certificate_is_a_configuration_error(tmp_path: Path) -> None:
+    """Of the changes of single bytes, some are noticed only when a part of it is used."""
+    identity = AUTHORITY.issue()
+    intact = identity.certificate.public_bytes(Encoding.DER)
+    trusted = AUTHORITY.certificate.public_bytes(Encoding.DER)
+    keystore, truststore = tmp_path / "k.pem", tmp_path / "t.pem"
+    config = ssl_config(
+        tmp_path,
+        ssl_keystore_location=str(keystore),
+        ssl_truststore_type="PEM",
+        ssl_truststore_location=str(truststore),
+    )
+    refused = 0
+    for place in range(len(trusted)):
+        own, other = bytearray(intact), bytearray(trusted)
+        own[min(place, len(own) - 1)] ^= 0x21
+        other[place] ^= 0x21
+        for written, anchors in ((own, trusted), (intact, other)):
+            keystore.write_bytes(identity.key_pem() + ssl.DER_cert_to_PEM_cert(written).encode())
+            truststore.write_text(ssl.DER_cert_to_PEM_cert(bytes(anchors)))
+            try:
+                load_contexts(config, serves=True, dials=True)
+            except ConfigError:
+                refused += 1
+    assert refused > 100
+
+
 @pytest.mark.parametrize(
     ("iana", "name"),
     [
