@@ -242,6 +242,11 @@ class NodeConfig(DynamicNodeConfig, StorageSettings, SslConfig):
     every host, see [cluster-members.md](cluster-members.md). If not set: this host, and those of
     registered brokers and of the controllers."""
 
+    allow_insecure_cluster_listener: bool = False
+    """Whether the node starts although other hosts can reach its listener for brokers and
+    controllers, and ``cluster.node.principals`` is not set. Then the protection is by address
+    only, see [cluster-members.md](cluster-members.md)."""
+
     telemetry_format: Literal["json", "console"] = "json"
     """Format of events: ``json``, an object per line, or ``console``, readable text."""
     telemetry_path: str | None = None
@@ -317,6 +322,24 @@ class NodeConfig(DynamicNodeConfig, StorageSettings, SslConfig):
         if isinstance(parts, tuple):
             return tuple(Endpoint.parse(part) if isinstance(part, str) else part for part in parts)
         return parts
+
+    def require_closed_cluster_listeners(self) -> None:
+        """Require that other hosts cannot reach a listener between nodes, or that nodes prove who
+        they are there.
+
+        :raises ConfigError: naming the listener, and the ways out.
+        """
+        if self.allow_insecure_cluster_listener or self.cluster_node_principals is not None:
+            return
+        for endpoint in self.listeners:
+            if endpoint.name in self.node_listeners and not is_loopback(endpoint.host):
+                raise ConfigError(
+                    f"other hosts can reach the listener {endpoint.text}, by which brokers and "
+                    "controllers reach each other, and nothing proves who they are. Either use "
+                    f"TLS there and set {NODE_PRINCIPALS_KEY} (docs/security.md), or bind the "
+                    "listener to 127.0.0.1 if all nodes run on this host, or set "
+                    "allow.insecure.cluster.listener=true if only the cluster reaches the network"
+                )
 
     @field_validator("cluster_node_principals")
     @classmethod
@@ -467,6 +490,14 @@ class NodeConfig(DynamicNodeConfig, StorageSettings, SslConfig):
         if self.log_dir_io_suspect_ms > self.log_dir_io_timeout_ms:
             raise ValueError("log.dir.io.suspect.ms must not exceed log.dir.io.timeout.ms")
         return self
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this host can reach a listener that is bound to ``host``."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
 
 
 def _limit_of_host(text: str) -> tuple[str, int]:

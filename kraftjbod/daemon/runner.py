@@ -169,6 +169,7 @@ def run_daemon(
             _require_assertions()
             source, properties = _read_properties(name, argv)
             config = config_type.from_properties(properties, source=source, base_dir=os.getcwd())
+            config.require_closed_cluster_listeners()
             peers = PeerWarnings(time.monotonic)
             _send_telemetry(name, config, files, peers)
             _report_ignored_keys(get_logger(daemon=name), config_type, properties, source)

@@ -464,6 +464,9 @@ def _config_of(
         "metrics.snapshot.path": str(files.metrics_path),
         **extra,
     }
+    if files.host != HOST:
+        # A switch inside this machine connects the hosts.
+        values.setdefault("allow.insecure.cluster.listener", "true")
     if files.log_dirs:
         # Allows an operator to add a disk beside the existing ones or at the usual mount point.
         roots = dict.fromkeys(str(path.parent) for path in (*files.log_dirs, _MOUNT_POINT))

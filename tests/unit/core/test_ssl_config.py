@@ -143,3 +143,29 @@ def test_node_principals_replace_the_check_of_addresses_unless_hosts_are_named()
     assert hosts is not None and hosts.is_every
     named = controller(**secured, cluster_action_allowed_hosts="10.0.0.1").allowed_hosts
     assert named is not None and not named.is_every
+
+
+PUBLIC = {"listeners": "PLAINTEXT://10.0.0.1:9092,OUTER://:9093"}
+
+
+def test_cluster_listener_that_other_hosts_reach_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"can reach the listener PLAINTEXT://10\.0\.0\.1:9092"):
+        broker(**PUBLIC).require_closed_cluster_listeners()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]", "127.1.2.3"])
+def test_cluster_listener_on_a_loopback_address_is_accepted(host: str) -> None:
+    """Although other hosts reach the listener of clients."""
+    listeners = f"PLAINTEXT://{host}:9092,OUTER://:9093"
+    broker(listeners=listeners).require_closed_cluster_listeners()
+
+
+def test_cluster_listener_that_other_hosts_reach_is_accepted_if_allowed_or_secured() -> None:
+    broker(**PUBLIC, allow_insecure_cluster_listener="true").require_closed_cluster_listeners()
+    broker(
+        **PUBLIC,
+        listener_security_protocol_map="PLAINTEXT:SSL,OUTER:SSL,CONTROLLER:SSL",
+        inter_broker_listener_name="PLAINTEXT",
+        ssl_client_auth="required",
+        cluster_node_principals="User:broker-{id}",
+    ).require_closed_cluster_listeners()

@@ -251,9 +251,9 @@ def test_start_with_key_that_must_not_be_ignored_fails(tmp_path: Path) -> None:
 
 def test_start_with_security_key_fails(tmp_path: Path) -> None:
     body = "class Mine(Daemon):\n    async def wait_failed(self): pass\n"
-    code, _, err = _finish(_run(tmp_path, body, config="ssl.keystore.location=/k"))
+    code, _, err = _finish(_run(tmp_path, body, config="ssl.provider=SunJSSE"))
     assert code == runner.EXIT_CONFIG
-    assert "ssl.keystore.location names security" in err
+    assert "ssl.provider names security" in err
 
 
 def test_telemetry_path_receives_the_events(tmp_path: Path) -> None:
@@ -299,6 +299,20 @@ def test_unreadable_config_prints_one_line_to_stderr(
     assert code == runner.EXIT_CONFIG
     assert reported.startswith("kraftjbod-test: cannot read")
     assert reported.count("\n") == 1
+
+
+@pytest.mark.parametrize("host", ["", "0.0.0.0", "10.0.0.1", "controller-1", "::"])
+def test_listener_between_nodes_that_other_hosts_reach_is_refused(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], host: str
+) -> None:
+    conf = tmp_path / "d.properties"
+    bound = f"[{host}]" if ":" in host else host
+    conf.write_text(_CONFIG.replace("127.0.0.1:0", f"{bound}:9090"))
+    code = runner.run_daemon("test", ControllerConfig, _never_build, [str(conf)])
+    assert code == runner.EXIT_CONFIG
+    reported = capfd.readouterr().err
+    for way in ("cluster.node.principals", "127.0.0.1", "allow.insecure.cluster.listener=true"):
+        assert way in reported
 
 
 def test_override_without_value_is_refused(
