@@ -258,6 +258,10 @@ class MountedDisk(LogDisk):
                 time.sleep(_POLL_S)
         self._disk.repair()
         self._disk.mount()
+        if self._disk.is_shut_down:
+            raise DiskKitError(
+                f"{self._disk.path} is mounted in another mount namespace, which keeps its fault"
+            )
 
 
 class FuseDisk(LogDisk):

@@ -160,10 +160,30 @@ class Disk:
         """Mount the file system again, at its path or ``at`` another one."""
         _run("mount", "-t", self.kind, "-o", options, self.image, at or self.path)
 
+    @property
+    def is_shut_down(self) -> bool:
+        """Whether :meth:`shut_down` still has an effect.
+
+        It lasts over an unmount if the file system is mounted in another mount namespace too, as
+        of ``ip netns exec``, because the kernel has one state for all its mounts.
+        """
+        try:
+            with tempfile.TemporaryFile(dir=self.path):
+                return False
+        except OSError as e:
+            if e.errno != errno.EIO:
+                raise
+            return True
+
     def fill(self) -> None:
-        """Write until there is no space left."""
+        """Allocate space until none is left.
+
+        Most of it is allocated without writing, so that a large disk is full at once and its image
+        stays sparse.
+        """
         fd = os.open(f"{self.path}/balloon", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         try:
+            self._allocate(fd)
             chunk = _FILL_CHUNK
             while chunk:
                 try:
@@ -175,6 +195,19 @@ class Disk:
                     chunk = chunk[: len(chunk) // 2]
         finally:
             os.close(fd)
+
+    def _allocate(self, fd: int) -> None:
+        """Allocate blocks of the file system to the open file, until less than a chunk is left."""
+        free = os.statvfs(self.path)
+        size_bytes, allocated_bytes = free.f_bfree * free.f_frsize, 0
+        while size_bytes >= len(_FILL_CHUNK):
+            try:
+                os.posix_fallocate(fd, allocated_bytes, size_bytes)
+                allocated_bytes += size_bytes
+            except OSError as e:
+                if e.errno != errno.ENOSPC:
+                    raise
+                size_bytes //= 2
 
     def free_space(self) -> None:
         """Undo :meth:`fill` durably: the disk is not full after a later fault either."""

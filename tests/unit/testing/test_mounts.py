@@ -101,6 +101,31 @@ def test_filled_disk_has_no_space(kind: Kind) -> None:
             assert _errno_of(lambda: file.write(bytes(4096))) == errno.ENOSPC
 
 
+def test_filled_disk_has_a_sparse_image() -> None:
+    """The images of a soak would otherwise fill the disk of the machine."""
+    _need("ext4")
+    with mounted("ext4", size_bytes=64 * 1024 * 1024) as disk:
+        disk.fill()
+        os.sync()
+        assert os.stat(disk.image).st_blocks * 512 < 16 * 1024 * 1024
+
+
+def test_disk_that_another_mount_keeps_stays_shut_down() -> None:
+    _need("ext4")
+    with mounted("ext4") as disk, mounts.empty_mount_point() as elsewhere:
+        assert not disk.is_shut_down
+        subprocess.run(["mount", "--bind", disk.path, elsewhere], check=True)
+        disk.shut_down()
+        disk.unmount()
+        disk.mount()
+        assert disk.is_shut_down
+        subprocess.run(["umount", elsewhere], check=True)
+        disk.unmount()
+        disk.repair()
+        disk.mount()
+        assert not disk.is_shut_down
+
+
 def test_reap_removes_mounts_of_killed_process() -> None:
     """The reaper goes by name: the owner is dead, so that its mounts are unused."""
     _need("tmpfs")
