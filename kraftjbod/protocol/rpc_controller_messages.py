@@ -100,8 +100,8 @@ class ConfigSynonym(RpcBody):
 class DescribedConfig(RpcBody):
     """The value that a controller uses for one configuration key.
 
-    ``value`` is None if the key has neither a value nor a default. ``synonyms`` starts with the one
-    that applies.
+    ``value`` is None if the key has neither a value nor a default, and for passwords and keys.
+    ``synonyms`` starts with the one that applies.
     """
 
     name: str

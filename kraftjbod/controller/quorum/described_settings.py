@@ -36,10 +36,18 @@ def described_settings(
 def _described(
     key: str, value: object, config: ControllerConfig, configs: Configs
 ) -> DescribedConfig:
+    if _is_secret(key):
+        is_given = value is not None
+        return DescribedConfig(
+            name=key,
+            value=None,
+            source=ConfigSource.STATIC_BROKER if is_given else ConfigSource.DEFAULT,
+            is_read_only=True,
+        )
     synonyms = tuple(_synonyms(key, config, configs))
     return DescribedConfig(
         name=key,
-        value=None if value is None or _is_secret(key) else config_text(value),
+        value=None if value is None else config_text(value),
         source=synonyms[0].source if synonyms else ConfigSource.DEFAULT,
         is_read_only=key not in DYNAMIC_CONTROLLER_KEYS,
         synonyms=synonyms,
@@ -47,9 +55,7 @@ def _described(
 
 
 def _synonyms(key: str, config: ControllerConfig, configs: Configs) -> Iterator[ConfigSynonym]:
-    """Yield the values of a key from all sources, the one that applies first; none of a secret."""
-    if _is_secret(key):
-        return
+    """Yield the values of a key from all sources, the one that applies first."""
     if key in DYNAMIC_CONTROLLER_KEYS:
         for name, source in (
             (str(config.node_id), ConfigSource.DYNAMIC_BROKER),

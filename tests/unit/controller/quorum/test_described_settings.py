@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pydantic import SecretStr
+
 from kraftjbod.controller.quorum.controller_settings import settings_in_force
 from kraftjbod.controller.quorum.described_settings import described_settings
 from kraftjbod.core.ids import BrokerId
@@ -37,3 +39,14 @@ def test_described_settings_list_synonyms_by_precedence() -> None:
     assert (found["cluster.id"].value, found["cluster.id"].synonyms) == (None, ())
     assert found["auto.leader.rebalance.enable"].value == "true"
     assert "log.retention.ms" not in found
+
+
+def test_described_settings_contain_no_password() -> None:
+    secret = FILE.model_copy(update={"ssl_keystore_password": SecretStr("canary")})
+    settings = settings_in_force(secret, {}, BrokerId(100))
+    found = {each.name: each for each in described_settings(secret, settings, {})}
+    assert "canary" not in repr(found)
+    password = found["ssl.keystore.password"]
+    assert (password.value, password.source) == (None, ConfigSource.STATIC_BROKER)
+    assert password.synonyms == ()
+    assert found["ssl.key.password"].source == ConfigSource.DEFAULT
