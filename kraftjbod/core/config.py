@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import posixpath
 import sys
-from collections.abc import Mapping
-from typing import Any, Final, Literal, Self
+from collections.abc import Collection, Mapping
+from typing import Any, ClassVar, Final, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -34,7 +34,6 @@ from kraftjbod.core.errors import ConfigError
 from kraftjbod.core.group_config import GroupConfig
 from kraftjbod.core.listener_config import (
     ANY_HOST,
-    PROTOCOLS,
     upper_names,
 )
 from kraftjbod.core.node_config import (
@@ -43,9 +42,11 @@ from kraftjbod.core.node_config import (
     Endpoint,
     NodeConfig,
 )
+from kraftjbod.core.sasl_config import SaslConfig
 from kraftjbod.core.security_keys import (
     PLAINTEXT,
     PROTOCOL_MAP,
+    PROTOCOLS,
     require_plain,
 )
 from kraftjbod.core.topic_config import (
@@ -241,8 +242,10 @@ DYNAMIC_BROKER_KEYS: Final = DynamicBrokerConfig.keys()
 DYNAMIC_LIST_KEYS: Final = frozenset({CORDONED_LOG_DIRS})
 
 
-class BrokerConfig(DynamicBrokerConfig, GroupConfig, NodeConfig):
+class BrokerConfig(DynamicBrokerConfig, GroupConfig, SaslConfig, NodeConfig):
     """Configuration of a broker daemon."""
+
+    served_protocols: ClassVar[Collection[str]] = PROTOCOLS
 
     broker_rack: str | None = None
     """New replicas of a partition are spread over racks."""
@@ -306,6 +309,8 @@ class BrokerConfig(DynamicBrokerConfig, GroupConfig, NodeConfig):
     it is larger."""
     socket_request_max_bytes: int = Field(default=100 * MIB, ge=KIB)
     """Largest request of a client."""
+    sasl_server_max_unauthenticated_bytes: Long = Field(default=16 * MIB, ge=MIB)
+    """Limit of the bytes of requests of all connections on which no client has logged in yet."""
     max_in_flight_requests_per_connection: int = Field(default=100, ge=1)
     """Requests of one connection that are processed at once."""
     max_in_flight_bytes_per_connection: int = Field(default=32 * MIB, ge=1)
@@ -518,7 +523,7 @@ class BrokerConfig(DynamicBrokerConfig, GroupConfig, NodeConfig):
             if set(protocols.values()) != {PLAINTEXT} and name not in mapped.union(PROTOCOLS):
                 raise ValueError(
                     f"{PROTOCOL_MAP} has no entry for {name}, and another listener is secure: add "
-                    f"{name}:PLAINTEXT or {name}:SSL"
+                    f"{name}:PLAINTEXT or {name}:SASL_SSL"
                 )
         if PLAINTEXT not in protocols.values() and self.inter_broker_listener_name is None:
             raise ValueError(

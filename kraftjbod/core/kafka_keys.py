@@ -113,7 +113,6 @@ WITHOUT_EFFECT: Final[Mapping[str, str]] = {
     "alter.log.dirs.replication.quota.window.num": _OF_THROTTLES,
     "alter.log.dirs.replication.quota.window.size.seconds": _OF_THROTTLES,
     "background.threads": _OF_THREADS,
-    "connection.failed.authentication.delay.ms": "there is no authentication yet",
     "controller.quorum.append.linger.ms": _OF_QUORUM,
     "controller.quorum.election.backoff.max.ms": _OF_QUORUM,
     "controller.quorum.fetch.max.bytes": _OF_QUORUM,

@@ -16,11 +16,11 @@ from pydantic import Field
 
 from kraftjbod.core.config_model import nearest_hint
 from kraftjbod.core.errors import ConfigError
+from kraftjbod.core.sasl_config import SaslConfig
+from kraftjbod.core.security_keys import PROTOCOLS
 from kraftjbod.core.ssl_config import SslConfig
 
 LISTENER_PREFIX: Final = "listener.name."
-#: Kafka's security protocols.
-PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 ANY_HOST: Final = "0.0.0.0"  # noqa: S104 - what Kafka takes an empty host for
 _ANY_HOSTS: Final = frozenset({ANY_HOST, "::"})
 
@@ -28,7 +28,7 @@ Address = tuple[str, str, int]
 """Name, host and port of a listener."""
 
 
-class ListenerConfig(SslConfig):
+class ListenerConfig(SslConfig, SaslConfig):
     """Keys that ``listener.name.<lower-case name>.`` overrides for one listener."""
 
     max_connections: int = Field(default=10_000, ge=1)

@@ -9,7 +9,7 @@ import posixpath
 from collections.abc import Collection, Mapping
 from ipaddress import ip_address
 from itertools import permutations
-from typing import Any, Final, Literal, NamedTuple, Self
+from typing import Any, ClassVar, Final, Literal, NamedTuple, Self
 
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
@@ -39,8 +39,16 @@ from kraftjbod.core.listener_config import (
     upper_names,
 )
 from kraftjbod.core.node_principals import NODE_PRINCIPALS_KEY, NodePrincipals
-from kraftjbod.core.security_keys import PLAINTEXT, PROTOCOL_MAP, SSL, protocol_of, require_plain
-from kraftjbod.core.ssl_config import SslConfig
+from kraftjbod.core.sasl_config import require_sasl
+from kraftjbod.core.security_keys import (
+    PLAINTEXT,
+    PROTOCOL_MAP,
+    SASL_PROTOCOLS,
+    SSL,
+    protocol_of,
+    require_plain,
+)
+from kraftjbod.core.ssl_config import CLIENT_AUTH, PRINCIPAL_RULES, SslConfig
 
 ALL_LOG_DIRS: Final = "*"
 #: Listener name of a bootstrap server, whose ``host:port`` has no name.
@@ -217,6 +225,9 @@ DYNAMIC_NODE_KEYS: Final = DynamicNodeConfig.keys()
 class NodeConfig(DynamicNodeConfig, StorageSettings, SslConfig):
     """Configuration that brokers and controllers have in common."""
 
+    #: Security protocols that ``listeners`` may have.
+    served_protocols: ClassVar[Collection[str]] = (PLAINTEXT, SSL)
+
     cluster_id: str | None = None
     """Expected cluster id: a node whose ``meta.properties`` has another one does not start."""
     listeners: tuple[Endpoint, ...]
@@ -376,17 +387,21 @@ class NodeConfig(DynamicNodeConfig, StorageSettings, SslConfig):
 
         :raises ConfigError: naming ``source`` and the keys.
         """
-        require_plain(values, known=cls.served_keys(values), source=source, served=(PLAINTEXT, SSL))
+        require_plain(
+            values, known=cls.served_keys(values), source=source, served=cls.served_protocols
+        )
         require_servable(values, source=source)
         config = super().from_properties(values, source=source, base_dir=base_dir)
         names = {endpoint.name for endpoint in config.listeners}.union(
             config.controller_listener_names
         )
         config._listener_values = listener_values(
-            values, ListenerConfig.keys(), listeners=names, source=source
+            values, cls._listener_keys(), listeners=names, source=source
         )
         for name in sorted(names):
-            config.of_listener(name, source=f"{source}: listener.name.{name.lower()}")
+            own = config.of_listener(name, source=f"{source}: listener.name.{name.lower()}")
+            if config.protocol_of(name) in SASL_PROTOCOLS:
+                require_sasl(own, f"{source}: listener {name}")
         config.require_node_identity(source)
         return config
 
@@ -394,7 +409,12 @@ class NodeConfig(DynamicNodeConfig, StorageSettings, SslConfig):
     def served_keys(cls, values: Mapping[str, str]) -> Collection[str]:
         """Return the keys that this node reads: all keys of the model, and the keys in ``values``
         whose names contain the name of a listener."""
-        return {*cls.keys(), *served_listener_keys(values, ListenerConfig.keys())}
+        return {*cls.keys(), *served_listener_keys(values, cls._listener_keys())}
+
+    @classmethod
+    def _listener_keys(cls) -> frozenset[str]:
+        """Return the keys that one listener can override; controllers have no keys of SASL."""
+        return ListenerConfig.keys() & cls.keys()
 
     def of_listener(self, name: str, *, source: str = "listeners") -> ListenerConfig:
         """Return the values for the listener ``name``: its own ones, else those of all listeners.
@@ -404,8 +424,13 @@ class NodeConfig(DynamicNodeConfig, StorageSettings, SslConfig):
         :raises ConfigError: naming ``source`` and each key with a wrong value.
         """
         common = self.by_key()
-        values = {key: common[key] for key in sorted(ListenerConfig.keys())}
+        values = {key: common[key] for key in sorted(self._listener_keys())}
         own = self._listener_values.get(name, {})
+        if self.protocol_of(name) in SASL_PROTOCOLS:
+            # As in Kafka: the common value is about listeners with SSL only, and the principal is
+            # that of the login and not of a certificate.
+            values[CLIENT_AUTH] = "none"
+            own = {**own, PRINCIPAL_RULES: "DEFAULT"}
         return parse_model(ListenerConfig, {**values, **own}, source)
 
     def protocol_of(self, name: str) -> str:

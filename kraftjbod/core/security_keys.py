@@ -2,8 +2,8 @@
 
 A daemon that only warned about ``sasl.enabled.mechanisms`` and then served everyone would violate
 the operator's request. So a listener with a protocol that is not served, or an unknown key about
-security, is a configuration error. Listeners of brokers for clients may have SSL; all others are
-PLAINTEXT.
+security, is a configuration error. Listeners of brokers for clients may have any protocol; all
+others are PLAINTEXT or SSL.
 
 * A key with an empty value is accepted.
 * A listener's protocol comes from ``listener.security.protocol.map``, else from its name, as in
@@ -21,6 +21,12 @@ from kraftjbod.core.errors import ConfigError
 
 PLAINTEXT: Final = "PLAINTEXT"
 SSL: Final = "SSL"
+SASL_PLAINTEXT: Final = "SASL_PLAINTEXT"
+SASL_SSL: Final = "SASL_SSL"
+#: Kafka's security protocols.
+PROTOCOLS: Final = (PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL)
+TLS_PROTOCOLS: Final = frozenset({SSL, SASL_SSL})
+SASL_PROTOCOLS: Final = frozenset({SASL_PLAINTEXT, SASL_SSL})
 PROTOCOL_MAP: Final = "listener.security.protocol.map"
 INTER_BROKER_PROTOCOL: Final = "security.inter.broker.protocol"
 #: Keys whose values are lists of ``NAME://host:port``.
@@ -42,6 +48,7 @@ _PREFIXES: Final = (
     "delegation.token.",
     "allow.everyone.if.no.acl.found",
     "connections.max.reauth.ms",
+    "connection.failed.authentication.",
 )
 #: Words between dots or underscores that mark a key as a security key.
 _PARTS: Final = frozenset(
@@ -64,9 +71,9 @@ _PARTS: Final = frozenset(
     }
 )
 _WHAT_TO_DO: Final = (
-    "Brokers and controllers serve PLAINTEXT and SSL. Nothing is served in the clear that is "
-    "configured as secure. Remove what asks for it and use SSL, or keep these ports on a network "
-    "that you trust."
+    "Brokers serve clients with TLS and SASL; brokers and controllers speak PLAINTEXT and SSL to "
+    "each other. Nothing is served in the clear that is configured as secure. Remove what asks for "
+    "it and use SSL, or keep these ports on a network that you trust."
 )
 
 
@@ -86,7 +93,7 @@ def require_plain(
     """Raise an error if ``values`` require security that is not served.
 
     :param known: keys of the models, which are validated there.
-    :param served: protocols that listeners may have.
+    :param served: protocols that listeners may have; those of nodes for each other have no SASL.
     :raises ConfigError: naming ``source`` and each such key.
     """
     problems = [*_secure_listeners(values, served)]
@@ -113,7 +120,7 @@ def _secure_listeners(values: Mapping[str, str], served: Collection[str]) -> Ite
     for key in _NAME_KEYS:
         for name in list_items(values.get(key, "")):
             protocol = _protocol_of(name, protocols)
-            if protocol not in served:
+            if protocol not in served or protocol in SASL_PROTOCOLS:
                 yield f"{key} names {name}, whose protocol is {protocol}"
 
 

@@ -6,7 +6,7 @@ response.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 from pydantic import Field, SecretStr, field_validator
 
@@ -14,6 +14,8 @@ from kraftjbod.core.config_model import KeyedModel, split_list
 from kraftjbod.core.ssl_principal_rules import parse_principal_rules
 
 StoreType = Literal["JKS", "PKCS12", "PEM"]
+CLIENT_AUTH: Final = "ssl.client.auth"
+PRINCIPAL_RULES: Final = "ssl.principal.mapping.rules"
 TLS_VERSIONS = ("TLSv1.2", "TLSv1.3")
 
 

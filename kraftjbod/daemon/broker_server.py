@@ -38,9 +38,15 @@ from kraftjbod.core.errors import KafkaStorageError, KraftJbodError
 from kraftjbod.core.ids import UNKNOWN_BROKER_EPOCH
 from kraftjbod.core.metadata_version import KRAFT_VERSION, KRAFT_VERSIONS, SUPPORTED_FEATURES
 from kraftjbod.core.node_config import Endpoint
+from kraftjbod.core.security_keys import SASL_PROTOCOLS
 from kraftjbod.core.telemetry import get_logger
 from kraftjbod.daemon.broker_limits import broker_limits
-from kraftjbod.daemon.listener_limits import broker_listener_limits, memory_budget
+from kraftjbod.daemon.listener_limits import (
+    broker_listener_limits,
+    memory_before_login,
+    memory_budget,
+)
+from kraftjbod.daemon.listener_sasl import sasl_settings
 from kraftjbod.daemon.parts import Part, PartList
 from kraftjbod.daemon.process.environment import Environment
 from kraftjbod.daemon.process.service_manager import dirs_text
@@ -51,6 +57,7 @@ from kraftjbod.daemon.wiring.broker_wiring import BrokerWiring, build_wiring
 from kraftjbod.daemon.wiring.cluster_wiring import NodeDialers
 from kraftjbod.daemon.wiring.member_hosts import hosts_known_to_broker
 from kraftjbod.metadata.state import MetadataState
+from kraftjbod.net.authentication import SaslSettings
 from kraftjbod.net.cluster_peers import ClusterPeers
 from kraftjbod.net.connection_context import ConnectionContext
 from kraftjbod.net.kafka_server import kafka_server
@@ -78,6 +85,7 @@ class BrokerServer:
         self._disks: BrokerDisks | None = None
         self._wiring: BrokerWiring | None = None
         self._memory = memory_budget(config)
+        self._memory_before_login = memory_before_login(config)
         self._peers = ClusterPeers(
             config.allowed_hosts, known_hosts=hosts_known_to_broker(config, self._state)
         )
@@ -299,6 +307,11 @@ class BrokerServer:
     def _begin(self, work: Coroutine[Any, Any, Any], name: str) -> None:
         self._tasks.start(work, name)
 
+    def _sasl_of(self, name: str) -> SaslSettings | None:
+        if self._config.protocol_of(name) not in SASL_PROTOCOLS:
+            return None
+        return sasl_settings(self._config.of_listener(name), self._memory_before_login)
+
     async def _bind_listener(self, endpoint: Endpoint) -> None:
         listener = kafka_server(
             host=endpoint.host,
@@ -312,6 +325,7 @@ class BrokerServer:
             limits=broker_listener_limits(
                 self._config, self._environment.max_open_files, endpoint.name
             ),
+            sasl=self._sasl_of(endpoint.name),
             tls=self._tls.settings_of(endpoint.name),
             node_principals=self._config.node_principals,
         )

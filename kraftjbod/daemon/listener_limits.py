@@ -5,6 +5,7 @@ A broker's listeners share one memory budget. Connections are counted per listen
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from kraftjbod.core.config import BrokerConfig, ControllerConfig
@@ -22,15 +23,24 @@ _MAX_PENDING: Final = 100
 
 def memory_budget(config: BrokerConfig | ControllerConfig) -> MemoryBudget:
     """Return the memory budget that all listeners of the daemon share."""
-    return MemoryBudget(
-        MemoryLimits(
-            max_request_bytes=config.queued_max_request_bytes,
-            max_answer_bytes=config.queued_max_response_bytes,
-            receive_timeout_ms=config.socket_receive_timeout_ms,
-            read_timeout_ms=config.socket_send_timeout_ms,
-            min_progress_bytes=config.socket_min_progress_bytes,
-            grace_ms=config.socket_memory_grace_ms,
-        )
+    return MemoryBudget(_memory_limits(config))
+
+
+def memory_before_login(config: BrokerConfig) -> MemoryBudget:
+    """Return the memory budget of the connections on which no client has logged in yet."""
+    max_bytes = config.sasl_server_max_unauthenticated_bytes
+    limits = _memory_limits(config)
+    return MemoryBudget(replace(limits, max_request_bytes=max_bytes, max_answer_bytes=max_bytes))
+
+
+def _memory_limits(config: BrokerConfig | ControllerConfig) -> MemoryLimits:
+    return MemoryLimits(
+        max_request_bytes=config.queued_max_request_bytes,
+        max_answer_bytes=config.queued_max_response_bytes,
+        receive_timeout_ms=config.socket_receive_timeout_ms,
+        read_timeout_ms=config.socket_send_timeout_ms,
+        min_progress_bytes=config.socket_min_progress_bytes,
+        grace_ms=config.socket_memory_grace_ms,
     )
 
 

@@ -266,6 +266,22 @@ class Connection(asyncio.BufferedProtocol):
 
     # --- memory
 
+    def raise_limits(self, *, max_frame_bytes: int, memory: MemoryBudget) -> None:
+        """Apply the limits of a client that logged in, from its next frame on."""
+        if self._memory is not None:
+            self._memory.requests.release(self)
+            self._memory.requests.forget(self)
+            self._memory.answers.release(self)
+        self._splitter.max_frame_bytes = max_frame_bytes
+        self._memory = memory
+        self._held_bytes = 0
+        if self.is_write_paused:
+            self._note_unread()
+        if self._is_starved:
+            self.memory_freed()
+        elif self._splitter.filled_bytes:
+            self._note_partial()
+
     def note_taken(self) -> None:
         """Report to the memory budget how many response bytes the peer has read.
 

@@ -4,6 +4,7 @@ Decodes requests, passes them to the injected handler and encodes its responses.
 answered here from the versions of the codec and the given features. Requests for members of the
 cluster (cluster_actions.py) are refused to all other hosts (cluster_peers.py) and, with node
 principals, to all other principals (node_identity.py), without decoding the body where possible.
+On a listener with SASL, clients log in first (authentication.py).
 
 A handler maps every expected error to a response. Any other exception is a bug:
 ``request_handler_failed`` is logged and the connection closed.
@@ -20,7 +21,7 @@ from kraftjbod.core.errors import RemoteProtocolError
 from kraftjbod.core.ids import BrokerId
 from kraftjbod.core.loop.work_slices import WorkSlices, in_slices
 from kraftjbod.core.node_principals import NodePrincipals
-from kraftjbod.net.authentication import AuthenticationLimits, HeldRequests, MakeAuthenticator
+from kraftjbod.net.authentication import Authentication, SaslSettings
 from kraftjbod.net.cluster_actions import (
     fetching_replica,
     is_cluster_action,
@@ -116,8 +117,12 @@ class _Requests:
             peer_host=connection.peer_host,
             security_protocol=security_protocol,
         )
+        #: None if no client logs in.
+        self.login: Authentication | None = None
 
     def answer(self, request: PendingRequest) -> Awaitable[Any]:
+        if self.login is not None and (answering := self.login.intercept(request)) is not None:
+            return answering
         api_key = api_key_of(request.frame)
         if is_cluster_action(api_key, request.frame) and not self._is_member:
             return self._answer_unknown_host(request)
@@ -134,20 +139,28 @@ class _Requests:
         self._identity.take_principal(principal)
         self._context = replace(self._context, principal=principal)
 
-    def held_until_known(
-        self, make_authenticator: MakeAuthenticator, limits: AuthenticationLimits
-    ) -> HeldRequests:
-        """Return a wrapper of this object that holds requests until the client is authenticated."""
-        return HeldRequests(
+    def require_login(self, sasl: SaslSettings, listener: Listener) -> None:
+        """Handle requests only after the client logged in."""
+
+        def log_in(principal: str) -> None:
+            self.authenticated(principal)
+            listener.logged_in(self._connection)
+
+        self.login = Authentication(
             self._connection,
-            make_authenticator(self._context),
-            open_answer=self.answer,
-            may_be_large=may_be_large,
-            decode=_decode,
-            encode=_encode,
-            authenticated=self.authenticated,
-            limits=limits,
+            sasl,
+            listener_name=self._context.listener_name,
+            logged_in=log_in,
         )
+
+    def may_be_large(self, request: Frame) -> bool:
+        """Return True for every request before the login is complete, so that each one waits for
+        the answer to the previous one."""
+        return (self.login is not None and not self.login.is_open) or may_be_large(request)
+
+    def connection_closed(self) -> None:
+        if self.login is not None:
+            self.login.connection_closed()
 
     async def _answer_in_slices(
         self, request: PendingRequest, *, is_hot: bool
@@ -157,6 +170,8 @@ class _Requests:
             await WorkSlices.of_loop().turn()
         header, body = _decode(request)
         if body is None or header.api_key == ApiKey.API_VERSIONS:
+            if body is not None and self.login is not None:
+                self.login.versions_answered()
             asker = getattr(body, "client_software_name", "")
             return api_versions_response(header, self._features(), asker)
         response = await self._dispatch(header, body)
@@ -249,7 +264,6 @@ def _decode(request: PendingRequest) -> tuple[RequestHeader, Message | None]:
 
 
 DEFAULT_LIMITS = ListenerLimits()
-DEFAULT_AUTHENTICATION_LIMITS = AuthenticationLimits()
 
 
 def kafka_server(
@@ -263,8 +277,7 @@ def kafka_server(
     peers: ClusterPeers = EVERY_HOST_ALLOWED,
     memory: MemoryBudget | None = None,
     limits: ListenerLimits = DEFAULT_LIMITS,
-    authenticator: MakeAuthenticator | None = None,
-    authentication_limits: AuthenticationLimits = DEFAULT_AUTHENTICATION_LIMITS,
+    sasl: SaslSettings | None = None,
     tls: TlsSettings | None = None,
     node_principals: NodePrincipals | None = None,
 ) -> Listener:
@@ -275,13 +288,12 @@ def kafka_server(
     :param is_broker: recognizes brokers, whose connections use reserved slots.
     :param peers: the hosts that may send requests for members of the cluster.
     :param memory: budget of the daemon, if several listeners share it.
-    :param authenticator: creates the authenticator of a connection, whose requests are held until
-        it is authenticated. Without it the principal comes from the TLS handshake, or is
-        ``User:ANONYMOUS``.
+    :param sasl: settings of a listener whose clients log in. Without them the principal comes from
+        the TLS handshake, or is ``User:ANONYMOUS``.
     :param tls: settings of a listener with TLS; None for plaintext.
     :param node_principals: the principals of nodes. None accepts each principal as a node's.
     """
-    protocol = "PLAINTEXT" if tls is None else "SSL"
+    protocol = ("SASL_" if sasl else "") + ("SSL" if tls else "PLAINTEXT")
 
     def make_session(connection: Connection) -> RequestSession:
         requests = _Requests(
@@ -295,12 +307,17 @@ def kafka_server(
             peers,
             NodeIdentity(node_principals),
         )
-        connection.on_handshake = requests.authenticated
-        answer, is_large = requests.answer, may_be_large
-        if authenticator is not None:
-            held = requests.held_until_known(authenticator, authentication_limits)
-            answer, is_large = held.answer, held.may_be_large
-        return server_listener.session(connection, answer, in_order=True, may_be_large=is_large)
+        if sasl is None:
+            connection.on_handshake = requests.authenticated
+        else:
+            requests.require_login(sasl, server_listener)
+        return server_listener.session(
+            connection,
+            requests.answer,
+            in_order=True,
+            may_be_large=requests.may_be_large,
+            on_closed=requests.connection_closed,
+        )
 
     server_listener = Listener(
         name="kafka",
@@ -310,5 +327,6 @@ def kafka_server(
         limits=limits,
         memory=memory,
         tls=tls,
+        before_login=None if sasl is None else sasl.bounds,
     )
     return server_listener

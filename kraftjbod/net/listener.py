@@ -5,6 +5,7 @@
 * Some slots are reserved for brokers. When the other slots are taken, a new connection is pending
   for a few seconds. It stays if it is identified as a broker's in that time.
 * A connection without requests in flight that was silent for ``max_idle_ms`` is closed.
+* Until a client logs in, its connection can have other limits (``LoginBounds``).
 * ``reset_silent`` resets connections that were silent during a network outage.
 * Closing first stops accepting, then lets sessions finish until a deadline, then aborts the rest.
 """
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from kraftjbod.core import buggify
@@ -53,6 +54,14 @@ class ListenerLimits:
     """A higher descriptor number means that the process is short of descriptors."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoginBounds:
+    """Limits of connections whose clients have not logged in."""
+
+    max_frame_bytes: int
+    memory: MemoryBudget
+
+
 class Listener:
     """A listening port. ``make_session`` creates the session of each accepted connection."""
 
@@ -66,10 +75,13 @@ class Listener:
         limits: ListenerLimits,
         memory: MemoryBudget | None = None,
         tls: TlsSettings | None = None,
+        before_login: LoginBounds | None = None,
     ) -> None:
         """
         :param memory: budget shared by all listeners of the daemon; a separate one if None.
         :param tls: settings of a listener with TLS; None for plaintext.
+        :param before_login: limits of each connection until :meth:`logged_in`; None if no client
+            logs in.
         """
         self._name = name
         self._host = host
@@ -77,6 +89,7 @@ class Listener:
         self._make_session = make_session
         self._limits = limits
         self._tls = tls
+        self._before_login = before_login
         self._handshakes = HandshakeTurns()
         self.memory = memory or MemoryBudget(MemoryLimits())
         self.quotas = ConnectionQuotas(limits.quotas)
@@ -100,16 +113,26 @@ class Listener:
         *,
         in_order: bool,
         may_be_large: MayBeLarge = never,
+        on_closed: Callable[[], None] | None = None,
     ) -> RequestSession:
         """Create a session with this listener's limits, for use in ``make_session``."""
+        before = self._before_login
         return RequestSession(
             connection,
             answer=answer,
             in_order=in_order,
             limits=self._limits.session,
-            memory=self.memory,
+            memory=self.memory if before is None else before.memory,
             may_be_large=may_be_large,
+            on_closed=on_closed,
         )
+
+    def logged_in(self, connection: Connection) -> None:
+        """Apply the limits of all clients to a connection whose client logged in."""
+        connection.raise_limits(
+            max_frame_bytes=self._limits.connection.max_frame_bytes, memory=self.memory
+        )
+        self._sessions[connection].use_memory(self.memory)
 
     @property
     def port(self) -> int:
@@ -173,8 +196,13 @@ class Listener:
             await self._empty.wait()
 
     def _connection(self) -> asyncio.BaseProtocol:
+        before, limits = self._before_login, self._limits.connection
         connection = Connection(
-            make_receiver=self._accept, limits=self._limits.connection, memory=self.memory
+            make_receiver=self._accept,
+            limits=limits
+            if before is None
+            else replace(limits, max_frame_bytes=before.max_frame_bytes),
+            memory=self.memory if before is None else before.memory,
         )
         if self._tls is None:
             return connection

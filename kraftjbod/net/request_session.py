@@ -97,8 +97,12 @@ class RequestSession:
         limits: SessionLimits,
         memory: MemoryBudget | None = None,
         may_be_large: MayBeLarge = never,
+        on_closed: Callable[[], None] | None = None,
     ) -> None:
-        """:param memory: budget of the daemon; without one only this connection's limits apply."""
+        """
+        :param memory: budget of the daemon; without one only this connection's limits apply.
+        :param on_closed: called once, when the connection is closed.
+        """
         self._connection = connection
         self._answer = answer
         self._in_order = in_order
@@ -107,6 +111,7 @@ class RequestSession:
         self._requests = memory.requests
         self._answers = memory.answers
         self._may_be_large = may_be_large
+        self._on_closed = on_closed
         #: Held while a large response is in progress, if responses need not be in order.
         self._large_turn = asyncio.Lock()
         self._writable = asyncio.Event()
@@ -155,6 +160,17 @@ class RequestSession:
         for answering in self._unbegun.values():
             if answering is not None:
                 answering.close()
+        if self._on_closed is not None:
+            self._on_closed()
+
+    def use_memory(self, memory: MemoryBudget) -> None:
+        """Count the requests of this connection in another budget, those in flight included."""
+        taken_bytes = self._in_flight_bytes + sum(map(len, self._backlog))
+        self._requests.give(taken_bytes)
+        for ledger in (self._requests, self._answers):
+            ledger.forget(self)
+        self._requests, self._answers = memory.requests, memory.answers
+        self._requests.take(taken_bytes)
 
     def finish(self, reason: str) -> None:
         """Start no more requests, answer those in flight, then close."""

@@ -43,7 +43,8 @@ class FrameSplitter:
         :param scratch: buffer used only between ``get_buffer`` and ``buffer_updated``, so that
             all splitters of a thread may share one; a separate buffer if None.
         """
-        self._max_frame_bytes = max_frame_bytes
+        #: A longer frame is an error. May change between two reads.
+        self.max_frame_bytes = max_frame_bytes
         self._scratch = bytearray(SCRATCH_BYTES) if scratch is None else scratch
         self._scratch_view = memoryview(self._scratch)
         assert len(self._scratch) > _LENGTH.size, self._scratch
@@ -126,11 +127,11 @@ class FrameSplitter:
 
     def _checked_length(self, position: int) -> int:
         length: int = _LENGTH.unpack_from(self._scratch, position)[0]
-        if not 0 <= length <= self._max_frame_bytes:
+        if not 0 <= length <= self.max_frame_bytes:
             is_tls = length >> 16 == _TLS_HANDSHAKE
             hint = "; these bytes begin a TLS handshake: the client may use TLS" if is_tls else ""
             raise RemoteProtocolError(
-                f"a frame of {length} bytes, the limit is {self._max_frame_bytes}{hint}"
+                f"a frame of {length} bytes, the limit is {self.max_frame_bytes}{hint}"
             )
         return length
 

@@ -42,6 +42,10 @@ MEANINGS: Final[Mapping[str, str]] = {
     "authentication_failed": (
         "A client could not prove its identity. It got an error, and its connection was closed."
     ),
+    "authentication_expired": (
+        "A client did not log in again in the time of `connections.max.reauth.ms`. Its connection "
+        "was closed, and most clients connect again at once."
+    ),
     "group_partition_loaded": "This broker now coordinates the groups of that partition.",
     "group_partition_not_loaded": (
         "The log of the partition cannot be read at the moment; the load is retried."

@@ -1,1 +1,1 @@
-"""Client identity: responses to authentication requests on listeners without authentication."""
+"""Client identity: mechanisms of SASL, and SASL requests outside of a login."""

@@ -1,7 +1,7 @@
-"""LOOP. SaslHandshake and SaslAuthenticate on listeners without authentication.
+"""LOOP. SaslHandshake and SaslAuthenticate outside of a login.
 
-A listener with an authenticator handles these requests itself (``net/authentication.py``). Requests
-that arrive here came on a listener without one.
+``net/authentication.py`` answers the requests of a login. Requests that arrive here came on a
+listener without SASL, or after the login of a session without a limit.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kraftjbod.protocol.messages import (
     SaslHandshakeResponse,
 )
 
-_OUT_OF_PLACE: Final = "this listener does not authenticate"
+_OUT_OF_PLACE: Final = "no login is expected on this connection now"
 
 
 class SaslApis:

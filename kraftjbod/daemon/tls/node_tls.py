@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from kraftjbod.core.loop.job_guard import JobGuard
 from kraftjbod.core.node_config import NodeConfig
-from kraftjbod.core.security_keys import SSL
+from kraftjbod.core.security_keys import TLS_PROTOCOLS
 from kraftjbod.daemon.process.environment import Environment
 from kraftjbod.net.dialer import PLAIN, Dialer
 from kraftjbod.net.tls_transport import TlsSettings
@@ -44,7 +44,7 @@ class NodeTls:
         served = [endpoint.name for endpoint in self._config.listeners]
         dialed = self._config.node_listeners
         for name in dict.fromkeys((*served, *dialed)):
-            if self._config.protocol_of(name) != SSL:
+            if self._config.protocol_of(name) not in TLS_PROTOCOLS:
                 continue
             from kraftjbod.daemon.tls.listener_tls import open_tls
 

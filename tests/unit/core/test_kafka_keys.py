@@ -58,6 +58,8 @@ HIGHER_LEAST = {
     "replica.fetch.min.bytes": "a negative size means nothing",
     "replica.fetch.response.max.bytes": "a fetch asks for something",
     "socket.request.max.bytes": "no request would fit",
+    "sasl.server.max.receive.size": "no request of a login would fit",
+    "connections.max.reauth.ms": "Kafka's ConfigDef has no bound, and less makes no sense",
     "transaction.state.log.load.buffer.size": "no batch would fit",
     "transaction.state.log.segment.bytes": "a segment holds a kibibyte at least",
     **dict.fromkeys(

@@ -6,6 +6,7 @@ import pytest
 
 from kraftjbod.core.config import BrokerConfig, ControllerConfig, DynamicBrokerConfig
 from kraftjbod.core.errors import ConfigError
+from kraftjbod.core.sasl_config import SaslConfig
 from kraftjbod.core.security_keys import names_security, protocol_of
 from kraftjbod.core.ssl_config import SslConfig
 
@@ -34,21 +35,15 @@ DAEMONS = pytest.mark.parametrize(
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("listeners", "SASL_SSL://:9093"),
-        ("listeners", "PLAINTEXT://:9092,sasl_plaintext://:9094"),
         ("listeners", "EXTERNAL_SSL://:9093"),
-        ("advertised.listeners", "SASL_SSL://kafka.example:9093"),
         ("controller.listener.names", "SASL_SSL"),
         ("inter.broker.listener.name", "SASL_SSL"),
-        ("listener.security.protocol.map", "PLAINTEXT:SASL_SSL,CONTROLLER:SASL_SSL"),
         ("security.inter.broker.protocol", "SSL"),
         ("security.providers", "x"),
         ("ssl.provider", "x"),
         ("SSL.Keystore.Location", "/k"),
-        ("sasl.enabled.mechanisms", "PLAIN"),
         ("authorizer.class.name", "x"),
         ("super.users", "User:a"),
-        ("listener.name.plaintext.sasl.enabled.mechanisms", "PLAIN"),
         ("principal.builder.class", "x"),
         ("password.encoder.secret", "x"),
         ("delegation.token.secret.key", "x"),
@@ -57,6 +52,27 @@ DAEMONS = pytest.mark.parametrize(
     ],
 )
 def test_config_that_requests_security_is_refused(
+    kind: type[BrokerConfig | ControllerConfig], base: dict[str, str], key: str, value: str
+) -> None:
+    require_refused(kind, base, key, value)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("listeners", "SASL_SSL://:9093"),
+        ("listeners", "PLAINTEXT://:9092,sasl_plaintext://:9094"),
+        ("advertised.listeners", "SASL_SSL://kafka.example:9093"),
+        ("listener.security.protocol.map", "PLAINTEXT:SASL_SSL,CONTROLLER:SASL_SSL"),
+        ("sasl.enabled.mechanisms", "PLAIN"),
+        ("listener.name.plaintext.sasl.enabled.mechanisms", "PLAIN"),
+    ],
+)
+def test_controller_config_that_requests_sasl_is_refused(key: str, value: str) -> None:
+    require_refused(ControllerConfig, CONTROLLER, key, value)
+
+
+def require_refused(
     kind: type[BrokerConfig | ControllerConfig], base: dict[str, str], key: str, value: str
 ) -> None:
     with pytest.raises(ConfigError) as caught:
@@ -91,7 +107,8 @@ def test_config_with_plaintext_only_is_accepted(
 def test_names_security_matches_keys_of_tls_and_one_other() -> None:
     ours = BrokerConfig.keys() | ControllerConfig.keys()
     named = {key for key in ours if names_security(key)}
-    assert named == SslConfig.keys() | {"security.inter.broker.protocol"}
+    own = {"security.inter.broker.protocol", "sasl.server.max.unauthenticated.bytes"}
+    assert named == SslConfig.keys() | SaslConfig.keys() | own
 
 
 def test_protocol_of_listener_is_mapped_or_its_name() -> None:

@@ -1,0 +1,102 @@
+"""PURE. Keys of SASL: mechanisms, their JAAS configuration, limits before a login.
+
+Names, types and defaults are Kafka's, but no mechanism is enabled by default. Values of
+``Password`` keys appear in no message, event or response.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pydantic import Field, SecretStr, field_validator
+
+from kraftjbod.core.config_model import KeyedModel, Long, split_list
+from kraftjbod.core.errors import ConfigError
+from kraftjbod.core.jaas import PLAIN_MODULE, JaasEntry, parse_jaas
+
+PLAIN: Final = "PLAIN"
+MECHANISMS: Final = (PLAIN,)
+#: Prefix of the options of PlainLoginModule that define users.
+USER_OPTION: Final = "user_"
+
+
+class SaslConfig(KeyedModel):
+    """Keys of listeners whose security protocol is SASL_PLAINTEXT or SASL_SSL."""
+
+    sasl_enabled_mechanisms: tuple[str, ...] = ()
+    """Mechanisms by which clients log in: ``PLAIN``. A listener with SASL needs at least one."""
+    plain_sasl_jaas_config: SecretStr | None = None
+    """Users of the mechanism PLAIN, as in Kafka:
+    ``org.apache.kafka.common.security.plain.PlainLoginModule required user_alice="…";``"""
+    sasl_server_max_receive_size: int = Field(default=524_288, ge=1024)
+    """Largest request before a login."""
+    sasl_login_timeout_ms: int = Field(default=30_000, ge=1)
+    """A connection is closed if a login takes longer, its TLS handshake included."""
+    connection_failed_authentication_delay_ms: int = Field(default=100, ge=0)
+    """Delay of the answer to a failed login."""
+    connections_max_reauth_ms: Long = Field(default=0, ge=0)
+    """Lifetime of a login in ms. A connection is closed at its next request after this time,
+    unless the client logged in again (KIP-368). 0: unlimited."""
+
+    @field_validator("sasl_enabled_mechanisms", mode="before")
+    @classmethod
+    def _sasl_lists(cls, value: object) -> object:
+        return split_list(value)
+
+    @field_validator("sasl_enabled_mechanisms")
+    @classmethod
+    def _known_mechanisms(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        unknown = [name for name in value if name not in MECHANISMS]
+        if unknown:
+            raise ValueError(f"{', '.join(unknown)} is not served: use {', '.join(MECHANISMS)}")
+        return tuple(dict.fromkeys(value))
+
+    @field_validator("plain_sasl_jaas_config")
+    @classmethod
+    def _plain_entry(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is None or not value.get_secret_value().strip():
+            return None
+        _require_module(parse_jaas(value.get_secret_value()), PLAIN_MODULE)
+        return value
+
+
+def _require_module(entry: JaasEntry, module: str) -> None:
+    if entry.module != module:
+        raise ValueError(f"the login module is not {module}")
+
+
+def plain_users(config: SaslConfig) -> dict[str, str]:
+    """Return the passwords of the users of the mechanism PLAIN, by user name."""
+    value = config.plain_sasl_jaas_config
+    if value is None:
+        return {}
+    options = parse_jaas(value.get_secret_value()).options
+    return {
+        key.removeprefix(USER_OPTION): password
+        for key, password in options.items()
+        if key.startswith(USER_OPTION)
+    }
+
+
+def require_sasl(config: SaslConfig, source: str) -> None:
+    """Require what a listener with SASL needs.
+
+    :param source: name of the listener, for error messages.
+    :raises ConfigError: no mechanism is enabled, or PLAIN has no user.
+    """
+    if not config.sasl_enabled_mechanisms:
+        raise ConfigError(
+            f"{source}: sasl.enabled.mechanisms is not set: name the mechanisms by which clients "
+            f"of this listener log in, of {', '.join(MECHANISMS)}"
+        )
+    if PLAIN in config.sasl_enabled_mechanisms and not plain_users(config):
+        raise ConfigError(
+            f"{source}: the mechanism PLAIN has no user: set plain.sasl.jaas.config to "
+            f'{PLAIN_MODULE} required user_NAME="PASSWORD";'
+        )
+    for user, password in plain_users(config).items():
+        if not user or user == "*" or not password:
+            raise ConfigError(
+                f"{source}: plain.sasl.jaas.config has a user without a name or password, or the "
+                "user *, which stands for all users in ACLs"
+            )

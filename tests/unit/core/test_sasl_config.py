@@ -1,0 +1,93 @@
+"""Keys of SASL, for all listeners and for one, and errors without secrets."""
+
+from __future__ import annotations
+
+import pytest
+
+from kraftjbod.core.config import BrokerConfig
+from kraftjbod.core.errors import ConfigError
+from kraftjbod.core.jaas import PLAIN_MODULE
+from kraftjbod.core.sasl_config import plain_users
+
+CANARY = "canary-password"
+USERS = f'{PLAIN_MODULE} required user_alice="{CANARY}" user_bob="b" username="broker";'
+BASE = {
+    "process.roles": "broker",
+    "node.id": "1",
+    "controller.quorum.voters": "100@127.0.0.1:9093",
+    "listeners": "PLAINTEXT://127.0.0.1:9092,CLIENTS://127.0.0.1:9094",
+    "listener.security.protocol.map": "CLIENTS:SASL_PLAINTEXT",
+    "sasl.enabled.mechanisms": "PLAIN",
+}
+JAAS = "listener.name.clients.plain.sasl.jaas.config"
+
+
+def parse(**changed: str | None) -> BrokerConfig:
+    values = BASE | {key.replace("_", "."): value for key, value in changed.items()}
+    given = {key: value for key, value in values.items() if value is not None}
+    return BrokerConfig.from_properties(given, source="x.properties", base_dir="/")
+
+
+def test_sasl_config_of_listener_has_its_users_and_others_have_none() -> None:
+    config = parse(**{JAAS: USERS, "listener.name.clients.connections.max.reauth.ms": "60000"})
+    clients = config.of_listener("CLIENTS")
+    assert plain_users(clients) == {"alice": CANARY, "bob": "b"}
+    assert clients.connections_max_reauth_ms == 60_000
+    assert plain_users(config.of_listener("PLAINTEXT")) == {}
+    assert config.connections_max_reauth_ms == 0
+
+
+def test_sasl_config_without_listener_prefix_is_for_all_listeners() -> None:
+    config = parse(plain_sasl_jaas_config=USERS)
+    assert plain_users(config.of_listener("CLIENTS")) == {"alice": CANARY, "bob": "b"}
+
+
+def test_sasl_config_shows_no_secret() -> None:
+    config = parse(**{JAAS: USERS, "plain.sasl.jaas.config": USERS})
+    shown = f"{config!r} {config.of_listener('CLIENTS')!r} {config.by_key()}"
+    assert CANARY not in shown
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({}, "listener CLIENTS: the mechanism PLAIN has no user"),
+        ({JAAS: USERS, "sasl.enabled.mechanisms": None}, "sasl.enabled.mechanisms is not set"),
+        ({JAAS: USERS, "sasl.enabled.mechanisms": "GSSAPI"}, "GSSAPI is not served: use PLAIN"),
+        ({JAAS: USERS.replace("required", "")}, f"{JAAS.partition('.plain')[0]}"),
+        ({JAAS: USERS.replace("Plain", "Jndi")}, f"the login module is not {PLAIN_MODULE}"),
+        ({JAAS: USERS.replace("alice", "*")}, "the user *"),
+        ({JAAS: USERS.replace("alice", "")}, "without a name"),
+        ({JAAS: USERS.replace('"b"', '""')}, "without a name or password"),
+        ({JAAS.replace("clients", "client"): USERS}, "did you mean CLIENTS?"),
+        ({"sasl.jaas.config": USERS}, "sasl.jaas.config names security"),
+        ({JAAS: USERS, "inter.broker.listener.name": "CLIENTS"}, "SASL_PLAINTEXT"),
+    ],
+)
+def test_sasl_config_error_names_the_key_and_contains_no_secret(
+    changed: dict[str, str | None], reason: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse(**changed)
+    assert reason in str(caught.value)
+    assert CANARY not in str(caught.value)
+
+
+def test_client_certificates_of_sasl_listener_need_the_listener_prefix() -> None:
+    """As in Kafka, so that a broker-wide ssl.client.auth does not lock SASL clients out."""
+    config = parse(
+        **{
+            JAAS: USERS,
+            "listener.security.protocol.map": "CLIENTS:SASL_SSL",
+            "ssl.client.auth": "required",
+        }
+    )
+    assert config.of_listener("CLIENTS").ssl_client_auth == "none"
+    config = parse(
+        **{
+            JAAS: USERS,
+            "listener.security.protocol.map": "CLIENTS:SASL_SSL",
+            "listener.name.clients.ssl.client.auth": "required",
+        }
+    )
+    assert config.of_listener("CLIENTS").ssl_client_auth == "required"
