@@ -13,12 +13,18 @@ from typing import Final
 from kraftjbod.controller.brokers.suspect_probe import IsRefused, SuspectProbe
 from kraftjbod.controller.control_managers import ControlManagers
 from kraftjbod.controller.result import ControllerResult
+from kraftjbod.core.config import DynamicControllerConfig
 from kraftjbod.core.ids import BrokerId, ConnectionId
 from kraftjbod.core.loop.timing import Clock
 from kraftjbod.core.telemetry import Metrics, get_logger
 from kraftjbod.metadata.registrations import BrokerRegistration
 
-_SWEEP_INTERVAL_MS: Final = 200
+#: Shortest and longest interval between two sweeps.
+_SWEEP_INTERVAL_MS: Final = (200, 500)
+#: A sweep delays the end of a session by at most this part of the session's length.
+_SWEEPS_PER_SESSION: Final = 18
+#: A grace that begins between two sweeps is seen by at least one sweep before it ends.
+_SWEEPS_PER_GRACE: Final = 2
 
 Decide = Callable[[], ControllerResult[None]]
 
@@ -77,8 +83,12 @@ class SessionWatch:
     async def sweep(self) -> None:
         last_ms = self._clock.now_ms()
         while True:
-            until_gone_ms = self._managers().until_gone_ms(self._clock.now_ms())
-            wait_ms = min(_SWEEP_INTERVAL_MS, until_gone_ms or _SWEEP_INTERVAL_MS)
+            managers = self._managers()
+            wait_ms = sweep_interval_ms(managers.settings)
+            until_gone_ms = managers.until_gone_ms(self._clock.now_ms())
+            if until_gone_ms is not None:
+                # Frequent sweeps detect short pauses, which extend the grace.
+                wait_ms = min(_SWEEP_INTERVAL_MS[0], until_gone_ms)
             await asyncio.sleep(wait_ms / 1000)
             now_ms = self._clock.now_ms()
             # While this process is paused, heartbeats wait in its sockets. So silence during a
@@ -115,3 +125,16 @@ class SessionWatch:
         self._metrics.count("TimedOutBrokerHeartbeatCount")
         timeout_ms = self._managers().settings.broker_session_timeout_ms
         self._log.warning("broker_session_expired", broker_id=broker_id, timeout_ms=timeout_ms)
+
+
+def sweep_interval_ms(settings: DynamicControllerConfig) -> int:
+    """Return the longest time between two sweeps.
+
+    Short sessions and graces need frequent sweeps. With the defaults a sweep per 500 ms suffices,
+    and each one wakes an idle process.
+    """
+    least_ms, most_ms = _SWEEP_INTERVAL_MS
+    wanted_ms = settings.broker_session_timeout_ms // _SWEEPS_PER_SESSION
+    if settings.broker_reconnect_grace_ms:
+        wanted_ms = min(wanted_ms, settings.broker_reconnect_grace_ms // _SWEEPS_PER_GRACE)
+    return max(least_ms, min(most_ms, wanted_ms))

@@ -319,6 +319,7 @@ class RaftDriver:
         """
         if self._living is not None and not self._living.done():
             core = self._required_core()
+            self._ticks.count_passed_ticks(core)
             core.step(message)
             self._note_contradiction(core)
             self._note_change()
@@ -340,7 +341,9 @@ class RaftDriver:
         """
         core = self._core
         if core is not None and core.leader is not None and core.leader.node_id == voter:
+            self._ticks.count_passed_ticks(core)
             core.note_leader_gone()
+            self._ticks.note_change(core)
 
     def resign(self) -> None:
         """Resign if this node leads and is not the only voter.
@@ -349,6 +352,7 @@ class RaftDriver:
         """
         core = self._core
         if core is not None and core.leadership is not None and not self.is_alone:
+            self._ticks.count_passed_ticks(core)
             core.resign()
             self._note_change()
 
@@ -364,6 +368,7 @@ class RaftDriver:
         )
         if lost:
             self._lose_leadership(core)
+        self._ticks.note_change(core)
         self._work.set()
 
     def _lose_leadership(self, core: RaftCore) -> None:

@@ -41,8 +41,9 @@ MAX_APPEND_BYTES: Final = 256 * 1024
 MAX_APPEND_ENTRIES: Final = 500
 #: An observer that is silent for this many election timeouts is sent nothing any more.
 OBSERVER_TIMEOUTS: Final = 10
-#: Assumed age in ticks of a message whose answer has no tick, as older versions send it.
-_UNSAID_AGE_TICKS: Final = 2
+#: Assumed age in ticks of a message whose answer has no tick, as older versions send it: the time
+#: between two heartbeats.
+_UNSAID_AGE_TICKS: Final = 4
 
 
 class Pace(Enum):

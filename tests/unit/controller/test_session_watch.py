@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from structlog.testing import capture_logs
 
 from kraftjbod.controller.control_managers import ControlManagers
 from kraftjbod.controller.result import ControllerResult
+from kraftjbod.controller.session_watch import sweep_interval_ms
 from kraftjbod.core.config import DynamicControllerConfig
 from kraftjbod.core.ids import BrokerEpoch, ConnectionId, Uuid
 from kraftjbod.metadata.records import RegisterBrokerRecord
@@ -60,6 +62,26 @@ async def test_controller_after_a_pause_fences_no_broker(node: Node) -> None:
             await asyncio.sleep(0.01)
     assert [event["event"] for event in events] == ["controller_was_paused"]
     assert not node.managers.state.brokers[ONE].fenced
+
+
+@pytest.mark.parametrize(
+    ("session_ms", "grace_ms", "interval_ms"),
+    [
+        (9_000, 1_000, 500),
+        (9_000, 0, 500),
+        (60_000, 5_000, 500),
+        (4_500, 1_000, 250),
+        (9_000, 600, 300),
+        (1_000, 100, 200),
+    ],
+)
+def test_sweep_interval_is_long_unless_session_or_grace_is_short(
+    session_ms: int, grace_ms: int, interval_ms: int
+) -> None:
+    settings = DynamicControllerConfig(
+        broker_session_timeout_ms=session_ms, broker_reconnect_grace_ms=grace_ms
+    )
+    assert sweep_interval_ms(settings) == interval_ms
 
 
 # --- sessions that other controllers announced ----------------------------------------------------

@@ -7,9 +7,10 @@ import asyncio
 import pytest
 from structlog.testing import capture_logs
 
+from kraftjbod.core.config_model import MINUTE_MS
 from kraftjbod.core.telemetry import get_logger
-from kraftjbod.raft.election_ticks import ELECTION_TICKS, ElectionTicks
-from kraftjbod.raft.machine.core import RaftCore
+from kraftjbod.raft.election_ticks import ELECTION_TICKS, HEARTBEAT_TICKS, ElectionTicks
+from kraftjbod.raft.machine.core import RaftCore, Role
 from kraftjbod.raft.machine.following import NOTHING
 from kraftjbod.raft.machine.messages import (
     Append,
@@ -55,7 +56,9 @@ def _answer(core: RaftCore, sent_tick: int = -1) -> AppendReply:
 
 
 def _sent_ticks(core: RaftCore) -> list[int]:
-    return [one.sent_tick for one in core.ready().messages if isinstance(one, Append)]
+    """Ticks of the messages to N2 since the last call."""
+    sent = [one for one in core.ready().messages if isinstance(one, Append)]
+    return [one.sent_tick for one in sent if one.to == N2]
 
 
 async def test_leader_lease_starts_when_the_answered_message_was_sent() -> None:
@@ -87,15 +90,7 @@ async def test_leader_lease_ends_before_a_follower_votes_for_another_candidate()
     core.step(_answer(core, core.leadership.now if core.leadership else -1))
     running.cancel()
     assert ticks.is_lease_valid(core)
-    follower = RaftCore(
-        key=N2,
-        voters=VOTERS,
-        hard_state=HardState(),
-        first_payload_of_term=b"",
-        draw_below=lambda _bound: ELECTION_TICKS - 1,
-        election_ticks=ELECTION_TICKS,
-    )
-    follower.step(Append(sender=N1, to=N2, term=1, previous_offset=-1, previous_term=0))
+    follower = _follower(draw=ELECTION_TICKS - 1)
     follower.tick()
     waited = 0
     while not _votes_for_another(follower):
@@ -145,17 +140,76 @@ async def test_leader_lease_of_a_paused_leader_is_valid_after_new_answers() -> N
     assert core.leadership is not None
 
 
-async def test_leader_lease_counts_answers_of_older_software_as_two_ticks_old() -> None:
+async def test_leader_lease_counts_answers_of_older_software_as_a_heartbeat_old() -> None:
     clock, core, ticked = ManualClock(), leader(), asyncio.Event()
     ticks = _ticks(clock, ticked)
     running = asyncio.create_task(ticks.run_ticks(core))
     await asyncio.sleep(0)
-    for _ in range(3):
+    for _ in range(2):
         await _tick(ticked)
     core.step(_answer(core))
     running.cancel()
     assert core.leadership is not None
-    assert core.leadership.followed_tick == core.leadership.now - 2
+    assert core.leadership.followed_tick == core.leadership.now - HEARTBEAT_TICKS
+
+
+async def test_leader_wakes_once_per_heartbeat_and_sends_five_per_election_timeout() -> None:
+    clock, ticked = ManualClock(), asyncio.Event()
+    core = leader(election_ticks=ELECTION_TICKS, heartbeat_ticks=HEARTBEAT_TICKS)
+    ticks = _ticks(clock, ticked)
+    core.step(_answer(core, 0))
+    core.ready()
+    running = asyncio.create_task(ticks.run_ticks(core))
+    sent = []
+    for _ in range(5):
+        await _tick(ticked)
+        sent.append(_sent_ticks(core))
+        core.step(_answer(core, sent[-1][-1]))
+    running.cancel()
+    assert sent == [[4], [8], [12], [16], [ELECTION_TICKS]]
+
+
+async def test_follower_wakes_once_per_four_ticks_while_it_has_a_leader() -> None:
+    clock, core, ticked = ManualClock(), _follower(), asyncio.Event()
+    ticks = _ticks(clock, ticked)
+    running = asyncio.create_task(ticks.run_ticks(core))
+    wakeups = 0
+    while core.leader is not None:
+        await _tick(ticked)
+        wakeups += 1
+    running.cancel()
+    assert wakeups == ELECTION_TICKS // 4
+
+
+async def test_follower_counts_ticks_before_a_message_before_the_message() -> None:
+    """A message in the middle of a sleep must not be followed by ticks from before it."""
+    clock, core, ticked = ManualClock(), _follower(), asyncio.Event()
+    ticks = _ticks(clock, ticked)
+    running = asyncio.create_task(ticks.run_ticks(core))
+    await asyncio.sleep(0)
+    clock.ms += int(3 * ticks.tick_ms)
+    ticks.count_passed_ticks(core)
+    core.step(_heartbeat(core))
+    await _tick(ticked)  # counts the one tick that is left
+    for _ in range(4):
+        await _tick(ticked)
+    assert core.leader == N1, "17 of 20 ticks since the message"
+    await _tick(ticked)
+    running.cancel()
+    assert core.leader is None
+
+
+async def test_follower_wakes_at_each_tick_once_the_leader_is_gone() -> None:
+    clock, core, ticked = ManualClock(), _follower(draw=2), asyncio.Event()
+    ticks = _ticks(clock, ticked, timeout_ms=10 * MINUTE_MS)
+    running = asyncio.create_task(ticks.run_ticks(core))
+    await asyncio.sleep(0)
+    ticks.count_passed_ticks(core)
+    core.note_leader_gone()
+    ticks.note_change(core)
+    await ticked.wait()  # at once, although the sleep would have taken minutes
+    running.cancel()
+    assert core.role is Role.FOLLOWER, "no tick has passed"
 
 
 async def test_leader_lease_ends_with_the_leadership() -> None:
@@ -168,12 +222,35 @@ async def test_leader_lease_ends_with_the_leadership() -> None:
     assert not ticks.is_lease_valid(core)
 
 
+def _follower(draw: int = 0) -> RaftCore:
+    core = RaftCore(
+        key=N2,
+        voters=VOTERS,
+        hard_state=HardState(),
+        first_payload_of_term=b"",
+        draw_below=lambda _bound: draw,
+        election_ticks=ELECTION_TICKS,
+        heartbeat_ticks=HEARTBEAT_TICKS,
+    )
+    core.step(_heartbeat(core))
+    return core
+
+
+def _heartbeat(core: RaftCore) -> Append:
+    return Append(sender=N1, to=core.key, term=1, previous_offset=-1, previous_term=0)
+
+
 def _ticks(
-    clock: ManualClock, ticked: asyncio.Event, *, is_stuck: bool = False, is_alone: bool = False
+    clock: ManualClock,
+    ticked: asyncio.Event,
+    *,
+    is_stuck: bool = False,
+    is_alone: bool = False,
+    timeout_ms: int = TIMEOUT_MS,
 ) -> ElectionTicks:
     return ElectionTicks(
         clock=clock,
-        election_timeout_ms=TIMEOUT_MS,
+        election_timeout_ms=timeout_ms,
         log=get_logger(),
         is_disk_stuck=lambda: is_stuck,
         is_alone=lambda: is_alone,

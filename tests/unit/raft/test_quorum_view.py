@@ -27,13 +27,15 @@ def persist(core: RaftCore) -> None:
             core.entries_persisted(ready.entries[-1], ready.generation)
 
 
-def leader() -> RaftCore:
+def leader(*, election_ticks: int = 10, heartbeat_ticks: int = 1) -> RaftCore:
     core = RaftCore(
         key=N1,
         voters=VOTERS,
         hard_state=HardState(),
         first_payload_of_term=b"",
         draw_below=lambda _: 0,
+        election_ticks=election_ticks,
+        heartbeat_ticks=heartbeat_ticks,
     )
     core.campaign()
     core.step(PreVoteReply(sender=N2, to=N1, term=0, granted=True))
