@@ -73,6 +73,7 @@ class SimulatedProcess:
         self.loop.clock = host.clock
         self.loop.iteration_us = host.iteration_us
         self.loop.us_per_byte = host.us_per_byte
+        self.loop.us_per_call = host.us_per_call
         self.loop.sockets = host.network.sockets_of(host.place, self.loop)
         self._host = host
         #: Number of files that it may still open; None: unlimited.
@@ -201,6 +202,8 @@ class SimulatedHost:
         self.iteration_us = 0
         #: Virtual time per received byte, if iterations take time.
         self.us_per_byte = 0.0
+        #: Virtual time per Python call, if iterations take time and the world has a meter.
+        self.us_per_call = 0.0
         #: Feature levels that its software supports from its next start on.
         self.features: dict[str, tuple[int, int]] = SUPPORTED_FEATURES
         self._life = life

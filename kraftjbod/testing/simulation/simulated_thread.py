@@ -12,7 +12,8 @@ import asyncio
 from asyncio import events
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 try:
     from greenlet import GreenletExit, getcurrent, greenlet
@@ -23,6 +24,8 @@ except ModuleNotFoundError as e:
 
 from kraftjbod.storage.log_dirs.dir_executor import LogDirExecutor
 from kraftjbod.testing.simulation.virtual_loop import VirtualLoop
+
+T = TypeVar("T")
 
 
 class SimulatedThread:
@@ -53,6 +56,11 @@ class SimulatedThread:
     def end_operation(self, after_us: int = 0) -> None:
         """Resume the thread, whose disk operation ends after ``after_us`` microseconds."""
         self.loop.call_in_kernel(after_us, self._switch)
+
+    def take_cost_us(self) -> int:
+        """Return the virtual time of the thread's calls since its last wait, and forget them."""
+        meter = self.loop.world.meter
+        return 0 if meter is None else int(meter.take() * self.loop.us_per_call)
 
     def wait(self) -> None:
         """Wait for :meth:`go_on`; called in the thread.
@@ -91,9 +99,19 @@ def pause(us: int) -> None:
     """Let ``us`` microseconds pass in a simulated thread; return at once on an event loop."""
     thread = SimulatedThread.running
     if thread is not None:
+        us += thread.take_cost_us()
         # A paused process begins no operation: its thread ended one, and came here without a wait.
         (thread.go_on if thread.loop.held is not None else thread.end_operation)(us)
         thread.wait()
+
+
+def _carry_out_at_cost(op: Callable[[], T]) -> T:
+    """Carry out a job of a thread, and let the time pass that it computed after its last wait."""
+    result = op()
+    thread = SimulatedThread.running
+    if thread is not None and (cost_us := thread.take_cost_us()):
+        pause(cost_us)
+    return result
 
 
 class Gate:
@@ -146,6 +164,8 @@ class _Queue:
             thread.wait()
         item = self._items.popleft()
         thread.is_busy = item is not None
+        if item is not None and thread.loop.us_per_call:
+            item.op = partial(_carry_out_at_cost, item.op)
         return item
 
 

@@ -179,6 +179,8 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self.iteration_us = 0
         #: Virtual time per received byte, if iterations take time.
         self.us_per_byte = 0.0
+        #: Virtual time per Python call of an iteration or a thread, if the world has a meter.
+        self.us_per_call = 0.0
         #: When the last iteration began, and when it ends, by the world's clock.
         self.iteration_began_us = -1
         self.busy_until_us = 0
@@ -202,9 +204,12 @@ class VirtualLoop(asyncio.AbstractEventLoop):
 
     def spend_on(self, size_bytes: int) -> None:
         """Extend the current iteration by the cost of ``size_bytes`` received bytes."""
-        if self.us_per_byte:
-            self.busy_until_us = max(self.busy_until_us, self.world.now_us)
-            self.busy_until_us += int(size_bytes * self.us_per_byte)
+        self.spend_us(size_bytes * self.us_per_byte)
+
+    def spend_us(self, us: float) -> None:
+        """Extend the current iteration by ``us`` microseconds."""
+        if us:
+            self.busy_until_us = max(self.busy_until_us, self.world.now_us) + int(us)
 
     def pause_process(self) -> None:
         """Pause as by SIGSTOP: callbacks, timers and threads wait while time passes.

@@ -8,7 +8,8 @@ One thread, no sleep, no real clock. Every future action is a handle of a
 * handles that are due at the same microsecond run in the order of their creation;
 * computing takes time if a loop has a cost (``iteration_us``): all handles of a process that are
   ready at one instant are one iteration of its event loop, and handles that become ready meanwhile
-  wait for its end.
+  wait for its end. With a :class:`~kraftjbod.testing.simulation.call_meter.CallMeter` an iteration
+  also takes the time of its Python calls (``us_per_call``).
 
 Randomness comes only from the seed. Each user has a separate, named generator
 (:meth:`World.rng_of`), so that its draws do not change those of other users.
@@ -22,7 +23,7 @@ import random
 from asyncio import events
 from collections import deque
 from collections.abc import AsyncGenerator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from heapq import heapify, heappop, heappush
 from itertools import count
 from sys import get_asyncgen_hooks, set_asyncgen_hooks
@@ -30,6 +31,7 @@ from typing import Any, Final, Protocol
 
 from kraftjbod.core import buggify
 from kraftjbod.core.errors import KraftJbodError
+from kraftjbod.testing.simulation.call_meter import CallMeter
 from kraftjbod.testing.simulation.trace import Trace
 
 #: Number of callbacks at one instant that counts as an endless loop.
@@ -52,6 +54,9 @@ class ProcessLoop(Protocol):
     iteration_us: int
     iteration_began_us: int
     busy_until_us: int
+    us_per_call: float
+
+    def spend_us(self, us: float) -> None: ...
 
     def close_agen(self, agen: AsyncGenerator[Any, Any]) -> None: ...
 
@@ -74,6 +79,8 @@ class World:
         self.now_us = 0
         #: The active fault points of the daemons (core/buggify.py); None: none.
         self.points: buggify.Points | None = None
+        #: Counts the calls of loops with a cost per call; None: no loop has one.
+        self.meter: CallMeter | None = None
         #: Number of callbacks that ran.
         self.callbacks = 0
         self.ready: deque[asyncio.Handle] = deque()
@@ -135,7 +142,7 @@ class World:
 
     def _run_ready(self, stop: asyncio.Future[Any] | None) -> None:
         # Keep the loop of the last handle, because entering a loop costs a call.
-        ready, current = self.ready, self.running
+        ready, current, meter = self.ready, self.running, self.meter
         take, enter = ready.popleft, events._set_running_loop
         handle: Any  # Any: asyncio.Handle does not declare ``_loop``, here a ProcessLoop.
         while ready:
@@ -146,12 +153,8 @@ class World:
             if loop.held is not None and not handle.is_in_kernel:
                 loop.held.append(handle)
                 continue
-            if loop.iteration_us and loop.iteration_began_us != self.now_us:
-                if loop.busy_until_us > self.now_us:
-                    self.push(loop.busy_until_us, handle)
-                    continue
-                loop.iteration_began_us = self.now_us
-                loop.busy_until_us = self.now_us + loop.iteration_us
+            if loop.iteration_us and self._has_to_wait(loop, handle):
+                continue
             if loop is not current:
                 current = self.running = loop
                 enter(loop)
@@ -163,6 +166,8 @@ class World:
                 loop.call_exception_handler(
                     {"message": f"Exception in {handle!r}", "exception": e, "handle": handle}
                 )
+            if meter is not None:
+                loop.spend_us(meter.take() * loop.us_per_call)
             self.callbacks += 1
             if self.callbacks % _CALLBACKS_PER_COLLECTION == 0:
                 gc.collect()
@@ -171,6 +176,17 @@ class World:
             if stop is not None and stop.done():
                 break
 
+    def _has_to_wait(self, loop: ProcessLoop, handle: asyncio.Handle) -> bool:
+        """Return whether ``loop`` computes still; ``handle`` then runs in the next iteration."""
+        if loop.iteration_began_us == self.now_us:
+            return False
+        if loop.busy_until_us > self.now_us:
+            self.push(loop.busy_until_us, handle)
+            return True
+        loop.iteration_began_us = self.now_us
+        loop.busy_until_us = self.now_us + loop.iteration_us
+        return False
+
     @contextmanager
     def _running(self) -> Iterator[None]:
         outside, hooks, collects = events._get_running_loop(), get_asyncgen_hooks(), gc.isenabled()
@@ -178,7 +194,8 @@ class World:
         points = buggify.use(self.points)
         gc.disable()
         try:
-            yield
+            with nullcontext() if self.meter is None else self.meter.counting():
+                yield
         finally:
             buggify.use(points)
             if collects:

@@ -28,6 +28,7 @@ from kraftjbod.cli.clients.producer import ACKS_ALL, ACKS_NONE
 from kraftjbod.core import buggify
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.metadata_version import DEFAULT_METADATA_VERSION
+from kraftjbod.testing.simulation.call_meter import CallMeter
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from kraftjbod.testing.simulation.simulated_cluster import (
     SimulatedBroker,
@@ -40,6 +41,7 @@ from kraftjbod.testing.simulation.simulated_host import WORLD_BEGAN_MS
 from tests.sim.search.applications import chosen
 from tests.sim.search.applications.application import Surroundings
 from tests.sim.search.applications.fleeting import TOPIC as FLEETING
+from tests.sim.search.applications.transactors import HASTY
 from tests.sim.search.blame_law import is_blamed
 from tests.sim.search.cluster_view import ClusterView
 from tests.sim.search.faults.admin_work import (
@@ -103,6 +105,13 @@ _MOST_TASKS: Final = 100
 _ITERATION_US: Final = (0, 50, 300)
 #: Virtual time per received byte, if iterations take time.
 _US_PER_BYTE: Final = (0.0, 0.02, 0.2)
+#: Virtual time per Python call, of steps with thousands of calls: the real one, and more, because
+#: logs are hundreds of times smaller than real ones.
+_US_PER_CALL: Final = (0.3, 20.0, 100.0)
+#: Iterations take some time, or costs of calls would have no effect.
+_COUNTED_ITERATION_US: Final = 50
+#: A follower fetches hundreds of transactions at once, which a small segment does not hold.
+_TOPIC_CONFIGS: Final = {HASTY.topic: {"segment.bytes": "1048576"}}
 #: Segments here are thousands of times smaller than real ones; the slow disks make up for it.
 _DISK_COSTS: Final = (
     DiskCosts(),
@@ -329,6 +338,8 @@ class SeedRun:
         self._is_whole = False
         self.outcome = Outcome(seed=seed, schedule=schedule, applications=frozenset(applications))
         self._cluster = _make_cluster(seed, shape, is_light=is_light)
+        if chosen.Kind.HASTY in applications:
+            _count_calls(random.Random(f"calls {seed}"), self._cluster)
         self._view = ClusterView(self._cluster)
         # A light load leaves more time to faults; with a heavy one each fault affects more records.
         drawn_ms = random.Random(f"load {seed}").choice((100, 250, 800))
@@ -517,7 +528,13 @@ class SeedRun:
 
     async def _make_topic(self, client: ClusterClient, name: str, partitions: int) -> None:
         try:
-            await create_topic(client, name, partitions=partitions, replication_factor=3)
+            await create_topic(
+                client,
+                name,
+                partitions=partitions,
+                replication_factor=3,
+                configs=_TOPIC_CONFIGS.get(name, {}),
+            )
         except OperatingError as e:
             if e.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
                 raise
@@ -757,6 +774,15 @@ def _draw_costs(rng: random.Random, cluster: SimulatedCluster, *, is_large: bool
         host.iteration_us, host.us_per_byte = iteration_us, us_per_byte
         for disk in host.disks.values():
             disk.costs = disk_costs
+
+
+def _count_calls(rng: random.Random, cluster: SimulatedCluster) -> None:
+    """Let computing of the daemons take the time of its Python calls."""
+    cluster.world.meter = CallMeter()
+    us_per_call = rng.choice(_US_PER_CALL)
+    for host in cluster.hosts.values():
+        host.us_per_call = us_per_call
+        host.iteration_us = max(host.iteration_us, _COUNTED_ITERATION_US)
 
 
 def _loaded_topics(seed: int, partitions: int, pause_ms: int) -> dict[str, LoadedTopic]:

@@ -17,7 +17,7 @@ from tests.sim.search.applications.consumer_members import ConsumerMembers
 from tests.sim.search.applications.copier import Copier
 from tests.sim.search.applications.expiring import Expiring
 from tests.sim.search.applications.fleeting import Fleeting
-from tests.sim.search.applications.transactors import Transactors
+from tests.sim.search.applications.transactors import HASTY, Transactors
 from tests.sim.search.ledgers.ledger import Ledger
 from tests.sim.search.ledgers.topic_ledger import TopicLedger
 
@@ -35,11 +35,13 @@ class Kind(StrEnum):
     COPIES = "copies"
     FLEETING = "fleeting"
     EXPIRING = "expiring"
+    HASTY = "hasty"
+    """Only on request: it takes longer than the rest of a seed."""
 
 
 def draw_applications(seed: int) -> frozenset[Kind]:
     rng = random.Random(f"applications {seed}")
-    return frozenset(kind for kind in Kind if rng.random() < _CHANCE)
+    return frozenset(kind for kind in Kind if kind is not Kind.HASTY and rng.random() < _CHANCE)
 
 
 def make_applications(
@@ -69,5 +71,7 @@ def make_applications(
                 return Fleeting(rng, around, ledger, topics)
             case Kind.EXPIRING:
                 return Expiring(rng, around, ledger)
+            case Kind.HASTY:
+                return Transactors(rng, around, HASTY)
 
     return [make(kind) for kind in Kind if kind in kinds]

@@ -112,7 +112,7 @@ class Copier:
 
     # --- copying ---------------------------------------------------------------------------------
 
-    async def _rule(self, reign: Reign) -> None:
+    async def _rule(self, _reigns: Reigns, reign: Reign) -> None:
         client = self._around.client(f"{reign.name}-reader")
         await client.retry(lambda: client.refresh_metadata([self._source]))
         positions = await client.retry(lambda: self._committed(client), timeout_ms=_FIND_MS)

@@ -43,7 +43,7 @@ class Reigns:
         transactional_id: str,
         rng: random.Random,
         around: Surroundings,
-        rule: Callable[[Reign], Awaitable[None]],
+        rule: Callable[[Reigns, Reign], Awaitable[None]],
     ) -> None:
         self.is_stopping = False
         self._id = transactional_id
@@ -97,7 +97,7 @@ class Reigns:
         try:
             await producer.init()
             reign.began_at = (producer.producer_id, producer.epoch)
-            await self._rule(reign)
+            await self._rule(self, reign)
         except OperatingError as e:
             self._around.note(f"{reign.name} ends: {e}")
             await asyncio.sleep(_AGAIN_S)

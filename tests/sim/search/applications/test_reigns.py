@@ -12,7 +12,7 @@ def test_successor_producer_fences_predecessor_that_continues() -> None:
         mine = around.around()
         fenced: dict[str, bool] = {}
 
-        async def rule(reign: Reign) -> None:
+        async def rule(_reigns: Reigns, reign: Reign) -> None:
             while not reigns.is_stopping:
                 await asyncio.sleep(0.5)
                 fenced[reign.name] = reigns.is_fenced(reign)

@@ -10,7 +10,7 @@ from tests.sim.search.applications.transaction_ledger import Outcome
 from tests.sim.search.applications.transactional_producer import (
     TransactionalProducer,
 )
-from tests.sim.search.applications.transactors import Transactors
+from tests.sim.search.applications.transactors import HASTY, USUAL, Transactors
 
 
 def test_transactions_are_complete_after_a_broker_is_killed() -> None:
@@ -41,3 +41,16 @@ def test_abort_that_commits_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     with rig() as around:
         around.play(Transactors(random.Random(2), around.around()), lambda: asyncio.sleep(10))
         assert any("is read of transaction" in found for found in around.findings)
+
+
+def test_hasty_transactions_follow_each_other_until_five_hundred() -> None:
+    with rig() as around:
+        usual, hasty = (
+            Transactors(random.Random(2), around.around(), pace) for pace in (USUAL, HASTY)
+        )
+        counts = []
+        for transactors in (usual, hasty):
+            around.play(transactors, lambda: asyncio.sleep(3))
+            counts.append(transactors.ledger.outcomes[Outcome.COMMITTED])
+        assert counts[1] > 5 * counts[0] > 0
+        assert around.findings == []

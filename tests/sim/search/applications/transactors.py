@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
@@ -19,59 +20,87 @@ from tests.sim.search.applications.transaction_ledger import (
     TransactionLedger,
 )
 
-TOPIC: Final = "booked"
-PARTITIONS: Final = 2
-_MOST_RECORDS: Final = 4
-_PAUSE_S: Final = (0.05, 0.8)
 _ABORTED: Final = 0.25
+_POLL_S: Final = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """Where transactions are written, and how quickly."""
+
+    name: str
+    """Prefix of the transactional ids."""
+    ids: int
+    topic: str
+    partitions: int
+    most_records: int
+    pause_s: tuple[float, float]
+    hasty: int = 0
+    """Number of first transactions without a pause: more than five hundred, with a costly call of
+    100 us each, would make a sound directory seem to hang."""
+
+
+USUAL: Final = Pace(
+    name="transactor", ids=1, topic="booked", partitions=2, most_records=4, pause_s=(0.05, 0.8)
+)
+HASTY: Final = Pace(
+    name="hasty", ids=5, topic="hasty", partitions=1, most_records=1, pause_s=(0.05, 0.8), hasty=500
+)
+"""Dozens of transactions a second in one partition. A follower that catches up, or a broker after
+a power cut, gets all of them at once, and does not know that they are replicated."""
 
 
 class Transactors:
-    """One transactional id; see :class:`~.application.Application`."""
+    """Producers of one or several transactional ids; see :class:`~.application.Application`."""
 
-    topics: Mapping[str, int] = MappingProxyType({TOPIC: PARTITIONS})
-
-    def __init__(self, rng: random.Random, around: Surroundings) -> None:
+    def __init__(self, rng: random.Random, around: Surroundings, pace: Pace = USUAL) -> None:
+        self.topics: Mapping[str, int] = MappingProxyType({pace.topic: pace.partitions})
         self.ledger = TransactionLedger()
         self._rng = rng
         self._around = around
-        self._reigns = Reigns("transactor", rng, around, self._rule)
+        self._pace = pace
+        self._reigns = [
+            Reigns(f"{pace.name}-{number}", rng, around, self._rule) for number in range(pace.ids)
+        ]
+        self._seen: dict[int, list[bytes]] = {one: [] for one in range(pace.partitions)}
         self._reader = CommittedReader(
-            around.client("booked-reader"), TOPIC, PARTITIONS, saw=self._saw
+            around.client(f"{pace.topic}-reader"), pace.topic, pace.partitions, saw=self._saw
         )
-        self._seen: dict[int, list[bytes]] = {partition: [] for partition in range(PARTITIONS)}
         self._committed_ms = -1
+        self._begun = 0
 
     def start(self) -> None:
-        self._reigns.start()
-        self._around.begin(self._reader.run(), "booked-reader")
+        for reigns in self._reigns:
+            reigns.start()
+        self._around.begin(self._reader.run(), f"{self._pace.topic}-reader")
 
     def silent_since(self, since_ms: int) -> list[str]:
         is_silent = self._committed_ms <= since_ms
         return [f"no transaction is committed since {since_ms / 1000:.3f} s"] if is_silent else []
 
     async def stop(self) -> None:
-        await self._reigns.stop()
+        await asyncio.gather(*(reigns.stop() for reigns in self._reigns))
 
     def unsettled(self) -> list[str]:
         return self._reader.unread()
 
     async def judge(self) -> list[str]:
         """Check that each transaction is complete, and that a second reader reads the same."""
-        again: dict[int, list[bytes]] = {partition: [] for partition in range(PARTITIONS)}
+        topic, partitions = self._pace.topic, self._pace.partitions
+        again: dict[int, list[bytes]] = {partition: [] for partition in range(partitions)}
         reader = CommittedReader(
-            self._around.client("booked-again"),
-            TOPIC,
-            PARTITIONS,
+            self._around.client(f"{topic}-again"),
+            topic,
+            partitions,
             saw=lambda partition, value: again[partition].append(value),
         )
-        self._around.begin(reader.run(), "booked-again")
+        self._around.begin(reader.run(), f"{topic}-again")
         while reader.unread():
-            await asyncio.sleep(_PAUSE_S[0])
+            await asyncio.sleep(_POLL_S)
         return [
             *self.ledger.judge(),
             *(
-                f"{TOPIC}-{partition}: {len(self._seen[partition])} committed records were read, "
+                f"{topic}-{partition}: {len(self._seen[partition])} committed records were read, "
                 f"and {len(values)} later, or others"
                 for partition, values in again.items()
                 if values != self._seen[partition]
@@ -83,27 +112,29 @@ class Transactors:
 
     def _saw(self, partition: int, value: bytes) -> None:
         self._seen[partition].append(value)
-        if wrong := self.ledger.saw(TOPIC, partition, value):
+        if wrong := self.ledger.saw(self._pace.topic, partition, value):
             self._around.found(wrong)
 
-    async def _rule(self, reign: Reign) -> None:
-        while not self._reigns.is_stopping:
-            await self._transact(reign)
-            await asyncio.sleep(self._rng.uniform(*_PAUSE_S))
+    async def _rule(self, reigns: Reigns, reign: Reign) -> None:
+        while not reigns.is_stopping:
+            await self._transact(reigns, reign)
+            self._begun += 1
+            if self._begun > self._pace.hasty:
+                await asyncio.sleep(self._rng.uniform(*self._pace.pause_s))
 
-    async def _transact(self, reign: Reign) -> None:
-        rng, producer = self._rng, reign.producer
+    async def _transact(self, reigns: Reigns, reign: Reign) -> None:
+        rng, producer, pace = self._rng, reign.producer, self._pace
         written = self.ledger.begin(
-            reign.name, rng.randint(1, _MOST_RECORDS), is_fenced=self._reigns.is_fenced(reign)
+            reign.name, rng.randint(1, pace.most_records), is_fenced=reigns.is_fenced(reign)
         )
         for index in range(written.records):
-            tp = TopicPartition(TOPIC, rng.randrange(PARTITIONS))
+            tp = TopicPartition(pace.topic, rng.randrange(pace.partitions))
             timestamp_ms = WORLD_BEGAN_MS + self._around.now_ms()
             await producer.send({tp: [written.value(index)]}, timestamp_ms)
-            if rng.random() < 0.2:
-                await asyncio.sleep(rng.uniform(*_PAUSE_S))
+            if self._begun >= pace.hasty and rng.random() < 0.2:
+                await asyncio.sleep(rng.uniform(*pace.pause_s))
         # Its open transaction was aborted when the successor took over.
-        written.is_fenced = self._reigns.is_fenced(reign)
+        written.is_fenced = reigns.is_fenced(reign)
         await end(producer, written, committed=rng.random() > _ABORTED)
         if written.outcome is Outcome.COMMITTED:
             self._committed_ms = self._around.now_ms()
