@@ -27,6 +27,7 @@ from kraftjbod.controller.quorum.registrations import registered, unregistered
 from kraftjbod.controller.reassignment_control import ReassignmentControlManager
 from kraftjbod.controller.replication_control import ReplicationControlManager
 from kraftjbod.controller.result import ControllerResult
+from kraftjbod.controller.scram_control import ScramControlManager
 from kraftjbod.controller.topic_control import TopicControlManager
 from kraftjbod.core.config import DynamicControllerConfig
 from kraftjbod.core.errors import ErrorCode, OperatingError
@@ -85,6 +86,7 @@ from kraftjbod.protocol.rpc_messages import (
     RpcResponse,
     UpdateFeaturesRequestRpc,
 )
+from kraftjbod.protocol.rpc_scram_messages import AlterUserScramCredentialsRequestRpc
 
 
 def is_from_broker(request: RpcRequest) -> bool:
@@ -175,6 +177,7 @@ class ControlManagers:
         self._controllers = controllers
         self._authorizer = make_authorizer()
         self._acls = AclControlManager(state=self.state, random_bytes=random_bytes)
+        self._scram = ScramControlManager(state=self.state)
 
     # --- decisions -------------------------------------------------------------------------------
 
@@ -254,6 +257,8 @@ class ControlManagers:
                 return self._acls.create(request)
             case DeleteAclsRequestRpc():
                 return self._acls.delete(request)
+            case AlterUserScramCredentialsRequestRpc():
+                return self._scram.alter(request)
             case _:
                 raise OperatingError(
                     f"The controller does not serve {request.api}.",

@@ -24,6 +24,7 @@ from kraftjbod.protocol.rpc_messages import (
     RpcResponse,
     UpdateFeaturesRequestRpc,
 )
+from kraftjbod.protocol.rpc_scram_messages import AlterUserScramCredentialsRequestRpc
 
 _SECOND_MS: Final = 1000
 NO_RECORDS: Final = encode_entry((), LATEST_METADATA_VERSION)
@@ -40,7 +41,8 @@ def grows(request: RpcRequest) -> bool:
         CreateTopicsRequestRpc
         | CreatePartitionsRequestRpc
         | UpdateFeaturesRequestRpc
-        | CreateAclsRequestRpc,
+        | CreateAclsRequestRpc
+        | AlterUserScramCredentialsRequestRpc,
     )
 
 

@@ -192,7 +192,7 @@ class FeatureControlManager:
 
     def _require_known_configs(self, update: FeatureUpdate) -> None:
         """Require that the requested ``metadata.version`` knows all stored configurations,
-        and access control lists if there are some.
+        and access control lists and SCRAM credentials if there are some.
 
         :raises OperatingError: INVALID_UPDATE_VERSION, naming configurations of controllers.
         """
@@ -215,6 +215,12 @@ class FeatureControlManager:
                 update,
                 f"It knows no access control lists: delete all {len(self._state.acls)} first, with "
                 "kraftjbod-acls.",
+            )
+        if self._state.scram_credentials:
+            raise _invalid(
+                update,
+                f"It knows no SCRAM credentials: delete all {len(self._state.scram_credentials)} "
+                "first.",
             )
 
     def _losses(self, wanted: MetadataVersion) -> list[str]:

@@ -37,6 +37,7 @@ from kraftjbod.protocol.rpc_quorum_messages import (
     DescribeQuorumRequestRpc,
     RemoveRaftVoterRequestRpc,
 )
+from kraftjbod.protocol.rpc_scram_messages import AlterUserScramCredentialsRequestRpc
 
 _Op = AclOperation
 _CODES: Final = {
@@ -54,6 +55,7 @@ _ALTERS_CLUSTER: Final = (
     RemoveRaftVoterRequestRpc,
     CreateAclsRequestRpc,
     DeleteAclsRequestRpc,
+    AlterUserScramCredentialsRequestRpc,
 )
 _DESCRIBES_CLUSTER: Final = (ListPartitionReassignmentsRequestRpc, DescribeQuorumRequestRpc)
 

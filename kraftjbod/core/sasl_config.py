@@ -13,9 +13,10 @@ from pydantic import Field, SecretStr, field_validator
 from kraftjbod.core.config_model import KeyedModel, Long, split_list
 from kraftjbod.core.errors import ConfigError
 from kraftjbod.core.jaas import PLAIN_MODULE, JaasEntry, parse_jaas
+from kraftjbod.core.scram import MECHANISM_NAMES
 
 PLAIN: Final = "PLAIN"
-MECHANISMS: Final = (PLAIN,)
+MECHANISMS: Final = (PLAIN, *MECHANISM_NAMES)
 #: Prefix of the options of PlainLoginModule that define users.
 USER_OPTION: Final = "user_"
 
@@ -24,7 +25,8 @@ class SaslConfig(KeyedModel):
     """Keys of listeners whose security protocol is SASL_PLAINTEXT or SASL_SSL."""
 
     sasl_enabled_mechanisms: tuple[str, ...] = ()
-    """Mechanisms by which clients log in: ``PLAIN``. A listener with SASL needs at least one."""
+    """Mechanisms by which clients log in: ``SCRAM-SHA-256``, ``SCRAM-SHA-512`` and ``PLAIN``. A
+    listener with SASL needs at least one."""
     plain_sasl_jaas_config: SecretStr | None = None
     """Users of the mechanism PLAIN, as in Kafka:
     ``org.apache.kafka.common.security.plain.PlainLoginModule required user_alice="…";``"""

@@ -310,7 +310,14 @@ class BrokerServer:
     def _sasl_of(self, name: str) -> SaslSettings | None:
         if self._config.protocol_of(name) not in SASL_PROTOCOLS:
             return None
-        return sasl_settings(self._config.of_listener(name), self._memory_before_login)
+        assert self._disks is not None, "listeners are bound after the directories are opened"
+        return sasl_settings(
+            self._config.of_listener(name),
+            self._memory_before_login,
+            state=self._state,
+            cluster_id=self._disks.cluster_id,
+            random_bytes=self._environment.random_bytes,
+        )
 
     async def _bind_listener(self, endpoint: Endpoint) -> None:
         listener = kafka_server(

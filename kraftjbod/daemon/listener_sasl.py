@@ -2,23 +2,48 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 from kraftjbod.broker.security.plain_mechanism import PlainMechanism, plain_digests
+from kraftjbod.broker.security.scram_mechanism import ScramServer
 from kraftjbod.core.sasl_config import PLAIN, SaslConfig, plain_users
+from kraftjbod.core.scram import MECHANISM_NAMES, ScramCredential, ScramMechanism
+from kraftjbod.metadata.state import MetadataState
 from kraftjbod.net.authentication import SaslSettings
 from kraftjbod.net.memory_budget import MemoryBudget
 from kraftjbod.net.sasl_mechanism import MakeSaslMechanism
 
 
-def sasl_settings(config: SaslConfig, memory: MemoryBudget) -> SaslSettings:
+def sasl_settings(
+    config: SaslConfig,
+    memory: MemoryBudget,
+    *,
+    state: Callable[[], MetadataState],
+    cluster_id: str,
+    random_bytes: Callable[[int], bytes],
+) -> SaslSettings:
     """Return the settings of a listener.
 
     :param config: values for the listener, which were checked.
     :param memory: budget of the connections without a login, of all listeners.
+    :param state: returns the present metadata, which has the SCRAM credentials.
     """
+    mechanisms: dict[str, MakeSaslMechanism] = {}
+    for name in config.sasl_enabled_mechanisms:
+        if name == PLAIN:
+            mechanisms[name] = partial(PlainMechanism, plain_digests(plain_users(config)))
+            continue
+        mechanism = MECHANISM_NAMES[name]
+        mechanisms[name] = partial(
+            ScramServer,
+            mechanism,
+            find=partial(_credential, state, mechanism),
+            secret=lambda: cluster_secret(state(), cluster_id),
+            random_bytes=random_bytes,
+        )
     return SaslSettings(
-        mechanisms={name: _mechanism(name, config) for name in config.sasl_enabled_mechanisms},
+        mechanisms=mechanisms,
         memory=memory,
         max_receive_bytes=config.sasl_server_max_receive_size,
         timeout_ms=config.sasl_login_timeout_ms,
@@ -27,6 +52,17 @@ def sasl_settings(config: SaslConfig, memory: MemoryBudget) -> SaslSettings:
     )
 
 
-def _mechanism(name: str, config: SaslConfig) -> MakeSaslMechanism:
-    assert name == PLAIN, name
-    return partial(PlainMechanism, plain_digests(plain_users(config)))
+def _credential(
+    state: Callable[[], MetadataState], mechanism: ScramMechanism, user: str
+) -> ScramCredential | None:
+    return state().scram_credentials.get((mechanism, user))
+
+
+def cluster_secret(state: MetadataState, cluster_id: str) -> bytes:
+    """Return bytes that are equal on all brokers, and that no client receives.
+
+    The id of the metadata log is random. A log from before logs had ids has only the id of the
+    cluster, which clients know: they can tell salts of unknown users.
+    """
+    log_id = state.metadata_log_id
+    return cluster_id.encode() if log_id is None else bytes(log_id)

@@ -27,6 +27,7 @@ from kraftjbod.core.errors import LocalProtocolError, RemoteProtocolError
 from kraftjbod.core.ids import MIGRATING_DIR, BrokerId, DirectoryId, TopicId, Uuid
 from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.core.metadata_version import MetadataVersion
+from kraftjbod.core.scram import ScramMechanism
 from kraftjbod.metadata.records import (
     RECORD_TYPES,
     SINCE,
@@ -292,6 +293,7 @@ _CONVERTERS: Final[dict[str, Callable[[Any], Any]]] = {
     "topic_id": _topic_id,
     "acl_id": Uuid,
     "binding": _acl_binding,
+    "mechanism": ScramMechanism,
     "incarnation_id": Uuid,
     "metadata_log_id": Uuid,
     "directory_id": DirectoryId,

@@ -37,6 +37,7 @@ from kraftjbod.core.ids import (
 )
 from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.core.metadata_version import MetadataVersion
+from kraftjbod.core.scram import ScramMechanism
 
 SINCE: Final = "since"
 """Key of :class:`Since` in the metadata of a dataclass field."""
@@ -368,6 +369,32 @@ class RemoveAccessControlEntryRecord:
     acl_id: Uuid
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserScramCredentialRecord:
+    """Adds or replaces the SCRAM credential of a user. Its representation shows no key."""
+
+    TYPE: ClassVar[int] = 11
+    VERSION: ClassVar[int] = 0
+    LEAST_LEVEL: ClassVar[MetadataVersion] = MetadataVersion.IV_4_4_IV2
+
+    name: str
+    mechanism: ScramMechanism
+    salt: bytes = field(repr=False)
+    stored_key: bytes = field(repr=False)
+    server_key: bytes = field(repr=False)
+    iterations: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoveUserScramCredentialRecord:
+    TYPE: ClassVar[int] = 22
+    VERSION: ClassVar[int] = 0
+    LEAST_LEVEL: ClassVar[MetadataVersion] = MetadataVersion.IV_4_4_IV2
+
+    name: str
+    mechanism: ScramMechanism
+
+
 Record = (
     RegisterBrokerRecord
     | BrokerRegistrationChangeRecord
@@ -383,6 +410,8 @@ Record = (
     | UnregisterControllerRecord
     | AccessControlEntryRecord
     | RemoveAccessControlEntryRecord
+    | UserScramCredentialRecord
+    | RemoveUserScramCredentialRecord
 )
 
 RECORD_TYPES: Final[tuple[type[Any], ...]] = (
@@ -400,4 +429,6 @@ RECORD_TYPES: Final[tuple[type[Any], ...]] = (
     UnregisterControllerRecord,
     AccessControlEntryRecord,
     RemoveAccessControlEntryRecord,
+    UserScramCredentialRecord,
+    RemoveUserScramCredentialRecord,
 )

@@ -33,6 +33,7 @@ from kraftjbod.core.metadata_version import (
     METADATA_VERSION,
     MetadataVersion,
 )
+from kraftjbod.core.scram import ScramCredential, ScramMechanism
 from kraftjbod.core.topic_config import MIN_INSYNC_REPLICAS
 from kraftjbod.metadata.records import (
     AccessControlEntryRecord,
@@ -47,10 +48,12 @@ from kraftjbod.metadata.records import (
     RegisterControllerRecord,
     RemoveAccessControlEntryRecord,
     RemoveTopicRecord,
+    RemoveUserScramCredentialRecord,
     ResourceType,
     TopicRecord,
     UnregisterBrokerRecord,
     UnregisterControllerRecord,
+    UserScramCredentialRecord,
 )
 from kraftjbod.metadata.registrations import (
     BrokerRegistration,
@@ -107,6 +110,12 @@ class LayoutOffsets:
     """Last addition or removal of a broker, or change of its rack."""
 
 
+SecurityRecord = (
+    AccessControlEntryRecord
+    | RemoveAccessControlEntryRecord
+    | UserScramCredentialRecord
+    | RemoveUserScramCredentialRecord
+)
 Configs = Mapping[tuple[ResourceType, str], Mapping[str, str]]
 
 
@@ -151,6 +160,8 @@ class MetadataState:
         self.acls: dict[Uuid, AclBinding] = {}
         #: The id of each binding.
         self.acl_ids: dict[AclBinding, Uuid] = {}
+        #: SCRAM credentials by mechanism and user.
+        self.scram_credentials: dict[tuple[ScramMechanism, str], ScramCredential] = {}
 
     def __repr__(self) -> str:
         return (
@@ -263,8 +274,13 @@ class MetadataState:
                 self._replay_feature(record, delta)
             case ProducerIdsRecord():
                 self.next_producer_id = record.next_producer_id
-            case AccessControlEntryRecord() | RemoveAccessControlEntryRecord():
-                self._replay_acl(record, delta)
+            case (
+                AccessControlEntryRecord()
+                | RemoveAccessControlEntryRecord()
+                | UserScramCredentialRecord()
+                | RemoveUserScramCredentialRecord()
+            ):
+                self._replay_security(record, delta)
             case _:
                 assert_never(record)
 
@@ -275,6 +291,26 @@ class MetadataState:
             self.controllers[record.controller_id] = record
         else:
             del self.controllers[record.controller_id]
+
+    def _replay_security(self, record: SecurityRecord, delta: MetadataDelta) -> None:
+        if isinstance(record, AccessControlEntryRecord | RemoveAccessControlEntryRecord):
+            self._replay_acl(record, delta)
+        else:
+            self._replay_scram(record)
+
+    def _replay_scram(
+        self, record: UserScramCredentialRecord | RemoveUserScramCredentialRecord
+    ) -> None:
+        key = (record.mechanism, record.name)
+        if isinstance(record, RemoveUserScramCredentialRecord):
+            del self.scram_credentials[key]
+            return
+        self.scram_credentials[key] = ScramCredential(
+            salt=record.salt,
+            stored_key=record.stored_key,
+            server_key=record.server_key,
+            iterations=record.iterations,
+        )
 
     def _replay_acl(
         self,
@@ -350,6 +386,7 @@ class MetadataState:
             delta.removed_acls |= self.acls
             self.acls.clear()
             self.acl_ids.clear()
+            self.scram_credentials.clear()
         if not level.has_directories:
             self._change_partitions(PartitionRegistration.without_directories, delta)
 
@@ -417,13 +454,26 @@ class MetadataState:
                     key = (record.resource_type, record.resource_name)
                     if (values := self.configs.get(key)) is not None:
                         twin.configs[key] = values
-                case AccessControlEntryRecord() | RemoveAccessControlEntryRecord():
-                    self._put_acl(twin, record.acl_id)
+                case (
+                    AccessControlEntryRecord()
+                    | RemoveAccessControlEntryRecord()
+                    | UserScramCredentialRecord()
+                    | RemoveUserScramCredentialRecord()
+                ):
+                    self._put_security(twin, record)
                 case TopicRecord() | ProducerIdsRecord():
                     continue
                 case _:
                     return self.copy()  # The record may change any object.
         return twin
+
+    def _put_security(self, twin: MetadataState, record: SecurityRecord) -> None:
+        if isinstance(record, AccessControlEntryRecord | RemoveAccessControlEntryRecord):
+            self._put_acl(twin, record.acl_id)
+            return
+        key = (record.mechanism, record.name)
+        if (credential := self.scram_credentials.get(key)) is not None:
+            twin.scram_credentials[key] = credential
 
     def _put_acl(self, twin: MetadataState, acl_id: Uuid) -> None:
         if (binding := self.acls.get(acl_id)) is not None:
@@ -461,6 +511,7 @@ class MetadataState:
         twin.metadata_version = self.metadata_version
         twin.next_producer_id = self.next_producer_id
         twin.acls, twin.acl_ids = dict(self.acls), dict(self.acl_ids)
+        twin.scram_credentials = dict(self.scram_credentials)
         return twin
 
     def snapshot_record_count(self) -> int:
@@ -474,6 +525,7 @@ class MetadataState:
             + sum(map(len, self.configs.values()))
             + (self.next_producer_id > 0)
             + len(self.acls)
+            + len(self.scram_credentials)
         )
 
     def snapshot_records(self) -> Iterator[Record]:
@@ -511,6 +563,15 @@ class MetadataState:
             )
         for acl_id, binding in self.acls.items():
             yield AccessControlEntryRecord(acl_id=acl_id, binding=binding)
+        for (mechanism, user), credential in self.scram_credentials.items():
+            yield UserScramCredentialRecord(
+                name=user,
+                mechanism=mechanism,
+                salt=credential.salt,
+                stored_key=credential.stored_key,
+                server_key=credential.server_key,
+                iterations=credential.iterations,
+            )
 
 
 def _key(record: PartitionRecord | PartitionChangeRecord) -> TopicIdPartition:

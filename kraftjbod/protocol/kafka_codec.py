@@ -85,6 +85,8 @@ class ApiKey(IntEnum):
     ALTER_PARTITION_REASSIGNMENTS = 45
     LIST_PARTITION_REASSIGNMENTS = 46
     OFFSET_DELETE = 47
+    DESCRIBE_USER_SCRAM_CREDENTIALS = 50
+    ALTER_USER_SCRAM_CREDENTIALS = 51
     UPDATE_FEATURES = 57
     DESCRIBE_QUORUM = 55
     DESCRIBE_CLUSTER = 60
@@ -146,6 +148,8 @@ SUPPORTED: Final[dict[int, tuple[int, int]]] = {
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: (0, 1),
     ApiKey.LIST_PARTITION_REASSIGNMENTS: (0, 0),
     ApiKey.OFFSET_DELETE: (0, 0),
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: (0, 0),
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: (0, 0),
     ApiKey.DESCRIBE_QUORUM: (0, 2),
     ApiKey.UPDATE_FEATURES: (0, 2),
     ApiKey.DESCRIBE_CLUSTER: (0, 2),
@@ -182,8 +186,9 @@ _LENGTH: Final = struct.Struct(">i")
 _FEATURES_FROM_ZERO_SINCE: Final = 4
 _UNSUPPORTED_VERSION: Final = struct.pack(">h", ErrorCode.UNSUPPORTED_VERSION)
 #: librdkafka 2.16 requests all topics with a four-byte count instead of a compact one of one byte.
+#: Its AlterUserScramCredentials ends with a surplus byte, too.
 #: Kafka ignores the surplus bytes, so this decoder must do the same.
-_MAY_LEAVE_BYTES: Final = frozenset({"MetadataRequest"})
+_MAY_LEAVE_BYTES: Final = frozenset({"MetadataRequest", "AlterUserScramCredentialsRequest"})
 _MALFORMED: Final = (struct.error, IndexError, UnicodeDecodeError)
 _NOT_ENCODABLE: Final = (struct.error, TypeError, AttributeError, UnicodeEncodeError)
 

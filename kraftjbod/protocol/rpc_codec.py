@@ -64,6 +64,7 @@ from kraftjbod.protocol.rpc_quorum_messages import (
     QuorumMessagesRequest,
     RemoveRaftVoterRequestRpc,
 )
+from kraftjbod.protocol.rpc_scram_messages import AlterUserScramCredentialsRequestRpc
 
 #: Every request by its ``api``.
 REQUESTS: Final[Mapping[str, type[RpcRequest]]] = {
@@ -96,6 +97,7 @@ REQUESTS: Final[Mapping[str, type[RpcRequest]]] = {
         DescribeControllerConfigsRequest,
         CreateAclsRequestRpc,
         DeleteAclsRequestRpc,
+        AlterUserScramCredentialsRequestRpc,
     )
 }
 

@@ -36,10 +36,12 @@ from kraftjbod.core.metadata_version import MetadataVersion
 from kraftjbod.metadata import records as r
 from kraftjbod.metadata.record_codec import decode_entry, encode_entry
 from kraftjbod.metadata.registrations import PartitionRegistration
+from kraftjbod.metadata.state import SecurityRecord
 from kraftjbod.protocol import rpc_acl_messages as a
 from kraftjbod.protocol import rpc_config_messages as c
 from kraftjbod.protocol import rpc_controller_messages as n
 from kraftjbod.protocol import rpc_messages as m
+from kraftjbod.protocol import rpc_scram_messages as s
 
 CLUSTER_ID = "golden"
 ELR = "eligible.leader.replicas.version"
@@ -138,7 +140,8 @@ def _outcome(
     | c.ResourceOutcome
     | c.ElectionOutcome
     | a.AclOutcome
-    | a.DeletedAcls,
+    | a.DeletedAcls
+    | s.ScramOutcome,
 ) -> str:
     """Return the error code and the message, in which letters replace directory ids."""
     found = item.error_code.name
@@ -596,6 +599,23 @@ class World:
         chosen |= {text: None for text in texts if chosen[text] == "-"}
         return self._decide(a.DeleteAclsRequestRpc(filters=(a.AclFilterBody(**chosen),)))
 
+    def _do_scram(self, words: list[str], said: dict[str, str]) -> ControllerResult[Any]:
+        """Run ``scram alice 1 bob 2 iterations=4096``: users and mechanisms, ``-alice`` deletes."""
+        names = [word for word in words if "=" not in word]
+        changes = [
+            s.ScramChange(
+                user=user.removeprefix("-"),
+                mechanism=int(mechanism),
+                is_deletion=user.startswith("-"),
+                iterations=int(said.get("iterations", "4096")),
+                salt=b"salt",
+                stored_key=b"stored",
+                server_key=b"server",
+            )
+            for user, mechanism in zip(names[::2], names[1::2], strict=True)
+        ]
+        return self._decide(s.AlterUserScramCredentialsRequestRpc(changes=tuple(changes)))
+
     def _do_settings(self, _: list[str], __: dict[str, str]) -> ControllerResult[Any]:
         """Print the settings of controller 100 that differ from its configuration file."""
         return ControllerResult(response=self.managers.set_by_metadata())
@@ -625,6 +645,18 @@ class World:
             return f"Topic {record.name}"
         return f"RemoveTopic {self.state.topics[record.topic_id].name}"
 
+    def _show_security(self, record: SecurityRecord) -> str:
+        match record:
+            case r.UserScramCredentialRecord():
+                return (
+                    f"UserScramCredential {record.name} {record.mechanism.mechanism_name} "
+                    f"iterations {record.iterations}"
+                )
+            case r.RemoveUserScramCredentialRecord():
+                return f"RemoveUserScramCredential {record.name} {record.mechanism.mechanism_name}"
+            case _:
+                return self._show_acl(record)
+
     def _show_acl(
         self, record: r.AccessControlEntryRecord | r.RemoveAccessControlEntryRecord
     ) -> str:
@@ -651,8 +683,13 @@ class World:
                     f"RegisterController {record.controller_id} incarnation {incarnation} "
                     f"dir {directory_name(record.directory_id)} supports {supported}"
                 )
-            case r.AccessControlEntryRecord() | r.RemoveAccessControlEntryRecord():
-                return self._show_acl(record)
+            case (
+                r.AccessControlEntryRecord()
+                | r.RemoveAccessControlEntryRecord()
+                | r.UserScramCredentialRecord()
+                | r.RemoveUserScramCredentialRecord()
+            ):
+                return self._show_security(record)
             case r.UnregisterControllerRecord():
                 return f"UnregisterController {record.controller_id}"
             case r.TopicRecord() | r.RemoveTopicRecord():
@@ -780,7 +817,7 @@ class World:
                 yield "reply: unregistered"
             case n.ControllerRegistrationResponse():
                 yield "reply: registered"
-            case a.CreateAclsResponseRpc():
+            case a.CreateAclsResponseRpc() | s.AlterUserScramCredentialsResponseRpc():
                 for created in response.results:
                     yield f"reply: {_outcome(created)}"
             case a.DeleteAclsResponseRpc():

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from kraftjbod.broker.apis.admin.acl_apis import AclApis
 from kraftjbod.broker.apis.admin.config_resource_apis import ConfigResourceApis
 from kraftjbod.broker.apis.admin.election_apis import ElectionApis
+from kraftjbod.broker.apis.admin.scram_apis import ScramApis
 from kraftjbod.broker.apis.config_apis import ConfigApis
 from kraftjbod.broker.apis.feature_apis import FeatureApis
 from kraftjbod.broker.apis.log_dir_admin_apis import LogDirAdminApis
@@ -45,6 +46,7 @@ from kraftjbod.protocol.messages import (
     AlterLogDirsRequest,
     AlterPartitionReassignmentsRequest,
     AlterReplicaLogDirsRequest,
+    AlterUserScramCredentialsRequest,
     ConsumerGroupDescribeRequest,
     ConsumerGroupHeartbeatRequest,
     CreateAclsRequest,
@@ -63,6 +65,7 @@ from kraftjbod.protocol.messages import (
     DescribeQuorumRequest,
     DescribeTopicPartitionsRequest,
     DescribeTransactionsRequest,
+    DescribeUserScramCredentialsRequest,
     ElectLeadersRequest,
     EndTxnRequest,
     FetchRequest,
@@ -118,6 +121,7 @@ class KafkaApis:
         quorum: QuorumApis,
         sasl: SaslApis,
         acls: AclApis,
+        scram: ScramApis,
         groups: GroupApis,
         committed_offsets: CommittedOffsetApis,
         group_admin: GroupAdminApis,
@@ -168,6 +172,8 @@ class KafkaApis:
         self._serve(DescribeAclsRequest, acls.describe_acls)
         self._serve(CreateAclsRequest, acls.create_acls)
         self._serve(DeleteAclsRequest, acls.delete_acls)
+        self._serve(AlterUserScramCredentialsRequest, scram.alter_user_scram_credentials)
+        self._serve(DescribeUserScramCredentialsRequest, scram.describe_user_scram_credentials)
         self._serve(SaslHandshakeRequest, sasl.sasl_handshake)
         self._serve(SaslAuthenticateRequest, sasl.sasl_authenticate)
 

@@ -233,6 +233,10 @@ def metadata_text(payload: bytes) -> str:
     return " ".join(metadata_record_text(one) for one in decode_entry(payload))
 
 
+#: Stands for the keys of SCRAM credentials.
+REDACTED: Final = "(redacted)"
+
+
 def metadata_record_text(record: Any) -> str:
     kind = type(record)
     name = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind.__name__).upper()
@@ -241,7 +245,10 @@ def metadata_record_text(record: Any) -> str:
 
 def _jsonable(value: Any) -> Any:
     if is_dataclass(value):
-        return {camel_case(one.name): _jsonable(getattr(value, one.name)) for one in fields(value)}
+        return {
+            camel_case(one.name): _jsonable(getattr(value, one.name)) if one.repr else REDACTED
+            for one in fields(value)
+        }
     if isinstance(value, Enum):
         return value.name
     if isinstance(value, Uuid):

@@ -8,6 +8,7 @@ from typing import TypeVar
 from kraftjbod.broker.apis.admin.acl_apis import AclApis
 from kraftjbod.broker.apis.admin.config_resource_apis import ConfigResourceApis
 from kraftjbod.broker.apis.admin.election_apis import ElectionApis
+from kraftjbod.broker.apis.admin.scram_apis import ScramApis
 from kraftjbod.broker.apis.config_apis import ConfigApis
 from kraftjbod.broker.apis.feature_apis import FeatureApis
 from kraftjbod.broker.apis.follower_fetches import FollowerFetches
@@ -135,6 +136,11 @@ class ApiWiring:
                 cache=cluster.cache,
                 channel=cluster.channel,
                 is_enabled=False,
+                timeout_ms=config.request_timeout_ms,
+            ),
+            scram=ScramApis(
+                cache=cluster.cache,
+                channel=cluster.channel,
                 timeout_ms=config.request_timeout_ms,
             ),
             groups=self._groups.members,

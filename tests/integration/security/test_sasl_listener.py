@@ -16,6 +16,13 @@ import confluent_kafka.admin
 import kafka
 import kafka.errors
 import pytest
+from confluent_kafka.admin import (
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialAlteration,
+    UserScramCredentialDeletion,
+    UserScramCredentialUpsertion,
+)
 from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
 
 from kraftjbod.core.jaas import PLAIN_MODULE
@@ -30,7 +37,8 @@ pytestmark = [pytest.mark.process, pytest.mark.clients]
 UNSIGNED_TOKENS: Final = "enable.sasl.oauthbearer.un" + "secure.jwt"
 PASSWORD: Final = "canary-secret"
 LISTENERS: Final = {"LOGIN": "SASL_PLAINTEXT", "LOGINTLS": "SASL_SSL"}
-MECHANISMS: Final = ("PLAIN",)
+MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+SCRAM: Final = MECHANISMS[1:]
 every_listener = pytest.mark.parametrize("listener", [*LISTENERS])
 every_mechanism = pytest.mark.parametrize("mechanism", MECHANISMS)
 
@@ -114,7 +122,36 @@ def guarded(
     }
     config_path.write_text("".join(f"{key}={value}\n" for key, value in values.items()))
     cluster.start()
-    yield Guarded(cluster, authority, ca, {**ports, "PLAINTEXT": plain.port})
+    guarded = Guarded(cluster, authority, ca, {**ports, "PLAINTEXT": plain.port})
+    for mechanism in SCRAM:
+        alter_user(guarded, "alice", mechanism, PASSWORD)
+    yield guarded
+
+
+def alter_user(guarded: Guarded, user: str, mechanism: str, password: str | None) -> None:
+    """Set the password of a user, or delete the credential if ``password`` is None.
+
+    Waits until the broker has replayed the change.
+    """
+    admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": guarded.address("PLAINTEXT")})
+    kind = ScramMechanism[mechanism.replace("-", "_")]
+    change: UserScramCredentialAlteration
+    if password is None:
+        change = UserScramCredentialDeletion(user, kind)
+    else:
+        info = ScramCredentialInfo(kind, 4096)
+        change = UserScramCredentialUpsertion(user, info, password.encode())
+    (altered,) = admin.alter_user_scram_credentials([change]).values()
+    altered.result(60)
+
+    def is_visible() -> bool:
+        found = admin.describe_user_scram_credentials().result(60)
+        known = (
+            [one.mechanism for one in found[user].scram_credential_infos] if user in found else []
+        )
+        return (kind in known) is (password is not None)
+
+    guarded.cluster.wait("the changed credential", is_visible)
 
 
 def produce_and_consume(config: dict[str, Any], topic: str) -> list[bytes]:
@@ -199,6 +236,7 @@ def test_client_with_wrong_credentials_is_refused(
     )
     with pytest.raises(confluent_kafka.KafkaException):
         admin.list_topics(timeout=5)
+    admin.poll(5)  # calls error_cb
     codes = {error.code() for error in errors}
     assert confluent_kafka.KafkaError._AUTHENTICATION in codes, errors
     assert "authentication_failed" in guarded.events
@@ -235,4 +273,25 @@ def test_mechanism_that_is_not_enabled_is_refused(guarded: Guarded) -> None:
     admin = confluent_kafka.admin.AdminClient(config)
     with pytest.raises(confluent_kafka.KafkaException):
         admin.list_topics(timeout=5)
+    admin.poll(5)  # calls error_cb
     assert "OAUTHBEARER" in str(errors)
+
+
+@pytest.mark.parametrize("mechanism", SCRAM)
+def test_deleted_user_stays_connected_and_cannot_log_in_again(
+    guarded: Guarded, mechanism: str
+) -> None:
+    """As in Kafka: without connections.max.reauth.ms a connection outlives its credential."""
+    alter_user(guarded, "bob", mechanism, "first")
+    config = guarded.librdkafka("LOGIN", mechanism, "bob", "first")
+    connected = confluent_kafka.admin.AdminClient(config)
+    assert connected.list_topics(timeout=60).brokers
+    alter_user(guarded, "bob", mechanism, None)
+    assert connected.list_topics(timeout=60).brokers
+    with pytest.raises(confluent_kafka.KafkaException):
+        confluent_kafka.admin.AdminClient(config).list_topics(timeout=5)
+    alter_user(guarded, "bob", mechanism, "second")
+    with pytest.raises(confluent_kafka.KafkaException):
+        confluent_kafka.admin.AdminClient(config).list_topics(timeout=5)
+    changed = guarded.librdkafka("LOGIN", mechanism, "bob", "second")
+    assert confluent_kafka.admin.AdminClient(changed).list_topics(timeout=60).brokers

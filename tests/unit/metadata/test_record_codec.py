@@ -21,6 +21,7 @@ from kraftjbod.core.errors import LocalProtocolError, RemoteProtocolError
 from kraftjbod.core.ids import MIGRATING_DIR, BrokerId, DirectoryId, TopicId, Uuid
 from kraftjbod.core.log_dir_state import LogDirState
 from kraftjbod.core.metadata_version import LATEST_METADATA_VERSION, MetadataVersion
+from kraftjbod.core.scram import ScramMechanism
 from kraftjbod.metadata import record_codec as c
 from kraftjbod.metadata import records as r
 
@@ -38,6 +39,11 @@ _BY_FIELD: dict[str, st.SearchStrategy[Any]] = {
     "incarnation_id": _uuids.map(Uuid),
     "directory_id": _uuids.map(DirectoryId),
     "acl_id": _uuids.map(Uuid),
+    "mechanism": st.sampled_from(ScramMechanism),
+    "salt": st.binary(max_size=40),
+    "stored_key": st.binary(max_size=40),
+    "server_key": st.binary(max_size=40),
+    "iterations": st.integers(0, 20_000),
     "binding": st.builds(
         AclBinding,
         st.sampled_from(AclResourceType),
@@ -92,6 +98,8 @@ _ALL_RECORDS = (
     r.UnregisterControllerRecord,
     r.AccessControlEntryRecord,
     r.RemoveAccessControlEntryRecord,
+    r.UserScramCredentialRecord,
+    r.RemoveUserScramCredentialRecord,
 )
 
 

@@ -36,6 +36,9 @@ def _world() -> World:
         "acl TOPIC LITERAL t User:alice * READ ALLOW",
         "acl TOPIC PREFIXED t User:bob * ALL DENY",
         "delete_acl TOPIC LITERAL t User:alice * READ ALLOW",
+        "scram alice 1 bob 2",
+        "scram alice 2",
+        "scram -bob 2",
     ):
         list(world.run(line))
     return world

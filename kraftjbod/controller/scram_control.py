@@ -1,0 +1,118 @@
+"""PURE. ``ScramControlManager``: add, replace and delete SCRAM credentials.
+
+The checks, error codes and texts are those of Kafka's ``ScramControlManager``. In addition no user
+may be called ``*``, which stands for all users in ACLs.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Final
+
+from kraftjbod.controller.result import ControllerResult
+from kraftjbod.core.errors import ErrorCode, OperatingError
+from kraftjbod.core.metadata_version import METADATA_VERSION, MetadataVersion
+from kraftjbod.core.scram import MAX_ITERATIONS, MIN_ITERATIONS, ScramMechanism
+from kraftjbod.metadata.records import (
+    RemoveUserScramCredentialRecord,
+    UserScramCredentialRecord,
+)
+from kraftjbod.metadata.state import MetadataState
+from kraftjbod.protocol.rpc_scram_messages import (
+    AlterUserScramCredentialsRequestRpc,
+    AlterUserScramCredentialsResponseRpc,
+    ScramChange,
+    ScramOutcome,
+)
+
+#: Credentials of the cluster, which each node keeps in memory.
+MAX_CREDENTIALS: Final = 100_000
+MAX_USER_CHARS: Final = 1_000
+MAX_SALT_BYTES: Final = 1024
+_LEAST_LEVEL: Final = MetadataVersion.IV_4_4_IV2
+_MECHANISMS: Final = frozenset(ScramMechanism)
+
+ScramRecord = UserScramCredentialRecord | RemoveUserScramCredentialRecord
+
+
+class ScramControlManager:
+    """Decides about credentials. Reads the shared state and changes nothing of it."""
+
+    def __init__(self, *, state: MetadataState) -> None:
+        self._state = state
+
+    def alter(
+        self, request: AlterUserScramCredentialsRequestRpc
+    ) -> ControllerResult[AlterUserScramCredentialsResponseRpc]:
+        """Return a record for each valid change. Changes are independent of each other."""
+        counts = Counter(change.user for change in request.changes)
+        records: list[ScramRecord] = []
+        results: list[ScramOutcome] = []
+        for change in request.changes:
+            try:
+                if counts[change.user] > 1:
+                    raise _refused(
+                        "A user credential cannot be altered twice in the same request",
+                        ErrorCode.DUPLICATE_RESOURCE,
+                    )
+                records.append(self._record(change, len(records)))
+            except OperatingError as e:
+                results.append(ScramOutcome(error_code=e.code, error_message=e.message))
+            else:
+                results.append(ScramOutcome())
+        response = AlterUserScramCredentialsResponseRpc(results=tuple(results))
+        return ControllerResult(records=tuple(records), response=response, is_atomic=False)
+
+    def _record(self, change: ScramChange, new: int) -> ScramRecord:
+        level = self._state.metadata_version
+        if level < _LEAST_LEVEL:
+            raise _refused(
+                f"SCRAM credentials need {METADATA_VERSION} {_LEAST_LEVEL.release}, and the "
+                f"cluster has {level.release}: raise it with kraftjbod-features.",
+                ErrorCode.UNSUPPORTED_VERSION,
+            )
+        if not change.user:
+            raise _refused("Username must not be empty", ErrorCode.UNACCEPTABLE_CREDENTIAL)
+        if change.mechanism not in _MECHANISMS:
+            raise _refused("Unknown SCRAM mechanism", ErrorCode.UNSUPPORTED_SASL_MECHANISM)
+        mechanism = ScramMechanism(change.mechanism)
+        is_known = (mechanism, change.user) in self._state.scram_credentials
+        if change.is_deletion:
+            if not is_known:
+                raise _refused(
+                    "Attempt to delete a user credential that does not exist",
+                    ErrorCode.RESOURCE_NOT_FOUND,
+                )
+            return RemoveUserScramCredentialRecord(name=change.user, mechanism=mechanism)
+        if change.user == "*":
+            raise _refused(
+                "A user cannot be called *, which stands for all users in ACLs",
+                ErrorCode.UNACCEPTABLE_CREDENTIAL,
+            )
+        if len(change.user) > MAX_USER_CHARS or len(change.salt) > MAX_SALT_BYTES:
+            raise _refused(
+                f"A user name has at most {MAX_USER_CHARS} characters, and a salt "
+                f"{MAX_SALT_BYTES} bytes",
+                ErrorCode.UNACCEPTABLE_CREDENTIAL,
+            )
+        if change.iterations < MIN_ITERATIONS:
+            raise _refused("Too few iterations", ErrorCode.UNACCEPTABLE_CREDENTIAL)
+        if change.iterations > MAX_ITERATIONS:
+            raise _refused("Too many iterations", ErrorCode.UNACCEPTABLE_CREDENTIAL)
+        if not is_known and len(self._state.scram_credentials) + new >= MAX_CREDENTIALS:
+            raise _refused(
+                f"The cluster has {MAX_CREDENTIALS} SCRAM credentials already: delete some.",
+                ErrorCode.POLICY_VIOLATION,
+            )
+        return UserScramCredentialRecord(
+            name=change.user,
+            mechanism=mechanism,
+            salt=change.salt,
+            stored_key=change.stored_key,
+            server_key=change.server_key,
+            iterations=change.iterations,
+        )
+
+
+def _refused(message: str, code: ErrorCode) -> OperatingError:
+    return OperatingError(message, code=code)

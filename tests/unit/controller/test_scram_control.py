@@ -1,0 +1,25 @@
+"""Limit of SCRAM credentials; ``tests/golden/scram.txt`` has the decisions."""
+
+from __future__ import annotations
+
+import pytest
+
+from kraftjbod.controller import scram_control
+from kraftjbod.core.errors import ErrorCode
+from kraftjbod.protocol.rpc_scram_messages import AlterUserScramCredentialsRequestRpc, ScramChange
+from tests.golden.transcript import World
+
+
+def test_scram_credentials_beyond_limit_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scram_control, "MAX_CREDENTIALS", 2)
+    world = World()
+    list(world.run("feature 33"))
+
+    def add(*users: str) -> list[int]:
+        changes = tuple(ScramChange(user=user, mechanism=1, iterations=4096) for user in users)
+        answer = world.ask(AlterUserScramCredentialsRequestRpc(changes=changes))
+        return [one.error_code for one in answer.results]
+
+    assert add("a", "b", "c") == [0, 0, ErrorCode.POLICY_VIOLATION]
+    assert add("a") == [0]
+    assert add("d") == [ErrorCode.POLICY_VIOLATION]
