@@ -25,8 +25,6 @@ from kraftjbod.core.acl import (
     AclResourceType,
 )
 
-#: Kafka's class, and the only one that ``authorizer.class.name`` accepts.
-STANDARD_AUTHORIZER: Final = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 #: Cached decisions. An attacker who asks for many names empties the cache for all clients, and the
 #: index behind it answers in a few microseconds.
 MAX_CACHED_DECISIONS: Final = 10_000

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from kraftjbod.broker.access import Access
 from kraftjbod.net.connection_context import ConnectionContext
 
 
@@ -14,7 +15,12 @@ class RequestContext:
     connection: ConnectionContext
     api_version: int
     client_id: str | None
+    access: Access | None = None
+    """The rights of the client; None if the broker has no authorizer."""
 
     @property
     def listener_name(self) -> str:
         return self.connection.listener_name
+
+    def with_access(self, access: Access) -> RequestContext:
+        return replace(self, access=access)

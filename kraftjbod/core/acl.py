@@ -60,6 +60,8 @@ class AclPermission(IntEnum):
     ALLOW = 3
 
 
+#: Kafka's class, and the only one that ``authorizer.class.name`` accepts.
+STANDARD_AUTHORIZER: Final = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 #: Name of the only resource of type CLUSTER.
 CLUSTER_NAME: Final = "kafka-cluster"
 #: As the name of a literal pattern: every resource of the type.

@@ -250,6 +250,13 @@ class BrokerConfig(DynamicBrokerConfig, GroupConfig, SaslConfig, NodeConfig):
     broker_rack: str | None = None
     """New replicas of a partition are spread over racks."""
 
+    audit_log_path: str | None = None
+    """File to which refused checks of the authorizer, and administrative acts, are written as JSON,
+    one per line. If not set: they are not recorded."""
+    audit_log_max_bytes: Long = Field(default=100 * MIB, ge=KIB)
+    """Size at which the audit file is rotated."""
+    audit_log_max_files: int = Field(default=10, ge=1, le=1000)
+    """Rotated audit files that are kept."""
     inter_broker_listener_name: str | None = None
     """Name of the listener for requests between brokers, with the protocol PLAINTEXT or SSL. If not
     set: PLAINTEXT, or else the first listener whose security protocol is PLAINTEXT."""

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Final, Literal, NamedTuple, Self
 
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
+from kraftjbod.core.acl import STANDARD_AUTHORIZER
 from kraftjbod.core.allowed_hosts import AllowedHosts
 from kraftjbod.core.config_model import (
     KIB,
@@ -170,7 +171,8 @@ class StorageSettings(KeyedModel):
         for key in ("log.dirs", "log.dir", "cordoned.log.dirs", "log.dirs.allowed.roots"):
             if key in given:
                 given[key] = _absolute_dirs(given[key], base_dir)
-        for key in ("metadata.log.dir", "metrics.snapshot.path", "telemetry.path"):
+        paths = ("metadata.log.dir", "metrics.snapshot.path", "telemetry.path", "audit.log.path")
+        for key in paths:
             if given.get(key):
                 given[key] = _absolute(given[key], base_dir)
         settings = parse_model(cls, given, source)
@@ -248,6 +250,14 @@ class NodeConfig(DynamicNodeConfig, StorageSettings, SslConfig):
     ``User:CN=broker-{id}``; several are separated by ``;``. Then each request that names its sender
     is accepted from that node's principal only. If not set: by address, see
     [cluster-members.md](cluster-members.md)."""
+    authorizer_class_name: str = ""
+    """``org.apache.kafka.metadata.authorizer.StandardAuthorizer``: clients need rights, see
+    [security.md](security.md). Empty: each client may do everything. Set it on all nodes."""
+    super_users: str = ""
+    """Principals that may do everything, such as ``User:CN=ops,O=x;User:alice``, separated by
+    semicolons."""
+    allow_everyone_if_no_acl_found: bool = False
+    """Whether each client may use a resource that no access control list names."""
     cluster_action_allowed_hosts: tuple[str, ...] | None = None
     """Addresses, networks and names of hosts that may act as members of the cluster, or ``*`` for
     every host, see [cluster-members.md](cluster-members.md). If not set: this host, and those of
@@ -358,6 +368,29 @@ class NodeConfig(DynamicNodeConfig, StorageSettings, SslConfig):
         if value is not None:
             NodePrincipals.parse(value)
         return value
+
+    @field_validator("authorizer_class_name")
+    @classmethod
+    def _known_authorizer(cls, value: str) -> str:
+        if value.strip() not in ("", STANDARD_AUTHORIZER):
+            raise ValueError(
+                f"there is no authorizer {value}: write {STANDARD_AUTHORIZER}, or nothing for none"
+            )
+        return value.strip()
+
+    @field_validator("super_users")
+    @classmethod
+    def _super_users(cls, value: str) -> str:
+        for one in split_principals(value):
+            kind, colon, name = one.partition(":")
+            if not (kind and colon and name):
+                raise ValueError(f"{one!r} is no principal: write Type:name, such as User:alice")
+        return value
+
+    @property
+    def super_user_principals(self) -> frozenset[str]:
+        """``super.users``, parsed."""
+        return frozenset(split_principals(self.super_users))
 
     @field_validator("cluster_action_allowed_hosts", mode="before")
     @classmethod
@@ -523,6 +556,11 @@ def is_loopback(host: str) -> bool:
         return ip_address(host).is_loopback
     except ValueError:
         return host.lower() == "localhost"
+
+
+def split_principals(text: str) -> list[str]:
+    """Return the principals of ``super.users``, whose names may contain commas."""
+    return [one.strip() for one in text.split(";") if one.strip()]
 
 
 def _limit_of_host(text: str) -> tuple[str, int]:

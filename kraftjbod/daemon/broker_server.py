@@ -65,6 +65,8 @@ from kraftjbod.net.listener import Listener
 from kraftjbod.protocol.kafka_codec import ApiFeatures, Message, RequestHeader
 from kraftjbod.storage.replicas.dir_loading import LoadProgress
 
+#: How long a stop waits for the last lines of the audit.
+_AUDIT_CLOSE_TIMEOUT_S: Final = 2.0
 _LISTENER_CLOSE_TIMEOUT_MS: Final = 2_000
 #: How long a broker without online directories tries to report to the controller before it stops.
 _FAREWELL_TIMEOUT_MS: Final = 2_000
@@ -205,6 +207,7 @@ class BrokerServer:
             # First of these parts, so that the listeners close before the parts of _hosting even if
             # the start of a later part failed.
             Part(name="listeners", close=partial(self._leave_cluster, wiring)),
+            Part(name="audit", close=lambda: self._close_audit(wiring)),
             Part(name="groups", close=wiring.groups.coordinator.close),
             Part(name="transactions", close=wiring.transactions.transaction_coordinator.close),
             Part(name="metadata", start=partial(self._follow_metadata, wiring)),
@@ -437,6 +440,10 @@ class BrokerServer:
         if self._wiring is not None:
             self._wiring.replicas.hosted.close()
         await asyncio.gather(*closing)
+
+    async def _close_audit(self, wiring: BrokerWiring) -> None:
+        """Wait for the last lines of the audit, in a thread because the disk may hang."""
+        await asyncio.to_thread(wiring.apis.audit.close, _AUDIT_CLOSE_TIMEOUT_S)
 
     async def _close_disks(self) -> None:
         if self._disks is None:

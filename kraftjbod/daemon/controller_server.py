@@ -32,6 +32,7 @@ from kraftjbod.daemon.process.environment import Environment
 from kraftjbod.daemon.process.service_manager import dirs_text
 from kraftjbod.daemon.runner import run_daemon
 from kraftjbod.daemon.tls.node_tls import NodeTls
+from kraftjbod.daemon.wiring.authorizer_wiring import build_authorizer
 from kraftjbod.daemon.wiring.log_dir_maker import make_log_dir
 from kraftjbod.daemon.wiring.member_hosts import hosts_known_to_controller
 from kraftjbod.daemon.wiring.quorum_wiring import QuorumWiring
@@ -261,6 +262,7 @@ class ControllerServer:
             draw_below=environment.rng.randrange,
             controllers=quorum.supported_features,
             may_delete_topics=config.delete_topic_enable,
+            make_authorizer=partial(build_authorizer, config),
         )
         self._registration = self._build_registration(cluster_id)
         return QuorumController(

@@ -16,6 +16,7 @@ from tests.tidy import (
     faults_page,
     metrics_page,
     protocol_page,
+    rights_page,
     states_page,
 )
 
@@ -25,6 +26,7 @@ PAGES: Final[Mapping[Path, Callable[[], str]]] = {
     ROOT / "docs/events.md": events_page.page,
     ROOT / "docs/faults.md": faults_page.page,
     ROOT / "docs/protocol.md": protocol_page.page,
+    ROOT / "docs/security.md": rights_page.page,
     ROOT / "docs/states.md": states_page.page,
 }
 

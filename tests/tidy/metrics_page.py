@@ -43,6 +43,7 @@ FIGURES: Final[Mapping[str, Mapping[str, str]]] = {
         "NumGroupMembers": "Members of all groups.",
         "NumOffsets": "Committed offsets of all groups.",
         "NumGroupsEmpty": "Classic groups without members, groups with offsets only included.",
+        "AuditDroppedTotal": "Lines of the audit that were dropped since the start.",
         "NumGroupsPreparingRebalance": "Classic groups that wait for their members to join.",
         "NumGroupsCompletingRebalance": "Classic groups that wait for their leader's assignment.",
         "NumGroupsStable": "Classic groups whose members have their assignment.",

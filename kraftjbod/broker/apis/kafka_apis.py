@@ -32,6 +32,7 @@ from kraftjbod.broker.groups.group_apis import GroupApis
 from kraftjbod.broker.groups.transactional_offset_apis import TransactionalOffsetApis
 from kraftjbod.broker.internal.coordinator_apis import CoordinatorApis
 from kraftjbod.broker.request_context import RequestContext
+from kraftjbod.broker.security.request_guard import RequestGuard, unguarded
 from kraftjbod.broker.security.sasl_apis import SaslApis
 from kraftjbod.broker.transactions.transaction_admin_apis import TransactionAdminApis
 from kraftjbod.broker.transactions.transaction_apis import TransactionApis
@@ -131,7 +132,13 @@ class KafkaApis:
         transactions: TransactionApis,
         transaction_admin: TransactionAdminApis,
         transaction_log: TransactionLogApis,
+        guard: RequestGuard | None = None,
     ) -> None:
+        """Create the table of handlers.
+
+        :param guard: authorizes each request; None if each client may do everything.
+        """
+        self._guard = guard
         self._produce_fetch = produce_fetch
         self._handlers: dict[type[Message], _ApiHandler] = {}
         self._serve(ProduceRequest, produce_fetch.produce)
@@ -176,6 +183,7 @@ class KafkaApis:
         self._serve(DescribeUserScramCredentialsRequest, scram.describe_user_scram_credentials)
         self._serve(SaslHandshakeRequest, sasl.sasl_handshake)
         self._serve(SaslAuthenticateRequest, sasl.sasl_authenticate)
+        assert not unguarded(self._handlers), unguarded(self._handlers)
 
     def _serve_groups(
         self, groups: GroupApis, offsets: CommittedOffsetApis, admin: GroupAdminApis
@@ -222,4 +230,7 @@ class KafkaApis:
             api_version=header.api_version,
             client_id=header.client_id,
         )
-        return self._handlers[type(body)](body, context)
+        handler = self._handlers[type(body)]
+        if self._guard is None:
+            return handler(body, context)
+        return self._guard.handle(body, context, handler)

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
+from kraftjbod.broker.access import Access
 from kraftjbod.broker.apis.topic_apis import TopicApis
 from kraftjbod.broker.cluster.metadata_cache import MetadataCache, listener_of
 from kraftjbod.broker.internal.internal_topics import InternalTopics
@@ -21,6 +22,7 @@ from kraftjbod.broker.security.authorized_operations import (
     ALL_OF_TOPIC,
     NOT_ASKED,
 )
+from kraftjbod.core.acl import CLUSTER_NAME, AclOperation, AclResourceType
 from kraftjbod.core.errors import ErrorCode
 from kraftjbod.core.ids import NO_LEADER, ZERO_UUID, BrokerId, DirectoryId, TopicId
 from kraftjbod.core.loop.work_slices import in_slices
@@ -43,6 +45,8 @@ _TOPIC_IDS_SINCE: Final = 12
 #: Endpoint types of DescribeCluster (KIP-919).
 _BROKERS: Final = 1
 _CONTROLLERS: Final = 2
+
+_FORBIDDEN: Final = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
 class MetadataApis:
@@ -74,14 +78,18 @@ class MetadataApis:
         if wanted is None or (not wanted and context.api_version < _NULL_MEANS_ALL_SINCE):
             everything = list(self._cache.state.topics.values())
             topics = [
-                self._topic(topic, operations, context) async for topic in in_slices(everything)
+                self._topic(topic, operations, context)
+                async for topic in in_slices(everything)
+                if _may_see(context.access, topic.name)
             ]
         else:
             may_create = self._auto_create_topics and (
                 context.api_version < _AUTO_CREATION_FLAG_SINCE or request.allow_auto_topic_creation
             )
             if may_create:
-                await self._create_missing([topic.name for topic in wanted])
+                await self._create_missing(
+                    [topic.name for topic in wanted if _may_create(context.access, topic.name)]
+                )
             # A topic that is named twice is answered once, which limits the response.
             named = {(topic.name, TopicId(topic.topic_id)): None for topic in wanted}
             topics = [
@@ -93,7 +101,9 @@ class MetadataApis:
             cluster_id=self._cache.cluster_id,
             controller_id=self._controller_id(),
             topics=parts_of(Topic, topics),
-            cluster_authorized_operations=_of_cluster(request),
+            cluster_authorized_operations=_of_cluster(request)
+            if context.access is None or not request.include_cluster_authorized_operations
+            else context.access.operations_on_cluster(),
         )
 
     async def _create_missing(self, names: list[str | None]) -> None:
@@ -123,12 +133,18 @@ class MetadataApis:
             topic = self._cache.state.topics.get(topic_id)
             code = ErrorCode.UNKNOWN_TOPIC_ID
             name = None
+            if topic is not None and not _may_describe(context.access, topic.name):
+                return self._absent(_FORBIDDEN, None, topic_id)
+        elif not _may_describe(context.access, name):
+            return self._absent(_FORBIDDEN, name, ZERO_UUID)
         else:
             topic = self._cache.state.topic(name)
             topic_id = TopicId(ZERO_UUID)
             code = code_of_absence(name)
             if may_create and name and name not in self._internal_topics:
                 code = self._topic_apis.creation_outcome(name)
+                if topic is None and not _may_create(context.access, name):
+                    code = _FORBIDDEN
         if topic is None:
             return self._absent(code, name, topic_id)
         return self._topic(topic, operations, context)
@@ -138,6 +154,8 @@ class MetadataApis:
 
     def _topic(self, topic: TopicRegistration, operations: int, context: RequestContext) -> bytes:
         """Return the encoded metadata of a topic, from the cache if the metadata is unchanged."""
+        if context.access is not None and operations != NOT_ASKED:
+            operations = context.access.operations_on(AclResourceType.TOPIC, topic.name)
         if self._encoded_at != self._cache.version:
             self._encoded.clear()
             self._encoded_at = self._cache.version
@@ -255,6 +273,26 @@ class MetadataApis:
             ]
             for broker_id, broker in self._cache.state.brokers.items()
         }
+
+
+def _may_see(access: Access | None, name: str) -> bool:
+    """Return whether a list of all topics has the topic."""
+    return access is None or access.may_see(AclOperation.DESCRIBE, AclResourceType.TOPIC, name)
+
+
+def _may_describe(access: Access | None, name: str) -> bool:
+    return access is None or access.may(AclOperation.DESCRIBE, AclResourceType.TOPIC, name)
+
+
+def _may_create(access: Access | None, name: str | None) -> bool:
+    """Return whether the client may see the topic, and create it automatically."""
+    if access is None or not name:
+        return True
+    kind = AclResourceType.TOPIC
+    return access.may_see(AclOperation.DESCRIBE, kind, name) and (
+        access.may_see(AclOperation.CREATE, AclResourceType.CLUSTER, CLUSTER_NAME)
+        or access.may_see(AclOperation.CREATE, kind, name)
+    )
 
 
 def _unsupported_endpoint_response(endpoint_type: int) -> DescribeClusterResponse:

@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
+from kraftjbod.broker.access import Access
 from kraftjbod.broker.apis.follower_fetches import FollowerFetches, partition_data
 from kraftjbod.broker.apis.leader_hints import LeaderHints
 from kraftjbod.broker.cluster.metadata_cache import MetadataCache
@@ -32,6 +33,7 @@ from kraftjbod.broker.replicas.replica_appends import ReplicaAppends
 from kraftjbod.broker.replicas.replica_reads import READ_COMMITTED, FetchedData, ReplicaReads
 from kraftjbod.broker.request_context import RequestContext
 from kraftjbod.core import buggify
+from kraftjbod.core.acl import AclOperation, AclResourceType
 from kraftjbod.core.errors import ErrorCode, OperatingError, OverloadedError, UnansweredError
 from kraftjbod.core.ids import BrokerId, TopicId, TopicPartition
 from kraftjbod.core.loop.completion import Completion
@@ -74,6 +76,11 @@ _VALID_ACKS: Final = frozenset({-1, 0, 1})
 _MAX_WAIT_MS: Final = 600_000
 
 
+_FORBIDDEN: Final = AppendOutcome(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+_FORBIDDEN_TRANSACTION: Final = AppendOutcome(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+#: Place of the lower byte of the attributes in a record batch, and its transactional bit.
+_ATTRIBUTES_AT: Final = 22
+_TRANSACTIONAL: Final = 0x10
 _UNKNOWN_ID: Final = AppendOutcome(ErrorCode.UNKNOWN_TOPIC_ID)
 _CLOSED: Final = AppendOutcome(
     ErrorCode.INVALID_TOPIC_EXCEPTION, "brokers alone write this topic; commit through a group"
@@ -181,6 +188,8 @@ class ProduceFetchApis:
         acks, timeout_ms = request.acks, max(0, min(request.timeout_ms, _MAX_WAIT_MS))
         is_by_id = context.api_version >= _PRODUCE_BY_ID_SINCE
         refusal, claim = _refuse_produce(request), _claim_of(request, context.api_version)
+        if context.access is not None and not _may_write_transaction(request, context.access):
+            refusal = _FORBIDDEN_TRANSACTION
         pending: list[PendingAppend] = []
         for topic in request.topic_data:
             name = self._name_of(topic.topic_id) if is_by_id else topic.name
@@ -207,11 +216,19 @@ class ProduceFetchApis:
     def _refuse_topic(self, name: str | None, context: RequestContext) -> AppendOutcome | None:
         if name is None:
             return _UNKNOWN_ID
+        access = context.access
+        if access is not None and not self._may_write(access, name, context):
+            return _FORBIDDEN
         if name in self._closed_topics:
             return _CLOSED
         if name in self._member_topics and not self._is_member(context.connection):
             return _MEMBERS_ONLY
         return None
+
+    def _may_write(self, access: Access, name: str, context: RequestContext) -> bool:
+        """Return whether the client may write the topic, or is a broker that writes its own."""
+        is_broker = access.is_broker and name in self._member_topics
+        return is_broker or access.may(AclOperation.WRITE, AclResourceType.TOPIC, name)
 
     def _hints(
         self,
@@ -302,6 +319,9 @@ class ProduceFetchApis:
         """Answer Fetch. A task is needed only to wait for records or to read from a disk."""
         version = context.api_version
         asker = _asker(request, version)
+        access = context.access
+        if asker >= 0 and access and not access.may_on_cluster(AclOperation.CLUSTER_ACTION):
+            return Completion.of(_refuse_follower(request))
         if asker >= 0 and version >= _REPLICA_STATE_SINCE:
             return self._followers.fetch(request)
         if asker >= 0 and request.session_epoch > INITIAL_EPOCH:
@@ -323,7 +343,7 @@ class ProduceFetchApis:
     ) -> Awaitable[FetchResponse]:
         """Answer a fetch without a session, or a fetch whose session has filled in the
         partitions."""
-        fetching = self._parse_fetch(request, context.api_version, asker)
+        fetching = self._parse_fetch(request, context, asker)
         reading = self._read_now(fetching)
         if self._selects_nearest and request.rack_id and asker == CONSUMER:
             for one in reading:
@@ -367,7 +387,12 @@ class ProduceFetchApis:
             return False
         return self._followers.follower_of(fetch) is not None
 
-    def _parse_fetch(self, request: FetchRequest, version: int, asker: BrokerId) -> list[_Fetching]:
+    def _parse_fetch(
+        self, request: FetchRequest, context: RequestContext, asker: BrokerId
+    ) -> list[_Fetching]:
+        version, access = context.api_version, context.access
+        if asker >= 0:
+            access = None  # A follower, whose CLUSTER_ACTION was checked.
         fetching: list[_Fetching] = []
         replica_id = REPLICA_READER if asker == REPLICA_READER else CONSUMER
         for topic in request.topics:
@@ -378,6 +403,8 @@ class ProduceFetchApis:
                     name = self._replicas.topic_name(TopicId(topic.topic_id))
                 except OperatingError as e:
                     unnamed = FetchedData(e.code)
+            if access is not None and unnamed is None and not _may_read(access, name):
+                unnamed = FetchedData(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
             for part in topic.partitions:
                 wanted = FetchFrom(
                     TopicPartition(name or "", part.partition),
@@ -512,6 +539,48 @@ class ProduceFetchApis:
         replica = self._replicas.get(topic_partition)
         if replica is not None:
             replica.count_fetched(size_bytes)
+
+
+def _may_read(access: Access, name: str | None) -> bool:
+    return access.may(AclOperation.READ, AclResourceType.TOPIC, name or "")
+
+
+def _refuse_follower(request: FetchRequest) -> FetchResponse:
+    """Return TOPIC_AUTHORIZATION_FAILED for each partition, as Kafka does."""
+    return FetchResponse(
+        responses=[
+            FetchableTopicResponse(
+                topic=topic.topic,
+                topic_id=topic.topic_id,
+                partitions=[
+                    FetchResponse.PartitionData(
+                        partition_index=part.partition,
+                        error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+                        high_watermark=-1,
+                    )
+                    for part in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def _may_write_transaction(request: ProduceRequest, access: Access) -> bool:
+    """Return whether the client may write the transaction of the request's batches, if any is
+    transactional: the batches decide, not the request (CVE-2018-17196)."""
+    is_transactional = any(
+        part.records is not None
+        and len(part.records) > _ATTRIBUTES_AT
+        and part.records[_ATTRIBUTES_AT] & _TRANSACTIONAL
+        for topic in request.topic_data
+        for part in topic.partition_data
+    )
+    if not is_transactional:
+        return True
+    name = request.transactional_id
+    kind = AclResourceType.TRANSACTIONAL_ID
+    return name is not None and access.may(AclOperation.WRITE, kind, name)
 
 
 def _asker(request: FetchRequest, version: int) -> BrokerId:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from typing import Final
 
+from kraftjbod.broker.access import Access
 from kraftjbod.broker.cluster.metadata_cache import MetadataCache
 from kraftjbod.broker.internal.internal_topics import InternalTopics
 from kraftjbod.broker.request_context import RequestContext
 from kraftjbod.broker.security.authorized_operations import ALL_OF_TOPIC
+from kraftjbod.core.acl import AclOperation, AclResourceType
 from kraftjbod.core.errors import ErrorCode, OperatingError
 from kraftjbod.core.ids import NO_LEADER, ZERO_UUID
 from kraftjbod.core.loop.work_slices import in_slices
@@ -49,7 +51,12 @@ class TopicPartitionsApis:
             return response
         limit = request.response_partition_limit
         left = max(1, min(limit, self._max_partitions))
+        access = context.access
         async for name in in_slices(names):
+            if access is not None and not self._may_describe(access, request, name):
+                if request.topics:
+                    topics.append(_refused(name, ErrorCode.TOPIC_AUTHORIZATION_FAILED))
+                continue
             if not left:
                 response.next_cursor = Response.Cursor(topic_name=name, partition_index=0)
                 break
@@ -59,12 +66,22 @@ class TopicPartitionsApis:
                     topics.append(_refused(name, code_of_absence(name)))
                 continue
             described, goes_on_at = self._describe(topic, first, left, context.listener_name)
+            if access is not None:
+                described.topic_authorized_operations = access.operations_on(
+                    AclResourceType.TOPIC, name
+                )
             topics.append(described)
             left, first = left - len(described.partitions), 0
             if goes_on_at != _COMPLETE:
                 response.next_cursor = Response.Cursor(topic_name=name, partition_index=goes_on_at)
                 break
         return response
+
+    def _may_describe(
+        self, access: Access, request: DescribeTopicPartitionsRequest, name: str
+    ) -> bool:
+        check = access.may if request.topics else access.may_see
+        return check(AclOperation.DESCRIBE, AclResourceType.TOPIC, name)
 
     def _wanted(self, request: DescribeTopicPartitionsRequest) -> tuple[list[str], int]:
         """Return the sorted topic names from the cursor on, and the first topic's first partition

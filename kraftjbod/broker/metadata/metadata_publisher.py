@@ -1,6 +1,7 @@
 """LOOP. ``BrokerMetadataPublisher``: applies a metadata change on this broker, in a fixed order.
 
-1. Close connections to dead brokers, and apply configurations, which later steps use.
+1. Close connections to dead brokers, and apply access control lists and configurations, which
+later steps use.
 2. Change roles: leaders and followers start and stop, at once and without waiting.
 3. Start and stop fetchers, end moves between directories, and notify subscribers of leaderships
 (``leaderships.py``) and of deleted topics.
@@ -19,6 +20,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Final
 
+from kraftjbod.authorizer.standard_authorizer import StandardAuthorizer
 from kraftjbod.broker.background import BackgroundTasks
 from kraftjbod.broker.cluster.broker_connector import BrokerConnector
 from kraftjbod.broker.cluster.dynamic_configs import DynamicConfigs
@@ -59,6 +61,7 @@ class BrokerMetadataPublisher:
         jobs: JobGuard,
         memory: MetadataMemory,
         leaderships: Leaderships,
+        authorizer: StandardAuthorizer | None = None,
     ) -> None:
         self._cache = cache
         self._connector = connector
@@ -72,6 +75,7 @@ class BrokerMetadataPublisher:
         self._later_roles = BackgroundTasks(jobs)
         self._memory = memory
         self._leaderships = leaderships
+        self._authorizer = authorizer
         self._deletion_listeners: list[Callable[[], None]] = []
         self._is_open = False
         #: The cluster-wide ``min.insync.replicas`` for topics without a value.
@@ -86,6 +90,10 @@ class BrokerMetadataPublisher:
         changes_all = False
         if delta.brokers:
             self._connector.hang_up()
+        if self._authorizer is not None and (delta.added_acls or delta.removed_acls):
+            self._authorizer.change_bindings(
+                added=delta.added_acls.values(), removed=delta.removed_acls.values()
+            )
         if any(resource_type is ResourceType.BROKER for resource_type, _ in delta.configs):
             changes_all = self._take_broker_configs()
         if self._is_open:

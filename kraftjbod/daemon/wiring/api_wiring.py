@@ -32,6 +32,7 @@ from kraftjbod.broker.partitions.consumer_sessions import (
 )
 from kraftjbod.broker.partitions.fetch_sessions import FetchSessions, SessionLimits
 from kraftjbod.broker.replicas.replica_reads import ReplicaReads
+from kraftjbod.broker.security.request_guard import RequestGuard
 from kraftjbod.broker.security.sasl_apis import SaslApis
 from kraftjbod.broker.telemetry.group_telemetry_gatherer import GroupOffset, GroupTelemetryGatherer
 from kraftjbod.broker.telemetry.log_ends import LogEnds
@@ -39,7 +40,9 @@ from kraftjbod.broker.telemetry.sample_emitter import Gatherer, SampleEmitter
 from kraftjbod.broker.telemetry.storage_telemetry_gatherer import StorageTelemetryGatherer, Subject
 from kraftjbod.broker.transactions.transaction_log_apis import TransactionLogApis
 from kraftjbod.core.config import BrokerConfig
+from kraftjbod.daemon.process.audit_trail import AuditTrail
 from kraftjbod.daemon.process.environment import Environment
+from kraftjbod.daemon.wiring.authorizer_wiring import access_maker
 from kraftjbod.daemon.wiring.broker_disks import BrokerDisks
 from kraftjbod.daemon.wiring.cluster_wiring import ClusterWiring
 from kraftjbod.daemon.wiring.directory_wiring import DirectoryWiring
@@ -86,6 +89,7 @@ class ApiWiring:
         self._answers = answers
         self._peers = peers
         self._node_principals = config.node_principals
+        self.audit = self._build_audit()
         self.kafka = self._build_apis()
         self.telemetry = self._build_telemetry()
         self.group_telemetry = self._build_group_telemetry()
@@ -135,7 +139,7 @@ class ApiWiring:
             acls=AclApis(
                 cache=cluster.cache,
                 channel=cluster.channel,
-                is_enabled=False,
+                is_enabled=cluster.authorizer is not None,
                 timeout_ms=config.request_timeout_ms,
             ),
             scram=ScramApis(
@@ -157,6 +161,7 @@ class ApiWiring:
             transactions=self._transactions.transactions,
             transaction_admin=self._transactions.transaction_admin,
             transaction_log=self._build_transaction_log(),
+            guard=self._build_guard(),
             log_dirs=LogDirApis(
                 broker_id=config.node_id,
                 logs=disks.logs,
@@ -275,6 +280,26 @@ class ApiWiring:
         principals = self._node_principals
         is_node = principals is None or principals.node_of(connection.principal) is not None
         return is_node and self._peers.allows(connection.peer_host)
+
+    def _build_audit(self) -> AuditTrail:
+        config, metrics = self._config, self._environment.metrics
+        audit = AuditTrail(
+            config.audit_log_path,
+            max_bytes=config.audit_log_max_bytes,
+            max_files=config.audit_log_max_files,
+            wall_ms=self._environment.clock.wall_ms,
+        )
+        metrics.gauge("AuditDroppedTotal", lambda: audit.dropped_total)
+        return audit
+
+    def _build_guard(self) -> RequestGuard | None:
+        authorizer = self._cluster.authorizer
+        if authorizer is None:
+            return None
+        make_access = access_maker(
+            self._config, authorizer, is_member=self._is_member, record=self.audit.record
+        )
+        return RequestGuard(cache=self._cluster.cache, make_access=make_access)
 
     def _build_telemetry(self) -> SampleEmitter[Subject]:
         config, metrics = self._config, self._environment.metrics

@@ -23,6 +23,7 @@ from kraftjbod.core.loop.timing import ExponentialBackoff
 from kraftjbod.core.node_config import Endpoint
 from kraftjbod.core.telemetry import LevelSwitch
 from kraftjbod.daemon.process.environment import Environment
+from kraftjbod.daemon.wiring.authorizer_wiring import build_authorizer
 from kraftjbod.daemon.wiring.broker_disks import BrokerDisks
 from kraftjbod.net.dialer import PLAIN, Dialer
 from kraftjbod.protocol.rpc_messages import ListenerInfo
@@ -64,6 +65,7 @@ class ClusterWiring:
             listener_name=config.inter_broker_listener,
             dialer=dialers.brokers,
         )
+        self.authorizer = build_authorizer(config)
         self.group_configs = GroupConfigs(cache=self.cache, config=config)
         self.topic_configs = TopicConfigs(defaults=config.topic_defaults(), cache=self.cache)
         self.dynamic_configs = DynamicConfigs(config=config, cache=self.cache)

@@ -216,6 +216,7 @@ class ReplicaWiring:
             jobs=tasks.jobs,
             memory=cluster.memory,
             leaderships=self.leaderships,
+            authorizer=cluster.authorizer,
         )
         self.loader = MetadataLoader(
             broker_id=config.node_id,
