@@ -120,6 +120,23 @@ class Guarded:
             assert time.monotonic() < end, "the broker does not apply the bindings"
             time.sleep(0.02)
 
+    def wait_for_coordinators(self) -> None:
+        """Wait until groups and transactions are served: before, their errors hide others."""
+        end = time.monotonic() + RIGHTS_S
+        group = m.OffsetFetchRequest(group_id="g", topics=None)
+        transaction = m.DescribeTransactionsRequest(transactional_ids=["x"])
+        for kind, request, version in ((0, group, 5), (1, transaction, 0)):
+            find = m.FindCoordinatorRequest(key_type=kind, coordinator_keys=["x"])
+            away = {ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
+            away.add(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            while True:
+                codes = codes_in(self.ask("root", find))
+                codes |= codes_in(self.ask("root", request, version))
+                if not codes & away:
+                    break
+                assert time.monotonic() < end, "no coordinator"
+                time.sleep(0.1)
+
 
 @pytest.fixture(scope="module")
 def guarded(
@@ -167,6 +184,7 @@ def guarded(
     )
     request = m.CreateTopicsRequest(topics=[topic], timeout_ms=30_000)
     assert made.ask("root", request).topics[0].error_code == 0
+    made.wait_for_coordinators()
     yield made
 
 

@@ -42,12 +42,9 @@ DAEMONS = pytest.mark.parametrize(
         ("security.providers", "x"),
         ("ssl.provider", "x"),
         ("SSL.Keystore.Location", "/k"),
-        ("authorizer.class.name", "x"),
-        ("super.users", "User:a"),
         ("principal.builder.class", "x"),
         ("password.encoder.secret", "x"),
         ("delegation.token.secret.key", "x"),
-        ("allow.everyone.if.no.acl.found", "false"),
         ("zookeeper.ssl.client.enable", "true"),
     ],
 )
@@ -104,10 +101,11 @@ def test_config_with_plaintext_only_is_accepted(
     assert kind.from_properties(base | by_map, source="x", base_dir="/").listeners
 
 
-def test_names_security_matches_keys_of_tls_and_one_other() -> None:
+def test_names_security_matches_keys_of_tls_sasl_and_the_authorizer() -> None:
     ours = BrokerConfig.keys() | ControllerConfig.keys()
     named = {key for key in ours if names_security(key)}
     own = {"security.inter.broker.protocol", "sasl.server.max.unauthenticated.bytes"}
+    own |= {"authorizer.class.name", "super.users", "allow.everyone.if.no.acl.found"}
     assert named == SslConfig.keys() | SaslConfig.keys() | own
 
 
