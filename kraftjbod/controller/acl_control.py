@@ -45,7 +45,7 @@ _LEAST_LEVEL: Final = MetadataVersion.IV_4_4_IV2
 class AclControlManager:
     """Decides about bindings. Reads the shared state and changes nothing of it."""
 
-    def __init__(self, *, state: MetadataState, random_bytes: Callable[[int], bytes]) -> None:
+    def __init__(self, state: MetadataState, random_bytes: Callable[[int], bytes]) -> None:
         self._state = state
         self._random_bytes = random_bytes
 

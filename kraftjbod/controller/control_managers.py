@@ -123,8 +123,7 @@ class ControlManagers:
         :param election_timeout_ms: how long this controller may still answer after another
             election.
         :param controllers: returns the voters, each with the feature levels it supports, if known.
-        :param make_authorizer: creates the authorizer without bindings, or None for no
-            authorization.
+        :param make_authorizer: creates the authorizer without bindings, or None for none.
         """
         self.cluster_id = cluster_id
         self.state = MetadataState()
@@ -176,7 +175,7 @@ class ControlManagers:
         self._features = FeatureControlManager(state=self.state, controllers=controllers)
         self._controllers = controllers
         self._authorizer = make_authorizer()
-        self._acls = AclControlManager(state=self.state, random_bytes=random_bytes)
+        self._acls = AclControlManager(self.state, random_bytes)
         self._scram = ScramControlManager(state=self.state)
 
     # --- decisions -------------------------------------------------------------------------------

@@ -156,18 +156,12 @@ class KafkaApis:
         self._serve(AlterConfigsRequest, configs.alter_configs)
         self._serve(IncrementalAlterConfigsRequest, configs.incremental_alter_configs)
         self._serve(ListConfigResourcesRequest, config_resources.list_config_resources)
-        self._serve(ElectLeadersRequest, elections.elect_leaders)
-        self._serve(UnregisterBrokerRequest, elections.unregister_broker)
         self._serve(DescribeLogDirsRequest, log_dirs.describe_log_dirs)
         self._serve(AlterReplicaLogDirsRequest, log_dirs.alter_replica_log_dirs)
         self._serve(AlterLogDirsRequest, log_dir_admin.alter_log_dirs)
         self._serve(AlterPartitionReassignmentsRequest, reassignments.alter_partition_reassignments)
         self._serve(ListPartitionReassignmentsRequest, reassignments.list_partition_reassignments)
         self._serve(UpdateFeaturesRequest, features.update_features)
-        self._serve(DescribeQuorumRequest, quorum.describe_quorum)
-        self._serve(AddRaftVoterRequest, quorum.add_raft_voter)
-        self._serve(RemoveRaftVoterRequest, quorum.remove_raft_voter)
-        self._serve(UnregisterControllerRequest, quorum.unregister_controller)
         self._serve(FindCoordinatorRequest, coordinators.find_coordinator)
         self._serve(WriteTxnMarkersRequest, transaction_log.write_txn_markers)
         self._serve(DescribeProducersRequest, transaction_log.describe_producers)
@@ -176,6 +170,11 @@ class KafkaApis:
         self._serve(ConsumerGroupDescribeRequest, consumer_groups.describe)
         self._serve(TxnOffsetCommitRequest, transactional_offsets.txn_offset_commit)
         self._serve_transactions(transactions, transaction_admin)
+        self._serve_security(acls, sasl)
+        self._serve_elections(elections, quorum)
+        assert not unguarded(self._handlers), unguarded(self._handlers)
+
+    def _serve_security(self, acls: AclApis, sasl: SaslApis) -> None:
         self._serve(DescribeAclsRequest, acls.describe_acls)
         self._serve(CreateAclsRequest, acls.create_acls)
         self._serve(DeleteAclsRequest, acls.delete_acls)
@@ -183,7 +182,14 @@ class KafkaApis:
         self._serve(DescribeUserScramCredentialsRequest, scram.describe_user_scram_credentials)
         self._serve(SaslHandshakeRequest, sasl.sasl_handshake)
         self._serve(SaslAuthenticateRequest, sasl.sasl_authenticate)
-        assert not unguarded(self._handlers), unguarded(self._handlers)
+
+    def _serve_elections(self, elections: ElectionApis, quorum: QuorumApis) -> None:
+        self._serve(ElectLeadersRequest, elections.elect_leaders)
+        self._serve(UnregisterBrokerRequest, elections.unregister_broker)
+        self._serve(DescribeQuorumRequest, quorum.describe_quorum)
+        self._serve(AddRaftVoterRequest, quorum.add_raft_voter)
+        self._serve(RemoveRaftVoterRequest, quorum.remove_raft_voter)
+        self._serve(UnregisterControllerRequest, quorum.unregister_controller)
 
     def _serve_groups(
         self, groups: GroupApis, offsets: CommittedOffsetApis, admin: GroupAdminApis

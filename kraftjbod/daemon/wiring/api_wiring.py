@@ -136,12 +136,7 @@ class ApiWiring:
             features=FeatureApis(channel=cluster.channel),
             quorum=self._build_quorum(),
             sasl=SaslApis(),
-            acls=AclApis(
-                cache=cluster.cache,
-                channel=cluster.channel,
-                is_enabled=cluster.authorizer is not None,
-                timeout_ms=config.request_timeout_ms,
-            ),
+            acls=self._build_acls(),
             scram=ScramApis(
                 cache=cluster.cache,
                 channel=cluster.channel,
@@ -280,6 +275,14 @@ class ApiWiring:
         principals = self._node_principals
         is_node = principals is None or principals.node_of(connection.principal) is not None
         return is_node and self._peers.allows(connection.peer_host)
+
+    def _build_acls(self) -> AclApis:
+        return AclApis(
+            cache=self._cluster.cache,
+            channel=self._cluster.channel,
+            is_enabled=self._cluster.authorizer is not None,
+            timeout_ms=self._config.request_timeout_ms,
+        )
 
     def _build_audit(self) -> AuditTrail:
         config, metrics = self._config, self._environment.metrics
