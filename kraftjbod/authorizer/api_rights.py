@@ -165,6 +165,7 @@ FORWARDED: Final = frozenset(
         *("AlterPartitionReassignments", "ListPartitionReassignments", "ElectLeaders"),
         *("UnregisterBroker", "UnregisterController", "UpdateFeatures", "DescribeQuorum"),
         *("AddRaftVoter", "RemoveRaftVoter", "CreateAcls", "DeleteAcls"),
+        "AlterUserScramCredentials",
     }
 )
 #: Requests of the RPC that only members of the cluster send.

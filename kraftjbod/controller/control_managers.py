@@ -157,10 +157,7 @@ class ControlManagers:
             rules_of=self.rules_of,
         )
         self._elections = ElectionControlManager(
-            state=self.state,
-            index=self.index,
-            cluster=self._cluster,
-            rules_of=self.rules_of,
+            state=self.state, index=self.index, cluster=self._cluster, rules_of=self.rules_of
         )
         self._topics = TopicControlManager(
             state=self.state,

@@ -170,11 +170,11 @@ class KafkaApis:
         self._serve(ConsumerGroupDescribeRequest, consumer_groups.describe)
         self._serve(TxnOffsetCommitRequest, transactional_offsets.txn_offset_commit)
         self._serve_transactions(transactions, transaction_admin)
-        self._serve_security(acls, sasl)
+        self._serve_security(acls, sasl, scram)
         self._serve_elections(elections, quorum)
         assert not unguarded(self._handlers), unguarded(self._handlers)
 
-    def _serve_security(self, acls: AclApis, sasl: SaslApis) -> None:
+    def _serve_security(self, acls: AclApis, sasl: SaslApis, scram: ScramApis) -> None:
         self._serve(DescribeAclsRequest, acls.describe_acls)
         self._serve(CreateAclsRequest, acls.create_acls)
         self._serve(DeleteAclsRequest, acls.delete_acls)

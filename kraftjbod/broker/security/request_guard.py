@@ -843,6 +843,20 @@ def _refuse_acl_deletions(request: Any, _version: int) -> Message:
     )
 
 
+def _refuse_scram_changes(request: Any, _version: int) -> Message:
+    """Return C31 once per user, as Kafka does."""
+    kinds = m.AlterUserScramCredentialsResponse
+    users = dict.fromkeys(one.name for one in (*request.deletions, *request.upsertions))
+    return kinds(
+        results=[
+            kinds.AlterUserScramCredentialsResult(
+                user=user, error_code=_C31, error_message=_CLUSTER_FAILED
+            )
+            for user in users
+        ]
+    )
+
+
 async def _describe_cluster(checked: Checked, request: Any, call: Call) -> Any:
     answer = await call(request)
     if request.include_cluster_authorized_operations and not answer.error_code:
@@ -927,6 +941,10 @@ _GUARDS: Final[Mapping[type[Message], Guard]] = {
     m.DescribeAclsRequest: _on_cluster(_Op.DESCRIBE, _coded(m.DescribeAclsResponse, has_text=True)),
     m.CreateAclsRequest: _on_cluster(_Op.ALTER, _refuse_acl_creations),
     m.DeleteAclsRequest: _on_cluster(_Op.ALTER, _refuse_acl_deletions),
+    m.DescribeUserScramCredentialsRequest: _on_cluster(
+        _Op.DESCRIBE, _coded(m.DescribeUserScramCredentialsResponse, has_text=True)
+    ),
+    m.AlterUserScramCredentialsRequest: _on_cluster(_Op.ALTER, _refuse_scram_changes),
     m.DescribeClusterRequest: _describe_cluster,
     m.FindCoordinatorRequest: _find_coordinator,
     m.JoinGroupRequest: _of_group(_Op.READ, _refuse_join),

@@ -137,11 +137,7 @@ class ApiWiring:
             quorum=self._build_quorum(),
             sasl=SaslApis(),
             acls=self._build_acls(),
-            scram=ScramApis(
-                cache=cluster.cache,
-                channel=cluster.channel,
-                timeout_ms=config.request_timeout_ms,
-            ),
+            scram=self._build_scram(),
             groups=self._groups.members,
             committed_offsets=self._groups.offsets,
             group_admin=self._groups.group_admin,
@@ -275,6 +271,13 @@ class ApiWiring:
         principals = self._node_principals
         is_node = principals is None or principals.node_of(connection.principal) is not None
         return is_node and self._peers.allows(connection.peer_host)
+
+    def _build_scram(self) -> ScramApis:
+        return ScramApis(
+            cache=self._cluster.cache,
+            channel=self._cluster.channel,
+            timeout_ms=self._config.request_timeout_ms,
+        )
 
     def _build_acls(self) -> AclApis:
         return AclApis(

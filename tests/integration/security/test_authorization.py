@@ -451,6 +451,21 @@ CASES: dict[str, list[Case]] = {
             )
         )
     ],
+    "DescribeUserScramCredentials": [
+        Case(lambda: m.DescribeUserScramCredentialsRequest(users=None))
+    ],
+    "AlterUserScramCredentials": [
+        Case(
+            lambda: m.AlterUserScramCredentialsRequest(
+                deletions=[
+                    m.AlterUserScramCredentialsRequest.ScramCredentialDeletion(
+                        name="absent", mechanism=1
+                    )
+                ],
+                upsertions=[],
+            )
+        )
+    ],
     "FindCoordinator": [
         Case(lambda: m.FindCoordinatorRequest(key_type=0, coordinator_keys=["g"]), [0]),
         Case(lambda: m.FindCoordinatorRequest(key_type=0, key="g"), [0], 3),
