@@ -32,12 +32,14 @@ FIGURES: Final[Mapping[str, Mapping[str, str]]] = {
         "OfflineReplicaCount": "Replicas in offline directories.",
         "BytesInPerSec": "Bytes appended for producers.",
         "BytesOutPerSec": "Bytes sent to consumers and followers.",
-        "IsrShrinksPerSec": "Number of times that a follower left an in-sync set.",
-        "IsrExpandsPerSec": "Number of times that a follower joined an in-sync set.",
+        "IsrShrinksPerSec": "Removals from in-sync sets that this broker requested as leader and the controller "
+        "accepted, one per change; the controller's own removals are not counted.",
+        "IsrExpandsPerSec": "Additions to in-sync sets that this broker requested as leader and the controller "
+        "accepted, one per change.",
         "NumIncrementalFetchSessions": "Fetch sessions of followers and consumers.",
         "NumIncrementalFetchPartitionsCached": "Partitions in these sessions.",
         "IncrementalFetchSessionEvictionsPerSec": "Fetch sessions that were closed to make space for new ones.",
-        "ReplicaFetcherCount": "Fetchers: one per leading broker and local directory with followers of it.",
+        "ReplicaFetcherCount": "Fetchers: one per leading broker and local directory that holds replicas which follow this broker.",
         "NumGroups": "Groups that this broker coordinates, groups with offsets only included.",
         "NumConsumerGroups": "Groups of the newer protocol (KIP-848).",
         "NumGroupMembers": "Members of all groups.",
