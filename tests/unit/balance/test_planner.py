@@ -205,7 +205,9 @@ def brokers(
 
 
 @given(brokers())
-def test_plan_broker_breaks_no_rule(case: tuple[list[DirLoad], list[ReplicaLoad]]) -> None:
+def test_plan_broker_moves_once_between_allowed_dirs_within_free_space(
+    case: tuple[list[DirLoad], list[ReplicaLoad]],
+) -> None:
     dirs, replicas = case
     plan = plan_broker(dirs, replicas, GOALS)
     moved = [move.replica for move in plan.moves]

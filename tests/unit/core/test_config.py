@@ -112,7 +112,9 @@ def test_telemetry_topic_requires_finite_retention() -> None:
         ({"max_connections_per_ip_overrides": "host:5"}, "'host:5' is no limit of an address"),
     ],
 )
-def test_invalid_broker_value_is_named(change: dict[str, str], message: str) -> None:
+def test_invalid_broker_config_raises_error_with_rule_and_file(
+    change: dict[str, str], message: str
+) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
         broker(**change)
     assert "b.properties" in str(caught.value)
@@ -128,7 +130,9 @@ def test_invalid_broker_value_is_named(change: dict[str, str], message: str) -> 
         ({"cluster_action_allowed_hosts": " "}, "names no host; remove it"),
     ],
 )
-def test_invalid_controller_value_is_named(change: dict[str, str], message: str) -> None:
+def test_invalid_controller_config_raises_error_with_rule(
+    change: dict[str, str], message: str
+) -> None:
     with pytest.raises(ConfigError, match=message):
         controller(**change)
 

@@ -59,7 +59,7 @@ def test_events_returns_complete_events_and_skips_other_lines(talking: DaemonPro
     assert talking.events("other") == []
 
 
-def test_events_after_an_unfinished_line_are_returned(tmp_path: Path) -> None:
+def test_events_after_an_unfinished_event_in_its_line_are_returned(tmp_path: Path) -> None:
     """``kill -9`` leaves such a line, and the next start continues in it."""
     daemon = make(tmp_path, "")
     daemon.files.telemetry_path.write_text(

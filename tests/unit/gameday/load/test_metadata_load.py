@@ -15,7 +15,7 @@ def test_longest_gap_counts_from_start_to_end() -> None:
     assert load.longest_gap_ms(1.0, 3.0) == 1000
 
 
-async def test_metadata_load_alternates_config_and_ignores_refusals() -> None:
+async def test_metadata_load_counts_only_successes_and_continues_after_refusals() -> None:
     async with mini_broker() as broker:
         load = MetadataLoad(broker.address, "t")
         running = asyncio.create_task(load.run_load())

@@ -146,7 +146,7 @@ def test_following_ignores_committed_bound_beyond_the_log() -> None:
     assert _voter_with(7, 1, 1).committed_offset == 1
 
 
-def test_following_answers_a_contradicted_leader_that_is_elected_again() -> None:
+def test_follower_answers_leader_that_lacked_committed_entries_in_its_next_term() -> None:
     """The leader received the entries meanwhile; its first message proves nothing yet."""
     core = _voter_with(3, 1, 1, 2, 2, 2)
     core.step(_whole_snapshot(SnapshotId(9, 1)))

@@ -62,7 +62,7 @@ def test_raft_core_single_voter_elects_itself_once_its_vote_is_durable() -> None
     assert core.role is Role.LEADER
 
 
-def test_raft_core_ignores_a_persisted_vote_of_an_earlier_term() -> None:
+def test_late_persistence_of_an_earlier_terms_vote_elects_no_leader() -> None:
     core = _core()
     core.campaign()
     earlier = core.ready().hard_state

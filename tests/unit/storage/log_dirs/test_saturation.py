@@ -146,7 +146,7 @@ async def test_saturation_after_a_restart_lasts_until_the_directory_would_heal(
     assert saturated.saturation.reserve_bytes == (0 if is_full else MIB)
 
 
-async def test_saturation_after_a_restart_ends_with_a_complete_reserve() -> None:
+async def test_secure_reserve_accepts_complete_reserve_on_full_disk() -> None:
     saturated = Saturated()
     saturated.mem.make_dirs("/d1/t-0")
     saturated.mem.capacity_bytes = saturated.mem.used_bytes()

@@ -73,7 +73,7 @@ async def test_offset_checkpoints_with_a_slow_fsync_delay_no_append() -> None:
     assert (await read_offsets(node.source)).high_watermarks == {TP: 2}
 
 
-async def test_offset_checkpoints_announce_adds_a_future_replica() -> None:
+async def test_offset_checkpoints_announce_writes_offsets_of_a_future_replica() -> None:
     node = await start()
     handle = await create(node, 2)
     handle.high_watermark = 1
