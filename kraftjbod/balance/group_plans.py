@@ -18,7 +18,10 @@ from kraftjbod.balance.transfer_planner import Candidate, DirSums, Racks, Task, 
 
 
 class Rank(NamedTuple):
-    """Position of a move in the plan; ``step`` groups moves of a broker that belong together."""
+    """Position of a move in the plan: lower tuples come first.
+
+    ``step`` groups moves of a broker that belong together.
+    """
 
     tier: int
     score: float
@@ -26,7 +29,10 @@ class Rank(NamedTuple):
 
 
 class Crossing(NamedTuple):
-    """A replica that changes brokers and has no target directory yet."""
+    """A replica that changes brokers and has no target directory yet.
+
+    ``write_rate`` is in bytes per second. The last three fields are the move's :class:`Rank`.
+    """
 
     topic: str
     partition: int

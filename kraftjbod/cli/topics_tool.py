@@ -54,7 +54,7 @@ _COLLISION: Final = (
 
 
 class TopicCommandError(KraftJbodError):
-    """The command does not fit the existing topics."""
+    """A command is malformed, or does not fit the existing topics."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -406,7 +406,10 @@ class ControlManagers:
         return self._heartbeats.is_gone(broker_id, now_ms)
 
     def until_gone_ms(self, now_ms: int) -> int | None:
-        """Return the milliseconds until the next reconnect grace ends; None if none is running."""
+        """Return the milliseconds until the next broker whose connection closed counts as gone.
+
+        None if no broker has to reconnect.
+        """
         return self._heartbeats.until_gone_ms(now_ms)
 
     def connection_closed(self, connection: ConnectionId, now_ms: int, *, is_reset: bool) -> None:

@@ -107,6 +107,7 @@ class ReplicationControlManager:
         are affected, the result is only a part (``is_part``): the request must be decided again
         once its records are committed.
 
+        :param now_ms: monotonic time.
         :param next_offset: offset of the first record to be appended, which becomes the epoch of a
             new incarnation.
         :raises OperatingError: the registration is refused.

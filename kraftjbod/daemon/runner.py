@@ -160,7 +160,8 @@ def run_daemon(
     :param build: create the daemon from its configuration; may raise :class:`StartupError`.
     :param argv: ``CONFIG_FILE [--override KEY=VALUE ...]``; default: the process's arguments.
         Relative paths in the configuration are relative to the working directory.
-    :returns: the exit code of the process.
+    :returns: the exit code of the process. A :class:`StartupError` is reported and becomes an exit
+        code; it is not raised.
     """
     with contextlib.ExitStack() as files:
         service = ServiceManager(None, None)

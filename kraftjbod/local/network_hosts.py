@@ -97,12 +97,15 @@ def make(addresses: Iterable[str]) -> None:
 
 
 def cut(address: str) -> None:
-    """Disconnect the host: packets are dropped, and no connection is closed or reset."""
+    """Disconnect the host: packets are dropped, and no connection is closed or reset.
+
+    :raises StartupError: the ``ip`` command failed; it requires root.
+    """
     _ip("-n", _switch(_number(address)), "link", "set", _port(address), "down")
 
 
 def mend(address: str) -> None:
-    """Connect the host again."""
+    """Reconnect a host that :func:`cut` disconnected. Errors are those of :func:`cut`."""
     _ip("-n", _switch(_number(address)), "link", "set", _port(address), "up")
 
 

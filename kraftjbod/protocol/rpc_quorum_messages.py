@@ -314,7 +314,8 @@ class DescribeQuorumResponseRpc(RpcResponse):
 class DescribeQuorumRequestRpc(RpcRequest):
     """Request the state of the quorum from its leader, or with ``of_any`` from any controller.
 
-    A controller that is not the leader reports only the leader and the voters that it knows.
+    A controller that is not the leader reports only what it knows: the leader, the voters, the
+    observers and the high watermark.
     """
 
     api = "DescribeQuorum"

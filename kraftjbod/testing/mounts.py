@@ -127,7 +127,10 @@ class Disk:
             self.unmount()
 
     def wipe(self) -> None:
-        """Create a new file system in place of an unmounted one."""
+        """Create a new file system on this disk, which must be unmounted. Its content is lost.
+
+        A ``tmpfs`` has no image and cannot be wiped.
+        """
         _make_filesystem(self.kind, self.image)
 
     def replace(self) -> None:

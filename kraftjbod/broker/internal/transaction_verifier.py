@@ -76,7 +76,11 @@ class _Coordinator:
 
 
 class TransactionVerifier:
-    """Asks coordinators whether partitions are in transactions. Call ``close()`` at the end."""
+    """Asks coordinators whether partitions are in the ongoing transactions of producers (KIP-890).
+
+    For a client that supports epoch bumps, the coordinator adds a missing partition to the
+    transaction. Call ``close()`` at the end.
+    """
 
     def __init__(
         self,

@@ -196,7 +196,7 @@ class Partition:
 
     @property
     def awaits_new_epoch(self) -> bool:
-        """Whether this copy must not lead: it is leader in an epoch in which a lost copy led."""
+        """Whether this copy must not lead: it replaces a lost copy that led in this epoch."""
         return self.leader == self.broker_id and self.leader_epoch <= self._led_in
 
     @property

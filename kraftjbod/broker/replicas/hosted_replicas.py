@@ -284,7 +284,7 @@ class HostedReplicas:
         return topic.name
 
     def count_late_transactions(self, *, before_ms: int) -> int:
-        """Return the number of partitions with a transaction that has been open since
+        """Return the number of partitions with an open transaction that began before
         ``before_ms``.
 
         The coordinator should have ended such transactions, so they may hang.

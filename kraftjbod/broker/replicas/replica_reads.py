@@ -154,7 +154,7 @@ class ReplicaReads:
 
     async def read_from_disk(self, wanted: FetchFrom, *, min_one_batch: bool) -> FetchedData:
         """Read the records in the directory's thread, after :meth:`read` did not find them in
-        memory. An error is a result, never raised.
+        memory. An :class:`OperatingError` is a result, never raised.
 
         :param min_one_batch: return the first batch even if it exceeds the limit.
         """

@@ -38,7 +38,10 @@ NONE_OPEN: Final = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedTransaction:
-    """A transactional id and its last transaction; ``state`` is Kafka's name."""
+    """A transactional id, the broker id of its coordinator, its producer id and its state.
+
+    ``state`` is Kafka's name.
+    """
 
     transactional_id: str
     coordinator: int

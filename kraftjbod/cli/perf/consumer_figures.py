@@ -41,9 +41,9 @@ class Read:
 
 
 def total_line(read: Read, *, times: tuple[str, str], elapsed_ms: int, join_ms: int) -> str:
-    """Return the last line of a run.
+    """Return the last line of a run: the CSV line of kafka-consumer-perf-test.
 
-    :param times: formatted start and end of the run.
+    :param times: start and end of the run, in the date format of that tool.
     :param elapsed_ms: duration of the run.
     :param join_ms: part of it in which the member had no partitions.
     """

@@ -169,7 +169,7 @@ def move_states(plan: ReassignmentPlan, found: LogDirs) -> list[MoveState]:
 
 
 def locate(found: LogDirs) -> dict[Replica, Located]:
-    """Return the directories of every replica in the live directories of some brokers."""
+    """Return the directories of every replica in ``found``, the live directories of brokers."""
     located: dict[Replica, Located] = {}
     for broker, log_dirs in found.items():
         for log_dir in log_dirs:

@@ -274,7 +274,10 @@ class BrokerHeartbeatManager:
         return self._is_suspect(contact, now_ms)
 
     def until_gone_ms(self, now_ms: int) -> int | None:
-        """Return the milliseconds until the next reconnect grace ends; None if none is running."""
+        """Return the milliseconds until the next broker whose connection closed counts as gone.
+
+        None if no broker has to reconnect.
+        """
         ends = (
             contact.closed_ms + self._reconnect_grace_ms - now_ms
             for contact in self._contacts.values()

@@ -51,6 +51,8 @@ class EventQueue(Generic[E]):
     def schedule(self, tag: Hashable, at_ms: int, event: E) -> None:
         """Append ``event`` at ``at_ms`` (monotonic), in place of a pending schedule with the same
         tag.
+
+        A closed queue drops the event. The limit of the queue does not apply to it.
         """
         self.cancel(tag)
         if self._closed:

@@ -127,7 +127,12 @@ class ServiceManager:
 
 
 def this_service() -> ServiceManager:
-    """Return the client of the service manager that the environment of this process names."""
+    """Return the client of the service manager (systemd) that ``NOTIFY_SOCKET`` names.
+
+    Without this variable, the client does nothing.
+
+    :raises ConfigError: a variable is malformed.
+    """
     return ServiceManager.from_environment(os.environ, os.getpid())
 
 

@@ -46,7 +46,10 @@ class Fault(Protocol):
         """Inject the fault."""
 
     async def wait_noticed(self, client: ClusterClient) -> float | None:
-        """Return the time (monotonic) when the fault was reported; ``None`` if it never was."""
+        """Wait until the fault is reported, and return that time (monotonic, in seconds).
+
+        Return None if the fault was not reported within its time limit.
+        """
 
     async def heal(self, client: ClusterClient) -> None:
         """Remove the fault, and wait until the target has recovered.

@@ -82,7 +82,9 @@ def local_cluster_of(broker_id: int, pid: int) -> ClusterProcesses | None:
 
 
 async def require_local_cluster(client: ClusterClient, topic: str) -> ClusterProcesses:
-    """Return the local cluster of the topic, which has the files of controllers and restarts.
+    """Return the local cluster whose broker leads the most partitions of ``topic``.
+
+    Faults on controllers and restarts of brokers need its processes and configuration files.
 
     :raises CannotPlay: the cluster was not started by ``kraftjbod-local``.
     """

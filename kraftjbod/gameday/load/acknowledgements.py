@@ -20,7 +20,10 @@ class RecordStream(Protocol):
     def value(self, index: int) -> bytes: ...
 
     def records(self, start: int, count: int, timestamp_ms: int) -> list[Record]:
-        """Return the records ``start`` up to ``start + count``."""
+        """Return the records from ``start`` to before ``start + count``.
+
+        :param timestamp_ms: timestamp of each of them.
+        """
 
     def owns(self, key: bytes) -> bool:
         """Return whether ``key`` belongs to this stream. Records of others are not checked."""
@@ -40,7 +43,7 @@ class Ack:
 
 
 class Gap(NamedTuple):
-    """Time between two successive acknowledgements."""
+    """Time between two successive acknowledgements, in seconds of the monotonic clock."""
 
     start_s: float
     end_s: float

@@ -68,7 +68,7 @@ class KnownLogId:
             ) from e
 
     def note(self, log_id: Uuid | None) -> None:
-        """Record that ``log_id`` is committed.
+        """Record that ``log_id`` is committed; None has no effect.
 
         The file is written in the background, with retries.
         """

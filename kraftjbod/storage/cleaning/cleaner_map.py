@@ -53,8 +53,8 @@ class CleanerMap:
         self.latest_offset = offset
         return True
 
-    def pass_over(self, offset: int) -> None:
-        """Record that all keys up to ``offset`` are in the map."""
+    def record_complete_up_to(self, offset: int) -> None:
+        """Record that the keys of all records up to and including ``offset`` are in the map."""
         self.latest_offset = max(self.latest_offset, offset)
 
     def latest(self, key: bytes) -> int:

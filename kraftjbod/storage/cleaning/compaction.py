@@ -130,7 +130,7 @@ def put_keys(
                 continue
             if not found.put(record.key, offset):
                 return False
-    found.pass_over(header.last_offset)
+    found.record_complete_up_to(header.last_offset)
     return True
 
 

@@ -274,8 +274,9 @@ class DirAttacher:
         """Store the id and path of the directory in ``known-log-dirs.json``.
 
         :param is_added: whether the directory was added at run time.
-        :raises KafkaStorageError: the metadata directory is or goes offline.
-        :raises LogDirImpairedError: the metadata directory is full.
+        :raises KafkaStorageError: the metadata directory is or goes offline, or the file is
+            malformed.
+        :raises LogDirImpairedError: the metadata directory is STALLED or has no space.
         """
         path, uid = log_dir.path, log_dir.directory_id
         await self._change(

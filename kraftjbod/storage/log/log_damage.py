@@ -84,7 +84,11 @@ class LogDamage:
         return not self._is_useful(rebuild) or rebuild.step()
 
     def take_rebuilt(self, rebuild: IndexRebuild) -> bool:
-        """Use the rebuilt indexes. Return False if the segment was replaced meanwhile."""
+        """Finish the rebuild and use its indexes.
+
+        Return False if they are no longer valid or needed: the segment was replaced or truncated, a
+        step failed, or the segment has indexes already.
+        """
         segment = rebuild.segment
         if not self._is_useful(rebuild):
             return False

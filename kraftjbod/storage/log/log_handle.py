@@ -512,7 +512,15 @@ class LogHandle:
     # -- change -----------------------------------------------------------------------------
 
     async def truncate_to(self, offset: int) -> None:
-        """Remove every batch that ends at or after ``offset``, after lowering the checkpoints."""
+        """Remove every batch that ends at or after ``offset``.
+
+        The checkpoints of the recovery point and of the log start are lowered first. At or above
+        the log end, nothing changes. At or below the log start, the log is emptied and continues
+        at ``offset``.
+
+        :raises KafkaStorageError: the directory is or goes offline.
+        :raises OverloadedError: the directory is STALLED or has no space, or its queue is full.
+        """
         if offset < self.log_end_offset:
             await self._truncate(offset, lambda log, seen: log.truncate_to(offset, seen))
 

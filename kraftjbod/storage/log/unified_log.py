@@ -561,7 +561,10 @@ class UnifiedLog:
         return self._damage.rebuild_step(rebuild)
 
     def take_rebuilt(self, rebuild: IndexRebuild, *, is_written: bool) -> bool:
-        """Use the rebuilt indexes. Return False if the segment was replaced meanwhile.
+        """Finish the rebuild and use its indexes.
+
+        Return False if they are no longer valid or needed: the segment was replaced or truncated, a
+        step failed, or the segment has indexes already.
 
         :param is_written: also write the index files, unless the segment is active.
         """

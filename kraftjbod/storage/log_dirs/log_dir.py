@@ -519,10 +519,12 @@ class LogDir(DirCondition):
             self._report_change()
 
     async def leave(self) -> None:
-        """Release an online directory that holds no replicas: abandon its open files, and
-        :meth:`close`.
+        """Abandon the open files of an online directory that holds no replicas, and :meth:`close`.
 
-        :raises OperatingError: the state forbids that now, or the directory goes offline.
+        The directory is closed even if an error is raised; then its files may still be open.
+
+        :raises OverloadedError: the queue of the directory is full.
+        :raises KafkaStorageError: the directory is or goes offline.
         """
         try:
             await self.run_operation(OpKind.CLOSE, lambda: self.vfs.let_go(self.path))

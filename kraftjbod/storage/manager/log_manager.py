@@ -396,10 +396,12 @@ class LogManager:
     async def delete(self, topic_partition: TopicPartition) -> None:
         """Remove the replica at once. Its files are deleted after ``file.delete.delay.ms``.
 
-        :raises OverloadedError: the queue of its directory is full; nothing has changed.
+        :raises OverloadedError: the directory is STALLED, or its queue is full; nothing has
+            changed.
         :raises UnknownTopicOrPartitionError: there is no replica; its directory may have been
             dropped.
-        :raises KafkaStorageError: its directory is offline or goes offline meanwhile.
+        :raises KafkaStorageError: its directory is offline or goes offline meanwhile. The replica
+            stays removed.
         """
         await self._remove(topic_partition, ReplicaDirKind.DELETE)
 

@@ -93,7 +93,10 @@ class ReplicaRegistry:
         return topic_partition in self.handles or topic_partition in self.held_aside
 
     def forget_all_in(self, log_dir: LogDir) -> list[LogHandle]:
-        """Forget all copies in this directory. Return the current copies that were served."""
+        """Forget all copies in this directory: current and future ones, and copies held aside.
+
+        Return the current copies.
+        """
         gone = list(self._handles_by_dir.pop(log_dir, ()))
         for handle in gone:
             del self.handles[handle.topic_partition]

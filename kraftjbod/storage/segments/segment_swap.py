@@ -114,8 +114,9 @@ def write_target_transactions(sources: Sequence[LogSegment], target: LogSegment)
 
 
 class SegmentSwap:
-    """Replaces ``sources`` by ``target``, which is complete and synced, in the directory's
-    thread.
+    """Replaces ``sources`` by the complete and synced ``target``.
+
+    Its methods run in the directory's thread.
     """
 
     def __init__(self, vfs: Vfs, sources: Sequence[LogSegment], target: LogSegment) -> None:

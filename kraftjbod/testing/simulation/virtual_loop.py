@@ -306,7 +306,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         return VirtualTask(coro, self, str(name or f"Task-{self._numbers + 1}"), context)
 
     def close_agen(self, agen: AsyncGenerator[Any, Any]) -> None:
-        """Close a generator that is no longer iterated."""
+        """Schedule the closing of a generator that is no longer iterated."""
         self.call_soon(lambda: self.create_task(agen.aclose()))
 
     def run_in_executor(

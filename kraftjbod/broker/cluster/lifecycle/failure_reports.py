@@ -45,8 +45,11 @@ class FailureReports:
         return self._unreported.keys()
 
     def is_known(self, directory_id: DirectoryId) -> bool:
-        """Return whether the controller knows the failure, if any, and the directory of all
-        affected replicas."""
+        """Return whether the controller needs no further report about this directory.
+
+        That is so if the directory has not failed. Otherwise the controller must know the failure,
+        and for each affected replica that it was in this directory.
+        """
         half_reported = self._half_reported.get(directory_id)
         return directory_id not in self._unreported and (
             half_reported is None or not half_reported.has_unreported_replicas()

@@ -96,7 +96,10 @@ class ConsumerHeartbeat:
 
     @property
     def is_full(self) -> bool:
-        """Whether the heartbeat has all fields, as a member sends after it got no response."""
+        """Whether the heartbeat has a rebalance timeout, topics and owned partitions.
+
+        A member sends such a heartbeat after it got no response.
+        """
         has_topics = self.topic_names is not None or self.topic_regex is not None
         return self.rebalance_timeout_ms != -1 and has_topics and self.owned is not None
 

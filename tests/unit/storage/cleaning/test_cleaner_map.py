@@ -40,8 +40,8 @@ def test_cleaner_map_when_full_rejects_new_keys_and_keeps_its_latest_offset() ->
 
 def test_cleaner_map_pass_over_raises_the_latest_offset_only() -> None:
     found = CleanerMap(max_bytes=1000, expected_keys=1)
-    found.pass_over(41)
-    found.pass_over(12)
+    found.record_complete_up_to(41)
+    found.record_complete_up_to(12)
     assert found.latest_offset == 41
 
 
