@@ -48,7 +48,7 @@ class LineStream:
         return True
 
     def records(self, start: int, count: int, timestamp_ms: int) -> list[Record]:
-        """Return the records ``start`` up to ``start + count``."""
+        """Return the records from ``start`` to before ``start + count``."""
         return [
             Record(key=self.key(index), value=self.value(index), timestamp_ms=timestamp_ms)
             for index in range(start, start + count)

@@ -143,7 +143,7 @@ class MetadataMemory:
         )
 
     def note_applied(self, offset: int, epoch: int | None) -> None:
-        """Note that all entries up to ``offset`` were applied.
+        """Note that all entries up to and including ``offset`` were applied.
 
         :param epoch: the epoch of the last entry; None if unknown.
         """

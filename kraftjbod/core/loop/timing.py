@@ -1,7 +1,7 @@
 """PURE. Time as numbers: the clock protocol, deadlines, back-off, and rates.
 
 This module has no real clock and no randomness; ``daemon/runner.py`` provides both. All times are
-milliseconds of a monotonic clock unless a name says ``wall``.
+milliseconds of a monotonic clock unless a name or a docstring says ``wall``.
 """
 
 from __future__ import annotations

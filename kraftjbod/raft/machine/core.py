@@ -8,7 +8,7 @@ Contract with the driver:
    it send the messages of the same ``Ready``.
 3. The driver persists entries in the order of their ``Ready`` and then calls ``entries_persisted``.
    Snapshot slices are handled alike.
-4. Entries up to ``Ready.committed_offset`` may be applied and answered.
+4. Entries up to and including ``Ready.committed_offset`` may be applied and answered.
 
 A vote counts once it is durable, including the own vote. So does an entry, also on the leader. Only
 durable entries are applied, so a machine never knows less after a restart than it has applied
@@ -282,7 +282,7 @@ class RaftCore(Following):
             self._count_votes()
 
     def entries_persisted(self, last: Entry, generation: int) -> None:
-        """Record that entries up to ``last`` are durable.
+        """Record that entries up to and including ``last`` are durable.
 
         ``generation`` is the one of their ``Ready``.
         """

@@ -210,8 +210,9 @@ class EntryLog:
         return taken
 
     def note_durable(self, offset: int, generation: int) -> bool:
-        """Record that entries up to ``offset`` are durable. Return False if that was known, or is
-        outdated.
+        """Record that entries up to and including ``offset`` are durable.
+
+        Return False if that was known, or is outdated.
 
         Writes end in the order in which they were taken. So the first write of this generation also
         proves that the earlier entries that are still in the log are durable.

@@ -188,7 +188,7 @@ class Leadership:
 
     def _may_commit(self, offset: int) -> bool:
         """Return whether ``offset`` is an entry of this term, so that a majority commits all
-        entries up to ``offset``.
+        entries up to and including ``offset``.
         """
         return offset >= self.start_offset
 

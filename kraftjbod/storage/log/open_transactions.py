@@ -87,7 +87,10 @@ class OpenTransactions:
         return None if found is None else found.first_offset
 
     def add_batch(self, producer_id: int, first_offset: int, now_ms: int = -1) -> None:
-        """Record a transactional batch. It starts a transaction if its producer has none open."""
+        """Record a transactional batch. It starts a transaction if its producer has none open.
+
+        :param now_ms: wall-clock time; -1 if unknown.
+        """
         if producer_id not in self._open:
             begun = UnstableTransaction(first_offset, producer_id, began_ms=now_ms)
             if self._open and next(reversed(self._open.values())) > begun:

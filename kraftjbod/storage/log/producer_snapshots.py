@@ -205,7 +205,7 @@ def _replay(
     end: int,
     limits: ProducerLimits,
 ) -> Steps[_Replayed]:
-    """Apply the segment's batches from ``begin`` up to ``end`` to ``state``.
+    """Apply the segment's batches from ``begin`` to before ``end`` to ``state``.
 
     Returns the aborted transactions and the size of the batches.
     """

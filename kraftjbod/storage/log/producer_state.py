@@ -147,6 +147,7 @@ class ProducerState:
     ) -> AppendedBatch | None:
         """Return None if the batch may be appended, or the earlier batch if this one repeats it.
 
+        :param now_ms: wall-clock time.
         :raises NotVerifiedError: a transaction would start, and ``terms`` have no guard.
         :raises OperatingError: INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER or
             INVALID_TXN_STATE, or THROTTLING_QUOTA_EXCEEDED if there are too many producers.
@@ -286,6 +287,8 @@ class ProducerState:
     def expire(self, now_ms: int, limits: ProducerLimits) -> None:
         """Forget producers without an append for ``limits.expiration_ms``, unless a transaction is
         open.
+
+        :param now_ms: wall-clock time.
         """
         for producer_id, known in list(self._producers.items()):
             if not 0 <= known.appended_ms <= now_ms:

@@ -227,6 +227,7 @@ class UnifiedLog:
 
         :param transaction_version: ``transaction.version`` of the marker; from 2 on each marker has
             a new epoch.
+        :param now_ms: wall-clock time, which becomes the timestamp.
         :raises OperatingError: INVALID_PRODUCER_EPOCH or TRANSACTION_COORDINATOR_FENCED.
         """
         self._producers.check_marker(producer_id, producer_epoch, marker, transaction_version)
@@ -268,6 +269,7 @@ class UnifiedLog:
 
         An incomplete last batch is omitted.
 
+        :param now_ms: wall-clock time.
         :param may_have_gaps: whether the leader's log has been compacted.
         :raises CorruptRecordError: a wrong CRC, or offsets that do not continue the log.
         """
@@ -733,6 +735,7 @@ class UnifiedLog:
         before the renamed files can be purged, and their file is removed before segments are
         unlinked.
 
+        :param now_ms: wall-clock time.
         :param without_free_space: for a disk without space for another name. Files are unlinked
             instead of renamed. If all segments are removed, the last file is reused for the new
             segment.

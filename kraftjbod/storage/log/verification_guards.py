@@ -18,7 +18,10 @@ from kraftjbod.protocol.record_batch import BatchHeader
 
 
 class VerificationGuard:
-    """Guard of one producer, from the question to the coordinator until its first batch."""
+    """Guard of one producer, from the question to the coordinator until its first batch.
+
+    ``noted_ms`` is wall-clock time.
+    """
 
     __slots__ = ("is_void", "lowest_sequence", "noted_ms", "producer_epoch", "supports_epoch_bump")
 
@@ -63,7 +66,10 @@ ORDINARY_TERMS = ProducerTerms()
 
 
 class VerificationGuards:
-    """Current guards by producer id, limited in number like the remembered producers."""
+    """Current guards by producer id, limited in number like the remembered producers.
+
+    Arguments ``now_ms`` are wall-clock time.
+    """
 
     __slots__ = ("_guards",)
 

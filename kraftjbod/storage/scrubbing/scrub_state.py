@@ -49,6 +49,8 @@ class ScrubState:
         """Return whether to continue or start a pass.
 
         Setting the clock back does not delay a pass.
+
+        :param now_ms: wall-clock time.
         """
         if self.is_under_way or self.completed_ms < 0:
             return True

@@ -90,7 +90,7 @@ def _last_time_entry(vfs: Vfs, path: str, base_offset: int) -> TimeEntry | None:
 
 
 def _position_before(file: VfsFile, entries: int, relative_offset: int) -> int:
-    """Return the batch position of the last entry with an offset up to ``relative_offset``; 0
+    """Return the batch position of the last entry with an offset of at most ``relative_offset``; 0
     without one.
     """
     low, high = 0, entries

@@ -75,7 +75,7 @@ class WokeUp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataReplayed:
-    """Event: metadata was replayed up to ``offset``.
+    """Event: metadata was replayed up to and including ``offset``.
 
     ``level`` is the ``metadata.version`` there. ``knows_dirs`` is whether this broker's
     registration lists directories. ``online_dirs`` are the online directories in it, None if
