@@ -51,7 +51,8 @@ MEANINGS: Final[Mapping[str, str]] = {
         "The log of the partition cannot be read at the moment; the load is retried."
     ),
     "group_partition_unloaded": (
-        "Another broker leads the partition; waiting clients were redirected."
+        "This broker dropped the groups of that partition, because it no longer leads the "
+        "partition, loads it again, or stops. Waiting requests failed."
     ),
     "group_partition_unreadable": (
         "The log of the partition is damaged: its groups wait until another broker leads it."
@@ -104,7 +105,8 @@ MEANINGS: Final[Mapping[str, str]] = {
         "The log of the partition cannot be read at the moment; the load is retried."
     ),
     "transaction_partition_unloaded": (
-        "Another broker leads the partition; waiting clients were redirected."
+        "This broker dropped the transactions of that partition, because it no longer leads the "
+        "partition, or stops. Waiting requests failed."
     ),
     "transaction_partition_unreadable": (
         "The log of the partition is damaged: its transactions wait until another broker leads it."
@@ -114,7 +116,7 @@ MEANINGS: Final[Mapping[str, str]] = {
         "producer is fenced."
     ),
     "transaction_markers_refused": "A newer coordinator ends the transaction.",
-    "markers_not_sent": "A broker did not accept transaction markers; they are sent again.",
+    "markers_not_sent": "A request with transaction markers failed; the markers are sent again.",
     "applied_metadata_not_written": (
         "The broker could not write to disk up to which offset it has applied the metadata."
     ),
@@ -145,7 +147,8 @@ MEANINGS: Final[Mapping[str, str]] = {
         "The controller has recorded that the directory is offline and has elected other leaders."
     ),
     "metadata_log_replaced": (
-        "The controller's log was restored from a backup. The broker reads it from the beginning."
+        "The broker follows another metadata log, because an operator made it forget the previous "
+        "one. It reads the new log from the beginning."
     ),
     "registered_with_controller": (
         "The controller has registered this broker, which is still fenced."
@@ -360,7 +363,8 @@ MEANINGS: Final[Mapping[str, str]] = {
         "The broker is fenced: it leads no partition and is in no in-sync set until it returns."
     ),
     "broker_knows_other_metadata": (
-        "A broker has applied another metadata log, or more entries than this log has."
+        "A broker has applied another metadata log, more entries than this log has, or another "
+        "entry at the same offset."
     ),
     "broker_log_dirs_impaired": "Directories of the broker are full or hang.",
     "broker_log_dirs_offline": (
@@ -485,7 +489,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     ),
     "static_voters_noted": "The voters of this log were written to a file beside it.",
     "static_voters_wait": (
-        "The disk of the file of voters is full. The voters are written when there is space."
+        "The disk of the file of voters is full or hangs. The voters are written when it recovers."
     ),
     "metadata_snapshot_failed": (
         "A metadata snapshot could not be written. The controller tries again later."
