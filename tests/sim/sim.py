@@ -72,10 +72,12 @@ def report_failure(outcome: Outcome, options: argparse.Namespace) -> None:
 
 def is_same(one: Outcome, other: Outcome) -> bool:
     """Return whether both broke the same invariant, for any partition and broker."""
-    return bool(other.findings) and _law_of(other.findings[0]) == _law_of(one.findings[0])
+    return bool(other.findings) and _invariant_of(other.findings[0]) == _invariant_of(
+        one.findings[0]
+    )
 
 
-def _law_of(finding: str) -> str:
+def _invariant_of(finding: str) -> str:
     return " ".join(re.sub(r"[^a-z ]+", " ", finding).split()[:4])
 
 

@@ -360,7 +360,7 @@ class ClusterView:
             return ["no controller leads"]
         states_by_broker = {broker_id: self.state_of(broker_id) for broker_id in self.broker_ids}
         return [
-            f"broker {broker_id} has not heard of metadata offset {state.offset}"
+            f"broker {broker_id} has not replayed metadata offset {state.offset}"
             for broker_id, its in states_by_broker.items()
             if its is None or its.offset != state.offset
         ]
@@ -408,9 +408,9 @@ class ClusterView:
         if set(registration.log_dirs) != {one.directory_id for one in online}:
             missing.append(f"{name}: the controller knows other directories")
         if wiring.cluster.lifecycle.unacknowledged_dirs:
-            missing.append(f"{name} has failures that nobody has heard")
+            missing.append(f"{name} has unreported failures")
         if wiring.cluster.assignments.queued:
-            missing.append(f"{name} has assignments that nobody has heard")
+            missing.append(f"{name} has unreported assignments")
         if wiring.replicas.moves.moves():
             missing.append(f"{name} moves replicas")
         return missing

@@ -20,13 +20,13 @@ from kraftjbod.core.ids import TopicId, TopicPartition
 from kraftjbod.protocol.messages import ListOffsetsRequest, MetadataRequest
 from tests.sim.search.applications.application import Surroundings
 from tests.sim.search.ledgers.ledger import Ledger
-from tests.sim.search.offset_laws import (
+from tests.sim.search.offset_invariants import (
     EARLIEST,
     EARLIEST_LOCAL,
     LATEST,
     MAX_TIMESTAMP,
     Answer,
-    OffsetLaws,
+    OffsetInvariants,
     Question,
 )
 
@@ -84,7 +84,7 @@ class OffsetAsker:
         self._cluster_epoch = newest_epoch
         self._settled_end = settled_end
         self._rng = rng
-        self._laws = OffsetLaws(ledger)
+        self._invariants = OffsetInvariants(ledger)
         self._client = around.client("offset-asker")
         #: A controller or leader that knows the newest epoch may fail before the next question.
         self._newest_epochs: defaultdict[tuple[TopicId, int], int] = defaultdict(int)
@@ -121,7 +121,7 @@ class OffsetAsker:
             timestamp,
             is_committed_only=self._rng.random() < 1 / 2,
         )
-        known = self._laws.before(question, is_newest=self._is_newest(place))
+        known = self._invariants.before(question, is_newest=self._is_newest(place))
         tp = TopicPartition(topic, place.partition)
         end = self._settled_end(place.leader, tp)
         answer = await self._request(place, question)
@@ -133,7 +133,7 @@ class OffsetAsker:
             start = (await self._request(place, question._replace(timestamp=EARLIEST))).offset
         if self._newest_epoch(place) < 0:
             return  # The topic was deleted: the answer may be of the next topic of that name.
-        if wrong := self._laws.judge(known, answer, start, is_settled=is_settled):
+        if wrong := self._invariants.judge(known, answer, start, is_settled=is_settled):
             self._around.found(wrong)
 
     def _draw_time(self, key: str, partition: int) -> int:

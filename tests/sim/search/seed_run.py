@@ -42,7 +42,7 @@ from tests.sim.search.applications import chosen
 from tests.sim.search.applications.application import Surroundings
 from tests.sim.search.applications.fleeting import TOPIC as FLEETING
 from tests.sim.search.applications.transactors import HASTY
-from tests.sim.search.blame_law import is_blamed
+from tests.sim.search.blame_invariant import is_blamed
 from tests.sim.search.cluster_view import ClusterView
 from tests.sim.search.faults.admin_work import (
     OLDER_FEATURES,
@@ -64,12 +64,12 @@ from tests.sim.search.faults.schedule import (
 )
 from tests.sim.search.faults.stage import Stage
 from tests.sim.search.faults.voter_faults import VoterFaults
-from tests.sim.search.gap_law import silences
-from tests.sim.search.law_watch import LawWatch
+from tests.sim.search.gap_invariant import silences
+from tests.sim.search.invariant_watch import InvariantWatch
 from tests.sim.search.ledgers.topic_ledger import TopicLedger
 from tests.sim.search.offset_asker import OffsetAsker
-from tests.sim.search.quorum_laws import QuorumLaws
-from tests.sim.search.rest_laws import left_open, unfinished
+from tests.sim.search.quorum_invariants import QuorumInvariants
+from tests.sim.search.rest_invariants import left_open, unfinished
 from tests.sim.search.workload import (
     LoadedTopic,
     MetadataWrites,
@@ -89,7 +89,7 @@ _START_MS: Final = 60_000
 _STOP_MS: Final = 60_000
 #: A client waits for the timeout of a lost answer, and then for the next answer.
 #: Markers of a transaction wait 30 s for an answer on a connection that broke for one side.
-_GO_ON_MS: Final = 40_000
+_CONTINUE_MS: Final = 40_000
 #: Each event of these aborts a transaction, which takes several requests: if a quarter of the
 #: answers fail hardly any transaction ends.
 _ABORTING_POINTS: Final = ("net.kafka_answer_lost", "broker.early_produce_timeout")
@@ -363,8 +363,8 @@ class SeedRun:
             self._workload.ledger,
             acknowledged,
         )
-        self._quorum = QuorumLaws(self._view, found=self._found)
-        self._watch = LawWatch(
+        self._quorum = QuorumInvariants(self._view, found=self._found)
+        self._watch = InvariantWatch(
             self._view,
             self._workload.ledger,
             found=self._found,
@@ -453,7 +453,7 @@ class SeedRun:
     async def _play(self) -> None:
         await self._make_topics()
         watching = [
-            asyncio.create_task(self._watch.run(), name="laws"),
+            asyncio.create_task(self._watch.run(), name="invariants"),
             asyncio.create_task(self._player.supervise(), name="supervisor"),
         ]
         observing = [
@@ -462,7 +462,9 @@ class SeedRun:
         watching += observing
         if self._shape.controllers > 1:
             self._writes = MetadataWrites(self._new_client("writer"), LOOSE)
-            watching.append(asyncio.create_task(self._quorum.run(), name="laws of the quorum"))
+            watching.append(
+                asyncio.create_task(self._quorum.run(), name="invariants of the quorum")
+            )
             watching.append(asyncio.create_task(self._writes.run(), name="writer"))
         self._workload.start()
         self._asker.start()
@@ -561,7 +563,7 @@ class SeedRun:
         if self._keeps_promise:
             await self._player.move_leaders(self._topics)
         began_ms = self._cluster.now_ms
-        await self._within(_GO_ON_MS, lambda: self._silent_since(began_ms))
+        await self._within(_CONTINUE_MS, lambda: self._silent_since(began_ms))
         try:
             async with asyncio.timeout(_STOP_MS / 1000):
                 await self._workload.stop_producing()
@@ -703,11 +705,11 @@ class SeedRun:
             if "exception" in event:
                 self._found(f"{event['host']} met a bug: {event['event']}: {event['exception']}")
             if event["event"] == "loop_complaint":
-                self._found(f"{event['host']} left an error to nobody: {_fields(event)}")
+                self._found(f"{event['host']} left an error unhandled: {_fields(event)}")
         for host in self._cluster.hosts.values():
             for process in host.past:
                 for complaint in process.loop.complaints:
-                    self._found(f"{host.name}: nobody handled {complaint}")
+                    self._found(f"{host.name}: unhandled error {complaint}")
                 if process.error is not None:
                     self._found(f"{host.name} ended by {process.error!r}")
 

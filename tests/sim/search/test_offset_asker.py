@@ -14,7 +14,7 @@ from tests.sim.search.applications.topic_load import TopicLoad
 from tests.sim.search.cluster_view import ClusterView
 from tests.sim.search.ledgers.ledger import Ledger
 from tests.sim.search.offset_asker import OffsetAsker
-from tests.sim.search.offset_laws import EARLIEST, EARLIEST_LOCAL, LATEST, MAX_TIMESTAMP
+from tests.sim.search.offset_invariants import EARLIEST, EARLIEST_LOCAL, LATEST, MAX_TIMESTAMP
 
 _KINDS = {EARLIEST, EARLIEST_LOCAL, LATEST, MAX_TIMESTAMP, "by time"}
 

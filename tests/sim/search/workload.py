@@ -158,7 +158,7 @@ class Workload:
             self._found(f"{task.get_name()} ended by {error!r}: {where}")
 
     async def stop_producing(self) -> None:
-        """Send no new records, and wait for the answers of those in flight."""
+        """Send no new records, and wait for the answers to the sent ones."""
         self._is_stopping = True
         await asyncio.gather(*self._producing)
 
@@ -271,7 +271,7 @@ class Workload:
         await client.retry(lambda: client.refresh_metadata([topic.name]), timeout_ms=_FOREVER_MS)
         offsets = dict.fromkeys(range(topic.partitions), 0)
         consumer = _Observed(client, topic.name, offsets, retry_timeout_ms=_FOREVER_MS)
-        consumer.on_answer = lambda answer: self._heard(topic, answer)
+        consumer.on_answer = lambda answer: self._received(topic, answer)
         self._consumers[topic.name] = consumer
         while True:
             try:
@@ -289,10 +289,10 @@ class Workload:
                 self._note(topic, records)
 
     async def _look_back(self, topic: LoadedTopic) -> None:
-        """Read old batches one by one.
+        """Read old batches, each separately.
 
-        A consumer that follows reads what was just written. One that reads again is served from
-        pages that readahead brought into memory.
+        A consumer at the log end reads the newest batches. This one is served from pages that
+        readahead brought into memory.
         """
         client = self._client(f"{topic.name}-looks-back")
         await client.retry(lambda: client.refresh_metadata([topic.name]), timeout_ms=_FOREVER_MS)
@@ -346,10 +346,10 @@ class Workload:
             if wrong:
                 self._found(wrong)
 
-    def _heard(self, topic: LoadedTopic, answer: FetchResponse.PartitionData) -> None:
+    def _received(self, topic: LoadedTopic, answer: FetchResponse.PartitionData) -> None:
         if answer.error_code == ErrorCode.NONE and topic.acks == ACKS_ALL:
             partition, high_watermark = answer.partition_index, answer.high_watermark
-            self.ledger.heard_high_watermark(topic.name, partition, high_watermark)
+            self.ledger.note_high_watermark(topic.name, partition, high_watermark)
 
     def _client(self, name: str) -> ClusterClient:
         client = self._make_client(name)

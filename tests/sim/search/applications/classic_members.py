@@ -39,7 +39,7 @@ class ClassicMembers(GroupMembers):
         member.member_id = joined.member_id
         partitions = await self._sync(member, joined)
         member.generation, member.positions = joined.generation_id, {}
-        self._found(self.laws.assigned(member.member_id, member.generation, partitions))
+        self._found(self.invariants.assigned(member.member_id, member.generation, partitions))
         await self._find(member, partitions)
 
     async def _ask_to_join(self, member: Member) -> JoinGroupResponse:

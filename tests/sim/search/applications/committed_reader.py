@@ -45,8 +45,8 @@ class CommittedReader:
         self._saw = saw
         #: By partition: last stable offset and high watermark.
         self._ends: dict[int, tuple[int, int]] = {}
-        #: By partition: the end of what was shown to ``saw``. The consumer's position is ahead of
-        #: that while records wait for the next poll.
+        #: By partition: the offset after the last record that ``saw`` received. The consumer's
+        #: position is greater while records wait for the next poll.
         self._read_to: dict[int, int] = {}
         self._consumer = _Observed(
             client,
@@ -55,7 +55,7 @@ class CommittedReader:
             retry_timeout_ms=_FOREVER_MS,
             read_committed=True,
         )
-        self._consumer.on_answer = self._heard
+        self._consumer.on_answer = self._received
         #: Partitions whose next answer may be for a fetch from before the first :meth:`unread`;
         #: None before that call.
         self._late: set[int] | None = None
@@ -82,7 +82,7 @@ class CommittedReader:
                 self._saw(records.partition, record.value or b"")
             self._read_to[records.partition] = records.next_offset
 
-    def _heard(self, answer: FetchResponse.PartitionData) -> None:
+    def _received(self, answer: FetchResponse.PartitionData) -> None:
         if self._late is not None and answer.partition_index in self._late:
             self._late.discard(answer.partition_index)
         elif answer.error_code == ErrorCode.NONE:
@@ -100,7 +100,7 @@ class CommittedReader:
             position = self._read_to.get(partition, 0)
             stable, end = self._ends.get(partition, (-1, -1))
             if end == -1:
-                missing.append(f"of {self.topic}-{partition} nothing was heard since")
+                missing.append(f"of {self.topic}-{partition} nothing was received since")
             elif stable != end:
                 missing.append(f"{self.topic}-{partition} has a transaction open at {stable}")
             elif position != end:

@@ -137,7 +137,7 @@ class ConsumerMembers(GroupMembers):
         member.generation = answer.member_epoch
         for partition in lost:
             del member.positions[partition]
-        self._found(self.laws.assigned(member.member_id, member.generation, given))
+        self._found(self.invariants.assigned(member.member_id, member.generation, given))
         await self._find(member, [one for one in given if one not in member.positions])
 
     async def _leave(self, member: Member) -> None:

@@ -72,7 +72,7 @@ class Fleeting(OwnedTopic):
         self._client = around.client("fleeting-owner")
         self._writer = around.client("fleeting-writer")
         self._reader = around.client("fleeting-reader")
-        self._went_on_ms = -1
+        self._progress_ms = -1
         self._deleted: list[TopicId] = []
         #: A create request from before a deletion had no answer, and may still create a topic.
         self._is_making_in_doubt = False
@@ -84,8 +84,8 @@ class Fleeting(OwnedTopic):
 
     def silent_since(self, since_ms: int) -> list[str]:
         acked_ms = -1 if self._load is None else self._load.acked_ms
-        is_silent = max(self._went_on_ms, acked_ms) <= since_ms
-        return [f"{TOPIC} does not go on since {since_ms / 1000:.3f} s"] if is_silent else []
+        is_silent = max(self._progress_ms, acked_ms) <= since_ms
+        return [f"{TOPIC} made no progress since {since_ms / 1000:.3f} s"] if is_silent else []
 
     # --- its life --------------------------------------------------------------------------------
 
@@ -136,7 +136,7 @@ class Fleeting(OwnedTopic):
         for _ in range(count):
             load.begin()
         self._around.note(f"{load.key} is made with {count} partitions")
-        self._went_on("make")
+        self._note_progress("make")
         return load
 
     async def _try_to_make(self, partitions: int) -> TopicId:
@@ -192,7 +192,7 @@ class Fleeting(OwnedTopic):
         await self._until_done(f"grow {load.key} to {count}", attempt)
         self._topics.made(load.topic_id, count)
         load.begin()
-        self._went_on("grow")
+        self._note_progress("grow")
 
     # --- deletions -------------------------------------------------------------------------------
 
@@ -214,7 +214,7 @@ class Fleeting(OwnedTopic):
         self._topics.gone(load.topic_id)
         self._deleted.append(load.topic_id)
         self._around.begin(self._end_later(load), f"end of {load.key}")
-        self._went_on("delete")
+        self._note_progress("delete")
 
     async def _end_later(self, load: TopicLoad) -> None:
         await asyncio.sleep(self._rng.uniform(0, _LATE_S))
@@ -231,7 +231,7 @@ class Fleeting(OwnedTopic):
             return
         if code == ErrorCode.NONE:
             self._around.found(f"topic {topic_id} is deleted twice")
-        self._went_on("delete again")
+        self._note_progress("delete again")
 
     async def _ask_to_delete(self, topic_id: TopicId) -> int:
         request = DeleteTopicsRequest(timeout_ms=self._client.request_timeout_ms)
@@ -264,7 +264,7 @@ class Fleeting(OwnedTopic):
         if wrong:
             self._around.found(wrong)
         self._around.note(f"{load.key}-{partition} starts at {start}")
-        self._went_on("delete records")
+        self._note_progress("delete records")
 
     async def _ask_to_start(self, load: TopicLoad, partition: int, offset: int) -> int:
         """Return the log start offset of the answer, or -1 if it was refused."""
@@ -313,6 +313,6 @@ class Fleeting(OwnedTopic):
                     self._around.note(f"{what}: {last_message}")
             await asyncio.sleep(_AGAIN_S)
 
-    def _went_on(self, what: str) -> None:
+    def _note_progress(self, what: str) -> None:
         self.played[what] += 1
-        self._went_on_ms = self._around.now_ms()
+        self._progress_ms = self._around.now_ms()

@@ -27,7 +27,7 @@ from kraftjbod.protocol.messages import (
     OffsetFetchRequest,
 )
 from tests.sim.search.applications.application import Surroundings
-from tests.sim.search.applications.group_laws import Commit, Fate, GroupLaws
+from tests.sim.search.applications.group_invariants import Commit, Fate, GroupInvariants
 from tests.sim.search.applications.transactional_producer import (
     GROUP,
     Coordinators,
@@ -86,7 +86,7 @@ class GroupMembers(ABC):
     def __init__(
         self, rng: random.Random, around: Surroundings, *, is_by_partition: bool = False
     ) -> None:
-        self.laws = GroupLaws(is_by_partition=is_by_partition)
+        self.invariants = GroupInvariants(is_by_partition=is_by_partition)
         self._rng = rng
         self.member_count = rng.choice(_MEMBERS)
         self._around = around
@@ -108,7 +108,7 @@ class GroupMembers(ABC):
         generations = {member.generation for member in self._members}
         missing = [f"members are in generations {generations}"] if len(generations) > 1 else []
         return missing + [
-            f"nobody commits partition {partition} since {since_ms / 1000:.3f} s"
+            f"no member commits partition {partition} since {since_ms / 1000:.3f} s"
             for partition in range(PARTITIONS)
             if self._committed_ms.get(partition, -1) <= since_ms
         ]
@@ -126,7 +126,9 @@ class GroupMembers(ABC):
         found = await client.retry(lambda: committed_offsets(client, NAME))
         offsets = {tp.partition: one.offset for tp, one in found.items() if tp.topic == TOPIC}
         reported = (
-            self.laws.fetched(self.laws.generation + 1, partition, offsets.get(partition, -1))
+            self.invariants.fetched(
+                self.invariants.generation + 1, partition, offsets.get(partition, -1)
+            )
             for partition in range(PARTITIONS)
         )
         return [finding for finding in reported if finding]
@@ -145,7 +147,7 @@ class GroupMembers(ABC):
         client = self._around.client("onlooker")
         while not self._is_stopping:
             await asyncio.sleep(_LOOK_S)
-            least = {partition: self.laws.least(partition) for partition in range(PARTITIONS)}
+            least = {partition: self.invariants.least(partition) for partition in range(PARTITIONS)}
             try:
                 if not client.metadata.brokers:
                     await client.refresh_metadata([])
@@ -156,14 +158,16 @@ class GroupMembers(ABC):
             except OperatingError:
                 continue
             (group,) = answer.groups
-            self._found(self.laws.check_fetch_code(broker, group.error_code))
+            self._found(self.invariants.check_fetch_code(broker, group.error_code))
             if group.error_code != ErrorCode.NONE:
                 continue
             for part in (part for topic in group.topics for part in topic.partitions):
-                self._found(self.laws.check_fetch_code(broker, part.error_code))
+                self._found(self.invariants.check_fetch_code(broker, part.error_code))
                 if part.error_code == ErrorCode.NONE:
                     partition, offset = part.partition_index, part.committed_offset
-                    self._found(self.laws.check_answer(broker, partition, offset, least[partition]))
+                    self._found(
+                        self.invariants.check_answer(broker, partition, offset, least[partition])
+                    )
 
     # --- a member --------------------------------------------------------------------------------
 
@@ -223,7 +227,7 @@ class GroupMembers(ABC):
         offsets = await self._fetch(member, partitions)
         for partition in partitions:
             offset = offsets.get(partition, -1)
-            self._found(self.laws.fetched(member.generation, partition, offset))
+            self._found(self.invariants.fetched(member.generation, partition, offset))
             member.positions[partition] = max(0, offset)
 
     async def _fetch(self, member: Member, partitions: Sequence[int]) -> dict[int, int]:
@@ -243,7 +247,7 @@ class GroupMembers(ABC):
         for partition in member.positions:
             member.positions[partition] += self._rng.randint(1, 5)
             commits.append(
-                self.laws.commits(
+                self.invariants.commits(
                     member.member_id, member.generation, partition, member.positions[partition]
                 )
             )
@@ -274,8 +278,8 @@ class GroupMembers(ABC):
 
     def _note(self, commits: Sequence[Commit], *, is_refused: bool) -> None:
         for commit in commits:
-            assert commit.fate is Fate.ON_ITS_WAY, commit
-            self._found(self.laws.answered(commit, is_refused=is_refused))
+            assert commit.fate is Fate.UNANSWERED, commit
+            self._found(self.invariants.answered(commit, is_refused=is_refused))
             if not is_refused:
                 self._committed_ms[commit.partition] = self._around.now_ms()
 

@@ -14,10 +14,10 @@ def test_run_application_reports_failed_tasks_and_cancels_running_ones() -> None
         async def play() -> None:
             mine = around.around()
             mine.begin(fail(), "failing")
-            going_on = mine.begin(asyncio.sleep(3_600), "sleeping")
+            sleeping = mine.begin(asyncio.sleep(3_600), "sleeping")
             await asyncio.sleep(0.1)
             await mine.close()
-            assert going_on.cancelled()
+            assert sleeping.cancelled()
 
         around.cluster.client("client").run(play())
         (found,) = around.findings

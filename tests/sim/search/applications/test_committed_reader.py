@@ -28,7 +28,7 @@ def test_committed_reader_shows_committed_records_and_reports_open_transactions(
             await producer.init()
             await producer.send({_TP: [b"aborted"]}, WORLD_BEGAN_MS)
             await asyncio.sleep(2)
-            assert reader.unread() == ["of t-0 nothing was heard since"], "that was before"
+            assert reader.unread() == ["of t-0 nothing was received since"], "that was before"
             await asyncio.sleep(2)
             assert reader.unread() == ["t-0 has a transaction open at 0"]
             await producer.end(committed=False)

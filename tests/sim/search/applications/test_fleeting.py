@@ -41,7 +41,7 @@ def _acknowledge_and_do_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RecordDeletionApis, "_start_at", start_at)
 
 
-def _delete_whoever_has_the_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def _delete_topic_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     find = TopicControlManager._find_topic
 
     def find_by_name(self: TopicControlManager, ref: TopicRef) -> TopicRegistration:
@@ -56,16 +56,16 @@ def _leave_it_on_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("broken", "law"),
+    ("broken", "finding_part"),
     [
         (_acknowledge_and_do_nothing, "and was acknowledged to at"),
-        (_delete_whoever_has_the_name, "nobody deleted it, and it is gone"),
+        (_delete_topic_by_name, "no client deleted it, and it is gone"),
         (_leave_it_on_the_disk, "is of a topic that is gone"),
     ],
 )
 def test_defect_of_topic_deletion_is_found(
-    broken: Break, law: str, monkeypatch: pytest.MonkeyPatch
+    broken: Break, finding_part: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken(monkeypatch)
     _, findings = live(Kind.FLEETING)
-    assert any(law in finding for finding in findings), findings
+    assert any(finding_part in finding for finding in findings), findings

@@ -25,5 +25,5 @@ def test_group_keeps_commits_while_each_broker_is_killed(
                 around.cluster.broker(broker).start()
 
         around.play(members, strike)
-        assert members.laws.generation > 0
+        assert members.invariants.generation > 0
         assert around.findings == []

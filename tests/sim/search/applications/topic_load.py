@@ -66,7 +66,7 @@ class _Reader(Consumer):
         require_topic(self._client, self._topic, self._topic_id)
         return await super()._fetch(leader, partitions)
 
-    async def go_on_from_the_earliest(self) -> None:
+    async def continue_from_the_earliest(self) -> None:
         """:raises OperatingError: the log start offset could not be fetched."""
         await self._client.refresh_metadata([self._topic])
         require_topic(self._client, self._topic, self._topic_id)
@@ -147,7 +147,7 @@ class TopicLoad:
         await self._reader.close()
 
     def unread(self) -> list[str]:
-        """Return what was acknowledged and is not read yet, one sentence per partition."""
+        """Return a sentence for each partition with acknowledged records that are not read yet."""
         missing = []
         for partition, position in self._reader.positions.items():
             end = self._ledger.acked_end(self.key, partition)
@@ -219,7 +219,7 @@ class TopicLoad:
 
     async def _read_on(self) -> None:
         try:
-            await self._reader.go_on_from_the_earliest()
+            await self._reader.continue_from_the_earliest()
         except OperatingError as e:
             if not may_pass(e):
                 self._require_ending(e)

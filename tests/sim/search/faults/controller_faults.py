@@ -50,7 +50,7 @@ _ONE_SIDED: Final = 0.5
 Companion = Callable[[SimulatedController, random.Random], AbstractContextManager[None]]
 
 
-class ToldLaws(Protocol):
+class NotifiedInvariants(Protocol):
     """Invariants that receive the names of hosts that a fault strikes."""
 
     def cut_off(self, name: str) -> None: ...
@@ -61,11 +61,11 @@ class ToldLaws(Protocol):
 
 
 class ControllerFaults:
-    """:param laws: notified of controllers that are cut off or lose the end of their log."""
+    """:param invariants: notified of controllers that are cut off or lose the end of their log."""
 
-    def __init__(self, stage: Stage, laws: ToldLaws) -> None:
+    def __init__(self, stage: Stage, invariants: NotifiedInvariants) -> None:
         self._stage = stage
-        self._laws = laws
+        self._invariants = invariants
         #: Number of rotten bits so far.
         self.rotted = 0
 
@@ -99,9 +99,9 @@ class ControllerFaults:
 
     async def _stand_still(self, fault: Fault) -> None:
         async with self._stage.struck_controller(fault) as host:
-            go_on = host.pause_process()
+            resume = host.pause_process()
             await wait(fault)
-            go_on()
+            resume()
 
     async def _compute_slowly(self, fault: Fault) -> None:
         rng = fault.rng()
@@ -147,7 +147,7 @@ class ControllerFaults:
         for other in self._peers(host):
             network.heal(host.name, other)
             # Another fault may have cut off that controller: this one reaches it again.
-            self._laws.connected(other)
+            self._invariants.connected(other)
 
     # --- disks -----------------------------------------------------------------------------------
 
@@ -192,7 +192,7 @@ class ControllerFaults:
             if damage is None:
                 stage.note(f"{host.name} lacks entries that may be damaged")
                 return
-            self._laws.loses_end(host.name, damage.proven_end)
+            self._invariants.loses_end(host.name, damage.proven_end)
             stage.note(damage.text)
 
     async def _end(self, host: SimulatedController, rng: random.Random) -> None:
@@ -322,14 +322,14 @@ class ControllerFaults:
                 ends = (other, me) if one_way and not hears else (me, other)
                 network.partition(*ends, one_way=one_way, rejects=rejects)
             if is_whole and not one_way:
-                self._laws.cut_off(me)
+                self._invariants.cut_off(me)
             async with self._accompanied(host, rng, self._late_loop, self._slow_disk):
                 await wait(fault)
-            self._laws.connected(me)
+            self._invariants.connected(me)
             for other in chosen:
                 network.heal(me, other)
                 # Another fault may have cut off that one, which is connected from now on.
-                self._laws.connected(other)
+                self._invariants.connected(other)
 
     async def _split(self, fault: Fault) -> None:
         rng, network = fault.rng(), self._stage.cluster.network
@@ -346,11 +346,11 @@ class ControllerFaults:
                 network.partition(*ends, rejects=rejects)
                 if resets:
                     network.reset_connections(*ends)
-            self._laws.cut_off(host.name)
+            self._invariants.cut_off(host.name)
             async with self._accompanied(host, rng, self._late_loop, self._slow_disk):
                 await wait(fault)
             for name in (*near, *far):
-                self._laws.connected(name)
+                self._invariants.connected(name)
             for ends in across:
                 network.heal(*ends)
 

@@ -91,9 +91,9 @@ class DirFaults:
         """Keep the fault until the broker has noticed it, and for a while after that."""
         disk = self._stage.disk(fault)
         disk.faults.begin_fault(DISK_FAULTS[fault.kind])
-        is_given_up = await self._stage.until_given_up(fault)
+        is_noticed = await self._stage.until_offline_or_end(fault)
         await wait(fault)
-        if fault.kind is Kind.LOST_TAIL and is_given_up:
+        if fault.kind is Kind.LOST_TAIL and is_noticed:
             disk.power_cut()
         disk.faults.heal()
         await self._operator.until_back(fault)
@@ -120,7 +120,7 @@ class DirFaults:
         """Fail a sync: until memory is short or power is cut, the page cache shows lost bytes."""
         rng, disk = fault.rng(), self._stage.disk(fault)
         disk.faults.begin_fault(DiskFault.WRITEBACK)
-        await self._stage.until_given_up(fault)
+        await self._stage.until_offline_or_end(fault)
         await wait(fault)
         disk.faults.heal(DiskFault.WRITEBACK)
         if rng.random() < _MEMORY_SHORT:
@@ -137,8 +137,8 @@ class DirFaults:
         disk = self._stage.disk(fault)
         async with self._stage.without_controller(fault):
             disk.faults.begin_fault(DiskFault.EIO)
-            is_given_up = await self._stage.until_given_up(fault)
-            if fault.rng().random() < 0.7 and is_given_up:
+            is_noticed = await self._stage.until_offline_or_end(fault)
+            if fault.rng().random() < 0.7 and is_noticed:
                 disk.power_cut()
             disk.faults.heal()
             asking = asyncio.create_task(self._operator.order_once(fault, "reattach"))
@@ -163,7 +163,7 @@ class DirFaults:
         view, path = self._stage.view, self._stage.path(fault)
         old = view.online_id(fault.broker, path)
         self._stage.disk(fault).faults.begin_fault(DiskFault.WIPE)
-        await self._stage.until_given_up(fault)
+        await self._stage.until_offline_or_end(fault)
         await wait(fault)
         await self._operator.forget(
             fault,

@@ -75,9 +75,9 @@ class HostFaults:
             await wait(fault)
 
     async def _stand_still(self, fault: Fault) -> None:
-        go_on = self._stage.host(fault).pause_process()
+        resume = self._stage.host(fault).pause_process()
         await wait(fault)
-        go_on()
+        resume()
         await self._stage.until_serving(fault.broker)
 
     async def _compute_slowly(self, fault: Fault) -> None:
@@ -175,7 +175,7 @@ class HostFaults:
             await self._stage.until_serving(broker)
 
     async def _stop_midst_moves(self, fault: Fault, which: list[TopicPartition]) -> None:
-        """Stop during moves to a disk that is so slow that they are not finished."""
+        """Stop during moves to a disk that is too slow to finish them."""
         rng, host = fault.rng(), self._stage.host(fault)
         target = rng.choice(host.log_dirs)
         disk = self._stage.cluster.disks[target]

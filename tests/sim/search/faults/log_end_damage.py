@@ -64,7 +64,7 @@ def damage_log_end(
 
     :param others: the metadata disks of the other voters.
     :param holders: how many of them have to hold an entry whose loss cannot be recognized.
-    :return: what is damaged; None if no drawn damage leaves the cluster recoverable.
+    :return: the damage; None if no drawn damage leaves the cluster recoverable.
     """
     paths, places = segment_paths(disk), durable_entries(disk)
     for _ in range(_TRIES if places else 0):

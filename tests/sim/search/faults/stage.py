@@ -197,7 +197,7 @@ class Stage:
 
     # --- directories -----------------------------------------------------------------------------
 
-    async def until_given_up(self, fault: Fault) -> bool:
+    async def until_offline_or_end(self, fault: Fault) -> bool:
         """Wait until the broker took the directory offline or ended; False if it did neither."""
         path = self.path(fault)
         for _ in range(round(_NOTICED_S / POLL_S)):

@@ -120,7 +120,7 @@ def test_wipe_of_the_last_in_sync_replica_of_a_loose_topic_ends_with_another_lea
             for broker in (1, 3):
                 await stage.stop_host(cluster.broker(broker))
             wiping = asyncio.create_task(DirFaults(stage, operator).plays()[Kind.WIPE](fault))
-            assert await stage.until_given_up(fault)
+            assert await stage.until_offline_or_end(fault)
             for broker in (1, 3):
                 await stage.until_serving(broker)
             await wiping

@@ -47,12 +47,12 @@ class NewDisks(Protocol):
 
 
 class VoterFaults:
-    """:param laws: notified of controllers that start with an empty disk."""
+    """:param invariants: notified of controllers that start with an empty disk."""
 
-    def __init__(self, stage: Stage, operator: OperatorWork, laws: NewDisks) -> None:
+    def __init__(self, stage: Stage, operator: OperatorWork, invariants: NewDisks) -> None:
         self._stage = stage
         self._operator = operator
-        self._laws = laws
+        self._invariants = invariants
 
     def plays(self) -> Plays:
         return {
@@ -99,7 +99,7 @@ class VoterFaults:
                 if is_mistaken:
                     await self._run_standalone(host, fault)
                 self._stage.cluster.replace_metadata_disk(host)
-                self._laws.forgets_all(host.name)
+                self._invariants.forgets_all(host.name)
                 if is_removed_first := rng.random() < 0.5:
                     await self._remove(former)
                 await wait(fault)
@@ -116,7 +116,7 @@ class VoterFaults:
 
     async def _run_standalone(self, host: SimulatedController, fault: Fault) -> None:
         self._stage.cluster.replace_metadata_disk(host, is_standalone=True)
-        self._laws.forgets_all(host.name)
+        self._invariants.forgets_all(host.name)
         host.start()
         rng, network = fault.rng(), self._stage.cluster.network
         peers = [one.name for one in self._stage.cluster.controllers if one is not host]
@@ -138,7 +138,7 @@ class VoterFaults:
         async with self._stage.controller_down(host):
             host.kill()
             self._stage.cluster.replace_metadata_disk(host, is_voter=fault.rng().random() < 0.6)
-            self._laws.forgets_all(host.name)
+            self._invariants.forgets_all(host.name)
             await wait(fault)
 
     # --- requests until they succeed -------------------------------------------------------------

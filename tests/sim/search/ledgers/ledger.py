@@ -181,7 +181,7 @@ class Ledger:
             for ack in stream.acks
         ]
 
-    def heard_high_watermark(self, topic: str, partition: int, offset: int) -> None:
+    def note_high_watermark(self, topic: str, partition: int, offset: int) -> None:
         """Note a high watermark that a consumer received. Later ones may be lower for a while."""
         key = topic, partition
         self._high_watermarks[key] = max(self._high_watermarks[key], offset)
@@ -253,7 +253,9 @@ class Ledger:
         if start < least:
             return f"{topic}-{partition} starts at {start}, and was acknowledged to at {least}"
         if start > most:
-            return f"{topic}-{partition} starts at {start}, and nobody asked for more than {most}"
+            return (
+                f"{topic}-{partition} starts at {start}, and no client asked for more than {most}"
+            )
         return ""
 
     # --- a log -----------------------------------------------------------------------------------

@@ -47,7 +47,7 @@ def test_take_ack_finds_offsets_that_do_not_grow() -> None:
 def test_wrong_start_finds_log_starts_outside_acknowledged_and_requested_range() -> None:
     ledger, stream = _ledger(0, 1, 2)
     log = {offset: value_of(stream.name, offset) for offset in range(3)}
-    assert "starts at 1, and nobody asked for more than 0" in ledger.wrong_start("t", 0, 1)
+    assert "starts at 1, and no client asked for more than 0" in ledger.wrong_start("t", 0, 1)
     ledger.asks_start("t", 0, 2)
     assert ledger.judge("t", 0, {2: log[2]}, start=2) == []
     assert ledger.take_start("t", 0, asked=2, start=2) == ""

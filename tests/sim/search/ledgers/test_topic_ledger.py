@@ -14,7 +14,7 @@ def test_topic_ledger_finds_lost_shrunk_and_returned_topics() -> None:
     (shrunk,) = ledger.judge({_OLD: 2})
     assert "has 2 partitions, and was acknowledged to have 3" in shrunk
     (lost,) = ledger.judge({_NEW: 3})
-    assert "nobody deleted it, and it is gone" in lost
+    assert "no client deleted it, and it is gone" in lost
     ledger.asks_gone(_OLD)
     assert ledger.judge({}) == ledger.judge({_OLD: 1}) == []
     ledger.gone(_OLD)

@@ -48,7 +48,7 @@ class TopicLedger:
             if topic_id in self._asked_gone:
                 continue
             if topic_id not in partitions:
-                findings.append(f"topic {topic_id} was made, nobody deleted it, and it is gone")
+                findings.append(f"topic {topic_id} was made, no client deleted it, and it is gone")
             elif partitions[topic_id] < least:
                 findings.append(
                     f"topic {topic_id} has {partitions[topic_id]} partitions, and was acknowledged "

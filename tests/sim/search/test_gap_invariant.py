@@ -3,7 +3,7 @@ from __future__ import annotations
 import dataclasses
 
 from tests.sim.search.faults.schedule import Fault, Kind, Struck
-from tests.sim.search.gap_law import silences
+from tests.sim.search.gap_invariant import silences
 
 _EIO = Fault(number=1, at_ms=0, kind=Kind.EIO, broker=1, dir=0, other=2, for_ms=100, choice=7)
 

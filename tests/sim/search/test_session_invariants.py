@@ -5,7 +5,7 @@ import pytest
 from kraftjbod.core.ids import BrokerId
 from kraftjbod.testing.simulation.simulated_cluster import SimulatedCluster
 from tests.sim.search.cluster_view import ClusterView
-from tests.sim.search.session_laws import SessionLaws
+from tests.sim.search.session_invariants import SessionInvariants
 
 
 @pytest.mark.parametrize("relies_on_session_ms", [None, 60_000])
@@ -14,7 +14,7 @@ def test_broker_fenced_while_relying_on_its_session_is_found(
 ) -> None:
     findings: list[str] = []
     with SimulatedCluster(1, brokers=2, log_dirs=1) as cluster:
-        laws = SessionLaws(ClusterView(cluster), found=findings.append)
+        invariants = SessionInvariants(ClusterView(cluster), found=findings.append)
         cluster.start()
         cluster.run_for(2_000)
         if relies_on_session_ms is not None:
@@ -26,7 +26,7 @@ def test_broker_fenced_while_relying_on_its_session_is_found(
         cluster.network.partition("broker-1", "controller-100")
         for _ in range(600):
             cluster.run_for(20)
-            laws.look()
+            invariants.look()
         state = cluster.controller().state
         assert state is not None and state.brokers[BrokerId(1)].fenced
     assert bool(findings) is (relies_on_session_ms is not None), findings

@@ -24,7 +24,7 @@ from kraftjbod.metadata.records import (
     RegisterBrokerRecord,
     TopicRecord,
 )
-from tests.sim.search.metadata_laws import MetadataLaws
+from tests.sim.search.metadata_invariants import MetadataInvariants
 
 _TOPIC = TopicId(bytes([9]) * 16)
 _DIRS = tuple(DirectoryId(bytes([7] * 15 + [number])) for number in (1, 2, 3))
@@ -55,13 +55,13 @@ def _broker(broker_id: int, **fields: Any) -> RegisterBrokerRecord:
     return dataclasses.replace(record, **fields)
 
 
-def _laws(*entries: Record) -> tuple[MetadataLaws, list[str]]:
-    laws = MetadataLaws(lambda _state, _topic: 2)
+def _invariants(*entries: Record) -> tuple[MetadataInvariants, list[str]]:
+    invariants = MetadataInvariants(lambda _state, _topic: 2)
     start = [*map(_broker, (1, 2, 3)), TopicRecord(name="t", topic_id=_TOPIC)]
-    findings = laws.take(start, offset=0, epoch=1)
+    findings = invariants.take(start, offset=0, epoch=1)
     for offset, record in enumerate(entries, 1):
-        findings += laws.take([record], offset=offset, epoch=1)
-    return laws, findings
+        findings += invariants.take([record], offset=offset, epoch=1)
+    return invariants, findings
 
 
 def _change(**fields: Any) -> PartitionChangeRecord:
@@ -69,7 +69,7 @@ def _change(**fields: Any) -> PartitionChangeRecord:
 
 
 def test_legal_changes_are_not_found() -> None:
-    _, findings = _laws(
+    _, findings = _invariants(
         _PARTITION,
         _change(isr=(1, 2)),
         _change(isr=(2,), leader=2, elr=(1,)),
@@ -88,7 +88,7 @@ def test_legal_changes_are_not_found() -> None:
         ((), _change(isr=(1,), elr=(1, 2)), "in sync and eligible"),
         ((), _change(elr=(3,), isr=(1, 2)), "eligible beside enough in sync"),
         ((), _change(leader=-1), "no leader, though some are in sync"),
-        ((), _change(isr=(), leader=-1), "nobody is known to hold it"),
+        ((), _change(isr=(), leader=-1), "no replica is known to hold it"),
         ((_change(isr=(1, 2)),), _change(leader=3, isr=(3,)), "neither in sync nor eligible"),
         (
             (_change(isr=(1, 2)), _broker(3, fenced=True)),
@@ -105,22 +105,22 @@ def test_legal_changes_are_not_found() -> None:
 def test_illegal_changes_are_found(
     before: tuple[Record, ...], change: Record, finding: str
 ) -> None:
-    laws, findings = _laws(_PARTITION, *before)
+    invariants, findings = _invariants(_PARTITION, *before)
     assert findings == []
-    offset = laws.state.offset + 1
-    found = laws.take([change], offset=offset, epoch=1)
+    offset = invariants.state.offset + 1
+    found = invariants.take([change], offset=offset, epoch=1)
     assert any(finding in one and f"metadata entry {offset}" in one for one in found), found
 
 
 def test_entry_that_cannot_be_replayed_is_found() -> None:
-    laws, _ = _laws()
-    (found,) = laws.take([_change(isr=(1,))], offset=9, epoch=1)
+    invariants, _ = _invariants()
+    (found,) = invariants.take([_change(isr=(1,))], offset=9, epoch=1)
     assert "metadata entry 9 cannot be replayed" in found
 
 
 def test_level_above_the_software_of_a_broker_is_found() -> None:
     older = (FeatureRange(METADATA_VERSION, 14, 30),)
-    _, findings = _laws(
+    _, findings = _invariants(
         _broker(2, features=older),
         FeatureLevelRecord(name=METADATA_VERSION, feature_level=30),
         FeatureLevelRecord(name=METADATA_VERSION, feature_level=33),

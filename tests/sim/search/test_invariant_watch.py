@@ -18,7 +18,7 @@ from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from kraftjbod.testing.simulation.simulated_cluster import SimulatedCluster
 from tests.faults.rig import stamped
 from tests.sim.search.cluster_view import ClusterView
-from tests.sim.search.law_watch import LawWatch, records_of
+from tests.sim.search.invariant_watch import InvariantWatch, records_of
 from tests.sim.search.ledgers.ledger import Ledger, Stream, value_of
 
 _VALUES = [value_of("t-0-0", number) for number in range(3)]
@@ -52,7 +52,7 @@ def _judge(*disks: MemVfs, acked: int = 3, ledger: Ledger | None = None) -> list
         stream.take_ack(number, number, at_ms=0)
     findings: list[str] = []
     with SimulatedCluster(1) as cluster:
-        watch = LawWatch(ClusterView(cluster), ledger, found=findings.append)
+        watch = InvariantWatch(ClusterView(cluster), ledger, found=findings.append)
         watch.judge_at_rest({number: {"/d": disk} for number, disk in enumerate(disks, 1)})
     return findings
 
@@ -80,13 +80,13 @@ def test_in_sync_replica_that_ends_below_a_high_watermark_of_a_consumer_is_found
     ledger = Ledger()
     ledger.add(Stream(name="t-0-0", topic="t", partition=0))
     with SimulatedCluster(1, brokers=1, log_dirs=1) as cluster:
-        watch = LawWatch(ClusterView(cluster), ledger, found=findings.append)
+        watch = InvariantWatch(ClusterView(cluster), ledger, found=findings.append)
         cluster.start()
         client = cluster.client("operator")
         client.run(create_topic(client.kafka, "t", partitions=1, replication_factor=1))
         cluster.run_for(1_000)
-        ledger.heard_high_watermark("t", 0, 2)
-        ledger.heard_high_watermark("t", 0, 1)
+        ledger.note_high_watermark("t", 0, 2)
+        ledger.note_high_watermark("t", 0, 1)
         watch.look()
     (finding,) = findings
     assert finding.startswith("t-0 is committed up to 2, and in-sync broker 1 holds 0")
@@ -96,7 +96,7 @@ def test_broker_that_accepts_metadata_of_empty_controllers_is_found() -> None:
     findings: list[str] = []
     is_lost = False
     with SimulatedCluster(1, brokers=1, log_dirs=1) as cluster:
-        watch = LawWatch(
+        watch = InvariantWatch(
             ClusterView(cluster),
             Ledger(),
             found=findings.append,
@@ -141,7 +141,7 @@ def test_judge_at_rest_compares_log_starts_with_requests() -> None:
     ledger = Ledger()
     ledger.asks_start("t", 0, 2)
     assert _judge(whole, shorter, ledger=ledger) == []
-    assert "nobody asked for more than 0" in _judge(whole, shorter)[0]
+    assert "no client asked for more than 0" in _judge(whole, shorter)[0]
 
 
 def test_judge_at_rest_with_retention_allows_different_log_starts() -> None:
@@ -169,7 +169,7 @@ def test_remains_of_deleted_topics_are_found() -> None:
     _write(disk, f"/d/{doomed}/partition.metadata", format_partition_metadata(gone))
     _write(disk, f"/d/{LOG_START_CHECKPOINT}", format_offsets({tp: 0, TopicPartition("v", 0): 1}))
     with SimulatedCluster(1) as cluster:
-        watch = LawWatch(ClusterView(cluster), Ledger(), found=findings.append)
+        watch = InvariantWatch(ClusterView(cluster), Ledger(), found=findings.append)
         watch.metadata.take([TopicRecord(name="t", topic_id=here)], offset=0, epoch=1)
         assert watch.left_over({1: {"/d": disk}}, lambda _: 0) == [
             f"/d/{name} of broker 1 is of a topic that is gone" for name in (doomed, "u-0")
@@ -183,13 +183,13 @@ def test_remains_of_deleted_topics_are_found() -> None:
     assert findings == [f"/d/{LOG_START_CHECKPOINT} of broker 1 speaks of v-0, which is gone"]
 
 
-def test_law_watch_continues_from_snapshot_after_missed_entries() -> None:
+def test_invariant_watch_continues_from_snapshot_after_missed_entries() -> None:
     """A controller was killed after its snapshot, before the next check."""
     findings: list[str] = []
     config = {"metadata.log.max.record.bytes.between.snapshots": "1000"}
     with SimulatedCluster(1, brokers=1, log_dirs=1, config=config) as cluster:
         view = ClusterView(cluster)
-        watch = LawWatch(view, Ledger(), found=findings.append)
+        watch = InvariantWatch(view, Ledger(), found=findings.append)
         cluster.start()
         watch.look()
         client = cluster.client("operator")

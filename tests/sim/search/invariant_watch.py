@@ -1,4 +1,4 @@
-"""``LawWatch``: checks the invariants of a simulated cluster continuously.
+"""``InvariantWatch``: checks the invariants of a simulated cluster continuously.
 
 A violation is a sentence, and each is reported once. At the end of a run ``judge_at_rest``
 compares the replicas on the disks.
@@ -42,8 +42,8 @@ from kraftjbod.storage.vfs import Vfs
 from tests.sim.search.cluster_view import ClusterView
 from tests.sim.search.ledgers.ledger import Ledger, Reign
 from tests.sim.search.ledgers.topic_ledger import TopicLedger
-from tests.sim.search.metadata_laws import MetadataLaws
-from tests.sim.search.session_laws import SessionLaws
+from tests.sim.search.metadata_invariants import MetadataInvariants
+from tests.sim.search.session_invariants import SessionInvariants
 
 _INTERVAL_S: Final = 0.1
 #: Short, because a replica that joined an in-sync set too early soon catches up.
@@ -64,7 +64,7 @@ class Copy(NamedTuple):
     start: int
 
 
-class LawWatch:
+class InvariantWatch:
     """:param found: called with one sentence for each violation."""
 
     def __init__(
@@ -86,10 +86,10 @@ class LawWatch:
         self._is_metadata_lost = is_metadata_lost
         self._report = found
         self._said: set[str] = set()
-        self.metadata = MetadataLaws(min_isr, loose=loose)
-        self._sessions = SessionLaws(view, found=found)
+        self.metadata = MetadataInvariants(min_isr, loose=loose)
+        self._sessions = SessionInvariants(view, found=found)
         #: The topics that each broker knew at the last check.
-        self._heard_of: dict[int, frozenset[TopicId]] = {}
+        self._known_topics: dict[int, frozenset[TopicId]] = {}
         #: By topic and partition: leader epoch, leader, and the time of its first appearance.
         self._reigns: dict[tuple[str, int], tuple[int, Reign]] = {}
         #: Leader by partition and epoch, as brokers report it.
@@ -114,7 +114,7 @@ class LawWatch:
         self._look_closely()
         if self._keeps_promise:
             self._deleted_stays_so()
-            self._topics_are_as_told()
+            self._check_known_topics()
 
     def _look_closely(self) -> None:
         """Check the invariants that hold right after a decision."""
@@ -134,18 +134,18 @@ class LawWatch:
         if self._is_metadata_lost():
             self._takes_no_other_metadata()
             return
-        laws = self.metadata
-        for entry in self._view.entries_from(laws.state.offset + 1):
+        invariants = self.metadata
+        for entry in self._view.entries_from(invariants.state.offset + 1):
             records = decode_entry(entry.payload) if entry.kind is EntryKind.DATA else ()
-            for finding in laws.take(records, offset=entry.offset, epoch=entry.term):
+            for finding in invariants.take(records, offset=entry.offset, epoch=entry.term):
                 self._found(finding, finding)
-        later = self._view.state_after(laws.state.offset)
-        for finding in () if later is None else laws.go_on_from(later):
+        later = self._view.state_after(invariants.state.offset)
+        for finding in () if later is None else invariants.continue_from(later):
             self._found(finding, finding)
-        self._note_reigns(laws.state)
+        self._note_reigns(invariants.state)
         for broker_id in self._view.broker_ids:
             if (its := self._view.state_of(broker_id)) is not None:
-                self._heard_of[broker_id] = frozenset(its.topics)
+                self._known_topics[broker_id] = frozenset(its.topics)
 
     def _note_reigns(self, state: MetadataState) -> None:
         for name, partition in self._ledger.loose:
@@ -165,8 +165,8 @@ class LawWatch:
             if its is None or not self._view.is_serving(broker_id):
                 continue
             # It may not have replayed the latest decisions.
-            note_metadata_log_id = self._heard_of.get(broker_id, frozenset())
-            known = {topic.name for one, topic in lasting.items() if one in note_metadata_log_id}
+            known_ids = self._known_topics.get(broker_id, frozenset())
+            known = {topic.name for one, topic in lasting.items() if one in known_ids}
             if missing := known - {topic.name for topic in its.topics.values()}:
                 self._found(
                     f"other metadata {broker_id}",
@@ -228,7 +228,7 @@ class LawWatch:
                 sentence = f"{wrong} (leader {registration.leader} in epoch {epoch})"
                 self._found(f"start {key} {tp.partition} {epoch}", sentence)
 
-    def _topics_are_as_told(self) -> None:
+    def _check_known_topics(self) -> None:
         state = self._view.decided()
         if state is not None:
             counts = {topic_id: len(one.partitions) for topic_id, one in state.topics.items()}

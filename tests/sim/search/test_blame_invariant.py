@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from tests.sim.search.blame_law import is_blamed
+from tests.sim.search.blame_invariant import is_blamed
 from tests.sim.search.faults.schedule import Fault, Kind
 
 _EIO = Fault(number=1, at_ms=0, kind=Kind.EIO, broker=2, dir=1, other=3, for_ms=100, choice=7)

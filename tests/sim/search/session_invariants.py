@@ -1,4 +1,4 @@
-"""``SessionLaws``: no broker is deposed while it believes that no other broker can lead.
+"""``SessionInvariants``: no broker is deposed while it believes that no other broker can lead.
 
 The answer to a heartbeat says for how long no other broker leads this broker's partitions. A
 controller of an earlier term may also answer until its lease is over, so the next controller waits
@@ -18,7 +18,7 @@ from kraftjbod.metadata.state import MetadataState
 from tests.sim.search.cluster_view import BrokerSession, ClusterView
 
 
-class SessionLaws:
+class SessionInvariants:
     """:param found: called with one sentence per broker and incarnation that was deposed early."""
 
     def __init__(self, view: ClusterView, *, found: Callable[[str], None]) -> None:

@@ -1,4 +1,4 @@
-"""``OffsetLaws``: which answers of ListOffsets a partition's acknowledged records allow.
+"""``OffsetInvariants``: which answers of ListOffsets a partition's acknowledged records allow.
 
 * An answer without an error names an offset for the earliest and the latest one, never -1.
 * The largest timestamp is at least that of each acknowledged record that is left. While the newest
@@ -9,9 +9,9 @@
   goes back within one leader epoch, and never before an acknowledged deletion. The next leader may
   start earlier: a deletion without an answer, or retention, may have reached the former one alone.
 
-A leader that was replaced and has not heard of that may give an earlier answer, as in Kafka. So the
-laws about later records hold for an answer in the newest leader epoch (``is_newest``). The other
-laws hold for all answers.
+A replaced leader that does not know its successor may give an earlier answer, as in Kafka. So the
+invariants about later records hold for an answer in the newest leader epoch (``is_newest``). The
+other invariants hold for all answers.
 """
 
 from __future__ import annotations
@@ -74,11 +74,11 @@ class Known:
 
     @property
     def needs_start(self) -> bool:
-        """Whether :meth:`OffsetLaws.judge` needs the log start, which the asker asks next."""
+        """Whether :meth:`OffsetInvariants.judge` needs the log start, which the asker asks next."""
         return bool(self.records) and self.question.timestamp not in (LATEST, *_STARTS)
 
 
-class OffsetLaws:
+class OffsetInvariants:
     """Call :meth:`before` when a question is sent, and :meth:`judge` with its answer."""
 
     def __init__(self, ledger: Ledger) -> None:

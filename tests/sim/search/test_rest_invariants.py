@@ -8,7 +8,7 @@ from kraftjbod.testing.simulation.memory_file import MemFile
 from kraftjbod.testing.simulation.memory_vfs import MemVfs
 from kraftjbod.testing.simulation.simulated_cluster import SimulatedCluster
 from tests.sim.search.cluster_view import ClusterView
-from tests.sim.search.rest_laws import left_open, unfinished
+from tests.sim.search.rest_invariants import left_open, unfinished
 
 _TP = TopicPartition("t", 0)
 

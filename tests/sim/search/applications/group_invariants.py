@@ -1,4 +1,4 @@
-"""``GroupLaws``: invariants of a consumer group and its commits, as its members see them.
+"""``GroupInvariants``: invariants of a consumer group and its commits, as its members see them.
 
 * A generation assigns a partition to at most one member, and a member sees rising generations.
 * A member that takes over a partition finds the last acknowledged commit of an earlier generation,
@@ -25,7 +25,7 @@ from kraftjbod.core.errors import ErrorCode
 class Fate(StrEnum):
     """Outcome of a commit."""
 
-    ON_ITS_WAY = "not answered"
+    UNANSWERED = "not answered"
     ACKNOWLEDGED = "acknowledged"
     REFUSED = "refused"
 
@@ -40,10 +40,10 @@ class Commit:
     member: str
     is_late: bool = False
     """A member knew a later generation before the commit was sent."""
-    fate: Fate = Fate.ON_ITS_WAY
+    fate: Fate = Fate.UNANSWERED
 
 
-class GroupLaws:
+class GroupInvariants:
     """Members report what they receive and do; methods return the violation or an empty text."""
 
     def __init__(self, *, is_by_partition: bool = False) -> None:
@@ -116,7 +116,7 @@ class GroupLaws:
         for commit in earlier:
             if commit.fate is Fate.ACKNOWLEDGED:
                 allowed = {commit.offset}
-            elif commit.fate is Fate.ON_ITS_WAY:
+            elif commit.fate is Fate.UNANSWERED:
                 allowed.add(commit.offset)
         allowed |= {one.offset for one in self._commits[partition] if one.generation > generation}
         if offset in allowed:

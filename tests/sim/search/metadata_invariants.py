@@ -14,7 +14,7 @@ from kraftjbod.metadata.registrations import BrokerRegistration, PartitionRegist
 from kraftjbod.metadata.state import MetadataDelta, MetadataState
 
 
-class MetadataLaws:
+class MetadataInvariants:
     """Replays a metadata log entry by entry, and judges each."""
 
     def __init__(
@@ -59,7 +59,7 @@ class MetadataLaws:
             if (level := self.state.features.get(feature.name, 0)) > feature.highest
         ]
 
-    def go_on_from(self, state: MetadataState) -> list[str]:
+    def continue_from(self, state: MetadataState) -> list[str]:
         """Continue from ``state``, since the entries before it are only in a snapshot."""
         self.state = state.copy()
         findings: list[str] = []
@@ -144,7 +144,7 @@ def _illegal(name: str, one: PartitionRegistration, min_isr: int) -> list[str]:
     isr, elr = set(one.isr), set(one.elr)
     return [
         f"{name}: {what}: {one}"
-        for what, is_so in (
+        for what, is_violated in (
             ("replicas twice", len(replicas) != len(one.replicas)),
             ("in-sync twice", len(isr) != len(one.isr)),
             ("in-sync and no replica", not isr <= replicas),
@@ -153,12 +153,12 @@ def _illegal(name: str, one: PartitionRegistration, min_isr: int) -> list[str]:
             ("eligible beside enough in sync", bool(elr) and len(isr) >= min_isr),
             ("leader not in sync", one.leader != NO_LEADER and one.leader not in isr),
             ("no leader, though some are in sync", one.leader == NO_LEADER and bool(isr)),
-            ("nobody is known to hold it", not (isr or elr or one.last_known_elr)),
+            ("no replica is known to hold it", not (isr or elr or one.last_known_elr)),
             ("directories", len(one.directories) != len(one.replicas)),
             ("adding no replica", not set(one.adding_replicas) <= replicas),
             ("removing no replica", not set(one.removing_replicas) <= replicas),
         )
-        if is_so
+        if is_violated
     ]
 
 

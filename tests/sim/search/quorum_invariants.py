@@ -1,4 +1,4 @@
-"""``QuorumLaws``: invariants of several controllers, checked every few milliseconds.
+"""``QuorumInvariants``: invariants of several controllers, checked every few milliseconds.
 
 * An entry that one controller has committed, all controllers commit at the same offset, and every
   later leader holds it.
@@ -49,7 +49,7 @@ _MOST_RISE: Final = 1
 _SLOWEST_CLOCK: Final = 1.25
 
 
-class QuorumLaws:
+class QuorumInvariants:
     """:param found: called with one sentence for each violation."""
 
     def __init__(self, view: ClusterView, *, found: Callable[[str], None]) -> None:
