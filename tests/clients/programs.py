@@ -176,12 +176,12 @@ def java(main: str, *options: str) -> list[str]:
     out = BUILT / "java"
     jars = HERE / "java/jars.txt"
     with _one_at_a_time():
-        made_of = out / "jars.txt"
-        if not made_of.exists() or made_of.read_bytes() != jars.read_bytes():
+        fetched_list = out / "jars.txt"
+        if not fetched_list.exists() or fetched_list.read_bytes() != jars.read_bytes():
             shutil.rmtree(out, ignore_errors=True)
             out.mkdir()
             _fetch_jars(command, jars, out)
-            shutil.copy(jars, made_of)
+            shutil.copy(jars, fetched_list)
         # Compiled each time: that takes a second or two.
         sources = sorted(each.name for each in (HERE / "java").glob("*.java"))
         _build([javac, "-cp", f"{out}/*", "-d", str(out), *sources], HERE / "java")
@@ -201,12 +201,12 @@ def kafka() -> Path:
     out = BUILT / "kafka"
     listed = HERE / "java/kafka_jars.txt"
     with _one_at_a_time():
-        made_of = out / "jars.txt"
-        if not made_of.exists() or made_of.read_bytes() != listed.read_bytes():
+        fetched_list = out / "jars.txt"
+        if not fetched_list.exists() or fetched_list.read_bytes() != listed.read_bytes():
             shutil.rmtree(out, ignore_errors=True)
             out.mkdir()
             _fetch_jars(command, listed, out)
-            shutil.copy(listed, made_of)
+            shutil.copy(listed, fetched_list)
     return out
 
 

@@ -1,7 +1,7 @@
 """A Spark standalone cluster of real processes: a master and workers on the loopback address.
 
 Its executors have a separate Python environment, with our packages but without ``kraftjbod``: they
-have only what is shipped to them."""
+only have the files that Spark ships to them."""
 
 from __future__ import annotations
 

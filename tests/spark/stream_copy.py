@@ -1,6 +1,6 @@
 """Numbered records, a streaming query that copies them by our source and sink, and its judge.
 
-``python -m tests.spark.stream_copy`` is the query as a driver of its own, to be killed::
+``python -m tests.spark.stream_copy`` runs the query in a separate process, which a test kills::
 
     stream_copy BOOTSTRAP FROM TO CHECKPOINT [--master URL] [--conf KEY=VALUE ...]
 """

@@ -89,7 +89,7 @@ class InvariantWatch:
         self.metadata = MetadataInvariants(min_isr, loose=loose)
         self._sessions = SessionInvariants(view, found=found)
         #: The topics that each broker knew at the last check.
-        self._known_topics: dict[int, frozenset[TopicId]] = {}
+        self._replayed_topics: dict[int, frozenset[TopicId]] = {}
         #: By topic and partition: leader epoch, leader, and the time of its first appearance.
         self._reigns: dict[tuple[str, int], tuple[int, Reign]] = {}
         #: Leader by partition and epoch, as brokers report it.
@@ -145,7 +145,7 @@ class InvariantWatch:
         self._note_reigns(invariants.state)
         for broker_id in self._view.broker_ids:
             if (its := self._view.state_of(broker_id)) is not None:
-                self._known_topics[broker_id] = frozenset(its.topics)
+                self._replayed_topics[broker_id] = frozenset(its.topics)
 
     def _note_reigns(self, state: MetadataState) -> None:
         for name, partition in self._ledger.loose:
@@ -165,7 +165,7 @@ class InvariantWatch:
             if its is None or not self._view.is_serving(broker_id):
                 continue
             # It may not have replayed the latest decisions.
-            known_ids = self._known_topics.get(broker_id, frozenset())
+            known_ids = self._replayed_topics.get(broker_id, frozenset())
             known = {topic.name for one, topic in lasting.items() if one in known_ids}
             if missing := known - {topic.name for topic in its.topics.values()}:
                 self._found(

@@ -47,23 +47,23 @@ def test_audit_after_dead_disk_and_killed_broker_finds_nothing_missing(
     cluster = make_cluster(brokers=3, dirs=3, config=SHORT_SESSIONS)
     cluster.create_topic("t", partitions=PARTITIONS, replication_factor=3, min_insync_replicas=2)
 
-    def goes_on() -> None:
+    def require_progress() -> None:
         before = load.acked_by_partition()
         cluster.wait("load", lambda: load.flowed_since(before, 20), explain=load.explain)
 
     with Load(cluster.bootstrap, "t", PARTITIONS) as load:
-        goes_on()
+        require_progress()
         with mounts.closed_to_owner(str(cluster.local.dir_path(2, 1))):
             cluster.wait_event(cluster.brokers[2], "log_dir_offline")
-            goes_on()
+            require_progress()
         cluster.stop_daemon(cluster.brokers[2])
         cluster.start_daemon(cluster.brokers[2])
         cluster.wait_whole("t")
         cluster.brokers[3].kill()
-        goes_on()
+        require_progress()
         cluster.start_daemon(cluster.brokers[3])
         cluster.wait_whole("t")
-        goes_on()
+        require_progress()
         load.stop()
     written = load.write_acknowledged(tmp_path / "acknowledged.jsonl")
     printed = audit(

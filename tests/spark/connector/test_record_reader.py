@@ -228,9 +228,11 @@ def test_reader_without_records_ends_with_a_timeout(cluster: Cluster) -> None:
     with pytest.raises(RequestTimedOutError) as caught:
         offsets(reader(cluster, "short", 5, 11, poll_timeout_ms=1000).batches())
     assert "short-0 offsets 5 to 11: no record at offset 10 for 1 s" in str(caught.value)
-    nobody = reader(cluster, "short", 0, 1, poll_timeout_ms=1000, bootstrap_servers="127.0.0.1:1")
+    unreachable = reader(
+        cluster, "short", 0, 1, poll_timeout_ms=1000, bootstrap_servers="127.0.0.1:1"
+    )
     with pytest.raises(RequestTimedOutError, match=r"127\.0\.0\.1:1"):
-        offsets(nobody.batches())
+        offsets(unreachable.batches())
 
 
 def test_reader_of_time_outside_sparks_range_names_the_column(cluster: Cluster) -> None:

@@ -118,9 +118,9 @@ def test_writer_of_record_too_large_for_the_topic_is_refused(cluster: Cluster) -
 
 
 def test_writer_without_reachable_broker_fails_after_the_delivery_timeout() -> None:
-    nobody = {"bootstrap.servers": "127.0.0.1:1", "delivery.timeout.ms": "1000"}
+    unreachable = {"bootstrap.servers": "127.0.0.1:1", "delivery.timeout.ms": "1000"}
     with pytest.raises(WriteError, match=r"no broker of 127\.0\.0\.1:1 knows topic t: .*refused"):
-        RecordWriter(nobody).write([row("t", b"x")])
+        RecordWriter(unreachable).write([row("t", b"x")])
 
 
 def test_writer_without_acknowledgements_fails(make_cluster: MakeCluster) -> None:

@@ -426,7 +426,7 @@ def test_source_stream_waits_for_its_minimum_up_to_the_maximum_delay(
     assert numbers(hasty.batch() or []) == [8]
 
 
-# --- what is lost --------------------------------------------------------------------------------
+# --- lost records -------------------------------------------------------------------------------
 
 
 def streams_of(cluster: Cluster, topic: str, done: int) -> tuple[Stream, Stream]:
@@ -454,7 +454,7 @@ def test_source_stream_reports_trimmed_records(cluster: Cluster, topic: str) -> 
     assert numbers(easy.batch() or []) == [15, 16, 17, 18, 19]
 
 
-def make_anew(cluster: Cluster, topic: str, records: int) -> None:
+def recreate_topic(cluster: Cluster, topic: str, records: int) -> None:
     live.delete_topic(cluster.bootstrap, topic)
     cluster.wait(
         "the topic to be gone",
@@ -471,7 +471,7 @@ def test_source_stream_reports_a_recreated_topic(
     """Also a topic with as many records as the old one, or more."""
     live.write(cluster.bootstrap, topic, live.values(10))
     strict, easy = streams_of(cluster, topic, 10)
-    make_anew(cluster, topic, records)
+    recreate_topic(cluster, topic, records)
     with pytest.raises(DataLossError, match=f"topic {topic} was deleted and recreated"):
         strict.batch()
     found = [row for batch in read_all(easy) for row in batch]
@@ -628,7 +628,7 @@ def test_source_query_that_fails_reports_the_loss(
     options = {"subscribe": topic, "startingOffsets": "earliest"}
     live.write(cluster.bootstrap, topic, live.values(5))
     run_to_end(session, cluster.bootstrap, tmp_path, **options)
-    make_anew(cluster, topic, 7)
+    recreate_topic(cluster, topic, 7)
     with pytest.raises(PySparkException, match=f"topic {topic} was deleted and recreated"):
         run_to_end(session, cluster.bootstrap, tmp_path, **options)
     run_to_end(session, cluster.bootstrap, tmp_path, **options, failOnDataLoss="false")

@@ -87,7 +87,7 @@ def test_limits_take_the_best_moves_and_no_half_swaps(spark: SparkSession) -> No
     assert kept(3, None) == [3, 4], "one half of a swap"
     assert kept(1, None) == [4], "a swap is two"
     assert kept(4, None) == [1, 2, 3, 4]
-    assert kept(None, 30) == [1, 2, 3], "what is larger than all does not count"
+    assert kept(None, 30) == [1, 2, 3], "a replica larger than the limit is ignored"
     assert kept(1, 40) == [3]
 
     def of_a_swap(most_bytes: int) -> list[int]:

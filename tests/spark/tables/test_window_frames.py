@@ -41,8 +41,8 @@ def on_broker(broker_id: int, said: list[Sample]) -> list[Sample]:
 OFFLINE: Final = log_dir(
     state="offline", since_ms=5, total_bytes=0, free_bytes=0, io_bounds_ms=(), io_counts=()
 )
-#: What a directory says, and its windows: start, appended bytes per second, samples. Each case is
-#: a directory of its own, and all are looked at together.
+#: Samples of a directory, and the expected windows: start, appended bytes per second, samples.
+#: Each case is another directory, and one test summarizes all.
 CASES: Final[dict[str, tuple[list[Sample], list[tuple[Any, ...]]]]] = {
     # 400 bytes in 40 s; then 600 over the edge and 400 more, in 60 s.
     "growth over an edge counts once, in the later window": (
@@ -50,23 +50,23 @@ CASES: Final[dict[str, tuple[list[Sample], list[tuple[Any, ...]]]]] = {
         [(0, 10.0, 2), (60, 1000 / 60, 2)],
     ),
     "one sample has no rate": ([appended(10, 500)], [(0, None, 1)]),
-    "after a window of silence a directory begins anew": (
+    "after a window without samples the counters start again": (
         [appended(10, 0), appended(130, 9000), appended(140, 9100)],
         [(0, None, 1), (120, 10.0, 2)],
     ),
-    "another incarnation has grown by what it shows": (
+    "another incarnation has grown by its whole counter": (
         [appended(0, 1000), appended(10, 2000), appended(20, 300, incarnation="second")],
         [(0, (1000 + 300) / 20, 3)],
     ),
-    "so has a directory that came back": (
+    "and so has a directory that came back": (
         [appended(0, 1000), appended(10, 2000), appended(20, 300, since_ms=99)],
         [(0, (1000 + 300) / 20, 3)],
     ),
-    "so has a counter that shows less": (
+    "and so has a directory whose counter decreased": (
         [appended(0, 1000), appended(10, 2000), appended(20, 300)],
         [(0, (1000 + 300) / 20, 3)],
     ),
-    "one that began anew may show more than before": (
+    "a restarted counter may be greater than before": (
         [appended(0, 1000), appended(10, 4000, incarnation="second")],
         [(0, 400.0, 2)],
     ),

@@ -44,7 +44,7 @@ GROWING: Final = every_10_s([(10 + n) * GIB for n in range(5)])
 OFFLINE: Final = every_10_s([0] * 3, 5, state="offline", total_bytes=0, free_bytes=0)
 # One directory each, all in one forecast.
 CASES: Final = {
-    "stands still": every_10_s([5 * GIB] * 5),
+    "constant": every_10_s([5 * GIB] * 5),
     "empties": every_10_s([(9 - n) * GIB for n in range(5)]),
     "slow": every_10_s([10 * GIB + n for n in range(10)]),
     "one sample": every_10_s([0]),
@@ -109,7 +109,7 @@ def test_forecast_of_exact_line_has_the_exact_time(spark: SparkSession) -> None:
 
 
 @pytest.mark.parametrize(
-    ("case", "growth"), [("stands still", 0), ("empties", -GIB / 10), ("slow", 0.1)]
+    ("case", "growth"), [("constant", 0), ("empties", -GIB / 10), ("slow", 0.1)]
 )
 def test_forecast_without_growth_or_beyond_the_horizon_has_no_time(
     forecasts: Forecasts, case: str, growth: float
@@ -165,7 +165,7 @@ def test_forecast_of_repeated_retention_has_no_growth(forecasts: Forecasts) -> N
 
 def test_forecast_of_offline_directory_is_its_last_one(forecasts: Forecasts) -> None:
     assert forecasts["growing, then offline"] == forecasts["growing"]
-    assert "offline" not in forecasts, "nobody knows its bytes"
+    assert "offline" not in forecasts, "its bytes are unknown"
 
 
 def test_forecast_counts_duplicate_samples_once(forecasts: Forecasts) -> None:

@@ -50,8 +50,8 @@ REPLICAS = [
     *(of(10 * n, 1, "moved", 500) for n in range(6)),
     *(of(10 * n, 2, "moved", min(500, 200 * (n - 3))) for n in range(4, 11)),
     *(of(10 * n, 1, "deleted", 70) for n in range(4)),
-    *(of(10 * n, 1, "anew", 70) for n in range(4)),
-    *(of(10 * n, 1, "anew", 20 * (n - 6), topic_id="second") for n in range(6, 11)),
+    *(of(10 * n, 1, "recreated", 70) for n in range(4)),
+    *(of(10 * n, 1, "recreated", 20 * (n - 6), topic_id="second") for n in range(6, 11)),
     # The round is read up to here, with one duplicate record.
     of(100, 2, "moved", 500),
     of(50, 2, "steady", 140, 50),
@@ -64,7 +64,7 @@ def test_growth_is_per_topic_broker_and_directory(spark: SparkSession) -> None:
     expected = [
         ("topic", "steady", 390, 2, 2.0, 2.0),
         ("topic", "moved", 500, 1, 0.0, 0.0),
-        ("topic", "anew", 80, 1, (80 - 70) / 100, 0.0),
+        ("topic", "recreated", 80, 1, (80 - 70) / 100, 0.0),
         ("topic", "half-read", 8, 1, None, None),
         ("broker", "1", 1600, 3, 6.0, 6.0),
         ("broker", "2", 400, 1, None, None),
@@ -91,7 +91,7 @@ def test_skew_is_per_broker_cluster_and_topic(spark: SparkSession) -> None:
         ("cluster", "cluster", 2, 1000.0, 1600, 400, 1.6),
         ("topic", "steady", 2, 195.0, 200, 190, 200 / 195),
         ("topic", "moved", 1, 500.0, 500, 500, 1.0),
-        ("topic", "anew", 1, 80.0, 80, 80, 1.0),
+        ("topic", "recreated", 1, 80.0, 80, 80, 1.0),
         ("topic", "half-read", 1, 8.0, 8, 8, 1.0),
     ]
     assertDataFrameEqual(skew(dirs, replicas, 60), spark.createDataFrame(expected, SKEW))

@@ -300,7 +300,7 @@ def wait_sent(
         consumer.close()
 
 
-# --- the job in a process of its own --------------------------------------------------------------
+# --- the job in a separate process ---------------------------------------------------------------
 
 
 class continuous:
@@ -336,9 +336,9 @@ def generations(folder: Path, table: str) -> int:
     return max((int(path.parent.name.removeprefix("generation=")) for path in complete), default=0)
 
 
-def wait(is_so: Callable[[], bool], job: subprocess.Popen[str]) -> None:
+def wait(condition: Callable[[], bool], job: subprocess.Popen[str]) -> None:
     deadline = time.monotonic() + LONGEST_S
-    while not is_so():
+    while not condition():
         if job.poll() is not None:
             assert job.stdout is not None
             raise AssertionError(f"the job ended with {job.returncode}: {job.stdout.read()}")

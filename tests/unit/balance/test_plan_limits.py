@@ -75,7 +75,7 @@ def test_limit_drops_moves_that_depend_on_a_dropped_one() -> None:
     assert made([too_large, move(1, "bc", 10), move(2, "cd", 10)], 100) == []
     assert made([too_large, move(1, "bc", 10), move(2, "dc", 10)], 100) == [2]
     drain = [move(0, "ab", 900, Tier.DRAIN), move(1, "ab", 10, Tier.DRAIN)]
-    assert made(drain, 100) == [1], "what has to leave leaves as far as it can"
+    assert made(drain, 100) == [1], "a drain moves as many replicas as the limit allows"
 
 
 def test_limit_ends_at_first_move_that_exceeds_the_bytes() -> None:

@@ -64,7 +64,7 @@ def moved_bytes(replicas: Sequence[ReplicaLoad], plan: DirPlan) -> int:
             45,
         ),
         (
-            "what is too large for any gap is swapped",
+            "a replica that is too large for any gap is swapped",
             [disk(), disk()],
             [*held(0, 100, 100), *held(1, 60, 60)],
             [160, 160],
@@ -100,7 +100,7 @@ def moved_bytes(replicas: Sequence[ReplicaLoad], plan: DirPlan) -> int:
             60,
         ),
         (
-            "what comes from elsewhere gets a place",
+            "a replica from another broker gets a place",
             [disk(), disk()],
             [*held(None, 40), *held(0, 50), *held(1, 10)],
             [50, 50],

@@ -157,7 +157,7 @@ async def test_health_of_active_controller_and_its_followers_is_ok() -> None:
         assert (await invoke(main, "--controller", address)).exit_code == 0
         standby.answer = _standby(100, "another disk than before")
         done = await invoke(main, "--controller", address)
-        assert done.exit_code == 1, "it knows who leads, and is given nothing"
+        assert done.exit_code == 1, "it knows the leader, but receives nothing from it"
         assert "the active one, 100, refuses it: another disk than before" in done.stderr
 
 

@@ -49,7 +49,7 @@ class Node:
         """
         ids = (9,) if quorum is None else (1, 2, 3)
         self.clock = ManualClock()
-        self.nobody_listens = False
+        self.has_no_listener = False
         self.metrics = Metrics()
         self.log_dir = open_dir(vfs, clock=self.clock, reserve_bytes=reserve_bytes)
         self.managers = ControlManagers(
@@ -101,7 +101,7 @@ class Node:
         return self.controller.driver
 
     async def is_refused(self, host: str, port: int) -> bool:
-        return (host, port) == ("h", 1) and self.nobody_listens
+        return (host, port) == ("h", 1) and self.has_no_listener
 
     async def register(
         self, dirs: str = "a", broker_id: BrokerId = ONE, incarnation: bytes = b"\0"

@@ -83,11 +83,11 @@ class Lives(RuleBasedStateMachine):
         name = "topic:t" if topic else "broker:"
         self.run(f"configure {name} set:min.insync.replicas={value}")
 
-    @rule(broker=BROKERS, wish=st.sampled_from(["", "", "", "want_fence", "want_shut_down"]))
-    def heartbeat(self, broker: int, wish: str) -> None:
+    @rule(broker=BROKERS, request=st.sampled_from(["", "", "", "want_fence", "want_shut_down"]))
+    def heartbeat(self, broker: int, request: str) -> None:
         registration = self.world.state.brokers.get(broker)
         lost = len(registration.offline_log_dirs) if registration else 0
-        self.run(f"heartbeat {broker} {wish} offline={','.join(DIRS[broker].split(',')[:lost])}")
+        self.run(f"heartbeat {broker} {request} offline={','.join(DIRS[broker].split(',')[:lost])}")
 
     @rule(broker=BROKERS, count=st.integers(1, 3))
     def lose_dirs(self, broker: int, count: int) -> None:

@@ -40,7 +40,7 @@ async def test_broker_with_closed_connection_is_fenced_before_its_session_ends(
 
 
 async def test_suspect_is_fenced_at_once_if_its_address_refuses_connections(node: Node) -> None:
-    node.nobody_listens = True
+    node.has_no_listener = True
     await node.heartbeat(await node.register(), connection=5)
     await asyncio.sleep(0)
     assert not node.managers.state.brokers[ONE].fenced, "no suspect"

@@ -24,7 +24,7 @@ def test_version_without_checkout_is_that_of_the_installed_package(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     installed = installed_version("kraftjbod")
-    for project in (tmp_path / "nowhere", tmp_path / "somebody's.toml"):
+    for project in (tmp_path / "nowhere", tmp_path / "other.toml"):
         monkeypatch.setattr(version, "PROJECT", project)
         assert version.package_version() == installed
         project.write_text('[project]\nname = "other"\nversion = "99"\n')

@@ -10,7 +10,7 @@ import pytest
 from kraftjbod.core.errors import KafkaStorageError
 from kraftjbod.daemon.parts import Part, PartList
 
-NAMES = ("disk", "log", "door")
+NAMES = ("disk", "log", "server")
 
 
 class Diary:
@@ -80,7 +80,7 @@ async def test_cancelled_start_closes_parts_that_were_started() -> None:
 
 @pytest.mark.parametrize("is_error", [True, False], ids=["lost", "in order"])
 async def test_part_that_ends_during_start_ends_the_start(is_error: bool) -> None:
-    diary = Diary(start_door=lambda: asyncio.get_running_loop().create_future())
+    diary = Diary(start_server=lambda: asyncio.get_running_loop().create_future())
     starting = asyncio.create_task(diary.parts.start())
     while len(diary.notes) < 3:
         await asyncio.sleep(0)
@@ -93,7 +93,7 @@ async def test_part_that_ends_during_start_ends_the_start(is_error: bool) -> Non
         await starting
     assert (diary.parts.failure is not None) == is_error
     await diary.parts.close()
-    assert diary.notes[3:] == ["close door", "close log", "close disk"]
+    assert diary.notes[3:] == ["close server", "close log", "close disk"]
 
 
 async def test_part_that_fails_while_serving_ends_wait_failed() -> None:
@@ -107,12 +107,12 @@ async def test_part_that_fails_while_serving_ends_wait_failed() -> None:
 
 
 async def test_close_continues_after_a_part_fails_to_close() -> None:
-    diary = Diary(close_door=fail, close_log=fail)
+    diary = Diary(close_server=fail, close_log=fail)
     await diary.parts.start()
     with pytest.raises(KafkaStorageError, match="gone") as caught:
         await diary.parts.close()
-    assert diary.notes[3:] == ["close door", "close log", "close disk"]
-    assert caught.value.__notes__[0] == "while door was closed"
+    assert diary.notes[3:] == ["close server", "close log", "close disk"]
+    assert caught.value.__notes__[0] == "while server was closed"
     assert "log" in caught.value.__notes__[1]
 
 
@@ -122,4 +122,4 @@ async def test_close_can_be_interrupted_by_the_callers_timeout() -> None:
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.05):
             await diary.parts.close()
-    assert diary.notes[3:] == ["close door", "close log"]
+    assert diary.notes[3:] == ["close server", "close log"]

@@ -22,7 +22,7 @@ def test_outcome_has_a_complaint_for_each_kind_of_defect() -> None:
     for what in ("lost", "twice", "out_of_order", "changed", "misplaced"):
         parts = [partition(n, gap=Gap(101.0, 101.1), **{what: 2}) for n in (0, 1)]
         assert outcome(*parts).complaints == [f"4 records {what.replace('_', ' ')}"]
-    assert outcome(problems=["partition 3: gave up"]).complaints == ["partition 3: gave up"]
+    assert outcome(problems=["partition 3: failed"]).complaints == ["partition 3: failed"]
 
 
 def test_report_document_counts_milliseconds_from_the_beginning() -> None:

@@ -43,11 +43,11 @@ def test_print_summary_shows_verdicts_complaints_and_left_out_scenarios() -> Non
     out = console()
     print_summary(
         out,
-        [outcome(), outcome(problems=["partition 3: gave up"], scenario="full-disk")],
+        [outcome(), outcome(problems=["partition 3: failed"], scenario="full-disk")],
         [LeftOut(scenario="hung-disk", reason="mounting needs root")],
     )
     rows = [" ".join(line.split()) for line in reported(out).splitlines()]
     assert "dead-disk 500 ms 1000 ms 1,000 0 good" in rows
     assert "full-disk 500 ms 1000 ms 1,000 0 not good" in rows
-    assert "full-disk: partition 3: gave up" in rows
+    assert "full-disk: partition 3: failed" in rows
     assert "hung-disk was left out: mounting needs root" in rows

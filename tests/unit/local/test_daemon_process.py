@@ -19,10 +19,11 @@ print('no json', flush=True)
 print('{"event": "half', end='', flush=True)
 time.sleep(600)
 """
-DEAF = "import signal, time; signal.signal(15, signal.SIG_IGN); print('deaf', flush=True);" + (
-    "time.sleep(600)"
+IGNORES_SIGTERM = (
+    "import signal, time; signal.signal(15, signal.SIG_IGN); print('ignoring', flush=True);"
+    + ("time.sleep(600)")
 )
-NOBODY = Privileges(description="as whoever runs the tests")
+UNPRIVILEGED = Privileges(description="as the user of the tests")
 
 
 def make(directory: Path, script: str, pid: int | None = None) -> DaemonProcess:
@@ -37,7 +38,7 @@ def make(directory: Path, script: str, pid: int | None = None) -> DaemonProcess:
         log_dirs=(),
     )
     command = (sys.executable, "-c", script)
-    return DaemonProcess(files, command=command, privileges=NOBODY, pid=pid)
+    return DaemonProcess(files, command=command, privileges=UNPRIVILEGED, pid=pid)
 
 
 @pytest.fixture
@@ -78,9 +79,9 @@ async def test_stop_ends_daemon_by_signal(talking: DaemonProcess) -> None:
 
 
 async def test_stop_kills_daemon_that_ignores_the_signal(tmp_path: Path) -> None:
-    daemon = make(tmp_path, DEAF)
+    daemon = make(tmp_path, IGNORES_SIGTERM)
     daemon.start()
-    wait_for(daemon, "deaf")
+    wait_for(daemon, "ignoring")
     assert not await daemon.stop(0.05)
     assert daemon.exit_code == -9
 

@@ -352,7 +352,7 @@ def test_encode_refuses_values_of_wrong_type_or_size() -> None:
 
 
 def test_api_versions_of_unknown_version_is_answered_in_version_0() -> None:
-    frame = b"\x00\x12\x00\x63\x00\x00\x00\x09\x00\x01x" + b"whatever it is by then"
+    frame = b"\x00\x12\x00\x63\x00\x00\x00\x09\x00\x01x" + b"an unknown body"
     header, body = codec.decode_request(frame)
     assert body is None
     answer = b"".join(codec.api_versions_response(header))[4:]

@@ -89,7 +89,7 @@ def test_unknown_error_code_in_envelope_becomes_unknown_server_error() -> None:
     ("api", "version"), [("NoSuchApi", 0), ("BrokerHeartbeat", 999), ("BrokerHeartbeat", -1)]
 )
 def test_unsupported_api_or_version_decodes_without_body(api: str, version: int) -> None:
-    incoming = decode_request(msgpack.packb([0, 4, api, version, {"whatever": 1}]))
+    incoming = decode_request(msgpack.packb([0, 4, api, version, {"a_field": 1}]))
     assert (incoming.correlation_id, incoming.api, incoming.body) == (4, api, None)
 
 

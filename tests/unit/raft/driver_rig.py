@@ -128,7 +128,7 @@ async def make_snapshot(node: Node) -> Snapshot:
 
 
 async def append_until_lost(node: Node) -> list[Proposal]:
-    """Append entries one by one, with some rolls and two snapshots, until the directory is lost."""
+    """Append single entries, with some rolls and two snapshots, until the directory is lost."""
     proposals: list[Proposal] = []
     for number in range(14):
         try:

@@ -49,7 +49,7 @@ async def test_raft_driver_isolated_leader_drops_uncommitted_entries(net: Net) -
     net.cut.clear()
     await until(lambda: old.payloads == [b"a", b"b"])
     assert old.resets == 1
-    assert new.driver.leads, "who comes back disturbs nobody"
+    assert new.driver.leads, "a voter that returns starts no election"
 
 
 async def test_raft_driver_reelected_leader_commits_its_uncommitted_entries(net: Net) -> None:

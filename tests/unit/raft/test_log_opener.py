@@ -55,7 +55,7 @@ async def test_log_opener_prefers_the_voters_of_a_snapshot_to_the_configuration(
     memory: MemVfs,
 ) -> None:
     assert await _opened(memory, THREE, named=NAMED) == THREE
-    assert set(await _opened(memory, ONE)) == set(NAMED), "whatever the files say now"
+    assert set(await _opened(memory, ONE)) == set(NAMED), "even if the files name others now"
 
 
 async def test_log_opener_refuses_other_voters_of_a_static_quorum(memory: MemVfs) -> None:

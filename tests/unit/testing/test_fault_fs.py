@@ -264,7 +264,7 @@ print(sorted(path.name for path in live.iterdir()), live.stat().st_dev == root.s
 
 
 # Runs a command as user 65534 in a mount namespace with a world-accessible /dev/fuse, as in Debian.
-AS_NOBODY = """
+AS_UNPRIVILEGED = """
 mknod "$1/fuse" c 10 229 && chmod 666 "$1/fuse" && mount --bind "$1/fuse" /dev/fuse || exit
 shift
 exec setpriv --reuid=65534 --regid=65534 --clear-groups env PYTHONDONTWRITEBYTECODE=1 "$@"
@@ -278,7 +278,7 @@ def test_unprivileged_user_mounts_through_the_helper(tmp_path: Path) -> None:
         pytest.skip("fusermount3 (package fuse3) is not installed setuid root here")
     as_user: list[str] = []
     if os.geteuid() == 0:
-        as_user = ["unshare", "--mount", "sh", "-c", AS_NOBODY, "sh", str(tmp_path)]
+        as_user = ["unshare", "--mount", "sh", "-c", AS_UNPRIVILEGED, "sh", str(tmp_path)]
     # The fault file system needs only the standard library.
     probe = "import kraftjbod.testing.fault_fs"
     for python in (sys.executable, "/usr/bin/python3"):
@@ -287,7 +287,7 @@ def test_unprivileged_user_mounts_through_the_helper(tmp_path: Path) -> None:
         if tried.returncode == 0:
             break
     else:
-        pytest.skip("nobody cannot read this code, or has no Python 3.11")
+        pytest.skip("user 65534 cannot read this code, or has no Python 3.11")
     with tempfile.TemporaryDirectory() as name:
         if as_user:
             os.chown(name, 65534, 65534)

@@ -1,4 +1,4 @@
-"""``second_chance``: repeated tests, in pytest runs of their own."""
+"""``second_chance``: repeated tests, in separate pytest runs."""
 
 from __future__ import annotations
 

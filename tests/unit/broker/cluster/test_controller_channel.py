@@ -377,13 +377,13 @@ async def test_on_control_lost_runs_only_for_the_control_connection() -> None:
         with pytest.raises((ConnectionLostError, RequestTimedOutError)):
             await other.call(ASK, timeout_ms=30)
     assert lost == [], "no control connection existed"
-    async with AsyncExitStack() as door:
-        await door.enter_async_context(serving(controller))
+    async with AsyncExitStack() as server:
+        await server.enter_async_context(serving(controller))
         async with channel_to(controller.voter()) as channel:
             channel.on_control_lost = lambda: lost.append(None)
             await channel.call(ASK, timeout_ms=PATIENT_MS)
             await channel.fetch_metadata(POLL)
-            await door.aclose()
+            await server.aclose()
             while not lost:
                 await asyncio.sleep(0)
     assert lost == [None], "the metadata connection and the channel closed as well"

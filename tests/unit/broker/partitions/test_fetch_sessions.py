@@ -151,7 +151,7 @@ class _OldestOnly(dict[int, FetchSession]):
 
 
 def test_opening_a_fetch_session_visits_no_sessions_of_other_followers() -> None:
-    """A broker can have ten thousand sessions, and followers open them one by one."""
+    """A broker can have ten thousand sessions, and followers open them in turn."""
     clock = ManualClock()
     sessions = sessions_of(clock, max_sessions=6, max_idle_ms=1_000)
     sessions._sessions = _OldestOnly()

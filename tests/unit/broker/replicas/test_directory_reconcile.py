@@ -131,7 +131,7 @@ ROWS: dict[str, Row] = {
     "online-dir-vanished-last-in-sync-reports-lost": (
         wanted(A, is_last=True), None, None, ALL_ONLINE, (Assign(directory_id=LOST_DIR),),
     ),
-    "online-dir-vanished-last-in-sync-reports-lost-whatever-the-operator-allows": (
+    "online-dir-vanished-last-in-sync-reports-lost-even-if-loss-is-allowed": (
         wanted(A, is_last=True, may_lose_records=True), None, None, ALL_ONLINE,
         (Assign(directory_id=LOST_DIR),),
     ),
@@ -231,7 +231,7 @@ ROWS: dict[str, Row] = {
         wanted(GONE, is_last=True, was_made=False), None, None, ALL_ONLINE,
         (Assign(directory_id=LOST_DIR),),
     ),
-    "empty-disk-last-in-sync-reports-lost-whatever-the-operator-allows": (
+    "empty-disk-last-in-sync-reports-lost-even-if-loss-is-allowed": (
         wanted(GONE, is_last=True, may_lose_records=True), None, None, ALL_ONLINE,
         (Assign(directory_id=LOST_DIR),),
     ),
@@ -272,7 +272,7 @@ ROWS: dict[str, Row] = {
     "future-alone-no-bad-dir-unassigned-in-isr-reports-lost": (
         wanted(UNASSIGNED_DIR), None, copy_in(B), ALL_ONLINE, (Assign(directory_id=LOST_DIR),),
     ),
-    "future-alone-no-bad-dir-last-in-sync-reports-lost-whatever-the-operator-allows": (
+    "future-alone-no-bad-dir-last-in-sync-reports-lost-even-if-loss-is-allowed": (
         wanted(GONE, is_last=True, may_lose_records=True), None, copy_in(B), ALL_ONLINE,
         (Assign(directory_id=LOST_DIR),),
     ),

@@ -178,14 +178,14 @@ class _Process:
     epoch: BrokerEpoch
     connections: list[ConnectionId] = field(default_factory=list)
     last_on: ConnectionId | None = None
-    last_heard_ms: int = 0
+    last_request_ms: int = 0
     until_ms: int = 0
     """End of the longest session that any controller announced."""
     cut_off_ms: int | None = None
     """Time at which the connection of its last contact closed."""
     is_reset: bool = False
     """Whether that connection was reset, which the broker may not know."""
-    is_heard: bool = True
+    is_known: bool = True
     """Whether the current controller has received a request of it."""
     is_probed: bool = False
     is_refused: bool = False
@@ -247,7 +247,7 @@ class _Brokers:
         able = [(b, p) for b, p in self.current.items() if p.connections]
         if able:
             broker_id, process = self.rng.choice(able)
-            self._heard(broker_id, process, self.rng.choice(process.connections))
+            self._touch(broker_id, process, self.rng.choice(process.connections))
 
     def close(self) -> None:
         """Close one connection of a current or former incarnation."""
@@ -277,12 +277,12 @@ class _Brokers:
             connection = ConnectionId(self.last_connection)
             process = _Process(BrokerEpoch(self.last_epoch), [connection])
             self.current[broker_id] = process
-            self._heard(broker_id, process, connection)
+            self._touch(broker_id, process, connection)
 
-    def _heard(self, broker_id: BrokerId, process: _Process, connection: ConnectionId) -> None:
+    def _touch(self, broker_id: BrokerId, process: _Process, connection: ConnectionId) -> None:
         self.heartbeats.touch(broker_id, process.epoch, self.now_ms, connection=connection)
         process.last_on, process.cut_off_ms = connection, None
-        process.last_heard_ms, process.is_heard = self.now_ms, True
+        process.last_request_ms, process.is_known = self.now_ms, True
         process.until_ms = max(process.until_ms, self.now_ms + SESSION_MS)
         process.is_probed = process.is_refused = process.is_reset = False
 
@@ -290,7 +290,7 @@ class _Brokers:
         """Start a controller with no connections, with all brokers unfenced."""
         for process in self.current.values():
             process.connections, process.last_on, process.cut_off_ms = [], None, None
-            process.last_heard_ms, process.is_heard = self.now_ms, False
+            process.last_request_ms, process.is_known = self.now_ms, False
             process.until_ms = self.now_ms + LIMIT_MS
             process.is_probed = process.is_refused = process.is_reset = False
         self.former.clear()
@@ -321,7 +321,7 @@ class _Brokers:
         return process is not None and (
             process.cut_off_ms is not None
             or process.is_reset
-            or (not process.is_heard and self.now_ms - process.last_heard_ms >= GRACE_MS)
+            or (not process.is_known and self.now_ms - process.last_request_ms >= GRACE_MS)
         )
 
     def _is_silent(self, process: _Process) -> bool:

@@ -205,14 +205,14 @@ async def test_follower_answers_fetch_metadata_with_committed_entries_only(
     assert [entry.offset for entry in answer.entries] == [0], "of two, one is committed"
     assert (answer.controller_id, answer.high_watermark) == (1, 0)
     assert await follower.is_refused(applied_metadata_offset=None), "only the active one would do"
-    assert await follower.is_refused(applied_metadata_offset=1), "who asks knows more"
+    assert await follower.is_refused(applied_metadata_offset=1), "the broker has a later offset"
     assert await follower.is_refused(metadata_log_id=Uuid(b"o" * 16)), "of another log"
     assert await follower.is_refused(fetch_offset=2)
     waiting = asyncio.create_task(follower.ask(fetch_offset=1))
     follower.hear(1, committed=1)
     assert [entry.offset for entry in (await waiting).entries] == [1]
     follower.hear(0, 7, committed=1, of_term=7)
-    assert await follower.is_refused(), "who leads lacks what is committed here"
+    assert await follower.is_refused(), "the leader lacks an entry that is committed here"
 
 
 async def test_follower_limits_the_wait_of_fetch_metadata(follower: Follower) -> None:

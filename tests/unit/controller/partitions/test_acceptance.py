@@ -195,9 +195,9 @@ class Replicas(RuleBasedStateMachine):
             self.run(f"register {broker} dirs={','.join(sorted(left + gone))} {name}")
             self.dirs[gone] = "well"
 
-    @rule(broker=BROKERS, wish=st.sampled_from(["", "", "want_fence", "want_shut_down"]))
-    def heartbeat(self, broker: int, wish: str) -> None:
-        self.send_heartbeat(broker, wish)
+    @rule(broker=BROKERS, request=st.sampled_from(["", "", "want_fence", "want_shut_down"]))
+    def heartbeat(self, broker: int, request: str) -> None:
+        self.send_heartbeat(broker, request)
 
     @rule(broker=BROKERS)
     def restart(self, broker: int) -> None:

@@ -204,7 +204,7 @@ def _many() -> m.CreateTopicsRequestRpc:
 
 
 async def _answered_meanwhile(node: Node, ask: Callable[[], Awaitable[object]]) -> None:
-    node.nobody_listens = True
+    node.has_no_listener = True
     led = node.managers.index.led_count(ONE)
     node.controller.connection_closed(ConnectionId(5))
     seen = {led}

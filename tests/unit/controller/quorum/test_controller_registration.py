@@ -54,7 +54,7 @@ class Rig:
         self.asked += 1
         await asyncio.sleep(0)
         if self.is_away:
-            raise NotControllerError("nobody leads")
+            raise NotControllerError("no leader")
         self.active.ask(request)
         if not self.lags:
             self.follow()

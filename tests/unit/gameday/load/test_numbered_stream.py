@@ -1,4 +1,4 @@
-"""``NumberedStream``: reproducible numbered records with keys of their own."""
+"""``NumberedStream``: reproducible numbered records with their own keys."""
 
 from __future__ import annotations
 

@@ -147,7 +147,7 @@ def test_damage_that_must_not_be_truncated_stops_the_start_without_changes(spoil
 def test_may_give_up_damaged_end_requires_that_other_voters_are_a_majority(voters: int) -> None:
     among = VoterSet.of_keys(map(node, range(1, voters + 1)))
     assert may_give_up(among, node(1)) == (voters >= 3)
-    assert not may_give_up(VoterSet(), node(1)), "of nobody"
+    assert not may_give_up(VoterSet(), node(1)), "no voters"
 
 
 @pytest.mark.parametrize("error", [EIO, ENOSPC])

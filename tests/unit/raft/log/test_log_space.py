@@ -53,7 +53,7 @@ async def test_log_space_of_a_directory_that_is_not_full_accepts_all_proposals(
 ) -> None:
     space = LogSpace(log_dir=log_dir, last_bytes=LAST)
     assert space.left_bytes is None
-    assert space.has(1 << 40), "nobody knows better"
+    assert space.has(1 << 40), "the limit is not known yet"
     await _check(memory, log_dir, 1500)
     assert space.left_bytes == 500
     assert not space.has(501)

@@ -35,7 +35,7 @@ def test_lone_voter_set_appends_the_single_voter_once(crashed_between: bool) -> 
     done = append_lone_voter_set(store, store.open(), NAMED, ALONE, 0)
     assert done.entries[-1].payload == ALONE.encode()
     assert done.hard_state == HardState(term=done.entries[-1].term)
-    assert done.hard_state.term == 5 + crashed_between, "nobody can have led it"
+    assert done.hard_state.term == 5 + crashed_between, "no replica can have led this term"
     store.close()
     store = opened()
     again = store.open()

@@ -115,7 +115,7 @@ async def test_snapshot_maker_unexpected_error_fails_only_its_snapshot(node: Nod
     with capture_logs() as events:
         node.driver.start_snapshot(0, 1, broken())
         await logged(events, "metadata_snapshot_failed")
-    await node.propose(b"goes on")
+    await node.propose(b"continues")
     assert (await make_snapshot(node)).last_offset == 1
 
 

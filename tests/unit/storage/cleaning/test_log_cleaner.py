@@ -332,13 +332,13 @@ async def test_log_cleaner_that_finds_damage_keeps_the_segment() -> None:
     handle.high_watermark = handle.log_end_offset
     reads, is_read = [], threading.Event()
 
-    def rot_what_was_read() -> None:
+    def rot_read_segment() -> None:
         mem.open(f"/d1/{TP}/{6:020}.log", OpenMode.READ_WRITE).rot(100)
         reads.append(asyncio.ensure_future(handle.read_checked(6, 1, NO_LIMIT, True)))
         reads[0].add_done_callback(lambda _: is_read.set())
 
     # The pass waits, because a reader would find sound records in the compacted segment.
-    await run_pass_with_interruption(manager, vfs, "sync", rot_what_was_read, until=is_read)
+    await run_pass_with_interruption(manager, vfs, "sync", rot_read_segment, until=is_read)
     with pytest.raises(CorruptRecordError):
         await reads[0]
     assert handle.damaged_from == 6

@@ -460,7 +460,7 @@ def test_append_and_load_of_transactions_cost_calls_in_proportion_to_their_numbe
 def test_last_stable_offset_is_exact_or_too_low_after_random_transactions(
     seed: int, kept: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With more ended transactions than are kept one by one, it may be too low, never too high."""
+    """It may be too low, never too high, after more than ``ENDED_KEPT`` ended transactions."""
     monkeypatch.setattr(open_transactions, "ENDED_KEPT", kept)
     dice, found = random.Random(seed), OpenTransactions()
     model: dict[tuple[int, int], int] = {}

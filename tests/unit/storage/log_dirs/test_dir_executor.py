@@ -121,7 +121,7 @@ async def test_dir_executor_take_back_prevents_pending_operations() -> None:
     for future in doomed:
         with pytest.raises(KafkaStorageError, match="elsewhere"):
             await future
-    assert not running.done(), "what has begun goes on"
+    assert not running.done(), "an operation that has begun continues"
     assert executor._queued_bytes == 0
     hold.set()
     assert await running
@@ -241,11 +241,11 @@ async def test_dir_executor_error_in_settle_or_translate_fails_only_its_caller()
     first = executor.submit_op(hold.wait)
     unsettled = executor.submit_op(int, settle=lambda result: 1 // result)
     untranslated = executor.submit_op(lambda: [][0], translate=lambda error: {}["no"])
-    unheard = executor.submit_op(int, settle=lambda result: 1 // result)
-    unheard.cancel()
+    cancelled = executor.submit_op(int, settle=lambda result: 1 // result)
+    cancelled.cancel()
 
     def fail() -> None:
-        raise OSError(EIO, "a disk that was given up")
+        raise OSError(EIO, "the disk failed")
 
     late = executor.submit_op(fail)
     late.set_exception(OverloadedError("as log_dir.py answers operations of other threads"))
@@ -260,6 +260,6 @@ async def test_dir_executor_error_in_settle_or_translate_fails_only_its_caller()
     with pytest.raises(KeyError):
         await untranslated
     (event,) = logged
-    assert event["event"] == "unheard_operation_failed"
+    assert event["event"] == "cancelled_operation_failed"
     assert isinstance(event["exc_info"], ZeroDivisionError)
     executor.shutdown()

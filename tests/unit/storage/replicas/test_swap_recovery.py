@@ -182,7 +182,7 @@ async def test_discard_deleted_on_a_hung_disk_is_completed_when_it_answers() -> 
     assert node.names(0) == [DELETE]
     node.source.absolve()
     await chores(node.manager).purge_due()
-    assert node.names(0) != [DELETE], "nobody can take it for half of a swap any more"
+    assert node.names(0) != [DELETE], "it cannot be half of a swap any more"
     node.clock.ms += CONFIG.file_delete_delay_ms
     await chores(node.manager).purge_due()
     assert node.names(0) == []
