@@ -169,6 +169,11 @@ class ClusterClient:
     def __repr__(self) -> str:
         return f"<ClusterClient {self._bootstrap} connections={len(self._connections)}>"
 
+    @property
+    def open_connections(self) -> int:
+        """Number of connections that are open now."""
+        return sum(connection.is_open for connection in self._connections.values())
+
     async def close(self) -> None:
         for task in self._connecting.values():
             task.cancel()

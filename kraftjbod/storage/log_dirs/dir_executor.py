@@ -267,6 +267,11 @@ class LogDirExecutor(Executor):
             job.done.set_exception(refusal())
         return taken
 
+    @property
+    def queued_bytes(self) -> int:
+        """Bytes of the operations that are queued, and of the running one."""
+        return self._queued_bytes
+
     def hold_back(self, refusal: Callable[[], BaseException]) -> None:
         """From now on fail operations that may be taken back instead of starting them.
 

@@ -39,6 +39,11 @@ class TrustedBytes:
     def __repr__(self) -> str:
         return f"<TrustedBytes {self._ranges}>"
 
+    @property
+    def ranges(self) -> tuple[tuple[int, int], ...]:
+        """Begin and end of each trusted range, ascending and disjoint."""
+        return self._ranges
+
     def end_from(self, position: int) -> int:
         """Return the end of the trusted range that holds ``position``; ``position`` itself if none
         does.

@@ -9,7 +9,6 @@ import itertools
 import json
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -222,8 +221,9 @@ def test_drain_survives_death_of_the_target_broker(cluster: Cluster) -> None:
     with draining(cluster, "--broker", "1", "--throttle", SLOW) as process:
         cluster.wait("some of it on 3", lambda: f"{name}-0" in held(cluster, 3))
         daemon = cluster.brokers[3]
+        fenced = len(cluster.local.controller.events("broker_fenced"))
         daemon.kill()
-        time.sleep(5)  # Long enough for its session to end.
+        cluster.wait_event(cluster.local.controller, "broker_fenced", fenced + 1)
         cluster.start_daemon(daemon)
         _set_rates(cluster, name)
         out, err = process.communicate(timeout=150)

@@ -67,10 +67,12 @@ def _cluster(
         yield cluster, disks, paths
 
 
-def _require_progress(cluster: Cluster, load: Load) -> None:
+def _require_progress(cluster: Cluster, load: Load, records: int = 20) -> None:
     before = load.acked_by_partition()
     cluster.wait(
-        "progress in every partition", lambda: load.flowed_since(before, 20), explain=load.explain
+        "progress in every partition",
+        lambda: load.flowed_since(before, records),
+        explain=load.explain,
     )
 
 
@@ -99,8 +101,7 @@ def test_hanging_disk_moves_leaders_and_its_replicas_return(make_cluster: MakeCl
                 answered = cluster.partitions(TOPIC)
                 assert all(answered[index].leader != BROKER for index in held)
                 assert all(BROKER not in answered[index].isr for index in held)
-                time.sleep(3)
-                _require_progress(cluster, load)
+                _require_progress(cluster, load, records=200)
             cluster.wait_event(broker, "log_dir_answers_again")
             cluster.wait_whole(TOPIC)
             _require_progress(cluster, load)

@@ -50,8 +50,8 @@ class NoFault:
             raise StartupError("chmod it by hand")
 
 
-def scenario_run(broker: MiniBroker, reported: list[str], topic: str = "t") -> ScenarioRun:
-    settings = Settings(
+def settings_of(broker: MiniBroker, topic: str = "t") -> Settings:
+    return Settings(
         bootstrap_servers=broker.address,
         topic=topic,
         partitions=2,
@@ -59,8 +59,15 @@ def scenario_run(broker: MiniBroker, reported: list[str], topic: str = "t") -> S
         record_bytes=64,
         phases=Phases(before_s=0.1, fault_s=0.1, after_s=0.1),
     )
+
+
+def scenario_run(broker: MiniBroker, reported: list[str], topic: str = "t") -> ScenarioRun:
     return ScenarioRun(
-        settings, scenario="observe", run="r", limit_ms=60_000, report=reported.append
+        settings_of(broker, topic),
+        scenario="observe",
+        run="r",
+        limit_ms=60_000,
+        report=reported.append,
     )
 
 
@@ -109,9 +116,8 @@ async def test_play_raises_first_error_and_reports_failed_undo() -> None:
 async def test_own_topic_refuses_existing_topic() -> None:
     async with mini_broker() as broker, ClusterClient(broker.address) as client:
         broker.create("t")
-        run = scenario_run(broker, [])
         with pytest.raises(StartupError, match="there is a topic t already"):
-            async with own_topic(client, run._settings):
+            async with own_topic(client, settings_of(broker)):
                 raise AssertionError("not reached")
         assert list(broker.topics) == ["t"]
 

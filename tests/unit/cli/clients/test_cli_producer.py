@@ -75,7 +75,7 @@ async def test_send_with_acks_0_refreshes_metadata_after_connection_was_closed()
         await broker.server.close(timeout_ms=1_000)
         await broker.start_again()
         async with asyncio.timeout(10):
-            while any(one.is_open for one in client._connections.values()):
+            while client.open_connections:
                 await asyncio.sleep(0.01)
         await producer.send(0, texts(b"c"))
         assert broker.asked.count("Metadata") == asked + 1

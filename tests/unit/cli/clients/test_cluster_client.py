@@ -132,8 +132,9 @@ async def test_retry_asks_broker_with_broken_connection_last() -> None:
         async with ClusterClient(servers) as client:
             await client.refresh_metadata()
             host, port = parse_bootstrap(first.address)[0]
+            before = client.open_connections
             await first.server.close(timeout_ms=0)
-            while client._connections[host, port].is_open:
+            while client.open_connections == before:
                 await asyncio.sleep(0)
             with socket.create_server((host, port)) as silent:
                 silent.setblocking(False)

@@ -122,7 +122,7 @@ async def test_dir_executor_take_back_prevents_pending_operations() -> None:
         with pytest.raises(KafkaStorageError, match="elsewhere"):
             await future
     assert not running.done(), "an operation that has begun continues"
-    assert executor._queued_bytes == 0
+    assert executor.queued_bytes == 0
     hold.set()
     assert await running
     await kept
@@ -148,7 +148,7 @@ async def test_dir_executor_take_back_and_start_exclude_each_other() -> None:
     completed = [i for i, future in futures.items() if future.exception() is None]
     assert ran == completed
     assert taken == len(futures) - len(ran)
-    assert executor._queued_bytes == 0
+    assert executor.queued_bytes == 0
 
 
 async def test_dir_executor_hold_back_fails_operations_until_let_go() -> None:
@@ -260,6 +260,6 @@ async def test_dir_executor_error_in_settle_or_translate_fails_only_its_caller()
     with pytest.raises(KeyError):
         await untranslated
     (event,) = logged
-    assert event["event"] == "cancelled_operation_failed"
+    assert event["event"] == "unheard_operation_failed"
     assert isinstance(event["exc_info"], ZeroDivisionError)
     executor.shutdown()

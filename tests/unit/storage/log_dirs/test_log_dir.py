@@ -296,7 +296,7 @@ async def test_hung_operation_takes_the_directory_offline_and_fails_all_waiters(
     log_dir.start_watches()
     hung = log_dir.submit(OpKind.READ, lambda: vfs.list_dir("/d1"))
     queued = log_dir.submit(OpKind.READ, lambda: 1)
-    await until(lambda: log_dir._executor.running_for_ms() == 0 and vfs.faults[0].hits == 1)
+    await until(lambda: log_dir.running_ms == 0 and vfs.faults[0].hits == 1)
     clock.ms += 1001
     assert await channel.take() is log_dir
     for future in (hung, queued):
@@ -313,7 +313,7 @@ async def test_beat_restarts_the_time_of_a_slow_operation() -> None:
         for _ in range(5):
             clock.ms += 900
             log_dir.beat()
-        return log_dir._executor.running_for_ms()
+        return log_dir.running_ms
 
     assert await log_dir.run_operation(OpKind.LOAD, slow) == 0
 

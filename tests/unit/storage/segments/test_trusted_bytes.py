@@ -46,8 +46,8 @@ def test_trusted_bytes_contain_written_and_verified_bytes_only(
             trusted.trust(begin * MIB, end * MIB)
             model |= set(range(begin, end))
         assert covered(trusted, size) <= model
-        assert len(trusted._ranges) <= MAX_RANGES
-        if len(trusted._ranges) < MAX_RANGES:
+        assert len(trusted.ranges) <= MAX_RANGES
+        if len(trusted.ranges) < MAX_RANGES:
             assert covered(trusted, size) == model
         else:
             model = covered(trusted, size)  # Forgotten ranges have to be verified again.
@@ -61,4 +61,4 @@ def test_trusted_bytes_keep_one_end_while_the_other_end_is_read() -> None:
     for at in range(2 * MAX_RANGES):
         trusted.doubt((at * 2 + 1) * 32 * MIB, 1, 1024 * MIB)
     assert trusted.end_from(1023 * MIB) > 1024 * MIB
-    assert len(trusted._ranges) == MAX_RANGES
+    assert len(trusted.ranges) == MAX_RANGES
