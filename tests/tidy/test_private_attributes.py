@@ -67,6 +67,7 @@ ALLOWED: Final[Mapping[str, int]] = {
     "tests/unit/gameday/faults/test_host_loss.py": 2,
     "tests/unit/gameday/test_gameday_tool.py": 1,
     "tests/unit/net/test_connection.py": 1,
+    "tests/unit/net/test_authentication.py": 1,
     "tests/unit/net/test_listener.py": 2,
     "tests/unit/net/test_tls_transport.py": 3,
     "tests/unit/protocol/test_kafka_codec.py": 1,
