@@ -19,4 +19,6 @@ def test_first_metrics_snapshot_has_all_documented_metrics(make_cluster: MakeClu
         title = "Of a controller" if daemon.files.role == "controller" else "Of a broker"
         cluster.wait(f"a snapshot of {daemon.files.name}", daemon.files.metrics_path.exists)
         found = json.loads(daemon.files.metrics_path.read_text())
-        assert [name for name in FIGURES[title] if name not in found] == [], daemon.files.name
+        # Metrics with a placeholder exist once per listener, directory or partition.
+        documented = [name for name in FIGURES[title] if "<" not in name]
+        assert [name for name in documented if name not in found] == [], daemon.files.name
