@@ -18,7 +18,7 @@ from kraftjbod.balance.transfer_planner import Candidate, DirSums, Racks, Task, 
 
 
 class Rank(NamedTuple):
-    """Position of a move in the plan: lower tuples come first.
+    """Position of a move in the plan: by ascending ``tier``, then by descending ``score``.
 
     ``step`` groups moves of a broker that belong together.
     """
