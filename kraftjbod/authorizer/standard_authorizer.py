@@ -25,7 +25,7 @@ from kraftjbod.core.acl import (
     AclResourceType,
 )
 
-#: Cached decisions. An attacker who asks for many names empties the cache for all clients, and the
+#: Cached decisions. An attacker with many names empties the cache for all clients, and the
 #: index behind it answers in a few microseconds.
 MAX_CACHED_DECISIONS: Final = 10_000
 #: A resource name for the defaults of a resource type, as in Kafka's interface ``Authorizer``.
@@ -123,7 +123,7 @@ class StandardAuthorizer:
         """Decide whether the principal may do the operation on at least one resource of a type.
 
         As in Kafka's ``authorizeByResourceType``: only ALLOW of the operation itself or of ALL
-        counts. A DENY of a pattern takes away each ALLOW of a pattern that lies within it.
+        counts. A DENY of a pattern takes away each ALLOW of a pattern that it contains.
         """
         question = (principal, host, operation, resource_type, None)
         decision = self._decided.get(question)

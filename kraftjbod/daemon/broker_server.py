@@ -293,8 +293,8 @@ class BrokerServer:
         """Reset the connections that were silent during a network outage of this broker; never
         return.
 
-        Other brokers lead this broker's partitions after the outage. A reset tells a waiting client
-        to ask for the new leader. Without it the client would wait for TCP retransmissions, whose
+        Other brokers lead this broker's partitions after the outage. A reset makes a waiting client
+        ask for the new leader. Without it the client would wait for TCP retransmissions, whose
         pauses are as long as the outage.
         """
         while True:

@@ -1,6 +1,6 @@
 """WIRE. ``ListenerTls``: keys and certificates of one listener, renewed when their files change.
 
-* Files are read in a thread of their own, so that a disk that hangs delays neither the event loop
+* Files are read in a separate thread, so that a disk that hangs delays neither the event loop
   nor the exit of the process.
 * The contents of files are compared, not their times, whose resolution can hide a change.
 * Contents that cannot be used are reported once, and the last usable ones stay in use.
