@@ -443,7 +443,9 @@ class BrokerServer:
 
     async def _close_audit(self, wiring: BrokerWiring) -> None:
         """Wait for the last lines of the audit, in a thread because the disk may hang."""
-        await asyncio.to_thread(wiring.apis.audit.close, _AUDIT_CLOSE_TIMEOUT_S)
+        audit = wiring.apis.audit
+        if audit.has_lines:
+            await asyncio.to_thread(audit.close, _AUDIT_CLOSE_TIMEOUT_S)
 
     async def _close_disks(self) -> None:
         if self._disks is None:

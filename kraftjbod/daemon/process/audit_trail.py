@@ -90,6 +90,11 @@ class AuditTrail:
             self._drop(1)
 
     @property
+    def has_lines(self) -> bool:
+        """Whether any line was queued since the start, so that :meth:`close` may wait."""
+        return self._thread is not None
+
+    @property
     def dropped_total(self) -> int:
         """Number of lines that were dropped since the start."""
         return self._dropped_total
