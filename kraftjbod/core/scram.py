@@ -75,7 +75,7 @@ class ScramCredential:
 
 
 def salt_of(random: bytes) -> bytes:
-    """Return a salt in the form of those of Kafka's tools: 130 bits as digits of base 36.
+    """Return a salt in the form that Kafka's tools use: 130 bits as digits of base 36.
 
     :param random: at least 17 bytes.
     """

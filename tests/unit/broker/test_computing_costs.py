@@ -180,7 +180,7 @@ def empty_groups() -> GroupPartition:
 
 
 def test_tombstone_costs_the_same_beside_many_open_transactions() -> None:
-    """An application of many transactional members, each with offsets of its own partition."""
+    """An application of many transactional members, each with offsets of another partition."""
 
     def make(size: int) -> dict[str, Event]:
         groups = empty_groups()

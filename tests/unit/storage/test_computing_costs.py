@@ -269,7 +269,7 @@ def test_load_of_segments_executes_bytecodes_in_proportion_to_their_number() -> 
 
 
 def test_truncation_and_retention_execute_bytecodes_in_proportion_to_removed_segments() -> None:
-    """Each segment has a leader epoch of its own."""
+    """Each segment has another leader epoch."""
     truncations, deletions = [], []
     for times in (1, 10, 100):
         for counts, operate in (

@@ -47,7 +47,7 @@ class FailureReports:
     def is_known(self, directory_id: DirectoryId) -> bool:
         """Return whether the controller needs no further report about this directory.
 
-        That is so if the directory has not failed. Otherwise the controller must know the failure,
+        True if the directory has not failed. Otherwise the controller must know the failure,
         and for each affected replica that it was in this directory.
         """
         half_reported = self._half_reported.get(directory_id)
