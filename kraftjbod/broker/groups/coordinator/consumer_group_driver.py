@@ -106,7 +106,9 @@ class ConsumerGroupDriver:
                 f"there is no consumer group {group_id}", code=ErrorCode.GROUP_ID_NOT_FOUND
             )
         classic = groups.groups.get(group_id)
-        if not groups.admits(group_id, self._settings.max_groups_per_partition):
+        if not groups.admits(
+            group_id, self._settings.max_groups_per_partition, self._clock.now_ms()
+        ):
             raise OperatingError(
                 "there are as many groups as there may be", code=ErrorCode.GROUP_MAX_SIZE_REACHED
             )

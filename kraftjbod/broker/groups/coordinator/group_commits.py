@@ -82,7 +82,9 @@ class GroupCommits:
             code = ErrorCode.NONE
             if committer.generation >= 0:
                 code = absent_code
-            elif not led.groups.admits(group_id, self._settings.max_groups_per_partition):
+            elif not led.groups.admits(
+                group_id, self._settings.max_groups_per_partition, self._clock.now_ms()
+            ):
                 code = ErrorCode.GROUP_MAX_SIZE_REACHED
         if code is not ErrorCode.NONE:
             return code
@@ -123,7 +125,9 @@ class GroupCommits:
         code = check()
         if code is not ErrorCode.NONE:
             return code
-        if not led.groups.admits(group_id, self._settings.max_groups_per_partition):
+        if not led.groups.admits(
+            group_id, self._settings.max_groups_per_partition, self._clock.now_ms()
+        ):
             return ErrorCode.GROUP_MAX_SIZE_REACHED
         # Fetches of stable offsets must wait from now on: the write can happen at any time.
         led.groups.pending.arrives(group_id, offsets)

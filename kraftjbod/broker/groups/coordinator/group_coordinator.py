@@ -235,7 +235,9 @@ class GroupCoordinator:
             code = ErrorCode.NONE
             if request.member_id:
                 code = ErrorCode.UNKNOWN_MEMBER_ID
-            elif not groups.admits(group_id, self._settings.max_groups_per_partition):
+            elif not groups.admits(
+                group_id, self._settings.max_groups_per_partition, self._clock.now_ms()
+            ):
                 code = ErrorCode.GROUP_MAX_SIZE_REACHED
             if code is not ErrorCode.NONE:
                 answer = JoinAnswer(code=code, member_id=request.member_id)

@@ -8,7 +8,11 @@ import pytest
 
 from kraftjbod.broker.groups.classic.classic_group import GroupLimits
 from kraftjbod.broker.groups.classic.group_events import GroupState, JoinRequested
-from kraftjbod.broker.groups.coordinator.group_partition import GroupPartition, subscribed_topics
+from kraftjbod.broker.groups.coordinator.group_partition import (
+    RECOUNT_INTERVAL_MS,
+    GroupPartition,
+    subscribed_topics,
+)
 from kraftjbod.broker.groups.records.group_records import (
     CommittedOffset,
     GroupFact,
@@ -125,6 +129,23 @@ def test_delete_group_requires_an_empty_group_and_removes_all_facts() -> None:
     for fact in groups.deletion("g"):
         groups.take(fact)
     assert groups.group_ids() == []
+
+
+def test_admits_counts_the_groups_of_a_full_partition_once_per_second() -> None:
+    """Counting 100,000 groups takes 40 ms of the event loop, and any client may ask for more."""
+    groups = GroupPartition(GroupLimits(initial_rebalance_delay_ms=0, max_size=9), CONSUMER)
+    committed = CommittedOffset(offset=5)
+    for group_id in ("a", "b"):
+        groups.take(OffsetFact(group_id, READ, committed))
+    groups.loaded(0)
+    assert groups.admits("c", 3, 0), "two of three exist"
+    assert groups.admits("d", 3, 0), "c was not created"
+    groups.take(OffsetFact("d", READ, committed))
+    assert groups.admits("a", 3, 5) and groups.admits("d", 3, 5), "they exist"
+    assert not groups.admits("c", 3, 5)
+    groups.take(OffsetFact("b", READ, None))
+    assert not groups.admits("c", 3, RECOUNT_INTERVAL_MS - 1), "not counted again"
+    assert groups.admits("c", 3, RECOUNT_INTERVAL_MS)
 
 
 def test_forget_unused_removes_an_unwritten_group_after_its_last_pending_id() -> None:
