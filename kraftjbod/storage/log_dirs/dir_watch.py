@@ -5,7 +5,7 @@
   ``on_hung``. The timer is off while no operation is queued, because a broker can have dozens of
   idle directories.
 * The second timer requests checks of the disk.
-* Time during which the whole process was paused does not count.
+* Time during which the whole process was paused, or the event loop was late, does not count.
 
 The class only reports. The log directory decides.
 """
@@ -21,8 +21,9 @@ from kraftjbod.storage.log_dirs.dir_executor import LogDirExecutor
 #: Polls per ``timeout_ms``, and per shortest time until an operation is suspected.
 _POLLS_PER_TIMEOUT: Final = 20
 _POLLS_PER_SUSPECT: Final = 20
-#: A poll this late means that the event loop was blocked or paused.
-_LATE_S: Final = 0.25
+#: A poll this late means that the event loop was blocked or paused. One interval of the default
+#: settings: a process that is short of CPU time is late by less, but at each poll.
+_LATE_S: Final = 0.1
 
 
 class Watched(Protocol):

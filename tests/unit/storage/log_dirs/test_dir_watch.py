@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 
+import pytest
+
 from kraftjbod.storage.log_dirs.dir_executor import LogDirExecutor
 from kraftjbod.storage.log_dirs.dir_watch import DirWatch
 from tests.faults.rig import ManualClock
@@ -126,17 +128,19 @@ async def test_dir_watch_reports_hung_after_the_timeout() -> None:
     hold.set()
 
 
-async def test_dir_watch_excludes_the_time_of_a_paused_process() -> None:
+@pytest.mark.parametrize(("times", "late_ms"), [(2, 600), (6, 200)])
+async def test_dir_watch_excludes_the_time_of_a_paused_process(times: int, late_ms: int) -> None:
+    """A process that is short of CPU time pauses for shorter times, but again and again."""
     watched = Watched()
     hold = await watched.hang()
     watched.watch.start()
-    for _ in range(2):
+    for _ in range(times):
         due = watched.watch._next_poll
         assert due is not None
         due.cancel()
-        # After SIGSTOP, a check that was due 600 ms ago runs now, and the clock has advanced.
-        due._when -= 0.6
-        watched.clock.ms += 600
+        # A check that was due ``late_ms`` ago runs now, and the clock has advanced.
+        due._when -= late_ms / 1000
+        watched.clock.ms += late_ms
         watched.watch._poll_on_time()
     assert watched.reported == []
     assert watched.watch.running_ms() <= 100
