@@ -115,7 +115,11 @@ MEANINGS: Final[Mapping[str, str]] = {
         "A transaction was open for longer than its producer's time-out: it is aborted, and the "
         "producer is fenced."
     ),
-    "transaction_markers_refused": "A newer coordinator ends the transaction.",
+    "transaction_markers_refused": (
+        "The leader of a partition refused the markers of a transaction, because a newer "
+        "coordinator or a newer producer epoch has written there. This coordinator does not send "
+        "them again."
+    ),
     "markers_not_sent": "A request with transaction markers failed; the markers are sent again.",
     "applied_metadata_not_written": (
         "The broker could not write to disk up to which offset it has applied the metadata."
@@ -138,13 +142,17 @@ MEANINGS: Final[Mapping[str, str]] = {
     "controlled_shutdown_unfinished": (
         "Not all leaders were moved in time. The broker stops nevertheless."
     ),
-    "controller_not_active": "A controller does not answer requests, and it is not the active one.",
+    "controller_not_active": (
+        "The broker looked for the active controller, and this controller is not active or did not "
+        "answer."
+    ),
     "controller_call_repeated": "A request to the controller is sent again.",
     "dynamic_config_changed": "These dynamic values of this broker apply from now on.",
     "dynamic_config_unusable": "A value in the metadata is invalid; the previous one applies.",
     "log_dir_change_refused": "The controller refuses a change of this broker's directories.",
     "log_dir_failure_acknowledged": (
-        "The controller has recorded that the directory is offline and has elected other leaders."
+        "The controller has recorded that the directory is offline and has elected other leaders, "
+        "or the directory returned or was forgotten before that."
     ),
     "metadata_log_replaced": (
         "The broker follows another metadata log, because an operator made it forget the previous "
@@ -189,9 +197,12 @@ MEANINGS: Final[Mapping[str, str]] = {
     "log_dir_failure_unhandled": (
         "A bug: the broker could not react to the failure of a directory, and stops. Report it."
     ),
-    "log_dir_filling_up": "At the present rate the directory will soon be full.",
+    "log_dir_filling_up": (
+        "The free space of the disk fell below `log.dir.warn.free.percent`. The event has the "
+        "growth and the estimated time until the disk is full."
+    ),
     "log_dir_no_longer_filling_up": (
-        "The directory has enough free space again, or it grows more slowly."
+        "The free space of the disk is at least 1 % above `log.dir.warn.free.percent` again."
     ),
     "log_dir_not_measured": (
         "The latency of a small write to the directory could not be measured this time."
@@ -258,7 +269,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     "replica_move_phase": "The move reached its next phase.",
     "replica_move_resumed": "The move continues after a restart.",
     "replica_move_stalled": (
-        "The copy does not catch up with the writes. The throttle of the move may be too low."
+        "A move has made no progress for a while; the event has its phase and lag. If the phase is "
+        "`copying`, the throttle of the move may be too low."
     ),
     "replica_move_started": "The broker begins to copy a replica to the target directory.",
     "replica_move_step_failed": "One step of the move failed and is retried.",
@@ -281,7 +293,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     ),
     "damaged_leader_steps_down": "The log of a leader is damaged: another in-sync replica leads.",
     "deleted_replica_kept": (
-        "A replica that the metadata assigns to this broker was marked as deleted. It is kept."
+        "A copy of a replica was marked as deleted, and the metadata assigns the replica to a "
+        "directory that is not online. The marked copy is kept."
     ),
     "deleted_replica_not_restored": (
         "A replica that was marked as deleted and is needed could not be restored."
@@ -329,8 +342,8 @@ MEANINGS: Final[Mapping[str, str]] = {
         "used."
     ),
     "replica_removal_failed": (
-        "A removed replica could not be deleted, because its directory failed. The next start "
-        "deletes it."
+        "A removed replica could not be deleted or set aside, because its directory failed. The "
+        "next start repeats that."
     ),
     "replica_reported_lost": (
         "The broker reports to the controller that a replica is lost. Other replicas lead."
@@ -360,7 +373,8 @@ MEANINGS: Final[Mapping[str, str]] = {
         "connections: it is fenced."
     ),
     "broker_fenced": (
-        "The broker is fenced: it leads no partition and is in no in-sync set until it returns."
+        "The broker is fenced: it leads no partition until it returns. It also leaves all in-sync "
+        "sets; without eligible leader replicas (KIP-966), the last member of a set stays."
     ),
     "broker_knows_other_metadata": (
         "A broker has applied another metadata log, more entries than this log has, or another "
@@ -419,7 +433,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     ),
     # daemons
     "background_job_failed": (
-        "A bug ended one run of a background job, which is restarted. Report it."
+        "A bug ended one run of a background job. Periodic jobs are restarted. Report the bug."
     ),
     "background_job_waits": (
         "The process is at a limit, such as its file descriptors. The background job is "
@@ -428,7 +442,10 @@ MEANINGS: Final[Mapping[str, str]] = {
     "broker_started": "The broker serves requests.",
     "controller_started": "The controller serves requests.",
     "daemon_crashed": "An unexpected error ends the process; report it.",
-    "daemon_stopped": "Last event of an orderly stop.",
+    "daemon_stopped": (
+        "Last event of a daemon that stops. `exit_code` says whether the stop was orderly (0). A "
+        "daemon that is killed, or gets a second signal, does not log it."
+    ),
     "logs_loading": "Progress of loading the logs at the start.",
     "loop_complaint": (
         "An error of a socket or callback that no caller received. Report it if it repeats."
@@ -437,8 +454,8 @@ MEANINGS: Final[Mapping[str, str]] = {
         "The metadata log was restored from a backup and continues as a new log."
     ),
     "min_insync_replicas_of_file_ignored": (
-        "This node's file sets `min.insync.replicas`, which has an effect only in the "
-        "controllers' files."
+        "This broker's file sets a `min.insync.replicas` below the default, which has no effect in "
+        "a broker's file. Set it in the controllers' files."
     ),
     "peer_warnings_left_out": "`times` more warnings about one peer were not logged.",
     "stop_timed_out": "The stop took too long. The process ends without completing it.",
@@ -458,7 +475,10 @@ MEANINGS: Final[Mapping[str, str]] = {
     "connection_broke_protocol": (
         "A peer sent bytes that are no request. The connection was closed."
     ),
-    "connection_turned_away": "The limit of connections is reached, in total or for that address.",
+    "connection_turned_away": (
+        "A connection was refused. The limit of connections is reached, in total or for that "
+        "address, or the process is short of file descriptors; `reason` says which."
+    ),
     "silent_connections_reset": (
         "The broker returned from an outage in which its session expired. It reset the "
         "connections that were silent during the outage, so that their clients look for the "
@@ -473,7 +493,11 @@ MEANINGS: Final[Mapping[str, str]] = {
     # the metadata log
     "metadata_snapshot_damaged": "The metadata snapshot on this disk changed after it was written. "
     "It is not used, and a new one is written. Check the disk.",
-    "metadata_log_damaged": "A part of the metadata log cannot be read: restore a backup.",
+    "metadata_log_damaged": (
+        "A part of the metadata log cannot be read, and the controller ends. With several "
+        "controllers, replace its metadata directory; with a single one, restore a backup "
+        "(controllers.md)."
+    ),
     "metadata_log_failed": "The metadata log cannot be written any more. The controller ends.",
     "metadata_log_goes_on": "The metadata log can be written again.",
     "metadata_log_is_short": (
@@ -482,7 +506,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     ),
     "metadata_log_is_whole": "The controller has all these entries again, and votes.",
     "metadata_log_repaired": (
-        "An incomplete entry that a crash left at the end of the metadata log was removed."
+        "The controller repaired its metadata log at the start: it removed an incomplete or "
+        "damaged end, or passed over a damaged snapshot. `what` has the details."
     ),
     "metadata_log_waits": (
         "The metadata disk is full or hangs. The controller makes no decisions until it recovers."
@@ -492,7 +517,8 @@ MEANINGS: Final[Mapping[str, str]] = {
         "The disk of the file of voters is full or hangs. The voters are written when it recovers."
     ),
     "metadata_snapshot_failed": (
-        "A metadata snapshot could not be written. The controller tries again later."
+        "A metadata snapshot could not be written, or could not be received from the active "
+        "controller. The controller tries again later."
     ),
     "metadata_snapshot_postponed": "There is no space for a metadata snapshot at present.",
     "metadata_reloaded": (
@@ -506,13 +532,17 @@ MEANINGS: Final[Mapping[str, str]] = {
         "A metadata snapshot was written. Log entries before it are not needed any more."
     ),
     # tools
-    "records_acknowledged": "A batch of the console producer was acknowledged.",
+    "records_acknowledged": (
+        "The cluster acknowledged the records that a task of a Spark writer wrote to a partition."
+    ),
     # compaction
     "compaction_files_kept_open": "Files of a finished compaction could not be closed yet.",
     "compaction_leftover_kept": (
         "A file of a finished compaction could not be removed. The broker tries again."
     ),
-    "compaction_put_off": "The directory accepts no writes now. The log is compacted later.",
+    "compaction_put_off": (
+        "The directory cannot be read or written now. Its logs are compacted later."
+    ),
     "log_compacted": "The compaction of a log is complete.",
     "log_uncleanable": "The log cannot be compacted and is skipped from now on.",
     "no_space_to_compact": "A compaction needs more free space than the directory has.",
@@ -548,8 +578,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     ),
     "log_dir_saturated": "The disk is full. The directory accepts no records until there is space.",
     "log_dir_stalled": (
-        "An operation does not end, or all operations are far too slow. Requests do not wait "
-        "for the directory any more."
+        "An operation does not end, or the directory was demoted because it is slow "
+        "(`log.dir.slow.action`). Requests do not wait for the directory any more."
     ),
     "added_log_dir_not_configured": (
         "The directory was added at run time and is not in `log.dirs`: add it there."
@@ -563,7 +593,11 @@ MEANINGS: Final[Mapping[str, str]] = {
         "The directory was not closed cleanly. The next start scans its logs."
     ),
     "replica_copy_not_removed": "A superfluous copy of a replica could not be removed.",
-    "replica_copy_superseded": "The broker found two copies of a replica and keeps the better one.",
+    "replica_copy_superseded": (
+        "A directory that returned has a copy of a replica that the broker serves from another "
+        "directory. A copy that ends no later is deleted, and a longer one is set aside as a stray "
+        "(`kept`)."
+    ),
     "replica_found_twice": "Two directories hold the same replica.",
     "superseded_copy_not_removed": (
         "A superseded copy could not be set aside yet. It is not served."
@@ -579,18 +613,28 @@ MEANINGS: Final[Mapping[str, str]] = {
         "The partition of a replica marked as deleted cannot be read. The replica is removed "
         "like the others, or at the next start if its disk does not answer."
     ),
-    "future_copy_dropped": "An unfinished copy is not needed any more.",
+    "future_copy_dropped": (
+        "Two directories have unfinished copies of the same replica. The longest copy is kept, and "
+        "this one is removed."
+    ),
     "future_copy_not_opened": (
         "A crash interrupted a move at its last step, and the copy cannot be opened. The "
         "original replica remains in use."
     ),
-    "future_copy_not_removed": "An unfinished copy could not be removed.",
+    "future_copy_not_removed": (
+        "An unfinished copy could not be removed, because its directory failed. The next start "
+        "removes it."
+    ),
     "future_copy_not_resumed": "A move cannot continue with its copied files, and restarts.",
     "future_copy_resumed_later": "A step of the move still hangs. The broker waits for it.",
-    "future_copy_of_no_use": "The records of an unfinished copy are not the replica's any more.",
+    "future_copy_of_no_use": (
+        "An unfinished copy is removed: it belongs to an earlier topic of that name, or the "
+        "replica is in the same directory."
+    ),
     "future_copy_unreadable": "The state of a future copy cannot be read; its move restarts.",
     "log_tail_truncated": (
-        "Incomplete records that a crash left at the end of a log were truncated."
+        "Incomplete or damaged records at the end of a log were truncated. A crash leaves such "
+        "records."
     ),
     "move_not_forgotten": "The stored request of a finished move could not be removed.",
     "replica_not_loaded": (
@@ -598,7 +642,8 @@ MEANINGS: Final[Mapping[str, str]] = {
         "loading writes."
     ),
     "replica_set_aside_as_stray": (
-        "The topic of these records is unknown. The broker keeps them and does not serve them."
+        "The file that names the topic of this replica is damaged or missing. The broker keeps the "
+        "records and does not serve them."
     ),
     "stray_not_marked": (
         "A stray was set aside without the file that names its topic, because its directory "
@@ -634,7 +679,7 @@ MEANINGS: Final[Mapping[str, str]] = {
         "The position of the scrub could not be saved. After a restart it reads some segments "
         "again."
     ),
-    "log_scrub_put_off": "The scrub waits, because the directory is busy with other operations.",
+    "log_scrub_put_off": "The scrub waits, because the directory is busy, full or hangs.",
     "log_scrub_readings_differ": (
         "The disk returned different bytes for two reads of the same place: suspect its cable "
         "or memory."

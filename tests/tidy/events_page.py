@@ -14,11 +14,10 @@ _HEAD: Final = """# Events
 
 `make docs` writes this page from the code. A test compares it with the code.
 
-Daemons write events as JSON lines to standard error or to `telemetry.path`, and to the journal under systemd.
-Each event has `event` (its name), `level` and `timestamp`; most events have `component`.
-Fields in parentheses belong to a logger of the file, so an event has them only if that logger writes it. … stands for fields that vary.
+A daemon writes its events as JSON lines to the file `telemetry.path`. If that key is not set, it writes them to the journal under systemd, and otherwise to standard error.
+Each event has `event` (its name), `level` and `timestamp`; most events have `component`. Events below `telemetry.level` are not written.
+The tables are ordered by the package that logs the event. Fields in parentheses are optional: only some loggers of that source file add them. … stands for fields that vary.
 [situations/](situations/README.md) says what to do after most warnings.
-Events below `telemetry.level` are not written.
 """
 _LEVELS: Final = ("debug", "info", "warning", "error", "critical", "exception")
 

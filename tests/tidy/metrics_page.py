@@ -16,36 +16,35 @@ _HEAD: Final = """# Metrics
 
 `make docs` writes this page. A test compares it with the metrics in the code.
 
-A daemon replaces the file `metrics.snapshot.path` every `metrics.snapshot.interval.ms` with one JSON object: a number for each name.
-Names are Kafka's if Kafka has the metric. Names that end in `PerSec` are counters since the start of the daemon, not rates.
-Counters begin at 0 at the start of the daemon. Counters of a directory begin at 0 when it is opened.
+If `metrics.snapshot.path` is set, the daemon replaces that file every `metrics.snapshot.interval.ms`. The file is one JSON object with a number for each name.
+Names are Kafka's if Kafka has the metric. Names that end in `PerSec` are counters nevertheless, not rates.
+Counters begin at 0 when the daemon starts, and those of a directory when the directory is opened.
 Sizes are in bytes, times in milliseconds.
 """
 #: Descriptions of the metrics, in the order of the page. The name of a directory's metric is the
 #: middle part: ``LogDirectory<name>,logDirectory="/d1"``.
 FIGURES: Final[Mapping[str, Mapping[str, str]]] = {
-    "Of a broker": {
+    "Metrics of a broker": {
         "PartitionCount": "Replicas on this broker.",
         "LeaderCount": "Leaders on this broker.",
         "UnderReplicatedPartitions": "Partitions led by this broker that have fewer in-sync replicas than replicas.",
         "UnderMinIsrPartitionCount": "Partitions led by this broker with fewer in-sync replicas than `min.insync.replicas`.",
         "OfflineReplicaCount": "Replicas in offline directories.",
-        "BytesInPerSec": "Bytes appended for producers.",
+        "BytesInPerSec": "Bytes of the batches that this broker appends as leader, for producers, groups and transactions.",
         "BytesOutPerSec": "Bytes sent to consumers and followers.",
         "IsrShrinksPerSec": "Removals from in-sync sets that this broker requested as leader and the controller "
         "accepted, one per change; the controller's own removals are not counted.",
         "IsrExpandsPerSec": "Additions to in-sync sets that this broker requested as leader and the controller "
         "accepted, one per change.",
         "NumIncrementalFetchSessions": "Fetch sessions of followers and consumers.",
-        "NumIncrementalFetchPartitionsCached": "Partitions in these sessions.",
+        "NumIncrementalFetchPartitionsCached": "Partitions in the fetch sessions of followers and consumers.",
         "IncrementalFetchSessionEvictionsPerSec": "Fetch sessions that were closed to make space for new ones.",
-        "ReplicaFetcherCount": "Fetchers: one per leading broker and local directory that holds replicas which follow this broker.",
-        "NumGroups": "Groups that this broker coordinates, groups with offsets only included.",
+        "ReplicaFetcherCount": "Fetchers of this broker. There is one for each pair of a leading broker and a local directory whose replicas follow that broker.",
+        "NumGroups": "Groups that this broker coordinates, including groups that only have offsets.",
         "NumConsumerGroups": "Groups of the newer protocol (KIP-848).",
         "NumGroupMembers": "Members of all groups.",
         "NumOffsets": "Committed offsets of all groups.",
-        "NumGroupsEmpty": "Classic groups without members, groups with offsets only included.",
-        "AuditDroppedTotal": "Lines of the audit that were dropped since the start.",
+        "NumGroupsEmpty": "Classic groups without members, including groups that only have offsets.",
         "NumGroupsPreparingRebalance": "Classic groups that wait for their members to join.",
         "NumGroupsCompletingRebalance": "Classic groups that wait for their leader's assignment.",
         "NumGroupsStable": "Classic groups whose members have their assignment.",
@@ -57,14 +56,14 @@ FIGURES: Final[Mapping[str, Mapping[str, str]]] = {
         "OffsetExpirationsPerSec": "Offsets that expired.",
         "OffsetDeletionsPerSec": "Offsets that were deleted by a request or with their topic.",
         "CompletedRebalancesPerSec": "Completed rebalances of classic groups.",
-        "ConsumerGroupRebalancesPerSec": "New target assignments of groups of the newer protocol.",
+        "ConsumerGroupRebalancesPerSec": "New group epochs of groups of the newer protocol. Each of them triggers a target assignment.",
         "NumTransactionalIds": "Transactional ids that this broker coordinates.",
         "NumOngoingTransactions": "Transactional ids with an open transaction.",
         "NumTransactionsAwaitingMarkers": "Transactions whose end is decided and whose markers are not all written.",
         "TransactionsCommittedPerSec": "Committed transactions.",
         "TransactionsAbortedPerSec": "Aborted transactions.",
         "TransactionsTimedOutPerSec": "Transactions aborted because they exceeded their timeout.",
-        "PartitionsWithLateTransactionsCount": "Replicas here with a transaction that has been open "
+        "PartitionsWithLateTransactionsCount": "Replicas on this broker with a transaction that has been open "
         "for five minutes longer than `transaction.max.timeout.ms`: it may hang.",
         "OfflineLogDirectoryCount": "Directories that are offline.",
         "ImpairedLogDirectoryCount": "Directories that are saturated or stalled.",
@@ -76,40 +75,41 @@ FIGURES: Final[Mapping[str, Mapping[str, str]]] = {
         "CordonedLogDirectoryCount": "Directories that accept no new replicas.",
         "OldestUnacknowledgedLogDirectoryFailureMs": "Time since the oldest failure of a directory that the "
         "controller has not acknowledged; 0 if there is none.",
-        "QueuedReplicaToDirAssignments": "Replicas whose directory is not yet reported to the controller.",
-        "RefusedReplicaToDirAssignments": "Such reports that the controller refused.",
+        "QueuedReplicaToDirAssignments": "Replicas whose directory the controller has not acknowledged yet.",
+        "RefusedReplicaToDirAssignments": "Reports of the directories of replicas that the controller refused.",
         "ReplicaAlterLogDirsPartitionCount": "Replicas that move between directories.",
-        "ReplicaAlterLogDirsFailedPartitionsCount": "Moves that failed.",
+        "ReplicaAlterLogDirsFailedPartitionsCount": "Partitions whose last move on this broker failed.",
         "ReplicaAlterLogDirsMaxLag": "Records that the slowest move still has to copy.",
-        "ReplicaAlterLogDirsMaxGateMs": "Longest time that appends waited for the last step of a move.",
+        "ReplicaAlterLogDirsMaxGateMs": "Longest time since the start that appends waited for the last step of a move.",
         "ReplicaAlterLogDirsBytes": "Bytes copied by moves.",
         "StorageTelemetrySentTotal": "Records sent to `__storage_telemetry`.",
-        "StorageTelemetryDroppedTotal": "Records that could not be sent before the next round.",
+        "StorageTelemetryDroppedTotal": "Records for `__storage_telemetry` that could not be sent before the next round.",
         "GroupTelemetrySentTotal": "Records sent to `__group_telemetry`.",
-        "GroupTelemetryDroppedTotal": "Records that could not be sent before the next round, or "
+        "GroupTelemetryDroppedTotal": "Records for `__group_telemetry` that could not be sent before the next round, or "
         "were beyond `group.telemetry.max.samples`.",
+        "AuditDroppedTotal": "Lines that could not be written to `audit.log.path`.",
         "BackgroundJobFailures": "Runs of background jobs that ended with a bug; the jobs are restarted.",
         'CertificateSecondsUntilExpiry,listener="<name>"': "Seconds until the certificate of a listener "
         "with TLS expires; negative afterwards.",
-        "max-dirty-percent": "Largest share of a compacted log that is not compacted yet, in percent.",
+        "max-dirty-percent": "Share of the bytes that are not compacted yet, in percent, of the log in which it was largest at the last pass.",
         "cleaner-recopy-percent": "Share of the bytes read by compaction that it wrote again, in percent.",
     },
-    "Of a log directory": {
-        "Offline": "1 if it is offline. Then only this and the next three metrics exist.",
+    "Metrics of a log directory": {
+        "Offline": "1 if the directory is offline. Then only this and the next three metrics exist.",
         "Saturated": "1 if its disk is full.",
         "Stalled": "1 if its disk hangs.",
-        "Cordoned": "1 if it accepts no new replicas.",
+        "Cordoned": "1 if the directory accepts no new replicas.",
         "TotalBytes": "Size of its file system.",
         "UsedBytes": "Used bytes of the file system, the reserve file included.",
         "UsableBytes": "Bytes free for the broker, without the reserve file.",
         "FreeInodes": "Number of files that its file system can still create.",
         "ReserveBytes": "Size of the reserve file, which is released when the disk is full.",
         "BackgroundJobFailures": "Runs of background jobs of this directory that ended with a bug.",
-        "ReplicaCount": "Replicas in it.",
+        "ReplicaCount": "Replicas in the directory.",
         "GrowthBytesPerSecond": "Growth rate of its logs.",
         "DiskGrowthBytesPerSecond": "Growth rate of all files on its file system.",
         "SecondsUntilFull": "Estimate from the larger of the two rates; absent if neither is positive.",
-        "LatencyMs": "Moving average of writes, flushes and checks.",
+        "LatencyMs": "Moving average of the duration of writes, flushes and checks.",
         "Slow": "1 if it is slow in comparison with the broker's other directories.",
         "<name>Operations": "Operations that ended. `<name>` is `Read`, `Write`, `Flush`, `Probe` "
         "(the check that it still is the same disk) or `Other`.",
@@ -126,36 +126,36 @@ FIGURES: Final[Mapping[str, Mapping[str, str]]] = {
         "ScrubReplicasRepaired": "Damaged replicas that were repaired.",
         "ScrubIndexesMended": "Indexes that were rebuilt.",
     },
-    "Of compaction in a log directory": {
+    "Metrics of compaction in a log directory": {
         "uncleanable-partitions-count,<tag>": "Replicas whose log cannot be compacted.",
-        "uncleanable-bytes,<tag>": "Size of these replicas.",
+        "uncleanable-bytes,<tag>": "Size of the replicas whose log cannot be compacted.",
     },
-    "Of a controller": {
+    "Metrics of a controller": {
         "ActiveControllerCount": "1 on the active controller, 0 on the others.",
-        "ActiveBrokerCount": "Brokers that are not fenced.",
+        "ActiveBrokerCount": "Brokers that are neither fenced nor in controlled shutdown.",
         "FencedBrokerCount": "Registered brokers that are fenced.",
-        "ControlledShutdownBrokerCount": "Brokers in controlled shutdown.",
-        "SaturatedLogDirectoryCount": "Full directories of brokers that are not fenced.",
-        "StalledLogDirectoryCount": "Hung directories of brokers that are not fenced.",
+        "ControlledShutdownBrokerCount": "Brokers that are in controlled shutdown and not fenced yet.",
+        "SaturatedLogDirectoryCount": "Full directories of all registered brokers, as last reported.",
+        "StalledLogDirectoryCount": "Hung directories of all registered brokers, as last reported.",
         "LastResortLeaderCount": "Leaders in an impaired directory, because no other replica can lead.",
         "OfflinePartitionsCount": "Partitions without a leader.",
         "PreferredReplicaImbalanceCount": "Partitions whose leader is not the preferred replica.",
         "ReassigningPartitions": "Partitions that are being reassigned.",
         "GlobalTopicCount": "Topics.",
         "GlobalPartitionCount": "Partitions.",
-        "LeaderChangeCount": "Leader changes.",
+        "LeaderChangeCount": "Leader changes, including losses of the leader.",
         "UncleanLeaderElectionCount": "Leader changes to a replica that may have lost records.",
         "ElectionFromEligibleLeaderReplicasPerSec": "Leader changes to an eligible leader replica (KIP-966).",
-        "TimedOutBrokerHeartbeatCount": "Heartbeats that could not be answered in time.",
-        "NewActiveControllersCount": "Times that a controller became active.",
+        "TimedOutBrokerHeartbeatCount": "Brokers that were fenced because their session expired.",
+        "NewActiveControllersCount": "Times that this controller became active.",
         "UnreplayableDecisionCount": "Decisions that the controller rejected before writing them, because of a bug.",
         "LastAppliedRecordOffset": "Offset of the last entry applied to the state in memory.",
         "LastCommittedRecordOffset": "Offset of the last committed entry.",
     },
 }
 _TEMPLATES: Final = {
-    "Of a log directory": 'LogDirectory{name},logDirectory="PATH"',
-    "Of compaction in a log directory": "{name}",
+    "Metrics of a log directory": 'LogDirectory{name},logDirectory="PATH"',
+    "Metrics of compaction in a log directory": "{name}",
 }
 
 
@@ -171,7 +171,9 @@ def figures_in_code() -> set[tuple[bool, str]]:
 
 def figures_on_the_page() -> set[tuple[bool, str]]:
     return {
-        (title == "Of a controller", name) for title, names in FIGURES.items() for name in names
+        (title == "Metrics of a controller", name)
+        for title, names in FIGURES.items()
+        for name in names
     }
 
 

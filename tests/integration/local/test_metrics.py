@@ -16,7 +16,7 @@ def test_first_metrics_snapshot_has_all_documented_metrics(make_cluster: MakeClu
     """A counter that appears only with its first event gives alerts no initial value."""
     cluster = make_cluster(brokers=1, controllers=3, config={"metrics.snapshot.interval.ms": "200"})
     for daemon in cluster.local.daemons:
-        title = "Of a controller" if daemon.files.role == "controller" else "Of a broker"
+        title = "Metrics of a " + ("controller" if daemon.files.role == "controller" else "broker")
         cluster.wait(f"a snapshot of {daemon.files.name}", daemon.files.metrics_path.exists)
         found = json.loads(daemon.files.metrics_path.read_text())
         # Metrics with a placeholder exist once per listener, directory or partition.
