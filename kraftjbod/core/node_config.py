@@ -241,8 +241,9 @@ class NodeConfig(DynamicNodeConfig, StorageSettings, SslConfig):
     controller_listener_names: tuple[str, ...] = ("CONTROLLER",)
     """Names of the controllers' listeners."""
     listener_security_protocol_map: SplitText = ()
-    """``NAME:PROTOCOL``, with the protocols PLAINTEXT and SSL, for listeners and for the names in
-    ``controller.listener.names``. Names without an entry are PLAINTEXT if no listener is secure."""
+    """``NAME:PROTOCOL`` for the names of listeners and those in ``controller.listener.names``. The
+    protocols are PLAINTEXT and SSL, and for clients also SASL_PLAINTEXT and SASL_SSL. Names without
+    an entry are PLAINTEXT if no listener is secure."""
     security_inter_broker_protocol: str = PLAINTEXT
     """PLAINTEXT; anything else is refused. ``inter.broker.listener.name`` chooses the listener."""
     cluster_node_principals: str | None = None
@@ -271,7 +272,8 @@ class NodeConfig(DynamicNodeConfig, StorageSettings, SslConfig):
     telemetry_format: Literal["json", "console"] = "json"
     """Format of events: ``json``, an object per line, or ``console``, readable text."""
     telemetry_path: str | None = None
-    """File that events are appended to; standard error if not set."""
+    """File that events are appended to. If not set: the journal under systemd, otherwise standard
+    error."""
     metrics_snapshot_path: str | None = None
     """File with the daemon's metrics as JSON. If not set: no file is written."""
     metrics_snapshot_interval_ms: int = Field(default=1000, ge=100)

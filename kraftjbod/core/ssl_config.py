@@ -23,9 +23,9 @@ class SslConfig(KeyedModel):
     """Keys of listeners whose security protocol is SSL, and of connections to such listeners."""
 
     ssl_keystore_type: StoreType = "JKS"
-    """Form of the keystore: PEM, PKCS12, or JKS, which is Kafka's default and stands for PKCS12
-    here, as a file of Java's keytool is in either form. A file in the old JKS format is refused
-    with the command that converts it."""
+    """Form of the keystore: PEM or PKCS12. JKS, Kafka's default, means PKCS12 here, because
+    keytool writes PKCS12 files by default. A file in the old JKS format is refused, and the message
+    has the command that converts the file."""
     ssl_keystore_location: str | None = None
     """File with the private key and the certificate chain, the certificate of the key first. See
     [security.md](security.md)."""
@@ -40,11 +40,12 @@ class SslConfig(KeyedModel):
     ssl_truststore_type: StoreType = "JKS"
     """Form of the truststore, as for the keystore."""
     ssl_truststore_location: str | None = None
-    """File with the certificates that sign those of clients."""
+    """File with the certificates that sign those of clients and of other nodes."""
     ssl_truststore_password: SecretStr | None = None
     """Password of a PKCS12 truststore."""
     ssl_truststore_certificates: SecretStr | None = None
-    """Certificates that sign those of clients as PEM text, instead of a file (KIP-651)."""
+    """Certificates that sign those of clients and of other nodes, as PEM text instead of a file
+    (KIP-651)."""
     ssl_client_auth: Literal["none", "requested", "required"] = "none"
     """Whether clients present a certificate: ``required``, ``requested`` (a client without one is
     User:ANONYMOUS) or ``none``."""
@@ -62,8 +63,8 @@ class SslConfig(KeyedModel):
     ssl_handshake_timeout_ms: int = Field(default=10_000, ge=1)
     """A connection is closed if its TLS handshake takes longer."""
     ssl_store_check_interval_ms: int = Field(default=10_000, ge=100)
-    """How often the files of keystore and truststore are checked for changes, which new connections
-    use."""
+    """How often the files of keystore and truststore are checked for changes. New connections use
+    changed files."""
 
     @field_validator("ssl_enabled_protocols", "ssl_cipher_suites", mode="before")
     @classmethod

@@ -57,7 +57,7 @@ A small program in `tests/clients` tests each of these clients, unmodified from 
 _TRIED: Final = """
 All topics have six partitions and three replicas.
 Clients named `-consumer` use the newer group protocol (`group.protocol=consumer`).
-The page [protocol.md](protocol.md) lists the requests that clients send.
+The page [protocol.md](protocol.md) lists the requests that brokers serve, with their versions.
 """
 
 

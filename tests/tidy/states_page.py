@@ -43,8 +43,14 @@ MACHINES: Final = (
     Machine(
         title="A replica on a broker",
         source="broker/partitions/replica_states.py",
-        intro="A replica is SATURATED or STALLED if its directory is (KIP-928). "
-        "These states are independent of the replica's role, leader or follower.",
+        intro="These states are independent of the replica's role, leader or follower.\n"
+        "MAKING: the broker is creating or opening the log. HELD_BACK: the log cannot be created "
+        "yet, because every possible directory is full, hangs or is cordoned. "
+        "SATURATED and STALLED: the replica's directory is in that state (KIP-928). "
+        "OFFLINE: its directory is offline or its log is lost. GONE: the broker does not host the "
+        "replica any more.\n"
+        "An OFFLINE replica is MAKING again if its log has to be created in another directory, "
+        "for example after `kraftjbod-log-dirs --forget`.",
         first=replica_states.ReplicaState.MAKING,
         transitions=replica_states.TRANSITIONS,
     ),
