@@ -432,6 +432,9 @@ MEANINGS: Final[Mapping[str, str]] = {
         "A bug: the controller rejected its own decision before writing it. Report it."
     ),
     # daemons
+    "unheard_operation_failed": (
+        "A bug: an operation failed unexpectedly, and no code received its error. Report it."
+    ),
     "background_job_failed": (
         "A bug ended one run of a background job. Periodic jobs are restarted. Report the bug."
     ),
@@ -581,6 +584,12 @@ MEANINGS: Final[Mapping[str, str]] = {
         "An operation does not end, or the directory was demoted because it is slow "
         "(`log.dir.slow.action`). Requests do not wait for the directory any more."
     ),
+    "log_dir_given_id": (
+        "The broker wrote the first `meta.properties` of an empty directory, with its directory id."
+    ),
+    "new_log_dir_not_taken": (
+        "The broker refuses a path that an operator wants to add; the event has the reason."
+    ),
     "added_log_dir_not_configured": (
         "The directory was added at run time and is not in `log.dirs`: add it there."
     ),
@@ -632,6 +641,14 @@ MEANINGS: Final[Mapping[str, str]] = {
         "replica is in the same directory."
     ),
     "future_copy_unreadable": "The state of a future copy cannot be read; its move restarts.",
+    "log_damaged": (
+        "Records of a log are damaged or missing, from `offset` to `next_offset`. The replica is "
+        "repaired from other replicas if there are any (situations/log-damaged.md)."
+    ),
+    "log_index_mended": "An index of a segment was damaged or missing. The broker rebuilt it.",
+    "checkpoint_unreadable": (
+        "A file of offsets of a directory cannot be read. The broker continues without its values."
+    ),
     "log_tail_truncated": (
         "Incomplete or damaged records at the end of a log were truncated. A crash leaves such "
         "records."

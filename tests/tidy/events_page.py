@@ -67,7 +67,9 @@ def _events_of(source: SourceFile) -> Iterator[Event]:
 
 
 def _is_logger(target: ast.expr) -> bool:
-    return ast.unparse(target).split(".")[-1].strip("_") in ("log", "logger")
+    if isinstance(target, ast.Call):
+        return ast.unparse(target.func) == "get_logger"
+    return ast.unparse(target).split(".")[-1].strip("_") in ("log", "logger", "telemetry")
 
 
 def _fields(call: ast.Call) -> list[str]:

@@ -25,7 +25,7 @@ TOOLS: Final[Mapping[str, Collection[Fault]]] = {
 _HEAD: Final = """# Faults of disks and processes
 
 All test tools use the names of [testing/faults.py](../kraftjbod/testing/faults.py) for the faults that they inject.
-`make docs` draws this page from the constants of the tools, and a test compares.
+`make docs` draws this page from the constants of the tools, and a test compares it with them.
 
 - `LogDisk`: the disks of a `LocalCluster`, of several kinds; [testing.md](testing.md) lists the faults of each kind.
 - `FaultFs`: a FUSE file system over a directory ([testing/fault_fs.py](../kraftjbod/testing/fault_fs.py)).
